@@ -1,0 +1,1 @@
+"""Vertical federated learning on incomplete data, as a Flower plugin."""

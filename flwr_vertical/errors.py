@@ -1,0 +1,52 @@
+"""Errors a user can meet.
+
+Every message says what was expected, what came, where (party, column, step), and what to do.
+"""
+
+
+class VerticalError(Exception):
+    """Base class of all errors raised on purpose by this library."""
+
+
+class DataError(VerticalError, ValueError):
+    """A party's table, its labels or the samples they share cannot be used as they are."""
+
+
+class ConfigError(VerticalError, ValueError):
+    """A setting is unknown, missing or out of range."""
+
+
+class CodecError(VerticalError, TypeError):
+    """A value cannot be carried in a Flower message."""
+
+
+class FixedPointOverflowError(VerticalError, OverflowError):
+    """A value is too large for the fixed-point range of the private sum."""
+
+
+class ProtocolError(VerticalError, RuntimeError):
+    """A message broke the protocol: wrong shape, wrong order, unknown step, reused mask."""
+
+
+class PartyError(VerticalError, RuntimeError):
+    """A party failed, did not answer in time or answered wrongly; the run stops.
+
+    Parameters
+    ----------
+    party : str
+        Name of the party.
+    step : str
+        Name of the step that it was asked to take.
+    cause : str
+        What went wrong, in one sentence.
+    """
+
+    def __init__(self, party: str, step: str, cause: str) -> None:
+        super().__init__(f"party {party!r} failed in step {step!r}: {cause}")
+        self.party = party
+        self.step = step
+        self.cause = cause
+
+    def __reduce__(self) -> tuple[type["PartyError"], tuple[str, str, str]]:
+        # Exceptions are rebuilt from their arguments when they cross a process (Ray).
+        return type(self), (self.party, self.step, self.cause)

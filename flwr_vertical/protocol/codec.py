@@ -1,0 +1,158 @@
+"""Carry arrays, scalars, strings and bytes in Flower records, unchanged.
+
+A payload is a flat mapping of names to values. Arrays travel as raw bytes (one copy, no pickle),
+with their dtype and shape; everything else travels in a ``ConfigRecord``. Decoded arrays are
+read-only views on the received bytes, so decoding a large block costs nothing.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from flwr_vertical.errors import CodecError
+
+Payload = dict[str, Any]
+
+_STYPE = "flwr-vertical.raw"
+_STYPE_SCALAR = "flwr-vertical.raw-scalar"
+_KINDS = "biufcMmUS"  # bool, integers, floats, complex, dates, fixed-width text and bytes
+_INT64 = np.iinfo(np.int64)
+_REMEDY = (
+    "a payload carries numpy arrays (no object arrays), int, float, bool, str, bytes, "
+    "and lists of one of those"
+)
+
+
+def encode(payload: Mapping[str, Any], prefix: str) -> RecordDict:
+    """Put a payload into Flower records named ``<prefix>.arrays`` and ``<prefix>.values``.
+
+    Parameters
+    ----------
+    payload : Mapping[str, Any]
+        Names and values; values as listed in the error below.
+    prefix : str
+        Distinguishes several payloads in one ``RecordDict``.
+
+    Returns
+    -------
+    RecordDict
+        Two records.
+
+    Raises
+    ------
+    CodecError
+        If a value cannot be carried, naming it.
+    """
+    arrays = ArrayRecord()
+    values = ConfigRecord()
+    for name, value in payload.items():
+        if not isinstance(name, str):
+            raise CodecError(f"payload names must be strings, got {name!r} ({type(name).__name__})")
+        if isinstance(value, np.ndarray | np.generic):
+            arrays[name] = _array_to_record(name, value)
+        else:
+            values[name] = _check_scalar(name, value)
+    return RecordDict({f"{prefix}.arrays": arrays, f"{prefix}.values": values})
+
+
+def decode(records: RecordDict, prefix: str) -> Payload:
+    """Read back what `encode` wrote under a prefix; missing records give an empty payload.
+
+    Returns
+    -------
+    dict[str, Any]
+        Arrays have their original dtype and shape and are read-only.
+    """
+    payload: Payload = {}
+    arrays = records.get(f"{prefix}.arrays")
+    values = records.get(f"{prefix}.values")
+    if isinstance(arrays, ArrayRecord):
+        for name, array in arrays.items():
+            payload[name] = _array_from_record(name, array)
+    if isinstance(values, ConfigRecord):
+        payload.update(values)
+    return payload
+
+
+def payload_bytes(records: RecordDict) -> int:
+    """Count the bytes of data that the records of a message carry (without protobuf framing)."""
+    total = 0
+    for record in records.values():
+        if isinstance(record, ArrayRecord):
+            total += sum(len(name) + len(array.data) for name, array in record.items())
+        elif isinstance(record, ConfigRecord):
+            total += sum(len(name) + _scalar_bytes(value) for name, value in record.items())
+        else:
+            total += record.count_bytes()
+    return total
+
+
+def _array_to_record(name: str, value: "np.ndarray[Any, Any] | np.generic") -> Array:
+    scalar = isinstance(value, np.generic)
+    array = np.asarray(value)
+    if array.dtype.kind not in _KINDS or array.dtype.hasobject:
+        raise CodecError(
+            f"payload value {name!r} is an array of dtype {array.dtype}, which cannot travel: "
+            f"{_REMEDY}; convert it first (for text: array.astype(str))"
+        )
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    return Array(
+        dtype=array.dtype.str,
+        shape=tuple(int(n) for n in array.shape),
+        stype=_STYPE_SCALAR if scalar else _STYPE,
+        data=array.tobytes(),
+    )
+
+
+def _array_from_record(name: str, array: Array) -> Any:
+    if array.stype not in (_STYPE, _STYPE_SCALAR):
+        raise CodecError(
+            f"array {name!r} has serialisation {array.stype!r}, expected {_STYPE!r}: "
+            "the sender does not speak this protocol"
+        )
+    dtype = np.dtype(array.dtype)
+    shape = tuple(array.shape)
+    expected = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if len(array.data) != expected:
+        raise CodecError(
+            f"array {name!r} of dtype {dtype} and shape {shape} should have {expected} bytes, "
+            f"came with {len(array.data)}: the message was truncated or tampered with"
+        )
+    if expected == 0:
+        return np.empty(shape, dtype=dtype)
+    decoded = np.frombuffer(array.data, dtype=dtype).reshape(shape)
+    return decoded[()] if array.stype == _STYPE_SCALAR else decoded
+
+
+def _check_scalar(name: str, value: Any) -> Any:
+    if isinstance(value, tuple):
+        value = list(value)
+    items = value if isinstance(value, list) else [value]
+    types = {type(item) for item in items}
+    if len(types) > 1:
+        shown = ", ".join(sorted(t.__name__ for t in types))
+        raise CodecError(
+            f"payload value {name!r} is a list that mixes types ({shown}); use one type"
+        )
+    for item in items:
+        if type(item) not in (int, float, bool, str, bytes):
+            raise CodecError(
+                f"payload value {name!r} has type {type(item).__name__}, which cannot travel: "
+                f"{_REMEDY}"
+            )
+        if type(item) is int and not _INT64.min <= item <= _INT64.max:
+            raise CodecError(
+                f"payload value {name!r} = {item} does not fit 64 bits; send it as str or bytes"
+            )
+    return value
+
+
+def _scalar_bytes(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(_scalar_bytes(item) for item in value)
+    if isinstance(value, str):
+        return len(value.encode())
+    return len(value) if isinstance(value, bytes) else 8

@@ -1,0 +1,424 @@
+"""The server's view of the parties: a strategy is a straight-line program over a `Federation`."""
+
+import logging
+import math
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from flwr_vertical.errors import ConfigError, PartyError, ProtocolError
+from flwr_vertical.protocol import private_sum
+from flwr_vertical.protocol.app import HELLO
+from flwr_vertical.protocol.codec import Payload, decode, encode, payload_bytes
+from flwr_vertical.protocol.messages import (
+    SUMS,
+    VALUES,
+    make_message,
+    make_request,
+    read_envelope,
+)
+from flwr_vertical.protocol.party import Arbiter, Host
+from flwr_vertical.results import Ledger
+
+logger = logging.getLogger("flwr_vertical")
+
+# Flower's codes for failures of transport, which a second try may cure: message or reply not
+# available, node not available, ClientApp crashed. A step that raised is not tried again.
+_TRANSIENT = {3, 4, 5, 8}
+
+
+@dataclass(frozen=True)
+class Total:
+    """What `Federation.sum` returns.
+
+    Parameters
+    ----------
+    values : dict[str, Any]
+        The sums over parties by name, or what the ``release`` step made of them.
+    public : dict[str, dict[str, Any]]
+        By party, the values that the step declared public.
+    """
+
+    values: dict[str, Any]
+    public: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+
+class Federation:
+    """Parties reached over a Flower grid.
+
+    Parameters
+    ----------
+    grid : flwr.serverapp.Grid
+        How messages travel; any of this library's or Flower's own.
+    aggregation : {"masked", "plain", "ckks"}, default "masked"
+        Mode of the private sum.
+    arbiter : type[Arbiter], default Arbiter
+        The arbiter half of the strategy; its release steps run on the server itself unless the
+        mode is ``ckks``.
+    fraction_bits : int, default 32
+        Fixed-point resolution of ``masked`` sums is ``2**-fraction_bits``.
+    timeout : float, default 3600
+        Seconds to wait for the replies of one round.
+    retries : int, default 2
+        How often a message is sent again after a failure of transport.
+    parties : Sequence[str], optional
+        Names of the parties that must take part; by default whoever is connected.
+    min_nodes : int, optional
+        Wait until so many nodes are connected (default: as many as ``parties``, or two).
+    patience : float, default 60
+        Seconds to wait for nodes to connect.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        aggregation: str = "masked",
+        arbiter: type[Arbiter] = Arbiter,
+        fraction_bits: int = 32,
+        timeout: float = 3600.0,
+        retries: int = 2,
+        parties: Sequence[str] | None = None,
+        min_nodes: int | None = None,
+        patience: float = 60.0,
+    ) -> None:
+        self.grid = grid
+        self.aggregation = private_sum.check_mode(aggregation)
+        self.fraction_bits = fraction_bits
+        self.timeout = timeout
+        self.retries = retries
+        self.patience = patience
+        self.ledger = Ledger()
+        self.parties: list[str] = []
+        self.labels: Any = None
+        self._expected = list(parties) if parties is not None else None
+        self._min_nodes = min_nodes
+        self._nodes: dict[str, int] = {}
+        self._arbiter: str | None = None
+        self._arbiter_here = arbiter(
+            Host("server", {}, {}, {}, _no_table, _no_table, _no_output)  # type: ignore[arg-type]
+        )
+        self._updates: dict[str, Payload] = {}
+        self._sequence = 0
+
+    # -- opening ---------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Greet every node: learn names and roles, exchange public keys. One round.
+
+        Raises
+        ------
+        ConfigError
+            If a name occurs twice, an expected party is absent, or ``ckks`` has no arbiter.
+        """
+        node_ids = self._wait_for_nodes()
+        nodes = {f"node {node_id}": node_id for node_id in node_ids}
+        requests = {
+            name: make_request(HELLO, self._sequence, {}, mode=self.aggregation) for name in nodes
+        }
+        replies = self._round(HELLO, requests, mode="call", nodes=nodes)
+        greetings = {nodes[name]: decode(reply, VALUES) for name, reply in replies.items()}
+
+        for node_id, greeting in sorted(greetings.items()):
+            name = greeting["party"]
+            if greeting["role"] == "arbiter":
+                if self._arbiter is not None:
+                    raise ConfigError("two nodes have the role 'arbiter'; a run has at most one")
+                self._arbiter = name = "(arbiter)"
+            elif name in self._nodes:
+                raise ConfigError(
+                    f"two nodes call themselves {name!r}; give each SuperNode its own party name "
+                    "in its node config"
+                )
+            else:
+                self.parties.append(name)
+            self._nodes[name] = node_id
+        self.parties.sort()
+        self._check_parties()
+        self._hand_out_keys(greetings)
+
+    def _wait_for_nodes(self) -> list[int]:
+        wanted = self._min_nodes or (len(self._expected) if self._expected else 1)
+        deadline = time.monotonic() + self.patience
+        while True:
+            node_ids = list(self.grid.get_node_ids())
+            if len(node_ids) >= wanted:
+                return node_ids
+            if time.monotonic() > deadline:
+                raise ConfigError(
+                    f"{len(node_ids)} of {wanted} nodes are connected after {self.patience:.0f} s; "
+                    "start the missing SuperNodes, or in a simulation set "
+                    f"--federation-config 'num-supernodes={wanted}'"
+                )
+            time.sleep(min(1.0, self.patience / 10))
+
+    def _check_parties(self) -> None:
+        if self._expected is not None:
+            absent = sorted(set(self._expected) - set(self.parties))
+            if absent:
+                raise ConfigError(f"expected parties {absent} are absent; here are {self.parties}")
+        if not self.parties:
+            raise ConfigError("no party is connected: every node has the role 'arbiter'")
+        if self.aggregation == "ckks" and self._arbiter is None:
+            raise ConfigError(
+                "aggregation 'ckks' needs an arbiter: start one more SuperNode with "
+                "--node-config \"role='arbiter'\""
+            )
+
+    def _hand_out_keys(self, greetings: Mapping[int, Payload]) -> None:
+        updates: Payload = {}
+        if self.aggregation == "masked":
+            updates = {
+                private_sum.PEERS: self.parties,
+                private_sum.PUBLIC_KEYS: [
+                    greetings[self._nodes[name]]["public-key"] for name in self.parties
+                ],
+                private_sum.NONCE: secrets.token_bytes(32),
+            }
+        elif self.aggregation == "ckks" and self._arbiter is not None:
+            self._ckks_public = greetings[self._nodes[self._arbiter]]["ckks-public"]
+            updates = {private_sum.CKKS_PUBLIC: self._ckks_public}
+        for name in self.parties:
+            self.update(name, updates)
+
+    # -- rounds ----------------------------------------------------------------------------
+
+    def update(self, party: str, values: Mapping[str, Any]) -> None:
+        """Put values into a party's state; they ride with the next message to it."""
+        self._updates.setdefault(party, {}).update(values)
+
+    def call(
+        self,
+        step: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        per_party: Mapping[str, Mapping[str, Any]] | None = None,
+        parties: Sequence[str] | None = None,
+    ) -> dict[str, Payload]:
+        """Have parties take a step; one round.
+
+        Parameters
+        ----------
+        step : str
+            Name of the step.
+        arguments : Mapping[str, Any], optional
+            Sent to every party.
+        per_party : Mapping[str, Mapping[str, Any]], optional
+            Further arguments for single parties.
+        parties : Sequence[str], optional
+            Who is called (default: all).
+
+        Returns
+        -------
+        dict[str, dict[str, Any]]
+            Each party's answer.
+
+        Raises
+        ------
+        PartyError
+            If a party fails or does not answer; nothing is replaced by zero.
+        """
+        requests = self._requests(step, arguments, per_party, parties, mode="call")
+        replies = self._round(step, requests, mode="call")
+        return {name: decode(reply, VALUES) for name, reply in replies.items()}
+
+    def sum(
+        self,
+        step: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        per_party: Mapping[str, Mapping[str, Any]] | None = None,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        release: str | None = None,
+        release_arguments: Mapping[str, Any] | None = None,
+    ) -> Total:
+        """Have all parties take a step and learn the sum of what they return; one round.
+
+        Parameters
+        ----------
+        step, arguments, per_party
+            As in `call`; the step returns `Summands`.
+        shapes : Mapping[str, tuple[int, ...]], optional
+            Expected shape of each summand.
+        release : str, optional
+            A step of the strategy's arbiter half; what it returns replaces the sums. In ``ckks``
+            mode the arbiter takes it (one more round), else the server.
+        release_arguments : Mapping[str, Any], optional
+            Its arguments.
+
+        Returns
+        -------
+        Total
+            Sums (or what was released) and public values.
+        """
+        mode = self.aggregation
+        requests = self._requests(
+            step,
+            arguments,
+            per_party,
+            None,
+            mode=mode,
+            **{"n-parties": len(self.parties), "fraction-bits": self.fraction_bits},
+        )
+        replies = self._round(step, requests, mode=mode)
+        terms = {name: decode(replies[name], SUMS) for name in self.parties}
+        self._check_shapes(step, terms, shapes)
+        public = {name: decode(replies[name], VALUES) for name in self.parties}
+        del replies
+        if mode == "ckks":
+            totals = private_sum.combine(
+                list(terms.values()), mode, self.fraction_bits, self._ckks_public
+            )
+            del terms
+            return Total(self._open(totals, release or "reveal", release_arguments or {}), public)
+        totals = private_sum.combine(list(terms.values()), mode, self.fraction_bits)
+        del terms
+        if release is not None:
+            totals = self._arbiter_here.take(release, {"sums": totals, **(release_arguments or {})})
+        return Total(totals, public)
+
+    def _open(self, totals: Payload, release: str, arguments: Mapping[str, Any]) -> Payload:
+        """Send summed ciphertexts to the arbiter; what its release step returns comes back."""
+        arbiter = str(self._arbiter)
+        request = self._requests(release, arguments, None, [arbiter], mode="call")
+        request[arbiter].update(encode(totals, SUMS))
+        return decode(self._round(release, request, mode="open")[arbiter], VALUES)
+
+    def _requests(
+        self,
+        step: str,
+        arguments: Mapping[str, Any] | None,
+        per_party: Mapping[str, Mapping[str, Any]] | None,
+        parties: Sequence[str] | None,
+        **envelope: Any,
+    ) -> dict[str, RecordDict]:
+        self._sequence += 1
+        requests = {}
+        for name in self.parties if parties is None else parties:
+            if name not in self._nodes:
+                raise ConfigError(f"no party {name!r} in this run; its parties are {self.parties}")
+            own = dict(arguments or {}) | dict((per_party or {}).get(name, {}))
+            requests[name] = make_request(
+                step, self._sequence, own, self._updates.pop(name, None), **envelope
+            )
+        return requests
+
+    def _round(
+        self,
+        step: str,
+        requests: Mapping[str, RecordDict],
+        *,
+        mode: str,
+        nodes: Mapping[str, int] | None = None,
+    ) -> dict[str, RecordDict]:
+        """Send one message to each node and collect the replies, or raise `PartyError`."""
+        nodes = nodes or self._nodes
+        number = self.ledger.next_round()
+        started = time.perf_counter()
+        pending = dict(requests)
+        answered: dict[str, RecordDict] = {}
+        causes: dict[str, str] = {}
+        for attempt in range(self.retries + 1):
+            if attempt:
+                logger.warning(
+                    "step %r: trying again (%d of %d) for %s",
+                    step, attempt, self.retries,
+                    "; ".join(f"{name}: {causes[name]}" for name in sorted(pending)),
+                )  # fmt: skip
+            names = {nodes[name]: name for name in pending}
+            messages = [make_message(pending[name], nodes[name]) for name in pending]
+            causes = dict.fromkeys(pending, f"no answer within {self.timeout:g} s")
+            for reply in self.grid.send_and_receive(messages, timeout=self.timeout):
+                name = names.get(reply.metadata.src_node_id)
+                if name is None or name in answered:
+                    continue
+                content, cause = _read_reply(reply, name, step)
+                if content is None:
+                    causes[name] = cause
+                else:
+                    answered[name] = content
+                    del pending[name]
+            if not pending:
+                break
+        if pending:
+            name = min(pending)
+            others = sorted(set(pending) - {name})
+            note = f" (the same round failed for {others})" if others else ""
+            raise PartyError(name, step, f"{causes[name]} after {self.retries + 1} tries{note}")
+
+        self._record(number, step, mode, requests, answered, time.perf_counter() - started)
+        return answered
+
+    def _record(
+        self,
+        number: int,
+        step: str,
+        mode: str,
+        requests: Mapping[str, RecordDict],
+        answered: Mapping[str, RecordDict],
+        seconds: float,
+    ) -> None:
+        summed = mode in private_sum.MODES
+        for name, reply in answered.items():
+            values = private_sum.shapes(decode(reply, SUMS)).values() if summed else ()
+            self.ledger.record(
+                number,
+                step,
+                name,
+                bytes_down=payload_bytes(requests[name]),
+                bytes_up=payload_bytes(reply),
+                seconds=seconds,
+                values_up=sum(math.prod(shape) for shape in values),
+                mode=mode,
+            )
+
+    def _check_shapes(
+        self,
+        step: str,
+        terms: Mapping[str, Payload],
+        expected: Mapping[str, tuple[int, ...]] | None,
+    ) -> None:
+        """Compare what the parties returned with what was asked for, or with the first party."""
+        found = {name: private_sum.shapes(term) for name, term in terms.items()}
+        wanted = dict(expected) if expected is not None else found[self.parties[0]]
+        source = "expected" if expected is not None else f"party {self.parties[0]!r} returned"
+        for name, shapes in found.items():
+            if shapes != wanted:
+                raise PartyError(name, step, f"returned summands {shapes}; {source} {wanted}")
+
+    def rng(self, seed: int) -> np.random.Generator:
+        """Return a seeded generator for simulation randomness (never for masks or noise)."""
+        return np.random.default_rng(seed)
+
+
+def _read_reply(reply: Message, name: str, step: str) -> tuple[RecordDict | None, str]:
+    """Return a reply's content, or None and a cause that may pass; raise what will not pass."""
+    if reply.has_error():
+        reason = (reply.error.reason or "no reason given").strip().splitlines()[-1]
+        cause = f"Flower reports error {reply.error.code}: {reason}"
+        if reply.error.code not in _TRANSIENT:
+            raise PartyError(name, step, cause)
+        return None, cause
+    envelope = read_envelope(reply.content)
+    if envelope is None:
+        raise PartyError(name, step, "its answer is not in this library's form")
+    if envelope["status"] == "error":
+        raise PartyError(name, step, f"{envelope['error']}: {envelope['message']}")
+    return reply.content, ""
+
+
+def _no_table() -> Any:
+    raise ProtocolError("the server holds no table; a release step works on the sums alone")
+
+
+def _no_output(_: Any) -> str:
+    raise ProtocolError("the server writes no party's output")

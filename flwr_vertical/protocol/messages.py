@@ -1,0 +1,96 @@
+"""The wire form of a round: what a message from the server and its reply look like.
+
+::
+
+    server -> node   envelope {step, sequence, mode, ...}, updates.*, arguments.*
+    node -> server   envelope {status, seconds, ...}, values.*, sums.*
+
+``updates`` are values that the node puts into its state before it takes the step: public keys of
+the other parties, its row positions. They ride along instead of costing a round of their own.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app.metadata import Metadata
+from flwr.supercore.task_identity import TaskIdentity
+
+from flwr_vertical.protocol.codec import encode
+
+MESSAGE_TYPE = "query.step"
+ENVELOPE = "flwr-vertical.envelope"
+UPDATES = "updates"
+ARGUMENTS = "arguments"
+VALUES = "values"
+SUMS = "sums"
+PROTOCOL_VERSION = 1
+
+# Long enough for the slowest step; a message whose time to live has passed loses its reply.
+TIME_TO_LIVE = 3 * 24 * 3600.0
+
+
+def make_request(
+    step: str,
+    sequence: int,
+    arguments: Mapping[str, Any],
+    updates: Mapping[str, Any] | None = None,
+    **envelope: Any,
+) -> RecordDict:
+    """Compose the content of a message to a node."""
+    records = encode(arguments, ARGUMENTS)
+    if updates:
+        records.update(encode(updates, UPDATES))
+    records[ENVELOPE] = ConfigRecord(
+        {"version": PROTOCOL_VERSION, "step": step, "sequence": sequence, **envelope}
+    )
+    return records
+
+
+def make_reply(envelope: Mapping[str, Any], values: Mapping[str, Any]) -> RecordDict:
+    """Compose the content of a reply; the private sum adds its records afterwards."""
+    records = encode(values, VALUES)
+    records[ENVELOPE] = ConfigRecord({"status": "ok", **envelope})
+    return records
+
+
+def make_error_reply(error: BaseException) -> RecordDict:
+    """Compose the content of a reply that reports a failed step."""
+    text = str(error) or type(error).__name__
+    return RecordDict(
+        {
+            ENVELOPE: ConfigRecord(
+                {"status": "error", "error": type(error).__name__, "message": text[:2000]}
+            )
+        }
+    )
+
+
+def make_message(content: RecordDict, node_id: int) -> Message:
+    """Address a request to a node, inside a Flower process or outside of one.
+
+    Flower fills in the run and the sender from the identity of the running task; the grids of
+    this library also run where there is none (a notebook, a test).
+    """
+    try:
+        _ = TaskIdentity.run_id
+    except RuntimeError:
+        metadata = Metadata(
+            run_id=0,
+            message_id="",
+            src_node_id=0,
+            dst_node_id=node_id,
+            reply_to_message_id="",
+            group_id="",
+            created_at=0.0,
+            ttl=TIME_TO_LIVE,
+            message_type=MESSAGE_TYPE,
+        )
+        return Message(content=content, metadata=metadata)  # type: ignore[call-overload, no-any-return]
+    return Message(content, node_id, MESSAGE_TYPE, ttl=TIME_TO_LIVE)
+
+
+def read_envelope(content: RecordDict) -> ConfigRecord | None:
+    """Return the envelope of a message, or None if it does not speak this protocol."""
+    envelope = content.get(ENVELOPE)
+    return envelope if isinstance(envelope, ConfigRecord) else None

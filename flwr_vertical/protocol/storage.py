@@ -1,0 +1,156 @@
+"""Where a party's table comes from and where its results go: always the party's own side."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import pandas as pd
+from flwr.app import Context
+
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.tables import Kind, Table, read_table, write_table
+
+
+class Storage(Protocol):
+    """A party's own storage, as `party_app` needs it."""
+
+    def party_name(self, context: Context) -> str:
+        """Name of the party that runs on this node."""
+
+    def load(self, context: Context) -> Table:
+        """Read the party's table."""
+
+    def load_fitted(self, context: Context) -> Table | None:
+        """Read what the earlier run named ``fitted`` left here, if the run config names one."""
+
+    def save(self, context: Context, frame: pd.DataFrame) -> str:
+        """Store what the party holds after the run; returns where, for the party's own log."""
+
+
+class MemoryStorage:
+    """Tables held in memory, by party name: for notebooks, tests and studies.
+
+    Parameters
+    ----------
+    tables : Mapping[str, Table]
+        Each party's table.
+    fitted : Mapping[str, Table], optional
+        What an earlier run left at each party.
+    """
+
+    def __init__(
+        self, tables: Mapping[str, Table], fitted: Mapping[str, Table] | None = None
+    ) -> None:
+        self._tables = dict(tables)
+        self._fitted = dict(fitted or {})
+        self.outputs: dict[str, pd.DataFrame] = {}
+
+    def party_name(self, context: Context) -> str:
+        """Name of the party, from the node config."""
+        return _configured_name(context)
+
+    def load(self, context: Context) -> Table:
+        """Return the party's table."""
+        return self._tables[self.party_name(context)]
+
+    def load_fitted(self, context: Context) -> Table | None:
+        """Return what the earlier run left at the party."""
+        return self._fitted.get(self.party_name(context))
+
+    def save(self, context: Context, frame: pd.DataFrame) -> str:
+        """Keep the result in ``outputs``."""
+        self.outputs[self.party_name(context)] = frame
+        return "memory"
+
+
+class FileStorage:
+    """Files named in the node config: ``party``, ``data``, ``id-column``, ``output``.
+
+    Results are written to ``<output>/<run name>/<party>.parquet``; ``output`` defaults to
+    ``FLWR_VERTICAL_HOME`` or ``~/flwr-vertical``. Column kinds can be set by keys
+    ``kind.<column> = "continuous" | "binary" | "categorical" | "ordinal" | "count"``.
+    """
+
+    def party_name(self, context: Context) -> str:
+        """Name of the party, from the node config."""
+        return _configured_name(context)
+
+    def load(self, context: Context) -> Table:
+        """Read the file that the node config names as ``data``."""
+        party = self.party_name(context)
+        path = context.node_config.get("data")
+        if not path:
+            raise ConfigError(
+                f"party {party!r}: the node config has no 'data'; start the SuperNode with "
+                f"--node-config \"party='{party}' data='/path/to/table.csv'\""
+            )
+        id_column = context.node_config.get("id-column")
+        kinds: dict[str, Kind | str] = {
+            key.removeprefix("kind."): str(value)
+            for key, value in context.node_config.items()
+            if key.startswith("kind.")
+        }
+        return read_table(
+            str(path),
+            id_column=None if id_column is None else str(id_column),
+            kinds=kinds or None,
+            party=party,
+        )
+
+    def load_fitted(self, context: Context) -> Table | None:
+        """Read the table that the run named ``fitted`` in the run config left here."""
+        earlier = context.run_config.get("fitted")
+        if not earlier:
+            return None
+        party = self.party_name(context)
+        path = party_folder(context) / str(earlier) / f"{party}.parquet"
+        if not path.is_file():
+            raise DataError(
+                f"party {party!r} has nothing from a run named {earlier!r} "
+                "in its output folder; check 'fitted' in the run config"
+            )
+        return read_table(path, party=party)
+
+    def save(self, context: Context, frame: pd.DataFrame) -> str:
+        """Write the result under the run's name."""
+        path = party_folder(context) / run_name(context) / f"{self.party_name(context)}.parquet"
+        write_table(frame, path)
+        return str(path)
+
+
+def check_name(name: object) -> str:
+    """Return a party's name if it can stand in file names and tables, else raise."""
+    if not isinstance(name, str) or not re.fullmatch(r"[\w][\w .+-]{0,63}", name):
+        raise ConfigError(
+            f"party name {name!r} is not usable; expected 1 to 64 letters, digits, spaces or _.+-, "
+            "beginning with a letter or digit"
+        )
+    return name
+
+
+def output_home() -> Path:
+    """Folder for results where nothing else is configured."""
+    configured = os.environ.get("FLWR_VERTICAL_HOME")
+    return Path(configured) if configured else Path.home() / "flwr-vertical"
+
+
+def party_folder(context: Context) -> Path:
+    """Folder on the party's own disk that its results go to."""
+    configured = context.node_config.get("output")
+    return Path(str(configured)) if configured else output_home() / "parties"
+
+
+def run_name(context: Context) -> str:
+    """Name of the run: ``run-name`` of the run config, or the run's ID."""
+    return str(context.run_config.get("run-name") or f"run-{context.run_id}")
+
+
+def _configured_name(context: Context) -> str:
+    if "party" not in context.node_config:
+        raise ConfigError(
+            f"node {context.node_id} has no party name; start its SuperNode with "
+            "--node-config \"party='bank' data='/path/to/table.csv'\""
+        )
+    return check_name(context.node_config["party"])
