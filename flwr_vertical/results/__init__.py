@@ -1,0 +1,46 @@
+"""What a run leaves behind: its result, its ledger, its report and its progress.
+
+Knows neither Flower nor the rest of the package, so studies and notebooks can use it alone.
+
+- `Result`: metrics, history, tables, coefficients; `save`, `load`, `report`
+- `Ledger`: rounds, messages, bytes, seconds, privacy spent
+- `render_page`, `Section`, `dataframe_html`: self-contained HTML pages, for reports and studies
+- `progress`, `Progress`: a bar in a terminal, log lines elsewhere
+- `atomic_path`, `write_text_atomically`, `write_bytes_atomically`: files whole or not there
+"""
+
+from flwr_vertical.results.atomic import atomic_path, write_bytes_atomically, write_text_atomically
+from flwr_vertical.results.ledger import Ledger
+from flwr_vertical.results.page import (
+    Section,
+    bullet_list,
+    dataframe_html,
+    details_html,
+    format_value,
+    paragraph,
+    render_page,
+    subheading,
+)
+from flwr_vertical.results.progress import Progress, progress
+from flwr_vertical.results.result import Result
+from flwr_vertical.results.units import human_bytes, human_seconds
+
+__all__ = [
+    "Ledger",
+    "Progress",
+    "Result",
+    "Section",
+    "atomic_path",
+    "bullet_list",
+    "dataframe_html",
+    "details_html",
+    "format_value",
+    "human_bytes",
+    "human_seconds",
+    "paragraph",
+    "progress",
+    "render_page",
+    "subheading",
+    "write_bytes_atomically",
+    "write_text_atomically",
+]

@@ -1,0 +1,256 @@
+"""The ledger: what a run cost in rounds, messages, bytes, seconds and privacy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.results.units import human_bytes, human_seconds
+
+MODES = frozenset({"call", "plain", "masked", "ckks", "open"})
+_SUMMARY = (
+    "rounds",
+    "messages",
+    "bytes_up",
+    "bytes_down",
+    "values_up",
+    "bytes_per_value",
+    "seconds",
+)
+
+
+class Message(NamedTuple):
+    """One message to a party and its reply."""
+
+    round: int
+    step: str
+    mode: str
+    party: str
+    bytes_down: int
+    bytes_up: int
+    values_up: int
+    seconds: float
+
+
+class Spending(NamedTuple):
+    """Privacy that one release of a party has spent."""
+
+    party: str
+    what: str
+    epsilon: float
+
+
+class Ledger:
+    """Counts what every round of a run sent, received and spent.
+
+    The federation writes one line per party and round. Writing costs about a microsecond, so
+    ledgers stay on in runs of many thousand rounds; sums are taken when somebody asks.
+
+    Examples
+    --------
+    >>> ledger = Ledger()
+    >>> now = ledger.next_round()
+    >>> ledger.record(now, "fit", "bank", bytes_down=80, bytes_up=160, seconds=0.5, values_up=10)
+    >>> ledger.rounds, ledger.bytes_up
+    (1, 160)
+    """
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+        self._spendings: list[Spending] = []
+        self._round = 0
+
+    def next_round(self) -> int:
+        """Open a round and return its number; the first is 1."""
+        self._round += 1
+        return self._round
+
+    def record(
+        self,
+        round: int,
+        step: str,
+        party: str,
+        *,
+        bytes_down: int,
+        bytes_up: int,
+        seconds: float,
+        values_up: int = 0,
+        mode: str = "call",
+    ) -> None:
+        """Write down one message to a party and its reply.
+
+        Parameters
+        ----------
+        round : int
+            Number of the round, as `next_round` gave it. Messages of one round travel together.
+        step : str
+            The step that the party was asked to take.
+        party : str
+            Name of the party (or of the arbiter).
+        bytes_down, bytes_up : int
+            Size of the message to the party, and of its reply.
+        seconds : float
+            Time from sending the message to having its reply.
+        values_up : int, optional
+            How many numbers of the reply enter a private sum.
+        mode : {"call", "plain", "masked", "ckks", "open"}, optional
+            How the reply was protected; "open" is an arbiter opening a ciphertext.
+        """
+        if mode not in MODES:
+            raise ConfigError(
+                f"step {step!r}, party {party!r}: mode must be one of {', '.join(sorted(MODES))}, "
+                f"got {mode!r}"
+            )
+        self._messages.append(
+            Message(round, step, mode, party, bytes_down, bytes_up, values_up, seconds)
+        )
+        # Rounds may also be numbered by the caller, or come from a saved ledger.
+        if round > self._round:
+            self._round = round
+
+    def spend(self, party: str, epsilon: float, what: str) -> None:
+        """Write down that releasing `what` cost the samples of `party` a privacy of `epsilon`."""
+        if not epsilon >= 0:  # also refuses NaN
+            raise ConfigError(f"party {party!r}, {what}: epsilon must be at least 0, got {epsilon}")
+        self._spendings.append(Spending(party, what, float(epsilon)))
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds in which a message was sent."""
+        return len({m.round for m in self._messages})
+
+    @property
+    def messages(self) -> int:
+        """Number of messages sent to parties, each with its reply."""
+        return len(self._messages)
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes from the parties to the server."""
+        return sum(m.bytes_up for m in self._messages)
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes from the server to the parties."""
+        return sum(m.bytes_down for m in self._messages)
+
+    @property
+    def values_up(self) -> int:
+        """Numbers that entered private sums, over all parties."""
+        return sum(m.values_up for m in self._messages)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds spent in rounds; a round lasts as long as its slowest message."""
+        slowest: dict[int, float] = {}
+        for m in self._messages:
+            slowest[m.round] = max(m.seconds, slowest.get(m.round, 0.0))
+        return math.fsum(slowest.values())
+
+    @property
+    def privacy(self) -> pd.DataFrame:
+        """Privacy spent: one row per release, with columns party, what and epsilon."""
+        return pd.DataFrame(self._spendings, columns=list(Spending._fields))
+
+    @property
+    def epsilon(self) -> dict[str, float]:
+        """Privacy spent by each party in all, by basic composition (the epsilons add up)."""
+        total: dict[str, float] = {}
+        for s in self._spendings:
+            total[s.party] = total.get(s.party, 0.0) + s.epsilon
+        return total
+
+    def totals(self) -> dict[str, Any]:
+        """Return the totals over all steps as plain numbers."""
+        names = ("rounds", "messages", "bytes_up", "bytes_down", "values_up", "seconds")
+        return {name: getattr(self, name) for name in names} | {"epsilon": self.epsilon}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per message: round, step, mode, party, bytes, values and seconds."""
+        return pd.DataFrame(self._messages, columns=list(Message._fields))
+
+    def summary(self, by: str = "step") -> pd.DataFrame:
+        """Return the totals of each step, in the order of their first message.
+
+        Parameters
+        ----------
+        by : {"step", "party", "mode", "round"}, optional
+            What to group the messages by.
+
+        Returns
+        -------
+        DataFrame
+            Columns rounds, messages, bytes_up, bytes_down, values_up, bytes_per_value (bytes up per
+            number entering a private sum; NaN where there is none) and seconds.
+        """
+        if by not in ("step", "party", "mode", "round"):
+            raise ConfigError(f"by must be step, party, mode or round, got {by!r}")
+        parts = self._parts(by)
+        rows = [part._row() for part in parts.values()]
+        return pd.DataFrame(rows, columns=list(_SUMMARY), index=pd.Index(list(parts), name=by))
+
+    def table(self, by: str = "step") -> str:
+        """Return the summary as text, with readable sizes, the total and the privacy spent."""
+        parts = self._parts(by)
+        lines = [[by, "rounds", "messages", "up", "down", "B/value", "seconds"]]
+        lines += [[str(key), *part._cells()] for key, part in parts.items()]
+        lines += [["total", *self._cells()]]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        text = [
+            "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
+            for line in lines
+        ]
+        rule = "-" * len(text[0])
+        text = [text[0], rule, *text[1:-1], rule, text[-1]]
+        spent = [f"{party} {epsilon:.4g}" for party, epsilon in self.epsilon.items()]
+        if spent:
+            text.append("privacy spent (epsilon, added up): " + ", ".join(spent))
+        return "\n".join(text)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        return (
+            f"Ledger({self.rounds} rounds, {self.messages} messages, "
+            f"{human_bytes(self.bytes_up)} up, {human_bytes(self.bytes_down)} down)"
+        )
+
+    @classmethod
+    def from_frames(cls, messages: pd.DataFrame, privacy: pd.DataFrame | None = None) -> Ledger:
+        """Rebuild a ledger from what `to_frame` and `privacy` gave."""
+        ledger = cls()
+        for row in messages[list(Message._fields)].to_dict("records"):
+            ledger.record(**{str(key): value for key, value in row.items()})
+        if privacy is not None:
+            for row in privacy.to_dict("records"):
+                ledger.spend(str(row["party"]), float(row["epsilon"]), str(row["what"]))
+        return ledger
+
+    def _parts(self, by: str) -> dict[Any, Ledger]:
+        parts: dict[Any, Ledger] = {}
+        for m in self._messages:
+            parts.setdefault(getattr(m, by), Ledger())._messages.append(m)
+        return parts
+
+    def _row(self) -> dict[str, float]:
+        # Only messages of private sums: the other steps' bytes carry no value of a sum.
+        summing = [m for m in self._messages if m.values_up]
+        values = sum(m.values_up for m in summing)
+        per_value = sum(m.bytes_up for m in summing) / values if values else math.nan
+        return {name: getattr(self, name, per_value) for name in _SUMMARY}
+
+    def _cells(self) -> list[str]:
+        row = self._row()
+        per_value = row["bytes_per_value"]
+        return [
+            f"{self.rounds:,}",
+            f"{self.messages:,}",
+            human_bytes(self.bytes_up),
+            human_bytes(self.bytes_down),
+            "–" if math.isnan(per_value) else f"{per_value:.1f}",
+            human_seconds(self.seconds),
+        ]

@@ -1,0 +1,236 @@
+"""The report of one run: the figures and tables people look at, on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.results import figures as fg
+from flwr_vertical.results import imputed as im
+from flwr_vertical.results import missingness as mi
+from flwr_vertical.results.atomic import write_text_atomically
+from flwr_vertical.results.page import (
+    Item,
+    Section,
+    bullet_list,
+    dataframe_html,
+    details_html,
+    format_value,
+    render_page,
+    subheading,
+)
+from flwr_vertical.results.result import Result
+from flwr_vertical.results.storage import is_own_report
+from flwr_vertical.results.units import human_bytes, human_seconds
+
+_MOST_PANELS = 12
+
+
+def write_report(result: Result, folder: Path) -> Path:
+    """Write the report of a run; see `Result.report`."""
+    path = folder if folder.suffix == ".html" else folder / "report.html"
+    path = path.expanduser().absolute()
+    if path.exists() and not is_own_report(path):
+        raise ConfigError(f"cannot write the report to {path}: another file is there; move it away")
+    return write_text_atomically(path, report_html(result))
+
+
+def report_html(result: Result, *, date: str = "") -> str:
+    """Return the report of a run as one self-contained HTML page.
+
+    Parameters
+    ----------
+    result : Result
+        The run; sections without content are left out.
+    date : str, optional
+        Shown above the title. Left out by default, so that equal runs give equal pages.
+    """
+    size = _size(result)
+    return render_page(
+        result.strategy,
+        _sections(result),
+        subtitle=_sentence(result, size),
+        facts=_facts(result, size),
+        kicker="flwr-vertical · run report" + (f" · {date}" if date else ""),
+    )
+
+
+def _sections(result: Result) -> Iterator[Section]:
+    if result.notes:
+        yield Section("Notes", bullet_list(result.notes))
+    yield from _metrics(result)
+    yield from _missing(result)
+    yield from _imputed(result)
+    history = fg.history_figure(result.history)
+    if history:
+        yield Section("Convergence", history, "What the run reported from round to round.")
+    yield from _coefficients(result)
+    if result.figures:
+        figures: list[Item] = []
+        for title, figure in result.figures.items():
+            figures += [subheading(title), figure]
+        yield Section("Figures of the strategy", figures)
+    yield from _cost(result)
+    if result.disclosure:
+        learned = pd.DataFrame(result.disclosure, columns=["who", "learns"])
+        caption = "What each role of this run got to know, besides its own data."
+        yield Section("Who learned what", dataframe_html(learned, index=False), caption)
+    if result.settings:
+        settings = pd.DataFrame(
+            {"setting": list(result.settings), "value": list(result.settings.values())},
+            dtype=object,
+        )
+        # Values are of all types: as text they line up on the left.
+        settings["value"] = [format_value(value) for value in result.settings.values()]
+        yield Section("Settings", dataframe_html(settings, index=False))
+
+
+def _metrics(result: Result) -> Iterator[Section]:
+    items: list[Item] = []
+    if result.metrics:
+        overall = pd.DataFrame({"metric": list(result.metrics), "value": result.metrics.values()})
+        items.append(dataframe_html(overall, index=False))
+    if result.party_metrics:
+        frame = pd.DataFrame.from_dict(result.party_metrics, orient="index")
+        items.append(dataframe_html(frame.rename_axis("party")))
+    if items:
+        yield Section("Metrics", items)
+
+
+def _missing(result: Result) -> Iterator[Section]:
+    order = (
+        "Samples with the same missing blocks stand together. The bars give the share of samples "
+        "that a column misses."
+    )
+    if result.originals and any(table.shape[1] for table in result.originals.values()):
+        state, parties, columns = mi.states(result.originals)
+        yield Section("What is missing", mi.matrix_figure(state, parties, columns), order)
+    elif result.mask is not None and result.mask.size:
+        state = np.asarray(result.mask, dtype=np.uint8) * mi.BLOCK
+        names = result.parties or [f"party {k + 1}" for k in range(state.shape[1])]
+        body = mi.matrix_figure(state, [""] * len(names), names, of="parties")
+        yield Section("What is missing", body, "Which party holds which sample. " + order)
+
+
+def _imputed(result: Result) -> Iterator[Section]:
+    columns = im.imputed_columns(result.originals, result.tables, result.truth)
+    known = [item for item in columns if item.truth is not None]
+    guess = [item for item in columns if item.truth is None]
+    if known:
+        items: list[Item] = []
+        scatters = [item for item in known if item.numeric][:_MOST_PANELS]
+        categories = [item for item in known if not item.numeric][:30]
+        if scatters:
+            items.append(im.scatter_figure(scatters))
+        if categories:
+            items.append(im.accuracy_figure(categories))
+        table = dataframe_html(im.errors(known))
+        items.append(details_html(f"Errors of all {len(known)} columns", table))
+        caption = "Imputed cells whose true value is known. On the dashed line both are equal."
+        yield Section("Imputed against true values", items, caption + _left_out(known, scatters))
+    if guess:
+        shown = guess[:_MOST_PANELS]
+        caption = "What is missing may truly differ from what is seen: unlike shapes need no error."
+        yield Section(
+            "Imputed and observed values", im.distributions_figure(shown),
+            caption + _left_out(guess, shown),
+        )  # fmt: skip
+
+
+def _left_out(columns: list[im.Imputed], shown: list[im.Imputed]) -> str:
+    numeric = [item for item in columns if item.numeric] if len(columns) != len(shown) else shown
+    if len(numeric) <= len(shown):
+        return ""
+    return f" Shown are the {len(shown)} most imputed of {len(numeric)} columns."
+
+
+def _coefficients(result: Result) -> Iterator[Section]:
+    frame = result.coefficients
+    if frame is None or frame.empty:
+        return
+    items: list[Item] = []
+    figure = fg.coefficients_figure(frame) if "estimate" in frame else None
+    if figure:
+        items.append(figure)
+    table = dataframe_html(frame, max_rows=1000)
+    items.append(table if len(frame) <= 12 else details_html(f"All {len(frame)} estimates", table))
+    yield Section("Coefficients", items)
+
+
+def _cost(result: Result) -> Iterator[Section]:
+    ledger = result.ledger
+    if not ledger.messages:
+        return
+    summary = ledger.summary()
+    summary["mode"] = ledger.to_frame().groupby("step", sort=False)["mode"].agg(_joined)
+    writers = {"up": human_bytes, "down": human_bytes, "seconds": human_seconds}
+    writers["bytes per value"] = lambda value: "–" if np.isnan(value) else f"{value:.1f}"
+    names = {"bytes_up": "up", "bytes_down": "down", "values_up": "values summed"}
+    names |= {"bytes_per_value": "bytes per value", "seconds": "seconds"}
+    order = ["mode", *(name for name in summary if name != "mode")]
+    items: list[Item] = [dataframe_html(summary[order].rename(columns=names), formats=writers)]
+    if len(ledger.privacy):
+        items.append(dataframe_html(ledger.privacy, index=False))
+    yield Section(
+        "What it cost", items,
+        "Up is from the parties to the server. A round lasts as long as its slowest message.",
+    )  # fmt: skip
+
+
+def _joined(modes: pd.Series) -> str:
+    return ", ".join(dict.fromkeys(modes))
+
+
+class _Size:
+    samples: int | None = None
+    columns: int | None = None
+    missing: float | None = None
+
+
+def _size(result: Result) -> _Size:
+    size = _Size()
+    if result.originals:
+        state, _, _ = mi.states(result.originals)
+        size.samples, size.columns = state.shape
+        size.missing = float((state != mi.PRESENT).mean()) if state.size else None
+    elif result.mask is not None:
+        size.samples = len(result.mask)
+        size.missing = float(np.mean(result.mask)) if result.mask.size else None
+    return size
+
+
+def _facts(result: Result, size: _Size) -> dict[str, str]:
+    facts = {"Parties": f"{len(result.parties)}"} if result.parties else {}
+    if size.samples is not None:
+        facts["Samples"] = f"{size.samples:,}"
+    if size.columns is not None:
+        facts["Columns"] = f"{size.columns:,}"
+    if size.missing is not None:
+        facts["Missing"] = f"{size.missing:.1%}"
+    ledger = result.ledger
+    if ledger.messages:
+        facts["Rounds"] = f"{ledger.rounds:,}"
+        facts["Sent by parties"] = human_bytes(ledger.bytes_up)
+        facts["Sent to parties"] = human_bytes(ledger.bytes_down)
+        facts["Time in rounds"] = human_seconds(ledger.seconds)
+    return facts
+
+
+def _sentence(result: Result, size: _Size) -> str:
+    parties = f"{len(result.parties)} parties" if len(result.parties) != 1 else "One party"
+    text = parties if result.parties else "A run"
+    if size.samples is not None:
+        held = f"{size.columns:,} columns about " if size.columns is not None else ""
+        text += f" with {held}{size.samples:,} samples"
+    if size.missing is not None:
+        text += (
+            f", {size.missing:.1%} of {'cells' if size.columns is not None else 'blocks'} missing"
+        )
+    if result.metrics:
+        name, value = next(iter(result.metrics.items()))
+        text += f"; {name} {format_value(value)}"
+    return text + "."

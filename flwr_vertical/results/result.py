@@ -1,0 +1,155 @@
+"""The result of a run: everything `start()` returns, and how to keep it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flwr_vertical.results.ledger import Ledger
+from flwr_vertical.results.page import format_value
+from flwr_vertical.results.units import human_bytes, human_seconds
+
+
+@dataclass(eq=False, repr=False)
+class Result:
+    """What a run leaves behind.
+
+    Only `strategy` is required; what a method has no use for stays empty.
+
+    Parameters
+    ----------
+    strategy : str
+        Name of the strategy.
+    settings : dict, optional
+        Its settings, as run.
+    metrics : dict of str to float, optional
+        Overall figures of merit.
+    history : list of dict, optional
+        One entry per round or iteration.
+    ledger : Ledger, optional
+        What the run cost.
+    tables : dict of str to DataFrame, optional
+        What each party holds afterwards. Empty in a deployment: tables never leave the parties.
+    coefficients : DataFrame, optional
+        Index (party, variable); estimate and, where known, std_error, z, p_value, ci_low, ci_high.
+    labels : Series, optional
+        The server's labels after the run, indexed by sample ID: predicted or completed.
+    model : Any, optional
+        The fitted model, in the strategy's own form.
+    mask : bool array of shape (n_samples, n_parties), optional
+        True where the party has no row of the sample (a missing block).
+    parties : list of str, optional
+        Names of the parties, in the order of the mask's columns; found from the rest if left out.
+    party_metrics : dict of str to dict, optional
+        Figures of merit of each party.
+    originals : dict of str to DataFrame, optional
+        The incomplete tables as given; only where the run had them in one process.
+    truth : dict of str to DataFrame, optional
+        The complete tables, where somebody knows them (studies).
+    notes : list of str, optional
+        What a reader should know: warnings, early stops.
+    disclosure : list of (who, learns), optional
+        Who learned what in this run.
+    figures : dict of str to (SVG str or PNG bytes), optional
+        The strategy's own figures, by title; the report shows them.
+    where : Path, optional
+        The folder of the last `save`, or the one it was loaded from.
+    """
+
+    strategy: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
+    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
+    coefficients: pd.DataFrame | None = None
+    labels: pd.Series | None = None
+    model: Any = None
+    mask: npt.NDArray[np.bool_] | None = None
+    parties: list[str] = field(default_factory=list)
+    party_metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    originals: dict[str, pd.DataFrame] = field(default_factory=dict)
+    truth: dict[str, pd.DataFrame] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    disclosure: list[tuple[str, str]] = field(default_factory=list)
+    figures: dict[str, str | bytes] = field(default_factory=dict)
+    where: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.parties:
+            named: list[Iterable[str]] = [self.originals, self.tables, self.party_metrics]
+            self.parties = list(dict.fromkeys(name for names in named for name in names))
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Save the result in a folder and return its path.
+
+        Writes result.json (strategy, settings, metrics, history, notes, disclosure, totals of the
+        ledger), ledger.csv, privacy.csv, coefficients.csv, labels.parquet, mask.npy, figures and
+        one Parquet file per party under tables. Model, originals and truth are not saved: the first
+        has no common form, the others are the user's own.
+
+        Every file is whole or not there, result.json is the last one, and files of others in the
+        folder stay.
+
+        Raises
+        ------
+        ConfigError
+            The folder holds other things and no result.
+        """
+        from flwr_vertical.results.storage import save
+
+        self.where = save(self, Path(folder))
+        return self.where
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Result:
+        """Load what `save` wrote."""
+        from flwr_vertical.results.storage import load
+
+        return load(Path(folder))
+
+    def report(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the report, one self-contained page, to report.html in `folder`; return its path.
+
+        A path that ends in ``.html`` names the file itself.
+        """
+        from flwr_vertical.results.report import write_report
+
+        return write_report(self, Path(folder))
+
+    def __str__(self) -> str:
+        ledger = self.ledger
+        cost = (
+            f"{ledger.rounds:,} ({ledger.messages:,} messages, {human_bytes(ledger.bytes_up)} up, "
+            f"{human_bytes(ledger.bytes_down)} down, {human_seconds(ledger.seconds)})"
+        )
+        shapes = [f"{name} {t.shape[0]:,} x {t.shape[1]:,}" for name, t in self.tables.items()]
+        lines = {
+            "strategy": self.strategy,
+            "parties": f"{len(self.parties)} ({', '.join(self.parties)})" if self.parties else "–",
+            "metrics": _pairs(self.metrics),
+            "rounds": cost,
+            "privacy": _pairs(ledger.epsilon, "epsilon "),
+            "tables": ", ".join(shapes),
+            "notes": "\n".join(self.notes),
+            "saved in": "" if self.where is None else str(self.where),
+        }
+        return "\n".join(
+            f"{name:<10}" + text.replace("\n", "\n" + " " * 10)
+            for name, text in lines.items()
+            if text
+        )
+
+    def __repr__(self) -> str:
+        return f"Result({self.strategy}: {_pairs(self.metrics) or 'no metrics'}; {self.ledger!r})"
+
+
+def _pairs(values: dict[str, float], prefix: str = "") -> str:
+    return ", ".join(f"{prefix}{name} {format_value(value)}" for name, value in values.items())

@@ -1,0 +1,228 @@
+"""Results on disk: written whole, never over other people's files, and read back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.results.atomic import TEMPORARY_PREFIX, atomic_path, write_text_atomically
+from flwr_vertical.results.ledger import Ledger
+from flwr_vertical.results.page import GENERATOR
+from flwr_vertical.results.result import Result
+
+FORMAT = "flwr-vertical result"
+VERSION = 1
+_INDEX = "result.json"
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def save(result: Result, folder: Path) -> Path:
+    """Save a result; see `Result.save`."""
+    folder = folder.expanduser().absolute()
+    old = _check_folder(folder)
+    fresh = not folder.exists()
+    # A new folder is renamed into place at once. An existing one may hold other files or be a mount
+    # point: there the finished files replace the old ones, one rename each.
+    staging = (folder.parent if fresh else folder) / f"{TEMPORARY_PREFIX}{secrets.token_hex(6)}"
+    staging.mkdir(parents=True)
+    try:
+        files = _write_files(result, staging)
+        write_text_atomically(staging / _INDEX, _index_text(result, files))
+        if fresh:
+            staging.rename(folder)
+        else:
+            names = list(_flat(files))
+            for name in [*names, _INDEX]:
+                (folder / name).parent.mkdir(exist_ok=True)
+                (staging / name).replace(folder / name)
+            for name in old - set(names):
+                (folder / name).unlink(missing_ok=True)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return folder
+
+
+def load(folder: Path) -> Result:
+    """Load a result; see `Result.load`."""
+    index = _read_index(folder)
+    if index is None:
+        raise DataError(f"{folder} holds no saved result: expected {_INDEX} of {FORMAT!r}")
+    if index["version"] > VERSION:
+        raise DataError(
+            f"{folder} was saved in version {index['version']} of the format; this library reads "
+            f"up to {VERSION}: update flwr-vertical"
+        )
+    files = index["files"]
+    read: Callable[..., pd.DataFrame] = pd.read_csv
+    coefficients = labels = mask = None
+    if "coefficients" in files:
+        coefficients = read(folder / files["coefficients"], index_col=list(range(index["levels"])))
+    if "labels" in files:
+        labels = pd.read_parquet(folder / files["labels"]).iloc[:, 0].rename(index["label_name"])
+    if "mask" in files:
+        mask = np.load(folder / files["mask"], allow_pickle=False)
+    figures: dict[str, str | bytes] = {
+        title: path.read_text("utf-8") if path.suffix == ".svg" else path.read_bytes()
+        for title, path in ((t, folder / name) for t, name in files.get("figures", {}).items())
+    }
+    return Result(
+        strategy=index["strategy"],
+        **{name: _revive(index[name]) for name in ("settings", "metrics", "history", "notes")},
+        **{name: _revive(index[name]) for name in ("parties", "party_metrics")},
+        disclosure=[(who, learns) for who, learns in index["disclosure"]],
+        ledger=Ledger.from_frames(
+            read(
+                folder / files["ledger"], dtype={"step": str, "party": str}, keep_default_na=False
+            ),
+            read(
+                folder / files["privacy"], dtype={"what": str, "party": str}, keep_default_na=False
+            ),
+        ),
+        tables={p: pd.read_parquet(folder / n) for p, n in files.get("tables", {}).items()},
+        coefficients=coefficients,
+        labels=labels,
+        mask=mask,
+        figures=figures,
+        where=folder,
+    )
+
+
+def safe_name(name: str, taken: Iterable[str] = ()) -> str:
+    """Return `name` as a file name every system accepts, different from those `taken`."""
+    clean = re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_")[:60]
+    lower = {other.lower() for other in taken}
+    if clean == name and clean.lower() not in lower:
+        return clean
+    # The digest keeps names apart that only differ in what was cleaned away, or in case.
+    return f"{clean}-{hashlib.sha256(name.encode()).hexdigest()[:8]}".lstrip("-")
+
+
+def _check_folder(folder: Path) -> set[str]:
+    """Return the files of the result that `folder` holds, or refuse the folder."""
+    if not folder.exists():
+        return set()
+    if not folder.is_dir():
+        raise ConfigError(f"cannot save a result in {folder}: it is a file, expected a folder")
+    index = _read_index(folder)
+    if index is not None:
+        # Only names that this module makes: an edited index must not lead out of the folder.
+        names = set(_flat(index["files"]))
+        return {n for n in names if re.fullmatch(r"((tables|figures)/)?[\w-]+\.\w+", n)}
+    for entry in folder.iterdir():
+        if not entry.name.startswith(TEMPORARY_PREFIX) and not is_own_report(entry):
+            raise ConfigError(
+                f"cannot save a result in {folder}: it holds {entry.name!r} and no {_INDEX} of "
+                "ours; choose a new or empty folder"
+            )
+    return set()
+
+
+def is_own_report(path: Path) -> bool:
+    """Return whether a file is a page made by this library."""
+    if path.suffix != ".html" or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return GENERATOR.encode() in file.read(1000)
+
+
+def _read_index(folder: Path) -> dict[str, Any] | None:
+    try:
+        index = json.loads((folder / _INDEX).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return index if isinstance(index, dict) and index.get("format") == FORMAT else None
+
+
+def _flat(files: dict[str, Any]) -> Iterable[str]:
+    for value in files.values():
+        yield from _flat(value) if isinstance(value, dict) else [value]
+
+
+def _write_files(result: Result, folder: Path) -> dict[str, Any]:
+    files: dict[str, Any] = {"ledger": "ledger.csv", "privacy": "privacy.csv"}
+    result.ledger.to_frame().to_csv(folder / "ledger.csv", index=False)
+    result.ledger.privacy.to_csv(folder / "privacy.csv", index=False)
+    if result.coefficients is not None:
+        files["coefficients"] = "coefficients.csv"
+        result.coefficients.to_csv(folder / "coefficients.csv")
+    if result.labels is not None:
+        files["labels"] = "labels.parquet"
+        _write_parquet(result.labels.to_frame("label"), folder / "labels.parquet", "labels")
+    if result.mask is not None:
+        files["mask"] = "mask.npy"
+        with atomic_path(folder / "mask.npy") as path:
+            np.save(path, np.asarray(result.mask, dtype=bool))
+    for party, table in result.tables.items():
+        names = files.setdefault("tables", {})
+        name = safe_name(party, (Path(n).stem for n in names.values()))
+        names[party] = f"tables/{name}.parquet"
+        _write_parquet(table, folder / names[party], f"party {party!r}")
+    for title, figure in result.figures.items():
+        names = files.setdefault("figures", {})
+        name = safe_name(title, (Path(n).stem for n in names.values()))
+        names[title] = f"figures/{name}.{'svg' if isinstance(figure, str) else 'png'}"
+        with atomic_path(folder / names[title]) as path:
+            path.write_bytes(figure.encode() if isinstance(figure, str) else figure)
+    return files
+
+
+def _write_parquet(table: pd.DataFrame, path: Path, whose: str) -> None:
+    try:
+        with atomic_path(path) as temporary:
+            table.to_parquet(temporary)
+    except (ValueError, TypeError) as error:
+        # pyarrow's errors are subclasses of these: a column of mixed types, say.
+        raise DataError(f"{whose}: the table cannot be written as Parquet: {error}") from error
+
+
+def _index_text(result: Result, files: dict[str, Any]) -> str:
+    levels = 1 if result.coefficients is None else result.coefficients.index.nlevels
+    index = {
+        "format": FORMAT,
+        "version": VERSION,
+        "strategy": result.strategy,
+        "settings": result.settings,
+        "metrics": result.metrics,
+        "party_metrics": result.party_metrics,
+        "parties": result.parties,
+        "notes": result.notes,
+        "disclosure": result.disclosure,
+        "ledger": result.ledger.totals(),
+        "files": files,
+        "levels": levels,
+        "label_name": None if result.labels is None else result.labels.name,
+        "history": result.history,
+    }
+    return json.dumps(_plain(index), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """Return `value` in JSON's types; JSON knows no NaN and no infinity, so these become words."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def _revive(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _revive(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_revive(item) for item in value]
+    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value

@@ -1,0 +1,78 @@
+"""The frame of every page, and its style.
+
+A Python string, because an app bundle of Flower need not hold other kinds of files.
+"""
+
+from string import Template
+
+PAGE = Template("""\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+$generator
+<title>$title</title>
+<style>
+:root { --ink: #1d2733; --soft: #5b6b7c; --line: #e1e7ed; --paper: #ffffff; --back: #f5f7f9;
+        --accent: #0b5c94; }
+* { box-sizing: border-box; }
+html { scroll-behavior: smooth; }
+body { margin: 0; background: var(--back); color: var(--ink); font: 15px/1.55 "Inter",
+       "Segoe UI", system-ui, -apple-system, "Helvetica Neue", Arial, sans-serif; }
+main { max-width: 1160px; margin: 0 auto; padding: 36px 28px 64px; }
+.kicker { margin: 0; color: var(--accent); font-size: 12px; font-weight: 600;
+          letter-spacing: .09em; text-transform: uppercase; }
+h1 { margin: 4px 0 6px; font-size: 32px; line-height: 1.2; letter-spacing: -.015em;
+     overflow-wrap: anywhere; }
+h2 { margin: 0 0 6px; font-size: 19px; letter-spacing: -.01em; }
+h3 { margin: 20px 0 6px; font-size: 14px; color: var(--soft); font-weight: 600; }
+p { margin: 0 0 10px; max-width: 82ch; }
+.subtitle { color: var(--soft); font-size: 17px; }
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(128px, 1fr)); gap: 1px;
+         margin: 22px 0 0; background: var(--line); border: 1px solid var(--line);
+         border-radius: 10px; overflow: hidden; }
+.facts div { background: var(--paper); padding: 12px 16px; }
+.facts dt { color: var(--soft); font-size: 12.5px; }
+.facts dd { margin: 2px 0 0; font-size: 20px; font-weight: 600; letter-spacing: -.01em;
+            font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
+nav { display: flex; flex-wrap: wrap; gap: 4px 18px; margin: 20px 0 0; font-size: 13.5px; }
+nav a { color: var(--accent); text-decoration: none; }
+nav a:hover { text-decoration: underline; }
+section { background: var(--paper); border: 1px solid var(--line); border-radius: 10px;
+          padding: 22px 26px 24px; margin: 20px 0 0; scroll-margin-top: 12px; }
+.caption { color: var(--soft); font-size: 13.5px; margin: 0 0 12px; }
+figure { margin: 8px 0 0; }
+figure + figure, figure + .table, .table + figure { margin-top: 20px; }
+figure img { display: block; max-width: 100%; height: auto; }
+.table { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
+th, td { padding: 6px 14px 6px 0; text-align: left; vertical-align: top;
+         border-bottom: 1px solid var(--line); }
+td { max-width: 640px; overflow-wrap: anywhere; }
+thead th { color: var(--soft); font-weight: 600; font-size: 12.5px; white-space: nowrap;
+           border-bottom: 1.5px solid #c4ced8; }
+tbody th { font-weight: 500; }
+tbody tr:hover { background: #f4f8fb; }
+.number { text-align: right; padding-left: 18px; white-space: nowrap; }
+ul { margin: 4px 0; padding-left: 20px; }
+details { margin-top: 16px; }
+summary { cursor: pointer; color: var(--accent); font-size: 13.5px; margin-bottom: 8px; }
+@media print { body { background: #fff; } main { max-width: none; padding: 0; }
+               nav { display: none; } section { break-inside: avoid; border: 0; padding: 12px 0; } }
+</style>
+</head>
+<body>
+<main>
+<header>
+<p class="kicker">$kicker</p>
+<h1>$title</h1>
+$subtitle
+$facts
+$links
+</header>
+$sections
+</main>
+</body>
+</html>
+""")
