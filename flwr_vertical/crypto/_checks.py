@@ -1,0 +1,96 @@
+"""Checks on values before they are encoded, and the messages that say what to do.
+
+The fast path of an encoder only compares the extremes of a chunk with the limit; these helpers
+take a second, slower look once something is known to be wrong.
+"""
+
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flwr_vertical.errors import ConfigError, DataError, FixedPointOverflowError
+
+
+def label(name: str, party: str | None) -> str:
+    """Return how error messages call an array: its name and, if known, its party."""
+    return f"array {name!r}" + (f" of party {party!r}" if party is not None else "")
+
+
+def check_n_parties(n_parties: int) -> None:
+    """Raise `ConfigError` unless the sum runs over at least one party."""
+    if n_parties < 1:
+        raise ConfigError(f"a private sum needs at least 1 party, got n_parties={n_parties}")
+
+
+def real_array(values: ArrayLike, name: str, party: str | None) -> NDArray[Any]:
+    """Return `values` as a C-contiguous array of real numbers, copied only if it has to be.
+
+    Raises
+    ------
+    DataError
+        If the values are not real numbers.
+    """
+    # Not ascontiguousarray, which would turn a scalar into a vector.
+    array = np.asarray(values, order="C")
+    if array.dtype.kind not in "fiub":
+        raise DataError(
+            f"{label(name, party)} must hold real numbers, got dtype {array.dtype}; "
+            "convert it to float64 first"
+        )
+    return array
+
+
+def within(values: NDArray[Any], limit: float) -> bool:
+    """Return whether all of a non-empty array is finite and at most `limit` in absolute value."""
+    """Return whether a non-empty array is finite and at most `limit` in absolute value."""
+    # would round the limit to the type of a narrower array.
+    return float(values.max()) <= limit and float(values.min()) >= -limit
+
+
+def raise_out_of_range(
+    values: NDArray[Any], limit: float, name: str, party: str | None, remedy: str
+) -> NoReturn:
+    """Say why `values` cannot be encoded.
+
+    Parameters
+    ----------
+    values : ndarray of any shape
+        Values of which at least one is not finite or is larger than `limit`.
+    limit : float
+        Largest absolute value that one party may send.
+    name, party : str
+        Where the values come from.
+    remedy : str
+        What to do when they are too large.
+
+    Raises
+    ------
+    DataError
+        If any value is NaN or infinite.
+    FixedPointOverflowError
+        Otherwise.
+    """
+    where = label(name, party)
+    magnitude = np.abs(values.astype(np.float64, copy=False))
+    n_bad = int(np.count_nonzero(~np.isfinite(magnitude)))
+    if n_bad:
+        raise DataError(
+            f"{where} must be finite to enter a private sum, but {n_bad} of its {values.size} "
+            "values are NaN or infinite; impute missing cells first, and look for a "
+            "diverging fit"
+        )
+    # Large integers have no exact float, and narrow floats none for the limit.
+    exact = magnitude if values.dtype.kind == "f" else values
+    n_large = int(np.count_nonzero(exact > limit) + np.count_nonzero(exact < -limit))
+    largest = float(np.max(magnitude))
+    raise FixedPointOverflowError(
+        f"{where} has {n_large} of {values.size} values too large for the private sum: the largest "
+        f"is {largest:.6g} in absolute value, the limit per party is {limit:.6g}; {remedy}"
+    )
+
+
+def largest_magnitude(values: NDArray[Any]) -> float:
+    """Return the largest finite absolute value, 0 if there is none."""
+    magnitude = np.abs(values.astype(np.float64, copy=False))
+    return float(np.max(magnitude, initial=0.0, where=np.isfinite(magnitude)))

@@ -1,0 +1,168 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from flwr_vertical.crypto import FixedPoint, decode_integers, encode_integers
+from flwr_vertical.errors import ConfigError, DataError, FixedPointOverflowError, ProtocolError
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=hnp.arrays(
+        np.float64,
+        hnp.array_shapes(min_dims=0, max_dims=3, min_side=0),
+        elements=st.floats(-1e6, 1e6),
+    ),
+    bits=st.integers(0, 42),
+)
+def test_round_trip_is_within_half_a_resolution(values, bits):
+    codec = FixedPoint(bits)
+    ring = codec.encode(values, 1)
+    assert ring.shape == values.shape
+    assert ring.dtype == np.uint64
+    assert np.all(np.abs(codec.decode(ring) - values) <= codec.resolution / 2)
+
+
+@settings(max_examples=40, deadline=None)
+@given(n_parties=st.integers(1, 5000), bits=st.integers(0, 62), sign=st.sampled_from([-1, 1]))
+def test_sum_at_the_limit_does_not_wrap(n_parties, bits, sign):
+    codec = FixedPoint(bits)
+    limit = codec.limit(n_parties)
+    term = int(codec.encode(sign * limit, n_parties).view(np.int64)[()])
+    assert -(2**63) <= n_parties * term < 2**63
+    # It is the largest: one float more would wrap, or is refused.
+    with pytest.raises(FixedPointOverflowError):
+        codec.encode(np.nextafter(limit, np.inf), n_parties)
+    assert n_parties * limit * 2.0**bits >= 2.0**63 * (1 - 2**-50) - n_parties
+
+
+@pytest.mark.parametrize("size", [0, 1, 32767, 32768, 32769, 100_000])
+def test_chunks_equal_one_pass(size):
+    values = np.random.default_rng(size).normal(size=size) * 1e3
+    expected = np.rint(values * 2.0**32).astype(np.int64).view(np.uint64)
+    ring = FixedPoint().encode(values, 3)
+    np.testing.assert_array_equal(ring, expected)
+    np.testing.assert_array_equal(FixedPoint().decode(ring), expected.view(np.int64) * 2.0**-32)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8, np.int64, np.uint16, np.bool_])
+def test_other_real_types(dtype):
+    values = np.array([[0, 1], [1, 0]], dtype=dtype)
+    np.testing.assert_array_equal(FixedPoint().decode(FixedPoint().encode(values, 2)), values)
+
+
+def test_narrow_floats_meet_the_same_limit():
+    """float32 would round the limit itself up to 2**29, and four such terms wrap."""
+    with pytest.raises(FixedPointOverflowError, match="1 of 1 "):
+        FixedPoint().encode(np.array([2.0**29], np.float32), 4)
+    FixedPoint().encode(np.array([2.0**29], np.float32), 3)
+
+
+def test_input_is_untouched_and_may_be_strided():
+    values = np.arange(24.0).reshape(4, 6)
+    before = values.copy()
+    codec = FixedPoint()
+    for view in (values.T, values[:, ::2], values[::-1], np.broadcast_to(values[0], (3, 6))):
+        np.testing.assert_array_equal(codec.decode(codec.encode(view, 1)), view)
+    np.testing.assert_array_equal(values, before)
+
+
+def test_overflow_says_what_and_how_to_rescale():
+    values = np.zeros(50_000)
+    values[[3, 49_000]] = [-5e12, 1e12]
+    with pytest.raises(FixedPointOverflowError) as caught:
+        FixedPoint().encode(values, 4, name="fit", party="bank")
+    message = str(caught.value)
+    for part in ("'fit'", "'bank'", "2 of 50000", "5e+12", "5.36871e+08", "standardise", "to 18 "):
+        assert part in message
+    # The advice works, and is the finest that does.
+    FixedPoint(18).encode(values, 4)
+    with pytest.raises(FixedPointOverflowError):
+        FixedPoint(19).encode(values, 4)
+    with pytest.raises(FixedPointOverflowError, match="no number of fraction bits"):
+        FixedPoint().encode([1e300], 4)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite(bad):
+    values = np.ones((200, 300))
+    values[5, 5] = values[199, 299] = bad
+    with pytest.raises(DataError, match=r"'distances' of party 'shop'.* 2 of its 60000 values"):
+        FixedPoint().encode(values, 2, name="distances", party="shop")
+
+
+def test_settings_and_types():
+    for bits in (-1, 63):
+        with pytest.raises(ConfigError, match="fraction_bits"):
+            FixedPoint(bits)
+    for call in (FixedPoint().limit, lambda n: encode_integers([1], n)):
+        with pytest.raises(ConfigError, match="n_parties=0"):
+            call(0)
+    with pytest.raises(DataError, match="complex"):
+        FixedPoint().encode([1j], 1)
+    with pytest.raises(DataError, match="real numbers"):
+        FixedPoint().encode(["a"], 1)
+    with pytest.raises(ProtocolError, match="uint64"):
+        FixedPoint().decode(np.zeros(2, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ring"),
+    [
+        ("bool", "uint16"),
+        ("uint8", "uint16"),
+        ("uint16", "uint16"),
+        ("uint32", "uint32"),
+        ("uint64", "uint64"),
+        ("int8", "uint64"),
+        ("int32", "uint64"),
+        ("int64", "uint64"),
+    ],
+)
+def test_integer_rings(dtype, ring):
+    values = np.array([[1, 0, 1]], dtype=dtype)
+    if dtype.startswith("int"):
+        values -= 1
+    encoded = encode_integers(values, 5)
+    assert encoded.dtype == ring
+    assert not np.shares_memory(encoded, values)
+    np.testing.assert_array_equal(decode_integers(encoded), values)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), n_parties=st.integers(1, 7))
+def test_integer_sums_are_exact(data, n_parties):
+    names = ["bool", "uint8", "uint16", "uint32", "int32", "int64"]
+    dtype = np.dtype(data.draw(st.sampled_from(names)))
+    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    if dtype.itemsize > 1:
+        low, high = -(-low // n_parties), high // n_parties
+    numbers = st.integers(low, high) if dtype.kind != "b" else st.booleans()
+    terms = [data.draw(hnp.arrays(dtype, 4, elements=numbers)) for _ in range(n_parties)]
+    total = sum(encode_integers(term, n_parties) for term in terms)
+    assert decode_integers(total).tolist() == [sum(int(t[i]) for t in terms) for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("values", "advice"),
+    [
+        (np.array([40_000], np.uint16), "uint32"),
+        (np.array([2**31], np.uint32), "int64"),
+        (np.array([2**62], np.int64), "float64"),
+        (np.array([-(2**63)], np.int64), "float64"),
+        (np.array([2**63], np.uint64), "float64"),
+    ],
+)
+def test_integer_overflow(values, advice):
+    with pytest.raises(FixedPointOverflowError, match=f"'counts'.*1 of 1 .*{advice}"):
+        encode_integers(values, 2, name="counts")
+
+
+def test_integer_types():
+    with pytest.raises(DataError, match="float64"):
+        encode_integers([0.5], 2)
+    with pytest.raises(ProtocolError, match="int64"):
+        decode_integers(np.zeros(1, np.int64))
+    assert encode_integers(np.zeros((0, 3), np.uint8), 2).shape == (0, 3)
