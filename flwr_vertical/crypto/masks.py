@@ -1,0 +1,251 @@
+"""Pairwise one-time masks: each party's term looks uniform, and the masks cancel in the sum.
+
+Every two parties agree on a key by X25519; both expand it to the same stream of ring elements,
+which the party with the lower name adds and the other one subtracts. So the sum over **all**
+parties is that of the plain terms modulo 2^w, and whoever lacks one of a party's pair keys sees
+uniform numbers in its term. Follows Bonawitz et al., *Practical Secure Aggregation for
+Privacy-Preserving Machine Learning* (CCS 2017), section 4.0.1 (masking with one-time pads),
+without its recovery from drop-outs: a vertical sum is meaningless without all its parties.
+
+The parties get each other's public keys through the server, so secrecy holds against an
+honest-but-curious server; one that swaps keys could open the terms. One party alone has nobody to
+hide behind and sends its values as they are; of two, each can subtract its own term from the sum.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+from flwr_vertical.errors import ProtocolError
+
+KEY_BYTES = 32
+MIN_NONCE_BYTES = 16
+MAX_STREAM_BYTES = 2**38 - 64
+"""Bytes one sequence number can mask: ChaCha20 counts 2^32 blocks of 64 bytes (256 GiB)."""
+
+_DOMAIN = b"flwr-vertical pairwise mask v1"
+_CHUNK_BYTES = 1 << 18
+_ZEROS = memoryview(bytes(_CHUNK_BYTES))
+
+UnsignedArray = NDArray[np.unsignedinteger[Any]]
+
+
+def generate_keypair() -> tuple[bytes, bytes]:
+    """Return a fresh X25519 key pair as raw bytes: (private, public), 32 bytes each."""
+    private = X25519PrivateKey.generate()
+    return private.private_bytes_raw(), private.public_key().public_bytes_raw()
+
+
+class PairwiseMasker:
+    """Masks one party's terms of the private sums of one run.
+
+    Parameters
+    ----------
+    private_key : bytes of length 32
+        The party's own X25519 private key.
+    own_name : str
+        The party's name.
+    public_keys : mapping of str to bytes of length 32
+        Raw X25519 public keys of **all** parties in the sum, this one included, by name.
+    run_nonce : bytes of length 16 or more
+        Random, public, the same at all parties, new for each run: it makes the masks of a run its
+        own even where key pairs are kept.
+    last_sequence : int, default -1
+        Highest sequence number already used under these keys and nonce. A party that is rebuilt
+        between steps **must** restore it from the `last_sequence` attribute: a mask used twice
+        reveals the difference of two terms.
+
+    Attributes
+    ----------
+    last_sequence : int
+        Highest sequence number used so far, -1 before the first.
+
+    Raises
+    ------
+    ProtocolError
+        If a key is missing, malformed or of low order, names its owner; if the party's own public
+        key is missing or is not that of `private_key`; if the nonce is too short.
+    """
+
+    def __init__(
+        self,
+        private_key: bytes,
+        own_name: str,
+        public_keys: Mapping[str, bytes],
+        run_nonce: bytes,
+        last_sequence: int = -1,
+    ) -> None:
+        if len(private_key) != KEY_BYTES:
+            raise ProtocolError(
+                f"the private key of party {own_name!r} must be {KEY_BYTES} bytes, "
+                f"got {len(private_key)}"
+            )
+        if len(run_nonce) < MIN_NONCE_BYTES:
+            raise ProtocolError(
+                f"the run nonce must be at least {MIN_NONCE_BYTES} bytes, got {len(run_nonce)}"
+            )
+        if own_name not in public_keys:
+            raise ProtocolError(
+                f"party {own_name!r} is not among the parties with a public key: "
+                f"{sorted(public_keys)}"
+            )
+        private = X25519PrivateKey.from_private_bytes(private_key)
+        own_public = private.public_key().public_bytes_raw()
+        if public_keys[own_name] != own_public:
+            raise ProtocolError(
+                f"the public key announced for party {own_name!r} is not that of its private "
+                "key: another run's key, or somebody answered in its name"
+            )
+        self.own_name = own_name
+        self.last_sequence = last_sequence
+        # (does this party add?, key), one per peer.
+        self._pairs: list[tuple[bool, bytes]] = []
+        for peer in sorted(public_keys):
+            if peer != own_name:
+                secret = _agree(private, peer, public_keys[peer], own_public)
+                ends = sorted((name, bytes(public_keys[name])) for name in (own_name, peer))
+                self._pairs.append((own_name < peer, _pair_key(secret, ends, run_nonce)))
+        self._stream = np.empty(_CHUNK_BYTES, dtype=np.uint8)
+
+    def __repr__(self) -> str:
+        return (
+            f"PairwiseMasker(own_name={self.own_name!r}, n_peers={len(self._pairs)}, "
+            f"last_sequence={self.last_sequence})"
+        )
+
+    def mask(self, arrays: Sequence[UnsignedArray], sequence: int) -> None:
+        """Add this party's masks to `arrays`, in place.
+
+        The masks cancel if all parties call this once with the same sequence number and arrays of
+        the same shapes and data types in the same order: the arrays take consecutive parts of one
+        stream.
+
+        Parameters
+        ----------
+        arrays : sequence of ndarray of uint8, uint16, uint32 or uint64
+            C-contiguous, writeable, any shapes; each is summed modulo 2^(its width).
+        sequence : int
+            Number of this sum in the run, 0 to 2^64 - 1, larger than any used before. It counts as
+            used from here on, even if masking fails.
+
+        Raises
+        ------
+        ProtocolError
+            If the sequence number is not larger than the last one used, an array cannot be masked
+            in place, or the arrays need more than 256 GiB of one stream. Nothing is masked then.
+        """
+        if not self.last_sequence < sequence < 2**64:
+            raise ProtocolError(
+                f"party {self.own_name!r} was asked to mask with sequence number {sequence}, but "
+                f"its last was {self.last_sequence} and each must be larger (and below 2**64): "
+                "a mask used twice reveals the difference of two terms; send the kept reply again"
+            )
+        for index, array in enumerate(arrays):
+            if (
+                array.dtype.kind != "u"
+                or not array.dtype.isnative
+                or not array.flags.c_contiguous
+                or not array.flags.writeable
+            ):
+                raise ProtocolError(
+                    f"array {index} to mask must be C-contiguous, writeable and of a native "
+                    f"unsigned type, got {array.dtype}, contiguous={array.flags.c_contiguous}, "
+                    f"writeable={array.flags.writeable}; encode it first"
+                )
+        n_bytes = sum(array.nbytes for array in arrays)
+        if n_bytes > MAX_STREAM_BYTES:
+            raise ProtocolError(
+                f"one sequence number masks at most {MAX_STREAM_BYTES} bytes, got {n_bytes}; "
+                "split the arrays over several sums"
+            )
+        self.last_sequence = sequence
+        # RFC 8439: 32-bit block counter, then 96-bit nonce. The sequence number fills the nonce's
+        # last 64 bits, so no count of blocks, even one that carried past its 32 bits, runs into
+        # another stream.
+        nonce = bytes(8) + sequence.to_bytes(8, "little")
+        streams = [
+            (
+                np.add if adds else np.subtract,
+                Cipher(algorithms.ChaCha20(key, nonce), None).encryptor(),
+            )
+            for adds, key in self._pairs
+        ]
+        out = memoryview(self._stream.data)
+        for array in arrays:
+            flat = array.reshape(-1)
+            # All parties must read the stream alike, whatever their machine.
+            stream = self._stream.view(flat.dtype.newbyteorder("<"))
+            width = flat.itemsize
+            for start in range(0, flat.size, _CHUNK_BYTES // width):
+                chunk = flat[start : start + _CHUNK_BYTES // width]
+                for combine, encryptor in streams:
+                    encryptor.update_into(_ZEROS[: chunk.nbytes], out[: chunk.nbytes])
+                    combine(chunk, stream[: chunk.size], out=chunk)
+
+
+def unmask_sum(arrays: Sequence[UnsignedArray]) -> UnsignedArray:
+    """Return the sum over parties modulo 2^w, in which the masks have cancelled.
+
+    Parameters
+    ----------
+    arrays : sequence of ndarray of one unsigned data type and shape
+        One term per party, **all** parties.
+
+    Returns
+    -------
+    ndarray of the same data type and shape
+        Freshly allocated.
+
+    Raises
+    ------
+    ProtocolError
+        If there are no terms, or they differ in shape or data type.
+    """
+    if not arrays:
+        raise ProtocolError("a masked sum needs the terms of all parties, got none")
+    first = arrays[0]
+    if first.dtype.kind != "u":
+        raise ProtocolError(f"masked terms are unsigned integers, got dtype {first.dtype}")
+    for index, array in enumerate(arrays):
+        if array.shape != first.shape or array.dtype != first.dtype:
+            raise ProtocolError(
+                f"masked term {index} has shape {array.shape} and dtype {array.dtype}, term 0 has "
+                f"{first.shape} and {first.dtype}; all parties must send the same"
+            )
+    total = first.copy()
+    for array in arrays[1:]:
+        np.add(total, array, out=total)
+    return total
+
+
+def _agree(private: X25519PrivateKey, peer: str, public: bytes, own_public: bytes) -> bytes:
+    """Return the X25519 shared secret with `peer`, or say what is wrong with its key."""
+    if len(public) != KEY_BYTES:
+        raise ProtocolError(
+            f"the public key of party {peer!r} must be {KEY_BYTES} bytes, got {len(public)}"
+        )
+    if bytes(public) == own_public:
+        raise ProtocolError(f"party {peer!r} announced this party's own public key as its own")
+    try:
+        return private.exchange(X25519PublicKey.from_public_bytes(bytes(public)))
+    except ValueError as error:
+        # The library refuses an all-zero secret (RFC 7748, section 6.1): the key is of low order.
+        raise ProtocolError(
+            f"the public key of party {peer!r} is of low order: anybody could compute the masks "
+            "shared with it; it must make a new key pair"
+        ) from error
+
+
+def _pair_key(secret: bytes, ends: Sequence[tuple[str, bytes]], run_nonce: bytes) -> bytes:
+    """Derive the mask key of two parties, bound to this use, both names and both public keys."""
+    info = b"".join(
+        len(part).to_bytes(4, "big") + part
+        for part in (_DOMAIN, *(part for name, key in ends for part in (name.encode(), key)))
+    )
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=run_nonce, info=info).derive(secret)

@@ -1,0 +1,265 @@
+import hashlib
+import pickle
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracles.chacha20 import chacha20_stream, hkdf_sha256, x25519
+
+from flwr_vertical.crypto import (
+    FixedPoint,
+    PairwiseMasker,
+    decode_integers,
+    encode_integers,
+    generate_keypair,
+    masks,
+    unmask_sum,
+)
+from flwr_vertical.errors import ProtocolError
+
+NONCE = bytes(range(16))
+
+
+def fixed_keys(*names):
+    private = {name: hashlib.sha256(name.encode()).digest() for name in names}
+    public = {
+        name: X25519PrivateKey.from_private_bytes(key).public_key().public_bytes_raw()
+        for name, key in private.items()
+    }
+    return private, public
+
+
+def maskers(*names, nonce=NONCE):
+    private, public = fixed_keys(*names)
+    return {name: PairwiseMasker(private[name], name, public, nonce) for name in names}
+
+
+def mask_of(masker, sequence, n=1000, dtype=np.uint64):
+    array = np.zeros(n, dtype)
+    masker.mask([array], sequence)
+    return array
+
+
+def test_generated_keys_agree():
+    keys = {name: generate_keypair() for name in "ab"}
+    public = {name: pair[1] for name, pair in keys.items()}
+    assert all(len(key) == 32 for pair in keys.values() for key in pair)
+    masked = [mask_of(PairwiseMasker(keys[name][0], name, public, NONCE), 0) for name in "ab"]
+    assert masked[0].any()
+    assert not unmask_sum(masked).any()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    n_parties=st.integers(1, 7),
+    shapes=st.lists(st.lists(st.integers(0, 9), max_size=3).map(tuple), max_size=4),
+    data=st.data(),
+)
+def test_masked_sum_equals_plain_sum(n_parties, shapes, data):
+    codec = FixedPoint()
+    seed = data.draw(st.integers(0, 2**32 - 1))
+    kinds = [data.draw(st.sampled_from(["real", "uint16", "uint32", "int64"])) for _ in shapes]
+    rng = np.random.default_rng(seed)
+    parties = maskers(*(f"p{index}" for index in range(n_parties)))
+    plain, masked = [], []
+    for masker in parties.values():
+        terms, ring = [], []
+        for shape, kind in zip(shapes, kinds, strict=True):
+            if kind == "real":
+                terms.append(rng.normal(size=shape) * 1e4)
+                ring.append(codec.encode(terms[-1], n_parties))
+            else:
+                low = -1000 if kind == "int64" else 0
+                terms.append(rng.integers(low, 9000, size=shape).astype(kind))
+                ring.append(encode_integers(terms[-1], n_parties))
+        masker.mask(ring, 5)
+        plain.append(terms)
+        masked.append(ring)
+    for index, kind in enumerate(kinds):
+        total = unmask_sum([ring[index] for ring in masked])
+        expected = sum(np.asarray(terms[index], np.float64) for terms in plain)
+        if kind == "real":
+            error = np.abs(codec.decode(total) - expected)
+            assert np.all(error <= n_parties * codec.resolution)
+        else:
+            np.testing.assert_array_equal(decode_integers(total), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.uint64])
+def test_masks_cancel_over_many_chunks(dtype):
+    n = 700_001 // np.dtype(dtype).itemsize
+    total = unmask_sum([mask_of(masker, 3, n, dtype) for masker in maskers("a", "b", "c").values()])
+    assert total.dtype == dtype
+    assert not total.any()
+
+
+def test_one_masked_term_looks_uniform():
+    ring = FixedPoint().encode(np.ones(1 << 17), 3)
+    maskers("a", "b", "c")["b"].mask([ring], 0)
+    counts = np.bincount(ring.view(np.uint8), minlength=256)
+    expected = ring.nbytes / 256
+    # 255 degrees of freedom: mean 255, standard deviation 22.6. The keys are fixed, so is the
+    # outcome.
+    assert 160 < np.sum((counts - expected) ** 2 / expected) < 350
+    assert len(np.unique(ring)) == ring.size
+
+
+def test_every_sequence_has_its_own_masks():
+    masker = maskers("a", "b")["a"]
+    seen = [mask_of(masker, sequence) for sequence in (0, 1, 2**32, 2**64 - 1)]
+    # Not even a stretch of one stream reappears in another.
+    assert len(np.unique(np.concatenate(seen))) == 4000
+
+
+def test_masks_are_bound_to_nonce_names_and_keys():
+    def first_mask(own, peer, nonce=NONCE, own_key="own", peer_key="peer"):
+        private, public = fixed_keys(own_key, peer_key)
+        keys = {own: public[own_key], peer: public[peer_key]}
+        return mask_of(PairwiseMasker(private[own_key], own, keys, nonce), 0, 4).tobytes()
+
+    variants = {
+        first_mask("a", "b"),
+        first_mask("a", "b", nonce=bytes(16)),
+        first_mask("a", "c"),
+        first_mask("b", "c"),
+        first_mask("ab", "c"),
+        first_mask("a", "bc"),
+        first_mask("a", "b", peer_key="other"),
+    }
+    assert len(variants) == 7
+    assert first_mask("a", "b") in variants
+
+
+def test_order_of_names_is_irrelevant():
+    private, public = fixed_keys("x", "y", "z")
+    backwards = dict(reversed(list(public.items())))
+    one = mask_of(PairwiseMasker(private["y"], "y", public, NONCE), 1)
+    other = mask_of(PairwiseMasker(private["y"], "y", backwards, NONCE), 1)
+    np.testing.assert_array_equal(one, other)
+
+
+def test_known_answer_from_the_rfcs():
+    names = ("bank", "shop", "été")
+    private, public = fixed_keys(*names)
+    arrays = [np.arange(3, dtype=np.uint16), np.arange(40, dtype=np.uint64).reshape(5, 8)]
+    expected = [array.copy() for array in arrays]
+    PairwiseMasker(private["shop"], "shop", public, NONCE).mask(arrays, 7)
+
+    for peer, adds in (("bank", False), ("été", True)):
+        info = b""
+        low, high = sorted(("shop", peer))
+        for part in (
+            b"flwr-vertical pairwise mask v1",
+            *(low.encode(), public[low], high.encode(), public[high]),
+        ):
+            info += len(part).to_bytes(4, "big") + part
+        key = hkdf_sha256(x25519(private["shop"], public[peer]), NONCE, info, 32)
+        stream = chacha20_stream(key, bytes(4) + (7).to_bytes(8, "little"), 6 + 320)
+        masks_of_arrays = [
+            np.frombuffer(stream[:6], "<u2"),
+            np.frombuffer(stream[6:], "<u8").reshape(5, 8),
+        ]
+        for array, mask in zip(expected, masks_of_arrays, strict=True):
+            array += mask if adds else -mask
+    for array, want in zip(arrays, expected, strict=True):
+        np.testing.assert_array_equal(array, want)
+
+
+def test_sequence_numbers_only_grow():
+    masker = maskers("a", "b")["a"]
+    assert masker.last_sequence == -1
+    mask_of(masker, 4)
+    assert masker.last_sequence == 4
+    array = np.zeros(3, np.uint64)
+    for sequence in (4, 3, -1, 2**64):
+        with pytest.raises(ProtocolError, match=f"'a'.* {sequence}, .*last was 4"):
+            masker.mask([array], sequence)
+    assert not array.any()
+    assert pickle.loads(pickle.dumps(masker)).last_sequence == 4
+
+
+def test_last_sequence_is_restored():
+    private, public = fixed_keys("a", "b")
+    masker = PairwiseMasker(private["a"], "a", public, NONCE, last_sequence=9)
+    with pytest.raises(ProtocolError, match="last was 9"):
+        mask_of(masker, 9)
+    mask_of(masker, 10)
+
+
+def test_arrays_that_cannot_be_masked_leave_the_sequence_unused(monkeypatch):
+    masker = maskers("a", "b")["a"]
+    frozen = np.zeros(3, np.uint64)
+    frozen.flags.writeable = False
+    bad = [
+        np.zeros(3),
+        np.zeros(3, np.int64),
+        np.zeros(3, ">u8"),
+        np.zeros((4, 4), np.uint64)[:, ::2],
+        frozen,
+    ]
+    good = np.zeros(3, np.uint64)
+    for array in bad:
+        with pytest.raises(ProtocolError, match="array 1 to mask"):
+            masker.mask([good, array], 0)
+    monkeypatch.setattr(masks, "MAX_STREAM_BYTES", 16)
+    with pytest.raises(ProtocolError, match="at most 16 bytes, got 24"):
+        masker.mask([good], 0)
+    assert not good.any()
+    assert masker.last_sequence == -1
+
+
+def test_the_stated_bound_is_below_the_counter():
+    assert masks.MAX_STREAM_BYTES == 64 * (2**32 - 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"b": bytes(31)}, "party 'b' must be 32 bytes, got 31"),
+        ({"b": bytes(32)}, "party 'b' is of low order"),
+        ({"b": (1).to_bytes(32, "little")}, "party 'b' is of low order"),
+        ({"a": bytes(32)}, "party 'a' is not that of its private"),
+        ({"a": None}, "'a' is not among the parties"),
+        ({"b": "own"}, "party 'b' announced this party's own"),
+    ],
+)
+def test_bad_public_keys(change, match):
+    private, public = fixed_keys("a", "b", "c")
+    for name, key in change.items():
+        if key is None:
+            del public[name]
+        else:
+            public[name] = public["a"] if key == "own" else key
+    with pytest.raises(ProtocolError, match=match):
+        PairwiseMasker(private["a"], "a", public, NONCE)
+
+
+def test_bad_own_key_and_nonce():
+    private, public = fixed_keys("a", "b")
+    with pytest.raises(ProtocolError, match="private key of party 'a'"):
+        PairwiseMasker(b"short", "a", public, NONCE)
+    with pytest.raises(ProtocolError, match="nonce"):
+        PairwiseMasker(private["a"], "a", public, b"short")
+
+
+def test_no_key_shows_in_the_repr():
+    text = repr(maskers("a", "b")["a"])
+    assert text == "PairwiseMasker(own_name='a', n_peers=1, last_sequence=-1)"
+
+
+def test_one_party_alone_is_not_hidden():
+    assert not mask_of(maskers("a")["a"], 0).any()
+
+
+def test_terms_that_do_not_fit():
+    term = np.zeros(3, np.uint64)
+    for terms, match in (
+        ([], "got none"),
+        ([np.zeros(3)], "unsigned"),
+        ([term, np.zeros(4, np.uint64)], "term 1 has shape"),
+        ([term, np.zeros(3, np.uint32)], "term 1 .*uint32"),
+    ):
+        with pytest.raises(ProtocolError, match=match):
+            unmask_sum(terms)
