@@ -1,0 +1,244 @@
+"""Sums under CKKS: the server adds ciphertexts that only the arbiter can open.
+
+With the parameters of `ckks_context`, measured on one core:
+
+======  ==========================================================================================
+range   absolute values of the **sum** up to 262143 (`VALUE_LIMIT`); each party's are checked
+error   6e-10 * sqrt(parties) in root mean square, 9e-9 at most in 2048 sums over five parties,
+        the same near the limit; rounding on release (below) adds up to 3e-8
+size    32 bytes per value, in ciphertexts of 2048 values
+time    per value: encrypt 0.6 us, add a party's term 0.02 us, decrypt 0.08 us
+======  ==========================================================================================
+
+**What this does not give.** CKKS leaks its secret key to whoever sees decrypted values with their
+noise (Li and Micciancio, *On the Security of Homomorphic Encryption on Approximate Numbers*,
+Eurocrypt 2021): the decrypted minus the true sum is a linear equation in the key. Only the arbiter
+decrypts here, and only ranks, or sums that it has rounded, leave it. Rounding to 2^-24 changes the
+outcome of about two values in a hundred and hides the noise of all others; it is a mitigation, not
+the noise flooding that would give a proof. So make fresh keys for each run, and let nobody who
+knows all the terms and holds the ciphertexts see many released sums.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flwr_vertical.crypto import _checks
+from flwr_vertical.crypto.ckks_context import (
+    SLOTS,
+    VALUE_LIMIT,
+    load_block,
+    load_public,
+    load_secret,
+    tenseal,
+)
+from flwr_vertical.errors import ConfigError, ProtocolError
+
+
+def value_limit(n_parties: int) -> float:
+    """Return the largest absolute value one party may send into a sum over `n_parties` parties."""
+    _checks.check_n_parties(n_parties)
+    return VALUE_LIMIT / n_parties
+
+
+class CkksEncryptor:
+    """Encrypts a party's terms.
+
+    Parameters
+    ----------
+    public : bytes
+        `CkksKeys.public` of the arbiter.
+
+    Raises
+    ------
+    ProtocolError
+        If `public` is not a public context, or holds a secret key.
+    ConfigError
+        If TenSEAL is not installed.
+    """
+
+    def __init__(self, public: bytes) -> None:
+        self._context = load_public(public)
+
+    def encrypt(
+        self, values: ArrayLike, n_parties: int, name: str = "values", party: str | None = None
+    ) -> list[bytes]:
+        """Encrypt an array in blocks of `SLOTS` values, in C order.
+
+        Parameters
+        ----------
+        values : array_like of real numbers, any shape
+            Integers ride the same way; round the decrypted sum.
+        n_parties : int
+            Number of terms in the sum, at least 1.
+        name, party : str, optional
+            What errors call the array and its owner.
+
+        Returns
+        -------
+        list of bytes
+            ``ceil(size / SLOTS)`` ciphertexts, the last one of the remaining values.
+
+        Raises
+        ------
+        DataError
+            If a value is NaN or infinite, or the values are not real numbers.
+        FixedPointOverflowError
+            If a value is above ``value_limit(n_parties)``.
+        """
+        return list(self.iter_encrypt(values, n_parties, name, party))
+
+    def iter_encrypt(
+        self, values: ArrayLike, n_parties: int, name: str = "values", party: str | None = None
+    ) -> Iterator[bytes]:
+        """Like `encrypt`, one block at a time; the range is checked before the first."""
+        limit = value_limit(n_parties)
+        flat = _checks.real_array(values, name, party).reshape(-1)
+        if flat.size and not _checks.within(flat, limit):
+            factor = _checks.largest_magnitude(flat) / limit
+            remedy = (
+                f"standardise the columns, or divide them by {factor:.3g} or more at every party"
+            )
+            _checks.raise_out_of_range(flat, limit, name, party, remedy)
+        return self._blocks(flat)
+
+    def _blocks(self, flat: NDArray[Any]) -> Iterator[bytes]:
+        ts = tenseal()
+        for start in range(0, flat.size, SLOTS):
+            block = flat[start : start + SLOTS].astype(np.float64, copy=False)
+            # The binding takes lists; a tensor is copied element by element.
+            ciphertext: bytes = ts.ckks_vector(self._context, block.tolist()).serialize()
+            yield ciphertext
+
+
+def add_ciphertexts(public: bytes, terms: Sequence[Iterable[bytes]]) -> list[bytes]:
+    """Return the encrypted sum over parties.
+
+    Parameters
+    ----------
+    public : bytes
+        `CkksKeys.public` of the arbiter.
+    terms : sequence of iterables of bytes
+        The blocks of each party's term, all of the same shape.
+
+    Returns
+    -------
+    list of bytes
+        As many blocks as each term has.
+
+    Raises
+    ------
+    ProtocolError
+        If there are no terms, they differ in shape, or a block is no ciphertext; names the term (by
+        its position) and the block.
+    """
+    return list(iter_add_ciphertexts(public, terms))
+
+
+def iter_add_ciphertexts(public: bytes, terms: Sequence[Iterable[bytes]]) -> Iterator[bytes]:
+    """Like `add_ciphertexts`, one block at a time: two ciphertexts in memory, however many come."""
+    context = load_public(public)
+    if not terms:
+        raise ProtocolError("an encrypted sum needs the terms of all parties, got none")
+    return _sums(context, terms)
+
+
+def _sums(context: Any, terms: Sequence[Iterable[bytes]]) -> Iterator[bytes]:
+    for index, blocks in enumerate(zip_longest(*terms)):
+        if None in blocks:
+            raise ProtocolError(
+                f"term {blocks.index(None)} of the encrypted sum ends before block {index}, others "
+                "do not; all parties must send arrays of the same shape"
+            )
+        total = load_block(context, blocks[0], f"block {index} of term 0")
+        for party, block in enumerate(blocks[1:], start=1):
+            where = f"block {index} of term {party}"
+            term = load_block(context, block, where)
+            # TenSEAL would broadcast a single value.
+            if term.size() != total.size():
+                raise ProtocolError(
+                    f"{where} holds {term.size()} values, that of term 0 {total.size()}; "
+                    "all parties must send arrays of the same shape"
+                )
+            total.add_(term)
+        ciphertext: bytes = total.serialize()
+        yield ciphertext
+
+
+class CkksDecryptor:
+    """Opens sums, at the arbiter only.
+
+    Parameters
+    ----------
+    secret : bytes
+        `CkksKeys.secret`.
+    release_bits : int or None, default 24
+        Round decrypted values to multiples of ``2**-release_bits``, so that most of the noise,
+        which tells about the key, does not leave. None keeps all digits: only for values that stay
+        here.
+
+    Raises
+    ------
+    ProtocolError
+        If `secret` is not a context with a secret key.
+    ConfigError
+        If `release_bits` is outside 0 to 52, or TenSEAL is not installed.
+    """
+
+    def __init__(self, secret: bytes, release_bits: int | None = 24) -> None:
+        if release_bits is not None and not 0 <= release_bits <= 52:
+            raise ConfigError(f"release_bits must be None or 0 to 52, got {release_bits}")
+        self._context = load_secret(secret)
+        self._release_bits = release_bits
+
+    def decrypt(self, blocks: Iterable[bytes], shape: Sequence[int]) -> NDArray[np.float64]:
+        """Decrypt an array.
+
+        Parameters
+        ----------
+        blocks : iterable of bytes
+            Ciphertexts of one array, in order.
+        shape : sequence of int
+            Shape of the array.
+
+        Returns
+        -------
+        ndarray of float64, shape `shape`
+
+        Raises
+        ------
+        ProtocolError
+            If blocks and shape do not fit, a block is no ciphertext, or it was made under another
+            key.
+        """
+        size = math.prod(shape)
+        values = np.empty(size, dtype=np.float64)
+        start = 0
+        for index, block in enumerate(blocks):
+            vector = load_block(self._context, block, f"block {index}")
+            expected = min(SLOTS, size - start)
+            if vector.size() != expected:
+                raise ProtocolError(
+                    f"block {index} of an array of shape {tuple(shape)} must hold {expected} "
+                    f"values, got {vector.size()}"
+                )
+            values[start : start + expected] = vector.decrypt()
+            start += expected
+        if start != size:
+            raise ProtocolError(
+                f"the blocks hold {start} values, an array of shape {tuple(shape)} has {size}"
+            )
+        # Under the wrong key one gets noise of the size of the modulus, far beyond any sum.
+        if size and not _checks.within(values, VALUE_LIMIT + 1):
+            raise ProtocolError(
+                f"decrypted values beyond {VALUE_LIMIT:.0f}, the largest sum: the ciphertexts were "
+                "made under another key, or are sums over more parties than they were checked for"
+            )
+        if self._release_bits is not None:
+            np.rint(values * 2.0**self._release_bits, out=values)
+            values *= 2.0**-self._release_bits
+        return values.reshape(tuple(shape))
