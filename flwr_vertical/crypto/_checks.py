@@ -42,9 +42,9 @@ def real_array(values: ArrayLike, name: str, party: str | None) -> NDArray[Any]:
 
 
 def within(values: NDArray[Any], limit: float) -> bool:
-    """Return whether all of a non-empty array is finite and at most `limit` in absolute value."""
     """Return whether a non-empty array is finite and at most `limit` in absolute value."""
-    # would round the limit to the type of a narrower array.
+    # max and min hand on NaN, and every comparison with NaN is false. They become Python floats
+    # because NumPy would round the limit to the type of a narrower array.
     return float(values.max()) <= limit and float(values.min()) >= -limit
 
 

@@ -4,19 +4,19 @@ With the parameters of `ckks_context`, measured on one core:
 
 ======  ==========================================================================================
 range   absolute values of the **sum** up to 262143 (`VALUE_LIMIT`); each party's are checked
-error   6e-10 * sqrt(parties) in root mean square, 9e-9 at most in 2048 sums over five parties,
-        the same near the limit; rounding on release (below) adds up to 3e-8
+error   6e-10 * sqrt(parties) in root mean square, 1.2e-8 at most in 200 000 sums over five
+        parties, the same near the limit; rounding on release (below) adds up to 3e-8
 size    32 bytes per value, in ciphertexts of 2048 values
-time    per value: encrypt 0.6 us, add a party's term 0.02 us, decrypt 0.08 us
+time    per value: encrypt 0.6 us, add a party's term 0.03 us, decrypt 0.1 us
 ======  ==========================================================================================
 
 **What this does not give.** CKKS leaks its secret key to whoever sees decrypted values with their
 noise (Li and Micciancio, *On the Security of Homomorphic Encryption on Approximate Numbers*,
 Eurocrypt 2021): the decrypted minus the true sum is a linear equation in the key. Only the arbiter
 decrypts here, and only ranks, or sums that it has rounded, leave it. Rounding to 2^-24 changes the
-outcome of about two values in a hundred and hides the noise of all others; it is a mitigation, not
-the noise flooding that would give a proof. So make fresh keys for each run, and let nobody who
-knows all the terms and holds the ciphertexts see many released sums.
+outcome of about two values in a hundred (five parties) and hides the noise of all others; it is a
+mitigation, not the noise flooding that would give a proof. So make fresh keys for each run, and
+let nobody who knows all the terms and holds the ciphertexts see many released sums.
 """
 
 import math

@@ -218,9 +218,15 @@ def unmask_sum(arrays: Sequence[UnsignedArray]) -> UnsignedArray:
                 f"masked term {index} has shape {array.shape} and dtype {array.dtype}, term 0 has "
                 f"{first.shape} and {first.dtype}; all parties must send the same"
             )
-    total = first.copy()
-    for array in arrays[1:]:
-        np.add(total, array, out=total)
+    total = np.empty(first.shape, dtype=first.dtype)
+    flat, terms = total.reshape(-1), [array.reshape(-1) for array in arrays]
+    step = _CHUNK_BYTES // total.itemsize
+    # By chunks, so that the running total stays in the cache over all parties.
+    for start in range(0, flat.size, step):
+        chunk = flat[start : start + step]
+        chunk[:] = terms[0][start : start + step]
+        for term in terms[1:]:
+            np.add(chunk, term[start : start + step], out=chunk)
     return total
 
 

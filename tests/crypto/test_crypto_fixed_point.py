@@ -160,6 +160,13 @@ def test_integer_overflow(values, advice):
         encode_integers(values, 2, name="counts")
 
 
+def test_signedness_can_be_told():
+    ring = np.array([2**16 - 1], np.uint16)
+    assert decode_integers(ring)[0] == decode_integers(ring, signed=False)[0] == 2**16 - 1
+    assert decode_integers(ring, signed=True)[0] == -1
+    assert decode_integers(ring.astype(np.int16).astype(np.uint64))[0] == -1
+
+
 def test_integer_types():
     with pytest.raises(DataError, match="float64"):
         encode_integers([0.5], 2)
