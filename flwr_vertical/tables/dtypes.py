@@ -1,0 +1,59 @@
+"""One dtype for one meaning: NumPy numbers, booleans, strings and Categoricals, missing as NaN.
+
+Tables arrive with NumPy, nullable, Arrow and object columns. Numerical code would otherwise meet
+`pd.NA` in comparisons and objects in matrix products.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pandas.api import types
+
+
+def plain(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a copy whose columns have plain dtypes and whose missing cells are NaN.
+
+    Nullable and Arrow numbers become NumPy numbers (integers with missing cells become float64),
+    objects that are all numbers or all booleans become such. Only a boolean column with gaps
+    keeps pandas' nullable `boolean`, since NumPy has no boolean NaN; `DataFrame.to_numpy(float)`
+    turns it to 0, 1 and NaN. Columns that no rule covers (dates, mixtures) are left alone.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame, shape (n_samples, n_columns)
+
+    Returns
+    -------
+    pandas.DataFrame, shape (n_samples, n_columns)
+        Same index and columns, no memory shared with `frame`.
+    """
+    columns = [plain_column(frame.iloc[:, j]) for j in range(frame.shape[1])]
+    result = pd.concat(columns, axis=1) if columns else frame.copy()
+    result.columns = frame.columns
+    return result.copy()
+
+
+def plain_column(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Return one column with a plain dtype; see `plain`."""
+    dtype = column.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        return column
+    if types.is_object_dtype(dtype):
+        held = types.infer_dtype(column, skipna=True)
+        if held not in ("boolean", "integer", "floating", "mixed-integer-float"):
+            return column.where(column.notna(), np.nan)
+        column = column.where(column.notna(), None)
+        target = {"boolean": "boolean", "integer": "Int64"}.get(held, "Float64")
+        return plain_column(column.astype(target))  # type: ignore[call-overload]
+    if types.is_bool_dtype(dtype):
+        return column.astype("boolean" if column.isna().any() else "bool")
+    if types.is_extension_array_dtype(dtype) and types.is_numeric_dtype(dtype):
+        whole = types.is_integer_dtype(dtype) and not column.isna().any()
+        # astype, not to_numpy: the index stays
+        return column.astype("int64" if whole else "float64")
+    if isinstance(dtype, pd.ArrowDtype) and types.is_string_dtype(dtype):
+        return column.astype(object).where(column.notna(), np.nan)
+    if isinstance(dtype, pd.StringDtype) and dtype.na_value is pd.NA:
+        return column.astype(object).where(column.notna(), np.nan)
+    return column

@@ -1,0 +1,178 @@
+"""A party's data: columns about samples, indexed by sample ID."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from pandas.api import types
+
+from flwr_vertical.errors import DataError
+from flwr_vertical.tables.dtypes import plain
+from flwr_vertical.tables.kinds import Kind, infer_kinds
+
+
+@dataclass(frozen=True)
+class Table:
+    """A party's data and the kinds of its columns.
+
+    A sample of which the party knows nothing has no row (a missing block); a value that it does
+    not know of a sample it has is NaN (a missing cell). Build it with `Table.of`, which checks the
+    data; the constructor does not.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame, shape (n_samples, n_columns)
+        Indexed by sample ID, with plain dtypes (see `flwr_vertical.tables.dtypes`).
+    kinds : dict of str to Kind
+        One for each column.
+    """
+
+    frame: pd.DataFrame
+    kinds: dict[str, Kind]
+
+    @classmethod
+    def of(
+        cls,
+        data: "pd.DataFrame | Table",
+        kinds: Mapping[str, Kind | str] | None = None,
+        party: str | None = None,
+    ) -> Self:
+        """Check a party's data and make a table of it.
+
+        Parameters
+        ----------
+        data : pandas.DataFrame or Table, shape (n_samples, n_columns)
+            Indexed by sample ID (integers or strings). None and NA count as missing, like NaN.
+            Of a Table, the kinds are kept where `kinds` does not restate them.
+        kinds : mapping of column name to Kind or its name, optional
+            Kinds that inference would get wrong.
+        party : str, optional
+            Name of the party, for messages.
+
+        Returns
+        -------
+        Table
+            Shares no memory with `data`.
+
+        Raises
+        ------
+        DataError
+            If there are no rows or columns, IDs are missing, repeated or of mixed type, column
+            names are not unique strings, a column is all missing, infinite somewhere or of a type
+            that no kind covers. Messages count IDs and never show them.
+        ConfigError
+            If `kinds` names an unknown column or kind, or one that the values cannot have.
+        """
+        who = "the table" if party is None else f"the table of party {party!r}"
+        if isinstance(data, Table):
+            kinds = {**data.kinds, **(kinds or {})}
+            data = data.frame
+        if not isinstance(data, pd.DataFrame):
+            raise DataError(
+                f"{who} must be a pandas DataFrame indexed by sample ID, got {type(data).__name__}"
+            )
+        _check_shape(data, who)
+        frame = plain(data)
+        frame.index = checked_ids(data.index, who)
+        _check_values(frame, who)
+        return cls(frame, infer_kinds(frame, kinds, party))
+
+    @property
+    def n_samples(self) -> int:
+        """Number of rows."""
+        return len(self.frame)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns, in order."""
+        return [str(name) for name in self.frame.columns]
+
+    @property
+    def missing(self) -> npt.NDArray[np.bool_]:
+        """Which cells are missing (True), shape (n_samples, n_columns)."""
+        return self.frame.isna().to_numpy(dtype=np.bool_)
+
+    @property
+    def ids(self) -> "pd.Index[Any]":
+        """The sample IDs, in the order of the rows, shape (n_samples,)."""
+        return self.frame.index
+
+
+def checked_ids(index: "pd.Index[Any]", who: str) -> "pd.Index[Any]":
+    """Return sample IDs as a plain index of integers or of strings.
+
+    Parameters
+    ----------
+    index : pandas.Index, shape (n_samples,)
+    who : str
+        Whose IDs they are, to begin messages with, such as "the table of party 'bank'".
+
+    Raises
+    ------
+    DataError
+        If an ID is missing or repeated, or they are not all integers or all strings.
+    """
+    if isinstance(index, pd.MultiIndex):
+        raise DataError(
+            f"{who} is indexed by {index.nlevels} columns, expected one column of sample IDs; "
+            "join them into one"
+        )
+    if missing := int(np.count_nonzero(index.isna())):
+        raise DataError(f"{who} has {missing} rows without a sample ID; give them one or drop them")
+    held = types.infer_dtype(index, skipna=False)
+    if held not in ("integer", "string"):
+        raise DataError(
+            f"{who} has sample IDs of type {held!r}, expected all integers or all strings; "
+            "convert them, in the same way at every party"
+        )
+    if repeated := int(np.count_nonzero(index.duplicated())):
+        raise DataError(
+            f"{who} has {repeated} rows whose sample ID repeats an earlier one, expected one row "
+            "for each sample; drop or combine them"
+        )
+    if held == "integer" and not isinstance(index.dtype, np.dtype):
+        return index.astype("int64")
+    if held == "integer" and types.is_object_dtype(index.dtype):
+        try:
+            return index.astype("int64")
+        except OverflowError:
+            raise DataError(
+                f"{who} has integer sample IDs beyond 64 bits; make all of them strings"
+            ) from None
+    return index
+
+
+def _check_shape(frame: pd.DataFrame, who: str) -> None:
+    """Refuse a frame without cells or with unusable column names."""
+    if frame.shape[1] == 0 or frame.shape[0] == 0:
+        raise DataError(
+            f"{who} has {frame.shape[0]} rows and {frame.shape[1]} columns besides the sample ID, "
+            "expected at least one of each"
+        )
+    unnamed = [name for name in frame.columns if not isinstance(name, str) or not name]
+    if unnamed:
+        raise DataError(f"{who} has column names that are no strings or empty: {unnamed!r}; rename")
+    if not frame.columns.is_unique:
+        twice = sorted(set(frame.columns[frame.columns.duplicated()]))
+        raise DataError(f"{who} has several columns of the same name: {', '.join(twice)}; rename")
+
+
+def _check_values(frame: pd.DataFrame, who: str) -> None:
+    """Refuse columns without a value and infinite values."""
+    if empty := [str(name) for name in frame.columns[frame.isna().all()]]:
+        raise DataError(
+            f"{who} has columns without a single observed value: {', '.join(empty)}; drop them, or "
+            "read them again if they should hold values"
+        )
+    infinite = {
+        str(name): int(np.isinf(frame[name].to_numpy()).sum())
+        for name in frame.columns
+        if types.is_float_dtype(frame[name].dtype)
+    }
+    if found := [f"{name} ({count})" for name, count in infinite.items() if count]:
+        raise DataError(
+            f"{who} has infinite values in {', '.join(found)}; replace them by numbers or by NaN"
+        )
