@@ -1,0 +1,56 @@
+"""A party's data: tables of typed columns, their files, vertical splits and missingness mechanisms.
+
+A table is a pandas DataFrame indexed by sample ID. No row means a missing block, NaN a missing
+cell.
+"""
+
+from flwr_vertical.tables.kinds import Kind, infer_kinds, is_discrete, is_numeric
+from flwr_vertical.tables.missingness import (
+    COPULA_MCAR_RATES,
+    FALSE_VFL_REGIMES,
+    MECHANISMS,
+    at_least_one_party,
+    blank_cells,
+    draw_blocks,
+    drop_blocks,
+    mar_blocks_1,
+    mar_blocks_2,
+    mar_complex,
+    mar_simple,
+    mcar_blocks,
+    mcar_cells,
+    mnar_blocks,
+    sample_missing,
+)
+from flwr_vertical.tables.readers import read_labels, read_table
+from flwr_vertical.tables.splits import split_columns
+from flwr_vertical.tables.table import Table, checked_ids
+from flwr_vertical.tables.writers import write_table
+
+__all__ = [
+    "COPULA_MCAR_RATES",
+    "FALSE_VFL_REGIMES",
+    "MECHANISMS",
+    "Kind",
+    "Table",
+    "at_least_one_party",
+    "blank_cells",
+    "checked_ids",
+    "draw_blocks",
+    "drop_blocks",
+    "infer_kinds",
+    "is_discrete",
+    "is_numeric",
+    "mar_blocks_1",
+    "mar_blocks_2",
+    "mar_complex",
+    "mar_simple",
+    "mcar_blocks",
+    "mcar_cells",
+    "mnar_blocks",
+    "read_labels",
+    "read_table",
+    "sample_missing",
+    "split_columns",
+    "write_table",
+]
