@@ -1,1 +1,53 @@
-"""Vertical federated learning on incomplete data, as a Flower plugin."""
+"""Vertical federated learning on incomplete data, as a Flower plugin.
+
+`simulate` runs a strategy over tables in this process; `party_app` and `Strategy.start` run the
+same strategy as a Flower app. `Strategy`, `Party` and `step` are what a new method is made of.
+"""
+
+from flwr_vertical.grids import LocalGrid, RayGrid, RecordingGrid
+from flwr_vertical.protocol import (
+    Arbiter,
+    Federation,
+    FileStorage,
+    MemoryStorage,
+    Party,
+    Summands,
+    party_app,
+    step,
+)
+from flwr_vertical.registry import (
+    available_strategies,
+    load_strategy,
+    make_strategy,
+    register_strategy,
+)
+from flwr_vertical.results import Ledger, Result
+from flwr_vertical.simulation import simulate
+from flwr_vertical.strategy import Strategy
+from flwr_vertical.tables import Kind, Table
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Arbiter",
+    "Federation",
+    "FileStorage",
+    "Kind",
+    "Ledger",
+    "LocalGrid",
+    "MemoryStorage",
+    "Party",
+    "RayGrid",
+    "RecordingGrid",
+    "Result",
+    "Strategy",
+    "Summands",
+    "Table",
+    "available_strategies",
+    "load_strategy",
+    "make_strategy",
+    "party_app",
+    "register_strategy",
+    "simulate",
+    "step",
+]

@@ -197,6 +197,7 @@ class StepServer:
             cache=cache,
             load_table=lambda: self._storage.load(context),
             load_fitted=lambda: self._storage.load_fitted(context),
+            load_truth=lambda: self._storage.load_truth(context),
             save_output=lambda frame: self._storage.save(context, frame),
         )
         return arbiter(host) if node_role(context) == "arbiter" else party(host)

@@ -100,12 +100,13 @@ class Federation:
         self.ledger = Ledger()
         self.parties: list[str] = []
         self.labels: Any = None
+        self.rng = np.random.default_rng()
         self._expected = list(parties) if parties is not None else None
         self._min_nodes = min_nodes
         self._nodes: dict[str, int] = {}
         self._arbiter: str | None = None
         self._arbiter_here = arbiter(
-            Host("server", {}, {}, {}, _no_table, _no_table, _no_output)  # type: ignore[arg-type]
+            Host("server", {}, {}, {}, _no_table, _no_table, _no_table, _no_output)  # type: ignore[arg-type]
         )
         self._updates: dict[str, Payload] = {}
         self._sequence = 0
@@ -274,7 +275,7 @@ class Federation:
         self._check_shapes(step, terms, shapes)
         public = {name: decode(replies[name], VALUES) for name in self.parties}
         del replies
-        if mode == "ckks":
+        if mode == "ckks" and terms[self.parties[0]]:
             totals = private_sum.combine(
                 list(terms.values()), mode, self.fraction_bits, self._ckks_public
             )
@@ -285,6 +286,11 @@ class Federation:
         if release is not None:
             totals = self._arbiter_here.take(release, {"sums": totals, **(release_arguments or {})})
         return Total(totals, public)
+
+    @property
+    def summand_limit(self) -> float:
+        """Largest absolute value a party may send into a sum; infinite in ``plain`` mode."""
+        return private_sum.limit(self.aggregation, len(self.parties), self.fraction_bits)
 
     def _open(self, totals: Payload, release: str, arguments: Mapping[str, Any]) -> Payload:
         """Send summed ciphertexts to the arbiter; what its release step returns comes back."""
@@ -395,10 +401,6 @@ class Federation:
             if shapes != wanted:
                 raise PartyError(name, step, f"returned summands {shapes}; {source} {wanted}")
 
-    def rng(self, seed: int) -> np.random.Generator:
-        """Return a seeded generator for simulation randomness (never for masks or noise)."""
-        return np.random.default_rng(seed)
-
 
 def _read_reply(reply: Message, name: str, step: str) -> tuple[RecordDict | None, str]:
     """Return a reply's content, or None and a cause that may pass; raise what will not pass."""
@@ -412,7 +414,7 @@ def _read_reply(reply: Message, name: str, step: str) -> tuple[RecordDict | None
     if envelope is None:
         raise PartyError(name, step, "its answer is not in this library's form")
     if envelope["status"] == "error":
-        raise PartyError(name, step, f"{envelope['error']}: {envelope['message']}")
+        raise PartyError(name, step, f"{envelope['error']!s}: {envelope['message']!s}")
     return reply.content, ""
 
 

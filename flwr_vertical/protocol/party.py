@@ -7,7 +7,7 @@ what can be computed again may be kept in ``self.cache``.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
@@ -61,7 +61,7 @@ class Host:
         Survives between messages of a run.
     cache : dict
         Survives as long as the process does.
-    load_table, load_fitted, save_output : Callable
+    load_table, load_fitted, load_truth, save_output : Callable
         Access to the node's own storage.
     """
 
@@ -71,6 +71,7 @@ class Host:
     cache: dict[str, Any]
     load_table: Callable[[], "Table"]
     load_fitted: Callable[[], "Table | None"]
+    load_truth: Callable[[], "pd.DataFrame | None"]
     save_output: Callable[[pd.DataFrame], str]
 
 
@@ -103,7 +104,10 @@ class _Node:
 def steps_of(cls: type) -> set[str]:
     """Names of the steps a class declares or inherits; an override need not be marked again."""
     return {
-        name for base in cls.__mro__ for name, member in vars(base).items() if hasattr(member, _STEP)
+        name
+        for base in cls.__mro__
+        for name, member in vars(base).items()
+        if hasattr(member, _STEP)
     }
 
 
@@ -127,11 +131,16 @@ class Party(_Node):
 
     @property
     def table(self) -> "Table":
-        """The party's own table, cached for the life of the process."""
+        """The party's own table, without its label column; cached while the process lives."""
         if "table" not in self.cache:
-            self.cache["table"] = self.host.load_table()
-        table: Table = self.cache["table"]
-        return table
+            table = self.host.load_table()
+            column = self._label_column
+            if column in table.frame.columns:
+                kinds = {name: kind for name, kind in table.kinds.items() if name != column}
+                table = replace(table, frame=table.frame.drop(columns=column), kinds=kinds)
+            self.cache["table"] = table
+        own: Table = self.cache["table"]
+        return own
 
     @property
     def fitted(self) -> "Table | None":
@@ -169,19 +178,28 @@ class Party(_Node):
 
     @step
     def labels(self) -> dict[str, Any]:
-        """Hand the labels to the server, if this node's owner named a ``label-column``."""
-        column = self.host.run_config.get("label-column")
+        """Hand the labels to the server, if the run config names this party as their holder."""
+        column = self._label_column
         if not column:
             raise ConfigError(
-                f"party {self.name!r} was asked for labels but the run config has no 'label-column'"
+                f"party {self.name!r} was asked for labels, but the run config does not name it as "
+                "'label-holder' together with a 'label-column'"
             )
-        if column not in self.table.frame.columns:
+        frame = self.host.load_table().frame
+        if column not in frame.columns:
             raise DataError(
                 f"party {self.name!r} has no column {column!r} for the labels; "
-                f"its columns are {list(self.table.frame.columns)}"
+                f"its columns are {list(frame.columns)}"
             )
-        values = pd.to_numeric(self.table.frame[column]).to_numpy(dtype=float)
-        return {"labels": values}
+        values = pd.to_numeric(frame[column]).to_numpy(dtype=float)
+        return {"labels": values, "positions": self.positions}
+
+    @property
+    def _label_column(self) -> str:
+        """The label column, if the run config names this party as the labels' holder."""
+        if self.host.run_config.get("label-holder") != self.name:
+            return ""
+        return str(self.host.run_config.get("label-column", ""))
 
 
 class Arbiter(_Node):

@@ -12,6 +12,7 @@ ckks       CKKS ciphertexts under the arbiter's public key      arbiter and serv
 This module joins the arrays of a round with the crypto layer; it knows records but no messages.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from flwr_vertical.crypto import (
     decode_integers,
     encode_integers,
     unmask_sum,
+    value_limit,
 )
 from flwr_vertical.errors import ConfigError, ProtocolError
 
@@ -39,6 +41,8 @@ NONCE = "sum.nonce"
 CKKS_PUBLIC = "sum.ckks-public"
 CKKS_SECRET = "sum.ckks-secret"
 MASK_SEQUENCE = "sum.last-sequence"
+
+_FLOATS = "names:floats"
 
 
 def check_mode(aggregation: str) -> str:
@@ -90,24 +94,22 @@ def protect(
     if mode == "plain":
         return dict(arrays)
     if mode == "ckks":
-        return _encrypt(arrays, n_parties, state, cache)
+        return _encrypt(arrays, party, n_parties, state, cache)
 
     fixed_point = FixedPoint(fraction_bits)
     names = sorted(arrays)
     rings = [
         fixed_point.encode(arrays[name], n_parties, name=name, party=party)
         if arrays[name].dtype.kind == "f"
-        else encode_integers(arrays[name], n_parties, name=name)
+        else encode_integers(arrays[name], n_parties, name=name, party=party)
         for name in names
     ]
     if n_parties > 1:
         _masker(party, state, cache).mask(rings, sequence)
         state[MASK_SEQUENCE] = sequence
     # The names of floating summands tell the server which totals to decode as fixed point.
-    return dict(zip(names, rings, strict=True)) | {
-        "floats": [name for name in names if arrays[name].dtype.kind == "f"],
-        "signed": [name for name in names if arrays[name].dtype.kind == "i"],
-    }
+    floats = [name for name in names if arrays[name].dtype.kind == "f"]
+    return {**dict(zip(names, rings, strict=True)), _FLOATS: floats}
 
 
 def combine(
@@ -135,23 +137,27 @@ def combine(
     """
     if mode == "ckks":
         return _add_encrypted(replies, ckks_public)
-    if mode == "plain":
+    if mode == "plain" or not replies[0]:
         return {name: _plain_sum([reply[name] for reply in replies]) for name in replies[0]}
-    floats, signed = replies[0]["floats"], replies[0]["signed"]
     fixed_point = FixedPoint(fraction_bits)
-    totals = {}
-    for name in replies[0]:
-        if name in ("floats", "signed"):
-            continue
+    totals: dict[str, Any] = {}
+    for name in (key for key in replies[0] if key != _FLOATS):
         ring = unmask_sum([reply[name] for reply in replies])
-        if name in floats:
-            totals[name] = fixed_point.decode(ring)
-        else:
-            totals[name] = decode_integers(ring, signed=name in signed)
+        is_float = name in replies[0][_FLOATS]
+        totals[name] = fixed_point.decode(ring) if is_float else decode_integers(ring)
     return totals
 
 
-def open_ciphertexts(payload: Mapping[str, Any], state: Any, cache: dict[str, Any]) -> dict[str, Any]:
+def limit(mode: str, n_parties: int, fraction_bits: int) -> float:
+    """Largest absolute value that one party may send into a sum over ``n_parties`` parties."""
+    if mode == "masked":
+        return FixedPoint(fraction_bits).limit(n_parties)
+    return value_limit(n_parties) if mode == "ckks" else math.inf
+
+
+def open_ciphertexts(
+    payload: Mapping[str, Any], state: Any, cache: dict[str, Any]
+) -> dict[str, Any]:
     """Decrypt summed ciphertexts; only the arbiter has the key."""
     if CKKS_SECRET not in state:
         raise ProtocolError("this node holds no CKKS secret key; only the arbiter opens sums")
@@ -195,16 +201,18 @@ def _masker(party: str, state: Any, cache: dict[str, Any]) -> PairwiseMasker:
 
 
 def _encrypt(
-    arrays: dict[str, Any], n_parties: int, state: Any, cache: dict[str, Any]
+    arrays: dict[str, Any], party: str, n_parties: int, state: Any, cache: dict[str, Any]
 ) -> dict[str, Any]:
     if "encryptor" not in cache:
         if CKKS_PUBLIC not in state:
-            raise ProtocolError("no CKKS public key here; the server must open the federation first")
+            raise ProtocolError(
+                "no CKKS public key here; the server must open the federation first"
+            )
         cache["encryptor"] = CkksEncryptor(state[CKKS_PUBLIC])
     payload: dict[str, Any] = {}
     for name, array in arrays.items():
         payload[name] = cache["encryptor"].encrypt(
-            array.astype(float, copy=False), n_parties, name=name
+            array.astype(float, copy=False), n_parties, name=name, party=party
         )
         payload[f"shape:{name}"] = [*array.shape, int(array.dtype.kind != "f")]
     return payload

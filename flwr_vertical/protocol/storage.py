@@ -25,6 +25,9 @@ class Storage(Protocol):
     def load_fitted(self, context: Context) -> Table | None:
         """Read what the earlier run named ``fitted`` left here, if the run config names one."""
 
+    def load_truth(self, context: Context) -> pd.DataFrame | None:
+        """Return the complete table where it is known, as in demonstrations."""
+
     def save(self, context: Context, frame: pd.DataFrame) -> str:
         """Store what the party holds after the run; returns where, for the party's own log."""
 
@@ -58,6 +61,9 @@ class MemoryStorage:
     def load_fitted(self, context: Context) -> Table | None:
         """Return what the earlier run left at the party."""
         return self._fitted.get(self.party_name(context))
+
+    def load_truth(self, context: Context) -> pd.DataFrame | None:
+        """Return None: `simulate` compares with the truth itself."""
 
     def save(self, context: Context, frame: pd.DataFrame) -> str:
         """Keep the result in ``outputs``."""
@@ -112,6 +118,9 @@ class FileStorage:
                 "in its output folder; check 'fitted' in the run config"
             )
         return read_table(path, party=party)
+
+    def load_truth(self, context: Context) -> pd.DataFrame | None:
+        """Return None: nobody knows the truth about a real table."""
 
     def save(self, context: Context, frame: pd.DataFrame) -> str:
         """Write the result under the run's name."""

@@ -1,0 +1,176 @@
+"""`Strategy`: the server half of a method, and how it starts."""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+from flwr.serverapp import Grid
+
+from flwr_vertical.alignment import Aligner, Alignment, make_aligner
+from flwr_vertical.errors import DataError
+from flwr_vertical.protocol.federation import Federation
+from flwr_vertical.protocol.party import Arbiter, Party
+from flwr_vertical.results import Progress, Result
+
+logger = logging.getLogger("flwr_vertical")
+
+
+class Strategy(ABC):
+    """The server half of a vertical method.
+
+    A subclass names its other halves and writes `run` as a straight-line program over a
+    `Federation`. Its attributes are settings; what changes during a run lives in `run`.
+
+    Attributes
+    ----------
+    name : str
+        Short name, as in the run config.
+    party : type[Party]
+        The party half.
+    arbiter : type[Arbiter]
+        The arbiter half; matters to strategies that release something else than sums.
+    disclosure : tuple[tuple[str, str], ...]
+        Who learns what, beside the parties' names, the number of samples and the mask: rows of
+        the disclosure table.
+    """
+
+    name: ClassVar[str]
+    party: ClassVar[type[Party]]
+    arbiter: ClassVar[type[Arbiter]] = Arbiter
+    disclosure: ClassVar[tuple[tuple[str, str], ...]] = ()
+
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor's settings, for the result and the report."""
+        return {key: value for key, value in vars(self).items() if not key.startswith("_")}
+
+    @abstractmethod
+    def run(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Carry out the method and fill in the result.
+
+        Parameters
+        ----------
+        federation : Federation
+            The open federation; ``federation.labels`` is an array of shape (n_samples,) with
+            NaN where a sample has no label, or None.
+        alignment : Alignment
+            Row index and mask.
+        result : Result
+            To be filled: metrics, history, coefficients, model.
+        progress : Progress
+            To be told about every step of long work.
+        """
+
+    def start(
+        self,
+        *,
+        grid: Grid,
+        labels: "pd.Series[Any] | None" = None,
+        label_holder: str | None = None,
+        aggregation: str = "masked",
+        alignment: str | Aligner = "plain",
+        seed: int = 0,
+        fraction_bits: int = 32,
+        timeout: float = 3600.0,
+        retries: int = 2,
+        parties: Sequence[str] | None = None,
+        min_nodes: int | None = None,
+        patience: float = 60.0,
+        progress: bool | None = None,
+    ) -> Result:
+        """Run the strategy over a grid.
+
+        Parameters
+        ----------
+        grid : flwr.serverapp.Grid
+            Carries the messages; Flower hands one to ``@app.main()``.
+        labels : pandas.Series, optional
+            Labels held by the server, indexed by sample ID; NaN = unlabelled.
+        label_holder : str, optional
+            A party that hands its label column to the server instead.
+        aggregation : {"masked", "plain", "ckks"}, default "masked"
+            Mode of the private sum.
+        alignment : str or Aligner, default "plain"
+            How samples are aligned.
+        seed : int, default 0
+            Seed of simulation randomness; never of masks or privacy noise.
+        fraction_bits, timeout, retries, parties, min_nodes, patience
+            See `Federation`.
+        progress : bool, optional
+            Show progress (default: yes; a bar on a terminal, log lines elsewhere).
+
+        Returns
+        -------
+        Result
+            What the server holds afterwards. Tables stay at the parties.
+        """
+        aligner = make_aligner(alignment)
+        federation = Federation(
+            grid,
+            aggregation=aggregation,
+            arbiter=self.arbiter,
+            fraction_bits=fraction_bits,
+            timeout=timeout,
+            retries=retries,
+            parties=parties,
+            min_nodes=min_nodes,
+            patience=patience,
+        )
+        result = Result(
+            strategy=self.name,
+            settings={
+                **self.settings(),
+                "aggregation": aggregation,
+                "alignment": alignment if isinstance(alignment, str) else type(alignment).__name__,
+                "seed": seed,
+                "fraction_bits": fraction_bits,
+            },
+            ledger=federation.ledger,
+            disclosure=[*self.disclosure],
+        )
+        enabled = True if progress is None else progress
+        with Progress(self.name, enabled=enabled) as shown:
+            federation.open()
+            aligned = aligner.align(federation)
+            federation.labels = align_labels(federation, aligned, labels, label_holder)
+            federation.rng = np.random.default_rng(seed)
+            result.parties = list(federation.parties)
+            result.mask = aligned.mask
+            result.labels = labels
+            self.run(federation, aligned, result, shown)
+        return result
+
+
+def align_labels(
+    federation: Federation,
+    alignment: Alignment,
+    labels: "pd.Series[Any] | None",
+    label_holder: str | None,
+) -> Any:
+    """Bring the labels into the aligned order.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_samples,) or None
+        NaN where a sample has no label; None if there are no labels at all.
+    """
+    if label_holder is not None:
+        reply = federation.call("labels", parties=[label_holder])[label_holder]
+        aligned = np.full(alignment.n_samples, np.nan)
+        positions = reply["positions"]
+        aligned[positions[positions >= 0]] = reply["labels"][positions >= 0]
+        return aligned
+    if labels is None:
+        return None
+    if labels.index.has_duplicates:
+        count = int(labels.index.duplicated().sum())
+        raise DataError(f"the labels' index repeats {count} sample IDs; keep one row per sample")
+    if alignment.ids is None:
+        raise DataError("labels held by the server need an alignment that knows the sample IDs")
+    if len(labels) and not labels.index.isin(alignment.ids).any():
+        raise DataError("no label belongs to a sample of any party; check the labels' sample IDs")
+    return labels.reindex(alignment.ids).to_numpy(dtype=float)

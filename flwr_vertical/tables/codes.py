@@ -1,0 +1,155 @@
+"""Columns of any kind as numbers: what imputers and models compute with, and the way back."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flwr_vertical.errors import DataError
+from flwr_vertical.tables.kinds import Kind, is_numeric
+from flwr_vertical.tables.table import Table
+
+Levels = dict[str, list[Any]]
+
+
+def fit_levels(tables: Sequence[Table]) -> Levels:
+    """Collect the levels of every column that is not numeric, sorted (ordinal: in their order).
+
+    Parameters
+    ----------
+    tables : Sequence[Table]
+        Tables with the same columns; of a Categorical, only the categories that occur count.
+
+    Returns
+    -------
+    dict[str, list]
+        Levels by column.
+    """
+    levels: Levels = {}
+    for name, kind in tables[0].kinds.items():
+        if is_numeric(kind):
+            continue
+        columns = [table.frame[name] for table in tables]
+        values = {value for column in columns for value in column.dropna().unique()}
+        dtype = columns[0].dtype
+        if isinstance(dtype, pd.CategoricalDtype) and dtype.ordered:
+            levels[name] = [value for value in dtype.categories if value in values]
+        else:
+            levels[name] = sorted(values, key=lambda value: (str(type(value)), value))
+    return levels
+
+
+def to_codes(table: Table, levels: Levels, party: str) -> npt.NDArray[np.float64]:
+    """Turn a table into numbers: values of numeric columns, level numbers of all others.
+
+    Parameters
+    ----------
+    table : Table
+        Any kinds of columns.
+    levels : dict[str, list]
+        As `fit_levels` returned them.
+    party : str
+        Name of the party, for errors.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_samples, n_columns)
+        NaN where a cell is missing.
+
+    Raises
+    ------
+    DataError
+        If a column holds a level that was not seen when the levels were fitted.
+    """
+    codes = np.empty(table.frame.shape, dtype=np.float64)
+    for j, name in enumerate(table.columns):
+        column = table.frame[name]
+        if is_numeric(table.kinds[name]):
+            codes[:, j] = column.to_numpy(dtype=np.float64, na_value=np.nan)
+            continue
+        number = {level: float(i) for i, level in enumerate(levels[name])}
+        observed = column.notna().to_numpy()
+        unseen = sorted({str(v) for v in column[observed].unique() if v not in number})
+        if unseen:
+            raise DataError(
+                f"party {party!r}, column {name!r}: level(s) {unseen[:5]} were not seen when the "
+                f"donors were fitted; known are {[str(v) for v in levels[name]][:20]}. Map them to "
+                "a known level, or fit again with rows that have them"
+            )
+        codes[:, j] = np.nan
+        codes[observed, j] = [number[value] for value in column[observed]]
+    return codes
+
+
+def from_codes(
+    codes: npt.NDArray[np.float64],
+    like: Table,
+    levels: Levels,
+    index: "pd.Index[Any]",
+) -> pd.DataFrame:
+    """Turn numbers back into a table with the columns and dtypes of another.
+
+    Parameters
+    ----------
+    codes : numpy.ndarray of shape (n_rows, n_columns)
+        As `to_codes` makes them; no NaN is needed but NaN stays missing.
+    like : Table
+        Gives columns, kinds and dtypes. Whole-number dtypes round what was imputed.
+    levels : dict[str, list]
+        Levels by column.
+    index : pandas.Index
+        Of the new frame.
+
+    Returns
+    -------
+    pandas.DataFrame of shape (n_rows, n_columns)
+    """
+    columns: dict[str, Any] = {}
+    for j, name in enumerate(like.columns):
+        values, dtype = codes[:, j], like.frame[name].dtype
+        missing = np.isnan(values)
+        if is_numeric(like.kinds[name]):
+            if pd.api.types.is_integer_dtype(dtype) and not missing.any():
+                columns[name] = np.rint(values).astype(str(dtype))
+            else:
+                columns[name] = values
+            continue
+        known = levels[name]
+        decoded = pd.Series(
+            [np.nan if gone else known[int(v)] for v, gone in zip(values, missing, strict=True)],
+            index=index,
+            dtype=object,
+        )
+        if not missing.any() and str(dtype) == "boolean":
+            dtype = np.dtype(bool)
+        columns[name] = decoded if missing.any() and dtype == bool else decoded.astype(dtype)
+    return pd.DataFrame(columns, index=index)
+
+
+def fill_values(
+    codes: npt.NDArray[np.float64], kinds: Mapping[str, Kind]
+) -> npt.NDArray[np.float64]:
+    """Return one value per column that fills a cell of which nothing is known.
+
+    Parameters
+    ----------
+    codes : numpy.ndarray of shape (n_rows, n_columns)
+        With at least one observed cell in each column.
+    kinds : Mapping[str, Kind]
+        Of the columns, in order.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_columns,)
+        The mean of a numeric column, the most frequent level of another (ties: the first).
+    """
+    filled = np.empty(codes.shape[1])
+    for j, kind in enumerate(kinds.values()):
+        observed = codes[~np.isnan(codes[:, j]), j]
+        if is_numeric(kind):
+            filled[j] = observed.mean()
+        else:
+            filled[j] = np.bincount(observed.astype(np.int64)).argmax()
+    return filled

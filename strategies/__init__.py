@@ -1,0 +1,1 @@
+"""The methods: one folder per method, with a server half, a party half and pure numerics."""

@@ -1,0 +1,203 @@
+"""Partial distances between samples on the columns of one party (Du et al., 2024, Eq. 6).
+
+All kinds of columns enter: a numeric column by its squared difference, any other by 0 or 1 for
+equal or different levels (the overlap metric of HEOM; Wilson and Martinez, 1997), an ordinal one
+by the squared difference of its ranks scaled to [0, 1]. Cells missing at either sample are left
+out.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.tables import Kind, is_numeric
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Features:
+    """A party's columns, laid out so that a block of distances is one matrix product.
+
+    ``sum_j m_pj m_qj (x_pj - x_qj)^2 = [z^2, m, -2 z]_p . [m, z^2, z]_q`` with ``z = m x``.
+
+    Parameters
+    ----------
+    left, right : numpy.ndarray of shape (n_samples, 3 * n_features)
+        The two factors.
+    observed : numpy.ndarray of shape (n_samples, n_columns), float32
+        1 where a cell is observed.
+    """
+
+    left: Array
+    right: Array
+    observed: npt.NDArray[np.float32]
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns."""
+        return int(self.observed.shape[1])
+
+
+def make_features(
+    codes: Array,
+    kinds: list[Kind],
+    n_levels: list[int],
+    standardize: bool,
+    fit_rows: npt.NDArray[np.bool_],
+) -> Features:
+    """Lay out a party's columns for `squared_distances`.
+
+    Parameters
+    ----------
+    codes : numpy.ndarray of shape (n_samples, n_columns)
+        Values or level numbers, NaN = missing.
+    kinds : list of Kind
+        Of the columns.
+    n_levels : list of int
+        Levels of each column that is not numeric, 0 for a numeric one.
+    standardize : bool
+        Divide numeric columns by their standard deviation.
+    fit_rows : numpy.ndarray of shape (n_samples,), bool
+        Rows from which mean and standard deviation are taken.
+
+    Returns
+    -------
+    Features
+    """
+    values, masks = [], []
+    for j, kind in enumerate(kinds):
+        column = codes[:, j]
+        known = ~np.isnan(column)
+        if kind is Kind.CATEGORICAL:
+            # Two different levels differ in two indicators, each 1/sqrt(2): distance 1.
+            for level in range(n_levels[j]):
+                values.append((column == level) * np.sqrt(0.5))
+                masks.append(known)
+            continue
+        if is_numeric(kind):
+            fitted = column[known & fit_rows]
+            # Distances do not change with the origin, but rounding errors grow with it.
+            column = column - (fitted.mean() if fitted.size else 0.0)
+            spread = fitted.std() if standardize and fitted.size else 1.0
+            column = column / spread if spread > 0 else column
+        elif kind is Kind.ORDINAL:
+            column = column / max(n_levels[j] - 1, 1)
+        values.append(np.where(known, column, 0.0))
+        masks.append(known)
+    z = np.column_stack(values)
+    m = np.column_stack(masks).astype(np.float64)
+    squares = z * z
+    return Features(
+        left=np.hstack([squares, m, -2.0 * z]),
+        right=np.hstack([m, squares, z]),
+        observed=(~np.isnan(codes)).astype(np.float32),
+    )
+
+
+# Magnitudes are told as powers of two between 2^-128 and 2^127.
+N_EXPONENTS = 256
+
+
+def magnitude(features: Features, weighting: str) -> npt.NDArray[np.uint8]:
+    """Tell the order of magnitude of a party's largest distance, as one 1 among zeros.
+
+    The sum over parties says how far distances may be scaled up without leaving the range of
+    the private sum, so that no resolution is wasted and no raw unit overflows.
+
+    Returns
+    -------
+    numpy.ndarray of shape (N_EXPONENTS,), uint8
+        1 at ``128 + e`` where no distance of this party exceeds ``2^e``.
+    """
+    n_features = features.left.shape[1] // 3
+    values, known = features.right[:, -n_features:], features.right[:, :n_features] > 0
+    spread = np.zeros(n_features)
+    for j in range(n_features):
+        column = values[known[:, j], j]
+        spread[j] = np.ptp(column) if column.size else 0.0
+    squares = spread**2
+    bound = squares.sum() if weighting == "exact" else squares.max(initial=0.0)
+    flags = np.zeros(N_EXPONENTS, dtype=np.uint8)
+    exponent = int(np.ceil(np.log2(bound))) if bound > 0 else -128
+    flags[np.clip(exponent + 128, 0, N_EXPONENTS - 1)] = 1
+    return flags
+
+
+def common_scale(magnitudes: npt.NDArray[Any], limit: float) -> float:
+    """Return the power of two by which distances are scaled before they are summed.
+
+    Parameters
+    ----------
+    magnitudes : numpy.ndarray of shape (N_EXPONENTS,)
+        `magnitude`, summed over parties.
+    limit : float
+        Largest value one party may send; infinite in ``plain`` mode.
+
+    Returns
+    -------
+    float
+        Half of what would just fit, since rounding may lift a distance a little.
+    """
+    present = np.flatnonzero(magnitudes)
+    if not np.isfinite(limit) or not len(present):
+        return 1.0
+    largest = int(present.max()) - 128
+    return float(2.0 ** (np.floor(np.log2(limit)) - 1 - largest))
+
+
+def squared_distances(
+    features: Features,
+    rows: npt.NDArray[np.int64],
+    donors: npt.NDArray[np.int64] | None,
+    scale: float = 1.0,
+) -> tuple[Array, npt.NDArray[np.uint16]]:
+    """Sum of squared differences over shared columns, and how many are shared.
+
+    Parameters
+    ----------
+    features : Features
+        Of all samples.
+    rows : numpy.ndarray of shape (n_rows,)
+        Samples to be imputed.
+    donors : numpy.ndarray of shape (n_donors,) or None
+        Samples to compare with; None for all.
+    scale : float
+        A power of two that multiplies the sums.
+
+    Returns
+    -------
+    sums : numpy.ndarray of shape (n_rows, n_donors)
+        Never negative; 0 where nothing is shared.
+    shared : numpy.ndarray of shape (n_rows, n_donors), uint16
+        Number of columns observed in both samples.
+    """
+    right = features.right if donors is None else features.right[donors]
+    observed = features.observed if donors is None else features.observed[donors]
+    sums = (features.left[rows] * scale) @ right.T
+    np.maximum(sums, 0.0, out=sums)
+    shared = (features.observed[rows] @ observed.T).astype(np.uint16)
+    return sums, shared
+
+
+def party_terms(
+    sums: Array, shared: npt.NDArray[np.uint16], weighting: str
+) -> tuple[Array, npt.NDArray[np.uint16]]:
+    """Turn one party's distances into its terms of the two private sums.
+
+    ``exact``: sums of squares and numbers of shared columns, whose ratio over all parties is the
+    mean squared difference on the pooled table. ``party-mean``: the party's own mean squared
+    difference (Eq. 6) and 1 where it is defined, so that every party weighs the same (Eq. 10).
+
+    Returns
+    -------
+    distance, weight : numpy.ndarray of shape (n_rows, n_donors)
+        The distance over all parties is the ratio of their sums.
+    """
+    if weighting == "exact":
+        return sums, shared
+    defined = shared > 0
+    np.divide(sums, shared, out=sums, where=defined)
+    return sums, defined.view(np.uint8).astype(np.uint16)

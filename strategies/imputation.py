@@ -1,0 +1,150 @@
+"""What every imputing party shares: aligned codes of its table, open cells, writing the result."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flwr_vertical.errors import DataError
+from flwr_vertical.protocol import Party, step
+from flwr_vertical.protocol.party import ids_to_array
+from flwr_vertical.tables import Table
+from flwr_vertical.tables.codes import Levels, fit_levels, from_codes, to_codes
+
+
+class ImputingParty(Party):
+    """A party that fills missing cells of its own table and blocks it lacks altogether.
+
+    Rows are those of the aligned index. Where an earlier run left a fitted table here, its rows
+    are the donors and the own table's rows are new; otherwise every row is both.
+    """
+
+    @step
+    def share_ids(self) -> dict[str, Any]:
+        """Plain alignment: IDs of the donors and of the new rows."""
+        return {"ids": ids_to_array(self._ids, self.name)}
+
+    @property
+    def donors(self) -> Table:
+        """The table from which values are taken."""
+        return self.fitted or self.table
+
+    @property
+    def levels(self) -> Levels:
+        """Levels of the columns that are not numeric, as fitted on the donors."""
+        if "levels" not in self.cache:
+            self.cache["levels"] = fit_levels([self.donors])
+        levels: Levels = self.cache["levels"]
+        return levels
+
+    @property
+    def _ids(self) -> "pd.Index[Any]":
+        """IDs of all own rows: donors first, then new ones."""
+        if self.fitted is None:
+            return self.table.ids
+        self._check_fitted(self.fitted)
+        return self.fitted.ids.append(self.table.ids)
+
+    def _check_fitted(self, fitted: Table) -> None:
+        if fitted.columns != self.table.columns:
+            raise DataError(
+                f"party {self.name!r}: the fitted table has columns {fitted.columns}, the new rows "
+                f"have {self.table.columns}; they must be the same, in the same order"
+            )
+        shared = int(self.table.ids.isin(fitted.ids).sum())
+        if shared:
+            raise DataError(
+                f"party {self.name!r}: {shared} sample IDs of the new rows are also among the "
+                "donors; leave them out or rename them"
+            )
+
+    @property
+    def codes(self) -> npt.NDArray[np.float64]:
+        """All aligned rows as numbers, array of shape (n_samples, n_columns), NaN = missing."""
+        if "codes" not in self.cache:
+            own = to_codes(self.table, self.levels, self.name)
+            if self.fitted is not None:
+                own = np.vstack([to_codes(self.fitted, self.levels, self.name), own])
+            codes = np.full((self.n_samples, own.shape[1]), np.nan)
+            kept = self.positions >= 0
+            codes[self.positions[kept]] = own[kept]
+            self.cache["codes"] = codes
+        cached: npt.NDArray[np.float64] = self.cache["codes"]
+        return cached
+
+    @property
+    def is_donor(self) -> npt.NDArray[np.bool_]:
+        """Which aligned rows give values here, array of shape (n_samples,)."""
+        flags = np.zeros(self.n_samples, dtype=bool)
+        count = self.fitted.n_samples if self.fitted is not None else self.table.n_samples
+        positions = self.positions[:count]
+        flags[positions[positions >= 0]] = True
+        return flags
+
+    def write(self, codes: npt.NDArray[np.float64], complete_blocks: bool) -> pd.DataFrame:
+        """Write the imputed table to the party's own storage.
+
+        Parameters
+        ----------
+        codes : numpy.ndarray of shape (n_samples, n_columns)
+            With imputed cells filled in.
+        complete_blocks : bool
+            Append the samples of which this party had no row.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The own rows in their own order, then completed blocks. Their index is the sample ID
+            where IDs are public and ``aligned-<row>`` where they are not.
+        """
+        first = 0 if self.fitted is None else self.fitted.n_samples
+        positions = self.positions[first:]
+        own_codes = to_codes(self.table, self.levels, self.name)
+        kept = positions >= 0
+        own_codes[kept] = codes[positions[kept]]
+        frame = from_codes(own_codes, self.table, self.levels, self.table.ids)
+        if complete_blocks:
+            absent = np.ones(self.n_samples, dtype=bool)
+            absent[self.positions[self.positions >= 0]] = False
+            if self.fitted is not None:
+                # A sample that only donors have elsewhere is not new, so it is not completed.
+                absent[self.state["donors"]] = False
+            rows = np.flatnonzero(absent)
+            if len(rows):
+                index = self._absent_ids(rows)
+                added = from_codes(codes[rows], self.table, self.levels, index)
+                frame = pd.concat([frame, added])
+        frame.index.name = self.table.ids.name
+        self.save_output(frame)
+        return frame
+
+    def _absent_ids(self, rows: npt.NDArray[np.int64]) -> "pd.Index[Any]":
+        if "ids" in self.state:
+            index: pd.Index[Any] = pd.Index(self.state["ids"][rows]).astype(self.table.ids.dtype)
+            return index
+        return pd.Index([f"aligned-{row}" for row in rows])
+
+    def missing_cells(self) -> npt.NDArray[np.bool_]:
+        """Which cells are to be imputed, array of shape (n_samples, n_columns)."""
+        missing = np.isnan(self.codes)
+        if self.fitted is not None:
+            missing[self.state["donors"]] = False
+        return missing
+
+    def truth_error(self, frame: pd.DataFrame) -> dict[str, float]:
+        """Compare with the truth where this node knows it (demonstrations only)."""
+        truth = self.host.load_truth()
+        if truth is None:
+            return {}
+        missing = self.table.missing
+        errors: list[npt.NDArray[np.float64]] = []
+        for j, name in enumerate(self.table.columns):
+            if pd.api.types.is_numeric_dtype(truth[name].dtype):
+                rows = self.table.ids[missing[:, j]]
+                scale = float(truth[name].std()) or 1.0
+                errors.append(
+                    (frame.loc[rows, name] - truth.loc[rows, name]).to_numpy(dtype=float) / scale
+                )
+        flat = np.concatenate(errors) if errors else np.empty(0)
+        return {"standardised-rmse": float(np.sqrt(np.mean(flat**2)))} if flat.size else {}
