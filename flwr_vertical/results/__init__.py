@@ -19,6 +19,7 @@ from flwr_vertical.results.page import (
     format_value,
     paragraph,
     render_page,
+    side_by_side,
     subheading,
 )
 from flwr_vertical.results.progress import Progress, progress
@@ -40,6 +41,7 @@ __all__ = [
     "paragraph",
     "progress",
     "render_page",
+    "side_by_side",
     "subheading",
     "write_bytes_atomically",
     "write_text_atomically",

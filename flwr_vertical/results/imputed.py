@@ -35,8 +35,13 @@ class Imputed(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Party and column."""
+        """Party and column, on one line."""
         return f"{self.party} · {self.column}"
+
+    @property
+    def title(self) -> str:
+        """Party and column, as the title of a small panel."""
+        return f"{fg.plain(self.party, 26)}\n{fg.plain(self.column, 26)}"
 
 
 def imputed_columns(
@@ -109,7 +114,7 @@ def scatter_figure(columns: Sequence[Imputed]) -> bytes:
         note = f"RMSE {_rmse(true, filled):.3g}\nn = {len(true):,}"
         ax.text(0.04, 0.96, note, transform=ax.transAxes, va="top", fontsize=8, color=fg.SOFT)
         ax.locator_params(nbins=4)
-        fg.label(ax, fg.plain(item.name, 30), "true", "imputed")
+        fg.label(ax, item.title, "true", "imputed")
     return fg.to_png(figure)
 
 
@@ -139,7 +144,7 @@ def distributions_figure(columns: Sequence[Imputed]) -> str:
         else:
             _shares(ax, item)
         y = "density" if item.numeric else "share"
-        fg.label(ax, fg.plain(item.name, 30), f"value ({len(item.filled):,} imputed)", y)
+        fg.label(ax, item.title, f"value ({len(item.filled):,} imputed)", y)
     fg.legend(axes[0], loc="best")
     return fg.to_svg(figure)
 
@@ -148,7 +153,9 @@ def _histograms(ax: Axes, item: Imputed) -> None:
     observed, filled = item.observed.to_numpy(dtype=float), item.filled.to_numpy(dtype=float)
     observed, filled = observed[np.isfinite(observed)], filled[np.isfinite(filled)]
     bins = np.histogram_bin_edges(np.concatenate([observed, filled]), bins=24).tolist()
-    ax.hist(observed, bins, density=True, color="#c3cfda", label="observed")
+    # A column may be missing altogether; a density of nothing would divide by zero.
+    if len(observed):
+        ax.hist(observed, bins, density=True, color="#c3cfda", label="observed")
     ax.hist(filled, bins, density=True, histtype="step", color=fg.colour(1), linewidth=1.6,
             label="imputed")  # fmt: skip
     ax.set_yticks([])
@@ -170,7 +177,8 @@ def _shares(ax: Axes, item: Imputed) -> None:
 
 
 def _rmse(true: npt.NDArray[np.float64], filled: npt.NDArray[np.float64]) -> float:
-    return float(np.sqrt(np.mean((filled - true) ** 2)))
+    with np.errstate(over="ignore"):  # a run that diverged has an infinite error
+        return float(np.sqrt(np.mean((filled - true) ** 2)))
 
 
 def _accuracy(item: Imputed) -> tuple[float, float]:

@@ -177,8 +177,8 @@ class Ledger:
 
         Parameters
         ----------
-        by : {"step", "party", "mode", "round"}, optional
-            What to group the messages by.
+        by : {"step", "party", "mode", "round", "total"}, optional
+            What to group the messages by; "total" gives one row of all.
 
         Returns
         -------
@@ -186,8 +186,6 @@ class Ledger:
             Columns rounds, messages, bytes_up, bytes_down, values_up, bytes_per_value (bytes up per
             number entering a private sum; NaN where there is none) and seconds.
         """
-        if by not in ("step", "party", "mode", "round"):
-            raise ConfigError(f"by must be step, party, mode or round, got {by!r}")
         parts = self._parts(by)
         rows = [part._row() for part in parts.values()]
         return pd.DataFrame(rows, columns=list(_SUMMARY), index=pd.Index(list(parts), name=by))
@@ -231,6 +229,10 @@ class Ledger:
         return ledger
 
     def _parts(self, by: str) -> dict[Any, Ledger]:
+        if by == "total":
+            return {"total": self}
+        if by not in ("step", "party", "mode", "round"):
+            raise ConfigError(f"by must be step, party, mode, round or total, got {by!r}")
         parts: dict[Any, Ledger] = {}
         for m in self._messages:
             parts.setdefault(getattr(m, by), Ledger())._messages.append(m)

@@ -77,7 +77,7 @@ def matrix_figure(
     fg.label(top, "", "", "missing")
     ax.imshow(
         shown, aspect="auto", interpolation="nearest", vmin=0, vmax=2,
-        cmap=ListedColormap(_STATE_COLOURS), extent=(-0.5, p - 0.5, n, 0),
+        cmap=ListedColormap(_STATE_COLOURS), extent=(-0.5, p - 0.5, max(n, 1), 0),
     )  # fmt: skip
     # Lines between columns help as long as the columns are wider than the lines.
     for j in range(1, p) if p <= 120 else starts[1:]:
@@ -85,7 +85,7 @@ def matrix_figure(
         ax.axvline(j - 0.5, color="white", linewidth=4 if is_border else 0.7)
     if p <= 60:
         turn = 0 if p <= 6 else 90 if p > 24 else 45
-        ax.set_xticks(range(p), [fg.plain(name, 18) for name in columns])
+        ax.set_xticks(range(p), [fg.plain(name, 24) for name in columns])
         ax.tick_params(axis="x", labelrotation=turn, labelsize=8 if p <= 40 else 6.5, length=0)
         for tick in ax.get_xticklabels():
             tick.set_horizontalalignment("right" if turn == 45 else "center")

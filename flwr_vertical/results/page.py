@@ -115,6 +115,11 @@ def bullet_list(texts: Iterable[str]) -> str:
     return "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in texts) + "</ul>"
 
 
+def side_by_side(parts: Iterable[str]) -> str:
+    """Return pieces of HTML next to each other, as far as the page is wide enough."""
+    return '<div class="side">' + "".join(f"<div>{part}</div>" for part in parts) + "</div>"
+
+
 def details_html(summary: str, html: str) -> str:
     """Return `html` folded away under a line `summary` that opens it."""
     return f"<details><summary>{escape(summary)}</summary>{html}</details>"
@@ -186,11 +191,9 @@ def format_value(value: Any) -> str:
             return "–"
         if number == 0 or math.isinf(number):
             return f"{number:g}".replace("inf", "∞")
-        if 1e-4 <= abs(number) < 1e4:
-            text = f"{number:.4g}"
-            # %g drops the zeros that show the precision; put them back for numbers below 1.
-            return text if "e" not in text else f"{number:.6f}"
-        return f"{number:,.0f}" if 1e4 <= abs(number) < 1e9 else f"{number:.3e}"
+        if 1e-4 <= abs(number) < 9999.5:
+            return f"{number:,.4g}"
+        return f"{number:,.0f}" if 9999.5 <= abs(number) < 1e9 else f"{number:.3e}"
     if value is None or value is pd.NA or value is pd.NaT:
         return "–"
     if isinstance(value, (dict, list, tuple, set)):

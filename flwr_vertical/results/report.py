@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ from flwr_vertical.results.page import (
     details_html,
     format_value,
     render_page,
+    side_by_side,
     subheading,
 )
 from flwr_vertical.results.result import Result
@@ -90,15 +92,16 @@ def _sections(result: Result) -> Iterator[Section]:
 
 
 def _metrics(result: Result) -> Iterator[Section]:
-    items: list[Item] = []
+    tables = []
     if result.metrics:
         overall = pd.DataFrame({"metric": list(result.metrics), "value": result.metrics.values()})
-        items.append(dataframe_html(overall, index=False))
+        tables.append(subheading("Overall") + dataframe_html(overall, index=False))
     if result.party_metrics:
         frame = pd.DataFrame.from_dict(result.party_metrics, orient="index")
-        items.append(dataframe_html(frame.rename_axis("party")))
-    if items:
-        yield Section("Metrics", items)
+        table = dataframe_html(frame.rename_axis("party"))
+        tables.append(subheading("By party") + table)
+    if tables:
+        yield Section("Metrics", side_by_side(tables))
 
 
 def _missing(result: Result) -> Iterator[Section]:
@@ -122,30 +125,29 @@ def _imputed(result: Result) -> Iterator[Section]:
     guess = [item for item in columns if item.truth is None]
     if known:
         items: list[Item] = []
-        scatters = [item for item in known if item.numeric][:_MOST_PANELS]
-        categories = [item for item in known if not item.numeric][:30]
-        if scatters:
-            items.append(im.scatter_figure(scatters))
+        numeric = [item for item in known if item.numeric]
+        categories = [item for item in known if not item.numeric]
+        if numeric:
+            items.append(im.scatter_figure(numeric[:_MOST_PANELS]))
         if categories:
-            items.append(im.accuracy_figure(categories))
+            items.append(im.accuracy_figure(categories[:_MOST_PANELS]))
         table = dataframe_html(im.errors(known))
         items.append(details_html(f"Errors of all {len(known)} columns", table))
         caption = "Imputed cells whose true value is known. On the dashed line both are equal."
-        yield Section("Imputed against true values", items, caption + _left_out(known, scatters))
+        caption += _left_out("numeric columns", len(numeric))
+        caption += _left_out("categorical columns", len(categories))
+        yield Section("Imputed against true values", items, caption)
     if guess:
-        shown = guess[:_MOST_PANELS]
+        figure = im.distributions_figure(guess[:_MOST_PANELS])
         caption = "What is missing may truly differ from what is seen: unlike shapes need no error."
-        yield Section(
-            "Imputed and observed values", im.distributions_figure(shown),
-            caption + _left_out(guess, shown),
-        )  # fmt: skip
+        caption += _left_out("columns", len(guess))
+        yield Section("Imputed and observed values", figure, caption)
 
 
-def _left_out(columns: list[im.Imputed], shown: list[im.Imputed]) -> str:
-    numeric = [item for item in columns if item.numeric] if len(columns) != len(shown) else shown
-    if len(numeric) <= len(shown):
+def _left_out(what: str, count: int) -> str:
+    if count <= _MOST_PANELS:
         return ""
-    return f" Shown are the {len(shown)} most imputed of {len(numeric)} columns."
+    return f" Drawn are the {_MOST_PANELS} most imputed of {count} {what}."
 
 
 def _coefficients(result: Result) -> Iterator[Section]:
@@ -163,26 +165,32 @@ def _coefficients(result: Result) -> Iterator[Section]:
 
 def _cost(result: Result) -> Iterator[Section]:
     ledger = result.ledger
-    if not ledger.messages:
-        return
-    summary = ledger.summary()
-    summary["mode"] = ledger.to_frame().groupby("step", sort=False)["mode"].agg(_joined)
-    writers = {"up": human_bytes, "down": human_bytes, "seconds": human_seconds}
-    writers["bytes per value"] = lambda value: "–" if np.isnan(value) else f"{value:.1f}"
-    names = {"bytes_up": "up", "bytes_down": "down", "values_up": "values summed"}
-    names |= {"bytes_per_value": "bytes per value", "seconds": "seconds"}
-    order = ["mode", *(name for name in summary if name != "mode")]
-    items: list[Item] = [dataframe_html(summary[order].rename(columns=names), formats=writers)]
-    if len(ledger.privacy):
-        items.append(dataframe_html(ledger.privacy, index=False))
-    yield Section(
-        "What it cost", items,
-        "Up is from the parties to the server. A round lasts as long as its slowest message.",
-    )  # fmt: skip
-
-
-def _joined(modes: pd.Series) -> str:
-    return ", ".join(dict.fromkeys(modes))
+    if ledger.messages:
+        rows = ledger.summary()
+        modes = ledger.to_frame().groupby("step", sort=False)["mode"].unique().map(", ".join)
+        if len(rows) > 1:
+            rows = pd.concat([rows, ledger.summary("total")])
+        columns: dict[str, Callable[[Any], str]] = {
+            "rounds": format_value,
+            "messages": format_value,
+            "bytes_up": human_bytes,
+            "bytes_down": human_bytes,
+            "values_up": lambda count: f"{count:,}" if count else "–",
+            "bytes_per_value": lambda size: "–" if np.isnan(size) else f"{size:.1f}",
+            "seconds": human_seconds,
+        }
+        names = {"bytes_up": "up", "bytes_down": "down", "values_up": "values summed"}
+        names |= {"bytes_per_value": "bytes per value", "seconds": "time"}
+        writers = {names.get(name, name): write for name, write in columns.items()}
+        table = rows[list(columns)].rename(columns=names).rename_axis("step")
+        table.insert(0, "mode", modes.reindex(table.index).fillna(""))
+        items: list[Item] = [dataframe_html(table, formats=writers)]
+        caption = (
+            "Up is from the parties to the server. A round lasts as long as its slowest message."
+        )
+        if not ledger.privacy.empty:
+            items += [subheading("Privacy spent"), dataframe_html(ledger.privacy, index=False)]
+        yield Section("What it cost", items, caption)
 
 
 class _Size:

@@ -26,7 +26,7 @@ main { max-width: 1160px; margin: 0 auto; padding: 36px 28px 64px; }
 h1 { margin: 4px 0 6px; font-size: 32px; line-height: 1.2; letter-spacing: -.015em;
      overflow-wrap: anywhere; }
 h2 { margin: 0 0 6px; font-size: 19px; letter-spacing: -.01em; }
-h3 { margin: 20px 0 6px; font-size: 14px; color: var(--soft); font-weight: 600; }
+h3 { margin: 18px 0 2px; font-size: 14px; color: var(--soft); font-weight: 600; }
 p { margin: 0 0 10px; max-width: 82ch; }
 .subtitle { color: var(--soft); font-size: 17px; }
 .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(128px, 1fr)); gap: 1px;
@@ -41,11 +41,13 @@ nav a { color: var(--accent); text-decoration: none; }
 nav a:hover { text-decoration: underline; }
 section { background: var(--paper); border: 1px solid var(--line); border-radius: 10px;
           padding: 22px 26px 24px; margin: 20px 0 0; scroll-margin-top: 12px; }
-.caption { color: var(--soft); font-size: 13.5px; margin: 0 0 12px; }
+.caption { color: var(--soft); font-size: 13.5px; margin: 0 0 12px; max-width: 112ch; }
 figure { margin: 8px 0 0; }
 figure + figure, figure + .table, .table + figure { margin-top: 20px; }
 figure img { display: block; max-width: 100%; height: auto; }
 .table { overflow-x: auto; }
+.side { display: flex; flex-wrap: wrap; gap: 4px 72px; }
+.side > div { min-width: 0; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
 th, td { padding: 6px 14px 6px 0; text-align: left; vertical-align: top;
          border-bottom: 1px solid var(--line); }

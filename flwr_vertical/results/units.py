@@ -11,9 +11,9 @@ def human_bytes(size: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """Return a duration such as ``"3.2 ms"``, ``"4.5 s"`` or ``"2 min 05 s"``."""
-    if seconds < 1:
-        return f"{seconds * 1000:.1f} ms"
+    """Return a duration such as ``"3.24 ms"``, ``"4.5 s"`` or ``"2 min 05 s"``."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.3g} ms"
     if seconds < 120:
         return f"{seconds:.1f} s"
     whole = round(seconds)

@@ -1,0 +1,231 @@
+import threading
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+from test_results_page import Checker
+
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.results import Result, imputed, missingness
+from flwr_vertical.results.figures import coefficients_figure, history_figure, plain
+from flwr_vertical.results.report import report_html
+
+BAD = "<script>x</script> $a^$ & co"
+
+
+def full_result(n: int = 80, extra: int = 0, with_truth: bool = True) -> Result:
+    """A run with missing blocks, categories, string IDs and awkward names."""
+    rng = np.random.default_rng(0)
+    index = pd.Index([f"id-{i}" for i in range(n)])
+    truth = {
+        "bank": pd.DataFrame(
+            {
+                "income": rng.normal(50, 10, n),
+                BAD: rng.normal(size=n),
+                "sector": rng.choice(["farm", "trade", "state"], n),
+                "owner": rng.random(n) < 0.5,
+                **{f"v{j}": rng.normal(size=n) for j in range(extra)},
+            },
+            index=index,
+        ),
+        BAD: pd.DataFrame({"age": rng.integers(18, 90, n).astype(float)}, index=index),
+    }
+    originals, tables = {}, {}
+    for party, table in truth.items():
+        given = table.mask(rng.random(table.shape) < 0.2).drop(index[rng.random(n) < 0.1])
+        originals[party] = given
+        after = given.reindex(index)
+        for column in after:
+            common = given[column].mode().iloc[0]
+            after[column] = after[column].astype(object).fillna(common).astype(table[column].dtype)
+        tables[party] = after
+    keys = [("bank", "income"), (BAD, "age"), ("server", "(Intercept)")]
+    coefficients = pd.DataFrame(
+        {
+            "estimate": [0.25, -1.0, 900.0],
+            "ci_low": [0.1, -1.5, 800.0],
+            "ci_high": [0.4, -0.5, 1e3],
+        },
+        index=pd.MultiIndex.from_tuples(keys, names=["party", "variable"]),
+    )
+    result = Result(
+        "FKNN",
+        settings={"n_neighbors": 5, "note": BAD, "none": None},
+        metrics={"rmse": 0.98765, BAD: float("nan")},
+        party_metrics={"bank": {"rmse": 0.5}, BAD: {"accuracy": 0.75}},
+        history=[{"iteration": i, "loss": 10.0**-i, "note": BAD, "flag": True} for i in range(9)],
+        tables=tables,
+        originals=originals,
+        truth=truth if with_truth else {},
+        coefficients=coefficients,
+        notes=[BAD],
+        disclosure=[("server", BAD)],
+        figures={BAD: "<svg xmlns='x'></svg>", "dots": b"\x89PNG"},
+    )
+    result.ledger.record(1, "fit", "bank", bytes_down=5, bytes_up=4321, seconds=0.1, values_up=10)
+    result.ledger.record(2, "end", "bank", bytes_down=5, bytes_up=9, seconds=0.1, mode="open")
+    result.ledger.spend("bank", 0.125, BAD)
+    return result
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return report_html(full_result())
+
+
+def test_page_is_self_contained_and_escaped(page):
+    checker = Checker(page)  # also fails on any script tag and any outside link
+    assert "<script" not in page
+    assert checker.seen.count("img") == 7
+    assert "<script>x</script>" in "".join(checker.text)
+
+
+def test_page_holds_the_numbers(page):
+    text = " ".join(Checker(page).text)
+    for part in ("0.9877", "4.3 kB", "0.125", "n_neighbors", "0.25", "open", "total"):
+        assert part in text
+    for heading in (
+        "Notes", "Metrics", "What is missing", "Imputed against true values", "Convergence",
+        "Coefficients", "Figures of the strategy", "What it cost", "Who learned what", "Settings",
+    ):  # fmt: skip
+        assert f"<h2>{heading}</h2>" in page
+
+
+def test_equal_runs_give_pages_of_equal_text(page):
+    assert Checker(page).text == Checker(report_html(full_result())).text
+
+
+def test_without_truth_distributions_are_shown():
+    page = report_html(full_result(with_truth=False))
+    Checker(page)
+    assert "Imputed and observed values" in page
+    assert "against true" not in page
+
+
+def test_the_minimum_result_has_a_page(tmp_path):
+    path = Result("VFEM").report(tmp_path)
+    assert path == tmp_path / "report.html"
+    page = path.read_text("utf-8")
+    Checker(page)
+    assert "VFEM" in page
+
+
+def test_the_date_is_shown_only_if_given():
+    assert "2 May 2031" in report_html(Result("X"), date="2 May 2031")
+
+
+def test_mask_alone_shows_which_party_holds_which_sample():
+    mask = np.random.default_rng(0).random((5000, 3)) < 0.3
+    page = report_html(Result("VFEM", mask=mask))
+    Checker(page)
+    assert "Which party holds which sample" in page
+    assert f"{mask.mean():.1%}" in page
+
+
+def test_large_runs_stay_below_three_megabytes():
+    result = full_result(n=6000, extra=40)
+    page = report_html(result)
+    assert len(page.encode()) < 3_000_000
+    Checker(page)
+
+
+def test_report_may_name_the_file_and_refuses_files_of_others(tmp_path):
+    path = Result("X").report(tmp_path / "mine.html")
+    assert path.name == "mine.html"
+    Result("X").report(path)  # ours: replaced
+    (tmp_path / "report.html").write_text("<p>somebody's</p>")
+    with pytest.raises(ConfigError, match="another file"):
+        Result("X").report(tmp_path)
+    assert (tmp_path / "report.html").read_text() == "<p>somebody's</p>"
+
+
+def test_users_matplotlib_settings_neither_change_nor_matter(page):
+    before = dict(mpl.rcParams)
+    with mpl.rc_context({"text.usetex": True, "figure.facecolor": "black", "font.family": "none"}):
+        assert Checker(report_html(full_result())).text == Checker(page).text
+    assert dict(mpl.rcParams) == before
+
+
+def test_reports_may_be_drawn_in_threads():
+    done = []
+    threads = [
+        threading.Thread(target=lambda: done.append(report_html(full_result(n=20))))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({tuple(Checker(page).text) for page in done}) == 1
+    assert len(done) == 2
+
+
+def test_states_tell_cells_from_blocks():
+    a = pd.DataFrame({"x": [1.0, np.nan], "z": ["u", None]}, index=["p", "q"])
+    b = pd.DataFrame({"y": [3.0, 4.0]}, index=["r", "q"])
+    state, parties, columns = missingness.states({"a": a, "b": b})
+    assert (parties, columns) == (["a", "a", "b"], ["x", "z", "y"])
+    np.testing.assert_array_equal(state, [[0, 0, 2], [1, 1, 0], [2, 2, 0]])
+
+
+def test_states_of_parties_without_common_samples_or_rows():
+    empty = pd.DataFrame({"x": pd.Series([], dtype=float)})
+    state, _, _ = missingness.states({"a": empty, "b": pd.DataFrame({"y": [1.0]}, index=["s"])})
+    np.testing.assert_array_equal(state, [[2, 0]])
+    Checker(report_html(Result("X", originals={"a": empty})))
+
+
+def test_errors_against_the_truth_by_hand():
+    index = list("abcd")
+    given = pd.DataFrame({"x": [1.0, np.nan, np.nan, 9.0], "c": ["u", None, None, "v"]}, index)
+    after = pd.DataFrame({"x": [1.0, 4.0, 6.0, 9.0], "c": ["u", "u", "v", "v"]}, index)
+    truth = pd.DataFrame({"x": [1.0, 3.0, 9.0, 9.0], "c": ["u", "u", "u", "v"]}, index)
+    columns = imputed.imputed_columns({"p": given}, {"p": after}, {"p": truth})
+    errors = imputed.errors(columns)
+    assert errors.loc[("p", "x"), "imputed"] == 2
+    assert errors.loc[("p", "x"), "rmse"] == pytest.approx(np.sqrt((1 + 9) / 2))
+    assert errors.loc[("p", "x"), "bias"] == pytest.approx(-1)
+    assert errors.loc[("p", "x"), "rmse / sd"] == pytest.approx(np.sqrt(5) / 3)
+    assert errors.loc[("p", "c"), "accuracy"] == 0.5
+
+
+def test_categories_of_other_types_compare_by_value():
+    given = pd.DataFrame({"b": [True, None, None]}, dtype=object)
+    after = pd.DataFrame({"b": [1.0, 1.0, 0.0]})
+    truth = pd.DataFrame({"b": [True, True, True]})
+    (column,) = imputed.imputed_columns({"p": given}, {"p": after}, {"p": truth})
+    assert not column.numeric
+    assert imputed.errors([column]).loc[("p", "b"), "accuracy"] == 0.5
+
+
+@pytest.mark.parametrize("values", [[np.inf, 2.0, 3.0], [1.0, 1.0, 1.0], [1e300, -1e300, 0.0]])
+@pytest.mark.parametrize("known", [True, False])
+def test_odd_imputed_values_are_drawn(values, known):
+    given = pd.DataFrame({"x": [np.nan, np.nan, np.nan, 5.0], "never": [np.nan] * 4})
+    after = pd.DataFrame({"x": [*values, 5.0], "never": [1.0, 2.0, 3.0, 4.0]})
+    truth = {"p": pd.DataFrame({"x": [1.0, 2.0, 3.0, 5.0]})} if known else {}
+    result = Result("X", originals={"p": given}, tables={"p": after}, truth=truth)
+    Checker(report_html(result))
+
+
+def test_history_with_changing_keys_and_without_numbers():
+    assert history_figure([]) is None
+    assert history_figure([{"stage": "a"}, {"stage": "b"}]) is None
+    assert history_figure([{"round": 1, "loss": 1.0}]) is None
+    figure = history_figure(
+        [{"a": 1.0}, {"b": 2}, {"a": np.float32(3), "b": np.nan}, {"b": np.inf}]
+    )
+    assert figure is not None
+    assert figure.startswith("<svg")
+
+
+def test_forest_plot_without_intervals_and_with_many_coefficients():
+    estimates = pd.DataFrame({"estimate": np.arange(300.0)})
+    assert coefficients_figure(estimates).startswith("<svg")
+    assert coefficients_figure(estimates.iloc[:0]) is None
+
+
+def test_names_in_figures_are_short_and_no_mathematics():
+    assert plain("a\nb$c$") == r"a b\$c\$"
+    assert len(plain("x" * 100)) == 34
