@@ -33,7 +33,9 @@ def plain(text: object, longest: int = 34) -> str:
     """Return a name as it may stand in a figure: short, one line, no dollar read as mathematics."""
     line = " ".join(str(text).split())
     if len(line) > longest:
-        line = line[: longest - 1] + "…"
+        # Names of one family often differ in their last letters only: cut the middle.
+        tail = longest // 3
+        line = f"{line[: longest - tail - 1]}…{line[-tail:]}"
     return line.replace("$", r"\$")
 
 
