@@ -105,10 +105,9 @@ class ImputingParty(Party):
         own_codes[kept] = codes[positions[kept]]
         frame = from_codes(own_codes, self.table, self.levels, self.table.ids)
         if complete_blocks:
-            absent = np.ones(self.n_samples, dtype=bool)
-            absent[self.positions[self.positions >= 0]] = False
-            if self.fitted is not None:
-                # A sample that only donors have elsewhere is not new, so it is not completed.
+            absent = self._absent
+            if self.fitted is not None and "donors" in self.state:
+                # A sample that is a donor elsewhere is not new, so it is not completed.
                 absent[self.state["donors"]] = False
             rows = np.flatnonzero(absent)
             if len(rows):
@@ -125,12 +124,29 @@ class ImputingParty(Party):
             return index
         return pd.Index([f"aligned-{row}" for row in rows])
 
-    def missing_cells(self) -> npt.NDArray[np.bool_]:
-        """Which cells are to be imputed, array of shape (n_samples, n_columns)."""
+    def missing_cells(self, complete_blocks: bool) -> npt.NDArray[np.bool_]:
+        """Which cells are to be imputed, array of shape (n_samples, n_columns).
+
+        Parameters
+        ----------
+        complete_blocks : bool
+            Count the samples of which this party has no row.
+        """
         missing = np.isnan(self.codes)
+        if not complete_blocks:
+            missing[self._absent] = False
         if self.fitted is not None:
-            missing[self.state["donors"]] = False
+            missing[self.is_donor] = False
+            if "donors" in self.state:
+                missing[self.state["donors"]] = False
         return missing
+
+    @property
+    def _absent(self) -> npt.NDArray[np.bool_]:
+        """Aligned rows that this party does not have, array of shape (n_samples,)."""
+        absent = np.ones(self.n_samples, dtype=bool)
+        absent[self.positions[self.positions >= 0]] = False
+        return absent
 
     def truth_error(self, frame: pd.DataFrame) -> dict[str, float]:
         """Compare with the truth where this node knows it (demonstrations only)."""

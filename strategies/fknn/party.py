@@ -46,11 +46,7 @@ class FKNNParty(ImputingParty):
         self.state["standardize"] = standardize
         self.state["complete_blocks"] = complete_blocks
         donor = self.is_donor
-        missing = np.isnan(self.codes)
-        if not complete_blocks:
-            absent = np.ones(self.n_samples, dtype=bool)
-            absent[self.positions[self.positions >= 0]] = False
-            missing[absent] = False
+        missing = self.missing_cells(complete_blocks)
         self._check_donors(donor, missing, n_neighbors)
         return Summands(
             {
@@ -169,12 +165,7 @@ class FKNNParty(ImputingParty):
     def _needed(self) -> npt.NDArray[np.bool_]:
         """Cells to impute, array of shape (n_samples, n_columns)."""
         if "needed" not in self.cache:
-            missing = self.missing_cells()
-            if not self.state["complete_blocks"]:
-                absent = np.ones(self.n_samples, dtype=bool)
-                absent[self.positions[self.positions >= 0]] = False
-                missing[absent] = False
-            self.cache["needed"] = missing
+            self.cache["needed"] = self.missing_cells(bool(self.state["complete_blocks"]))
         needed: npt.NDArray[np.bool_] = self.cache["needed"]
         return needed
 

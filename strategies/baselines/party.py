@@ -1,0 +1,45 @@
+"""The party half of the baselines: fill with one value per column, from the own table alone."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import step
+from flwr_vertical.tables import is_numeric
+from strategies.imputation import ImputingParty
+
+Array = npt.NDArray[np.float64]
+
+
+class ConstantParty(ImputingParty):
+    """Fills every missing cell of a column with the same value; nothing but counts leaves it."""
+
+    @step
+    def fill(self, statistic: str, complete_blocks: bool) -> dict[str, Any]:
+        """Impute and write the table; tell how many cells were imputed."""
+        source = self.codes if self.fitted is None else self.codes[self.is_donor]
+        filled = np.empty(self.codes.shape[1])
+        for j, kind in enumerate(self.table.kinds.values()):
+            observed = source[~np.isnan(source[:, j]), j]
+            # The mean, least and largest of unordered levels mean nothing: their mode stands in.
+            filled[j] = constant(observed, statistic if is_numeric(kind) else "most-frequent")
+        missing = self.missing_cells(complete_blocks)
+        frame = self.write(np.where(missing, filled, self.codes), complete_blocks)
+        return {"cells-imputed": int(missing.sum()), **self.truth_error(frame)}
+
+
+def constant(observed: Array, statistic: str) -> float:
+    """Return the constant that a statistic gives.
+
+    Parameters
+    ----------
+    observed : numpy.ndarray of shape (n_observed,)
+        At least one value.
+    statistic : {"mean", "min", "max", "most-frequent"}
+        Ties of the most frequent value go to the smallest.
+    """
+    if statistic == "most-frequent":
+        values, counts = np.unique(observed, return_counts=True)
+        return float(values[counts.argmax()])
+    return float({"mean": np.mean, "min": np.min, "max": np.max}[statistic](observed))

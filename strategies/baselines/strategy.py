@@ -1,0 +1,76 @@
+"""MEAN, MIN, MAX and most-frequent imputation: what other platforms offer, on the same interface.
+
+One round after greeting and alignment; each party uses its own table alone.
+"""
+
+from typing import ClassVar
+
+from flwr_vertical import Federation, Result, Strategy
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.results import Progress
+from strategies.baselines.party import ConstantParty
+
+
+class ConstantImputation(Strategy):
+    """Fill every missing cell of a column with one value of the column.
+
+    Parameters
+    ----------
+    complete_blocks : bool, default True
+        Also impute samples of which a party has no row.
+    """
+
+    statistic: ClassVar[str]
+    party = ConstantParty
+    disclosure = (
+        ("server", "how many cells each party imputed"),
+        ("nobody", "anything about a value"),
+    )
+
+    def __init__(self, complete_blocks: bool = True) -> None:
+        self.complete_blocks = complete_blocks
+
+    def run(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Have every party fill its own table."""
+        progress.total = 1
+        replies = federation.call(
+            "fill", {"statistic": self.statistic, "complete_blocks": self.complete_blocks}
+        )
+        progress.step("fill")
+        result.party_metrics = {
+            name: {key: float(value) for key, value in reply.items()}
+            for name, reply in replies.items()
+        }
+        result.metrics["cells-imputed"] = float(
+            sum(reply["cells-imputed"] for reply in replies.values())
+        )
+
+
+class Mean(ConstantImputation):
+    """Fill with the column's mean (columns of levels: with the most frequent one)."""
+
+    name = "mean"
+    statistic = "mean"
+
+
+class Min(ConstantImputation):
+    """Fill with the column's least value (columns of levels: with the most frequent one)."""
+
+    name = "min"
+    statistic = "min"
+
+
+class Max(ConstantImputation):
+    """Fill with the column's largest value (columns of levels: with the most frequent one)."""
+
+    name = "max"
+    statistic = "max"
+
+
+class MostFrequent(ConstantImputation):
+    """Fill with the column's most frequent value."""
+
+    name = "most-frequent"
+    statistic = "most-frequent"
