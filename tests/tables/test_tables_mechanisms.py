@@ -140,6 +140,8 @@ def test_mcar_cells_never_empties_a_column_unless_told():
     assert mcar_cells(frame, 1.0, keep_columns=False, seed=0).all()
     kept = {int(np.flatnonzero(~mcar_cells(frame[["x"]], 1.0, seed=s)[:, 0])[0]) for s in range(30)}
     assert kept == {0, 1}
+    lone = pd.DataFrame({"x": [np.nan, 1.0, np.nan, np.nan]})
+    assert not any(mcar_cells(lone, 0.5, seed=s)[1, 0] for s in range(30))
 
 
 def test_mcar_cells_refuses(tables):
@@ -154,6 +156,7 @@ def test_sample_missing_is_exact(ratio):
     missing = sample_missing(1000, ratio, seed=3)
     assert missing.shape == (1000,)
     assert missing.sum() == round(1000 * ratio)
+    assert sample_missing(100, 0.29).sum() == 29  # 0.29 * 100 is below 29 in floating point
 
 
 def test_sample_missing_is_uniform_over_samples():
