@@ -1,1 +1,20 @@
 """The methods: one folder per method, with a server half, a party half and pure numerics."""
+
+from flwr_vertical.registry import register_strategy
+
+BUILTIN = {
+    "fknn": "strategies.fknn:FKNN",
+    "max": "strategies.baselines:Max",
+    "mean": "strategies.baselines:Mean",
+    "min": "strategies.baselines:Min",
+    "most-frequent": "strategies.baselines:MostFrequent",
+}
+
+
+def register_all() -> None:
+    """Make the built-in strategies known by name where the package is not installed.
+
+    A Flower app bundle carries the code but no entry points.
+    """
+    for name, target in BUILTIN.items():
+        register_strategy(name, target)

@@ -9,7 +9,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_vertical.crypto import generate_keypair, generate_keys
-from flwr_vertical.errors import ConfigError, ProtocolError
+from flwr_vertical.errors import ProtocolError
 from flwr_vertical.protocol import private_sum
 from flwr_vertical.protocol.codec import decode, encode
 from flwr_vertical.protocol.messages import (
@@ -132,7 +132,7 @@ class StepServer:
 
     def _hello(self, context: Context, state: State, envelope: Any) -> dict[str, Any]:
         """Say who is here and make the keys of this run; secrets stay in the node's state."""
-        role = node_role(context)
+        role = self._storage.role(context)
         name = self._storage.party_name(context) if role == "party" else "arbiter"
         state["node.name"] = name
         answer: dict[str, Any] = {"party": name, "role": role}
@@ -200,7 +200,7 @@ class StepServer:
             load_truth=lambda: self._storage.load_truth(context),
             save_output=lambda frame: self._storage.save(context, frame),
         )
-        return arbiter(host) if node_role(context) == "arbiter" else party(host)
+        return arbiter(host) if self._storage.role(context) == "arbiter" else party(host)
 
     def _types(self, context: Context) -> PartyTypes:
         if isinstance(self._party, type):
@@ -214,14 +214,6 @@ class StepServer:
             cache = {}
             self._caches[context.node_id] = (context.run_id, cache)
         return cache
-
-
-def node_role(context: Context) -> str:
-    """Role of a node: ``"party"`` (default) or ``"arbiter"``, from its node config."""
-    role = str(context.node_config.get("role", "party"))
-    if role not in ("party", "arbiter"):
-        raise ConfigError(f"node config role = {role!r}; expected 'party' or 'arbiter'")
-    return role
 
 
 def _checked(answer: Any, step: str) -> dict[str, Any]:

@@ -16,6 +16,9 @@ from flwr_vertical.tables import Kind, Table, read_table, write_table
 class Storage(Protocol):
     """A party's own storage, as `party_app` needs it."""
 
+    def role(self, context: Context) -> str:
+        """Role of the node: ``"party"`` or ``"arbiter"``."""
+
     def party_name(self, context: Context) -> str:
         """Name of the party that runs on this node."""
 
@@ -50,6 +53,10 @@ class MemoryStorage:
         self._fitted = dict(fitted or {})
         self.outputs: dict[str, pd.DataFrame] = {}
 
+    def role(self, context: Context) -> str:
+        """Role of the node, from the node config."""
+        return configured_role(context)
+
     def party_name(self, context: Context) -> str:
         """Name of the party, from the node config."""
         return _configured_name(context)
@@ -78,6 +85,10 @@ class FileStorage:
     ``FLWR_VERTICAL_HOME`` or ``~/flwr-vertical``. Column kinds can be set by keys
     ``kind.<column> = "continuous" | "binary" | "categorical" | "ordinal" | "count"``.
     """
+
+    def role(self, context: Context) -> str:
+        """Role of the node, from the node config."""
+        return configured_role(context)
 
     def party_name(self, context: Context) -> str:
         """Name of the party, from the node config."""
@@ -137,6 +148,14 @@ def check_name(name: object) -> str:
             "beginning with a letter or digit"
         )
     return name
+
+
+def configured_role(context: Context) -> str:
+    """Role of a node: ``"party"`` (default) or ``"arbiter"``, from its node config."""
+    role = str(context.node_config.get("role", "party"))
+    if role not in ("party", "arbiter"):
+        raise ConfigError(f"node config role = {role!r}; expected 'party' or 'arbiter'")
+    return role
 
 
 def output_home() -> Path:

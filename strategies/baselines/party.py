@@ -42,4 +42,6 @@ def constant(observed: Array, statistic: str) -> float:
     if statistic == "most-frequent":
         values, counts = np.unique(observed, return_counts=True)
         return float(values[counts.argmax()])
-    return float({"mean": np.mean, "min": np.min, "max": np.max}[statistic](observed))
+    if statistic == "mean":
+        return float(observed.mean())
+    return float(observed.min() if statistic == "min" else observed.max())

@@ -74,8 +74,8 @@ class FKNN(Strategy):
         Divide numeric columns by their standard deviation first (each party its own).
     complete_blocks : bool, default True
         Also impute samples of which a party has no row.
-    block_pairs : int, optional
-        Pairs of row and donor in one round; default 4,000,000 (500,000 in ``ckks`` mode). Memory
+    block_pairs : int, default 0
+        Pairs of row and donor in one round; 0 chooses 4,000,000 (500,000 in ``ckks`` mode). Memory
         is about 60 bytes a pair and party.
 
     Notes
@@ -124,7 +124,7 @@ class FKNN(Strategy):
         weights: str = "uniform",
         standardize: bool = False,
         complete_blocks: bool = True,
-        block_pairs: int | None = None,
+        block_pairs: int = 0,
     ) -> None:
         if isinstance(n_neighbors, bool) or not isinstance(n_neighbors, int) or n_neighbors < 1:
             raise ConfigError(f"n_neighbors must be an integer of at least 1, got {n_neighbors!r}")
@@ -132,8 +132,8 @@ class FKNN(Strategy):
             raise ConfigError(f"weighting must be one of {list(WEIGHTINGS)}, got {weighting!r}")
         if weights not in WEIGHTS:
             raise ConfigError(f"weights must be one of {list(WEIGHTS)}, got {weights!r}")
-        if block_pairs is not None and block_pairs < 1:
-            raise ConfigError(f"block_pairs must be positive, got {block_pairs!r}")
+        if block_pairs < 0:
+            raise ConfigError(f"block_pairs must be positive, or 0 for the default: {block_pairs}")
         self.n_neighbors = n_neighbors
         self.weighting = weighting
         self.weights = weights
@@ -151,10 +151,12 @@ class FKNN(Strategy):
 
         pairs = self.block_pairs or (500_000 if federation.aggregation == "ckks" else 4_000_000)
         size = max(1, pairs // max(1, len(donors)))
-        width = min(len(donors), 2 * self.n_neighbors + 8)
+        # Some donors lack the cell, so the list is longer than n_neighbors.
+        width = min(len(donors), 4 * self.n_neighbors + 20)
         queue = deque(_Block(rows[i : i + size], width) for i in range(0, len(rows), size))
         progress.total = len(queue) + 2
         progress.step("prepare")
+        rounds = 1
         before: _Block | None = None
         public: dict[str, dict[str, Any]] = {name: {} for name in federation.parties}
         while True:
@@ -168,11 +170,12 @@ class FKNN(Strategy):
             if len(short):  # these come again, with a longer list
                 longer = min(len(donors), 4 * before.width) if before else width
                 queue.append(_Block(short, longer))
-                progress.total = (progress.total or 0) + 1
             before = None
             if len(block.rows):
                 block.arguments = self._ranked(total.values, block, donors)
                 before = block
+            rounds += 1
+            progress.total = rounds + len(queue) + (before is not None)
             progress.step("impute", detail=f"{len(queue)} blocks of up to {size} rows to go")
             if before is None and not queue:
                 break

@@ -1,0 +1,81 @@
+"""Data for a first run: a real data set from scikit-learn, split over parties, with gaps.
+
+The Wisconsin breast cancer data (569 tumours, 30 measurements) ships inside scikit-learn. The
+columns are dealt to the parties, then cells and whole rows are removed at random, so that every
+party knows the truth about its own gaps and can tell how well they were filled.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.tables import blank_cells, drop_blocks, mcar_blocks, mcar_cells, split_columns
+
+_NAMES = ("clinic", "laboratory", "imaging", "registry")
+
+
+def _load(name: str) -> tuple[pd.DataFrame, "pd.Series[Any]"]:
+    from sklearn import datasets
+
+    loaders: dict[str, Callable[..., Any]] = {
+        "breast-cancer": datasets.load_breast_cancer,
+        "diabetes": datasets.load_diabetes,
+        "wine": datasets.load_wine,
+    }
+    if name not in loaders:
+        raise ConfigError(f"unknown demo data set {name!r}; expected one of {sorted(loaders)}")
+    bunch = loaders[name](as_frame=True)
+    index = pd.Index([f"sample-{i:04d}" for i in range(len(bunch.data))], name="id")
+    return bunch.data.set_index(index), bunch.target.set_axis(index).rename("label")
+
+
+def demo_names(n_parties: int) -> list[str]:
+    """Names of the parties of a demonstration."""
+    return [_NAMES[k] if k < len(_NAMES) else f"party-{k}" for k in range(n_parties)]
+
+
+def demo_labels(dataset: str) -> "pd.Series[Any]":
+    """Labels of a demonstration data set, indexed by sample ID."""
+    return _load(dataset)[1]
+
+
+def demo_tables(
+    dataset: str = "breast-cancer",
+    n_parties: int = 2,
+    missing_cells: float = 0.1,
+    missing_blocks: float = 0.05,
+    seed: int = 0,
+) -> tuple[dict[str, pd.DataFrame], dict[str, pd.DataFrame]]:
+    """Split a data set over parties and remove cells and blocks at random (MCAR).
+
+    Parameters
+    ----------
+    dataset : {"breast-cancer", "diabetes", "wine"}
+        A data set inside scikit-learn.
+    n_parties : int
+        Number of parties.
+    missing_cells, missing_blocks : float in [0, 1)
+        Share of cells, and of a party's rows, to remove.
+    seed : int
+        Of the split and of what is removed.
+
+    Returns
+    -------
+    incomplete, complete : dict[str, pandas.DataFrame]
+        Tables by party, indexed by sample ID.
+    """
+    frame, _ = _load(dataset)
+    if not 1 <= n_parties <= frame.shape[1]:
+        raise ConfigError(
+            f"the data set {dataset!r} has {frame.shape[1]} columns, which {n_parties} parties "
+            "cannot share; set fewer SuperNodes"
+        )
+    complete = split_columns(frame, demo_names(n_parties), seed=seed)
+    rates = [missing_blocks if n_parties > 1 else 0.0] * n_parties
+    mask = mcar_blocks(len(frame), rates, seed=seed + 1)
+    incomplete = drop_blocks(complete, mask)
+    for k, (name, table) in enumerate(incomplete.items()):
+        incomplete[name] = blank_cells(table, mcar_cells(table, missing_cells, seed=seed + 2 + k))
+    return incomplete, complete

@@ -1,0 +1,71 @@
+"""The Flower ``ServerApp``: runs the strategy that the run config names."""
+
+import logging
+from typing import Any
+
+import pandas as pd
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from apps.storage import server_folder
+from flwr_vertical import make_strategy
+from flwr_vertical.tables import read_labels
+from strategies import register_all
+
+logger = logging.getLogger("flwr_vertical")
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the strategy and leave result and report in the server's own folder."""
+    _log_to_flower()
+    register_all()
+    config = context.run_config
+    strategy = make_strategy(str(config["strategy"]), config)
+    aggregation = str(config["aggregation"])
+    parties = [name.strip() for name in str(config["parties"]).split(",") if name.strip()]
+    min_nodes = int(config["min-nodes"]) or (3 if aggregation == "ckks" else 2)
+    logger.info("strategy %s, aggregation %s", strategy.name, aggregation)
+    result = strategy.start(
+        grid=grid,
+        labels=_labels(context),
+        label_holder=str(config["label-holder"]) or None,
+        aggregation=aggregation,
+        alignment=str(config["alignment"]),
+        seed=int(config["seed"]),
+        fraction_bits=int(config["fraction-bits"]),
+        timeout=float(config["timeout"]),
+        retries=int(config["retries"]),
+        parties=parties or None,
+        min_nodes=min_nodes,
+        patience=float(config["patience"]),
+    )
+    folder = server_folder(context)
+    result.save(folder)
+    report = result.report(folder)
+    logger.info("\n%s\n\n%s", result, result.ledger)
+    for name, values in result.party_metrics.items():
+        shown = ", ".join(f"{key} {value:g}" for key, value in values.items())
+        logger.info("party %s: %s", name, shown)
+    logger.info("each party's imputed table and report lie on its own disk")
+    logger.info("result and report of the server: %s", report)
+
+
+def _labels(context: Context) -> "pd.Series[Any] | None":
+    path = str(context.run_config["labels"])
+    if not path:
+        return None
+    column = str(context.run_config["label-column"]) or None
+    return read_labels(path, column=column)
+
+
+def _log_to_flower() -> None:
+    """Send this library's log lines where Flower's own go, so that ``flwr log`` shows them."""
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(levelname)s :      %(message)s"))
+        logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False

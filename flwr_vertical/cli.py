@@ -1,0 +1,134 @@
+"""``flwr-vertical``: run the app and know how it ended; list strategies.
+
+``flwr run`` itself exits with 0 even when the ServerApp raises; ``flwr-vertical run`` waits for
+the end, prints the cause and exits with 1.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flwr_vertical.errors import ConfigError, VerticalError
+
+_STARTED = re.compile(r"Successfully started run (\d+)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="flwr-vertical", description="Vertical federated learning on incomplete data."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    run = commands.add_parser(
+        "run",
+        help="run a Flower app, show its log, and exit with 1 if it fails",
+        description="Like `flwr run --stream`, but the exit code tells how the run ended. "
+        "Further options are handed to `flwr run`.",
+        epilog="example: flwr-vertical run . --run-config 'fknn.n-neighbors=7 strategy=\"fknn\"' "
+        "--federation-config 'num-supernodes=3'",
+    )
+    run.add_argument("app", nargs="?", default=".", help="folder of the app (default: this one)")
+    run.add_argument("superlink", nargs="?", help="name of a SuperLink in Flower's configuration")
+    run.add_argument("-c", "--run-config", action="append", default=[], metavar="KEY=VALUE|TOML")
+    run.add_argument("--federation-config", action="append", default=[], metavar="KEY=VALUE")
+    commands.add_parser("strategies", help="list the strategies that can be used by name")
+    options = parser.parse_args(arguments)
+    try:
+        if options.command == "strategies":
+            return _list_strategies()
+        return _run(options.app, options.superlink, options.run_config, options.federation_config)
+    except VerticalError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _list_strategies() -> int:
+    from flwr_vertical.registry import available_strategies, load_strategy
+
+    for name in available_strategies():
+        summary = (load_strategy(name).__doc__ or "").strip().splitlines()[0]
+        print(f"{name:<16} {summary}")
+    return 0
+
+
+def _run(
+    app: str, superlink: str | None, run_config: list[str], federation_config: list[str]
+) -> int:
+    if not (Path(app) / "pyproject.toml").is_file():
+        raise ConfigError(
+            f"{app!r} is no Flower app: there is no pyproject.toml in it; give the folder of the "
+            "app, for instance a clone of this repository"
+        )
+    flwr = _flwr()
+    link = [superlink] if superlink else []
+    command = [flwr, "run", app, *link, "--stream"]
+    for item in run_config:
+        command += ["--run-config", item]
+    for item in federation_config:
+        command += ["--federation-config", item]
+
+    run_id = None
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                sys.stdout.write(line)
+                sys.stdout.flush()
+                found = _STARTED.search(line)
+                run_id = found.group(1) if found else run_id
+        except KeyboardInterrupt:
+            if run_id is not None:
+                subprocess.run([flwr, "stop", run_id, *link], check=False)
+            raise
+    if run_id is None:  # flwr has said why
+        return process.returncode or 1
+    run = _wait(flwr, run_id, link)
+    if run["status"] == "finished:completed":
+        return 0
+    print(f"error: the run ended as {run['status']!r}: {run['status-details']}", file=sys.stderr)
+    return 1
+
+
+def _flwr() -> str:
+    beside = Path(sys.executable).with_name("flwr")
+    found = str(beside) if beside.exists() else shutil.which("flwr")
+    if found is None:
+        raise ConfigError("the command 'flwr' is not installed: pip install flwr")
+    return found
+
+
+def _wait(flwr: str, run_id: str, link: list[str], patience: float = 120.0) -> dict[str, Any]:
+    """Ask how the run ended; the log may close a little before the status changes."""
+    deadline = time.monotonic() + patience
+    while True:
+        answer = subprocess.run(
+            [flwr, "ls", *link, "--run-id", run_id, "--format", "json"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        try:
+            runs = json.loads(answer.stdout)["runs"]
+        except (ValueError, KeyError):
+            runs = []
+        if runs and str(runs[0]["status"]).startswith("finished"):
+            found: dict[str, Any] = runs[0]
+            return found
+        if time.monotonic() > deadline:
+            raise ConfigError(
+                f"cannot learn how run {run_id} ended; ask `flwr ls` ({answer.stderr.strip()})"
+            )
+        time.sleep(1.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
