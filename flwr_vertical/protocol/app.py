@@ -118,7 +118,9 @@ class StepServer:
                 "start the run again"
             )
 
+        # What the server hands over is kept even if the step fails: it is not sent again.
         state.update(decode(request, UPDATES))
+        state.save()
         if step == HELLO:
             reply = make_reply({}, self._hello(context, state, envelope))
         else:
