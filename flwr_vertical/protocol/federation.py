@@ -73,7 +73,8 @@ class Federation:
     parties : Sequence[str], optional
         Names of the parties that must take part; by default whoever is connected.
     min_nodes : int, optional
-        Wait until so many nodes are connected (default: as many as ``parties``, or two).
+        Wait until so many nodes are connected (default: as many as ``parties``, and the arbiter
+        in ``ckks`` mode; without ``parties`` the first node is enough, so state one of the two).
     patience : float, default 60
         Seconds to wait for nodes to connect.
     """
@@ -148,7 +149,9 @@ class Federation:
         self._hand_out_keys(greetings)
 
     def _wait_for_nodes(self) -> list[int]:
-        wanted = self._min_nodes or (len(self._expected) if self._expected else 1)
+        wanted = self._min_nodes or 1
+        if self._expected and not self._min_nodes:
+            wanted = len(self._expected) + (self.aggregation == "ckks")  # and the arbiter
         deadline = time.monotonic() + self.patience
         while True:
             node_ids = list(self.grid.get_node_ids())
@@ -275,14 +278,11 @@ class Federation:
         self._check_shapes(step, terms, shapes)
         public = {name: decode(replies[name], VALUES) for name in self.parties}
         del replies
-        if mode == "ckks" and terms[self.parties[0]]:
-            totals = private_sum.combine(
-                list(terms.values()), mode, self.fraction_bits, self._ckks_public
-            )
-            del terms
-            return Total(self._open(totals, release or "reveal", release_arguments or {}), public)
-        totals = private_sum.combine(list(terms.values()), mode, self.fraction_bits)
+        key = self._ckks_public if mode == "ckks" else None
+        totals = private_sum.combine(list(terms.values()), mode, self.fraction_bits, key)
         del terms
+        if mode == "ckks" and totals:
+            return Total(self._open(totals, release or "reveal", release_arguments or {}), public)
         if release is not None:
             totals = self._arbiter_here.take(release, {"sums": totals, **(release_arguments or {})})
         return Total(totals, public)
@@ -400,6 +400,17 @@ class Federation:
         for name, shapes in found.items():
             if shapes != wanted:
                 raise PartyError(name, step, f"returned summands {shapes}; {source} {wanted}")
+        # A fixed-point number and a whole one would add up to something wrong, without any error.
+        first = private_sum.number_types(terms[self.parties[0]])
+        for name, term in terms.items():
+            for summand, kind in private_sum.number_types(term).items():
+                if kind != first[summand]:
+                    raise PartyError(
+                        name,
+                        step,
+                        f"returned summand {summand!r} as {kind}, party {self.parties[0]!r} as "
+                        f"{first[summand]}; every party must send the same type of numbers",
+                    )
 
 
 def _read_reply(reply: Message, name: str, step: str) -> tuple[RecordDict | None, str]:

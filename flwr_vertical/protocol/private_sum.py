@@ -180,6 +180,20 @@ def shapes(reply: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return found
 
 
+def number_types(reply: Mapping[str, Any]) -> dict[str, str]:
+    """Types of the summands in a party's reply that must agree between parties, in any mode."""
+    floats = reply.get(_FLOATS)
+    found = {}
+    for name, value in reply.items():
+        if name.startswith("shape:"):
+            found[name.removeprefix("shape:")] = "integers" if value[-1] else "floats"
+        elif isinstance(value, np.ndarray):
+            ring = "" if floats is None else f" in a ring of {8 * value.itemsize} bits"
+            is_float = value.dtype.kind == "f" or name in (floats or ())
+            found[name] = "floats" if is_float else f"integers{ring}"
+    return found
+
+
 def _masker(party: str, state: Any, cache: dict[str, Any]) -> PairwiseMasker:
     if "masker" not in cache:
         if PEERS not in state:
