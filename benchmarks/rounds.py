@@ -1,0 +1,93 @@
+"""What a round costs on LocalGrid and RayGrid, and FKNN over 100 parties on Ray.
+
+    python benchmarks/rounds.py [--quick]
+
+A round here is a masked private sum of 100 values over five parties: request, key stream, reply.
+"""
+
+import argparse
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from machine import machine_line
+
+from flwr_vertical import (
+    Federation,
+    LocalGrid,
+    MemoryStorage,
+    Party,
+    RayGrid,
+    Summands,
+    party_app,
+    simulate,
+    step,
+)
+from flwr_vertical.protocol import Arbiter
+from flwr_vertical.tables import Table
+from strategies.fknn import FKNN
+
+
+class Echo(Party):
+    """A party with nothing to compute."""
+
+    @step
+    def numbers(self, base: Any) -> Summands:
+        """Return what it got, for a sum."""
+        return Summands({"numbers": base})
+
+
+def time_rounds(grid: Any, rounds: int) -> float:
+    """Median seconds of a masked round of 100 values."""
+    federation = Federation(grid, aggregation="masked", min_nodes=5)
+    federation.open()
+    base = np.arange(100.0)
+    seconds = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        total = federation.sum("numbers", {"base": base})
+        seconds.append(time.perf_counter() - started)
+        assert np.allclose(total["numbers"], 5 * base)
+    return statistics.median(seconds)
+
+
+def hundred_parties(n_rows: int) -> float:
+    """Seconds that FKNN takes over 100 parties of two columns on RayGrid."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(n_rows, 10)) @ rng.normal(size=(10, 200))
+    values[rng.random(values.shape) < 0.02] = np.nan
+    parties = {
+        f"party-{k:02d}": pd.DataFrame(values[:, 2 * k : 2 * k + 2], columns=["u", "v"])
+        for k in range(100)
+    }
+    started = time.perf_counter()
+    result = simulate(FKNN(), parties, engine="ray", progress=False)
+    assert not any(table.isna().to_numpy().any() for table in result.tables.values())
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="few rounds, for CI")
+    options = parser.parse_args()
+    rounds = 50 if options.quick else 500
+    print(machine_line() + "\n")
+    names = [f"p{k}" for k in range(5)]
+    tables = {name: Table.of(pd.DataFrame({"x": [1.0, 2.5]})) for name in names}
+    nodes = [{"party": name} for name in names]
+    app = party_app(Echo, storage=MemoryStorage(tables))
+    with LocalGrid(app, nodes) as grid:
+        print(f"LocalGrid, 5 parties: {1e3 * time_rounds(grid, rounds):6.2f} ms a round, target 5")
+    with RayGrid((Echo, Arbiter), nodes, tables) as ray_grid:
+        milliseconds = 1e3 * time_rounds(ray_grid, rounds)
+        print(f"RayGrid,   5 parties: {milliseconds:6.2f} ms a round, target 20")
+    n_rows = 100 if options.quick else 1_000
+    seconds = hundred_parties(n_rows)
+    print(f"RayGrid, 100 parties, {n_rows} rows, FKNN with Ray's start: {seconds:.1f} s")
+
+
+if __name__ == "__main__":
+    main()
