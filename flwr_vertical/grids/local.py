@@ -8,7 +8,7 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from flwr_vertical.grids.base import RAISED, NodeConfig, NodesGrid, error_reply
+from flwr_vertical.grids.base import CRASHED, RAISED, NodeConfig, NodesGrid, error_reply
 from flwr_vertical.protocol.storage import MemoryStorage
 
 
@@ -67,6 +67,8 @@ class LocalGrid(NodesGrid):
                 reply = self._app(message, context)
             except Exception as error:  # as a SuperNode does: the error is the reply
                 reply = error_reply(message, RAISED, error)
+            except SystemExit as error:  # would end this thread, and nobody would hear of it
+                reply = error_reply(message, CRASHED, error)
             with self._ready:
                 if number in self._dropped:
                     self._dropped.discard(number)
