@@ -223,12 +223,14 @@ def ids_to_array(index: pd.Index, party: str) -> Any:
     Raises
     ------
     DataError
-        If the IDs are neither all integers nor all strings.
+        If the IDs are neither all integers nor all strings, or a string ends in NUL.
     """
     if pd.api.types.is_integer_dtype(index.dtype):
         return index.to_numpy(dtype="int64")
     values = index.tolist()
     if all(isinstance(value, str) for value in values):
+        if any(value.endswith("\0") for value in values):  # fixed-width text drops it
+            raise DataError(f"party {party!r}: a sample ID ends in a NUL character; remove it")
         return index.to_numpy().astype(str)
     raise DataError(
         f"party {party!r}: sample IDs must be all integers or all strings, got dtype {index.dtype}"
