@@ -1,0 +1,120 @@
+"""Command line of the studies: ``python -m simulations list``, ``python -m simulations fknn``."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from flwr_vertical.errors import VerticalError
+from simulations.data import DATA_VARIABLE, TABLES_VARIABLE
+from simulations.registry import STUDIES
+from simulations.study import Options
+
+USER_ERROR, TARGET_MISSED, INTERRUPTED = 2, 1, 130
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser: one subcommand per study, and ``list``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m simulations",
+        description="Reproduce the papers' tables and figures. Finished replications are kept, so "
+        "a study that was stopped goes on where it was.",
+    )
+    commands = parser.add_subparsers(dest="study", required=True, metavar="STUDY")
+    commands.add_parser("list", help="name the studies")
+    for name, study in STUDIES.items():
+        command = commands.add_parser(
+            name,
+            help=study.summary,
+            description=study.description,
+            epilog="Exit status: 0 done, 1 a target was missed (with --check), 2 something the "
+            "user can mend, such as absent data, 130 stopped by Ctrl-C.",
+        )
+        _add_options(command, name)
+    return parser
+
+
+def _add_options(command: argparse.ArgumentParser, name: str) -> None:
+    command.add_argument(
+        "--quick", action="store_true", help="few rates and runs, under a minute; for a first look"
+    )
+    command.add_argument(
+        "--output",
+        type=Path,
+        default=Path("results") / name,
+        metavar="DIR",
+        help="where index.html, figures and CSV files go (default: %(default)s)",
+    )
+    command.add_argument(
+        "--seeds", type=_positive, metavar="N", help="replications of every part (default: preset)"
+    )
+    command.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help=f"folder of the data sets (default: ${DATA_VARIABLE}, then ../shared/data beside the "
+        f"repository); the papers' numbers are read from ${TABLES_VARIABLE} or DIR/../tables",
+    )
+    command.add_argument(
+        "--workers",
+        type=_natural,
+        metavar="N",
+        help="processes that Ray may use (default: all cores); 0 runs without Ray, one by one",
+    )
+    command.add_argument(
+        "--check", action="store_true", help="exit with status 1 if a target is missed"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    parsed = make_parser().parse_args(arguments)
+    if parsed.study == "list":
+        width = max(map(len, STUDIES))
+        for name, study in STUDIES.items():
+            print(f"{name:<{width}}  {study.summary}")
+        return 0
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    options = Options(
+        output=parsed.output,
+        data=parsed.data,
+        workers=parsed.workers,
+        seeds=parsed.seeds,
+        quick=parsed.quick,
+    )
+    try:
+        outcome = STUDIES[parsed.study].run(options)
+    except VerticalError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        print(
+            f"stopped; finished replications are kept in {options.output}, and the same command "
+            "goes on from there",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
+    return TARGET_MISSED if parsed.check and not outcome.reached else 0
+
+
+def _positive(text: str) -> int:
+    return _integer(text, 1)
+
+
+def _natural(text: str) -> int:
+    return _integer(text, 0)
+
+
+def _integer(text: str, least: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"expected an integer of at least {least}, got {text!r}")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""The paper's figures from the study's numbers."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from flwr_vertical.results.figures import INK, LINE, SOFT, colour, label, legend, new_figure
+from flwr_vertical.tables import mcar_cells
+from simulations.data import VerticalData
+from simulations.fknn.experiments import impute_guest
+from simulations.fknn.preset import Preset
+from simulations.fknn.regression import COMPLETE, MEASURES, METHODS
+from simulations.fknn.tables import TABLE3, TABLE4
+from strategies.baselines import Max, Mean, Min
+from strategies.fknn import FKNN
+
+MEASURE_LABELS = {"explained variance": "explained variance", "RMSE": "RMSE of motor_speed"}
+
+
+def imputed_figure(data: VerticalData, preset: Preset) -> Figure:
+    """Figure 4: original against imputed values of one run, by missing rate and method."""
+    rates, guest = preset.rates("table3"), data.parties["guest"]
+    strategies = (FKNN(**preset.method), Max(), Min(), Mean())
+    figure, axes = new_figure(2.35 * len(rates), len(rates), len(strategies))
+    low, high = float(guest.min().min()), float(guest.max().max())
+    for i, rate in enumerate(rates):
+        mask = mcar_cells(guest, rate, seed=0)
+        for j, (name, strategy) in enumerate(zip(TABLE3, strategies, strict=True)):
+            ax = axes[i * len(strategies) + j]
+            values = impute_guest(data, mask, strategy).to_numpy()[mask]
+            ax.plot([low, high], [low, high], color=LINE, linewidth=1, zorder=0)
+            ax.scatter(guest.to_numpy()[mask], values, s=4, color=colour(j), alpha=0.5, linewidth=0)
+            ax.set(xlim=(low - 0.2, high + 0.2), ylim=(low - 0.2, high + 0.2), aspect="equal")
+            label(
+                ax,
+                f"{name}, {rate:.0%} missing",
+                "original" if i == len(rates) - 1 else "",
+                "imputed" if j == 0 else "",
+            )
+    return figure
+
+
+def runs_figure(frame: pd.DataFrame, paper: pd.DataFrame) -> Figure:
+    """Figures 5 to 7: RMSE of each of the runs of Table 3, the paper's mean dotted."""
+    chosen = frame[frame["part"] == "table3"]
+    rates = sorted(chosen["rate"].unique())
+    figure, axes = new_figure(2.9, 1, max(len(rates), 2))
+    for ax, rate in zip(axes, rates, strict=False):
+        for j, name in enumerate(TABLE3):
+            runs = chosen[(chosen["rate"] == rate) & (chosen["metric"] == name)]
+            ax.plot(runs["seed"] + 1, runs["value"], "o-", color=colour(j), label=name,
+                    markersize=3.5, linewidth=1.3)  # fmt: skip
+            ax.axhline(paper.loc[rate, name], color=colour(j), linestyle=":", linewidth=1.1)
+        ax.set_ylim(0, 3)
+        ax.set_xticks(sorted(chosen["seed"].unique() + 1))
+        label(ax, f"{rate:.0%} missing (dotted: the paper's mean)", "run", "RMSE")
+    for ax in axes[len(rates) :]:
+        ax.set_visible(False)
+    legend(axes[0], ncols=4, loc="upper left", columnspacing=1.0, handlelength=1.4)
+    return figure
+
+
+def table4_figure(readings: dict[str, pd.DataFrame], paper: pd.DataFrame) -> Figure:
+    """Figure 8: RMSE against the missing rate, a panel for each reading, the paper's dotted.
+
+    Parameters
+    ----------
+    readings : dict of str to DataFrame
+        Title of the panel and its `table4`.
+    paper : DataFrame
+        `paper_table` of Table 4.
+    """
+    figure, axes = new_figure(4.3, 1, len(readings))
+    for ax, (title, ours) in zip(axes, readings.items(), strict=True):
+        for j, name in enumerate(TABLE4):
+            ax.plot(ours.index * 100, ours[name], "o-", color=colour(j), label=name,
+                    markersize=4, linewidth=1.6)  # fmt: skip
+            ax.plot(paper.index * 100, paper[name], "x:", color=colour(j),
+                    markersize=4, linewidth=1.2)  # fmt: skip
+        ax.set_ylim(0, 1.35)
+        ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
+        label(ax, title, "missing cells of the guest, %", "RMSE of removed cells")
+    axes[0].plot([], [], "x:", color=SOFT, label="the paper's")
+    legend(axes[0], ncols=6, loc="upper left", columnspacing=0.9, handlelength=1.3)
+    return figure
+
+
+def bars_figure(table: pd.DataFrame) -> Figure:
+    """Figures 11 and 15: means of explained variance and RMSE, grouped by missing rate.
+
+    Parameters
+    ----------
+    table : DataFrame
+        `regression_table` of one scope.
+    """
+    figure, axes = new_figure(3.3, 1, 2)
+    for ax, (measure, hint) in zip(axes, MEASURES.items(), strict=True):
+        values = table.loc[measure]
+        places = np.arange(len(values))
+        for j, name in enumerate(METHODS):
+            bars = ax.bar(places + 0.2 * (j - 1.5), values[name], 0.18, color=colour(j), label=name)
+            ax.bar_label(bars, fmt="%.2f", fontsize=7, color=SOFT, padding=2)
+        ax.axhline(values[COMPLETE].mean(), color=INK, linestyle="--", linewidth=1)
+        ax.set_xticks(places, [f"{rate:.0%}" for rate in values.index])
+        ax.set_ylim(0, float(values.to_numpy().max()) * 1.22)
+        label(ax, f"{MEASURE_LABELS[measure]} ({hint})", "missing rate", "")
+    axes[0].plot([], [], "--", color=INK, linewidth=1, label=COMPLETE)
+    legend(axes[0], ncols=5, loc="upper left", columnspacing=1.0, handlelength=1.2)
+    return figure
+
+
+def box_figure(frame: pd.DataFrame, scope: str) -> Figure:
+    """Figures 12 to 14 or 16 to 18: the runs behind the bars of one scope."""
+    chosen = frame[(frame["part"] == "regression") & (frame["scope"] == scope)]
+    rates = sorted(chosen["rate"].unique())
+    figure, axes = new_figure(5.0, len(MEASURES), max(len(rates), 2))
+    columns = max(len(rates), 2)
+    for i, measure in enumerate(MEASURES):
+        for j in range(columns):
+            ax = axes[i * columns + j]
+            if j >= len(rates):
+                ax.set_visible(False)
+                continue
+            at = chosen[chosen["rate"] == rates[j]]
+            _boxes(ax, [at[at["metric"] == f"{name}/{measure}"]["value"] for name in METHODS])
+            label(ax, f"{rates[j]:.0%} missing" if i == 0 else "", "", MEASURE_LABELS[measure])
+    return figure
+
+
+def _boxes(ax: Axes, samples: list["pd.Series[float]"]) -> None:
+    """Boxes of the middle half, a line at the mean as in the paper, and every run as a dot."""
+    places = np.arange(len(samples))
+    for j, values in enumerate(samples):
+        low, high = np.percentile(values, [25, 75])
+        ax.bar(j, high - low, 0.5, bottom=low, color=colour(j), alpha=0.25)
+        ax.hlines(float(values.mean()), j - 0.25, j + 0.25, color=colour(j), linewidth=2)
+        spread = np.linspace(-0.14, 0.14, len(values)) if len(values) > 1 else np.zeros(1)
+        ax.scatter(j + spread, values, s=9, color=colour(j), linewidth=0)
+    ax.set_xticks(places, METHODS)
+    ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
+    ax.set_axisbelow(True)

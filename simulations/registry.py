@@ -1,0 +1,47 @@
+"""The studies there are. A new one adds an entry here and a module with a ``run(options)``."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+
+from simulations.study import Options, Outcome
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study that the command line offers.
+
+    Parameters
+    ----------
+    summary : str
+        One line for ``list``.
+    module : str
+        Module that defines ``run(options) -> Outcome``; imported only when the study runs.
+    description : str
+        What ``--help`` shows: what is reproduced, from which data, how long it takes.
+    """
+
+    summary: str
+    module: str
+    description: str
+
+    def run(self, options: Options) -> Outcome:
+        """Run the study."""
+        function: Callable[[Options], Outcome] = import_module(self.module).run
+        return function(options)
+
+
+STUDIES: dict[str, Study] = {
+    "fknn": Study(
+        summary="FKNN imputation on motor data: Tables 3-5, Figures 4-18 (Du et al., 2024)",
+        module="simulations.fknn.study",
+        description=(
+            "Reproduces the experiments of Du, Wang, Meng and Guo (2024), 'Privacy-Preserving "
+            "Vertical Federated KNN Feature Imputation Method', Electronics 13(2), 381, on the "
+            "motor data of FATE (motor/motor_hetero_guest.csv and motor_hetero_host.csv, plain or "
+            "gzip-compressed). The full study takes some minutes on two cores, --quick less than "
+            "one. Every number of its settings and where it comes from is in "
+            "simulations/fknn/preset.toml."
+        ),
+    ),
+}

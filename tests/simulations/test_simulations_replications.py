@@ -1,0 +1,107 @@
+import os
+
+import pytest
+
+from simulations.replications import Job, Store, run_all
+
+CALLS: list[tuple[str, int]] = []
+
+
+def double(job, shared):
+    CALLS.append((job.part, job.settings["seed"]))
+    if job.settings["seed"] == shared.get("interrupt at"):
+        raise KeyboardInterrupt
+    return {"value": 2.0 * job.settings["seed"] + shared["offset"]}
+
+
+def where_it_ran(job, shared):
+    return {"process": float(os.getpid()), "shared": float(shared)}
+
+
+JOBS = [Job("a", {"seed": seed, "nested": {"k": 1}}) for seed in range(4)]
+
+
+def run(path, shared=None, jobs=JOBS, context="v1"):
+    CALLS.clear()
+    return run_all(
+        jobs, double, shared or {"offset": 0.5}, store=Store(path), context=context, title="t",
+        workers=0,
+    )  # fmt: skip
+
+
+def test_numbers_come_with_their_settings(tmp_path):
+    frame = run(tmp_path / "r.csv")
+    assert list(frame.columns) == ["part", "seed", "metric", "value"]
+    assert frame["value"].tolist() == [0.5, 2.5, 4.5, 6.5]
+
+
+def test_finished_replications_are_not_run_again(tmp_path):
+    path = tmp_path / "r.csv"
+    first = run(path)
+    again = run(path)
+    assert CALLS == []
+    assert again.equals(first)
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
+    path = tmp_path / "r.csv"
+    with pytest.raises(KeyboardInterrupt):
+        run(path, {"offset": 0.5, "interrupt at": 2})
+    frame = run(path)
+    assert CALLS == [("a", 2), ("a", 3)]
+    assert frame["value"].tolist() == [0.5, 2.5, 4.5, 6.5]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "context"),
+    [
+        (JOBS, "other data"),
+        ([Job("a", {"seed": s, "nested": {"k": 2}}) for s in range(4)], "v1"),
+        ([Job("b", j.settings) for j in JOBS], "v1"),
+    ],
+    ids=["data", "settings", "part"],
+)
+def test_what_depends_on_other_things_is_run_again(tmp_path, jobs, context):
+    path = tmp_path / "r.csv"
+    run(path)
+    run(path, jobs=jobs, context=context)
+    assert len(CALLS) == 4
+
+
+@pytest.mark.parametrize("cut", [1, 5, 12, 60])
+def test_a_line_that_was_cut_off_is_dropped(tmp_path, cut):
+    path = tmp_path / "r.csv"
+    whole = run(path)
+    path.write_bytes(path.read_bytes()[:-cut])
+    frame = run(path)
+    # Without its line break alone the last line is still whole.
+    assert len(CALLS) <= 1 if cut < 10 else CALLS == [("a", 3)]
+    assert frame.equals(whole)
+    run(path)
+    assert CALLS == []
+
+
+def test_an_alien_file_is_replaced(tmp_path):
+    path = tmp_path / "r.csv"
+    path.write_text('x,y\n1,2\n"open quote\n')
+    assert len(run(path)) == 4
+    assert len(Store(path).found) == 4
+
+
+@pytest.mark.ray
+def test_ray_runs_them_in_other_processes(tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    try:
+        # Ray pickles functions of test modules by name, which its processes cannot import.
+        ray.cloudpickle.register_pickle_by_value(__import__(__name__))
+        frame = run_all(
+            JOBS[:2], where_it_ran, 7, store=Store(tmp_path / "r.csv"), context="c", title="t"
+        )
+        assert ray.is_initialized()
+    finally:
+        ray.shutdown()
+    assert os.getpid() not in frame["value"].to_list()
+    assert (frame[frame["metric"] == "shared"]["value"] == 7).all()
