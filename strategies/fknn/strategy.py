@@ -132,8 +132,13 @@ class FKNN(Strategy):
             raise ConfigError(f"weighting must be one of {list(WEIGHTINGS)}, got {weighting!r}")
         if weights not in WEIGHTS:
             raise ConfigError(f"weights must be one of {list(WEIGHTS)}, got {weights!r}")
-        if block_pairs < 0:
-            raise ConfigError(f"block_pairs must be positive, or 0 for the default: {block_pairs}")
+        if not isinstance(block_pairs, int) or block_pairs < 0:
+            raise ConfigError(
+                f"block_pairs must be a positive integer, or 0 for the default: {block_pairs!r}"
+            )
+        for name, flag in (("standardize", standardize), ("complete_blocks", complete_blocks)):
+            if not isinstance(flag, bool):  # bool("false") is True
+                raise ConfigError(f"{name} must be true or false, got {flag!r}")
         self.n_neighbors = n_neighbors
         self.weighting = weighting
         self.weights = weights
