@@ -94,6 +94,7 @@ class Federation:
     ) -> None:
         self.grid = grid
         self.aggregation = private_sum.check_mode(aggregation)
+        private_sum.limit(self.aggregation, 1, fraction_bits)  # raises if there is no such number
         self.fraction_bits = fraction_bits
         self.timeout = timeout
         self.retries = retries
