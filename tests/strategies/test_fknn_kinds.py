@@ -1,0 +1,256 @@
+"""FKNN with columns of all kinds: small examples worked out by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flwr_vertical import Kind, simulate
+from strategies.fknn import FKNN
+from strategies.fknn.distances import (
+    N_EXPONENTS,
+    common_scale,
+    magnitude,
+    make_features,
+    party_terms,
+    squared_distances,
+)
+from strategies.fknn.neighbours import impute_column, nearest, relative_weights
+
+MODES = ["plain", "masked", "ckks"]
+SIZES = pd.CategoricalDtype(["small", "mid", "large", "huge"], ordered=True)
+COLOURS = pd.CategoricalDtype(["blue", "green", "red", "never"])
+
+
+def example():
+    """The distance of row 0 to rows 1, 2, 3 is 1, 2, 3.5; to rows 4, 5, 6 it is far more."""
+    x = pd.DataFrame({"x": [0.0, 1.0, 2.0, 3.5, 40.0, 50.0, 60.0]})
+    other = pd.DataFrame(
+        {
+            "colour": pd.Series([None, "red", "blue", "blue", "red", "red", "green"]).astype(
+                COLOURS
+            ),
+            "size": pd.Series([None, "small", "large", "large", "mid", "huge", "mid"]).astype(
+                SIZES
+            ),
+            "member": pd.Series([None, True, False, False, True, True, True], dtype="boolean"),
+            "code": [np.nan, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0],
+            "word": [np.nan, "b", "a", "c", "a", "b", "b"],
+            "visits": [np.nan, 1.0, 4.0, 9.0, 0.0, 0.0, 0.0],
+            "euros": [np.nan, -0.5, 1.25, 3.0, 0.1, 0.2, 0.3],
+        }
+    )
+    return {"left": x, "right": other}
+
+
+def run(tables, mode="plain", kinds=None, **settings):
+    if mode == "ckks":
+        pytest.importorskip("tenseal")
+    return simulate(FKNN(**settings), tables, aggregation=mode, kinds=kinds, progress=False)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_kind_has_its_own_centre(mode):
+    tables = example()
+    got = run(tables, mode, n_neighbors=3).tables["right"]
+    row = got.loc[0]
+    assert row["colour"] == "blue"  # blue twice, red once
+    assert row["size"] == "large"  # median of small, large, large
+    assert row["member"] == False  # noqa: E712 - True, False, False
+    assert row["code"] == 0.0
+    assert row["word"] == "a"  # a, b and c once each: the first
+    assert row["visits"] == pytest.approx((1 + 4 + 9) / 3, abs=1e-12)
+    assert row["euros"] == pytest.approx((-0.5 + 1.25 + 3.0) / 3, abs=1e-12)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_weights_by_distance_count_in_every_kind(mode):
+    """Weights 1, 1/2, 1/3.5: one near red outweighs two farther blues."""
+    row = run(example(), mode, n_neighbors=3, weights="distance").tables["right"].loc[0]
+    w = np.array([1, 1 / 2, 1 / 3.5])
+    assert row["colour"] == "red"  # 1 against 0.786
+    assert row["size"] == "small"  # 1 of 1.786 is more than half
+    assert row["member"] == True  # noqa: E712
+    assert row["visits"] == pytest.approx(w @ [1, 4, 9] / w.sum(), abs=1e-6)
+    assert row["word"] == "b"
+
+
+def test_an_even_number_of_ranks_takes_the_lower_median():
+    assert run(example(), n_neighbors=2).tables["right"].loc[0, "size"] == "small"
+
+
+def test_the_nearest_donor_alone():
+    row = run(example(), n_neighbors=1).tables["right"].loc[0]
+    assert row.tolist() == ["red", "small", True, 1.0, "b", 1.0, -0.5]
+
+
+def test_a_donor_at_distance_zero_takes_all_the_weight():
+    tables = example()
+    tables["left"].loc[2, "x"] = 0.0
+    row = run(tables, "masked", n_neighbors=3, weights="distance").tables["right"].loc[0]
+    assert row["euros"] == pytest.approx(1.25, abs=1e-5)
+    assert row["colour"] == "blue"
+
+
+def test_dtypes_columns_and_index_stay():
+    tables = example()
+    tables["left"].index.name = tables["right"].index.name = "sample"
+    tables["left"]["whole"] = np.arange(7, dtype=np.int32)
+    tables["right"] = tables["right"].iloc[[3, 0, 6, 1, 5, 2, 4]]
+    got = run(tables, n_neighbors=3).tables
+    assert list(got["right"].index) == [3, 0, 6, 1, 5, 2, 4]
+    assert list(got["right"].columns) == list(tables["right"].columns)
+    assert got["right"].index.name == got["left"].index.name == "sample"
+    assert got["right"]["colour"].dtype == COLOURS
+    assert got["right"]["size"].dtype == SIZES
+    assert got["right"]["member"].dtype == bool
+    assert got["right"]["visits"].dtype == np.float64
+    assert got["right"]["word"].map(type).eq(str).all()
+    assert got["left"].dtypes.to_dict() == {"x": np.float64, "whole": np.int32}
+    assert not got["right"].isna().any().any()
+
+
+def test_completed_blocks_have_the_dtypes_of_the_table():
+    tables = example()
+    right = tables["right"].iloc[1:].copy()
+    right["visits"] = right["visits"].astype(np.int64)
+    right["member"] = right["member"].astype(bool)
+    got = run({"left": tables["left"], "right": right}, n_neighbors=3).tables["right"]
+    assert list(got.index) == [1, 2, 3, 4, 5, 6, 0]
+    assert got.dtypes.to_dict() == right.dtypes.to_dict()
+    assert got.loc[0, "visits"] == 5  # 14/3, rounded as an integer column must be
+    assert got.loc[0, "member"] == False  # noqa: E712
+    assert got.loc[0, "colour"] == "blue"
+    assert got.loc[0, "euros"] == pytest.approx(1.25, abs=1e-12)
+
+
+def test_kinds_may_be_stated():
+    """Numbers that are codes: with the kind stated, the mode and not the mean."""
+    tables = {
+        "left": pd.DataFrame({"x": [0.0, 1.0, 2.0, 3.0, 50.0]}),
+        "right": pd.DataFrame({"region": [np.nan, 7.0, 1.0, 7.0, 3.0]}),
+    }
+    assert run(tables, n_neighbors=3).tables["right"].loc[0, "region"] == 5.0
+    kinds = {"right": {"region": "categorical"}}
+    assert run(tables, kinds=kinds, n_neighbors=3).tables["right"].loc[0, "region"] == 7.0
+    kinds = {"right": {"region": Kind.ORDINAL}}
+    assert run(tables, kinds=kinds, n_neighbors=3).tables["right"].loc[0, "region"] == 7.0
+
+
+def test_labels_steer_the_distance_as_numbers_do():
+    """Row 0 is red; its only red donor is nearest although it is last."""
+    tables = {
+        "left": pd.DataFrame({"y": [np.nan, 1.0, 2.0, 3.0, 4.0]}),
+        "right": pd.DataFrame({"colour": ["red", "blue", "green", "blue", "red"]}),
+    }
+    for mode in MODES:
+        assert run(tables, mode, n_neighbors=1).tables["left"].loc[0, "y"] == 4.0
+
+
+# -- the pure functions ----------------------------------------------------------------------
+
+
+def loop_distance(a, b, kinds, n_levels):
+    """Squared distance and shared columns of two rows, as the module's docstring defines it."""
+    total, shared = 0.0, 0
+    for x, y, kind, levels in zip(a, b, kinds, n_levels, strict=True):
+        if np.isnan(x) or np.isnan(y):
+            continue
+        shared += 1
+        if kind in (Kind.CATEGORICAL, Kind.BINARY):
+            total += float(x != y)
+        elif kind is Kind.ORDINAL:
+            total += ((x - y) / (levels - 1)) ** 2
+        else:
+            total += (x - y) ** 2
+    return total, shared
+
+
+def mixed_codes(n=30, seed=0, missing=0.25):
+    rng = np.random.default_rng(seed)
+    kinds = [Kind.CONTINUOUS, Kind.CATEGORICAL, Kind.ORDINAL, Kind.BINARY, Kind.COUNT]
+    n_levels = [0, 4, 3, 2, 0]
+    codes = np.column_stack(
+        [
+            rng.normal(loc=100, size=n),
+            *(rng.integers(0, levels, size=n) for levels in n_levels[1:4]),
+            rng.poisson(3, size=n),
+        ]
+    ).astype(float)
+    codes[rng.random(codes.shape) < missing] = np.nan
+    return codes, kinds, n_levels
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 2.0**-7])
+def test_distances_of_all_kinds_against_a_loop(standardize, scale):
+    codes, kinds, n_levels = mixed_codes()
+    features = make_features(codes, kinds, n_levels, standardize, np.ones(30, dtype=bool))
+    rows, donors = np.array([0, 5, 29]), np.array([1, 5, 7, 28])
+    sums, shared = squared_distances(features, rows, donors, scale)
+    if standardize:
+        codes = codes.copy()
+        codes[:, [0, 4]] /= np.nanstd(codes[:, [0, 4]], axis=0)
+    for i, p in enumerate(rows):
+        for j, q in enumerate(donors):
+            total, count = loop_distance(codes[p], codes[q], kinds, n_levels)
+            assert sums[i, j] == pytest.approx(total * scale, rel=1e-9, abs=1e-12)
+            assert shared[i, j] == count
+    assert features.n_columns == 5
+    everyone, _ = squared_distances(features, rows, None, scale)
+    np.testing.assert_allclose(everyone[:, donors], sums, rtol=1e-12, atol=1e-12)
+
+
+def test_party_terms():
+    sums, shared = np.array([[6.0, 0.0, 5.0]]), np.array([[3, 0, 1]], dtype=np.uint16)
+    distance, weight = party_terms(sums.copy(), shared, "exact")
+    assert (distance.tolist(), weight.tolist()) == ([[6, 0, 5]], [[3, 0, 1]])
+    distance, weight = party_terms(sums.copy(), shared, "party-mean")
+    assert (distance.tolist(), weight.tolist()) == ([[2, 0, 5]], [[1, 0, 1]])
+
+
+@pytest.mark.parametrize("weighting", ["exact", "party-mean"])
+@pytest.mark.parametrize("factor", [1e-9, 1.0, 1e9])
+@pytest.mark.parametrize("limit", [2.0**31 / 3, 262143 / 5])
+def test_the_common_scale_uses_the_range_and_never_leaves_it(weighting, factor, limit):
+    codes, kinds, n_levels = mixed_codes(seed=3, missing=0.0)
+    codes[:, [0, 4]] *= factor
+    features = make_features(codes, kinds, n_levels, False, np.ones(30, dtype=bool))
+    flags = magnitude(features, weighting)
+    assert flags.sum() == 1
+    assert flags.shape == (N_EXPONENTS,)
+    other = np.zeros(N_EXPONENTS, dtype=np.int64)
+    other[100] = 1  # a party with tiny distances does not matter
+    scale = common_scale(flags + other, limit)
+    sums, shared = squared_distances(features, np.arange(30), None, scale)
+    distance, _ = party_terms(sums, shared, weighting)
+    bound = 1.0 if weighting == "exact" else len(kinds)  # party-mean divides by the columns
+    assert distance.max() < limit
+    assert distance.max() * bound > limit / 2**6
+    assert common_scale(flags, np.inf) == 1.0
+
+
+def test_ranks_are_ascending_and_leave_out_the_row_itself():
+    distance = np.array([[0.0, 4.0, 1.0, 9.0], [8.0, 2.0, 0.0, 2.0]])
+    weight = np.array([[2, 1, 1, 1], [2, 1, 0, 1]])
+    neighbours, distances = nearest(distance, weight, np.array([0, -1]), 3)
+    assert neighbours.tolist() == [[2, 1, 3], [1, 3, 0]]  # equal distances: the earlier first
+    np.testing.assert_allclose(distances, [[1, 2, 3], [2**0.5, 2**0.5, 2]])
+    neighbours, distances = nearest(distance, weight, np.array([0, 0]), 9)
+    assert neighbours.tolist() == [[2, 1, 3, -1], [1, 3, -1, -1]]
+    assert np.isinf(distances[1]).tolist() == [False, False, True, True]
+
+
+def test_relative_weights_hide_the_scale():
+    distances = np.array([[1.0, 2.0, 4.0, np.inf], [0.0, 5.0, np.inf, np.inf]])
+    weights = relative_weights(distances)
+    np.testing.assert_allclose(weights[0], [4, 2, 1, 0])
+    assert weights[1].tolist() == [np.inf, 1, 0, 0]
+    np.testing.assert_array_equal(relative_weights(1000 * distances), weights)
+
+
+def test_donors_without_a_value_are_passed_over():
+    column = np.array([np.nan, 10.0, np.nan, 30.0, 50.0, 99.0])
+    neighbours = np.array([[2, 4, 0, 1, 3], [2, 0, -1, -1, -1], [5, 2, -1, -1, -1]], dtype=np.int32)
+    values, used = impute_column(column, Kind.CONTINUOUS, neighbours, None, 2)
+    np.testing.assert_array_equal(values, [30.0, np.nan, 99.0])  # mean of 50 and 10; none; one
+    assert used.tolist() == [2, 0, 1]
