@@ -6,6 +6,7 @@ the end, prints the cause and exits with 1.
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -75,8 +76,16 @@ def _run(
         command += ["--federation-config", item]
 
     run_id = None
+    # flwr starts helpers of its own by name: the programs beside this Python come first.
+    beside = str(Path(sys.executable).parent)
+    environment = os.environ | {"PATH": os.pathsep.join([beside, os.environ.get("PATH", "")])}
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
     ) as process:
         assert process.stdout is not None
         try:

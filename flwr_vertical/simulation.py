@@ -10,7 +10,7 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.grids import LocalGrid, NodesGrid, RayGrid, RecordingGrid
 from flwr_vertical.protocol.app import party_app
 from flwr_vertical.protocol.private_sum import check_mode
-from flwr_vertical.protocol.storage import MemoryStorage, check_name
+from flwr_vertical.protocol.storage import MemoryStorage, check_name, fitted_kinds
 from flwr_vertical.results import Result
 from flwr_vertical.strategy import Strategy
 from flwr_vertical.tables import Table
@@ -96,8 +96,8 @@ def simulate(
         raise ConfigError(f"unknown engine {engine!r}; expected one of {list(ENGINES)}")
     check_mode(aggregation)
     make_aligner(alignment)
-    tables = _tables(parties, kinds or {})
-    earlier = _fitted_tables(fitted)
+    earlier = _fitted_tables(fitted, kinds or {})
+    tables = _tables(parties, kinds or {}, earlier)
     nodes: list[dict[str, Any]] = [{"party": name} for name in tables]
     if aggregation == "ckks":
         nodes.append({"role": "arbiter"})
@@ -143,7 +143,9 @@ def simulate(
 
 
 def _tables(
-    parties: Mapping[str, pd.DataFrame | Table], kinds: Mapping[str, Mapping[str, Any]]
+    parties: Mapping[str, pd.DataFrame | Table],
+    kinds: Mapping[str, Mapping[str, Any]],
+    earlier: Mapping[str, Table],
 ) -> dict[str, Table]:
     if not isinstance(parties, Mapping) or not parties:
         raise ConfigError(
@@ -155,14 +157,20 @@ def _tables(
         raise ConfigError(f"kinds name unknown parties {unknown}; the parties are {list(parties)}")
     tables = {}
     for name, data in parties.items():
-        tables[check_name(name)] = Table.of(data, kinds=kinds.get(name), party=name)
+        tables[check_name(name)] = Table.of(
+            data, kinds=kinds.get(name), party=name, like=earlier.get(name)
+        )
     return tables
 
 
 def _fitted_tables(
     fitted: Result | Mapping[str, pd.DataFrame] | None,
+    kinds: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Table]:
     if fitted is None:
         return {}
     frames = fitted.tables if isinstance(fitted, Result) else fitted
-    return {name: Table.of(frame, party=name) for name, frame in frames.items()}
+    return {
+        name: Table.of(frame, kinds=fitted_kinds(kinds.get(name, {})), party=name)
+        for name, frame in frames.items()
+    }

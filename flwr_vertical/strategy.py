@@ -17,6 +17,18 @@ from flwr_vertical.results import Progress, Result
 
 logger = logging.getLogger("flwr_vertical")
 
+_SUM_DISCLOSURE = {
+    "plain": (("server", "every party's own term of every sum: 'plain' hides nothing from it"),),
+    "masked": (
+        ("server", "every sum over the parties, and no party's term of it"),
+        ("each of two parties", "the other's term, wherever it learns a sum (only with two)"),
+    ),
+    "ckks": (
+        ("arbiter", "every sum over the parties, and no party's term of it"),
+        ("server", "ciphertexts, and what the arbiter releases of the sums"),
+    ),
+}
+
 
 class Strategy(ABC):
     """The server half of a vertical method.
@@ -33,7 +45,7 @@ class Strategy(ABC):
     arbiter : type[Arbiter]
         The arbiter half; matters to strategies that release something else than sums.
     disclosure : tuple[tuple[str, str], ...]
-        Who learns what, beside the parties' names, the number of samples and the mask: rows of
+        Who learns what, beside what alignment and private sums disclose by themselves: rows of
         the disclosure table.
     """
 
@@ -130,7 +142,7 @@ class Strategy(ABC):
                 "fraction_bits": fraction_bits,
             },
             ledger=federation.ledger,
-            disclosure=[*self.disclosure],
+            disclosure=[*aligner.disclosure, *_SUM_DISCLOSURE[aggregation], *self.disclosure],
         )
         enabled = True if progress is None else progress
         with Progress(self.name, enabled=enabled) as shown:

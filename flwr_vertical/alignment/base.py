@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -41,7 +41,16 @@ class Aligner(ABC):
 
     After `align` every party's state holds ``positions`` (the aligned row number of each of its
     own rows, -1 for a row that is left out) and ``n_samples``.
+
+    Attributes
+    ----------
+    disclosure : tuple[tuple[str, str], ...]
+        Who learns what: rows of the disclosure table.
     """
+
+    disclosure: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("server", "the parties' names, the number of samples, and which party has which sample"),
+    )
 
     @abstractmethod
     def align(self, federation: Federation) -> Alignment:

@@ -12,9 +12,15 @@ from flwr_vertical.protocol.party import ids_to_array
 class PlainAligner(Aligner):
     """Joins the IDs on the server: the union of all samples, in order of first appearance.
 
-    One round. The server learns every party's sample IDs; parties learn only the positions of
-    their own rows.
+    One round. The server learns every party's sample IDs; a party learns the positions of its
+    own rows and, if it lacks some samples, the IDs of all.
     """
+
+    disclosure = (
+        *Aligner.disclosure,
+        ("server", "every party's sample IDs"),
+        ("a party that lacks samples", "the IDs of all samples"),
+    )
 
     def align(self, federation: Federation) -> Alignment:
         """Align the samples of all parties by their IDs."""

@@ -104,16 +104,12 @@ class FileStorage:
                 f"--node-config \"party='{party}' data='/path/to/table.csv'\""
             )
         id_column = context.node_config.get("id-column")
-        kinds: dict[str, Kind | str] = {
-            key.removeprefix("kind."): str(value)
-            for key, value in context.node_config.items()
-            if key.startswith("kind.")
-        }
         return read_table(
             str(path),
             id_column=None if id_column is None else str(id_column),
-            kinds=kinds or None,
+            kinds=_stated_kinds(context),
             party=party,
+            like=self.load_fitted(context),
         )
 
     def load_fitted(self, context: Context) -> Table | None:
@@ -128,7 +124,7 @@ class FileStorage:
                 f"party {party!r} has nothing from a run named {earlier!r} "
                 "in its output folder; check 'fitted' in the run config"
             )
-        return read_table(path, party=party)
+        return read_table(path, kinds=fitted_kinds(_stated_kinds(context)), party=party)
 
     def load_truth(self, context: Context) -> pd.DataFrame | None:
         """Return None: nobody knows the truth about a real table."""
@@ -148,6 +144,19 @@ def check_name(name: object) -> str:
             "beginning with a letter or digit"
         )
     return name
+
+
+def _stated_kinds(context: Context) -> dict[str, Kind | str]:
+    return {
+        key.removeprefix("kind."): str(value)
+        for key, value in context.node_config.items()
+        if key.startswith("kind.")
+    }
+
+
+def fitted_kinds(kinds: Mapping[str, Kind | str]) -> dict[str, Kind | str]:
+    """Kinds that hold for an imputed table too: imputed counts are means, not whole numbers."""
+    return {name: kind for name, kind in kinds.items() if kind != Kind.COUNT}
 
 
 def configured_role(context: Context) -> str:

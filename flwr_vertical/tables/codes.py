@@ -117,14 +117,16 @@ def from_codes(
                 columns[name] = values
             continue
         known = levels[name]
-        decoded = pd.Series(
+        decoded: pd.Series[Any] = pd.Series(
             [np.nan if gone else known[int(v)] for v, gone in zip(values, missing, strict=True)],
             index=index,
             dtype=object,
         )
-        if not missing.any() and str(dtype) == "boolean":
-            dtype = np.dtype(bool)
-        columns[name] = decoded if missing.any() and dtype == bool else decoded.astype(dtype)
+        if pd.api.types.is_bool_dtype(dtype):  # NumPy has no boolean NaN, pandas has
+            decoded = decoded.astype("boolean" if missing.any() else "bool")
+        else:
+            decoded = decoded.astype(dtype)
+        columns[name] = decoded
     return pd.DataFrame(columns, index=index)
 
 

@@ -42,6 +42,7 @@ def read_table(
     kinds: Mapping[str, Kind | str] | None = None,
     party: str | None = None,
     columns: Sequence[str] | None = None,
+    like: Table | None = None,
 ) -> Table:
     """Read a party's table.
 
@@ -59,6 +60,8 @@ def read_table(
         Name of the party, for messages.
     columns : sequence of str, optional
         Keep only these, in this order; default all.
+    like : Table, optional
+        Earlier data, of which the file holds new rows; see `Table.of`.
 
     Returns
     -------
@@ -77,7 +80,7 @@ def read_table(
         _require(columns, frame, Path(path))
         frame = frame[list(columns)]
     try:
-        return Table.of(frame, kinds, party)
+        return Table.of(frame, kinds, party, like)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
 

@@ -39,6 +39,7 @@ class Table:
         data: "pd.DataFrame | Table",
         kinds: Mapping[str, Kind | str] | None = None,
         party: str | None = None,
+        like: "Table | None" = None,
     ) -> Self:
         """Check a party's data and make a table of it.
 
@@ -51,6 +52,9 @@ class Table:
             Kinds that inference would get wrong.
         party : str, optional
             Name of the party, for messages.
+        like : Table, optional
+            Earlier data of the same columns, of which these are new rows: the kinds are its
+            kinds, and a column may be all missing.
 
         Returns
         -------
@@ -77,7 +81,9 @@ class Table:
         _check_shape(data, who)
         frame = plain(data)
         frame.index = checked_ids(data.index, who)
-        _check_values(frame, who)
+        _check_values(frame, who, may_be_empty=like is not None)
+        if like is not None:
+            return cls(*_as_in(frame, like, who))
         return cls(frame, infer_kinds(frame, kinds, party))
 
     @property
@@ -160,9 +166,28 @@ def _check_shape(frame: pd.DataFrame, who: str) -> None:
         raise DataError(f"{who} has several columns of the same name: {', '.join(twice)}; rename")
 
 
-def _check_values(frame: pd.DataFrame, who: str) -> None:
+def _as_in(frame: pd.DataFrame, like: Table, who: str) -> tuple[pd.DataFrame, dict[str, Kind]]:
+    """Give new rows the kinds of earlier ones, and an all-missing column their dtype."""
+    if list(frame.columns) != like.columns:
+        raise DataError(
+            f"{who} has columns {list(frame.columns)}, the earlier rows have {like.columns}; they "
+            "must be the same, in the same order"
+        )
+    for name in frame.columns[frame.isna().all()]:
+        earlier = like.frame[name].dtype
+        if types.is_integer_dtype(earlier):
+            frame[name] = frame[name].astype("float64")
+        elif types.is_bool_dtype(earlier):
+            frame[name] = frame[name].astype("boolean")
+        else:
+            frame[name] = frame[name].astype(earlier)
+    return frame, dict(like.kinds)
+
+
+def _check_values(frame: pd.DataFrame, who: str, may_be_empty: bool) -> None:
     """Refuse columns without a value and infinite values."""
-    if empty := [str(name) for name in frame.columns[frame.isna().all()]]:
+    empty = [str(name) for name in frame.columns[frame.isna().all()]]
+    if empty and not may_be_empty:
         raise DataError(
             f"{who} has columns without a single observed value: {', '.join(empty)}; drop them, or "
             "read them again if they should hold values"

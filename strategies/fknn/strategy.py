@@ -105,7 +105,7 @@ class FKNN(Strategy):
         ("server", "for each row, how many parties miss a cell of it (a sum)"),
         ("server", "the parties' largest distances to a power of two, not whose is which"),
         (
-            "server (masked, plain) or arbiter (ckks)",
+            "server, or arbiter in ckks mode",
             "distances between rows to be imputed and donors, summed over parties",
         ),
         ("server", "the ranked donors of each such row"),
@@ -114,7 +114,7 @@ class FKNN(Strategy):
             "the ranked donors of each such row (with weights='distance', weights too)",
         ),
         ("server", "how many cells each party imputed"),
-        ("nobody", "a value, or one party's distances"),
+        ("nobody", "a value of another party"),
     )
 
     def __init__(
