@@ -9,16 +9,16 @@ need imputing. It is streamed in blocks of rows; nothing of size n x n is ever h
 =====================================  ===========================================================
 round                                  what travels
 =====================================  ===========================================================
-prepare                                up: two flags a row, summed
+prepare                                up, summed: two flags a row, and the size of distances
 impute, once a block                   down: the block's rows, and the ranked donors of the block
                                        before; up, summed: two numbers a pair of row and donor
 impute, once more                      down: the ranked donors of the last block
 =====================================  ===========================================================
 
 So a run costs ``ceil(pairs / block_pairs) + 2`` rounds after greeting and alignment; in ``ckks``
-mode each block costs one more, to the arbiter. A donor list holds more donors than are needed,
-since a donor may lack the cell; rows for which it was still too short come again with a longer
-one.
+mode each of these rounds costs one more, to the arbiter. A donor list holds more donors than are
+needed, since a donor may lack the cell; rows for which it was still too short come again with a
+longer one.
 """
 
 from collections import deque
