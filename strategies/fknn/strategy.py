@@ -106,12 +106,14 @@ class FKNN(Strategy):
         ("server", "the parties' largest distances to a power of two, not whose is which"),
         (
             "server, or arbiter in ckks mode",
-            "distances between rows to be imputed and donors, summed over parties",
+            "distances between rows to be imputed and donors, and how many columns (party-mean: "
+            "parties) are comparable, summed over parties",
         ),
-        ("server", "the ranked donors of each such row"),
+        ("server", "the ranked donors of each such row, and for which rows the list was too short"),
         (
             "every party",
-            "the ranked donors of each such row (with weights='distance', weights too)",
+            "the ranked donors of each such row (with weights='distance', weights too), and the "
+            "largest distance of all parties to a power of two",
         ),
         ("server", "how many cells each party imputed"),
         ("nobody", "a value of another party"),
