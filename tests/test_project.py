@@ -1,0 +1,92 @@
+"""The README and the CI script tell the truth."""
+
+import pathlib
+import re
+import tomllib
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from apps.client_app import app as client_app
+from apps.server_app import app as server_app
+from flwr_vertical import load_strategy, make_strategy
+from strategies import BUILTIN, register_all
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def shell_blocks():
+    return re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    command = next(block.strip() for block in shell_blocks() if "pytest" in block)
+    assert command in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+def test_example_strategy_of_the_readme_runs():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    code = next(block for block in blocks if "class RowSum(" in block)
+    bank = pd.DataFrame({"u": [1.0, 2.0], "v": [3.0, 4.0]}, index=["a", "b"])
+    court = pd.DataFrame({"w": [10.0, 20.0]}, index=["b", "c"])
+    names = {"np": np, "bank_df": bank, "court_df": court}
+    head, _, last = code.strip().rpartition("\n")
+    exec(head, names)
+    np.testing.assert_allclose(eval(last, names), [4.0, 16.0, 20.0], atol=1e-9)
+
+
+def flat(table, prefix=""):
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+@pytest.fixture(scope="module")
+def project():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_run_config_holds_every_setting_with_the_constructors_type(project):
+    register_all()
+    config = dict(flat(project["tool"]["flwr"]["app"]["config"]))
+    for name in BUILTIN:
+        strategy = make_strategy(name, config)
+        given = {key.removeprefix(f"{name}.") for key in config if key.startswith(f"{name}.")}
+        assert given == {key.replace("_", "-") for key in strategy.settings()}
+        for key, value in load_strategy(name)().settings().items():
+            assert isinstance(config[f"{name}.{key.replace('_', '-')}"], type(value))
+
+
+def test_presets_only_use_known_keys(project):
+    known = set(dict(flat(project["tool"]["flwr"]["app"]["config"])))
+    presets = sorted((ROOT / "apps").glob("*.toml"))
+    assert presets
+    for preset in presets:
+        config = dict(flat(tomllib.loads(preset.read_text())))
+        assert set(config) <= known
+        make_strategy(config["strategy"], config)
+
+
+def test_entry_points_name_the_built_in_strategies(project):
+    assert project["project"]["entry-points"]["flwr_vertical.strategies"] == BUILTIN
+
+
+def test_core_dependencies_are_light(project):
+    names = {re.split(r"[<>=\[]", item)[0] for item in project["project"]["dependencies"]}
+    assert not names & {"torch", "tenseal", "ray"}
+
+
+def test_components_are_flower_apps(project):
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import ServerApp
+
+    components = project["tool"]["flwr"]["app"]["components"]
+    assert components == {
+        "serverapp": "apps.server_app:app",
+        "clientapp": "apps.client_app:app",
+    }
+    assert isinstance(client_app, ClientApp)
+    assert isinstance(server_app, ServerApp)
