@@ -1,0 +1,448 @@
+"""Audit of the real transcript: every message between the server and the nodes of an FKNN run.
+
+A detector looks for a party's own values in what passes the server. It is shown to fire where
+there is something to find (``plain`` mode, where the terms are open), so its silence means
+something.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord
+
+from flwr_vertical import LocalGrid, MemoryStorage, RecordingGrid, Table, party_app
+from flwr_vertical.crypto import FixedPoint
+from flwr_vertical.protocol import decode, encode
+from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, UPDATES, VALUES, read_envelope
+from flwr_vertical.protocol.state import State
+from strategies.fknn import FKNN
+from strategies.fknn.distances import make_features, party_terms, squared_distances
+
+NAMES = ["bank", "court", "shop"]
+N = 60
+# 60 x 60 pairs: the correlation of independent values has a standard deviation of 1/60, so 0.15
+# is nine of them; the chi-square of uniform bytes has 255 degrees of freedom and a standard
+# deviation of 22.6, so 450 is more than eight of them above its mean.
+CORRELATION, CHI_SQUARE = 0.15, 450.0
+
+
+def make_tables(seed=0):
+    rng = np.random.default_rng(seed)
+    tables = {}
+    for name in NAMES:
+        frame = pd.DataFrame(
+            rng.normal(size=(N, 3)) * [1, 10, 0.1], index=[f"s{i}" for i in range(N)]
+        ).add_prefix(name)
+        tables[name] = frame.mask(rng.random(frame.shape) < 0.25)
+    # Every row needs imputing somewhere, so all pairs travel.
+    tables["bank"].loc[tables["bank"].notna().all(axis=1), "bank0"] = np.nan
+    tables["shop"] = tables["shop"].drop(["s3", "s17"])
+    return tables
+
+
+def record_run(mode, tables=None, **settings):
+    """Run FKNN on a recorded local grid, and look up who is which node."""
+    if mode == "ckks":
+        pytest.importorskip("tenseal")
+    tables = make_tables() if tables is None else tables
+    strategy = FKNN(**({"n_neighbors": 3, "weighting": "exact"} | settings))
+    storage = MemoryStorage({name: Table.of(frame) for name, frame in tables.items()})
+    app = party_app(strategy.party, arbiter=strategy.arbiter, storage=storage)
+    nodes = [{"party": name} for name in tables] + [{"role": "arbiter"}] * (mode == "ckks")
+    with LocalGrid(app, nodes, storage=storage) as grid:
+        recorder = RecordingGrid(grid)
+        result = strategy.start(grid=recorder, aggregation=mode, retries=0, progress=False)
+        states = {node_id: dict(State(context)) for node_id, context in grid.contexts.items()}
+    who = {node_id: state["node.name"] for node_id, state in states.items()}
+    messages, asked = [], {}
+    for record in recorder.transcript:
+        if record.direction == "down":
+            asked[record.node_id] = str(read_envelope(record.content)["step"])
+        messages.append(
+            SimpleNamespace(
+                up=record.direction == "up",
+                node=who[record.node_id],
+                step=asked[record.node_id],
+                content=record.content,
+                arguments=decode(record.content, ARGUMENTS),
+                updates=decode(record.content, UPDATES),
+                values=decode(record.content, VALUES),
+                sums=decode(record.content, SUMS),
+            )
+        )
+    assert sum(m.up for m in messages) * 2 == len(messages)
+    return SimpleNamespace(
+        messages=messages,
+        states={who[node_id]: state for node_id, state in states.items()},
+        tables=tables,
+        outputs=storage.outputs,
+        result=result,
+    )
+
+
+@pytest.fixture(scope="module")
+def runs():
+    made = {}
+
+    def get(mode, **settings):
+        key = (mode, *sorted(settings.items()))
+        if key not in made:
+            made[key] = record_run(mode, **settings)
+        return made[key]
+
+    return get
+
+
+# -- the detectors ---------------------------------------------------------------------------
+
+
+def pieces(content):
+    """Every piece of data in a message, as bytes."""
+    for record in content.values():
+        if isinstance(record, ArrayRecord):
+            yield from (array.data for array in record.values())
+        elif isinstance(record, ConfigRecord):
+            for value in record.values():
+                for item in value if isinstance(value, list) else [value]:
+                    if isinstance(item, bytes):
+                        yield item
+                    elif isinstance(item, str):
+                        yield item.encode()
+                    else:
+                        yield np.asarray(item).tobytes()
+
+
+def secrets_of(table):
+    """Eight bytes for every observed value of a table: as float64 and as fixed point."""
+    values = table.to_numpy(dtype=float)
+    values = values[~np.isnan(values)]
+    fixed = FixedPoint().encode(values, 3)
+    found = [v.tobytes() for v in values] + [v.tobytes() for v in fixed]
+    return [secret for secret in found if len(set(secret)) > 3]
+
+
+def holds(content, secrets):
+    data = b"|".join(pieces(content))
+    return sum(secret in data for secret in secrets)
+
+
+def true_terms(run, party, rows, scale):
+    """What a party's own terms of a block are before they are protected."""
+    table = Table.of(run.tables[party])
+    aligned = table.frame.reindex([f"s{i}" for i in range(N)]).to_numpy(dtype=float)
+    kinds = list(table.kinds.values())
+    features = make_features(aligned, kinds, [0] * len(kinds), False, np.ones(N, dtype=bool))
+    distance, weight = party_terms(*squared_distances(features, rows, None, scale), "exact")
+    return {"distance": distance, "weight": weight.astype(float)}
+
+
+def correlations(array, truth):
+    """Correlation with the truth of an array, read in each way that somebody may read it."""
+    readings = [array.astype(float), array.view(f"i{array.itemsize}").astype(float)]
+    if array.dtype == np.uint64:
+        readings.append(FixedPoint().decode(array))
+        # As float64, random bits span 600 orders of magnitude: their ranks can be correlated.
+        raw = np.nan_to_num(array.view(np.float64)).reshape(-1)
+        readings.append(raw.argsort().argsort().astype(float))
+    flat = [reading.reshape(-1) for reading in readings]
+    return np.abs([np.corrcoef(x, truth.reshape(-1))[0, 1] for x in flat if x.std() > 0])
+
+
+def chi_square(array):
+    counts = np.bincount(np.frombuffer(array.tobytes(), np.uint8), minlength=256)
+    expected = counts.sum() / 256
+    return ((counts - expected) ** 2 / expected).sum()
+
+
+def terms_up(run):
+    """Each party's summands with the true terms behind them, over all blocks of the run."""
+    asked = {}
+    for m in run.messages:
+        if not m.up and m.step == "impute":
+            asked[m.node] = m.arguments
+        elif m.up and m.step == "impute" and "distance" in m.sums:
+            arguments = asked[m.node]
+            truth = true_terms(run, m.node, arguments["rows"], arguments["scale"])
+            for name in ("distance", "weight"):
+                yield m.node, name, m.sums[name], truth[name]
+
+
+def test_the_detector_of_terms_reads_fixed_point_and_counts():
+    """What an encoding without masks, or masks of a few bits only, would show."""
+    rng = np.random.default_rng(1)
+    truth = rng.exponential(size=(N, N))
+    fixed = FixedPoint().encode(truth, 3)
+    for shift in (0, 5):  # the server may scale
+        assert correlations(fixed << np.uint64(shift), truth).max() > 0.99
+    weak = fixed + rng.integers(0, 2**32, size=fixed.shape, dtype=np.uint64)
+    assert correlations(weak, truth).max() > CORRELATION
+    assert chi_square(weak) > CHI_SQUARE
+    uniform = rng.integers(0, 2**64, size=fixed.shape, dtype=np.uint64)
+    assert correlations(fixed + uniform, truth).max() < CORRELATION
+    assert chi_square(fixed + uniform) < CHI_SQUARE
+
+
+# -- masked ----------------------------------------------------------------------------------
+
+
+def test_plain_terms_are_what_the_audit_takes_them_for(runs):
+    """The contrast: without protection the detector finds every party's distances."""
+    seen = set()
+    for party, name, array, truth in terms_up(runs("plain")):
+        np.testing.assert_allclose(array, truth, rtol=1e-12, atol=1e-12)
+        assert correlations(array, truth).max() > 0.999
+        assert chi_square(array) > 2 * CHI_SQUARE
+        seen.add((party, name))
+    assert seen == {(party, name) for party in NAMES for name in ("distance", "weight")}
+
+
+@pytest.mark.parametrize("weighting", ["exact", "party-mean"])
+def test_masked_terms_tell_nothing(runs, weighting):
+    """With ``party-mean`` the truth compared with is a monotone function of what is sent."""
+    run, count = runs("masked", weighting=weighting), 0
+    for party, name, array, truth in terms_up(run):
+        assert array.dtype == {"distance": np.uint64, "weight": np.uint16}[name]
+        assert array.shape == truth.shape
+        assert correlations(array, truth).max() < CORRELATION, (party, name)
+        assert chi_square(array) < CHI_SQUARE, (party, name)
+        count += 1
+    assert count == 6
+
+
+def test_masked_terms_still_add_up(runs):
+    """So the masks that hide each term are those of this very run."""
+    by_name = {}
+    for _, name, array, truth in terms_up(runs("masked")):
+        by_name.setdefault(name, []).append((array, truth))
+    (distances, weights) = by_name["distance"], by_name["weight"]
+    total = FixedPoint().decode(np.sum([a for a, _ in distances], axis=0, dtype=np.uint64))
+    np.testing.assert_allclose(total, np.sum([t for _, t in distances], axis=0), atol=1e-6)
+    np.testing.assert_array_equal(
+        np.sum([a for a, _ in weights], axis=0, dtype=np.uint16),
+        np.sum([t for _, t in weights], axis=0),
+    )
+
+
+def test_other_masked_summands_look_uniform_too(runs):
+    """Flags of rows to impute and of donors, and how short lists were: two bytes each."""
+    for m in runs("masked").messages:
+        for name, array in m.sums.items():
+            if isinstance(array, np.ndarray) and name != "weight" and array.dtype == np.uint16:
+                assert len(np.unique(array)) > 0.9 * min(array.size, 200), (m.node, name)
+    # In plain mode the same summands are zeros and ones.
+    plain = [m.sums["needs"] for m in runs("plain").messages if "needs" in m.sums]
+    assert len(plain) == 3
+    assert all(set(np.unique(array)) <= {0, 1} for array in plain)
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
+def test_no_message_holds_a_value_of_a_table(runs, mode):
+    run = runs(mode)
+    for party in NAMES:
+        given, completed = run.tables[party], run.outputs[party]
+        secrets = secrets_of(given) + secrets_of(completed)
+        assert len(secrets) > 200
+        for m in run.messages:
+            assert holds(m.content, secrets) == 0, (party, m.node, m.step)
+
+
+def test_the_detector_of_values_finds_one_value_in_a_message():
+    table = make_tables()["bank"]
+    value = float(table["bank1"].dropna().iloc[0])
+    secrets = secrets_of(table)
+    for payload in ({"x": np.array([0.5, value])}, {"x": [1.0, value]}, {"x": value}):
+        assert holds(encode(payload, "p"), secrets) == 1
+    assert holds(encode({"x": FixedPoint().encode([value], 3)}, "p"), secrets) == 1
+    assert holds(encode({"x": np.array([0.5, 0.25])}, "p"), secrets) == 0
+
+
+def test_private_keys_stay_where_they_are(runs):
+    run = runs("masked")
+    keys = [run.states[party]["sum.private-key"] for party in NAMES]
+    assert len({*keys}) == 3
+    for m in run.messages:
+        assert holds(m.content, [*keys, *(key.hex().encode() for key in keys)]) == 0
+    # The public ones do travel, so the search looks at the right place.
+    public = run.states["bank"]["sum.public-keys"]
+    assert any(holds(m.content, public) for m in run.messages)
+
+
+def test_two_runs_share_no_mask():
+    terms = []
+    for _ in range(2):
+        run = record_run("masked", n_neighbors=2)
+        terms.append([array for _, name, array, _ in terms_up(run) if name == "distance"])
+    for one, other in zip(*terms, strict=True):
+        assert not np.any(one == other)
+
+
+# -- ckks ------------------------------------------------------------------------------------
+
+
+def contexts_in(run, ts):
+    """Every serialised TenSEAL context in the transcript."""
+    for m in run.messages:
+        for data in pieces(m.content):
+            if len(data) > 10_000:
+                try:
+                    yield m, ts.context_from(data)
+                except (ValueError, RuntimeError):
+                    continue
+
+
+def test_no_payload_holds_a_secret_key(runs):
+    ts = pytest.importorskip("tenseal")
+    run = runs("ckks")
+    found = list(contexts_in(run, ts))
+    assert {(m.up, m.node) for m, _ in found} == {
+        (True, "arbiter"), *((False, party) for party in NAMES),
+    }  # fmt: skip
+    assert not any(context.is_private() for _, context in found)
+    # The detector knows a secret key when it sees one.
+    secret = run.states["arbiter"]["sum.ckks-secret"]
+    assert ts.context_from(secret).is_private()
+
+
+def test_no_part_of_the_arbiter_s_secret_travels(runs):
+    run = runs("ckks")
+    secret = run.states["arbiter"]["sum.ckks-secret"]
+    public = run.states["bank"]["sum.ckks-public"]
+    windows = [secret[i : i + 64] for i in range(0, len(secret) - 64, 512)]
+    windows = [w for w in windows if len(set(w)) > 16 and w not in public]
+    assert len(windows) > 50  # most of the serialised secret is the key itself
+    for m in run.messages:
+        assert holds(m.content, windows) == 0, (m.node, m.step)
+    for party in NAMES:
+        assert "sum.ckks-secret" not in run.states[party]
+
+
+def test_terms_of_parties_are_ciphertexts(runs):
+    for m in runs("ckks").messages:
+        if m.up and m.node != "arbiter":
+            for name, value in m.sums.items():
+                if name.startswith("shape:"):
+                    assert all(isinstance(n, int) for n in value)
+                else:
+                    assert all(isinstance(block, bytes) for block in value)
+                    assert all(len(block) > 10_000 for block in value)
+
+
+@pytest.mark.parametrize("weights", ["uniform", "distance"])
+def test_the_arbiter_releases_ranks_and_no_distance(runs, weights):
+    run = runs("ckks", weights=weights)
+    released = [m for m in run.messages if m.up and m.node == "arbiter" and m.step == "rank"]
+    assert len(released) == 2  # distances of the one block; then how short its lists were
+    names = set()
+    for m in released:
+        assert not m.sums
+        for name, value in m.values.items():
+            names.add(name)
+            if name == "neighbours":
+                assert value.dtype == np.int32
+                assert value.min() >= -1
+                assert value.max() < N
+            elif name == "short":
+                assert value.dtype == np.uint8
+                assert set(np.unique(value)) <= {0, 1}
+            else:
+                assert name == "weights"
+                # Relative to the farthest donor listed: 1 for it, and more for all others.
+                np.testing.assert_array_equal(value.min(axis=1), 1.0)
+    assert names == {"neighbours", "short"} | ({"weights"} if weights == "distance" else set())
+
+
+def test_the_arbiter_reveals_only_sums_of_flags(runs):
+    run = runs("ckks")
+    (revealed,) = [m for m in run.messages if m.up and m.step == "reveal"]
+    assert set(revealed.values) == {"needs", "donor", "magnitude"}
+    for value in revealed.values.values():
+        assert value.dtype == np.int64
+        assert value.min() >= 0
+        assert value.max() <= len(NAMES)
+
+
+def test_the_server_sees_no_sum_of_distances_under_ckks(runs):
+    """Neither a party nor the arbiter sends it a floating-point array."""
+    for m in runs("ckks").messages:
+        if m.up:
+            arrays = [v for v in (m.values | m.sums).values() if isinstance(v, np.ndarray)]
+            assert all(array.dtype.kind != "f" for array in arrays), (m.node, m.step)
+
+
+# -- what reaches the parties ----------------------------------------------------------------
+
+SETTINGS = {"n_neighbors", "weighting", "standardize", "complete_blocks"}
+KEYS = {
+    "plain": set(),
+    "masked": {"sum.peers", "sum.public-keys", "sum.nonce"},
+    "ckks": {"sum.ckks-public"},
+}
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
+@pytest.mark.parametrize("weights", ["uniform", "distance"])
+def test_parties_get_what_the_disclosure_table_says(runs, mode, weights):
+    """Keys, positions, settings, rows to impute, a scale, and ranked donors; never a distance."""
+    run = runs(mode, weights=weights)
+    got = {}
+    for m in run.messages:
+        if not m.up and m.node != "arbiter":
+            got.setdefault(m.step, set()).update(m.arguments)
+            got.setdefault(f"{m.step} updates", set()).update(m.updates)
+            assert not m.sums
+    ranked = {"done", "neighbours", "exhausted"} | ({"weights"} if weights == "distance" else set())
+    assert got == {
+        "hello": set(),
+        "hello updates": set(),
+        "share_ids": set(),
+        "share_ids updates": KEYS[mode],
+        "prepare": SETTINGS,
+        "prepare updates": {"positions", "n_samples", "ids"},
+        "impute": {"rows", "last", "scale"} | ranked,
+        "impute updates": set(),
+    }
+    # Only the party that lacks samples gets the IDs of all.
+    assert {m.node for m in run.messages if "ids" in m.updates} == {"shop"}
+    for m in run.messages:
+        if "neighbours" in m.arguments:
+            assert m.arguments["neighbours"].dtype == np.int32
+            # A list, not a ranking of everybody
+            assert m.arguments["neighbours"].shape[1] < N
+        if "scale" in m.arguments:
+            assert float(np.log2(m.arguments["scale"])).is_integer()
+    learns = " ".join(what for who, what in FKNN.disclosure if who == "every party")
+    assert "ranked donors" in learns
+    assert "weights" in learns
+    assert "power of two" in learns
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
+def test_what_parties_say_openly_is_in_the_disclosure_table(runs, mode):
+    run = runs(mode)
+    said = {}
+    for m in run.messages:
+        if m.up and m.node != "arbiter":
+            said.setdefault(m.step, set()).update(m.values)
+    key = {"public-key"} if mode == "masked" else set()
+    assert said == {
+        "hello": {"party", "role"} | key,
+        "share_ids": {"ids"},
+        "prepare": {"fitted"},
+        "impute": {"cells-imputed", "cells-without-neighbour"},
+    }
+    server = [what for who, what in FKNN.disclosure if who.startswith("server")]
+    assert any("how many cells each party imputed" in what for what in server)
+    # Sums: which rows need imputing, distances, how many are comparable, and short lists.
+    assert any("how many parties miss a cell" in what for what in server)
+    assert any("distances between rows" in what for what in server)
+    assert any("how many" in what and "comparable" in what for what in server)
+    assert any("too short" in what for what in server)
+
+
+def test_the_arbiter_gets_no_table_and_no_names(runs):
+    for m in runs("ckks").messages:
+        if not m.up and m.node == "arbiter" and m.step != "hello":
+            assert set(m.arguments) <= {"own", "width", "weighted"}
+            assert not m.updates
