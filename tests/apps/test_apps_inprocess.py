@@ -1,0 +1,217 @@
+"""The app's own code, driven over a LocalGrid: own files, labels, errors as users meet them."""
+
+import json
+import logging
+import pathlib
+import tomllib
+
+import numpy as np
+import pandas as pd
+import pytest
+from flwr.app import Context, RecordDict
+
+from apps.client_app import app as client_app
+from apps.demo import demo_labels, demo_names, demo_tables
+from apps.server_app import app as server_app
+from flwr_vertical import LocalGrid, simulate
+from flwr_vertical.errors import ConfigError, DataError, PartyError
+from strategies.fknn import FKNN
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def defaults():
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    found = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            found |= {f"{key}.{inner}": item for inner, item in value.items()}
+        else:
+            found[key] = value
+    return found
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLWR_VERTICAL_HOME", str(tmp_path / "results"))
+    yield tmp_path
+    logging.getLogger("flwr_vertical").handlers.clear()
+    logging.getLogger("flwr_vertical").propagate = True
+
+
+def run_app(nodes, **settings):
+    config = defaults() | {"patience": 0.2, "run-name": "test"}
+    config |= {key.replace("_", "-"): value for key, value in settings.items()}
+    with LocalGrid(client_app, nodes, config) as grid:
+        server_app(grid, Context(1, 1, {}, RecordDict(), config))
+
+
+def simulated(n):
+    return [{"partition-id": k, "num-partitions": n} for k in range(n)]
+
+
+def own_files(home, **tables):
+    nodes = []
+    for name, table in tables.items():
+        path = home / f"{name}.csv"
+        table.to_csv(path)
+        nodes.append({"party": name, "data": str(path), "output": str(home / f"{name}-out")})
+    return nodes
+
+
+@pytest.fixture
+def bank():
+    index = pd.Index([f"c{i}" for i in range(40)], name="customer")
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(40, 3)), columns=["u", "v", "w"], index=index)
+    table.loc["c3", "u"] = np.nan
+    return table
+
+
+@pytest.fixture
+def court(bank):
+    rng = np.random.default_rng(1)
+    return pd.DataFrame({"debts": rng.normal(size=40)}, index=bank.index).drop(index=["c5", "c9"])
+
+
+@pytest.mark.parametrize("aggregation", ["plain", "masked", "ckks"])
+def test_demonstration_runs_and_keeps_tables_at_the_parties(home, aggregation):
+    nodes = simulated(3)
+    run_app(nodes, aggregation=aggregation)
+    names = demo_names(2 if aggregation == "ckks" else 3)
+    parties = home / "results" / "parties" / "test"
+    server = home / "results" / "server" / "test"
+    assert sorted(path.name for path in parties.iterdir()) == sorted(
+        f"{name}.{end}" for name in names for end in ("html", "parquet")
+    )
+    assert not list(server.rglob("*.parquet"))
+    assert json.loads((server / "result.json").read_text())["strategy"] == "fknn"
+    incomplete, complete = demo_tables(n_parties=len(names))
+    for name in names:
+        imputed = pd.read_parquet(parties / f"{name}.parquet")
+        assert not imputed.isna().to_numpy().any()
+        seen = incomplete[name].notna()
+        known = complete[name].loc[seen.index]
+        np.testing.assert_array_equal(
+            imputed.loc[seen.index].to_numpy()[seen.to_numpy()],
+            known.to_numpy()[seen.to_numpy()],
+        )
+
+
+def test_own_files_give_what_simulate_gives(home, bank, court):
+    run_app(own_files(home, bank=bank, court=court))
+    expected = simulate(FKNN(standardize=True), {"bank": bank, "court": court}, progress=False)
+    for name, table in expected.tables.items():
+        written = pd.read_parquet(home / f"{name}-out" / "test" / f"{name}.parquet")
+        pd.testing.assert_frame_equal(written, table, check_index_type=False, check_names=False)
+
+
+def test_new_rows_are_imputed_from_an_earlier_run(home, bank, court):
+    nodes = own_files(home, bank=bank, court=court)
+    run_app(nodes, run_name="train")
+    new = bank.iloc[:2].set_axis(["n1", "n2"]).rename_axis("customer")
+    new.loc["n1", "v"] = np.nan
+    own_files(home, bank=new, court=court.iloc[:1].set_axis(["n1"]).rename_axis("customer"))
+    run_app(nodes, run_name="later", fitted="train")
+    written = pd.read_parquet(home / "bank-out" / "later" / "bank.parquet")
+    assert list(written.index) == ["n1", "n2"]
+    assert not written.isna().to_numpy().any()
+    assert list(pd.read_parquet(home / "court-out" / "later" / "court.parquet").index) == [
+        "n1",
+        "n2",
+    ]
+
+
+def test_earlier_run_that_is_not_there(home, bank, court):
+    with pytest.raises(PartyError, match=r"nothing from a run named 'nope'"):
+        run_app(own_files(home, bank=bank, court=court), fitted="nope")
+
+
+def test_labels_from_a_file_and_from_a_party(home, bank, court):
+    labels = pd.Series(np.arange(40.0), index=bank.index, name="y")
+    labels.to_csv(home / "labels.csv")
+    run_app(own_files(home, bank=bank, court=court), labels=str(home / "labels.csv"))
+    with_label = bank.assign(y=labels)
+    run_app(own_files(home, bank=with_label, court=court), label_holder="bank", label_column="y")
+    # The label is no feature: the bank's table comes back without it.
+    written = pd.read_parquet(home / "bank-out" / "test" / "bank.parquet")
+    assert list(written.columns) == ["u", "v", "w"]
+
+
+def test_label_column_that_is_not_there(home, bank, court):
+    with pytest.raises(PartyError, match=r"party 'bank'.*no column 'z'"):
+        run_app(own_files(home, bank=bank, court=court), label_holder="bank", label_column="z")
+
+
+def test_absent_data_path_names_party_and_path(home, bank, court):
+    nodes = own_files(home, bank=bank, court=court)
+    nodes[1]["data"] = str(home / "absent.csv")
+    with pytest.raises(PartyError, match=r"party 'court'.*absent\.csv"):
+        run_app(nodes)
+    assert not (home / "results" / "server").exists()
+
+
+def test_file_that_is_no_table(home, bank, court):
+    nodes = own_files(home, bank=bank, court=court)
+    (home / "court.csv").write_bytes(b"\x00\xff\xfe\x01" * 50)
+    with pytest.raises(PartyError, match=r"party 'court'.*court\.csv"):
+        run_app(nodes)
+
+
+def test_wrong_id_column_lists_the_columns(home, bank, court):
+    nodes = own_files(home, bank=bank, court=court)
+    nodes[0]["id-column"] = "nope"
+    with pytest.raises(PartyError, match=r"party 'bank'.*nope.*customer"):
+        run_app(nodes)
+
+
+def test_node_without_a_party_name(home, bank, court):
+    nodes = own_files(home, bank=bank, court=court)
+    del nodes[0]["party"]
+    with pytest.raises(PartyError, match=r"no party name.*--node-config"):
+        run_app(nodes)
+
+
+def test_node_without_data(home, bank, court):
+    nodes = own_files(home, bank=bank, court=court)
+    del nodes[0]["data"]
+    with pytest.raises(PartyError, match=r"party 'bank'.*no 'data'"):
+        run_app(nodes)
+
+
+def test_one_name_on_two_nodes(home, bank):
+    nodes = own_files(home, bank=bank)
+    with pytest.raises(ConfigError, match=r"two nodes.*'bank'"):
+        run_app(nodes * 2)
+
+
+def test_too_few_nodes_say_how_to_get_more(home):
+    with pytest.raises(ConfigError, match=r"num-supernodes=3"):
+        run_app(simulated(2), aggregation="ckks")
+
+
+def test_unknown_setting_lists_the_valid_ones(home):
+    with pytest.raises(ConfigError, match=r"\['n_neighbours'\].*fknn\.n-neighbors"):
+        run_app(simulated(2), **{"fknn.n-neighbours": 3})
+
+
+def test_demo_data_are_seeded_and_complete():
+    first, truth = demo_tables(seed=3)
+    second, _ = demo_tables(seed=3)
+    for name, table in first.items():
+        pd.testing.assert_frame_equal(table, second[name])
+        assert not truth[name].isna().to_numpy().any()
+        assert abs(table.isna().to_numpy().mean() - 0.1) < 0.02
+        assert abs(1 - len(table) / len(truth[name]) - 0.05) < 0.03
+    assert len(demo_labels("wine")) == 178
+    with pytest.raises(ConfigError, match="breast-cancer"):
+        demo_tables("iris")
+    with pytest.raises(ConfigError, match="13 columns"):
+        demo_tables("wine", n_parties=14)
+
+
+def test_labels_of_nobody(home, bank, court):
+    strange = pd.Series([1.0], index=pd.Index(["x"], name="customer"), name="y")
+    strange.to_csv(home / "labels.csv")
+    with pytest.raises(DataError, match="no label belongs to a sample"):
+        run_app(own_files(home, bank=bank, court=court), labels=str(home / "labels.csv"))
