@@ -1,6 +1,5 @@
 """The server's view of the parties: a strategy is a straight-line program over a `Federation`."""
 
-import logging
 import math
 import secrets
 import time
@@ -9,28 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, RecordDict
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from flwr_vertical.errors import ConfigError, PartyError, ProtocolError
 from flwr_vertical.protocol import private_sum
 from flwr_vertical.protocol.app import HELLO
 from flwr_vertical.protocol.codec import Payload, decode, encode, payload_bytes
-from flwr_vertical.protocol.messages import (
-    SUMS,
-    VALUES,
-    make_message,
-    make_request,
-    read_envelope,
-)
+from flwr_vertical.protocol.messages import SUMS, VALUES, make_request
+from flwr_vertical.protocol.opening import ARBITER, call_the_roll, wait_for_nodes
 from flwr_vertical.protocol.party import Arbiter, Host
+from flwr_vertical.protocol.rounds import exchange
 from flwr_vertical.results import Ledger
-
-logger = logging.getLogger("flwr_vertical")
-
-# Flower's codes for failures of transport, which a second try may cure: message or reply not
-# available, node not available, ClientApp crashed. A step that raised is not tried again.
-_TRANSIENT = {3, 4, 5, 8}
 
 
 @dataclass(frozen=True)
@@ -106,7 +95,6 @@ class Federation:
         self._expected = list(parties) if parties is not None else None
         self._min_nodes = min_nodes
         self._nodes: dict[str, int] = {}
-        self._arbiter: str | None = None
         self._arbiter_here = arbiter(
             Host("server", {}, {}, {}, _no_table, _no_table, _no_table, _no_output)  # type: ignore[arg-type]
         )
@@ -123,61 +111,20 @@ class Federation:
         ConfigError
             If a name occurs twice, an expected party is absent, or ``ckks`` has no arbiter.
         """
-        node_ids = self._wait_for_nodes()
-        nodes = {f"node {node_id}": node_id for node_id in node_ids}
-        requests = {
-            name: make_request(HELLO, self._sequence, {}, mode=self.aggregation) for name in nodes
-        }
-        replies = self._round(HELLO, requests, mode="call", nodes=nodes)
-        greetings = {nodes[name]: decode(reply, VALUES) for name, reply in replies.items()}
-
-        for node_id, greeting in sorted(greetings.items()):
-            name = greeting["party"]
-            if greeting["role"] == "arbiter":
-                if self._arbiter is not None:
-                    raise ConfigError("two nodes have the role 'arbiter'; a run has at most one")
-                self._arbiter = name = "(arbiter)"
-            elif name in self._nodes:
-                raise ConfigError(
-                    f"two nodes call themselves {name!r}; give each SuperNode its own party name "
-                    "in its node config"
-                )
-            else:
-                self.parties.append(name)
-            self._nodes[name] = node_id
-        self.parties.sort()
-        self._check_parties()
-        self._hand_out_keys(greetings)
-
-    def _wait_for_nodes(self) -> list[int]:
         wanted = self._min_nodes or 1
         if self._expected and not self._min_nodes:
             wanted = len(self._expected) + (self.aggregation == "ckks")  # and the arbiter
-        deadline = time.monotonic() + self.patience
-        while True:
-            node_ids = list(self.grid.get_node_ids())
-            if len(node_ids) >= wanted:
-                return node_ids
-            if time.monotonic() > deadline:
-                raise ConfigError(
-                    f"{len(node_ids)} of {wanted} nodes are connected after {self.patience:.0f} s; "
-                    "start the missing SuperNodes, or in a simulation set "
-                    f"--federation-config 'num-supernodes={wanted}'"
-                )
-            time.sleep(min(1.0, self.patience / 10))
-
-    def _check_parties(self) -> None:
-        if self._expected is not None:
-            absent = sorted(set(self._expected) - set(self.parties))
-            if absent:
-                raise ConfigError(f"expected parties {absent} are absent; here are {self.parties}")
-        if not self.parties:
-            raise ConfigError("no party is connected: every node has the role 'arbiter'")
-        if self.aggregation == "ckks" and self._arbiter is None:
-            raise ConfigError(
-                "aggregation 'ckks' needs an arbiter: start one more SuperNode with "
-                "--node-config \"role='arbiter'\""
-            )
+        node_ids = wait_for_nodes(self.grid, wanted, self.patience)
+        self._nodes = {f"node {node_id}": node_id for node_id in node_ids}
+        requests = {
+            name: make_request(HELLO, self._sequence, {}, mode=self.aggregation)
+            for name in self._nodes
+        }
+        replies = self._round(HELLO, requests, mode="call")
+        greetings = {self._nodes[name]: decode(reply, VALUES) for name, reply in replies.items()}
+        roster = call_the_roll(greetings, self._expected, self.aggregation)
+        self.parties, self._nodes = roster.parties, roster.nodes
+        self._hand_out_keys(greetings)
 
     def _hand_out_keys(self, greetings: Mapping[int, Payload]) -> None:
         updates: Payload = {}
@@ -189,8 +136,8 @@ class Federation:
                 ],
                 private_sum.NONCE: secrets.token_bytes(32),
             }
-        elif self.aggregation == "ckks" and self._arbiter is not None:
-            self._ckks_public = greetings[self._nodes[self._arbiter]]["ckks-public"]
+        elif self.aggregation == "ckks":
+            self._ckks_public = greetings[self._nodes[ARBITER]]["ckks-public"]
             updates = {private_sum.CKKS_PUBLIC: self._ckks_public}
         for name in self.parties:
             self.update(name, updates)
@@ -295,10 +242,9 @@ class Federation:
 
     def _open(self, totals: Payload, release: str, arguments: Mapping[str, Any]) -> Payload:
         """Send summed ciphertexts to the arbiter; what its release step returns comes back."""
-        arbiter = str(self._arbiter)
-        request = self._requests(release, arguments, None, [arbiter], mode="call")
-        request[arbiter].update(encode(totals, SUMS))
-        return decode(self._round(release, request, mode="open")[arbiter], VALUES)
+        request = self._requests(release, arguments, None, [ARBITER], mode="call")
+        request[ARBITER].update(encode(totals, SUMS))
+        return decode(self._round(release, request, mode="open")[ARBITER], VALUES)
 
     def _requests(
         self,
@@ -325,43 +271,18 @@ class Federation:
         requests: Mapping[str, RecordDict],
         *,
         mode: str,
-        nodes: Mapping[str, int] | None = None,
     ) -> dict[str, RecordDict]:
         """Send one message to each node and collect the replies, or raise `PartyError`."""
-        nodes = nodes or self._nodes
         number = self.ledger.next_round()
         started = time.perf_counter()
-        pending = dict(requests)
-        answered: dict[str, RecordDict] = {}
-        causes: dict[str, str] = {}
-        for attempt in range(self.retries + 1):
-            if attempt:
-                logger.warning(
-                    "step %r: trying again (%d of %d) for %s",
-                    step, attempt, self.retries,
-                    "; ".join(f"{name}: {causes[name]}" for name in sorted(pending)),
-                )  # fmt: skip
-            names = {nodes[name]: name for name in pending}
-            messages = [make_message(pending[name], nodes[name]) for name in pending]
-            causes = dict.fromkeys(pending, f"no answer within {self.timeout:g} s")
-            for reply in self.grid.send_and_receive(messages, timeout=self.timeout):
-                name = names.get(reply.metadata.src_node_id)
-                if name is None or name in answered:
-                    continue
-                content, cause = _read_reply(reply, name, step)
-                if content is None:
-                    causes[name] = cause
-                else:
-                    answered[name] = content
-                    del pending[name]
-            if not pending:
-                break
-        if pending:
-            name = min(pending)
-            others = sorted(set(pending) - {name})
-            note = f" (the same round failed for {others})" if others else ""
-            raise PartyError(name, step, f"{causes[name]} after {self.retries + 1} tries{note}")
-
+        answered = exchange(
+            self.grid,
+            self._nodes,
+            requests,
+            step=step,
+            timeout=self.timeout,
+            retries=self.retries,
+        )
         self._record(number, step, mode, requests, answered, time.perf_counter() - started)
         return answered
 
@@ -412,22 +333,6 @@ class Federation:
                         f"returned summand {summand!r} as {kind}, party {self.parties[0]!r} as "
                         f"{first[summand]}; every party must send the same type of numbers",
                     )
-
-
-def _read_reply(reply: Message, name: str, step: str) -> tuple[RecordDict | None, str]:
-    """Return a reply's content, or None and a cause that may pass; raise what will not pass."""
-    if reply.has_error():
-        reason = (reply.error.reason or "no reason given").strip().splitlines()[-1]
-        cause = f"Flower reports error {reply.error.code}: {reason}"
-        if reply.error.code not in _TRANSIENT:
-            raise PartyError(name, step, cause)
-        return None, cause
-    envelope = read_envelope(reply.content)
-    if envelope is None:
-        raise PartyError(name, step, "its answer is not in this library's form")
-    if envelope["status"] == "error":
-        raise PartyError(name, step, f"{envelope['error']!s}: {envelope['message']!s}")
-    return reply.content, ""
 
 
 def _no_table() -> Any:

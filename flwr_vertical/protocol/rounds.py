@@ -1,0 +1,97 @@
+"""One round: send a message to each node, collect the replies, try again what may pass."""
+
+import logging
+from collections.abc import Mapping
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from flwr_vertical.errors import PartyError
+from flwr_vertical.protocol.messages import make_message, read_envelope
+
+logger = logging.getLogger("flwr_vertical")
+
+# Flower's codes for failures of transport, which a second try may cure: message or reply not
+# available, node not available, ClientApp crashed. A step that raised is not tried again.
+_TRANSIENT = {3, 4, 5, 8}
+
+
+def exchange(
+    grid: Grid,
+    nodes: Mapping[str, int],
+    requests: Mapping[str, RecordDict],
+    *,
+    step: str,
+    timeout: float,
+    retries: int,
+) -> dict[str, RecordDict]:
+    """Send one request to each node and return all replies.
+
+    Parameters
+    ----------
+    grid : flwr.serverapp.Grid
+        Carries the messages.
+    nodes : Mapping[str, int]
+        Node ID by name.
+    requests : Mapping[str, RecordDict]
+        What to send, by name.
+    step : str
+        Name of the step, for messages to the user.
+    timeout : float
+        Seconds to wait for replies, each time.
+    retries : int
+        How often a request is sent again.
+
+    Returns
+    -------
+    dict[str, RecordDict]
+        A reply for every request.
+
+    Raises
+    ------
+    PartyError
+        If a node's step raised, or it still has not answered after the last try.
+    """
+    pending = dict(requests)
+    answered: dict[str, RecordDict] = {}
+    causes: dict[str, str] = {}
+    for attempt in range(retries + 1):
+        if attempt:
+            who = "; ".join(f"{name}: {causes[name]}" for name in sorted(pending))
+            logger.warning("step %r: trying again (%d of %d) for %s", step, attempt, retries, who)
+        names = {nodes[name]: name for name in pending}
+        messages = [make_message(pending[name], nodes[name]) for name in pending]
+        causes = dict.fromkeys(pending, f"no answer within {timeout:g} s")
+        for reply in grid.send_and_receive(messages, timeout=timeout):
+            name = names.get(reply.metadata.src_node_id)
+            if name is None or name in answered:
+                continue
+            content, cause = _read_reply(reply, name, step)
+            if content is None:
+                causes[name] = cause
+            else:
+                answered[name] = content
+                del pending[name]
+        if not pending:
+            return answered
+    name = min(pending)
+    others = sorted(set(pending) - {name})
+    note = f" (the same round failed for {others})" if others else ""
+    tries = f" after {retries + 1} tries" if retries else ""
+    raise PartyError(name, step, f"{causes[name]}{tries}{note}")
+
+
+def _read_reply(reply: Message, name: str, step: str) -> tuple[RecordDict | None, str]:
+    """Return a reply's content, or None and a cause that may pass; raise what will not pass."""
+    if reply.has_error():
+        reason = (reply.error.reason or "no reason given").strip().splitlines()[-1]
+        cause = f"Flower reports error {reply.error.code}: {reason}"
+        if reply.error.code not in _TRANSIENT:
+            raise PartyError(name, step, cause)
+        return None, cause
+    envelope = read_envelope(reply.content)
+    if envelope is None:
+        raise PartyError(name, step, "its answer is not in this library's form")
+    if envelope["status"] == "error":
+        raise PartyError(name, step, f"{envelope['error']!s}: {envelope['message']!s}")
+    return reply.content, ""
