@@ -77,8 +77,8 @@ def exchange(
     name = min(pending)
     others = sorted(set(pending) - {name})
     note = f" (the same round failed for {others})" if others else ""
-    tries = f" after {retries + 1} tries" if retries else ""
-    raise PartyError(name, step, f"{causes[name]}{tries}{note}")
+    tries = "1 try" if retries == 0 else f"{retries + 1} tries"
+    raise PartyError(name, step, f"{causes[name]} after {tries}{note}")
 
 
 def _read_reply(reply: Message, name: str, step: str) -> tuple[RecordDict | None, str]:
