@@ -78,11 +78,15 @@ def table4_figure(readings: dict[str, pd.DataFrame], paper: pd.DataFrame) -> Fig
                     markersize=4, linewidth=1.6)  # fmt: skip
             ax.plot(paper.index * 100, paper[name], "x:", color=colour(j),
                     markersize=4, linewidth=1.2)  # fmt: skip
-        ax.set_ylim(0, 1.35)
+        ax.set_ylim(0, 1.2)
         ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
         label(ax, title, "missing cells of the guest, %", "RMSE of removed cells")
     axes[0].plot([], [], "x:", color=SOFT, label="the paper's")
-    legend(axes[0], ncols=6, loc="upper left", columnspacing=0.9, handlelength=1.3)
+    # Inside a panel so wide a legend would take the room of the others.
+    figure.legend(
+        *axes[0].get_legend_handles_labels(),
+        loc="outside upper right", ncols=6, frameon=False, fontsize=8, labelcolor=SOFT,
+    )  # fmt: skip
     return figure
 
 
@@ -100,8 +104,8 @@ def bars_figure(table: pd.DataFrame) -> Figure:
         places = np.arange(len(values))
         for j, name in enumerate(METHODS):
             bars = ax.bar(places + 0.2 * (j - 1.5), values[name], 0.18, color=colour(j), label=name)
-            ax.bar_label(bars, fmt="%.2f", fontsize=7, color=SOFT, padding=2)
-        ax.axhline(values[COMPLETE].mean(), color=INK, linestyle="--", linewidth=1)
+            ax.bar_label(bars, fmt="%.3f", fontsize=6.5, color="white", padding=-11)
+        ax.axhline(values[COMPLETE].mean(), color=INK, linestyle="--", linewidth=1, zorder=0)
         ax.set_xticks(places, [f"{rate:.0%}" for rate in values.index])
         ax.set_ylim(0, float(values.to_numpy().max()) * 1.22)
         label(ax, f"{MEASURE_LABELS[measure]} ({hint})", "missing rate", "")
