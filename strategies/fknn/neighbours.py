@@ -14,7 +14,7 @@ Indices = npt.NDArray[np.int64]
 def nearest(
     distance: Array, weight: npt.NDArray[Any], own: Indices, width: int
 ) -> tuple[npt.NDArray[np.int32], Array]:
-    """Return the nearest donors of each row, in ascending order of distance.
+    """Return the nearest donors of each row, in ascending order of distance, then of rows.
 
     (The paper's text says descending; nearest means ascending.)
 
@@ -36,12 +36,12 @@ def nearest(
     """
     defined = weight > 0
     ratio = np.divide(distance, weight, out=np.full(distance.shape, np.inf), where=defined)
+    _even_out(ratio, defined)
     inside = np.flatnonzero(own >= 0)
     ratio[inside, own[inside]] = np.inf
     width = min(width, ratio.shape[1])
     if width < ratio.shape[1]:
-        found = np.argpartition(ratio, width - 1, axis=1)[:, :width]
-        found.sort(axis=1)  # equal distances: the earlier row first
+        found = _smallest(ratio, width)
     else:
         found = np.broadcast_to(np.arange(width), ratio.shape)
     squared = np.take_along_axis(ratio, found, axis=1)
@@ -49,8 +49,34 @@ def nearest(
     neighbours = np.take_along_axis(found, order, axis=1).astype(np.int32)
     squared = np.take_along_axis(squared, order, axis=1)
     neighbours[np.isinf(squared)] = -1
-    # The cancellation in sums of squares (or CKKS noise) can leave a tiny negative number.
-    return neighbours, np.sqrt(np.maximum(squared, 0.0))
+    return neighbours, np.sqrt(squared)
+
+
+def _even_out(ratio: Array, defined: npt.NDArray[np.bool_]) -> None:
+    """Make distances equal that differ by rounding errors alone, in place.
+
+    Columns of levels give many equal distances. Which of these donors come first must not depend
+    on the order in which the parties' terms were added, nor on the mode of the private sum.
+    """
+    # The cancellation in sums of squares (or CKKS noise) leaves a little of what should be 0.
+    largest = np.max(ratio, axis=1, keepdims=True, where=defined, initial=0.0)
+    ratio[ratio < largest * 2.0**-44] = 0.0
+    # Of the others 33 bits count (1e-10); infinity stays what it is.
+    bits = ratio.view(np.int64)
+    bits += 1 << 19
+    bits &= -(1 << 20)
+
+
+def _smallest(ratio: Array, width: int) -> Indices:
+    """Columns of the smallest values of each row, in order; of equal values the first ones."""
+    last = np.partition(ratio, width - 1, axis=1)[:, width - 1 : width]
+    taken, equal = ratio < last, ratio == last
+    room = width - taken.sum(axis=1, keepdims=True)
+    crowded = np.flatnonzero(equal.sum(axis=1, keepdims=True) > room)
+    equal[crowded] &= np.cumsum(equal[crowded], axis=1) <= room[crowded]
+    taken |= equal
+    columns: Indices = np.nonzero(taken)[1].reshape(-1, width)
+    return columns
 
 
 def relative_weights(distances: Array) -> Array:

@@ -83,6 +83,7 @@ class FKNN(Strategy):
     Numeric cells get the mean, ordinal ones the median, binary and categorical ones the most
     frequent level of their donors (Eq. 13). A cell none of whose donors is comparable gets the
     column's mean or most frequent level; the party metric ``cells-without-neighbour`` counts them.
+    Of donors at the same distance the earlier rows come first; ``ckks`` noise may tell them apart.
 
     With ``fitted`` (an earlier result) the donors are that run's imputed rows, and the tables
     given are new rows (the paper's test-time use).
