@@ -46,9 +46,6 @@ def main(grid: Grid, context: Context) -> None:
     result.save(folder)
     report = result.report(folder)
     logger.info("\n%s\n\n%s", result, result.ledger)
-    for name, values in result.party_metrics.items():
-        shown = ", ".join(f"{key} {value:g}" for key, value in values.items())
-        logger.info("party %s: %s", name, shown)
     logger.info("each party's imputed table and report lie on its own disk")
     logger.info("result and report of the server: %s", report)
 

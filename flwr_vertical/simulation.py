@@ -13,7 +13,7 @@ from flwr_vertical.protocol.private_sum import check_mode
 from flwr_vertical.protocol.storage import MemoryStorage, check_name, fitted_kinds
 from flwr_vertical.results import Result
 from flwr_vertical.strategy import Strategy
-from flwr_vertical.tables import Table
+from flwr_vertical.tables import Table, imputation_accuracy
 
 ENGINES = ("local", "ray")
 
@@ -139,6 +139,9 @@ def simulate(
     result.tables = {name: outputs[name] for name in tables if name in outputs}
     result.originals = {name: table.frame for name, table in tables.items()}
     result.truth = dict(truth or {})
+    for name in result.truth.keys() & result.tables.keys():
+        found = imputation_accuracy(tables[name].frame, result.tables[name], result.truth[name])
+        result.party_metrics.setdefault(name, {}).update(found)
     return result
 
 

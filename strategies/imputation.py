@@ -9,7 +9,7 @@ import pandas as pd
 from flwr_vertical.errors import DataError
 from flwr_vertical.protocol import Party, step
 from flwr_vertical.protocol.party import ids_to_array
-from flwr_vertical.tables import Table
+from flwr_vertical.tables import Table, imputation_accuracy
 from flwr_vertical.tables.codes import Levels, fit_levels, from_codes, to_codes
 
 
@@ -148,19 +148,7 @@ class ImputingParty(Party):
         absent[self.positions[self.positions >= 0]] = False
         return absent
 
-    def truth_error(self, frame: pd.DataFrame) -> dict[str, float]:
+    def accuracy(self, frame: pd.DataFrame) -> dict[str, float]:
         """Compare with the truth where this node knows it (demonstrations only)."""
         truth = self.host.load_truth()
-        if truth is None:
-            return {}
-        missing = self.table.missing
-        errors: list[npt.NDArray[np.float64]] = []
-        for j, name in enumerate(self.table.columns):
-            if pd.api.types.is_numeric_dtype(truth[name].dtype):
-                rows = self.table.ids[missing[:, j]]
-                scale = float(truth[name].std()) or 1.0
-                errors.append(
-                    (frame.loc[rows, name] - truth.loc[rows, name]).to_numpy(dtype=float) / scale
-                )
-        flat = np.concatenate(errors) if errors else np.empty(0)
-        return {"standardised-rmse": float(np.sqrt(np.mean(flat**2)))} if flat.size else {}
+        return {} if truth is None else imputation_accuracy(self.table.frame, frame, truth)

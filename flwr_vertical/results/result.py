@@ -135,6 +135,9 @@ class Result:
             "strategy": self.strategy,
             "parties": f"{len(self.parties)} ({', '.join(self.parties)})" if self.parties else "–",
             "metrics": _pairs(self.metrics),
+            "by party": "\n".join(
+                f"{name}: {_pairs(values)}" for name, values in self.party_metrics.items() if values
+            ),
             "rounds": cost,
             "privacy": _pairs(ledger.epsilon, "epsilon "),
             "tables": ", ".join(shapes),

@@ -4,6 +4,7 @@ A table is a pandas DataFrame indexed by sample ID. No row means a missing block
 cell.
 """
 
+from flwr_vertical.tables.accuracy import imputation_accuracy
 from flwr_vertical.tables.kinds import Kind, infer_kinds, is_discrete, is_numeric
 from flwr_vertical.tables.missingness import (
     COPULA_MCAR_RATES,
@@ -38,6 +39,7 @@ __all__ = [
     "checked_ids",
     "draw_blocks",
     "drop_blocks",
+    "imputation_accuracy",
     "infer_kinds",
     "is_discrete",
     "is_numeric",

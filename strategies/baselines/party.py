@@ -26,7 +26,7 @@ class ConstantParty(ImputingParty):
             filled[j] = constant(observed, statistic if is_numeric(kind) else "most-frequent")
         missing = self.missing_cells(complete_blocks)
         frame = self.write(np.where(missing, filled, self.codes), complete_blocks)
-        return {"cells-imputed": int(missing.sum()), **self.truth_error(frame)}
+        return {"cells-imputed": int(missing.sum()), **self.accuracy(frame)}
 
 
 def constant(observed: Array, statistic: str) -> float:

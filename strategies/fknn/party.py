@@ -158,7 +158,7 @@ class FKNNParty(ImputingParty):
         return {
             "cells-imputed": int(self._needed.sum()),
             "cells-without-neighbour": int(self.state.get("n_fallback", 0)),
-            **self.truth_error(frame),
+            **self.accuracy(frame),
         }
 
     @property
