@@ -177,7 +177,9 @@ def squared_distances(
     right = features.right if donors is None else features.right[donors]
     observed = features.observed if donors is None else features.observed[donors]
     sums = (features.left[rows] * scale) @ right.T
-    np.maximum(sums, 0.0, out=sums)
+    # Cancellation leaves a little of what should be 0, as between equal samples.
+    tiny = sums.max(axis=1, keepdims=True, initial=0.0) * (right.shape[1] * 2.0**-50)
+    sums[sums < tiny] = 0.0
     shared = (features.observed[rows] @ observed.T).astype(np.uint16)
     return sums, shared
 

@@ -36,7 +36,7 @@ def nearest(
     """
     defined = weight > 0
     ratio = np.divide(distance, weight, out=np.full(distance.shape, np.inf), where=defined)
-    _even_out(ratio, defined)
+    _even_out(ratio)
     inside = np.flatnonzero(own >= 0)
     ratio[inside, own[inside]] = np.inf
     width = min(width, ratio.shape[1])
@@ -52,18 +52,15 @@ def nearest(
     return neighbours, np.sqrt(squared)
 
 
-def _even_out(ratio: Array, defined: npt.NDArray[np.bool_]) -> None:
-    """Make distances equal that differ by rounding errors alone, in place.
+def _even_out(ratio: Array) -> None:
+    """Make distances equal that differ by rounding errors alone: 33 bits count (1e-10); in place.
 
     Columns of levels give many equal distances. Which of these donors come first must not depend
     on the order in which the parties' terms were added, nor on the mode of the private sum.
     """
-    # The cancellation in sums of squares (or CKKS noise) leaves a little of what should be 0.
-    largest = np.max(ratio, axis=1, keepdims=True, where=defined, initial=0.0)
-    ratio[ratio < largest * 2.0**-44] = 0.0
-    # Of the others 33 bits count (1e-10); infinity stays what it is.
+    np.maximum(ratio, 0.0, out=ratio)  # CKKS noise can leave a tiny negative number
     bits = ratio.view(np.int64)
-    bits += 1 << 19
+    bits += 1 << 19  # infinity stays what it is
     bits &= -(1 << 20)
 
 
