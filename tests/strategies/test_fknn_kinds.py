@@ -200,6 +200,24 @@ def test_distances_of_all_kinds_against_a_loop(standardize, scale):
     np.testing.assert_allclose(everyone[:, donors], sums, rtol=1e-12, atol=1e-12)
 
 
+def test_equal_samples_are_at_distance_zero():
+    """Not at the rounding error that the difference of their squares leaves."""
+    codes, kinds, n_levels = mixed_codes(n=200, missing=0.2)
+    codes[:, 0] *= 1e6
+    codes[100:] = codes[:100]
+    features = make_features(codes, kinds, n_levels, True, np.ones(200, dtype=bool))
+    sums, _ = squared_distances(features, np.arange(100), None)
+    assert (sums[np.arange(100), np.arange(100, 200)] == 0).all()
+    assert (sums >= 0).all()
+    # A difference in the tenth digit is none of them.
+    codes[100:, 0] *= 1 + 1e-10 * np.where(np.isnan(codes[:100, 0]), 0, 1)
+    codes[100:, 0] += 1.0
+    features = make_features(codes, kinds, n_levels, False, np.ones(200, dtype=bool))
+    sums, _ = squared_distances(features, np.arange(100), None)
+    seen = ~np.isnan(codes[:100, 0])
+    np.testing.assert_allclose(sums[seen, np.arange(100, 200)[seen]], 1.0, rtol=0.05)
+
+
 def test_party_terms():
     sums, shared = np.array([[6.0, 0.0, 5.0]]), np.array([[3, 0, 1]], dtype=np.uint16)
     distance, weight = party_terms(sums.copy(), shared, "exact")
@@ -238,6 +256,31 @@ def test_ranks_are_ascending_and_leave_out_the_row_itself():
     neighbours, distances = nearest(distance, weight, np.array([0, 0]), 9)
     assert neighbours.tolist() == [[2, 1, 3, -1], [1, 3, -1, -1]]
     assert np.isinf(distances[1]).tolist() == [False, False, True, True]
+
+
+@pytest.mark.parametrize("width", [1, 3, 6, 7, 20, 25])
+def test_of_equal_distances_the_earlier_rows_come_first(width):
+    """Also where equal ones are only in part listed, and where rounding errors part them."""
+    rng = np.random.default_rng(2)
+    true = rng.integers(0, 4, size=(40, 25)).astype(float)
+    weight = rng.integers(0, 3, size=(40, 25))
+    off = 1 + 1e-14 * rng.normal(size=true.shape)
+    noise = np.where(true == 0, -1e-15 * rng.random(true.shape), 0)  # as of CKKS, below 0
+    own = rng.integers(-1, 25, size=40)
+    neighbours, distances = nearest((true * off + noise) * weight, weight, own, width)
+    for i in range(40):
+        possible = [j for j in range(25) if weight[i, j] and j != own[i]]
+        expected = sorted(possible, key=lambda j: (true[i, j], j))[:width]
+        assert neighbours[i, : len(expected)].tolist() == expected
+        assert (neighbours[i, len(expected) :] == -1).all()
+        np.testing.assert_allclose(distances[i, : len(expected)] ** 2, true[i, expected], rtol=1e-9)
+        assert np.isinf(distances[i, len(expected) :]).all()
+
+
+def test_near_distances_are_told_apart():
+    distance = 1.0 + np.arange(50)[::-1, None].T * 1e-9
+    neighbours, _ = nearest(distance, np.ones((1, 50)), np.array([-1]), 10)
+    assert neighbours[0].tolist() == list(range(49, 39, -1))
 
 
 def test_relative_weights_hide_the_scale():
