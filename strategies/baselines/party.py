@@ -1,11 +1,9 @@
 """The party half of the baselines: fill with one value per column, from the own table alone."""
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical import step
+from flwr_vertical import Summands, step
 from flwr_vertical.tables import is_numeric
 from strategies.imputation import ImputingParty
 
@@ -16,8 +14,14 @@ class ConstantParty(ImputingParty):
     """Fills every missing cell of a column with the same value; nothing but counts leaves it."""
 
     @step
-    def fill(self, statistic: str, complete_blocks: bool) -> dict[str, Any]:
-        """Impute and write the table; tell how many cells were imputed."""
+    def fill(self, statistic: str, complete_blocks: bool) -> Summands:
+        """Impute and write the table; tell how many cells were imputed.
+
+        With fitted donors it first says, into a sum, which rows are donors here: a donor of which
+        this party has no row is not a new sample.
+        """
+        if self.fitted is not None and "donors" not in self.state:
+            return Summands({"donor": self.is_donor.view(np.uint8)})
         source = self.codes if self.fitted is None else self.codes[self.is_donor]
         filled = np.empty(self.codes.shape[1])
         for j, kind in enumerate(self.table.kinds.values()):
@@ -26,7 +30,8 @@ class ConstantParty(ImputingParty):
             filled[j] = constant(observed, statistic if is_numeric(kind) else "most-frequent")
         missing = self.missing_cells(complete_blocks)
         frame = self.write(np.where(missing, filled, self.codes), complete_blocks)
-        return {"cells-imputed": int(missing.sum()), **self.accuracy(frame)}
+        cells = {"cells-imputed": int(missing.sum())}
+        return Summands({}, cells | self.accuracy(frame))
 
 
 def constant(observed: Array, statistic: str) -> float:

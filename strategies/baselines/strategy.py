@@ -1,9 +1,12 @@
 """MEAN, MIN, MAX and most-frequent imputation: what other platforms offer, on the same interface.
 
-One round after greeting and alignment; each party uses its own table alone.
+One round after greeting and alignment, two with fitted donors; each party uses its own table
+alone.
 """
 
 from typing import ClassVar
+
+import numpy as np
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
@@ -24,6 +27,7 @@ class ConstantImputation(Strategy):
     party = ConstantParty
     disclosure = (
         ("server", "how many cells each party imputed"),
+        ("server", "with fitted donors: how many parties have each of them (a sum)"),
         ("nobody", "anything about a value"),
     )
 
@@ -35,9 +39,13 @@ class ConstantImputation(Strategy):
     ) -> None:
         """Have every party fill its own table."""
         progress.total = 1
-        replies = federation.call(
-            "fill", {"statistic": self.statistic, "complete_blocks": self.complete_blocks}
-        )
+        arguments = {"statistic": self.statistic, "complete_blocks": self.complete_blocks}
+        total = federation.sum("fill", arguments)
+        if "donor" in total.values:
+            for name in federation.parties:
+                federation.update(name, {"donors": np.flatnonzero(total["donor"])})
+            total = federation.sum("fill", arguments)
+        replies = total.public
         progress.step("fill")
         result.party_metrics = {
             name: {key: float(value) for key, value in reply.items()}
