@@ -1,0 +1,60 @@
+"""The baselines against pandas."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flwr_vertical import simulate
+from strategies.baselines import Max, Mean, Min, MostFrequent
+
+
+def tables():
+    one = pd.DataFrame(
+        {
+            "x": [1.0, np.nan, 4.0, -2.0, 4.0],
+            "visits": [3.0, 1.0, np.nan, 1.0, 8.0],
+            "colour": ["red", None, "blue", "blue", "red"],
+            "flag": pd.array([True, None, False, True, True], dtype="boolean"),
+        },
+        index=list("abcde"),
+    )
+    return {"one": one, "two": pd.DataFrame({"y": [0.5, 1.5, 4.0]}, index=list("bdf"))}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "x", "visits", "y"),
+    [(Mean, 1.75, 3.25, 2.0), (Min, -2, 1, 0.5), (Max, 4, 8, 4.0), (MostFrequent, 4, 1, 0.5)],
+)
+def test_each_column_has_one_value(strategy, x, visits, y):
+    result = simulate(strategy(), tables(), progress=False)
+    one, two = result.tables["one"], result.tables["two"]
+    assert one.loc["b", "x"] == x
+    assert one.loc["c", "visits"] == visits
+    # Of levels all baselines take the most frequent one; red and blue tie, the first wins.
+    assert one.loc["b", "colour"] == "blue"
+    assert one.loc["b", "flag"] == True  # noqa: E712
+    assert one.loc["f"].tolist() == [x, visits, "blue", True]
+    assert list(one.index) == list("abcdef")
+    assert list(two.index[:3]) == list("bdf")
+    assert sorted(two.index) == list("abcdef")
+    assert (two.loc[list("ace"), "y"] == y).all()
+    assert result.ledger.rounds == 3
+    assert result.metrics["cells-imputed"] == 4 + 4 + 3
+
+
+def test_only_cells_of_own_rows_where_blocks_are_not_completed():
+    result = simulate(Mean(complete_blocks=False), tables(), progress=False)
+    assert list(result.tables["one"].index) == list("abcde")
+    pd.testing.assert_frame_equal(result.tables["two"], tables()["two"])
+    assert result.party_metrics["one"]["cells-imputed"] == 4
+    assert result.party_metrics["two"]["cells-imputed"] == 0
+
+
+def test_new_rows_take_the_value_of_the_earlier_ones():
+    new = {name: table.set_axis([f"{i}2" for i in table.index]) for name, table in tables().items()}
+    new["one"]["x"] += 100
+    result = simulate(Mean(), new, fitted=tables(), progress=False)
+    assert result.tables["one"].loc["b2", "x"] == 1.75
+    assert result.tables["one"].loc["a2", "x"] == 101.0
+    assert sorted(result.tables["one"].index) == sorted(f"{i}2" for i in "abcdef")
+    assert result.ledger.rounds == 4

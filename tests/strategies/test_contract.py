@@ -1,0 +1,202 @@
+"""What every strategy must do, whatever its method. A new strategy is added to the list."""
+
+import html
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flwr_vertical import Arbiter, Party, Result, Strategy, load_strategy, make_strategy, simulate
+from flwr_vertical.protocol.party import steps_of
+from strategies import BUILTIN
+from strategies.baselines import Max, Mean, Min, MostFrequent
+from strategies.fknn import FKNN
+
+STRATEGIES = [
+    FKNN(n_neighbors=3),
+    FKNN(n_neighbors=2, weighting="exact", weights="distance", standardize=True),
+    Mean(),
+    Min(),
+    Max(),
+    MostFrequent(),
+]
+every_strategy = pytest.mark.parametrize(
+    "strategy", STRATEGIES, ids=[f"{s.name}-{i}" for i, s in enumerate(STRATEGIES)]
+)
+
+
+def tables(n=40, seed=0):
+    """Two parties, columns of all kinds, missing cells and missing blocks."""
+    rng = np.random.default_rng(seed)
+    ids = [f"firm {i:02}" for i in range(n)]
+    size = pd.CategoricalDtype(["small", "mid", "large"], ordered=True)
+    bank = pd.DataFrame(
+        {
+            "income": rng.normal(50, 10, size=n),
+            "rating": pd.Categorical(rng.choice(["A", "B", "C"], size=n)),
+            "size": pd.Categorical(rng.choice(size.categories, size=n), dtype=size),
+            "loans": rng.poisson(2, size=n),
+        },
+        index=ids,
+    )
+    court = pd.DataFrame(
+        {
+            "cases": rng.poisson(1, size=n).astype(float),
+            "member": rng.random(n) < 0.5,
+            "town": rng.choice(["Delft", "Ulm", "Gent"], size=n),
+        },
+        index=ids,
+    )
+    frames = {
+        "bank": bank.mask(rng.random(bank.shape) < 0.2),
+        "court": court.astype({"member": "boolean"}).mask(rng.random(court.shape) < 0.2),
+    }
+    return {"bank": frames["bank"].iloc[3:], "court": frames["court"].drop(ids[20:24])}
+
+
+def run(strategy, mode="masked", **kwargs):
+    labels = pd.Series(np.arange(40.0), index=[f"firm {i:02}" for i in range(40)])
+    return simulate(
+        strategy, tables(), labels, aggregation=mode, progress=False, **({"seed": 1} | kwargs)
+    )
+
+
+@every_strategy
+@pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
+def test_tables_come_back_complete(strategy, mode):
+    if mode == "ckks":
+        pytest.importorskip("tenseal")
+    result = run(strategy, mode)
+    assert set(result.tables) == {"bank", "court"}
+    for name, given in tables().items():
+        got = result.tables[name]
+        assert list(got.columns) == list(given.columns)
+        assert list(got.index[: len(given)]) == list(given.index)
+        assert not got.isna().any().any()
+        # What was observed is not touched.
+        for column in given.columns:
+            seen = given[column].dropna()
+            assert (got.loc[seen.index, column] == seen).all(), column
+    assert len(result.tables["bank"]) == len(result.tables["court"]) == 40
+
+
+@every_strategy
+def test_modes_agree(strategy):
+    """Also where levels give many equal distances."""
+    plain, masked = run(strategy, "plain"), run(strategy, "masked")
+    for name in ("bank", "court"):
+        pd.testing.assert_frame_equal(masked.tables[name], plain.tables[name], rtol=1e-9, atol=1e-9)
+
+
+@every_strategy
+def test_the_same_seed_gives_the_same_result(strategy):
+    first, second = run(strategy), run(strategy)
+    for name in first.tables:
+        pd.testing.assert_frame_equal(first.tables[name], second.tables[name], check_exact=True)
+    assert first.metrics == second.metrics
+
+
+@every_strategy
+def test_the_result_is_filled_in(strategy):
+    result = run(strategy)
+    assert result.strategy == strategy.name
+    assert result.parties == ["bank", "court"]
+    assert result.mask.shape == (40, 2)
+    assert result.mask.sum(axis=0).tolist() == [3, 4]
+    assert result.ledger.rounds >= 3
+    assert result.settings["aggregation"] == "masked"
+    assert result.settings["engine"] == "local"
+    assert all(np.isfinite(value) for value in result.metrics.values())
+    assert set(result.party_metrics) <= {"bank", "court"}
+
+
+@every_strategy
+def test_the_result_can_be_saved_loaded_and_reported(strategy, tmp_path):
+    result = run(strategy)
+    folder = result.save(tmp_path / "run")
+    again = Result.load(folder)
+    assert again.strategy == strategy.name
+    assert again.metrics == result.metrics
+    for name, table in result.tables.items():
+        pd.testing.assert_frame_equal(
+            again.tables[name], table, check_dtype=False, check_categorical=False
+        )
+    page = html.unescape(result.report(folder).read_text())
+    assert strategy.name in page
+    assert "bank" in page
+    assert all(what in page for _, what in strategy.disclosure)
+
+
+@every_strategy
+def test_settings_are_plain_and_make_the_strategy_again(strategy):
+    settings = strategy.settings()
+    assert json.loads(json.dumps(settings)) == settings
+    # Flower's run config carries numbers, truth values and text only.
+    assert all(type(value) in (int, float, bool, str) for value in settings.values())
+    run_config = {f"{strategy.name}.{k.replace('_', '-')}": v for k, v in settings.items()}
+    target = f"{type(strategy).__module__}:{type(strategy).__name__}"
+    again = make_strategy(target, run_config)
+    assert type(again) is type(strategy)
+    assert again.settings() == settings
+
+
+@every_strategy
+def test_a_run_leaves_the_strategy_as_it_was(strategy):
+    before = dict(vars(strategy))
+    run(strategy)
+    assert vars(strategy) == before
+
+
+@every_strategy
+def test_it_declares_its_halves_and_what_it_discloses(strategy):
+    assert isinstance(strategy, Strategy)
+    assert issubclass(strategy.party, Party)
+    assert issubclass(strategy.arbiter, Arbiter)
+    assert steps_of(strategy.party) > steps_of(Party)
+    assert steps_of(strategy.arbiter) >= {"reveal"}
+    assert len(strategy.disclosure) > 0
+    for who, what in strategy.disclosure:
+        assert who.split(" ")[0].strip(",") in ("server", "every", "arbiter", "nobody", "a")
+        assert what == what.strip()
+        assert len(what) > 5
+    assert type(strategy).__doc__
+    result = run(strategy)
+    assert set(strategy.disclosure) <= {tuple(row) for row in result.disclosure}
+
+
+@every_strategy
+def test_new_rows_are_completed_from_an_earlier_result(strategy):
+    """Blocks are missing among the donors as well as among the new rows."""
+    given = tables()
+    ids = [f"firm {i:02}" for i in range(40)]
+    early = {name: t[t.index.isin(ids[:22])] for name, t in given.items()}
+    late = {name: t[t.index.isin(ids[22:])] for name, t in given.items()}
+    first = simulate(strategy, early, progress=False)
+    second = simulate(strategy, late, fitted=first, progress=False)
+    for table in second.tables.values():
+        assert sorted(table.index) == ids[22:]
+        assert not table.isna().any().any()
+    # Donors of which a party has no row are not new samples.
+    third = simulate(strategy, late, fitted=early, progress=False)
+    for table in third.tables.values():
+        assert sorted(table.index) == ids[22:]
+
+
+# An actor takes seconds to start; strategies with the same party half travel alike.
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    "strategy", {s.party: s for s in STRATEGIES}.values(), ids=lambda s: s.name
+)
+def test_ray_gives_the_same_result(strategy, ray_cluster):
+    local, ray = run(strategy), run(strategy, engine="ray", n_actors=2)
+    for name in local.tables:
+        pd.testing.assert_frame_equal(local.tables[name], ray.tables[name], check_exact=True)
+    assert ray.settings["engine"] == "ray"
+
+
+def test_every_built_in_strategy_is_in_the_list():
+    tested = {type(strategy) for strategy in STRATEGIES}
+    assert {load_strategy(target) for target in BUILTIN.values()} == tested
+    for name, target in BUILTIN.items():
+        assert load_strategy(target).name == name

@@ -1,0 +1,170 @@
+"""`simulate`: engines, seeds, transcripts, and what comes back."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flwr_vertical import Party, Result, Strategy, Table, simulate, step
+from flwr_vertical.errors import PartyError
+from flwr_vertical.grids import Record
+from strategies.fknn import FKNN
+
+
+def tables(n_parties=3, n=50, seed=0):
+    rng = np.random.default_rng(seed)
+    made = {}
+    for k in range(n_parties):
+        frame = pd.DataFrame(rng.normal(size=(n, 2)), index=[f"s{i}" for i in range(n)])
+        frame = frame.add_prefix("c").mask(rng.random((n, 2)) < 0.2)
+        made[f"party {k}"] = frame.drop(frame.index[k])
+    return made
+
+
+def run(strategy=None, given=None, **kwargs):
+    strategy = strategy or FKNN(n_neighbors=3)
+    return simulate(strategy, given or tables(), progress=False, **kwargs)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
+def test_ray_and_local_give_the_same_tables(ray_cluster, mode):
+    if mode == "ckks":
+        pytest.importorskip("tenseal")
+    local = run(aggregation=mode, seed=3)
+    ray = run(aggregation=mode, seed=3, engine="ray", n_actors=2)
+    # Ciphertexts have noise, which may show in weights and scales, yet not in means of donors.
+    for name, table in local.tables.items():
+        pd.testing.assert_frame_equal(ray.tables[name], table, check_exact=True)
+    assert ray.ledger.rounds == local.ledger.rounds
+    if mode != "ckks":  # ciphertexts are compressed, so their size varies
+        assert ray.ledger.bytes_up == local.ledger.bytes_up
+    assert ray_cluster.is_initialized()
+
+
+@pytest.mark.ray
+def test_many_parties_on_ray(ray_cluster):
+    given = tables(12)
+    local, ray = run(given=given), run(given=given, engine="ray", n_actors=2)
+    for name, table in local.tables.items():
+        pd.testing.assert_frame_equal(ray.tables[name], table, check_exact=True)
+
+
+@pytest.mark.ray
+def test_a_party_error_on_ray_names_the_party(ray_cluster):
+    with pytest.raises(PartyError, match=r"'party 0'.*n_neighbors = 60"):
+        run(FKNN(n_neighbors=60), engine="ray", n_actors=1)
+
+
+def test_masked_runs_repeat_exactly_although_their_masks_differ():
+    transcripts = [[], []]
+    results = [run(seed=4, transcript=transcript) for transcript in transcripts]
+    for name, table in results[0].tables.items():
+        pd.testing.assert_frame_equal(results[1].tables[name], table, check_exact=True)
+    sums = [
+        [r.content["sums.arrays"] for r in t if "sums.arrays" in r.content] for t in transcripts
+    ]
+    assert len(sums[0]) == len(sums[1]) > 0
+    assert all(
+        one["distance"].data != other["distance"].data
+        for one, other in zip(*sums, strict=True)
+        if "distance" in one
+    )
+
+
+def test_the_order_of_the_parties_does_not_matter():
+    """Rows are aligned by name of party, and distances summed in the ring."""
+    given = tables()
+    turned = dict(reversed(given.items()))
+    one, other = run(given=given), run(given=turned)
+    for name, table in one.tables.items():
+        pd.testing.assert_frame_equal(other.tables[name], table, check_exact=True)
+    assert list(other.tables) == list(turned)
+
+
+def test_the_order_of_the_rows_does_not_matter():
+    given = tables()
+    rng = np.random.default_rng(5)
+    shuffled = {name: table.iloc[rng.permutation(len(table))] for name, table in given.items()}
+    one, other = run(given=given), run(given=shuffled)
+    for name, table in one.tables.items():
+        pd.testing.assert_frame_equal(
+            other.tables[name].loc[table.index], table, rtol=1e-12, atol=1e-12
+        )
+
+
+class Recorder(Party):
+    @step
+    def look(self, number):
+        return {"number": number + self.table.n_samples, "kinds": self.table.kinds["c0"].value}
+
+
+class Draws(Strategy):
+    """Keeps the server's random numbers and what it was given."""
+
+    name = "draws"
+    party = Recorder
+
+    def run(self, federation, alignment, result, progress):
+        result.model = federation.rng.normal(size=3)
+        replies = federation.call("look", {"number": 1})
+        result.history = [{name: reply["number"] for name, reply in replies.items()}]
+        result.party_metrics = {name: {"n": reply["number"]} for name, reply in replies.items()}
+        result.notes = [reply["kinds"] for reply in replies.values()]
+
+
+def test_the_seed_is_the_server_s():
+    draws = [run(Draws(), seed=seed).model for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(draws[0], draws[1])
+    assert not np.any(draws[0] == draws[2])
+    np.testing.assert_array_equal(draws[0], np.random.default_rng(0).normal(size=3))
+
+
+def test_a_strategy_of_ten_lines_runs():
+    result = run(Draws())
+    assert isinstance(result, Result)
+    assert result.history == [{"party 0": 50, "party 1": 50, "party 2": 50}]
+    assert result.tables == {}  # it saved none
+    assert set(result.originals) == {"party 0", "party 1", "party 2"}
+    assert result.settings == {
+        "aggregation": "masked", "alignment": "plain", "seed": 0, "fraction_bits": 32,
+        "engine": "local",
+    }  # fmt: skip
+
+
+def test_tables_and_frames_and_kinds_are_taken():
+    given = tables()
+    kinds = {"party 1": {"c0": "categorical"}}
+    assert run(Draws(), given, kinds=kinds).notes == ["continuous", "categorical", "continuous"]
+    made = {name: Table.of(frame, kinds.get(name)) for name, frame in given.items()}
+    assert run(Draws(), made).notes == ["continuous", "categorical", "continuous"]
+
+
+def test_a_transcript_holds_every_message_even_of_a_run_that_fails():
+    transcript = []
+    run(transcript=transcript)
+    assert all(isinstance(record, Record) for record in transcript)
+    # hello, share_ids, prepare and two rounds of impute, three parties, both ways
+    assert len(transcript) == 5 * 3 * 2
+    failed = []
+    with pytest.raises(PartyError):
+        run(FKNN(n_neighbors=60), transcript=failed)
+    assert [record.direction for record in failed].count("down") == 3 * 3
+
+
+def test_the_truth_reaches_the_result_and_no_message():
+    given = tables()
+    truth = {name: table.fillna(123456.789) for name, table in given.items()}
+    transcript = []
+    result = run(truth=truth, transcript=transcript)
+    assert result.truth.keys() == truth.keys()
+    secret = np.float64(123456.789).tobytes()
+    for record in transcript:
+        for part in record.content.array_records.values():
+            assert not any(secret in array.data for array in part.values())
+    assert not any((table == 123456.789).any().any() for table in result.tables.values())
+
+
+def test_progress_can_be_silent(capsys):
+    run()
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
