@@ -89,19 +89,12 @@ def test_an_alien_file_is_replaced(tmp_path):
 
 
 @pytest.mark.ray
-def test_ray_runs_them_in_other_processes(tmp_path, monkeypatch):
-    ray = pytest.importorskip("ray")
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    try:
-        # Ray pickles functions of test modules by name, which its processes cannot import.
-        ray.cloudpickle.register_pickle_by_value(__import__(__name__))
-        frame = run_all(
-            JOBS[:2], where_it_ran, 7, store=Store(tmp_path / "r.csv"), context="c", title="t"
-        )
-        assert ray.is_initialized()
-    finally:
-        ray.shutdown()
+def test_ray_runs_them_in_other_processes(tmp_path, ray_cluster):
+    # Ray pickles functions of test modules by name, which its processes cannot import.
+    ray_cluster.cloudpickle.register_pickle_by_value(__import__(__name__))
+    frame = run_all(
+        JOBS[:2], where_it_ran, 7, store=Store(tmp_path / "r.csv"), context="c", title="t"
+    )
+    assert ray_cluster.is_initialized()
     assert os.getpid() not in frame["value"].to_list()
     assert (frame[frame["metric"] == "shared"]["value"] == 7).all()
