@@ -283,6 +283,8 @@ class Federation:
             timeout=self.timeout,
             retries=self.retries,
         )
+        # Replies come in any order; what is computed from them must not depend on it.
+        answered = {name: answered[name] for name in requests}
         self._record(number, step, mode, requests, answered, time.perf_counter() - started)
         return answered
 
