@@ -298,6 +298,21 @@ def test_a_call_returns_each_party_s_answer():
         }  # fmt: skip
 
 
+def test_replies_come_in_the_order_of_the_parties():
+    """Whoever answers first: sums of floats over the replies must repeat exactly."""
+
+    class Unhurried(Contributor):
+        @step
+        def first_last(self):
+            time.sleep(0.02 * (4 - self.k))
+            return {"k": self.k}
+
+    with federated(3, party=Unhurried) as federation:
+        assert list(federation.call("first_last")) == ["p1", "p2", "p3"]
+        assert list(federation.call("first_last", parties=["p3", "p1"])) == ["p3", "p1"]
+        assert federation.ledger.to_frame()["party"].tolist()[3:6] == ["p1", "p2", "p3"]
+
+
 def test_some_parties_only():
     with federated(3) as federation:
         assert list(federation.call("ask", {"value": 1}, parties=["p3"])) == ["p3"]

@@ -148,17 +148,17 @@ def test_blocks_do_not_change_the_result(mode):
 
 
 @pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
-@pytest.mark.parametrize("block_pairs", [0, 300 * 40])
+@pytest.mark.parametrize("block_pairs", [0, 200 * 40])
 @pytest.mark.parametrize("weights", ["uniform", "distance"])
 def test_donor_lists_are_extended_until_a_rare_column_is_filled(mode, block_pairs, weights):
-    """Only three of 300 samples have column ``rare``: lists of 32, 128 and 300 donors."""
+    """Only three of 200 samples have column ``rare``: lists of 32, 128 and 200 donors."""
     rng = np.random.default_rng(6)
-    x = rng.normal(size=(300, 4))
+    x = rng.normal(size=(200, 4))
     tables = {
         "a": pd.DataFrame({"x": x[:, 0], "rare": x[:, 1]}),
         "b": pd.DataFrame({"y": x[:, 2], "z": x[:, 3]}),
     }
-    tables["a"].loc[~np.isin(np.arange(300), [5, 150, 288]), "rare"] = np.nan
+    tables["a"].loc[~np.isin(np.arange(200), [5, 150, 188]), "rare"] = np.nan
     tables["b"].iloc[::7, 0] = np.nan
     settings = {"n_neighbors": 3, "weighting": "exact", "weights": weights}
     result = run(tables, mode, block_pairs=block_pairs, **settings)
