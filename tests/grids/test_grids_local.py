@@ -118,6 +118,8 @@ def test_a_party_that_hangs_does_not_hold_up_the_others(grid):
     HOLD.set()
     replies = list(grid.send_and_receive([message(2, "wait", 2)], timeout=10))
     assert [read_envelope(reply.content)["status"] for reply in replies] == ["ok"]
+    assert not grid._replies  # the late one has not been kept for ever
+    assert not grid._dropped
 
 
 def test_without_a_timeout_it_waits(grid):

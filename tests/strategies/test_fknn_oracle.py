@@ -233,6 +233,9 @@ def test_new_rows_are_imputed_from_fitted_donors(mode, weights):
     settings = {"n_neighbors": 4, "weighting": "exact", "weights": weights}
     result = run(new, mode, fitted=donors, **settings)
     assert_tables(result, new, by_party(expected, new), max(TOLERANCE[mode], 1e-6))
+    # Cells that donors lack are not imputed.
+    assert result.metrics["rows-imputed"] == pooled(new).isna().any(axis=1).sum()
+    assert result.metrics["donors"] == 60
 
 
 def test_new_blocks_are_imputed_from_an_earlier_result():
