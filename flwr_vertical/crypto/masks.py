@@ -8,8 +8,9 @@ Privacy-Preserving Machine Learning* (CCS 2017), section 4.0.1 (masking with one
 without its recovery from drop-outs: a vertical sum is meaningless without all its parties.
 
 The parties get each other's public keys through the server, so secrecy holds against an
-honest-but-curious server; one that swaps keys could open the terms. One party alone has nobody to
-hide behind and sends its values as they are; of two, each can subtract its own term from the sum.
+honest-but-curious server; one that swaps keys could open the terms, unless the parties have signed
+their keys (`identity`). One party alone has nobody to hide behind and sends its values as they are;
+of two, each can subtract its own term from the sum.
 """
 
 from collections.abc import Mapping, Sequence

@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 
 from flwr_vertical.crypto import generate_keypair, generate_keys
 from flwr_vertical.errors import ProtocolError
-from flwr_vertical.protocol import private_sum
+from flwr_vertical.protocol import pins, private_sum
 from flwr_vertical.protocol.codec import decode, encode
 from flwr_vertical.protocol.messages import (
     ARGUMENTS,
@@ -118,8 +118,17 @@ class StepServer:
                 "start the run again"
             )
 
-        # What the server hands over is kept even if the step fails: it is not sent again.
-        state.update(decode(request, UPDATES))
+        # What the server hands over is kept even if the step fails: it is not sent again. Keys
+        # are kept only if they are their owners' (where identities are pinned).
+        updates = decode(request, UPDATES)
+        if "node.name" not in state and (step != HELLO or updates):
+            raise ProtocolError(
+                f"step {step!r} came before the greeting, or this node was restarted during the "
+                "run and lost its state; start the run again"
+            )
+        if pins.check_updates(updates):
+            pins.verify(self._identified(context, state), {**state, **updates})
+        state.update(updates)
         state.save()
         if step == HELLO:
             reply = make_reply({}, self._hello(context, state, envelope))
@@ -136,18 +145,28 @@ class StepServer:
         """Say who is here and make the keys of this run; secrets stay in the node's state."""
         role = self._storage.role(context)
         name = self._storage.party_name(context) if role == "party" else "arbiter"
-        state["node.name"] = name
-        answer: dict[str, Any] = {"party": name, "role": role}
-        mode = envelope["mode"]
+        mode = str(envelope["mode"])
+        state["node.name"], state[private_sum.MODE] = name, mode
+        public_keys: dict[str, bytes] = {}
         if role == "arbiter" and mode == "ckks":
             keys = generate_keys()
             state[private_sum.CKKS_SECRET] = keys.secret
-            answer["ckks-public"] = keys.public
+            public_keys["ckks-public"] = keys.public
         elif role == "party" and mode == "masked":
             private, public = generate_keypair()
             state[private_sum.PRIVATE_KEY] = private
-            answer["public-key"] = public
-        return answer
+            public_keys["public-key"] = public
+        identity = pins.introduce(self._identified(context, state), public_keys)
+        return {"party": name, "role": role, **public_keys, **identity}
+
+    def _identified(self, context: Context, state: State) -> pins.Node:
+        return pins.Node(
+            name=str(state["node.name"]),
+            role=self._storage.role(context),
+            mode=str(state[private_sum.MODE]),
+            run_id=context.run_id,
+            config=context.node_config,
+        )
 
     def _take(
         self,
@@ -158,11 +177,6 @@ class StepServer:
         state: State,
         cache: dict[str, Any],
     ) -> RecordDict:
-        if "node.name" not in state:
-            raise ProtocolError(
-                f"step {step!r} came before the greeting, or this node was restarted during the "
-                "run and lost its state; start the run again"
-            )
         arguments = decode(request, ARGUMENTS)
         encrypted = decode(request, SUMS)
         if encrypted:
@@ -175,6 +189,11 @@ class StepServer:
             raise ProtocolError(
                 f"step {step!r} was called for a private sum but returned "
                 f"{type(answer).__name__}; return Summands(values, public)"
+            )
+        if mode != state[private_sum.MODE]:
+            raise ProtocolError(
+                f"step {step!r} was called for a {mode!r} sum, but the sums of this run are "
+                f"{state[private_sum.MODE]!r}; who sent this?"
             )
         protected = private_sum.protect(
             answer.values,

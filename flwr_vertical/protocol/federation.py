@@ -12,7 +12,7 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from flwr_vertical.errors import ConfigError, PartyError, ProtocolError
-from flwr_vertical.protocol import private_sum
+from flwr_vertical.protocol import pins, private_sum
 from flwr_vertical.protocol.app import HELLO
 from flwr_vertical.protocol.codec import Payload, decode, encode, payload_bytes
 from flwr_vertical.protocol.messages import SUMS, VALUES, make_request
@@ -139,6 +139,9 @@ class Federation:
         elif self.aggregation == "ckks":
             self._ckks_public = greetings[self._nodes[ARBITER]]["ckks-public"]
             updates = {private_sum.CKKS_PUBLIC: self._ckks_public}
+        if updates:  # with the keys, who made them
+            senders = [*self.parties, *([ARBITER] if self.aggregation == "ckks" else [])]
+            updates |= pins.hand_on({name: greetings[self._nodes[name]] for name in senders})
         for name in self.parties:
             self.update(name, updates)
 

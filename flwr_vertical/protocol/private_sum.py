@@ -34,6 +34,7 @@ from flwr_vertical.errors import ConfigError, ProtocolError
 MODES = ("plain", "masked", "ckks")
 
 # State keys of a node; the two secrets stay in its own context.
+MODE = "sum.mode"
 PRIVATE_KEY = "sum.private-key"
 PUBLIC_KEYS = "sum.public-keys"
 PEERS = "sum.peers"
@@ -96,6 +97,12 @@ def protect(
     if mode == "ckks":
         return _encrypt(arrays, party, n_parties, state, cache)
 
+    n_peers = len(_peers(party, state))
+    if n_parties != n_peers:  # one who is told that it is alone would send its values as they are
+        raise ProtocolError(
+            f"party {party!r} was told of {n_parties} parties in the sum, but got the keys of "
+            f"{n_peers}"
+        )
     fixed_point = FixedPoint(fraction_bits)
     names = sorted(arrays)
     rings = [
@@ -194,13 +201,18 @@ def number_types(reply: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
+def _peers(party: str, state: Any) -> list[str]:
+    if PEERS not in state:
+        raise ProtocolError(
+            f"party {party!r} has no public keys of the other parties; the server must open "
+            "the federation before it asks for a masked sum"
+        )
+    peers: list[str] = state[PEERS]
+    return peers
+
+
 def _masker(party: str, state: Any, cache: dict[str, Any]) -> PairwiseMasker:
     if "masker" not in cache:
-        if PEERS not in state:
-            raise ProtocolError(
-                f"party {party!r} has no public keys of the other parties; the server must open "
-                "the federation before it asks for a masked sum"
-            )
         cache["masker"] = PairwiseMasker(
             state[PRIVATE_KEY],
             party,

@@ -311,7 +311,7 @@ def test_the_private_key_stays_in_the_state():
 @pytest.mark.parametrize("mode", ["call", "plain", "ckks"])
 def test_keys_are_made_only_where_they_are_needed(mode):
     _, context = greeted(mode=mode)
-    assert set(State(context)) == {"node.name", "protocol.last-sequence"}
+    assert set(State(context)) == {"node.name", "sum.mode", "protocol.last-sequence"}
 
 
 def test_only_the_arbiter_makes_ckks_keys_and_it_keeps_the_secret():
