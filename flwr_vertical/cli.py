@@ -1,4 +1,4 @@
-"""``flwr-vertical``: run the app and know how it ended; list strategies.
+"""``flwr-vertical``: run the app and know how it ended; list strategies; make identity keys.
 
 ``flwr run`` itself exits with 0 even when the ServerApp raises; ``flwr-vertical run`` waits for
 the end, prints the cause and exits with 1.
@@ -40,8 +40,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument("-c", "--run-config", action="append", default=[], metavar="KEY=VALUE|TOML")
     run.add_argument("--federation-config", action="append", default=[], metavar="KEY=VALUE")
     commands.add_parser("strategies", help="list the strategies that can be used by name")
+    keygen = commands.add_parser(
+        "keygen",
+        help="make an identity key, so that other nodes can notice swapped keys",
+        description="Writes a private identity key for one node and prints its public key, which "
+        "the other nodes pin in their node configs.",
+    )
+    keygen.add_argument("path", metavar="PATH", help="new file for the private key")
+    keygen.add_argument("--party", default="NAME", help="name of the party, for what is printed")
+    keygen.add_argument(
+        "--show", action="store_true", help="make no key, print the public key of the file PATH"
+    )
     options = parser.parse_args(arguments)
     try:
+        if options.command == "keygen":
+            return _keygen(options.path, options.party, options.show)
         if options.command == "strategies":
             return _list_strategies()
         return _run(options.app, options.superlink, options.run_config, options.federation_config)
@@ -56,6 +69,29 @@ def _list_strategies() -> int:
     for name in available_strategies():
         summary = (load_strategy(name).__doc__ or "").strip().splitlines()[0]
         print(f"{name:<16} {summary}")
+    return 0
+
+
+def _keygen(path: str, party: str, show: bool) -> int:
+    from flwr_vertical.crypto.identity import (
+        generate_identity,
+        identity_text,
+        load_identity,
+        public_identity,
+        write_identity,
+    )
+
+    file = Path(path).expanduser().absolute()
+    private = load_identity(file) if show else generate_identity()
+    if not show:
+        write_identity(file, private)
+    public = identity_text(public_identity(private))
+    # Names such as 'A+B' are no bare keys of TOML, in which node configs are read.
+    pin = f"pin.{party}" if re.fullmatch(r"[A-Za-z0-9_-]+", party) else f'pin."{party}"'
+    print(f"private key (stays on this node): {file}")
+    print(f"public key (tell the others by a way you trust): {public}")
+    print(f"node config of this node:         identity-key='{file}'")
+    print(f"node config of the other parties: {pin}='{public}'")
     return 0
 
 
