@@ -1,0 +1,244 @@
+"""Blind RSA signatures on sample IDs, for private alignment of two parties.
+
+One party signs what the other one asks without seeing it; both then know the signatures of their
+own IDs, and compare tags of them. De Cristofaro and Tsudik, *Practical Private Set Intersection
+Protocols with Linear Complexity* (FC 2010), the protocol from blind RSA; FedPSG-AR names it.
+
+The signer runs `sign_own` and `tags`, the other party `blind`, `unblind` and `tags`, with `sign` at
+the signer in between. One-more-RSA (Bellare et al. 2003) needs hashes over the full domain: short
+ones factor into small primes, whose signatures multiply to forged ones (Coron, Naccache and Stern,
+CRYPTO 1999); and the tags need signatures that nobody but the signer can make.
+
+Numbers modulo n travel as the rows of a uint8 array, big-endian, as wide as n.
+"""
+
+import hashlib
+import math
+import secrets
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_vertical.crypto._numbers import id_hasher, inverse, power
+from flwr_vertical.crypto.rsa_key import EXPONENT, RsaKey, RsaPublic, full_domain, load_public
+from flwr_vertical.errors import ProtocolError
+
+__all__ = [
+    "TAG_BYTES",
+    "RsaKey",
+    "RsaPublic",
+    "blind",
+    "fdh",
+    "load_public",
+    "sign",
+    "sign_own",
+    "tags",
+    "unblind",
+]
+
+TAG_BYTES = 32
+
+_HASH_DOMAIN = b"fv-rsa-id-v1"
+_TAG_DOMAIN = b"flwr-vertical blind RSA tag v1"
+
+Numbers = NDArray[np.uint8]
+
+
+def fdh(ids: Sequence[bytes], n: int, context: bytes, secret: bytes | None = None) -> Numbers:
+    """Hash each ID to a number modulo n, over the full domain.
+
+    Keyed BLAKE2b of the ID, stretched with `full_domain`.
+
+    Parameters
+    ----------
+    ids : sequence of k bytes
+        Sample IDs, encoded alike at both parties.
+    n : int
+        Modulus of the signer's key.
+    context : bytes
+        Public, the same at both parties.
+    secret : bytes of length 16 or more, optional
+        Shared by the two parties and unknown to the server.
+
+    Returns
+    -------
+    ndarray of uint8, shape (k, width of n)
+        Equal for equal IDs, n, context and secret.
+
+    Raises
+    ------
+    ConfigError
+        If the secret is too short.
+    """
+    hasher = id_hasher(_HASH_DOMAIN, context, secret, 64)
+    return _pack((full_domain(hasher(sample), n) for sample in ids), n)
+
+
+def blind(hashes: Numbers, public: RsaPublic) -> tuple[Numbers, Numbers]:
+    """Hide each hash h behind a fresh random r, as h r^65537 modulo n, which is uniform.
+
+    Parameters
+    ----------
+    hashes : ndarray of uint8, shape (k, width of n)
+        From `fdh`.
+    public : RsaPublic
+        The signer's key.
+
+    Returns
+    -------
+    blinded, factors : ndarray of uint8, shape (k, width of n)
+        What to send to the signer, and the **secret** inverses of r, for `unblind`.
+
+    Raises
+    ------
+    ProtocolError
+        If the hashes have another shape or type, or one shares a factor with n. Blinding would
+        not hide that, and the modulus would be made for it: no honest one has small factors.
+    """
+    numbers = _unpack(hashes, public.n, "the hashes to blind")
+    product = 1
+    for number in numbers:
+        product = product * number % public.n
+    if math.gcd(product, public.n) != 1:
+        raise ProtocolError(
+            "the signer's RSA modulus shares a factor with the hash of an ID, so it was made to "
+            "betray IDs; nothing was blinded"
+        )
+    blinded, factors = [], []
+    for number in numbers:
+        r, factor = _random_unit(public.n)
+        blinded.append(number * power(r, EXPONENT, public.n) % public.n)
+        factors.append(factor)
+    return _pack(blinded, public.n), _pack(factors, public.n)
+
+
+def sign(blinded: Numbers, key: RsaKey, sender: str) -> Numbers:
+    """Sign the other party's blinded hashes, about 2.5 ms each with 3072 bits.
+
+    Parameters
+    ----------
+    blinded : ndarray of uint8, shape (k, width of n)
+        From `blind`.
+    key : RsaKey
+        This party's key.
+    sender : str
+        Name of the other party, for the message.
+
+    Returns
+    -------
+    ndarray of uint8, shape (k, width of n)
+
+    Raises
+    ------
+    ProtocolError
+        If the array has another shape or type or holds a number that is not in 1 to n - 1.
+    VerticalError
+        If a signature came out wrong; nothing must be sent then.
+    """
+    numbers = _unpack(blinded, key.n, f"the blinded hashes of party {sender!r}")
+    return _pack((key.sign(number) for number in numbers), key.n)
+
+
+def sign_own(hashes: Numbers, key: RsaKey) -> Numbers:
+    """Sign this party's own hashes (`fdh`); as `sign`."""
+    numbers = _unpack(hashes, key.n, "the hashes to sign")
+    return _pack((key.sign(number) for number in numbers), key.n)
+
+
+def unblind(
+    signed: Numbers, factors: Numbers, hashes: Numbers, public: RsaPublic, sender: str
+) -> Numbers:
+    """Return the signatures of `hashes`, checked one by one.
+
+    Parameters
+    ----------
+    signed : ndarray of uint8, shape (k, width of n)
+        The signer's answer to `blind`, in the same order.
+    factors, hashes : ndarray of uint8, shape (k, width of n)
+        What `blind` returned and took.
+    public : RsaPublic
+        The signer's key.
+    sender : str
+        Name of the signer, for the message.
+
+    Returns
+    -------
+    ndarray of uint8, shape (k, width of n)
+        What `sign_own` of the same hashes returns.
+
+    Raises
+    ------
+    ProtocolError
+        If the answer has another shape or type, or a signature is not that of its hash.
+    """
+    if signed.shape != hashes.shape:
+        raise ProtocolError(
+            f"party {sender!r} answered {hashes.shape[0]} blinded hashes with an array of shape "
+            f"{signed.shape}, expected {hashes.shape}"
+        )
+    n = public.n
+    signatures = [
+        number * factor % n
+        for number, factor in zip(
+            _unpack(signed, n, f"the signatures of party {sender!r}"),
+            _unpack(factors, n, "the blinding factors"),
+            strict=True,
+        )
+    ]
+    n_bad = sum(
+        power(signature, EXPONENT, n) != number
+        for signature, number in zip(signatures, _unpack(hashes, n, "the hashes"), strict=True)
+    )
+    if n_bad:
+        raise ProtocolError(
+            f"{n_bad} of the {len(signatures)} signatures of party {sender!r} are wrong: it mixed "
+            "up keys or messages, or cheats"
+        )
+    return _pack(signatures, n)
+
+
+def tags(signatures: Numbers) -> Numbers:
+    """Return what the parties compare: SHA-256 of each signature.
+
+    Parameters
+    ----------
+    signatures : ndarray of uint8, shape (k, width of n)
+        From `sign_own` or `unblind`.
+
+    Returns
+    -------
+    ndarray of uint8, shape (k, 32)
+    """
+    data = b"".join(hashlib.sha256(_TAG_DOMAIN + row.tobytes()).digest() for row in signatures)
+    return np.frombuffer(bytearray(data), dtype=np.uint8).reshape(-1, TAG_BYTES)
+
+
+def _random_unit(n: int) -> tuple[int, int]:
+    """Return a random number that is invertible modulo n, and its inverse."""
+    while True:
+        r = 1 + secrets.randbelow(n - 1)
+        try:
+            return r, inverse(r, n)
+        except ValueError:
+            continue
+
+
+def _pack(numbers: Iterable[int], n: int) -> Numbers:
+    width = RsaPublic(n).width
+    data = bytearray().join(number.to_bytes(width, "big") for number in numbers)
+    return np.frombuffer(data, dtype=np.uint8).reshape(-1, width)
+
+
+def _unpack(rows: Numbers, n: int, what: str) -> list[int]:
+    """Return the rows as integers, or say what is wrong with them."""
+    width = RsaPublic(n).width
+    if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != width:
+        raise ProtocolError(
+            f"{what} must be uint8 of shape (k, {width}), got {rows.dtype} of shape {rows.shape}"
+        )
+    numbers = [int.from_bytes(row.tobytes(), "big") for row in rows]
+    n_bad = sum(not 0 < number < n for number in numbers)
+    if n_bad:
+        raise ProtocolError(f"{n_bad} of the {len(numbers)} rows of {what} are not in 1 to n - 1")
+    return numbers
