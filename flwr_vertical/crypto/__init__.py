@@ -1,4 +1,4 @@
-"""Arithmetic and cryptography of the private sum: bytes, keys and arrays, nothing else.
+"""Arithmetic and cryptography of private sums and alignment: bytes, keys and arrays, nothing else.
 
 A party's term of a sum over parties travels in one of three ways.
 
@@ -8,9 +8,15 @@ A party's term of a sum over parties travels in one of three ways.
 * ckks: encrypted with `CkksEncryptor` under the key of an arbiter, added with `add_ciphertexts`,
   opened with `CkksDecryptor`. To about 1e-8, and 3e-8 more for rounding on release.
 
+Sample IDs are aligned without showing them in one of two ways, each a module of functions.
+
+* `commutative`: any number of parties blind each other's hashed IDs on X25519.
+* `blind_rsa`: one of two parties signs the hashed IDs of the other one blindly.
+
 Nothing here sends, stores or names a message; the protocol does.
 """
 
+from flwr_vertical.crypto import blind_rsa, commutative
 from flwr_vertical.crypto.ckks import (
     CkksDecryptor,
     CkksEncryptor,
@@ -31,6 +37,8 @@ __all__ = [
     "FixedPoint",
     "PairwiseMasker",
     "add_ciphertexts",
+    "blind_rsa",
+    "commutative",
     "decode_integers",
     "encode_integers",
     "generate_keypair",
