@@ -34,6 +34,8 @@ def main(grid: Grid, context: Context) -> None:
         label_holder=str(config["label-holder"]) or None,
         aggregation=aggregation,
         alignment=str(config["alignment"]),
+        align_rows=str(config["align-rows"]),
+        normalise_ids=str(config["normalise-ids"]),
         seed=int(config["seed"]),
         fraction_bits=int(config["fraction-bits"]),
         timeout=float(config["timeout"]),

@@ -1,4 +1,4 @@
-"""``flwr-vertical``: run the app and know how it ended; list strategies; make identity keys.
+"""``flwr-vertical``: run the app and know how it ended, try alignments, make identity keys.
 
 ``flwr run`` itself exits with 0 even when the ServerApp raises; ``flwr-vertical run`` waits for
 the end, prints the cause and exits with 1.
@@ -51,8 +51,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     keygen.add_argument(
         "--show", action="store_true", help="make no key, print the public key of the file PATH"
     )
+    align = commands.add_parser(
+        "align",
+        help="try an alignment on files of this machine and show who has which samples",
+        description="Each file is a party, named after it. Prints how many samples there are for "
+        "every pattern of who has them; no ID is shown.",
+    )
+    align.add_argument("files", nargs="+", metavar="FILE", help="CSV or Parquet, two or more")
+    align.add_argument("--id-column", help="column of sample IDs, several with commas")
+    align.add_argument("--alignment", default="private-id", help="private-id, blind-rsa or plain")
+    align.add_argument("--rows", default="union", help="union (default) or intersection")
+    align.add_argument("--normalise", default="", help="of strip,casefold,nfc; default none")
     options = parser.parse_args(arguments)
     try:
+        if options.command == "align":
+            return _align(options)
         if options.command == "keygen":
             return _keygen(options.path, options.party, options.show)
         if options.command == "strategies":
@@ -61,6 +74,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except VerticalError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+
+
+def _align(options: argparse.Namespace) -> int:
+    from flwr_vertical.align_command import align_files, pattern_table
+
+    result = align_files(
+        options.files,
+        id_column=options.id_column,
+        alignment=options.alignment,
+        rows=options.rows,
+        normalise=options.normalise,
+    )
+    print(pattern_table(result.model).to_string(index=False))
+    print(f"\n{result}")
+    return 0
 
 
 def _list_strategies() -> int:

@@ -1,6 +1,6 @@
 """`simulate`: run a strategy over tables that lie in this process."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -27,6 +27,8 @@ def simulate(
     seed: int = 0,
     *,
     alignment: str | Aligner = "plain",
+    align_rows: str = "union",
+    normalise_ids: str | Sequence[str] = (),
     kinds: Mapping[str, Mapping[str, Any]] | None = None,
     fitted: Result | Mapping[str, pd.DataFrame] | None = None,
     truth: Mapping[str, pd.DataFrame] | None = None,
@@ -58,8 +60,13 @@ def simulate(
         Where the parties run: in threads of this process or in Ray actors.
     seed : int, default 0
         Seed of simulation randomness.
-    alignment : str or Aligner, default "plain"
-        How samples are aligned.
+    alignment : {"plain", "private-id", "blind-rsa"} or Aligner, default "plain"
+        How samples are aligned. All tables lie in this process, so ``plain`` gives nothing away
+        and keeps the order of rows the same from run to run; an app aligns privately by default.
+    align_rows : {"union", "intersection", "labelled"}, default "union"
+        Which samples take part.
+    normalise_ids : sequence of str, or str with commas
+        ``"strip"``, ``"casefold"``, ``"nfc"``: how text IDs are made comparable.
     kinds : Mapping[str, Mapping[str, str]], optional
         Column kinds by party and column, where they shall not be inferred.
     fitted : Result or Mapping[str, pandas.DataFrame], optional
@@ -95,7 +102,7 @@ def simulate(
     if engine not in ENGINES:
         raise ConfigError(f"unknown engine {engine!r}; expected one of {list(ENGINES)}")
     check_mode(aggregation)
-    make_aligner(alignment)
+    make_aligner(alignment, align_rows, normalise_ids)
     earlier = _fitted_tables(fitted, kinds or {})
     tables = _tables(parties, kinds or {}, earlier)
     nodes: list[dict[str, Any]] = [{"party": name} for name in tables]
@@ -124,6 +131,8 @@ def simulate(
                 labels=labels,
                 aggregation=aggregation,
                 alignment=alignment,
+                align_rows=align_rows,
+                normalise_ids=normalise_ids,
                 seed=seed,
                 fraction_bits=fraction_bits,
                 timeout=timeout,

@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 from flwr.serverapp import Grid
 
-from flwr_vertical.alignment import Aligner, Alignment, make_aligner
+from flwr_vertical.alignment import Aligner, Alignment, check_overlap, make_aligner
 from flwr_vertical.errors import DataError
 from flwr_vertical.protocol.federation import Federation
 from flwr_vertical.protocol.party import Arbiter, Party
 from flwr_vertical.results import Progress, Result
+from flwr_vertical.tables import checked_ids
 
 logger = logging.getLogger("flwr_vertical")
 
@@ -47,12 +48,15 @@ class Strategy(ABC):
     disclosure : tuple[tuple[str, str], ...]
         Who learns what, beside what alignment and private sums disclose by themselves: rows of
         the disclosure table.
+    default_alignment : str
+        How samples are aligned unless the run says otherwise.
     """
 
     name: ClassVar[str]
     party: ClassVar[type[Party]]
     arbiter: ClassVar[type[Arbiter]] = Arbiter
     disclosure: ClassVar[tuple[tuple[str, str], ...]] = ()
+    default_alignment: ClassVar[str] = "private-id"
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's settings, for the result and the report."""
@@ -84,7 +88,9 @@ class Strategy(ABC):
         labels: "pd.Series[Any] | None" = None,
         label_holder: str | None = None,
         aggregation: str = "masked",
-        alignment: str | Aligner = "plain",
+        alignment: str | Aligner | None = None,
+        align_rows: str = "union",
+        normalise_ids: str | Sequence[str] = (),
         seed: int = 0,
         fraction_bits: int = 32,
         timeout: float = 3600.0,
@@ -106,8 +112,12 @@ class Strategy(ABC):
             A party that hands its label column to the server instead.
         aggregation : {"masked", "plain", "ckks"}, default "masked"
             Mode of the private sum.
-        alignment : str or Aligner, default "plain"
-            How samples are aligned.
+        alignment : {"private-id", "blind-rsa", "plain"} or Aligner, optional
+            How samples are aligned (default: the strategy's `default_alignment`).
+        align_rows : {"union", "intersection", "labelled"}, default "union"
+            Which samples take part.
+        normalise_ids : sequence of str, or str with commas
+            ``"strip"``, ``"casefold"``, ``"nfc"``: how text IDs are made comparable.
         seed : int, default 0
             Seed of simulation randomness; never of masks or privacy noise.
         fraction_bits, timeout, retries, parties, min_nodes, patience
@@ -120,7 +130,8 @@ class Strategy(ABC):
         Result
             What the server holds afterwards. Tables stay at the parties.
         """
-        aligner = make_aligner(alignment)
+        alignment = self.default_alignment if alignment is None else alignment
+        aligner = make_aligner(alignment, align_rows, normalise_ids)
         federation = Federation(
             grid,
             aggregation=aggregation,
@@ -138,6 +149,8 @@ class Strategy(ABC):
                 **self.settings(),
                 "aggregation": aggregation,
                 "alignment": alignment if isinstance(alignment, str) else type(alignment).__name__,
+                "align_rows": aligner.rows,
+                "normalise_ids": list(aligner.normalise),
                 "seed": seed,
                 "fraction_bits": fraction_bits,
             },
@@ -147,7 +160,9 @@ class Strategy(ABC):
         enabled = True if progress is None else progress
         with Progress(self.name, enabled=enabled) as shown:
             federation.open()
-            aligned = aligner.align(federation)
+            label_ids = None if labels is None else label_index(labels)
+            aligned = aligner.align(federation, label_ids, label_holder)
+            check_overlap(aligned)
             federation.labels = align_labels(federation, aligned, labels, label_holder)
             federation.rng = np.random.default_rng(seed)
             result.parties = list(federation.parties)
@@ -178,11 +193,15 @@ def align_labels(
         return aligned
     if labels is None:
         return None
-    if labels.index.has_duplicates:
-        count = int(labels.index.duplicated().sum())
-        raise DataError(f"the labels' index repeats {count} sample IDs; keep one row per sample")
-    if alignment.ids is None:
-        raise DataError("labels held by the server need an alignment that knows the sample IDs")
-    if len(labels) and not labels.index.isin(alignment.ids).any():
+    assert alignment.label_rows is not None
+    belongs = alignment.label_rows >= 0
+    if len(labels) and not belongs.any():
         raise DataError("no label belongs to a sample of any party; check the labels' sample IDs")
-    return labels.reindex(alignment.ids).to_numpy(dtype=float)
+    aligned = np.full(alignment.n_samples, np.nan)
+    aligned[alignment.label_rows[belongs]] = labels.to_numpy(dtype=float)[belongs]
+    return aligned
+
+
+def label_index(labels: "pd.Series[Any]") -> "pd.Index[Any]":
+    """Return the sample IDs of labels, checked."""
+    return checked_ids(labels.index, "the table of labels")

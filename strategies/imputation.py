@@ -7,8 +7,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical.errors import DataError
-from flwr_vertical.protocol import Party, step
-from flwr_vertical.protocol.party import ids_to_array
+from flwr_vertical.protocol import Party
 from flwr_vertical.tables import Table, imputation_accuracy
 from flwr_vertical.tables.codes import Levels, fit_levels, from_codes, to_codes
 
@@ -19,11 +18,6 @@ class ImputingParty(Party):
     Rows are those of the aligned index. Where an earlier run left a fitted table here, its rows
     are the donors and the own table's rows are new; otherwise every row is both.
     """
-
-    @step
-    def share_ids(self) -> dict[str, Any]:
-        """Plain alignment: IDs of the donors and of the new rows."""
-        return {"ids": ids_to_array(self._ids, self.name)}
 
     @property
     def donors(self) -> Table:
@@ -39,7 +33,7 @@ class ImputingParty(Party):
         return levels
 
     @property
-    def _ids(self) -> "pd.Index[Any]":
+    def own_ids(self) -> "pd.Index[Any]":
         """IDs of all own rows: donors first, then new ones."""
         if self.fitted is None:
             return self.table.ids

@@ -53,7 +53,10 @@ def record_run(mode, tables=None, **settings):
     nodes = [{"party": name} for name in tables] + [{"role": "arbiter"}] * (mode == "ckks")
     with LocalGrid(app, nodes, storage=storage) as grid:
         recorder = RecordingGrid(grid)
-        result = strategy.start(grid=recorder, aggregation=mode, retries=0, progress=False)
+        # Alignment has an audit of its own; with public IDs the order of rows is known here.
+        result = strategy.start(
+            grid=recorder, aggregation=mode, alignment="plain", retries=0, progress=False
+        )
         states = {node_id: dict(State(context)) for node_id, context in grid.contexts.items()}
     who = {node_id: state["node.name"] for node_id, state in states.items()}
     messages, asked = [], {}
@@ -396,7 +399,7 @@ def test_parties_get_what_the_disclosure_table_says(runs, mode, weights):
     assert got == {
         "hello": set(),
         "hello updates": set(),
-        "share_ids": set(),
+        "share_ids": {"normalise"},
         "share_ids updates": KEYS[mode],
         "prepare": SETTINGS,
         "prepare updates": {"positions", "n_samples", "ids"},

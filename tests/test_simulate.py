@@ -118,8 +118,8 @@ def test_a_strategy_of_ten_lines_runs():
     assert result.tables == {}  # it saved none
     assert set(result.originals) == {"party 0", "party 1", "party 2"}
     assert result.settings == {
-        "aggregation": "masked", "alignment": "plain", "seed": 0, "fraction_bits": 32,
-        "engine": "local",
+        "aggregation": "masked", "alignment": "plain", "align_rows": "union",
+        "normalise_ids": [], "seed": 0, "fraction_bits": 32, "engine": "local",
     }  # fmt: skip
 
 

@@ -1,15 +1,19 @@
 """The interface of alignment: from the parties' tables to a common row index and a mask."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.errors import ConfigError, DataError, ProtocolError
 from flwr_vertical.protocol.federation import Federation
+from flwr_vertical.tables.ids import check_normalisation
+
+ROWS = ("union", "intersection", "labelled")
 
 
 @dataclass(frozen=True)
@@ -24,11 +28,15 @@ class Alignment:
         True where a party does not have the sample (a missing block).
     ids : pandas.Index or None
         The sample IDs where they are public, else None.
+    label_rows : numpy.ndarray of shape (n_labels,) or None
+        Aligned row of each of the server's labels, -1 where no row belongs to it; None if the
+        server has no labels.
     """
 
     parties: list[str]
-    mask: "np.ndarray[Any, np.dtype[np.bool_]]"
-    ids: pd.Index | None
+    mask: npt.NDArray[np.bool_]
+    ids: "pd.Index[Any] | None" = None
+    label_rows: npt.NDArray[np.int64] | None = None
 
     @property
     def n_samples(self) -> int:
@@ -42,6 +50,13 @@ class Aligner(ABC):
     After `align` every party's state holds ``positions`` (the aligned row number of each of its
     own rows, -1 for a row that is left out) and ``n_samples``.
 
+    Parameters
+    ----------
+    rows : {"union", "intersection", "labelled"}, default "union"
+        Which samples take part: those of any party, of all parties, or those with a label.
+    normalise : sequence of str, or str with commas
+        How text IDs are made comparable: ``"strip"``, ``"casefold"``, ``"nfc"``; none by default.
+
     Attributes
     ----------
     disclosure : tuple[tuple[str, str], ...]
@@ -52,44 +67,168 @@ class Aligner(ABC):
         ("server", "the parties' names, the number of samples, and which party has which sample"),
     )
 
+    def __init__(self, rows: str = "union", normalise: Sequence[str] | str = ()) -> None:
+        if rows not in ROWS:
+            raise ConfigError(f"unknown rows {rows!r} to align; expected one of {list(ROWS)}")
+        self.rows = rows
+        self.normalise = check_normalisation(normalise)
+
     @abstractmethod
-    def align(self, federation: Federation) -> Alignment:
+    def align(
+        self,
+        federation: Federation,
+        label_ids: "pd.Index[Any] | None" = None,
+        label_holder: str | None = None,
+    ) -> Alignment:
         """Align the samples of all parties.
+
+        Parameters
+        ----------
+        federation : Federation
+            Open.
+        label_ids : pandas.Index, optional
+            Sample IDs of the labels that the server holds.
+        label_holder : str, optional
+            The party that holds the labels instead.
 
         Raises
         ------
         DataError
-            If the ID types differ or a party shares no sample with any other.
+            If the ID types differ or no sample is left.
         """
 
+    def finish(
+        self,
+        federation: Federation,
+        tokens: Mapping[str, npt.NDArray[Any]],
+        labels: npt.NDArray[Any] | None,
+        label_holder: str | None,
+    ) -> tuple[Alignment, npt.NDArray[Any]]:
+        """Join tokens that are equal exactly where sample IDs are; tell every party its rows.
 
-_ALIGNERS: dict[str, Callable[[], Aligner]] = {}
+        Parameters
+        ----------
+        federation : Federation
+            To which the positions are given, to ride with the next message.
+        tokens : Mapping[str, numpy.ndarray]
+            For each party, one token per row, array of shape (n_own,).
+        labels : numpy.ndarray of shape (n_labels,), optional
+            Tokens of the server's labels.
+        label_holder : str, optional
+            The party that holds the labels instead.
+
+        Returns
+        -------
+        Alignment
+            Without ``ids``.
+        numpy.ndarray of shape (n_samples,)
+            The token of each aligned row, in order of first appearance.
+        """
+        parts = [tokens[name] for name in federation.parties]
+        if labels is not None:
+            parts.append(labels)
+        codes, values = pd.factorize(np.concatenate(parts))
+        pieces = np.split(codes, np.cumsum([len(part) for part in parts])[:-1])
+        owned, label_codes = pieces[: len(tokens)], pieces[-1] if labels is not None else None
+
+        present = np.zeros((len(values), len(tokens)), dtype=bool)
+        for k, own in enumerate(owned):
+            present[own, k] = True
+        kept = self._kept(present, federation.parties, label_codes, label_holder)
+        row_of = np.full(len(values), -1, dtype=np.int64)
+        row_of[kept] = np.arange(int(kept.sum()))
+        for name, own in zip(federation.parties, owned, strict=True):
+            federation.update(name, {"positions": row_of[own], "n_samples": int(kept.sum())})
+        label_rows = None if label_codes is None else row_of[label_codes]
+        alignment = Alignment(list(federation.parties), ~present[kept], None, label_rows)
+        return alignment, np.asarray(values)[kept]
+
+    def _kept(
+        self,
+        present: npt.NDArray[np.bool_],
+        parties: list[str],
+        label_codes: npt.NDArray[np.int64] | None,
+        label_holder: str | None,
+    ) -> npt.NDArray[np.bool_]:
+        """Choose the rows that take part, array of shape (n_values,)."""
+        if self.rows == "union":
+            return np.asarray(present.any(axis=1))
+        if self.rows == "intersection":
+            return np.asarray(present.all(axis=1))
+        if label_holder is not None:
+            return present[:, parties.index(label_holder)]
+        if label_codes is None:
+            raise ConfigError("rows='labelled' needs labels, or a party that holds them")
+        kept = np.zeros(len(present), dtype=bool)
+        kept[label_codes] = True
+        return kept
 
 
-def register_aligner(name: str, factory: Callable[[], Aligner]) -> None:
+def to_tokens(sets: Sequence[npt.NDArray[np.uint8]]) -> list[npt.NDArray[Any]]:
+    """Give pseudonyms numbers, equal ones the same, in whichever set they are.
+
+    Parameters
+    ----------
+    sets : sequence of numpy.ndarray of shape (n_k, 32), uint8
+        Pseudorandom bytes.
+
+    Returns
+    -------
+    list of numpy.ndarray of shape (n_k,)
+    """
+    rows = np.ascontiguousarray(np.concatenate(sets))
+    # Eight bytes tell two million pseudonyms apart but for a chance of 1e-7; all 32 are compared.
+    codes, _ = pd.factorize(np.ascontiguousarray(rows[:, :8]).view(np.uint64)[:, 0])
+    first = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    if not np.array_equal(rows, rows[first[codes]]):
+        raise ProtocolError("two pseudonyms agree in eight bytes, a rare accident; run again")
+    return np.split(codes, np.cumsum([len(part) for part in sets])[:-1])
+
+
+def check_id_types(types: Mapping[str, str]) -> None:
+    """Raise `DataError` if some parties have integers and others text as sample IDs."""
+    if len(set(types.values())) > 1:
+        raise DataError(
+            f"the parties' sample IDs are of different types: {dict(types)}; store them all as "
+            "text or all as integers"
+        )
+
+
+_ALIGNERS: dict[str, Callable[..., Aligner]] = {}
+
+
+def register_aligner(name: str, factory: Callable[..., Aligner]) -> None:
     """Make an aligner available by name to `simulate` and the run config."""
     _ALIGNERS[name] = factory
 
 
-def make_aligner(alignment: "str | Aligner") -> Aligner:
+def make_aligner(
+    alignment: "str | Aligner", rows: str = "union", normalise: Sequence[str] | str = ()
+) -> Aligner:
     """Return the aligner of that name, or raise `ConfigError` listing the valid ones."""
     if isinstance(alignment, Aligner):
         return alignment
     if alignment not in _ALIGNERS:
         raise ConfigError(f"unknown alignment {alignment!r}; expected one of {sorted(_ALIGNERS)}")
-    return _ALIGNERS[alignment]()
+    return _ALIGNERS[alignment](rows=rows, normalise=normalise)
 
 
-def check_overlap(parties: list[str], mask: "np.ndarray[Any, Any]") -> None:
-    """Raise `DataError` if a party shares no sample with any other."""
-    present = ~mask
-    if len(parties) < 2:
+def check_overlap(alignment: Alignment) -> None:
+    """Raise `DataError` if nothing is aligned, or a party shares no sample with any other."""
+    present = ~alignment.mask
+    if not len(present):
+        raise DataError(
+            "no sample is left after alignment: check that all parties (and the labels) use the "
+            "same kind of sample ID, written the same way"
+        )
+    if len(alignment.parties) < 2:
         return
-    for k, name in enumerate(parties):
+    for k, name in enumerate(alignment.parties):
         others = np.delete(present, k, axis=1).any(axis=1)
         if not (present[:, k] & others).any():
             raise DataError(
                 f"party {name!r} has no common sample with any of "
-                f"{[other for other in parties if other != name]}: check that all parties use the "
-                "same kind of sample ID, written the same way"
+                f"{[other for other in alignment.parties if other != name]}: check that all "
+                "parties use the same kind of sample ID, written the same way"
             )

@@ -1,16 +1,17 @@
 """`plain` alignment: the sample IDs are public, the server joins them."""
 
-import numpy as np
+from dataclasses import replace
+from typing import Any
+
 import pandas as pd
 
-from flwr_vertical.alignment.base import Aligner, Alignment, check_overlap, register_aligner
-from flwr_vertical.errors import DataError
+from flwr_vertical.alignment.base import Aligner, Alignment, check_id_types, register_aligner
 from flwr_vertical.protocol.federation import Federation
-from flwr_vertical.protocol.party import ids_to_array
+from flwr_vertical.tables.ids import id_type, normal_ids
 
 
 class PlainAligner(Aligner):
-    """Joins the IDs on the server: the union of all samples, in order of first appearance.
+    """Joins the IDs on the server, in order of first appearance over the parties.
 
     One round. The server learns every party's sample IDs; a party learns the positions of its
     own rows and, if it lacks some samples, the IDs of all.
@@ -22,30 +23,30 @@ class PlainAligner(Aligner):
         ("a party that lacks samples", "the IDs of all samples"),
     )
 
-    def align(self, federation: Federation) -> Alignment:
+    def align(
+        self,
+        federation: Federation,
+        label_ids: "pd.Index[Any] | None" = None,
+        label_holder: str | None = None,
+    ) -> Alignment:
         """Align the samples of all parties by their IDs."""
-        replies = federation.call("share_ids")
+        replies = federation.call("share_ids", {"normalise": self.normalise})
         ids = {name: replies[name]["ids"] for name in federation.parties}
-        kinds = {name: _id_kind(array) for name, array in ids.items()}
-        if len(set(kinds.values())) > 1:
-            raise DataError(
-                f"the parties' sample IDs are of different types: {kinds}; store them all as text "
-                "or all as integers"
-            )
-        union = pd.Index(pd.unique(np.concatenate(list(ids.values()))))
-        mask = np.ones((len(union), len(ids)), dtype=bool)
-        for k, (name, own) in enumerate(ids.items()):
-            positions = union.get_indexer(pd.Index(own))
-            mask[positions, k] = False
-            federation.update(name, {"positions": positions, "n_samples": len(union)})
-            if mask[:, k].any():  # it may complete samples it lacks; their IDs are public here
-                federation.update(name, {"ids": ids_to_array(union, name)})
-        check_overlap(list(ids), mask)
-        return Alignment(list(ids), mask, union)
-
-
-def _id_kind(array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> str:
-    return "integer" if array.dtype.kind in "iu" else "text"
+        types = {name: id_type(pd.Index(array), name) for name, array in ids.items()}
+        labels = None
+        if label_ids is not None:
+            labels = normal_ids(label_ids, self.normalise, "server (labels)")
+            types["server (labels)"] = id_type(label_ids, "server (labels)")
+        check_id_types(types)
+        if next(iter(types.values())) == "text":  # widths differ from party to party
+            ids = {name: array.astype(object) for name, array in ids.items()}
+            labels = None if labels is None else labels.astype(object)
+        alignment, union = self.finish(federation, ids, labels, label_holder)
+        shared = normal_ids(pd.Index(union), (), "server")
+        for k, name in enumerate(alignment.parties):
+            if alignment.mask[:, k].any():  # it may complete samples it lacks; IDs are public here
+                federation.update(name, {"ids": shared})
+        return replace(alignment, ids=pd.Index(union))
 
 
 register_aligner("plain", PlainAligner)

@@ -214,6 +214,7 @@ class StepServer:
         host = Host(
             name=str(state["node.name"]),
             run_config=context.run_config,
+            node_config=context.node_config,
             state=state,
             cache=cache,
             load_table=lambda: self._storage.load(context),

@@ -96,7 +96,7 @@ class Federation:
         self._min_nodes = min_nodes
         self._nodes: dict[str, int] = {}
         self._arbiter_here = arbiter(
-            Host("server", {}, {}, {}, _no_table, _no_table, _no_table, _no_output)  # type: ignore[arg-type]
+            Host("server", {}, {}, {}, {}, _no_table, _no_table, _no_table, _no_output)  # type: ignore[arg-type]
         )
         self._updates: dict[str, Payload] = {}
         self._sequence = 0

@@ -51,7 +51,8 @@ def read_table(
     path : path-like
         A .csv, .csv.gz, .tsv, .parquet or .pq file in UTF-8 with a header.
     id_column : str, optional
-        Column of sample IDs. Default: the index stored in a Parquet file if it is more than row
+        Column of sample IDs, or several with commas for composite IDs. Default: the index stored
+        in a Parquet file if it is more than row
         numbers, else the first column. In CSV, IDs become integers only if each is written as an
         integer prints, so "007" stays a string, and so do all others of its column.
     kinds : mapping of column name to Kind or its name, optional
@@ -154,7 +155,8 @@ def _read_parquet(path: Path, id_column: str | None) -> pd.DataFrame:
         return frame
     if frame.index.name is not None:
         frame = frame.reset_index()
-    return frame.set_index(_id_column(list(frame.columns), id_column, path))
+    ids = _id_columns(list(frame.columns), id_column, path)
+    return frame.set_index(ids[0] if len(ids) == 1 else ids)
 
 
 def _read_text(path: Path, id_column: str | None, separator: str) -> pd.DataFrame:
@@ -163,7 +165,7 @@ def _read_text(path: Path, id_column: str | None, separator: str) -> pd.DataFram
     with opener(path, "rt", encoding="utf-8-sig", newline="") as stream:
         header = next(csv.reader(stream, delimiter=separator), [])
     _check_header(header, path)
-    ids = _id_column(header, id_column, path)
+    ids = _id_columns(header, id_column, path)
     with warnings.catch_warnings():
         # pandas only warns when rows are longer than the header, and drops their ends.
         warnings.simplefilter("error", pd.errors.ParserWarning)
@@ -172,13 +174,15 @@ def _read_text(path: Path, id_column: str | None, separator: str) -> pd.DataFram
             sep=separator,
             encoding="utf-8-sig",
             index_col=False,
-            dtype={ids: str},
+            dtype=dict.fromkeys(ids, str),
             keep_default_na=False,
-            na_values={name: [""] if name == ids else _MISSING_MARKS for name in header},
+            na_values={name: [""] if name in ids else _MISSING_MARKS for name in header},
             low_memory=False,
             **_EXACT_FLOATS,
         )
-    frame = frame.set_index(ids)
+    if len(ids) > 1:
+        return frame.set_index(ids)
+    frame = frame.set_index(ids[0])
     texts = frame.index
     if not texts.hasnans and all(_CANONICAL_INTEGER.fullmatch(text) for text in texts):
         frame.index = texts.astype("int64")
@@ -195,16 +199,19 @@ def _check_header(names: Sequence[str], path: Path) -> None:
         )
 
 
-def _id_column(names: Sequence[Any], id_column: str | None, path: Path) -> str:
-    """Return the name of the ID column."""
+def _id_columns(names: Sequence[Any], id_column: str | None, path: Path) -> list[str]:
+    """Return the name of the ID column, or the names of several that make composite IDs."""
     if id_column is None:
-        return str(names[0])
+        return [str(names[0])]
+    parts = [part.strip() for part in id_column.split(",")]
+    if len(parts) > 1 and id_column not in names and set(parts) <= set(names):
+        return parts
     if id_column not in names:
         raise DataError(
             f"{path} has no column {id_column!r} for the sample IDs; there are "
             f"{', '.join(map(str, names))}"
         )
-    return id_column
+    return [id_column]
 
 
 def _require(columns: Sequence[str], frame: pd.DataFrame, path: Path) -> None:

@@ -11,6 +11,7 @@ from pandas.api import types
 
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables.dtypes import plain
+from flwr_vertical.tables.ids import join_levels
 from flwr_vertical.tables.kinds import Kind, infer_kinds
 
 
@@ -46,7 +47,8 @@ class Table:
         Parameters
         ----------
         data : pandas.DataFrame or Table, shape (n_samples, n_columns)
-            Indexed by sample ID (integers or strings). None and NA count as missing, like NaN.
+            Indexed by sample ID (integers or strings); a MultiIndex makes composite IDs, joined
+            into one text. None and NA count as missing, like NaN.
             Of a Table, the kinds are kept where `kinds` does not restate them.
         kinds : mapping of column name to Kind or its name, optional
             Kinds that inference would get wrong.
@@ -108,7 +110,7 @@ class Table:
 
 
 def checked_ids(index: "pd.Index[Any]", who: str) -> "pd.Index[Any]":
-    """Return sample IDs as a plain index of integers or of strings.
+    """Return sample IDs as a plain index of integers or of strings; composite ones are joined.
 
     Parameters
     ----------
@@ -122,10 +124,12 @@ def checked_ids(index: "pd.Index[Any]", who: str) -> "pd.Index[Any]":
         If an ID is missing or repeated, or they are not all integers or all strings.
     """
     if isinstance(index, pd.MultiIndex):
-        raise DataError(
-            f"{who} is indexed by {index.nlevels} columns, expected one column of sample IDs; "
-            "join them into one"
-        )
+        gaps = np.any([index.get_level_values(k).isna() for k in range(index.nlevels)], axis=0)
+        if missing := int(gaps.sum()):
+            raise DataError(
+                f"{who} has {missing} rows whose composite sample ID lacks a part; drop them"
+            )
+        index = join_levels(index)
     if missing := int(np.count_nonzero(index.isna())):
         raise DataError(f"{who} has {missing} rows without a sample ID; give them one or drop them")
     held = types.infer_dtype(index, skipna=False)

@@ -17,7 +17,13 @@ from flwr_vertical import (
     simulate,
     step,
 )
-from flwr_vertical.alignment import Aligner, PlainAligner, make_aligner, register_aligner
+from flwr_vertical.alignment import (
+    Aligner,
+    PlainAligner,
+    check_overlap,
+    make_aligner,
+    register_aligner,
+)
 from flwr_vertical.alignment.base import _ALIGNERS
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.protocol.state import State
@@ -56,6 +62,7 @@ def aligned(tables):
         federation = Federation(grid, aggregation="plain", retries=0, timeout=30)
         federation.open()
         alignment = PlainAligner().align(federation)
+        check_overlap(alignment)
         federation.call("nothing")
         states = {c.node_config["party"]: State(c) for c in grid.contexts.values()}
         assert federation.ledger.rounds == 3  # hello, alignment, and the call above
@@ -151,6 +158,7 @@ def test_narrow_integer_ids_keep_their_type_in_completed_rows():
 
 
 def run_labels(tables, labels, run_config=None, label_holder=None, **kwargs):
+    kwargs.setdefault("alignment", "plain")
     if run_config is None:
         result = simulate(LabelsOnly(), tables, labels, progress=False, **kwargs)
         return result.model
@@ -179,14 +187,14 @@ def test_no_labels_are_none():
 
 def test_labels_with_a_repeated_id_are_an_error():
     labels = pd.Series([1.0, 2.0, 3.0], index=["u", "u", "v"])
-    with pytest.raises(DataError, match="labels' index repeats 1 sample IDs"):
+    with pytest.raises(DataError, match="table of labels has 1 rows whose sample ID repeats"):
         run_labels(TABLES, labels)
 
 
 def test_labels_of_nobody_are_an_error():
     with pytest.raises(DataError, match="no label belongs to a sample of any party"):
         run_labels(TABLES, pd.Series({"U": 1.0}))
-    with pytest.raises(DataError, match="no label belongs to a sample of any party"):
+    with pytest.raises(DataError, match=r"different types.*labels.*integer"):
         run_labels(TABLES, pd.Series({1: 1.0}))
 
 
@@ -234,9 +242,9 @@ def test_unknown_alignments_list_the_valid_ones():
 
 def test_an_aligner_of_one_s_own(monkeypatch):
     class Reversed(PlainAligner):
-        def align(self, federation):
+        def align(self, federation, label_ids=None, label_holder=None):
             federation.parties.reverse()
-            return super().align(federation)
+            return super().align(federation, label_ids, label_holder)
 
     monkeypatch.delitem(_ALIGNERS, "reversed", raising=False)
     register_aligner("reversed", Reversed)

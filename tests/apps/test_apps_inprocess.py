@@ -40,7 +40,8 @@ def home(tmp_path, monkeypatch):
 
 
 def run_app(nodes, **settings):
-    config = defaults() | {"patience": 0.2, "run-name": "test"}
+    # Public IDs name the completed rows, so that tables can be compared by index.
+    config = defaults() | {"patience": 0.2, "run-name": "test", "alignment": "plain"}
     config |= {key.replace("_", "-"): value for key, value in settings.items()}
     with LocalGrid(client_app, nodes, config) as grid:
         server_app(grid, Context(1, 1, {}, RecordDict(), config))

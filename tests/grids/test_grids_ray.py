@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+import time
 
 import numpy as np
 import pandas as pd
@@ -155,9 +156,18 @@ def test_closing_ends_the_actors(ray_cluster):
     opened(grid)
     actors = list(grid._actors)
     grid.close()
-    for actor in actors:
-        with pytest.raises(ray_cluster.exceptions.RayActorError):
+
+    def is_alive(actor):
+        try:
             ray_cluster.get(actor.outputs.remote())
+        except ray_cluster.exceptions.RayActorError:
+            return False
+        return True
+
+    deadline = time.monotonic() + 20
+    while any(map(is_alive, actors)) and time.monotonic() < deadline:  # Ray takes its time
+        time.sleep(0.1)
+    assert not any(map(is_alive, actors))
 
 
 def test_a_ray_of_its_own_is_shut_down():

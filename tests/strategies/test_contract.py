@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from flwr_vertical import Arbiter, Party, Result, Strategy, load_strategy, make_strategy, simulate
-from flwr_vertical.protocol.party import steps_of
+from flwr_vertical.protocol.node import steps_of
 from strategies import BUILTIN
 from strategies.baselines import Max, Mean, Min, MostFrequent
 from strategies.fknn import FKNN

@@ -109,7 +109,8 @@ def test_integer_and_string_ids(ids, kept):
         ([1, SECRET, 3, 4], "type 'mixed-integer'"),
         ([True, False, 2, 3], "type 'mixed-integer'"),
         (pd.date_range("2020-01-01", periods=4), "type 'datetime64'"),
-        (pd.MultiIndex.from_product([[1, 2], [SECRET, "b"]]), "indexed by 2 columns"),
+        (pd.MultiIndex.from_tuples([(1, SECRET)] * 2 + [(2, "b"), (3, "b")]), "1 rows whose"),
+        (pd.MultiIndex.from_tuples([(1, SECRET), (1, None), (2, "b"), (3, "b")]), "lacks a part"),
         (pd.Index([1, 2, 3, 2**70], dtype=object), "beyond 64 bits"),
     ],
 )

@@ -1,0 +1,141 @@
+"""Private alignment of two parties: speed, memory, growth, and OpenMined's PSI beside it.
+
+    python benchmarks/alignment.py [--quick] [--psi-python PATH]
+
+Two parties with half of their IDs in common run `private-id` in this process (their blinding
+spreads over worker processes), sharing the cores of this machine. The bare primitive is measured
+right before with every core busy: X25519 calls in a loop, two for every ID and party.
+``--psi-python`` names the Python of an environment with ``openmined-psi``, which needs another
+protobuf than Flower: python -m venv psi && psi/bin/pip install openmined-psi.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from machine import machine_line
+
+from flwr_vertical import simulate
+from flwr_vertical.align_command import AlignOnly
+
+BARE = """
+import os, sys, time
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+key, count = X25519PrivateKey.generate(), int(sys.argv[1])
+points = [os.urandom(32) for _ in range(count)]
+started = time.perf_counter()
+for point in points:
+    key.exchange(X25519PublicKey.from_public_bytes(point))
+print((time.perf_counter() - started) / count)
+"""
+
+PSI = """
+import sys, time
+import private_set_intersection.python as psi
+count = int(sys.argv[1])
+ours = [f"person-{k:09d}" for k in range(count)]
+theirs = [f"person-{k + count // 2:09d}" for k in range(count)]
+started = time.perf_counter()
+client, server = psi.client.CreateWithNewKey(True), psi.server.CreateWithNewKey(True)
+setup = server.CreateSetupMessage(0.0, count, theirs, psi.DataStructure.RAW)
+response = server.ProcessRequest(client.CreateRequest(ours))
+assert len(client.GetIntersection(setup, response)) == count - count // 2
+print(time.perf_counter() - started)
+"""
+
+
+def bare_seconds(processes: int, count: int = 20_000) -> float:
+    """Seconds of one X25519 call while so many processes are busy with it."""
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", BARE, str(count)], stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(processes)
+    ]
+    return float(np.mean([float(process.communicate()[0]) for process in running]))
+
+
+def tables(count: int) -> dict[str, pd.DataFrame]:
+    """Two tables of one column, with half of the IDs in common."""
+    return {
+        name: pd.DataFrame(
+            {"x": np.arange(count) % 7},
+            index=[f"person-{k + shift:09d}" for k in range(count)],
+        )
+        for name, shift in (("a", 0), ("b", count // 2))
+    }
+
+
+def align(count: int, alignment: str) -> float:
+    """Seconds of an alignment, from greeting to positions; checks the size of the overlap."""
+    given = tables(count)
+    started = time.perf_counter()
+    result = simulate(AlignOnly(), given, alignment=alignment, progress=False)
+    seconds = time.perf_counter() - started
+    assert result.metrics["samples-of-all"] == count - count // 2
+    return seconds
+
+
+def peak_memory(count: int) -> float:
+    """Peak memory in GiB of a process that holds both parties and the server."""
+    command = [sys.executable, __file__, "--only", str(count)]
+    answer = subprocess.run(command, check=True, capture_output=True, text=True)
+    return float(answer.stdout.split()[-1])
+
+
+def peak_of_this_process() -> float:
+    """Peak resident memory of this process in GiB."""
+    status = Path("/proc/self/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 2**20
+
+
+def main() -> None:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small sizes, for CI")
+    parser.add_argument("--psi-python", type=Path, help="Python with openmined-psi installed")
+    parser.add_argument("--only", type=int, default=0, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.only:
+        align(options.only, "private-id")
+        print(peak_of_this_process())
+        return
+    print(machine_line() + "\n")
+    cores = len(os.sched_getaffinity(0))
+    counts = [1_000, 10_000] if options.quick else [10_000, 100_000, 1_000_000]
+    seconds = {}
+    for count in counts:
+        # Two parties, two calls an ID each, on all cores.
+        bare = 4 * count * bare_seconds(cores) / cores
+        seconds[count] = align(count, "private-id")
+        print(
+            f"private-id, 2 x {count:>9,}: {seconds[count]:7.2f} s, "
+            f"{1e6 * seconds[count] / count:5.1f} us an ID, "
+            f"{bare / seconds[count]:4.0%} of the bare primitive (target 80 % at 1,000,000)"
+        )
+    print(f"peak memory at 2 x {counts[-1]:,}: {peak_memory(counts[-1]):.2f} GiB (target 1)")
+    if options.psi_python:
+        count = counts[-1]
+        answer = subprocess.run(
+            [str(options.psi_python), "-c", PSI, str(count)],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        theirs = float(answer.stdout)
+        print(
+            f"openmined-psi, 2 x {count:,}: {theirs:.2f} s; private-id is "
+            f"{theirs / seconds[count]:.1f} times as fast (target 2)"
+        )
+    count = 200 if options.quick else 10_000
+    print(f"blind-rsa, 3,072 bits, 2 x {count:,}: {align(count, 'blind-rsa'):.1f} s")
+
+
+if __name__ == "__main__":
+    main()

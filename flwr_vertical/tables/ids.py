@@ -1,0 +1,115 @@
+"""Sample IDs as parties compare them: their type, their normal form, their bytes."""
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flwr_vertical.errors import ConfigError, DataError
+
+# The parts of a composite ID are joined by this; the joiner inside a part is escaped.
+JOINER = "|"
+_SPLIT = re.compile(r"(?<!\\)\|")
+
+_FORMS: dict[str, Callable[[str], str]] = {
+    "strip": str.strip,
+    "casefold": str.casefold,
+    "nfc": lambda text: unicodedata.normalize("NFC", text),
+}
+
+
+def check_normalisation(normalise: "Sequence[str] | str") -> list[str]:
+    """Return the names of normalisation steps, or raise `ConfigError` listing the valid ones.
+
+    Parameters
+    ----------
+    normalise : sequence of str, or str
+        Of ``"strip"`` (white space around each part), ``"casefold"`` and ``"nfc"`` (Unicode), in
+        the order in which they are applied; as one string, separated by commas.
+    """
+    parts = normalise.split(",") if isinstance(normalise, str) else list(normalise)
+    names = [part.strip() for part in parts if part.strip()]
+    unknown = [name for name in names if name not in _FORMS]
+    if unknown:
+        raise ConfigError(f"unknown normalisation of IDs {unknown}; expected some of {[*_FORMS]}")
+    return names
+
+
+def id_type(index: "pd.Index[Any]", party: str) -> str:
+    """Return ``"integer"`` or ``"text"``; the two never match each other.
+
+    Raises
+    ------
+    DataError
+        If the IDs are neither all integers nor all strings.
+    """
+    if pd.api.types.is_integer_dtype(index.dtype):
+        return "integer"
+    if all(isinstance(value, str) for value in index):
+        return "text"
+    raise DataError(
+        f"party {party!r}: sample IDs must be all integers or all strings, got dtype {index.dtype}"
+    )
+
+
+def normal_ids(index: "pd.Index[Any]", normalise: Sequence[str], party: str) -> Any:
+    """Return sample IDs in their normal form, as an array that can travel.
+
+    Parameters
+    ----------
+    index : pandas.Index of shape (n_samples,)
+        Unique sample IDs.
+    normalise : sequence of str
+        As `check_normalisation` returned them; integers need none.
+    party : str
+        Name of the party, for errors.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_samples,)
+        int64 or fixed-width text.
+
+    Raises
+    ------
+    DataError
+        If two IDs become equal, one ends in NUL, or they are of mixed type.
+    """
+    if id_type(index, party) == "integer":
+        return index.to_numpy(dtype="int64")
+    if any(value.endswith("\0") for value in index):  # fixed-width text drops it
+        raise DataError(f"party {party!r}: a sample ID ends in a NUL character; remove it")
+    if not normalise:
+        return index.to_numpy().astype(str)
+    normal = [_normal(value, normalise) for value in index]
+    if repeated := len(normal) - len(set(normal)):
+        raise DataError(
+            f"party {party!r}: {repeated} sample IDs equal another one after normalisation "
+            f"({', '.join(normalise)}); combine these rows, or normalise less"
+        )
+    return np.array(normal, dtype=str)
+
+
+def join_levels(index: pd.MultiIndex) -> "pd.Index[Any]":
+    """Join composite IDs (several columns) into one text each, ``first|second``.
+
+    A joiner or backslash inside a part is escaped, so different parts never make the same ID.
+    """
+    parts = [
+        index.get_level_values(level).map(
+            lambda v: str(v).replace("\\", "\\\\").replace("|", "\\|")
+        )
+        for level in range(index.nlevels)
+    ]
+    joined = [JOINER.join(values) for values in zip(*parts, strict=True)]
+    name = JOINER.join(str(level) for level in index.names)
+    return pd.Index(joined, dtype=object, name=name).infer_objects()
+
+
+def _normal(value: str, normalise: Sequence[str]) -> str:
+    parts = _SPLIT.split(value)
+    for name in normalise:
+        parts = [_FORMS[name](part) for part in parts]
+    return JOINER.join(parts)
