@@ -62,9 +62,13 @@ def exchange(
         names = {nodes[name]: name for name in pending}
         messages = [make_message(pending[name], nodes[name]) for name in pending]
         causes = dict.fromkeys(pending, f"no answer within {timeout:g} s")
-        for reply in grid.send_and_receive(messages, timeout=timeout):
-            name = names.get(reply.metadata.src_node_id)
-            if name is None or name in answered:
+        replies = [
+            (names.get(reply.metadata.src_node_id, ""), reply)
+            for reply in grid.send_and_receive(messages, timeout=timeout)
+        ]
+        # By name: if several failed, which one is reported must not depend on who was first.
+        for name, reply in sorted(replies, key=lambda pair: pair[0]):
+            if name not in pending:
                 continue
             content, cause = _read_reply(reply, name, step)
             if content is None:
