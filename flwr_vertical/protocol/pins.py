@@ -36,7 +36,7 @@ IDENTITIES = "identity.public-keys"
 SIGNATURES = "identity.signatures"
 
 # A node's own state has these prefixes; of it, the server sets the keys of the run and no more.
-_OWN = ("sum.", "identity.", "node.", "protocol.")
+_OWN = ("sum.", "identity.", "node.", "protocol.", "align.")
 _HANDED_ON = {
     private_sum.PEERS,
     private_sum.PUBLIC_KEYS,

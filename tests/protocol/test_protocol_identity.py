@@ -543,6 +543,7 @@ def test_the_server_cannot_set_what_is_the_nodes_own(people):
         "protocol.last-sequence": -1,
         "node.name": "court",
         "identity.anything": 1,
+        "align.key": bytes(32),
     }.items():
         with federated(config(people, pins=False, keys=False)) as (federation, grid):
             federation.open()
