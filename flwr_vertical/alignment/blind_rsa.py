@@ -70,9 +70,14 @@ class BlindRsaAligner(Aligner):
             holder
         ]
         public = opened["public"]
+        endorsement: dict[str, Any] = {
+            key: opened[key] for key in ("identity", "signature") if key in opened
+        }
         replies = (
             federation.call(
-                "rsa_blind", {**common, "public": public, "holder": holder}, parties=others
+                "rsa_blind",
+                {**common, "public": public, "holder": holder, **endorsement},
+                parties=others,
             )
             if others
             else {}

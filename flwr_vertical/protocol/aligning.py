@@ -3,6 +3,7 @@
 The server half and the protocols are in `flwr_vertical.alignment`.
 """
 
+import hashlib
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from flwr_vertical.crypto import blind_rsa, commutative, rsa_key
 from flwr_vertical.errors import ConfigError, ProtocolError
+from flwr_vertical.protocol import pins
 from flwr_vertical.protocol.node import Node, step
 from flwr_vertical.tables.ids import id_type, normal_ids
 
@@ -123,13 +125,38 @@ class AligningNode(Node):
         ids = self._shuffled_ids(normalise)
         hashes = blind_rsa.fdh(ids, key.n, nonce, self._secret())
         tags = blind_rsa.tags(blind_rsa.sign_own(hashes, key))
-        return {"public": key.public, "tags": tags, "id_type": id_type(self.own_ids, self.name)}
+        endorsement = pins.endorse(self._as_pinned, _rsa_payload(key.public, nonce))
+        return {
+            "public": key.public,
+            "tags": tags,
+            "id_type": id_type(self.own_ids, self.name),
+            **endorsement,
+        }
 
     @step
     def rsa_blind(
-        self, public: bytes, nonce: bytes, normalise: list[str], holder: str
+        self,
+        public: bytes,
+        nonce: bytes,
+        normalise: list[str],
+        holder: str,
+        identity: bytes = b"",
+        signature: bytes = b"",
     ) -> dict[str, Any]:
-        """Blind the own hashed IDs for the key holder to sign."""
+        """Blind the own hashed IDs for the key holder to sign.
+
+        Where the holder's identity is pinned here, its signature of the key must be valid: whoever
+        swaps the key could make tags of guessed IDs.
+        """
+        node = self._as_pinned
+        pins.check_endorsement(
+            node,
+            pins.read_pins(node, None),
+            holder,
+            _rsa_payload(public, nonce),
+            identity,
+            signature,
+        )
         key = rsa_key.load_public(public, holder)
         hashes = blind_rsa.fdh(self._shuffled_ids(normalise), key.n, nonce, self._secret())
         blinded, blinding = blind_rsa.blind(hashes, key)
@@ -157,6 +184,11 @@ class AligningNode(Node):
 
     # -- shared ----------------------------------------------------------------------------
 
+    @property
+    def _as_pinned(self) -> pins.Node:
+        """Say who this party is, as far as identities go; the nonce stands for the run."""
+        return pins.Node(self.name, "party", "blind-rsa", 0, self.host.node_config)
+
     def _shuffled_ids(self, normalise: list[str]) -> list[bytes]:
         """Own IDs as bytes in a fresh secret order, which is kept to undo it."""
         order = secret_order(len(self.own_ids))
@@ -183,6 +215,10 @@ class AligningNode(Node):
                 "least 16 random ones, the same at every party"
             )
         return secret
+
+
+def _rsa_payload(public: bytes, nonce: bytes) -> dict[str, bytes]:
+    return {"purpose": b"blind-rsa", "key": hashlib.sha256(public).digest(), "run": nonce}
 
 
 def secret_order(count: int) -> Any:

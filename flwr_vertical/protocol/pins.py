@@ -114,20 +114,7 @@ def introduce(node: Node, keys: Mapping[str, bytes]) -> dict[str, bytes]:
     ConfigError
         If its identity key or a pin cannot be used, or its pins do not protect this run's sums.
     """
-    path = node.config.get("identity-key")
-    greeting: dict[str, bytes] = {}
-    if path is not None:
-        try:
-            private = load_identity(str(path))
-        except ConfigError as error:
-            raise ConfigError(f"{node}, 'identity-key' in its node config: {error}") from error
-        if node.role == "party" and node.name == "arbiter":
-            raise ConfigError(
-                "a party named 'arbiter' cannot have an identity: pin.arbiter means the node with "
-                "the role 'arbiter'; rename the party"
-            )
-        greeting["identity"] = public_identity(private)
-        greeting["signature"] = sign_greeting(private, node.name, _signed(node, node.role, keys))
+    greeting = endorse(node, _signed(node, node.role, keys))
     pins = read_pins(node, greeting.get("identity"))
     if pins and node.role == "arbiter":
         raise ConfigError(
@@ -146,6 +133,32 @@ def introduce(node: Node, keys: Mapping[str, bytes]) -> dict[str, bytes]:
             "remove its pins, and with them this protection"
         )
     return greeting
+
+
+def endorse(node: Node, payload: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return ``identity`` and ``signature`` of a payload; nothing if the node has no key.
+
+    Raises
+    ------
+    ConfigError
+        If the identity key cannot be used.
+    """
+    path = node.config.get("identity-key")
+    if path is None:
+        return {}
+    try:
+        private = load_identity(str(path))
+    except ConfigError as error:
+        raise ConfigError(f"{node}, 'identity-key' in its node config: {error}") from error
+    if node.role == "party" and node.name == "arbiter":
+        raise ConfigError(
+            "a party named 'arbiter' cannot have an identity: pin.arbiter means the node with "
+            "the role 'arbiter'; rename the party"
+        )
+    return {
+        "identity": public_identity(private),
+        "signature": sign_greeting(private, node.name, payload),
+    }
 
 
 def read_pins(node: Node, own: bytes | None) -> Pins:
@@ -242,12 +255,12 @@ def verify(node: Node, handed_on: Mapping[str, Any]) -> None:
         )
     for name, payload in keys.items():
         identity, signature = presented.get(name, (b"", b""))
-        _check(node, pins, name, payload, bytes(identity), bytes(signature))
+        check_endorsement(node, pins, name, payload, bytes(identity), bytes(signature))
     if pinned:
         logger.info("%s: the keys of %s are those of their pinned identities", node, sorted(pinned))
 
 
-def _check(
+def check_endorsement(
     node: Node,
     pins: Pins,
     name: str,
@@ -255,6 +268,13 @@ def _check(
     identity: bytes,
     signature: bytes,
 ) -> None:
+    """Check, on behalf of a node, that a key is that of the node in whose name it came.
+
+    Raises
+    ------
+    ProtocolError
+        As `verify`.
+    """
     who, pin = _who(name), _pin(name)
     expected = pins.keys.get(name)
     if expected is None:

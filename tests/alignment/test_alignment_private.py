@@ -8,9 +8,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flwr_vertical import LocalGrid, Party, Strategy, simulate, step
+from flwr_vertical import (
+    LocalGrid,
+    MemoryStorage,
+    Party,
+    Strategy,
+    Table,
+    party_app,
+    simulate,
+    step,
+)
 from flwr_vertical.alignment import BlindRsaAligner, PrivateIdAligner, make_aligner
 from flwr_vertical.crypto import blind_rsa, commutative, rsa_key
+from flwr_vertical.crypto import identity as identity_module
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.protocol.codec import decode, encode
 from flwr_vertical.protocol.messages import ARGUMENTS, UPDATES, VALUES
@@ -397,3 +407,49 @@ def test_fknn_imputes_the_same_after_private_alignment(motor, aggregation):
         rest = [t.iloc[len(table) :].sort_values(list(t.columns)).to_numpy() for t in (left, right)]
         assert len(rest[0]) > 0
         np.testing.assert_allclose(*rest, rtol=1e-9)
+
+
+# -- pinned identities -----------------------------------------------------------------------
+
+
+def aligned_with_pins(tmp_path, monkeypatch, *, swap, pin):
+    """Align two parties by blind RSA over a relay that may swap the key holder's RSA key."""
+    identity_module.write_identity(tmp_path / "a.pem", own := identity_module.generate_identity())
+    text = identity_module.identity_text(identity_module.public_identity(own))
+    nodes = [{"party": "a", "identity-key": str(tmp_path / "a.pem")}, {"party": "b"}]
+    if pin:
+        nodes[1]["pin.a"] = text
+    tables = {name: Table.of(table) for name, table in frames([["u", "v"], ["v", "w"]]).items()}
+    app = party_app(PositionsParty, storage=MemoryStorage(tables))
+    with LocalGrid(app, nodes) as grid:
+        if swap:
+            original = LocalGrid.send_and_receive
+
+            def relay(self, messages, *, timeout=None):
+                received = list(original(self, messages, timeout=timeout))
+                for message in received:
+                    values = decode(message.content, VALUES)
+                    if "public" in values:
+                        values["public"] = rsa_key.RsaKey.generate(2048).public
+                        message.content.update(encode(values, VALUES))
+                return received
+
+            monkeypatch.setattr(LocalGrid, "send_and_receive", relay)
+        return Positions().start(
+            grid=grid, alignment=BlindRsaAligner(bits=2048), retries=0, progress=False
+        )
+
+
+def test_pinned_key_holder_is_honoured(tmp_path, monkeypatch):
+    result = aligned_with_pins(tmp_path, monkeypatch, swap=False, pin=True)
+    assert result.model[0].n_samples == 3
+
+
+def test_swapped_rsa_key_is_noticed_before_anything_is_blinded(tmp_path, monkeypatch):
+    with pytest.raises(PartyError, match=r"'b'.*'rsa_blind'.*party 'a' is not signed"):
+        aligned_with_pins(tmp_path, monkeypatch, swap=True, pin=True)
+
+
+def test_a_signature_must_be_valid_even_without_a_pin(tmp_path, monkeypatch):
+    with pytest.raises(PartyError, match="is not signed by the identity"):
+        aligned_with_pins(tmp_path, monkeypatch, swap=True, pin=False)
