@@ -31,6 +31,7 @@ import numpy.typing as npt
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.protocol import Total
 from flwr_vertical.results import Progress
 from strategies.fknn.arbiter import FKNNArbiter
 from strategies.fknn.distances import N_EXPONENTS, common_scale
@@ -49,6 +50,16 @@ class _Block:
     rows: Indices
     width: int
     arguments: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What `prepare` tells: rows to impute, donors, each row's place among the donors, scale."""
+
+    rows: Indices
+    donors: Indices
+    own: Indices
+    scale: float
 
 
 class FKNN(Strategy):
@@ -152,44 +163,38 @@ class FKNN(Strategy):
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
-        """Impute block after block."""
-        rows, donors, scale = self._prepare(federation, alignment.n_samples)
-        own = np.full(alignment.n_samples, -1, dtype=np.int64)
-        own[donors] = np.arange(len(donors))
-
+        """Impute block after block; a block's ranked donors travel with the next one."""
+        plan = self._prepare(federation, alignment.n_samples)
         pairs = self.block_pairs or (500_000 if federation.aggregation == "ckks" else 4_000_000)
-        size = max(1, pairs // max(1, len(donors)))
+        size = max(1, pairs // max(1, len(plan.donors)))
         # Some donors lack the cell, so the list is longer than n_neighbors.
-        width = min(len(donors), 4 * self.n_neighbors + 20)
+        width = min(len(plan.donors), 4 * self.n_neighbors + 20)
+        rows = plan.rows
         queue = deque(_Block(rows[i : i + size], width) for i in range(0, len(rows), size))
         progress.total = len(queue) + 2
         progress.step("prepare")
         rounds = 1
-        before: _Block | None = None
+        ranked: _Block | None = None
         public: dict[str, dict[str, Any]] = {name: {} for name in federation.parties}
         while True:
-            block = queue.popleft() if queue else _Block(rows[:0], 0)
-            total = self._round(federation, block, before, donors, own, scale)
+            block = queue.popleft() if queue else None
+            total = self._round(federation, plan, block, ranked)
             for name, values in total.public.items():
                 public[name].update(values)
-            short = np.empty(0, dtype=np.int64)
-            if before is not None:
-                short = before.rows[total["short"] > 0]
-            if len(short):  # these come again, with a longer list
-                longer = min(len(donors), 4 * before.width) if before else width
-                queue.append(_Block(short, longer))
-            before = None
-            if len(block.rows):
-                block.arguments = self._ranked(total.values, block, donors)
-                before = block
+            if ranked is not None and len(short := ranked.rows[total["short"] > 0]):
+                # These come again, with a longer list.
+                queue.append(_Block(short, min(len(plan.donors), 4 * ranked.width)))
+            if block is not None:
+                block.arguments = self._ranked(total.values, block, plan.donors)
+            ranked = block
             rounds += 1
-            progress.total = rounds + len(queue) + (before is not None)
+            progress.total = rounds + len(queue) + (ranked is not None)
             progress.step("impute", detail=f"{len(queue)} blocks of up to {size} rows to go")
-            if before is None and not queue:
+            if ranked is None and not queue:
                 break
-        self._report(result, public, len(rows), len(donors))
+        self._report(result, public, plan)
 
-    def _prepare(self, federation: Federation, n_samples: int) -> tuple[Indices, Indices, float]:
+    def _prepare(self, federation: Federation, n_samples: int) -> _Plan:
         """Learn which rows need imputing and which serve as donors."""
         shape = (n_samples,)
         flags = federation.sum(
@@ -216,36 +221,33 @@ class FKNN(Strategy):
             for name in federation.parties:
                 federation.update(name, {"donors": donors})
             needs &= ~donor
-        return np.flatnonzero(needs), donors, scale
+        own = np.full(n_samples, -1, dtype=np.int64)
+        own[donors] = np.arange(len(donors))
+        return _Plan(np.flatnonzero(needs), donors, own, scale)
 
     def _round(
-        self,
-        federation: Federation,
-        block: _Block,
-        before: _Block | None,
-        donors: Indices,
-        own: Indices,
-        scale: float,
-    ) -> Any:
-        """Send the ranked donors of the block before and learn those of this block."""
+        self, federation: Federation, plan: _Plan, block: _Block | None, ranked: _Block | None
+    ) -> Total:
+        """Hand out the ranked donors of the block before and learn those of this block."""
+        rows = plan.rows[:0] if block is None else block.rows
         shapes: dict[str, tuple[int, ...]] = {}
-        if before is not None:
-            shapes["short"] = (len(before.rows),)
-        if len(block.rows):
-            shapes["distance"] = shapes["weight"] = (len(block.rows), len(donors))
+        if ranked is not None:
+            shapes["short"] = (len(ranked.rows),)
+        if block is not None:
+            shapes["distance"] = shapes["weight"] = (len(rows), len(plan.donors))
         return federation.sum(
             "impute",
             {
-                "rows": block.rows,
-                "last": not len(block.rows),
-                "scale": scale,
-                **(before.arguments if before is not None else {}),
+                "rows": rows,
+                "last": block is None,
+                "scale": plan.scale,
+                **(ranked.arguments if ranked is not None else {}),
             },
             shapes=shapes,
             release="rank",
             release_arguments={
-                "own": own[block.rows],
-                "width": block.width,
+                "own": plan.own[rows],
+                "width": 0 if block is None else block.width,
                 "weighted": self.weights == "distance",
             },
         )
@@ -262,9 +264,7 @@ class FKNN(Strategy):
             arguments["weights"] = released["weights"]
         return arguments
 
-    def _report(
-        self, result: Result, public: dict[str, dict[str, Any]], n_rows: int, n_donors: int
-    ) -> None:
+    def _report(self, result: Result, public: dict[str, dict[str, Any]], plan: _Plan) -> None:
         result.party_metrics = {
             name: {key: float(value) for key, value in values.items()}
             for name, values in public.items()
@@ -275,8 +275,8 @@ class FKNN(Strategy):
             {
                 "cells-imputed": float(imputed),
                 "cells-without-neighbour": float(without),
-                "rows-imputed": float(n_rows),
-                "donors": float(n_donors),
+                "rows-imputed": float(len(plan.rows)),
+                "donors": float(len(plan.donors)),
             }
         )
         if without:
