@@ -111,8 +111,9 @@ class _Labels:
         self.key = commutative.generate_blinding_key()
         self._order = secret_order(len(ids))
         values = normal_ids(ids, normalise, who)[self._order]
-        hashes = commutative.hash_ids([str(value).encode() for value in values], nonce)
-        self.points: Points = commutative.blind(hashes, self.key)
+        self.points: Points = commutative.hash_and_blind(
+            [str(value).encode() for value in values], nonce, self.key
+        )
 
     def own_order(self, points: Points) -> Points:
         """Undo the shuffling: points in the order of the labels."""

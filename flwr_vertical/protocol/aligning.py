@@ -89,9 +89,8 @@ class AligningNode(Node):
         """
         self.state[_KEY] = commutative.generate_blinding_key()
         ids = self._shuffled_ids(normalise)
-        points = commutative.hash_ids(ids, nonce, self._secret())
         answer = {
-            "points": commutative.blind(points, self.state[_KEY]),
+            "points": commutative.hash_and_blind(ids, nonce, self.state[_KEY], self._secret()),
             "id_type": id_type(self.own_ids, self.name),
         }
         if labels is not None:
@@ -112,8 +111,7 @@ class AligningNode(Node):
         return answer
 
     def _blind_foreign(self, points: Any, sender: str) -> Any:
-        commutative.check_points(points, sender)
-        return commutative.blind(points, self.state[_KEY])
+        return commutative.check_and_blind(points, sender, self.state[_KEY])
 
     # -- blind-rsa -------------------------------------------------------------------------
 

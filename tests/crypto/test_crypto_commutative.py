@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles.chacha20 import x25519
 
-from flwr_vertical.crypto import _numbers, _x25519_pool, _x25519_worker
+from flwr_vertical.crypto import _numbers, _x25519_pool, _x25519_worker, commutative
 from flwr_vertical.crypto.commutative import (
     MANY_POINTS,
     blind,
@@ -342,3 +342,18 @@ def test_the_worker_ends_with_its_input():
             timeout=30,
         )
         assert done.stdout == b""
+
+
+@pytest.mark.parametrize("count", [0, 1, 10, 11, 25, 30])
+def test_batches_change_nothing(monkeypatch, count):
+    monkeypatch.setattr(commutative, "_BATCH", 10)
+    ids = [f"id-{k}".encode() for k in range(count)]
+    key = commutative.generate_blinding_key()
+    points = commutative.hash_ids(ids, b"run")
+    expected = commutative.blind(points, key)
+    np.testing.assert_array_equal(commutative.hash_and_blind(ids, b"run", key), expected)
+    np.testing.assert_array_equal(commutative.check_and_blind(points, "p", key), expected)
+    if count:
+        points[-1] = 0
+        with pytest.raises(ProtocolError, match="points of party 'p'"):
+            commutative.check_and_blind(points, "p", key)
