@@ -90,7 +90,8 @@ class ImputingParty(Party):
         -------
         pandas.DataFrame
             The own rows in their own order, then completed blocks. Their index is the sample ID
-            where IDs are public and ``aligned-<row>`` where they are not.
+            where IDs are public. Where they are not it is ``aligned-<row>``, or, beside own IDs
+            that are integers, a negative number.
         """
         first = 0 if self.fitted is None else self.fitted.n_samples
         positions = self.positions[first:]
@@ -98,6 +99,9 @@ class ImputingParty(Party):
         kept = positions >= 0
         own_codes[kept] = codes[positions[kept]]
         frame = from_codes(own_codes, self.table, self.levels, self.table.ids)
+        for name, column in self.table.frame.items():
+            if pd.api.types.is_integer_dtype(column.dtype):  # whole, and codes hold 53 bits
+                frame[name] = column
         if complete_blocks:
             absent = self._absent
             if self.fitted is not None and "donors" in self.state:
@@ -113,9 +117,13 @@ class ImputingParty(Party):
         return frame
 
     def _absent_ids(self, rows: npt.NDArray[np.int64]) -> "pd.Index[Any]":
+        own = self.table.ids
+        integer = pd.api.types.is_integer_dtype(own.dtype)
         if "ids" in self.state:
-            index: pd.Index[Any] = pd.Index(self.state["ids"][rows]).astype(self.table.ids.dtype)
-            return index
+            index: pd.Index[Any] = pd.Index(self.state["ids"][rows])
+            return index if integer else index.astype(own.dtype)  # others' may need more bits
+        if integer:  # text beside integers would be no index that a later run can align
+            return pd.Index(min(0, int(own.min())) - 1 - rows)
         return pd.Index([f"aligned-{row}" for row in rows])
 
     def missing_cells(self, complete_blocks: bool) -> npt.NDArray[np.bool_]:

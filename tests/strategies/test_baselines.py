@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flwr_vertical import simulate
+from flwr_vertical import Result, simulate
 from strategies.baselines import Max, Mean, Min, MostFrequent
 
 
@@ -58,3 +58,36 @@ def test_new_rows_take_the_value_of_the_earlier_ones():
     assert result.tables["one"].loc["a2", "x"] == 101.0
     assert sorted(result.tables["one"].index) == sorted(f"{i}2" for i in "abcdef")
     assert result.ledger.rounds == 4
+
+
+@pytest.mark.parametrize("alignment", ["private-id", "blind-rsa"])
+def test_integer_ids_stay_integers_where_completed_samples_have_no_name(alignment, tmp_path):
+    one = pd.DataFrame({"x": np.arange(5.0)}, index=np.arange(10, 15))
+    two = pd.DataFrame({"y": np.arange(3.0)}, index=[-7, 13, 14])
+    result = simulate(Mean(), {"one": one, "two": two}, alignment=alignment, progress=False)
+    assert [table.index.dtype for table in result.tables.values()] == ["int64", "int64"]
+    assert result.tables["one"].index[:5].tolist() == one.index.tolist()
+    assert (result.tables["one"].index[5:] < 0).all()
+    assert result.tables["two"].index[:3].tolist() == two.index.tolist()
+    assert (result.tables["two"].index[3:] < -7).all()
+    assert result.tables["two"].index.is_unique
+    result.save(tmp_path)  # as a party on a node of its own does
+    new = {name: table.set_axis(table.index + 100) for name, table in (("one", one), ("two", two))}
+    again = simulate(Mean(), new, fitted=Result.load(tmp_path), alignment=alignment, progress=False)
+    assert len(again.tables["one"]) == 6
+
+
+def test_public_integer_ids_of_others_may_need_more_bits():
+    one = pd.DataFrame({"x": np.arange(2.0)}, index=pd.Index([1, 2], dtype="int32"))
+    two = pd.DataFrame({"y": np.arange(2.0)}, index=[2, 2**40])
+    result = simulate(Mean(), {"one": one, "two": two}, progress=False)
+    assert result.tables["one"].index.tolist() == [1, 2, 2**40]
+
+
+def test_own_whole_numbers_stay_as_they_are():
+    account = np.array([2**60 + 1, 2**60 + 3, 5])
+    one = pd.DataFrame({"account": account, "x": [1.0, np.nan, 3.0]}, index=list("abc"))
+    two = pd.DataFrame({"y": [1.0, 2.0, 3.0]}, index=list("abd"))
+    result = simulate(Mean(), {"one": one, "two": two}, progress=False)
+    assert result.tables["one"]["account"].dtype == "int64"
+    assert result.tables["one"]["account"].iloc[:3].tolist() == account.tolist()
