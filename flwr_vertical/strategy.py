@@ -155,7 +155,12 @@ class Strategy(ABC):
                 "fraction_bits": fraction_bits,
             },
             ledger=federation.ledger,
-            disclosure=[*aligner.disclosure, *_SUM_DISCLOSURE[aggregation], *self.disclosure],
+            disclosure=[
+                *aligner.disclosure,
+                *((("server", f"the labels that {label_holder} holds"),) if label_holder else ()),
+                *_SUM_DISCLOSURE[aggregation],
+                *self.disclosure,
+            ],
         )
         enabled = True if progress is None else progress
         with Progress(self.name, enabled=enabled) as shown:

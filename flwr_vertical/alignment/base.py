@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError, DataError, ProtocolError
+from flwr_vertical.protocol.aligning import secret_order
 from flwr_vertical.protocol.federation import Federation
 from flwr_vertical.tables.ids import check_normalisation
 
@@ -65,7 +66,15 @@ class Aligner(ABC):
 
     disclosure: ClassVar[tuple[tuple[str, str], ...]] = (
         ("server", "the parties' names, the number of samples, and which party has which sample"),
+        (
+            "every party",
+            "the number of aligned samples, and which of its own take part: with rows "
+            "'intersection' those that all have, with 'labelled' those with a label",
+        ),
     )
+    # Whether rows are numbered at random. In the order of first appearance a party could read off
+    # its positions which of its samples the parties before it have.
+    _random_rows: ClassVar[bool] = True
 
     def __init__(self, rows: str = "union", normalise: Sequence[str] | str = ()) -> None:
         if rows not in ROWS:
@@ -122,7 +131,7 @@ class Aligner(ABC):
         Alignment
             Without ``ids``.
         numpy.ndarray of shape (n_samples,)
-            The token of each aligned row, in order of first appearance.
+            The token of each aligned row: in a random order, `plain` in that of first appearance.
         """
         parts = [tokens[name] for name in federation.parties]
         if labels is not None:
@@ -134,11 +143,13 @@ class Aligner(ABC):
         present = np.zeros((len(values), len(tokens)), dtype=bool)
         for k, own in enumerate(owned):
             present[own, k] = True
-        kept = self._kept(present, federation.parties, label_codes, label_holder)
+        kept = np.flatnonzero(self._kept(present, federation.parties, label_codes, label_holder))
+        if self._random_rows:
+            kept = kept[secret_order(len(kept))]
         row_of = np.full(len(values), -1, dtype=np.int64)
-        row_of[kept] = np.arange(int(kept.sum()))
+        row_of[kept] = np.arange(len(kept))
         for name, own in zip(federation.parties, owned, strict=True):
-            federation.update(name, {"positions": row_of[own], "n_samples": int(kept.sum())})
+            federation.update(name, {"positions": row_of[own], "n_samples": len(kept)})
         label_rows = None if label_codes is None else row_of[label_codes]
         alignment = Alignment(list(federation.parties), ~present[kept], None, label_rows)
         return alignment, np.asarray(values)[kept]
@@ -156,6 +167,11 @@ class Aligner(ABC):
         if self.rows == "intersection":
             return np.asarray(present.all(axis=1))
         if label_holder is not None:
+            if label_holder not in parties:
+                raise ConfigError(
+                    f"no party {label_holder!r} in this run to hold the labels; its parties are "
+                    f"{parties}"
+                )
             return present[:, parties.index(label_holder)]
         if label_codes is None:
             raise ConfigError("rows='labelled' needs labels, or a party that holds them")

@@ -22,6 +22,7 @@ class PlainAligner(Aligner):
         ("server", "every party's sample IDs"),
         ("a party that lacks samples", "the IDs of all samples"),
     )
+    _random_rows = False  # the IDs are public
 
     def align(
         self,

@@ -9,6 +9,7 @@ what can be computed again may be kept in ``self.cache``.
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError, DataError
@@ -86,7 +87,11 @@ class Party(AligningNode):
             )
         values = pd.to_numeric(frame[column]).to_numpy(dtype=float)
         # Strategies may align further rows before those of the table (fitted donors).
-        return {"labels": values, "positions": self.positions[-len(values) :]}
+        positions = self.positions[-len(values) :]
+        # In the aligned order, as the order of the own rows may tell about their IDs; and none
+        # of rows that are left out.
+        order = np.argsort(positions)[np.count_nonzero(positions < 0) :]
+        return {"labels": values[order], "positions": positions[order]}
 
     @property
     def _label_column(self) -> str:

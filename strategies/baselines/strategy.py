@@ -28,6 +28,7 @@ class ConstantImputation(Strategy):
     disclosure = (
         ("server", "how many cells each party imputed"),
         ("server", "with fitted donors: how many parties have each of them (a sum)"),
+        ("every party", "with fitted donors: which rows are donors at some party"),
         ("nobody", "anything about a value"),
     )
 

@@ -124,10 +124,18 @@ class FKNN(Strategy):
         ("server", "the ranked donors of each such row, and for which rows the list was too short"),
         (
             "every party",
+            "which rows are imputed, since some party misses a cell of them or the row, and for "
+            "which the list was too short; with fitted donors, which rows are donors at some party",
+        ),
+        (
+            "every party",
             "the ranked donors of each such row (with weights='distance', weights too), and the "
             "largest distance of all parties to a power of two",
         ),
-        ("server", "how many cells each party imputed"),
+        (
+            "server",
+            "how many cells each party imputed, and for how many of them no donor was comparable",
+        ),
         ("nobody", "a value of another party"),
     )
 

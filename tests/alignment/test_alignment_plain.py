@@ -228,6 +228,9 @@ def test_a_party_may_hold_the_labels(holder, expected):
 def test_a_label_holder_that_cannot_be_used(run_config, holder, error, why):
     with pytest.raises(error, match=why):
         run_labels(LABEL_TABLES, None, run_config, holder)
+    if error is ConfigError:
+        with pytest.raises(error, match="no party 'c' in this run to hold the labels"):
+            run_labels(LABEL_TABLES, None, run_config, holder, align_rows="labelled")
 
 
 # -- aligners by name ------------------------------------------------------------------------

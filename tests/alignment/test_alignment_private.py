@@ -12,6 +12,7 @@ from flwr_vertical import (
     LocalGrid,
     MemoryStorage,
     Party,
+    RecordingGrid,
     Strategy,
     Table,
     party_app,
@@ -313,6 +314,41 @@ def test_two_runs_give_unlinkable_pseudonyms_in_another_order():
     positions = [align(tables)[1]["a"]["positions"].tolist() for _ in range(2)]
     assert positions[0] != positions[1]
     assert positions[0] != list(range(50))
+
+
+@pytest.mark.parametrize("alignment", ["private-id", BlindRsaAligner(bits=2048)])
+def test_positions_do_not_tell_which_samples_another_party_has(alignment):
+    # In the order of first appearance the rows of "a" would come first, and "b" could read off
+    # its positions which of its own samples "a" has.
+    tables = frames([SECRET_IDS[:25], SECRET_IDS[:5] + SECRET_IDS[25:]])
+    _, replies, _ = align(tables, alignment=alignment)
+    assert sorted(replies["a"]["positions"].tolist()) != list(range(25))
+    assert sorted(replies["b"]["positions"][5:].tolist()) != list(range(25, 50))
+
+
+@pytest.mark.parametrize("alignment", ["private-id", "plain"])
+def test_labels_of_a_party_come_without_the_order_of_its_rows(alignment):
+    tables = frames([SECRET_IDS, SECRET_IDS[10:30]])
+    run_config = {"label-holder": "a", "label-column": "x"}
+    given = {name: Table.of(table) for name, table in tables.items()}
+    tables["a"]["y"] = 0.0
+    given["a"] = Table.of(tables["a"])
+    app = party_app(PositionsParty, storage=MemoryStorage(given))
+    with LocalGrid(app, [{"party": name} for name in given], run_config) as grid:
+        recorder = RecordingGrid(grid)
+        result = Positions().start(
+            grid=recorder,
+            alignment=alignment,
+            align_rows="intersection",
+            label_holder="a",
+            retries=0,
+            progress=False,
+        )
+    said = [decode(m.content, VALUES) for m in recorder.transcript if m.direction == "up"]
+    (labels,) = [values for values in said if "labels" in values]
+    np.testing.assert_array_equal(labels["positions"], np.arange(20))  # none that is left out
+    at = result.model[1]["a"]["positions"]
+    np.testing.assert_array_equal(result.model[2][at[at >= 0]], tables["a"]["x"][at >= 0])
 
 
 def test_rounds_are_as_many_as_parties():
