@@ -444,6 +444,20 @@ def test_what_parties_say_openly_is_in_the_disclosure_table(runs, mode):
     assert any("too short" in what for what in server)
 
 
+def test_the_server_does_not_see_whose_lists_were_short():
+    tables = make_tables()
+    tables["bank"].loc[[f"s{i}" for i in range(8, N)], "bank1"] = np.nan
+    run = record_run("masked", tables)
+    said = {
+        name: [
+            bool(m.values) for m in run.messages if m.up and m.step == "impute" and m.node == name
+        ]
+        for name in NAMES
+    }
+    assert sum(said["bank"]) > 1  # its lists were too short, so there was more than one last round
+    assert said["bank"] == said["court"] == said["shop"]
+
+
 def test_the_arbiter_gets_no_table_and_no_names(runs):
     for m in runs("ckks").messages:
         if not m.up and m.node == "arbiter" and m.step != "hello":

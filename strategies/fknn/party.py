@@ -112,8 +112,14 @@ class FKNNParty(ImputingParty):
                 sums, shared, self.state["weighting"]
             )
         public: dict[str, Any] = {}
-        if last and not self._open.any():
-            public = self._finish()
+        if last:
+            # From every party, done or not: else the server would learn whose lists were short.
+            public = {
+                "cells-imputed": int(self._needed.sum()),
+                "cells-without-neighbour": int(self.state.get("n_fallback", 0)),
+            }
+            if not self._open.any():
+                public |= self._finish()
         return Summands(summands, public)
 
     def _fill(
@@ -152,14 +158,9 @@ class FKNNParty(ImputingParty):
         self.state["imputed"], self.state["open"] = imputed, still_open
         return short.view(np.uint8)
 
-    def _finish(self) -> dict[str, Any]:
+    def _finish(self) -> dict[str, float]:
         filled = np.where(np.isnan(self.codes), self._imputed, self.codes)
-        frame = self.write(filled, self.state["complete_blocks"])
-        return {
-            "cells-imputed": int(self._needed.sum()),
-            "cells-without-neighbour": int(self.state.get("n_fallback", 0)),
-            **self.accuracy(frame),
-        }
+        return self.accuracy(self.write(filled, self.state["complete_blocks"]))
 
     @property
     def _needed(self) -> npt.NDArray[np.bool_]:
