@@ -1,5 +1,6 @@
 """Columns of any kind as numbers: what imputers and models compute with, and the way back."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import pandas as pd
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables.kinds import Kind, is_numeric
 from flwr_vertical.tables.table import Table
+
+logger = logging.getLogger("flwr_vertical")
 
 Levels = dict[str, list[Any]]
 
@@ -73,10 +76,12 @@ def to_codes(table: Table, levels: Levels, party: str) -> npt.NDArray[np.float64
         observed = column.notna().to_numpy()
         unseen = sorted({str(v) for v in column[observed].unique() if v not in number})
         if unseen:
+            # An error goes to the server; levels are values, so only the own log has them.
+            logger.error("party %r, column %r: unseen level(s) %s", party, name, unseen)
             raise DataError(
-                f"party {party!r}, column {name!r}: level(s) {unseen[:5]} were not seen when the "
-                f"donors were fitted; known are {[str(v) for v in levels[name]][:20]}. Map them to "
-                "a known level, or fit again with rows that have them"
+                f"party {party!r}, column {name!r}: {len(unseen)} level(s) were not seen when the "
+                "donors were fitted (the party's log names them); map them to a known level, or "
+                "fit again with rows that have them"
             )
         codes[:, j] = np.nan
         codes[observed, j] = [number[value] for value in column[observed]]

@@ -12,9 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.errors import DataError
 from flwr_vertical.tables import Kind, is_numeric
 
 Array = npt.NDArray[np.float64]
+
+_TOO_FAR = (
+    "numeric columns reach so far (about 1e154) that squared differences overflow; rescale them"
+)
 
 
 @dataclass(frozen=True)
@@ -79,9 +84,15 @@ def make_features(
             continue
         if is_numeric(kind):
             fitted = column[known & fit_rows]
-            # Distances do not change with the origin, but rounding errors grow with it.
-            column = column - (fitted.mean() if fitted.size else 0.0)
-            spread = fitted.std() if standardize and fitted.size else 1.0
+            with np.errstate(over="ignore"):
+                # Distances do not change with the origin, but rounding errors grow with it. Of a
+                # constant column nothing may be left: all else may be as small.
+                constant = np.ptp(column[known]) == 0 if known.any() else False
+                origin = column[known][0] if constant else fitted.mean() if fitted.size else 0.0
+                spread = fitted.std() if standardize and fitted.size else 1.0
+                column = column - origin
+            if np.isinf(spread):
+                raise DataError(_TOO_FAR)
             column = column / spread if spread > 0 else column
         elif kind is Kind.ORDINAL:
             column = column / max(n_levels[j] - 1, 1)
@@ -89,7 +100,8 @@ def make_features(
         masks.append(known)
     z = np.column_stack(values)
     m = np.column_stack(masks).astype(np.float64)
-    squares = z * z
+    with np.errstate(over="ignore"):
+        squares = z * z
     return Features(
         left=np.hstack([squares, m, -2.0 * z]),
         right=np.hstack([m, squares, z]),
@@ -97,8 +109,9 @@ def make_features(
     )
 
 
-# Magnitudes are told as powers of two between 2^-128 and 2^127.
-N_EXPONENTS = 256
+# Magnitudes are told as powers of two between 2^-1000 and 2^1047, more than floats can have.
+N_EXPONENTS = 2048
+_LOWEST = -1000
 
 
 def magnitude(features: Features, weighting: str) -> npt.NDArray[np.uint8]:
@@ -110,7 +123,12 @@ def magnitude(features: Features, weighting: str) -> npt.NDArray[np.uint8]:
     Returns
     -------
     numpy.ndarray of shape (N_EXPONENTS,), uint8
-        1 at ``128 + e`` where no distance of this party exceeds ``2^e``.
+        1 at ``1000 + e`` where no distance of this party exceeds ``2^e``; at 0 for none above 0.
+
+    Raises
+    ------
+    DataError
+        If distances are beyond the range of floating point.
     """
     n_features = features.left.shape[1] // 3
     values, known = features.right[:, -n_features:], features.right[:, :n_features] > 0
@@ -118,11 +136,14 @@ def magnitude(features: Features, weighting: str) -> npt.NDArray[np.uint8]:
     for j in range(n_features):
         column = values[known[:, j], j]
         spread[j] = np.ptp(column) if column.size else 0.0
-    squares = spread**2
-    bound = squares.sum() if weighting == "exact" else squares.max(initial=0.0)
+    with np.errstate(over="ignore"):
+        squares = spread**2
+        bound = squares.sum() if weighting == "exact" else squares.max(initial=0.0)
+    if not np.isfinite(bound):
+        raise DataError(_TOO_FAR)
     flags = np.zeros(N_EXPONENTS, dtype=np.uint8)
-    exponent = int(np.ceil(np.log2(bound))) if bound > 0 else -128
-    flags[np.clip(exponent + 128, 0, N_EXPONENTS - 1)] = 1
+    exponent = int(np.ceil(np.log2(bound))) if bound > 0 else _LOWEST
+    flags[max(exponent - _LOWEST, 0)] = 1
     return flags
 
 
@@ -142,10 +163,10 @@ def common_scale(magnitudes: npt.NDArray[Any], limit: float) -> float:
         Half of what would just fit, since rounding may lift a distance a little.
     """
     present = np.flatnonzero(magnitudes)
-    if not np.isfinite(limit) or not len(present):
+    if not np.isfinite(limit) or not len(present) or present.max() == 0:  # no distance above 0
         return 1.0
-    largest = int(present.max()) - 128
-    return float(2.0 ** (np.floor(np.log2(limit)) - 1 - largest))
+    largest = int(present.max()) + _LOWEST
+    return float(2.0 ** min(np.floor(np.log2(limit)) - 1 - largest, 1000))
 
 
 def squared_distances(

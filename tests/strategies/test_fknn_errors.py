@@ -91,15 +91,25 @@ def new_rows():
     return {name: table.set_axis([f"new{i}" for i in range(12)]) for name, table in good().items()}
 
 
-def test_a_level_that_the_donors_do_not_have():
+def test_a_level_that_the_donors_do_not_have(caplog):
     new = change(new_rows(), "court", lambda t: t.assign(type="zebra"))
     with pytest.raises(PartyError) as caught:
         run(new, fitted=good())
     assert caught.value.party == "court"
     assert (
-        "party 'court', column 'type': level(s) ['zebra'] were not seen when the donors were "
-        "fitted; known are ['a', 'b', 'c']"
+        "party 'court', column 'type': 1 level(s) were not seen when the donors were fitted "
+        "(the party's log names them)"
     ) in caught.value.cause
+    # The error travels to the server, and levels are values of cells.
+    assert "zebra" not in caught.value.cause
+    assert "party 'court', column 'type': unseen level(s) ['zebra']" in caplog.text
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_values_whose_squares_overflow(standardize):
+    huge = change(good(), "bank", lambda t: t.assign(income=t["income"] * 1e200))
+    with pytest.raises(PartyError, match=r"'bank'.*squared differences overflow; rescale"):
+        run(huge, strategy=FKNN(n_neighbors=2, standardize=standardize))
 
 
 @pytest.mark.parametrize(

@@ -226,17 +226,19 @@ def test_party_terms():
 
 
 @pytest.mark.parametrize("weighting", ["exact", "party-mean"])
-@pytest.mark.parametrize("factor", [1e-9, 1.0, 1e9])
+@pytest.mark.parametrize("factor", [1e-140, 1e-40, 1e-9, 1.0, 1e9, 1e40, 1e150])
 @pytest.mark.parametrize("limit", [2.0**31 / 3, 262143 / 5])
 def test_the_common_scale_uses_the_range_and_never_leaves_it(weighting, factor, limit):
     codes, kinds, n_levels = mixed_codes(seed=3, missing=0.0)
     codes[:, [0, 4]] *= factor
+    if factor < 1e-9:  # levels are of size 1
+        codes, kinds, n_levels = codes[:, [0, 4]], [kinds[0], kinds[4]], [0, 0]
     features = make_features(codes, kinds, n_levels, False, np.ones(30, dtype=bool))
     flags = magnitude(features, weighting)
     assert flags.sum() == 1
     assert flags.shape == (N_EXPONENTS,)
     other = np.zeros(N_EXPONENTS, dtype=np.int64)
-    other[100] = 1  # a party with tiny distances does not matter
+    other[1] = 1  # a party with tiny distances does not matter
     scale = common_scale(flags + other, limit)
     sums, shared = squared_distances(features, np.arange(30), None, scale)
     distance, _ = party_terms(sums, shared, weighting)
@@ -244,6 +246,15 @@ def test_the_common_scale_uses_the_range_and_never_leaves_it(weighting, factor, 
     assert distance.max() < limit
     assert distance.max() * bound > limit / 2**6
     assert common_scale(flags, np.inf) == 1.0
+
+
+def test_constant_columns_are_at_distance_zero_exactly():
+    # Of their rounded mean a little is left, which the scale must not blow up.
+    codes = np.full((20, 2), [0.1, 1e15 + 0.3])
+    features = make_features(codes, [Kind.CONTINUOUS] * 2, [0, 0], False, np.ones(20, dtype=bool))
+    scale = common_scale(magnitude(features, "exact"), 2.0**30)
+    assert scale == 1.0
+    assert not squared_distances(features, np.arange(20), None, 2.0**1000)[0].any()
 
 
 def test_ranks_are_ascending_and_leave_out_the_row_itself():
