@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Summands, step
+from flwr_vertical.errors import DataError
 from flwr_vertical.tables import is_numeric
 from strategies.imputation import ImputingParty
 
@@ -26,6 +27,11 @@ class ConstantParty(ImputingParty):
         filled = np.empty(self.codes.shape[1])
         for j, kind in enumerate(self.table.kinds.values()):
             observed = source[~np.isnan(source[:, j]), j]
+            if not observed.size:
+                raise DataError(
+                    f"party {self.name!r}, column {self.table.columns[j]!r}: no row that takes "
+                    "part has a value; leave the column out, or align other rows"
+                )
             # The mean, least and largest of unordered levels mean nothing: their mode stands in.
             filled[j] = constant(observed, statistic if is_numeric(kind) else "most-frequent")
         missing = self.missing_cells(complete_blocks)

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from flwr_vertical import Result, simulate
+from flwr_vertical.errors import PartyError
 from strategies.baselines import Max, Mean, Min, MostFrequent
 
 
@@ -48,6 +49,14 @@ def test_only_cells_of_own_rows_where_blocks_are_not_completed():
     pd.testing.assert_frame_equal(result.tables["two"], tables()["two"])
     assert result.party_metrics["one"]["cells-imputed"] == 4
     assert result.party_metrics["two"]["cells-imputed"] == 0
+
+
+@pytest.mark.parametrize("strategy", [Mean, Min, MostFrequent])
+def test_a_column_without_a_value_in_the_rows_that_take_part(strategy):
+    parties = tables()
+    parties["one"].loc[list("bd"), "x"] = np.nan
+    with pytest.raises(PartyError, match="'one', column 'x': no row that takes part has a value"):
+        simulate(strategy(), parties, align_rows="intersection", progress=False)
 
 
 def test_new_rows_take_the_value_of_the_earlier_ones():
