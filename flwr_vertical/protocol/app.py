@@ -118,6 +118,14 @@ class StepServer:
                 "start the run again"
             )
 
+        # Flower sends a reply before it keeps the state: between the two a process may die.
+        after = int(envelope.get("after", -1))  # type: ignore[arg-type]
+        if int(state.get(_SEQUENCE, -1)) < after and "node.name" in state:
+            raise ProtocolError(
+                f"step {step!r} builds on message {after}, which this node answered, but what it "
+                "remembered of it is lost: its process ended too early; start the run again"
+            )
+
         # What the server hands over is kept even if the step fails: it is not sent again. Keys
         # are kept only if they are their owners' (where identities are pinned).
         updates = decode(request, UPDATES)

@@ -100,6 +100,7 @@ class Federation:
         )
         self._updates: dict[str, Payload] = {}
         self._sequence = 0
+        self._answered: dict[str, int] = {}
 
     # -- opening ---------------------------------------------------------------------------
 
@@ -124,6 +125,7 @@ class Federation:
         greetings = {self._nodes[name]: decode(reply, VALUES) for name, reply in replies.items()}
         roster = call_the_roll(greetings, self._expected, self.aggregation)
         self.parties, self._nodes = roster.parties, roster.nodes
+        self._answered = dict.fromkeys(self._nodes, self._sequence)
         self._hand_out_keys(greetings)
 
     def _hand_out_keys(self, greetings: Mapping[int, Payload]) -> None:
@@ -264,7 +266,12 @@ class Federation:
                 raise ConfigError(f"no party {name!r} in this run; its parties are {self.parties}")
             own = dict(arguments or {}) | dict((per_party or {}).get(name, {}))
             requests[name] = make_request(
-                step, self._sequence, own, self._updates.pop(name, None), **envelope
+                step,
+                self._sequence,
+                own,
+                self._updates.pop(name, None),
+                after=self._answered[name],
+                **envelope,
             )
         return requests
 
@@ -288,6 +295,7 @@ class Federation:
         )
         # Replies come in any order; what is computed from them must not depend on it.
         answered = {name: answered[name] for name in requests}
+        self._answered |= dict.fromkeys(requests, self._sequence)
         self._record(number, step, mode, requests, answered, time.perf_counter() - started)
         return answered
 

@@ -29,7 +29,9 @@ class Summands:
     Parameters
     ----------
     values : Mapping[str, numpy.ndarray]
-        Arrays to be summed over the parties; every party sends the same names and shapes.
+        Arrays to be summed over the parties; every party sends the same names and shapes. They
+        must follow from table, state and arguments alone: a step that is taken again after a
+        crash masks its values with the same key stream.
         Floating arrays are summed to the fixed-point resolution in ``masked`` mode, integer
         arrays exactly (unsigned dtypes in the ring of their own width).
     public : Mapping[str, Any]

@@ -1,5 +1,6 @@
 """`party_app` and the state of a node: one message after the other, in one process or in many."""
 
+import copy
 from types import SimpleNamespace
 
 import numpy as np
@@ -87,9 +88,9 @@ def new_context(run_id=1, **node_config):
     return Context(run_id=run_id, node_id=7, node_config=config, state=RecordDict(), run_config={})
 
 
-def ask(app, context, name, sequence, mode="call", updates=None, **arguments):
+def ask(app, context, name, sequence, mode="call", updates=None, after=None, **arguments):
     """Send one message; return envelope, values and sums of the reply."""
-    envelope = {"mode": mode}
+    envelope = {"mode": mode} | ({} if after is None else {"after": after})
     if mode != "call":
         envelope |= {"n-parties": 2, "fraction-bits": 32}
     request = make_request(name, sequence, arguments, updates, **envelope)
@@ -248,6 +249,17 @@ def test_a_new_process_refuses_to_repeat_a_message():
     message = error_of(ask(new_app(), context, "remember", 1, value=1.0))
     assert "message 1 ('remember') was already answered" in message
     assert Remembering.taken == 1
+
+
+def test_a_node_that_lost_what_it_remembered_of_an_answer_says_so():
+    app, context = greeted()
+    before = copy.deepcopy(context)
+    ask(app, context, "remember", 1, value=1.0, after=0)
+    ask(app, context, "remember", 2, value=1.0, after=1)
+    # Its reply has left, but its state was never kept.
+    message = error_of(ask(new_app(), before, "remember", 2, value=1.0, after=1))
+    assert "builds on message 1, which this node answered" in message
+    assert Remembering.taken == 2
 
 
 def test_a_message_older_than_the_last_is_refused():
