@@ -121,7 +121,11 @@ class ImputingParty(Party):
         integer = pd.api.types.is_integer_dtype(own.dtype)
         if "ids" in self.state:
             index: pd.Index[Any] = pd.Index(self.state["ids"][rows])
-            return index if integer else index.astype(own.dtype)  # others' may need more bits
+            if not integer:
+                return index.astype(own.dtype)
+            own_range = np.iinfo(str(own.dtype))  # others' IDs may need more bits
+            fits = own_range.min <= index.min() and index.max() <= own_range.max
+            return index.astype(own.dtype) if fits else index
         if integer:  # text beside integers would be no index that a later run can align
             return pd.Index(min(0, int(own.min())) - 1 - rows)
         return pd.Index([f"aligned-{row}" for row in rows])
@@ -140,8 +144,19 @@ class ImputingParty(Party):
         if self.fitted is not None:
             missing[self.is_donor] = False
             if "donors" in self.state:
+                self._check_new_rows(self.state["donors"])
                 missing[self.state["donors"]] = False
         return missing
+
+    def _check_new_rows(self, donors: npt.NDArray[np.int64]) -> None:
+        """Refuse samples that are new here and donors elsewhere: nobody could impute them."""
+        assert self.fitted is not None
+        new = self.positions[self.fitted.n_samples :]
+        if clash := int(np.isin(new, donors).sum()):
+            raise DataError(
+                f"party {self.name!r}: {clash} of its new samples are fitted donors at another "
+                "party; leave them out of the new rows, or fit again with them"
+            )
 
     @property
     def _absent(self) -> npt.NDArray[np.bool_]:

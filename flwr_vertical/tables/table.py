@@ -55,8 +55,8 @@ class Table:
         party : str, optional
             Name of the party, for messages.
         like : Table, optional
-            Earlier data of the same columns, of which these are new rows: the kinds are its
-            kinds, and a column may be all missing.
+            Earlier data, of which these are new rows: its columns must be there, their kinds
+            are its kinds, and they may be all missing.
 
         Returns
         -------
@@ -171,13 +171,19 @@ def _check_shape(frame: pd.DataFrame, who: str) -> None:
 
 
 def _as_in(frame: pd.DataFrame, like: Table, who: str) -> tuple[pd.DataFrame, dict[str, Kind]]:
-    """Give new rows the kinds of earlier ones, and an all-missing column their dtype."""
-    if list(frame.columns) != like.columns:
+    """Give new rows the kinds of earlier ones, and an all-missing column their dtype.
+
+    Columns that the earlier rows lack are let through: one may hold the labels.
+    """
+    shared = [name for name in frame.columns if name in like.columns]
+    if shared != like.columns:
         raise DataError(
             f"{who} has columns {list(frame.columns)}, the earlier rows have {like.columns}; they "
-            "must be the same, in the same order"
+            "must be there, in the same order"
         )
-    for name in frame.columns[frame.isna().all()]:
+    further = frame.columns.difference(like.columns, sort=False)
+    kinds = {**like.kinds, **infer_kinds(frame[further])}
+    for name in frame[shared].columns[frame[shared].isna().all()]:
         earlier = like.frame[name].dtype
         if types.is_integer_dtype(earlier):
             frame[name] = frame[name].astype("float64")
@@ -185,7 +191,7 @@ def _as_in(frame: pd.DataFrame, like: Table, who: str) -> tuple[pd.DataFrame, di
             frame[name] = frame[name].astype("boolean")
         else:
             frame[name] = frame[name].astype(earlier)
-    return frame, dict(like.kinds)
+    return frame, {str(name): kinds[str(name)] for name in frame.columns}
 
 
 def _check_values(frame: pd.DataFrame, who: str, may_be_empty: bool) -> None:

@@ -21,6 +21,8 @@ from strategies.imputation import ImputingParty
 
 Indices = npt.NDArray[np.int64]
 
+_MOST_COLUMNS = 2**16 - 1
+
 
 class FKNNParty(ImputingParty):
     """Sends its share of the distances; fills its own cells from ranked donors."""
@@ -48,6 +50,11 @@ class FKNNParty(ImputingParty):
         donor = self.is_donor
         missing = self.missing_cells(complete_blocks)
         self._check_donors(donor, missing, n_neighbors)
+        if self._features.n_columns > _MOST_COLUMNS:
+            raise DataError(
+                f"party {self.name!r} has {self._features.n_columns} columns; shared columns are "
+                f"counted in 16 bits, so at most {_MOST_COLUMNS} can take part"
+            )
         return Summands(
             {
                 "needs": missing.any(axis=1).view(np.uint8),

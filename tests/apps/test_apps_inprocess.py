@@ -216,3 +216,15 @@ def test_labels_of_nobody(home, bank, court):
     strange.to_csv(home / "labels.csv")
     with pytest.raises(DataError, match="no label belongs to a sample"):
         run_app(own_files(home, bank=bank, court=court), labels=str(home / "labels.csv"))
+
+
+def test_label_holder_with_new_rows(home, bank, court):
+    nodes = own_files(home, bank=bank.assign(y=1.0), court=court)
+    run_app(nodes, run_name="train", label_holder="bank", label_column="y")
+    new = bank.iloc[:2].set_axis(["n1", "n2"]).rename_axis("customer").assign(y=[0.0, np.nan])
+    new.loc["n1", "v"] = np.nan
+    own_files(home, bank=new, court=court.iloc[:1].set_axis(["n1"]).rename_axis("customer"))
+    run_app(nodes, run_name="later", fitted="train", label_holder="bank", label_column="y")
+    written = pd.read_parquet(home / "bank-out" / "later" / "bank.parquet")
+    assert list(written.columns) == ["u", "v", "w"]
+    assert not written.isna().to_numpy().any()

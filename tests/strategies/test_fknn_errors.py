@@ -116,7 +116,7 @@ def test_values_whose_squares_overflow(standardize):
     ("edit", "error", "why"),
     [
         (lambda fitted: change(fitted, "bank", lambda t: t[["debt", "income"]]), VerticalError,
-         r"party 'bank'.* has columns \[.*; they must be the same, in the same order"),
+         r"party 'bank'.* has columns \[.*; they must be there, in the same order"),
         (lambda fitted: change(fitted, "court", lambda t: t.rename(index={"s1": "new1"})),
          PartyError, "'court': 1 sample IDs of the new rows are also among the donors"),
         (lambda fitted: {"bank": fitted["bank"]}, DataError,
@@ -258,3 +258,17 @@ def test_settings_of_the_run_config_are_checked():
         make_strategy("neighbours", {"fknn.n-neighbors": 0})
     with pytest.raises(ConfigError, match="standardize must be true or false, got 'no'"):
         make_strategy("neighbours", {"fknn.standardize": "no"})
+
+
+def test_a_new_sample_that_is_a_donor_elsewhere():
+    rng = np.random.default_rng(0)
+    ids = [f"s{k}" for k in range(20)]
+    bank = pd.DataFrame({"x": rng.normal(size=20)}, index=ids)
+    court = pd.DataFrame({"y": rng.normal(size=19)}, index=ids[1:])
+    fitted = simulate(
+        FKNN(2, complete_blocks=False), {"bank": bank, "court": court}, progress=False
+    )
+    new_bank = pd.DataFrame({"x": [np.nan, 1.0]}, index=["n0", "n1"])
+    new_court = pd.DataFrame({"y": [1.0, np.nan]}, index=["n0", "s0"])  # s0 is the bank's donor
+    with pytest.raises(PartyError, match=r"party 'court': 1 of its new samples are fitted donors"):
+        simulate(FKNN(2), {"bank": new_bank, "court": new_court}, fitted=fitted, progress=False)
