@@ -23,6 +23,7 @@ def main(grid: Grid, context: Context) -> None:
     _log_to_flower()
     register_all()
     config = context.run_config
+    folder = server_folder(context)  # refuses a name that is none before anybody computes
     strategy = make_strategy(str(config["strategy"]), config)
     aggregation = str(config["aggregation"])
     parties = [name.strip() for name in str(config["parties"]).split(",") if name.strip()]
@@ -44,7 +45,6 @@ def main(grid: Grid, context: Context) -> None:
         min_nodes=min_nodes,
         patience=float(config["patience"]),
     )
-    folder = server_folder(context)
     result.save(folder)
     report = result.report(folder)
     logger.info("\n%s\n\n%s", result, result.ledger)

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "run",
         help="run a Flower app, show its log, and exit with 1 if it fails",
         description="Like `flwr run --stream`, but the exit code tells how the run ended. "
-        "Further options are handed to `flwr run`.",
+        "The options are handed to `flwr run` as they are.",
         epilog="example: flwr-vertical run . --run-config 'fknn.n-neighbors=7 strategy=\"fknn\"' "
         "--federation-config 'num-supernodes=3'",
     )

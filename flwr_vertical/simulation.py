@@ -105,6 +105,8 @@ def simulate(
     make_aligner(alignment, align_rows, normalise_ids)
     earlier = _fitted_tables(fitted, kinds or {})
     tables = _tables(parties, kinds or {}, earlier)
+    if unknown := sorted(set(truth or {}) - set(tables)):
+        raise ConfigError(f"truth names unknown parties {unknown}; the parties are {list(tables)}")
     nodes: list[dict[str, Any]] = [{"party": name} for name in tables]
     if aggregation == "ckks":
         nodes.append({"role": "arbiter"})

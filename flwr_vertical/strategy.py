@@ -208,5 +208,16 @@ def align_labels(
 
 
 def label_index(labels: "pd.Series[Any]") -> "pd.Index[Any]":
-    """Return the sample IDs of labels, checked."""
+    """Return the sample IDs of labels, checked; so are the labels."""
+    if not isinstance(labels, pd.Series):
+        raise DataError(
+            f"labels must be a pandas Series indexed by sample ID, got {type(labels).__name__}"
+        )
+    try:
+        labels.to_numpy(dtype=float)
+    except (TypeError, ValueError):
+        raise DataError(
+            f"labels must be numbers, NaN where a sample has none, got dtype {labels.dtype}; code "
+            "classes as 0, 1, ..."
+        ) from None
     return checked_ids(labels.index, "the table of labels")

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from flwr_vertical import Party, Result, Strategy, Table, simulate, step
-from flwr_vertical.errors import PartyError
+from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.grids import Record
 from strategies.fknn import FKNN
 
@@ -160,3 +160,26 @@ def test_progress_can_be_silent(capsys):
     run()
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (pd.Series(list("ab"), index=["s1", "s2"]), "labels must be numbers"),
+        ([0, 1], "labels must be a pandas Series"),
+    ],
+)
+def test_unusable_labels_are_refused_in_words(labels, message):
+    with pytest.raises(DataError, match=message):
+        run(labels=labels)
+
+
+def test_truth_of_an_unknown_party_is_refused():
+    with pytest.raises(ConfigError, match="truth names unknown parties"):
+        run(truth={"bnak": tables()["party 0"]})
+
+
+def test_whole_numbers_of_numpy_are_settings_too(tmp_path):
+    result = run(FKNN(n_neighbors=np.int64(3), block_pairs=np.int32(500)))
+    result.save(tmp_path)
+    assert Result.load(tmp_path).settings["n_neighbors"] == 3

@@ -118,7 +118,7 @@ class FileStorage:
         if not earlier:
             return None
         party = self.party_name(context)
-        path = party_folder(context) / str(earlier) / f"{party}.parquet"
+        path = party_folder(context) / _run_folder("fitted", earlier) / f"{party}.parquet"
         if not path.is_file():
             raise DataError(
                 f"party {party!r} has nothing from a run named {earlier!r} "
@@ -181,7 +181,19 @@ def party_folder(context: Context) -> Path:
 
 def run_name(context: Context) -> str:
     """Name of the run: ``run-name`` of the run config, or the run's ID."""
-    return str(context.run_config.get("run-name") or f"run-{context.run_id}")
+    configured = context.run_config.get("run-name")
+    return _run_folder("run-name", configured) if configured else f"run-{context.run_id}"
+
+
+def _run_folder(key: str, value: object) -> str:
+    """Return a run's name, which comes from the server, if it stays in a party's own folder."""
+    name = str(value)
+    if not re.fullmatch(r"\w[\w .+-]{0,127}", name):
+        raise ConfigError(
+            f"{key} {name!r} is not usable; it names a folder inside each party's own: expected 1 "
+            "to 128 letters, digits, spaces or _.+-, beginning with a letter or digit"
+        )
+    return name
 
 
 def _configured_name(context: Context) -> str:

@@ -153,7 +153,7 @@ def _read_parquet(path: Path, id_column: str | None) -> pd.DataFrame:
         return frame
     if id_column is not None and id_column == frame.index.name:
         return frame
-    if frame.index.name is not None:
+    if not nameless_rows and any(name is not None for name in frame.index.names):
         frame = frame.reset_index()
     ids = _id_columns(list(frame.columns), id_column, path)
     return frame.set_index(ids[0] if len(ids) == 1 else ids)

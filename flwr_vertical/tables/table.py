@@ -143,16 +143,16 @@ def checked_ids(index: "pd.Index[Any]", who: str) -> "pd.Index[Any]":
             f"{who} has {repeated} rows whose sample ID repeats an earlier one, expected one row "
             "for each sample; drop or combine them"
         )
-    if held == "integer" and not isinstance(index.dtype, np.dtype):
-        return index.astype("int64")
-    if held == "integer" and types.is_object_dtype(index.dtype):
-        try:
-            return index.astype("int64")
-        except OverflowError:
-            raise DataError(
-                f"{who} has integer sample IDs beyond 64 bits; make all of them strings"
-            ) from None
-    return index
+    if held != "integer":
+        return index
+    largest = np.iinfo(np.int64)
+    if len(index) and not largest.min <= int(index.min()) <= int(index.max()) <= largest.max:
+        raise DataError(
+            f"{who} has integer sample IDs beyond 64 bits with a sign; make all of them strings"
+        )
+    # Signed NumPy integers stay; nullable, unsigned and object ones would not join with others.
+    signed = isinstance(index.dtype, np.dtype) and index.dtype.kind == "i"
+    return index if signed else index.astype("int64")
 
 
 def _check_shape(frame: pd.DataFrame, who: str) -> None:

@@ -148,25 +148,26 @@ class FKNN(Strategy):
         complete_blocks: bool = True,
         block_pairs: int = 0,
     ) -> None:
-        if isinstance(n_neighbors, bool) or not isinstance(n_neighbors, int) or n_neighbors < 1:
+        whole = (int, np.integer)
+        if isinstance(n_neighbors, bool) or not isinstance(n_neighbors, whole) or n_neighbors < 1:
             raise ConfigError(f"n_neighbors must be an integer of at least 1, got {n_neighbors!r}")
         if weighting not in WEIGHTINGS:
             raise ConfigError(f"weighting must be one of {list(WEIGHTINGS)}, got {weighting!r}")
         if weights not in WEIGHTS:
             raise ConfigError(f"weights must be one of {list(WEIGHTS)}, got {weights!r}")
-        if not isinstance(block_pairs, int) or block_pairs < 0:
+        if not isinstance(block_pairs, whole) or block_pairs < 0:
             raise ConfigError(
                 f"block_pairs must be a positive integer, or 0 for the default: {block_pairs!r}"
             )
         for name, flag in (("standardize", standardize), ("complete_blocks", complete_blocks)):
             if not isinstance(flag, bool):  # bool("false") is True
                 raise ConfigError(f"{name} must be true or false, got {flag!r}")
-        self.n_neighbors = n_neighbors
+        self.n_neighbors = int(n_neighbors)
         self.weighting = weighting
         self.weights = weights
         self.standardize = standardize
         self.complete_blocks = complete_blocks
-        self.block_pairs = block_pairs
+        self.block_pairs = int(block_pairs)
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress

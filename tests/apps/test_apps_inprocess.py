@@ -15,6 +15,7 @@ from apps.demo import demo_labels, demo_names, demo_tables
 from apps.server_app import app as server_app
 from flwr_vertical import LocalGrid, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.protocol.storage import FileStorage
 from strategies.fknn import FKNN
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -228,3 +229,17 @@ def test_label_holder_with_new_rows(home, bank, court):
     written = pd.read_parquet(home / "bank-out" / "later" / "bank.parquet")
     assert list(written.columns) == ["u", "v", "w"]
     assert not written.isna().to_numpy().any()
+
+
+@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "a/../../b", "..", "a\nb"])
+def test_names_of_runs_stay_in_the_folder_of_the_node(home, bank, court, name):
+    nodes = own_files(home, bank=bank, court=court)
+    with pytest.raises(ConfigError, match="run-name"):
+        run_app(nodes, run_name=name)
+    with pytest.raises(PartyError, match="fitted"):
+        run_app(nodes, fitted=name)
+    # A server of another mind does not get further: the party checks for itself.
+    context = Context(1, 1, dict(nodes[0]), RecordDict(), defaults() | {"run-name": name})
+    with pytest.raises(ConfigError, match="run-name"):
+        FileStorage().save(context, bank)
+    assert not list(home.glob("*-out/*"))

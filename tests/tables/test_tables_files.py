@@ -246,3 +246,13 @@ def test_writing_refuses(tmp_path):
     with pytest.raises(DataError, match="sample ID repeats"):
         write_table(pd.DataFrame({"x": [1, 2]}, index=["a", "a"]), tmp_path / "t.csv")
     assert not list(tmp_path.iterdir())
+
+
+def test_levels_of_a_parquet_index_can_be_named_as_id_columns(tmp_path):
+    index = pd.MultiIndex.from_tuples([(1, "a"), (2, "b")], names=["first", "last"])
+    pd.DataFrame({"x": [1.0, 2.0]}, index=index).to_parquet(tmp_path / "t.parquet")
+    for id_column in (None, "first,last"):
+        table = read_table(tmp_path / "t.parquet", id_column=id_column)
+        assert list(table.ids) == ["1|a", "2|b"]
+        assert table.columns == ["x"]
+    assert list(read_table(tmp_path / "t.parquet", id_column="last").ids) == ["a", "b"]

@@ -89,7 +89,8 @@ def test_strings_stay_and_their_gaps_are_nan(dtype):
         ([3, 1, 2], "int64"),
         (pd.array([3, 1, 2], dtype="Int64"), "int64"),
         (pd.Index([3, 1, 2], dtype=object), "int64"),
-        (np.array([3, 1, 2**63], dtype=np.uint64), "uint64"),
+        (np.array([3, 1, 2**63 - 1], dtype=np.uint64), "int64"),  # joins with others' integers
+        (np.array([3, 1, 2], dtype=np.int32), "int32"),
         (["007", "7", ""], None),
     ],
 )
@@ -112,6 +113,8 @@ def test_integer_and_string_ids(ids, kept):
         (pd.MultiIndex.from_tuples([(1, SECRET)] * 2 + [(2, "b"), (3, "b")]), "1 rows whose"),
         (pd.MultiIndex.from_tuples([(1, SECRET), (1, None), (2, "b"), (3, "b")]), "lacks a part"),
         (pd.Index([1, 2, 3, 2**70], dtype=object), "beyond 64 bits"),
+        (pd.Index([1, 2, 3, 2**63], dtype="uint64"), "beyond 64 bits"),
+        (pd.Index([1, 2, 3, 2**63], dtype="UInt64"), "beyond 64 bits"),
     ],
 )
 def test_refuses_ids_without_printing_them(index, message):
