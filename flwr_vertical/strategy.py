@@ -10,7 +10,7 @@ import pandas as pd
 from flwr.serverapp import Grid
 
 from flwr_vertical.alignment import Aligner, Alignment, check_overlap, make_aligner
-from flwr_vertical.errors import DataError
+from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.protocol.federation import Federation
 from flwr_vertical.protocol.party import Arbiter, Party
 from flwr_vertical.results import Progress, Result
@@ -132,6 +132,8 @@ class Strategy(ABC):
         """
         alignment = self.default_alignment if alignment is None else alignment
         aligner = make_aligner(alignment, align_rows, normalise_ids)
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+            raise ConfigError(f"seed must be an integer of at least 0, got {seed!r}")
         federation = Federation(
             grid,
             aggregation=aggregation,
@@ -151,7 +153,7 @@ class Strategy(ABC):
                 "alignment": alignment if isinstance(alignment, str) else type(alignment).__name__,
                 "align_rows": aligner.rows,
                 "normalise_ids": list(aligner.normalise),
-                "seed": seed,
+                "seed": int(seed),
                 "fraction_bits": fraction_bits,
             },
             ledger=federation.ledger,

@@ -183,3 +183,9 @@ def test_whole_numbers_of_numpy_are_settings_too(tmp_path):
     result = run(FKNN(n_neighbors=np.int64(3), block_pairs=np.int32(500)))
     result.save(tmp_path)
     assert Result.load(tmp_path).settings["n_neighbors"] == 3
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, True, "0"])
+def test_a_seed_is_a_whole_number(seed):
+    with pytest.raises(ConfigError, match="seed must be an integer of at least 0"):
+        run(Draws(), seed=seed)
