@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from flwr_vertical.errors import ConfigError, PartyError, ProtocolError
+from flwr_vertical.errors import ConfigError, ProtocolError
 from flwr_vertical.protocol import pins, private_sum
 from flwr_vertical.protocol.app import HELLO
 from flwr_vertical.protocol.codec import Payload, decode, encode, payload_bytes
@@ -228,7 +228,7 @@ class Federation:
         )
         replies = self._round(step, requests, mode=mode)
         terms = {name: decode(replies[name], SUMS) for name in self.parties}
-        self._check_shapes(step, terms, shapes)
+        private_sum.check_terms(step, terms, shapes)
         public = {name: decode(replies[name], VALUES) for name in self.parties}
         del replies
         key = self._ckks_public if mode == "ckks" else None
@@ -321,31 +321,6 @@ class Federation:
                 values_up=sum(math.prod(shape) for shape in values),
                 mode=mode,
             )
-
-    def _check_shapes(
-        self,
-        step: str,
-        terms: Mapping[str, Payload],
-        expected: Mapping[str, tuple[int, ...]] | None,
-    ) -> None:
-        """Compare what the parties returned with what was asked for, or with the first party."""
-        found = {name: private_sum.shapes(term) for name, term in terms.items()}
-        wanted = dict(expected) if expected is not None else found[self.parties[0]]
-        source = "expected" if expected is not None else f"party {self.parties[0]!r} returned"
-        for name, shapes in found.items():
-            if shapes != wanted:
-                raise PartyError(name, step, f"returned summands {shapes}; {source} {wanted}")
-        # A fixed-point number and a whole one would add up to something wrong, without any error.
-        first = private_sum.number_types(terms[self.parties[0]])
-        for name, term in terms.items():
-            for summand, kind in private_sum.number_types(term).items():
-                if kind != first[summand]:
-                    raise PartyError(
-                        name,
-                        step,
-                        f"returned summand {summand!r} as {kind}, party {self.parties[0]!r} as "
-                        f"{first[summand]}; every party must send the same type of numbers",
-                    )
 
 
 def _no_table() -> Any:

@@ -29,7 +29,7 @@ from flwr_vertical.crypto import (
     unmask_sum,
     value_limit,
 )
-from flwr_vertical.errors import ConfigError, ProtocolError
+from flwr_vertical.errors import ConfigError, PartyError, ProtocolError
 
 MODES = ("plain", "masked", "ckks")
 
@@ -176,6 +176,45 @@ def open_ciphertexts(
         array = cache["decryptor"].decrypt(payload[name], tuple(shape))
         opened[name] = np.rint(array).astype(np.int64) if integer else array
     return opened
+
+
+def check_terms(
+    step: str,
+    terms: Mapping[str, Mapping[str, Any]],
+    expected: Mapping[str, tuple[int, ...]] | None = None,
+) -> None:
+    """Compare what the parties sent with what was asked for, and with the first of them.
+
+    Parameters
+    ----------
+    step : str
+        Name of the step, for errors.
+    terms : Mapping[str, Mapping[str, Any]]
+        By party, what `protect` made.
+    expected : Mapping[str, tuple[int, ...]], optional
+        Shapes asked for (default: those of the first party).
+
+    Raises
+    ------
+    PartyError
+        If a party sent other names, shapes or types of numbers.
+    """
+    first = next(iter(terms))
+    wanted = dict(expected) if expected is not None else shapes(terms[first])
+    source = "expected" if expected is not None else f"party {first!r} returned"
+    types = number_types(terms[first])
+    for name, term in terms.items():
+        if (found := shapes(term)) != wanted:
+            raise PartyError(name, step, f"returned summands {found}; {source} {wanted}")
+        # A fixed-point number and a whole one would add up to something wrong, without any error.
+        for summand, kind in number_types(term).items():
+            if kind != types[summand]:
+                raise PartyError(
+                    name,
+                    step,
+                    f"returned summand {summand!r} as {kind}, party {first!r} as "
+                    f"{types[summand]}; every party must send the same type of numbers",
+                )
 
 
 def shapes(reply: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
