@@ -4,7 +4,7 @@
 
 Two parties with half of their IDs in common run `private-id` in this process (their blinding
 spreads over worker processes), sharing the cores of this machine. The bare primitive is measured
-right before with every core busy: X25519 calls in a loop, two for every ID and party.
+right before and after with every core busy: X25519 calls in a loop, two for every ID and party.
 ``--psi-python`` names the Python of an environment with ``openmined-psi``, which needs another
 protobuf than Flower: python -m venv psi && psi/bin/pip install openmined-psi.
 """
@@ -49,7 +49,7 @@ print(time.perf_counter() - started)
 """
 
 
-def bare_seconds(processes: int, count: int = 20_000) -> float:
+def bare_seconds(processes: int, count: int) -> float:
     """Seconds of one X25519 call while so many processes are busy with it."""
     running = [
         subprocess.Popen(
@@ -111,13 +111,17 @@ def main() -> None:
     counts = [1_000, 10_000] if options.quick else [10_000, 100_000, 1_000_000]
     seconds = {}
     for count in counts:
-        # Two parties, two calls an ID each, on all cores.
-        bare = 4 * count * bare_seconds(cores) / cores
+        # Two parties, two calls an ID each, on all cores; before and after, as the speed drifts.
+        calls = min(200_000, 4 * count // cores)
+        before = bare_seconds(cores, calls)
         seconds[count] = align(count, "private-id")
+        one_call = (before + bare_seconds(cores, calls)) / 2
+        bare = 4 * count * one_call / cores
         print(
             f"private-id, 2 x {count:>9,}: {seconds[count]:7.2f} s, "
             f"{1e6 * seconds[count] / count:5.1f} us an ID, "
-            f"{bare / seconds[count]:4.0%} of the bare primitive (target 80 % at 1,000,000)"
+            f"{bare / seconds[count]:4.0%} of the bare primitive ({1e6 * one_call:.1f} us a call; "
+            "target 80 % at 1,000,000)"
         )
     print(f"peak memory at 2 x {counts[-1]:,}: {peak_memory(counts[-1]):.2f} GiB (target 1)")
     if options.psi_python:
