@@ -52,7 +52,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield temporary
         _flush_to_disk(temporary)
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException:  # Ctrl-C, too, must leave no temporary file; it is raised again
         with suppress(OSError):
             temporary.unlink()
         raise

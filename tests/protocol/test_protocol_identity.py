@@ -137,10 +137,10 @@ class Relay(Grid):
         return self.grid.get_node_ids()
 
     def push_messages(self, messages):
-        raise NotImplementedError
+        return self.grid.push_messages(messages)
 
     def pull_messages(self, message_ids):
-        raise NotImplementedError
+        return self.grid.pull_messages(message_ids)
 
     def send_and_receive(self, messages, *, timeout=None):
         messages = list(messages)
