@@ -27,7 +27,9 @@ def main(grid: Grid, context: Context) -> None:
     strategy = make_strategy(str(config["strategy"]), config)
     aggregation = str(config["aggregation"])
     parties = [name.strip() for name in str(config["parties"]).split(",") if name.strip()]
-    min_nodes = int(config["min-nodes"]) or (3 if aggregation == "ckks" else 2)
+    min_nodes = int(config["min-nodes"]) or (
+        3 if aggregation == "ckks" or strategy.needs_arbiter else 2
+    )
     logger.info("strategy %s, aggregation %s", strategy.name, aggregation)
     result = strategy.start(
         grid=grid,

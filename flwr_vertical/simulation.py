@@ -108,7 +108,7 @@ def simulate(
     if unknown := sorted(set(truth or {}) - set(tables)):
         raise ConfigError(f"truth names unknown parties {unknown}; the parties are {list(tables)}")
     nodes: list[dict[str, Any]] = [{"party": name} for name in tables]
-    if aggregation == "ckks":
+    if aggregation == "ckks" or strategy.needs_arbiter:
         nodes.append({"role": "arbiter"})
 
     grid: NodesGrid

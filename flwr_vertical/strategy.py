@@ -58,6 +58,11 @@ class Strategy(ABC):
     disclosure: ClassVar[tuple[tuple[str, str], ...]] = ()
     default_alignment: ClassVar[str] = "private-id"
 
+    @property
+    def needs_arbiter(self) -> str | None:
+        """What needs an arbiter whatever the mode of the sums, for messages; None if nothing."""
+        return None
+
     def settings(self) -> dict[str, Any]:
         """Return the constructor's settings, for the result and the report."""
         return {key: value for key, value in vars(self).items() if not key.startswith("_")}
@@ -144,6 +149,7 @@ class Strategy(ABC):
             parties=parties,
             min_nodes=min_nodes,
             patience=patience,
+            needs_arbiter=self.needs_arbiter,
         )
         result = Result(
             strategy=self.name,

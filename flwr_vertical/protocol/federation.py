@@ -66,6 +66,8 @@ class Federation:
         in ``ckks`` mode; without ``parties`` the first node is enough, so state one of the two).
     patience : float, default 60
         Seconds to wait for nodes to connect.
+    needs_arbiter : str, optional
+        What of the strategy needs an arbiter, if anything does, whatever the mode.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Federation:
         parties: Sequence[str] | None = None,
         min_nodes: int | None = None,
         patience: float = 60.0,
+        needs_arbiter: str | None = None,
     ) -> None:
         self.grid = grid
         self.aggregation = private_sum.check_mode(aggregation)
@@ -93,6 +96,7 @@ class Federation:
         self.labels: Any = None
         self.rng = np.random.default_rng()
         self._expected = list(parties) if parties is not None else None
+        self._arbiter_for = "aggregation 'ckks'" if aggregation == "ckks" else needs_arbiter
         self._min_nodes = min_nodes
         self._nodes: dict[str, int] = {}
         self._arbiter_here = arbiter(
@@ -114,7 +118,7 @@ class Federation:
         """
         wanted = self._min_nodes or 1
         if self._expected and not self._min_nodes:
-            wanted = len(self._expected) + (self.aggregation == "ckks")  # and the arbiter
+            wanted = len(self._expected) + (self._arbiter_for is not None)
         node_ids = wait_for_nodes(self.grid, wanted, self.patience)
         self._nodes = {f"node {node_id}": node_id for node_id in node_ids}
         requests = {
@@ -123,7 +127,7 @@ class Federation:
         }
         replies = self._round(HELLO, requests, mode="call")
         greetings = {self._nodes[name]: decode(reply, VALUES) for name, reply in replies.items()}
-        roster = call_the_roll(greetings, self._expected, self.aggregation)
+        roster = call_the_roll(greetings, self._expected, self._arbiter_for)
         self.parties, self._nodes = roster.parties, roster.nodes
         self._answered = dict.fromkeys(self._nodes, self._sequence)
         self._hand_out_keys(greetings)

@@ -56,7 +56,7 @@ def wait_for_nodes(grid: Grid, wanted: int, patience: float) -> list[int]:
 
 
 def call_the_roll(
-    greetings: Mapping[int, Payload], expected: Sequence[str] | None, aggregation: str
+    greetings: Mapping[int, Payload], expected: Sequence[str] | None, arbiter_for: str | None
 ) -> Roster:
     """Make the roster from the nodes' greetings.
 
@@ -66,8 +66,8 @@ def call_the_roll(
         What each node said, by node ID: ``party`` and ``role``.
     expected : Sequence[str] or None
         Parties that must be there.
-    aggregation : str
-        Mode of the private sum; ``ckks`` needs an arbiter.
+    arbiter_for : str, optional
+        What needs an arbiter, if anything does.
 
     Raises
     ------
@@ -93,9 +93,9 @@ def call_the_roll(
         raise ConfigError(f"expected parties {absent} are absent; here are {roster.parties}")
     if not roster.parties:
         raise ConfigError("no party is connected: every node has the role 'arbiter'")
-    if aggregation == "ckks" and not roster.has_arbiter:
+    if arbiter_for and not roster.has_arbiter:
         raise ConfigError(
-            "aggregation 'ckks' needs an arbiter: start one more SuperNode with "
+            f"{arbiter_for} needs an arbiter: start one more SuperNode with "
             "--node-config \"role='arbiter'\""
         )
     return roster

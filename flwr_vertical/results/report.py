@@ -30,6 +30,7 @@ from flwr_vertical.results.storage import is_own_report
 from flwr_vertical.results.units import human_bytes, human_seconds
 
 _MOST_PANELS = 12
+_MOST_PREDICTIONS = 20
 
 
 def write_report(result: Result, folder: Path) -> Path:
@@ -71,6 +72,7 @@ def _sections(result: Result) -> Iterator[Section]:
     if history:
         yield Section("Convergence", history, "What the run reported from round to round.")
     yield from _coefficients(result)
+    yield from _predictions(result)
     if result.figures:
         figures: list[Item] = []
         for title, figure in result.figures.items():
@@ -102,6 +104,16 @@ def _metrics(result: Result) -> Iterator[Section]:
         tables.append(subheading("By party") + table)
     if tables:
         yield Section("Metrics", side_by_side(tables))
+
+
+def _predictions(result: Result) -> Iterator[Section]:
+    predicted = result.predictions
+    if predicted is None or not len(predicted):
+        return
+    first = predicted.head(_MOST_PREDICTIONS)
+    shown = "all" if len(first) == len(predicted) else f"the first {len(first)}"
+    caption = f"{len(predicted):,} samples without a label, {shown} shown."
+    yield Section("Predictions", dataframe_html(first), caption)
 
 
 def _missing(result: Result) -> Iterator[Section]:

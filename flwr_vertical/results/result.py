@@ -41,6 +41,8 @@ class Result:
         Index (party, variable); estimate and, where known, std_error, z, p_value, ci_low, ci_high.
     labels : Series, optional
         The server's labels after the run, indexed by sample ID: predicted or completed.
+    predictions : DataFrame, optional
+        Of samples without a label: index sample ID; prediction, std_error, lower, upper.
     model : Any, optional
         The fitted model, in the strategy's own form.
     mask : bool array of shape (n_samples, n_parties), optional
@@ -71,6 +73,7 @@ class Result:
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     coefficients: pd.DataFrame | None = None
     labels: pd.Series | None = None
+    predictions: pd.DataFrame | None = None
     model: Any = None
     mask: npt.NDArray[np.bool_] | None = None
     parties: list[str] = field(default_factory=list)
@@ -91,9 +94,9 @@ class Result:
         """Save the result in a folder and return its path.
 
         Writes result.json (strategy, settings, metrics, history, notes, disclosure, totals of the
-        ledger), ledger.csv, privacy.csv, coefficients.csv, labels.parquet, mask.npy, figures and
-        one Parquet file per party under tables. Model, originals and truth are not saved: the first
-        has no common form, the others are the user's own.
+        ledger), ledger.csv, privacy.csv, coefficients.csv, predictions.parquet, labels.parquet,
+        mask.npy, figures and one Parquet file per party under tables. Model, originals and truth
+        are not saved: the first has no common form, the others are the user's own.
 
         Every file is whole or not there, result.json is the last one, and files of others in the
         folder stay.

@@ -65,9 +65,11 @@ def load(folder: Path) -> Result:
         )
     files = index["files"]
     read: Callable[..., pd.DataFrame] = pd.read_csv
-    coefficients = labels = mask = None
+    coefficients = predictions = labels = mask = None
     if "coefficients" in files:
         coefficients = read(folder / files["coefficients"], index_col=list(range(index["levels"])))
+    if "predictions" in files:
+        predictions = pd.read_parquet(folder / files["predictions"])
     if "labels" in files:
         labels = pd.read_parquet(folder / files["labels"]).iloc[:, 0].rename(index["label_name"])
     if "mask" in files:
@@ -91,6 +93,7 @@ def load(folder: Path) -> Result:
         ),
         tables={p: pd.read_parquet(folder / n) for p, n in files.get("tables", {}).items()},
         coefficients=coefficients,
+        predictions=predictions,
         labels=labels,
         mask=mask,
         figures=figures,
@@ -156,6 +159,9 @@ def _write_files(result: Result, folder: Path) -> dict[str, Any]:
     if result.coefficients is not None:
         files["coefficients"] = "coefficients.csv"
         result.coefficients.to_csv(folder / "coefficients.csv")
+    if result.predictions is not None:
+        files["predictions"] = "predictions.parquet"
+        _write_parquet(result.predictions, folder / "predictions.parquet", "predictions")
     if result.labels is not None:
         files["labels"] = "labels.parquet"
         _write_parquet(result.labels.to_frame("label"), folder / "labels.parquet", "labels")

@@ -1,0 +1,67 @@
+"""The table of coefficients that people read."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy import stats
+
+Array = npt.NDArray[np.float64]
+
+SERVER = "server"
+INTERCEPT = "intercept"
+INFERENCE = ["std_error", "z", "p_value", "ci_low", "ci_high"]
+
+
+def coefficient_table(
+    columns: Mapping[str, Sequence[str]],
+    estimates: Mapping[str, Array],
+    std_errors: Mapping[str, Array] | None = None,
+    intercept: float | None = None,
+    intercept_std_error: float | None = None,
+    level: float = 0.95,
+) -> pd.DataFrame:
+    """Make the table of coefficients.
+
+    Parameters
+    ----------
+    columns : Mapping[str, Sequence[str]]
+        By party, the names of its variables.
+    estimates, std_errors : Mapping[str, numpy.ndarray of shape (n_columns,)]
+        By party, in label units per unit of the variable; NaN where a coefficient cannot be
+        told. Without standard errors the table has estimates only.
+    intercept, intercept_std_error : float, optional
+        Of the server; left out if there is none.
+    level : float, default 0.95
+        Of the confidence intervals.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Index (party, variable), the intercept first under the server's name; columns estimate
+        and, with standard errors, std_error, z, p_value (two-sided, normal), ci_low, ci_high.
+    """
+    index: list[tuple[str, str]] = []
+    values: list[float] = []
+    errors: list[float] = []
+    if intercept is not None:
+        index.append((SERVER, INTERCEPT))
+        values.append(float(intercept))
+        errors.append(np.nan if intercept_std_error is None else float(intercept_std_error))
+    for party, names in columns.items():
+        index += [(party, name) for name in names]
+        values += list(map(float, estimates[party]))
+        if std_errors is not None:
+            errors += list(map(float, std_errors[party]))
+    frame = pd.DataFrame(
+        {"estimate": values}, index=pd.MultiIndex.from_tuples(index, names=["party", "variable"])
+    )
+    if std_errors is None:
+        return frame
+    frame["std_error"] = errors
+    frame["z"] = frame["estimate"] / frame["std_error"].where(frame["std_error"] > 0)
+    frame["p_value"] = 2.0 * stats.norm.sf(frame["z"].abs())
+    half = stats.norm.ppf(0.5 + level / 2) * frame["std_error"]
+    frame["ci_low"], frame["ci_high"] = frame["estimate"] - half, frame["estimate"] + half
+    return frame

@@ -1,0 +1,153 @@
+"""What the parties of regression methods share: a table as a matrix of numbers, row by sample.
+
+Regression needs a number in every cell. Levels are encoded on request, rows with missing cells can
+be left out (they then count as missing blocks), and everything else is refused with what to do.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.protocol import Party
+from flwr_vertical.tables import Kind, Table, is_numeric
+from flwr_vertical.tables.codes import Levels, fit_levels
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+ENCODINGS = ("none", "one-hot")
+MISSING_CELLS = ("error", "drop-row")
+
+
+def check_design_settings(encoding: str, missing_cells: str) -> None:
+    """Raise `ConfigError` unless both settings are known."""
+    for name, value, known in (
+        ("encoding", encoding, ENCODINGS),
+        ("missing_cells", missing_cells, MISSING_CELLS),
+    ):
+        if value not in known:
+            raise ConfigError(f"unknown {name} {value!r}; expected one of {list(known)}")
+
+
+@dataclass(frozen=True)
+class Design:
+    """A party's table as a matrix.
+
+    Parameters
+    ----------
+    columns : list of str
+        Names of the matrix's columns; a level's is ``column=level``.
+    x : numpy.ndarray of shape (n_rows, n_columns)
+        Rows that take part, in aligned order, none with a missing cell.
+    rows : numpy.ndarray of shape (n_rows,)
+        Their aligned row numbers, ascending.
+    dropped : numpy.ndarray of shape (n_dropped,)
+        Aligned numbers of rows left out because of a missing cell.
+    """
+
+    columns: list[str]
+    x: Array
+    rows: Indices
+    dropped: Indices
+
+
+class DesignParty(Party):
+    """A party of a regression method.
+
+    Its settings (``encoding``, ``missing_cells``) are put into its state by the first step.
+    """
+
+    @property
+    def design(self) -> Design:
+        """The own table as a matrix, aligned; made once per process."""
+        if "design" not in self.cache:
+            self.cache["design"] = self._make_design()
+        design: Design = self.cache["design"]
+        return design
+
+    def _make_design(self) -> Design:
+        columns, x = numeric_matrix(self.table, self.name, str(self.state["encoding"]))
+        positions = self.positions
+        order = np.argsort(positions, kind="stable")
+        order = order[positions[order] >= 0]
+        x, rows = x[order], positions[order]
+        incomplete = np.isnan(x).any(axis=1)
+        if incomplete.any() and self.state["missing_cells"] == "error":
+            per_column = np.isnan(x).sum(axis=0)
+            gaps = {name: int(n) for name, n in zip(columns, per_column, strict=True) if n}
+            raise DataError(
+                f"party {self.name!r}: {int(incomplete.sum())} of {len(x)} rows have missing cells "
+                f"(cells by column: {gaps}); impute them first (strategy 'fknn'), or set "
+                "missing_cells='drop-row' to treat such rows as missing altogether"
+            )
+        kept = ~incomplete
+        if not kept.any():
+            raise DataError(
+                f"party {self.name!r}: no row without missing cells takes part; impute the cells "
+                "first (strategy 'fknn') or leave out the columns that are mostly missing"
+            )
+        return Design(columns, x[kept], rows[kept], rows[incomplete])
+
+
+def numeric_matrix(table: Table, party: str, encoding: str) -> tuple[list[str], Array]:
+    """Turn a table into a matrix of numbers.
+
+    Parameters
+    ----------
+    table : Table
+        A party's table. Numeric columns stay as they are; so do booleans and columns of two
+        numbers (as 0 and 1, and as they are).
+    party : str
+        Name of the party, for errors.
+    encoding : {"none", "one-hot"}
+        What becomes of columns of levels: an error, or one column for each level but the first.
+
+    Returns
+    -------
+    list of str
+        Names of the columns.
+    numpy.ndarray of shape (n_rows, n_columns)
+        NaN where a cell is missing.
+
+    Raises
+    ------
+    DataError
+        If a column of levels has no encoding.
+    """
+    names: list[str] = []
+    parts: list[Array] = []
+    for name, kind in table.kinds.items():
+        column = table.frame[name]
+        if is_numeric(kind) or (kind is Kind.BINARY and _holds_numbers(column)):
+            names.append(name)
+            parts.append(column.to_numpy(dtype=np.float64, na_value=np.nan))
+        elif encoding == "one-hot":
+            # Levels come from this table alone; the first is the baseline.
+            levels: Levels = fit_levels([Table(table.frame[[name]], {name: kind})])
+            missing = column.isna().to_numpy()
+            for level in levels[name][1:]:
+                names.append(f"{name}={level}")
+                flags = (column == level).to_numpy(dtype=np.float64, na_value=np.nan)
+                parts.append(np.where(missing, np.nan, flags))
+        else:
+            raise DataError(
+                f"party {party!r}, column {name!r} holds levels ({kind.value}), not numbers; set "
+                "encoding='one-hot' to give each level but the first a column of its own, state "
+                f"the column's kind (kind.{name}='continuous') if its values are numbers, or leave "
+                "it out"
+            )
+    if not names:
+        raise DataError(
+            f"party {party!r} has no column left after encoding: every column has a single level"
+        )
+    return names, np.column_stack(parts)
+
+
+def _holds_numbers(column: "pd.Series[Any]") -> bool:
+    return bool(
+        pd.api.types.is_bool_dtype(column.dtype) or pd.api.types.is_numeric_dtype(column.dtype)
+    )

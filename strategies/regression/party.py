@@ -1,0 +1,193 @@
+"""The party half of regressions: rows that take part, standardised, checked."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Summands, step
+from flwr_vertical.errors import DataError
+from strategies.regression.design import Array, DesignParty, Indices
+
+
+class RegressionParty(DesignParty):
+    """Holds columns of a regression; the labels are the server's.
+
+    After `prepare` a subclass finds the rows that it holds of labelled samples in `x`, and their
+    numbers among the labelled samples in `rows`.
+    """
+
+    @step
+    def prepare(
+        self,
+        encoding: str,
+        missing_cells: str,
+        standardize: bool,
+        intercept: bool,
+        labelled: npt.NDArray[np.uint8] | None = None,
+    ) -> Summands:
+        """Turn the own table into a matrix, check it, and say what the server must know of it.
+
+        Parameters
+        ----------
+        encoding, missing_cells : str
+            See `DesignParty`.
+        standardize : bool
+            Divide each column by its standard deviation (and centre it if there is an intercept).
+        intercept : bool
+            Whether the model has one.
+        labelled : numpy.ndarray of shape (n_samples,), optional
+            1 where a sample has a label; None if all have.
+
+        Returns
+        -------
+        Summands
+            Nothing to be summed; publicly the names of the ``columns``, ``n_observed`` rows of
+            labelled samples, the aligned numbers of ``dropped`` rows and the names of
+            ``collinear`` columns.
+        """
+        self.state["encoding"], self.state["missing_cells"] = encoding, missing_cells
+        self.state["standardize"], self.state["intercept"] = standardize, intercept
+        if labelled is not None:
+            self.state["labelled"] = labelled
+        self._check_rows()
+        collinear = [
+            name for name, found in zip(self.design.columns, self.collinear, strict=True) if found
+        ]
+        return Summands(
+            {},
+            public={
+                "columns": self.design.columns,
+                "n_observed": len(self.x),
+                "dropped": self.design.dropped,
+                "collinear": collinear,
+            },
+        )
+
+    def _check_rows(self) -> None:
+        held, needed = len(self.x), len(self.design.columns) + 2
+        if held < needed:
+            raise DataError(
+                f"party {self.name!r} holds {held} rows of labelled samples, but its "
+                f"{len(self.design.columns)} columns need at least {needed}; leave out columns or "
+                "the party, or align more samples"
+            )
+
+    @property
+    def _chosen(self) -> npt.NDArray[np.bool_]:
+        """Which aligned samples have a label, shape (n_samples,)."""
+        if "labelled" in self.state:
+            return np.asarray(self.state["labelled"], dtype=bool)
+        return np.ones(self.n_samples, dtype=bool)
+
+    @property
+    def n_labelled(self) -> int:
+        """Number of labelled samples, whether this party holds them or not."""
+        return int(self._chosen.sum())
+
+    @property
+    def rows(self) -> Indices:
+        """Numbers, among the labelled samples, of the rows held; shape (n_observed,)."""
+        if "fit-rows" not in self.cache:
+            number = np.cumsum(self._chosen) - 1
+            own = self.design.rows
+            self.cache["fit-rows"] = number[own[self._chosen[own]]]
+        rows: Indices = self.cache["fit-rows"]
+        return rows
+
+    @property
+    def x(self) -> Array:
+        """Rows held of labelled samples, standardised, shape (n_observed, n_columns)."""
+        if "fit-x" not in self.cache:
+            self.cache["fit-x"] = (self._raw(True) - self.center) / self.scale
+        x: Array = self.cache["fit-x"]
+        return x
+
+    @property
+    def unlabelled(self) -> tuple[Array, Indices, int]:
+        """Rows held of unlabelled samples, their numbers among these, and how many there are."""
+        free = ~self._chosen
+        number = np.cumsum(free) - 1
+        own = self.design.rows
+        x = (self._raw(False) - self.center) / self.scale
+        return x, number[own[free[own]]], int(free.sum())
+
+    def _raw(self, labelled: bool) -> Array:
+        raw: Array = self.design.x[self._chosen[self.design.rows] == labelled]
+        return raw
+
+    @property
+    def center(self) -> Array:
+        """What is subtracted from each column, shape (n_columns,)."""
+        return self._scaling[0]
+
+    @property
+    def scale(self) -> Array:
+        """What each column is divided by, shape (n_columns,)."""
+        return self._scaling[1]
+
+    @property
+    def _scaling(self) -> tuple[Array, Array]:
+        """Mean and standard deviation of each column over the rows held of labelled samples."""
+        if "scaling" not in self.cache:
+            raw = self._raw(True)
+            center, scale = np.zeros(raw.shape[1]), np.ones(raw.shape[1])
+            if self.state["standardize"] and len(raw):
+                spread = raw.std(axis=0)
+                # Rounding leaves a constant column with a tiny spread.
+                varies = spread > 1e-12 * np.abs(raw).max(axis=0)
+                scale = np.where(varies, spread, 1.0)
+                if self.state["intercept"]:
+                    center = raw.mean(axis=0)
+            self.cache["scaling"] = center, scale
+        scaling: tuple[Array, Array] = self.cache["scaling"]
+        return scaling
+
+    @property
+    def collinear(self) -> npt.NDArray[np.bool_]:
+        """Which columns are constant, or follow from those before them; shape (n_columns,)."""
+        if "collinear" not in self.cache:
+            self.cache["collinear"] = constant_or_collinear(self.x, bool(self.state["intercept"]))
+        found: npt.NDArray[np.bool_] = self.cache["collinear"]
+        return found
+
+    @property
+    def ridge(self) -> float:
+        """Share of the columns' variance added to the diagonal of their Gram matrix."""
+        return float(RIDGE * np.mean(self.x**2)) if self.collinear.any() else 0.0
+
+
+RIDGE = 1e-6
+
+
+def constant_or_collinear(
+    x: Array, intercept: bool = True, tolerance: float = 1e-9
+) -> npt.NDArray[np.bool_]:
+    """Tell which columns follow from the intercept and the columns before them.
+
+    Parameters
+    ----------
+    x : numpy.ndarray of shape (n_rows, n_columns)
+        Finite values.
+    intercept : bool, default True
+        Whether there is one.
+    tolerance : float
+        Largest share of a column's sum of squares that may remain after regressing it on those.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_columns,), bool
+    """
+    found = np.zeros(x.shape[1], dtype=bool)
+    basis = np.full((len(x), 1), 1.0 / np.sqrt(max(len(x), 1))) if intercept else x[:, :0]
+    for j in range(x.shape[1]):
+        rest: Any = x[:, j]
+        length = float(rest @ rest)
+        for _ in range(2):  # twice, for rounding
+            rest = rest - basis @ (basis.T @ rest)
+        left = float(rest @ rest)
+        if left <= tolerance * length or len(x) <= basis.shape[1]:
+            found[j] = True
+        else:
+            basis = np.column_stack([basis, rest / np.sqrt(left)])
+    return found

@@ -1,0 +1,220 @@
+"""The server half of what regressions share: labels, masks, and the parties' answers."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flwr_vertical import Federation, Result
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import DataError, PartyError
+from flwr_vertical.protocol import Total
+from flwr_vertical.tables import checked_ids
+
+logger = logging.getLogger("flwr_vertical")
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+LABEL_POLICIES = ("drop", "error")
+
+
+@dataclass
+class Problem:
+    """A regression as the server knows it.
+
+    Parameters
+    ----------
+    y : numpy.ndarray of shape (n_labelled,)
+        Labels, standardised if asked for.
+    y_center, y_scale : float
+        Label = y_center + y_scale * y.
+    mask : numpy.ndarray of shape (n_labelled, n_parties), bool
+        True where a party lacks the sample, or dropped its row.
+    free_mask : numpy.ndarray of shape (n_unlabelled, n_parties), bool
+        The same for samples without a label.
+    labelled, free : numpy.ndarray
+        Aligned row numbers of both kinds of samples.
+    columns : dict[str, list[str]]
+        By party, the names of its columns.
+    collinear : dict[str, list[str]]
+        By party, those that are constant or follow from others.
+    total : Total
+        What `prepare` returned, for more that a strategy added to it.
+    """
+
+    y: Array
+    y_center: float
+    y_scale: float
+    mask: npt.NDArray[np.bool_]
+    free_mask: npt.NDArray[np.bool_]
+    labelled: Indices
+    free: Indices
+    columns: dict[str, list[str]] = field(default_factory=dict)
+    collinear: dict[str, list[str]] = field(default_factory=dict)
+    total: Total = field(default_factory=lambda: Total({}))
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of all parties."""
+        return sum(len(names) for names in self.columns.values())
+
+    @property
+    def has_free(self) -> bool:
+        """Whether there are samples to predict."""
+        return len(self.free) > 0
+
+
+def open_problem(
+    federation: Federation,
+    alignment: Alignment,
+    result: Result,
+    *,
+    encoding: str,
+    missing_cells: str,
+    missing_labels: str,
+    standardize: bool,
+    intercept: bool,
+    extra: Mapping[str, Any] | None = None,
+) -> Problem:
+    """Check the labels, have the parties prepare their tables, and collect what they tell.
+
+    One round, ``prepare``. Notes about dropped rows and collinear columns go into the result.
+
+    Parameters
+    ----------
+    federation, alignment, result
+        As given to `Strategy.run`.
+    encoding, missing_cells, missing_labels, standardize, intercept
+        Settings of the strategy.
+    extra : Mapping[str, Any], optional
+        Further arguments for the party's own ``prepare``.
+
+    Raises
+    ------
+    DataError
+        If there are no labels, they are constant, or some are missing and `missing_labels` is
+        ``"error"``.
+    """
+    y = federation.labels
+    if y is None:
+        raise DataError(
+            "a regression needs labels: give them to simulate(..., labels=...), or in an app name "
+            "a file ('labels') or the party that holds them ('label-holder', 'label-column')"
+        )
+    known = np.isfinite(y)
+    check_labels(y, known, missing_labels)
+    labelled, free = np.flatnonzero(known), np.flatnonzero(~known)
+    chosen = y[known]
+    center = float(chosen.mean()) if intercept and standardize else 0.0
+    scale = (
+        float(chosen.std() if intercept else np.sqrt(np.mean(chosen**2))) if standardize else 1.0
+    )
+    arguments = {
+        "encoding": encoding,
+        "missing_cells": missing_cells,
+        "standardize": standardize,
+        "intercept": intercept,
+        **(extra or {}),
+    }
+    if len(free):
+        arguments["labelled"] = known.view(np.uint8)
+    total = federation.sum("prepare", arguments)
+    mask = alignment.mask.copy()
+    problem = Problem(
+        y=(chosen - center) / scale,
+        y_center=center,
+        y_scale=scale,
+        mask=mask,
+        free_mask=mask,
+        labelled=labelled,
+        free=free,
+        total=total,
+    )
+    for k, name in enumerate(federation.parties):
+        told = total.public[name]
+        mask[told["dropped"], k] = True
+        problem.columns[name] = list(told["columns"])
+        problem.collinear[name] = list(told["collinear"])
+        if len(told["dropped"]):
+            _note(
+                result, f"party {name!r}: {len(told['dropped'])} rows with missing cells left out"
+            )
+        if told["collinear"]:
+            _note(
+                result,
+                f"party {name!r}: columns {told['collinear']} are constant or follow from others "
+                "of its columns; a small ridge keeps the fit defined, and their coefficients "
+                "mean nothing by themselves",
+            )
+    problem.mask, problem.free_mask = mask[labelled], mask[free]
+    for k, name in enumerate(federation.parties):
+        held = int((~problem.mask[:, k]).sum())
+        if held != int(total.public[name]["n_observed"]):
+            raise PartyError(
+                name,
+                "prepare",
+                f"holds {total.public[name]['n_observed']} rows of labelled samples, but by the "
+                f"alignment {held}",
+            )
+    if len(free):
+        _note(result, f"{len(free):,} samples have no label: not used for the fit, but predicted")
+    return problem
+
+
+def check_labels(y: Array, known: npt.NDArray[np.bool_], missing_labels: str) -> None:
+    """Raise `DataError` unless the labels can be used."""
+    if np.isinf(y).any():
+        raise DataError(f"{int(np.isinf(y).sum())} labels are infinite; they must be finite or NaN")
+    n_known, n_missing = int(known.sum()), int((~known).sum())
+    if n_missing and missing_labels == "error":
+        raise DataError(
+            f"{n_missing} of {len(y)} samples have no label, and missing_labels is 'error'; leave "
+            "them out, align only labelled samples (align_rows='labelled'), or set "
+            "missing_labels='drop'"
+        )
+    if n_known < 3:
+        raise DataError(f"only {n_known} samples have a label; a regression needs more")
+    if np.ptp(y[known]) == 0:
+        raise DataError(f"all {n_known} labels are the same; there is nothing to regress")
+
+
+def sample_index(
+    alignment: Alignment, labels: "pd.Series[Any] | None", rows: Indices
+) -> "pd.Index[Any]":
+    """Names of aligned rows, as far as the server knows them.
+
+    Parameters
+    ----------
+    alignment : Alignment
+        Of the run.
+    labels : pandas.Series, optional
+        The server's labels, indexed by sample ID.
+    rows : numpy.ndarray of shape (n_rows,)
+        Aligned row numbers.
+
+    Returns
+    -------
+    pandas.Index of shape (n_rows,)
+        Sample IDs where they are public or the label's own; else ``aligned-<row>``.
+    """
+    names: npt.NDArray[np.object_] = np.array(
+        [f"aligned-{row}" for row in range(alignment.n_samples)], dtype=object
+    )
+    if alignment.ids is not None:
+        names[:] = np.asarray(alignment.ids, dtype=object)
+    elif labels is not None and alignment.label_rows is not None:
+        belongs = alignment.label_rows >= 0
+        own = np.asarray(checked_ids(labels.index, "the table of labels"), dtype=object)
+        names[alignment.label_rows[belongs]] = own[belongs]
+    name = None if labels is None else labels.index.name
+    return pd.Index(list(names[rows]), name=name or "sample")
+
+
+def _note(result: Result, text: str) -> None:
+    logger.warning("%s", text)
+    result.notes.append(text)
