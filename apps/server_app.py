@@ -7,6 +7,7 @@ import pandas as pd
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from apps.demo import demo_labels
 from apps.storage import server_folder
 from flwr_vertical import make_strategy
 from flwr_vertical.tables import read_labels
@@ -50,7 +51,11 @@ def main(grid: Grid, context: Context) -> None:
     result.save(folder)
     report = result.report(folder)
     logger.info("\n%s\n\n%s", result, result.ledger)
-    logger.info("each party's imputed table and report lie on its own disk")
+    if result.coefficients is not None:
+        with pd.option_context("display.max_rows", 200, "display.width", 120):
+            logger.info("\n%s", result.coefficients.round(6).to_string())
+    else:
+        logger.info("each party's imputed table and report lie on its own disk")
     logger.info("result and report of the server: %s", report)
 
 
@@ -58,6 +63,8 @@ def _labels(context: Context) -> "pd.Series[Any] | None":
     path = str(context.run_config["labels"])
     if not path:
         return None
+    if path == "demo":
+        return demo_labels(str(context.run_config["demo.dataset"]))
     column = str(context.run_config["label-column"]) or None
     return read_labels(path, column=column)
 

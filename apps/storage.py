@@ -8,7 +8,8 @@ import pandas as pd
 from flwr.app import Context
 
 from apps.demo import demo_names, demo_tables
-from flwr_vertical.errors import ConfigError
+from flwr_vertical import make_strategy
+from flwr_vertical.errors import ConfigError, VerticalError
 from flwr_vertical.protocol.storage import FileStorage, party_folder, run_name
 from flwr_vertical.results import Result
 from flwr_vertical.tables import Table
@@ -22,7 +23,7 @@ class AppStorage(FileStorage):
     """
 
     def role(self, context: Context) -> str:
-        """Role from the node config; with ``ckks`` the last simulated node is the arbiter."""
+        """Role from the node config; where one is needed, the last simulated node is arbiter."""
         if _is_simulated(context) and _n_demo_parties(context) == _partition(context)[0]:
             return "arbiter"
         return super().role(context)
@@ -75,13 +76,23 @@ def _partition(context: Context) -> tuple[int, int]:
 def _n_demo_parties(context: Context) -> int:
     """Return how many simulated nodes are parties: all, or all but the arbiter."""
     total = _partition(context)[1]
-    parties = total - 1 if context.run_config.get("aggregation") == "ckks" else total
+    reason = _arbiter_for(context.run_config)
+    parties = total - 1 if reason else total
     if parties < 1:
         raise ConfigError(
-            "aggregation 'ckks' needs a party and an arbiter: "
-            "--federation-config 'num-supernodes=3'"
+            f"{reason} needs a party and an arbiter: --federation-config 'num-supernodes=3'"
         )
     return parties
+
+
+def _arbiter_for(config: Mapping[str, Any]) -> str | None:
+    """Return what in a run config needs an arbiter, if anything does."""
+    if config.get("aggregation") == "ckks":
+        return "aggregation 'ckks'"
+    try:
+        return make_strategy(str(config["strategy"]), config).needs_arbiter
+    except (KeyError, VerticalError):  # the server says what is wrong with it
+        return None
 
 
 def _demo(context: Context) -> tuple[dict[str, pd.DataFrame], dict[str, pd.DataFrame]]:

@@ -3,11 +3,15 @@
 from flwr_vertical.registry import register_strategy
 
 BUILTIN = {
+    "complete-case": "strategies.least_squares:CompleteCase",
     "fknn": "strategies.fknn:FKNN",
     "max": "strategies.baselines:Max",
     "mean": "strategies.baselines:Mean",
+    "mean-impute": "strategies.least_squares:MeanImpute",
     "min": "strategies.baselines:Min",
     "most-frequent": "strategies.baselines:MostFrequent",
+    "single": "strategies.least_squares:Single",
+    "vfem": "strategies.vfem:VFEM",
 }
 
 

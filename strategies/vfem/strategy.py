@@ -195,6 +195,13 @@ class VFEM(Strategy):
             whole = isinstance(count, int | np.integer) and not isinstance(count, bool)
             if not whole or count < 1:
                 raise ConfigError(f"{name} must be an integer of at least 1, got {count!r}")
+        for name, flag in (
+            ("intercept", intercept),
+            ("standardize", standardize),
+            ("check_correlation", check_correlation),
+        ):
+            if not isinstance(flag, bool):  # bool("false") is True
+                raise ConfigError(f"{name} must be true or false, got {flag!r}")
         if not learning_rate > 0 or not np.isfinite(learning_rate):
             raise ConfigError(f"learning_rate must be a positive number, got {learning_rate!r}")
         if not 0 <= tol < 1:
@@ -256,7 +263,9 @@ class VFEM(Strategy):
             solver.start_from_zero()
         else:
             rows = "complete" if self.initial == "complete-case" else "imputed"
-            start = solve(federation, problem, rows=rows, progress=progress)
+            start = solve(
+                federation, problem, rows=rows, intercept=self.intercept, progress=progress
+            )
             solver.start_from_least_squares(start.intercept)
         outcome = solver.run()
         self._note_outcome(outcome, solver, result)

@@ -1,0 +1,1 @@
+"""Study of VFEM: Tang, Wang, Feng and Li, linear regression by vertical federated EM."""

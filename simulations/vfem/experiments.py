@@ -1,0 +1,122 @@
+"""One replication of each part of the study: from settings to numbers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from simulations.replications import Job, Metrics
+from simulations.vfem.design import draw_design
+from simulations.vfem.fresh import measure_fresh
+from simulations.vfem.methods import flatten, make_method, measure, run_method, slopes
+from simulations.vfem.sme import draw_sme
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "gradient": {"step": "gradient", "acceleration": None},
+    "preconditioned": {"step": "preconditioned", "acceleration": None},
+    "preconditioned, squarem": {"step": "preconditioned", "acceleration": "squarem"},
+}
+
+
+def replicate(job: Job, shared: None) -> Metrics:
+    """Run one replication; see `simulations.replications.run_all`."""
+    return PARTS[job.part](job.settings)
+
+
+def _finite(settings: dict[str, Any]) -> Metrics:
+    design, seed = settings["design"], settings["seed"]
+    sample = draw_design(
+        design,
+        rows=settings["rows"],
+        rates=settings["rates"],
+        mechanism=settings["mechanism"],
+        held_out=settings["held_out"],
+        seed=seed,
+    )
+    metrics = {"complete cases": float(sample.complete_cases)}
+    for name in settings["methods"]:
+        metrics |= measure(name, sample, design["parties"][0], settings["method"], seed)
+    return metrics
+
+
+def _inference(settings: dict[str, Any]) -> Metrics:
+    design, seed = settings["design"], settings["seed"]
+    sample = draw_design(
+        design,
+        rows=settings["rows"],
+        rates=settings["rates"],
+        cross=settings["cross"],
+        seed=seed,
+    )
+    arguments = {**settings["method"], "standard_errors": settings["kind"]}
+    aggregation = arguments.pop("aggregation")
+    strategy = make_method("VFEM", design["parties"][0], arguments)
+    result = run_method(strategy, sample, aggregation, seed)
+    low, high = (slopes(result, sample, end) for end in ("ci_low", "ci_high"))
+    covered = (low <= sample.truth) & (sample.truth <= high)
+    return {
+        **flatten("error", slopes(result, sample) - sample.truth),
+        **flatten("std_error", slopes(result, sample, "std_error")),
+        **flatten("covered", covered.astype(float)),
+    }
+
+
+def _convergence(settings: dict[str, Any]) -> Metrics:
+    sample = draw_design(
+        settings["design"], rows=settings["rows"], rates=settings["rates"], seed=settings["seed"]
+    )
+    method = {**settings["method"], **VARIANTS[settings["variant"]]}
+    aggregation = method.pop("aggregation")
+    holder = settings["design"]["parties"][0]
+    strategy = make_method("VFEM", holder, {**method, "standard_errors": None})
+    result = run_method(strategy, sample, aggregation, settings["seed"])
+    return {
+        f"{number:05d}": float(entry["log_likelihood"])
+        for number, entry in enumerate(result.history)
+        if np.isfinite(entry["log_likelihood"])
+    }
+
+
+def _sme(settings: dict[str, Any]) -> Metrics:
+    return measure_fresh(settings)
+
+
+def _splits(settings: dict[str, Any]) -> Metrics:
+    sme = settings["sme"]
+    sample = draw_sme(
+        sme,
+        rows=settings["rows"],
+        seed=settings["data_seed"],
+        test_share=settings["test_share"],
+        split=settings["seed"],
+    )
+    metrics = {"complete cases": float(sample.complete_cases)}
+    for name in sme["methods"]:
+        metrics |= measure(name, sample, sme["holder"], settings["method"], settings["seed"])
+    return metrics
+
+
+def _repeats(settings: dict[str, Any]) -> Metrics:
+    sme, seed = settings["sme"], settings["seed"]
+    sample = draw_sme(
+        sme,
+        rows=settings["rows"],
+        seed=seed,
+        shape=settings["shape"],
+        by_label=settings["by label"],
+    )
+    metrics: Metrics = {}
+    for name in sme["methods"]:
+        metrics |= measure(name, sample, sme["holder"], settings["method"], seed)
+    return metrics
+
+
+PARTS: dict[str, Callable[[dict[str, Any]], Metrics]] = {
+    "finite": _finite,
+    "inference": _inference,
+    "parting": _inference,
+    "convergence": _convergence,
+    "sme": _sme,
+    "splits": _splits,
+    "repeats": _repeats,
+}

@@ -1,0 +1,80 @@
+"""One fit on the SME-like data in a fresh process, so that its memory is its own."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from flwr_vertical.errors import VerticalError
+from simulations.data import ROOT
+from simulations.replications import Metrics
+from simulations.vfem.methods import coefficient_rmse, flatten, make_method, run_method, slopes
+from simulations.vfem.sme import draw_sme
+
+KIB = 1024
+
+
+def measure_fresh(settings: dict[str, Any]) -> Metrics:
+    """Run `measure_here` in a new Python process.
+
+    Raises
+    ------
+    VerticalError
+        If that process fails; with what it said.
+    """
+    command = [sys.executable, "-m", "simulations.vfem.fresh"]
+    done = subprocess.run(
+        command, input=json.dumps(settings), capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    if done.returncode:
+        raise VerticalError(f"the fit of {settings['method_name']} failed: {done.stderr[-2000:]}")
+    return {name: float(value) for name, value in json.loads(done.stdout).items()}
+
+
+def measure_here(settings: dict[str, Any]) -> Metrics:
+    """Fit one method; return estimates, standard errors, RMSE, seconds and peak memory."""
+    sme, arguments = settings["sme"], dict(settings["method"])
+    sample = draw_sme(sme, rows=settings["rows"], seed=settings["seed"])
+    aggregation = arguments.pop("aggregation")
+    arguments["standard_errors"] = sme["standard_errors"]
+    strategy = make_method(settings["method_name"], sme["holder"], arguments)
+    metrics = {"complete cases": float(sample.complete_cases)}
+    started = time.perf_counter()
+    try:
+        result = run_method(strategy, sample, aggregation, settings["seed"])
+    except VerticalError:
+        return metrics | {"failed": 1.0}
+    metrics["seconds"] = time.perf_counter() - started
+    metrics["GiB"] = peak_bytes() / 2**30
+    metrics["failed"] = 0.0
+    metrics["rounds"] = float(result.ledger.rounds)
+    metrics["coefficients"] = coefficient_rmse(result, sample)
+    metrics["raw coefficients"] = coefficient_rmse(result, sample, standard=False)
+    for key in ("iterations", "r2", "adjusted_r2", "n_samples"):
+        if key in result.metrics:
+            metrics[key] = float(result.metrics[key])
+    for column in ("estimate", "std_error", "p_value"):
+        metrics |= flatten(column, slopes(result, sample, column))
+    return metrics
+
+
+def peak_bytes() -> int:
+    """Return the largest memory this process has held.
+
+    Linux counts ``ru_maxrss`` from the parent's process on; ``VmHWM`` is the process's own.
+    """
+    status = Path("/proc/self/status")
+    if status.is_file():
+        for line in status.read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * KIB
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else KIB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure_here(json.loads(sys.stdin.read()))))

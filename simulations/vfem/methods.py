@@ -1,0 +1,118 @@
+"""The methods that are compared, by the paper's names, and what is measured of a fit."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flwr_vertical import Result, Strategy, simulate
+from flwr_vertical.errors import VerticalError
+from simulations.replications import Metrics
+from simulations.vfem.sample import Sample
+from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
+
+BASELINES = ("Single", "CC", "Impute")
+INITIAL = {"VFEM": "zeros", "CC-VFEM": "complete-case", "Impute-VFEM": "mean-imputed"}
+
+
+def make_method(name: str, holder: str, settings: dict[str, Any]) -> Strategy:
+    """Return the strategy that the paper calls `name`.
+
+    Parameters
+    ----------
+    name : str
+        One of `BASELINES`, or of `INITIAL`: VFEM by where it starts.
+    holder : str
+        The party with the label, the only one that ``Single`` uses.
+    settings : dict
+        Arguments of `VFEM`.
+    """
+    if name == "Single":
+        return Single(party_name=holder)
+    if name == "CC":
+        return CompleteCase()
+    if name == "Impute":
+        return MeanImpute()
+    return VFEM(initial=INITIAL[name], **settings)
+
+
+def run_method(strategy: Strategy, sample: Sample, aggregation: str, seed: int) -> Result:
+    """Run a method on what the parties and the server see of a sample."""
+    return simulate(
+        strategy,
+        sample.parties,
+        sample.seen_labels,
+        aggregation=aggregation,
+        seed=seed,
+        progress=False,
+    )
+
+
+def measure(name: str, sample: Sample, holder: str, settings: dict[str, Any], seed: int) -> Metrics:
+    """Fit one method and return what the tables need; ``failed`` alone where it cannot fit.
+
+    Parameters
+    ----------
+    name : str
+        See `make_method`.
+    sample : Sample
+    holder : str
+    settings : dict
+        Of the preset's section ``method``.
+    seed : int
+    """
+    arguments = dict(settings)
+    aggregation = arguments.pop("aggregation")
+    arguments.setdefault("standard_errors", None)
+    try:
+        result = run_method(make_method(name, holder, arguments), sample, aggregation, seed)
+    except VerticalError:
+        # Such as complete cases fewer than columns; tables show a dash.
+        return {f"{name}/failed": 1.0}
+    found = {
+        "failed": 0.0,
+        "coefficients": coefficient_rmse(result, sample),
+        "raw coefficients": coefficient_rmse(result, sample, standard=False),
+        "rounds": float(result.ledger.rounds),
+    }
+    if sample.held_out.any():
+        found["prediction"] = prediction_rmse(result, sample)
+    for key in ("iterations", "converged", "r2", "adjusted_r2", "sigma2", "n_samples"):
+        if key in result.metrics:
+            found[key] = float(result.metrics[key])
+    return {f"{name}/{key}": value for key, value in found.items()}
+
+
+def slopes(result: Result, sample: Sample, column: str = "estimate") -> "pd.Series[float]":
+    """Return a column of the coefficients in the order of the truth, NaN where not estimated."""
+    assert result.coefficients is not None
+    found: pd.Series[float] = result.coefficients[column].reindex(sample.truth.index)
+    return found.astype(float)
+
+
+def flatten(name: str, values: "pd.Series[float]") -> Metrics:
+    """Return one number for each coefficient: ``name/party/variable``."""
+    return {
+        f"{name}/{party}/{variable}": float(value)
+        for (party, variable), value in zip(values.index, values, strict=True)
+    }
+
+
+def coefficient_rmse(result: Result, sample: Sample, *, standard: bool = True) -> float:
+    """Root mean squared error of all slopes; one that is not estimated counts as 0.
+
+    `standard` multiplies each error by its column's standard deviation, so that the result does
+    not depend on units.
+    """
+    error = slopes(result, sample).fillna(0.0) - sample.truth
+    if standard:
+        error = error * sample.scale
+    return float(np.sqrt((error**2).mean()))
+
+
+def prediction_rmse(result: Result, sample: Sample) -> float:
+    """Root mean squared error over the held-out rows."""
+    wanted = sample.labels[sample.held_out]
+    assert result.predictions is not None
+    predicted = result.predictions["prediction"].reindex(wanted.index).astype(float)
+    return float(np.sqrt(((predicted - wanted) ** 2).mean()))

@@ -1,0 +1,91 @@
+"""Which blocks are missing: at random given what is always seen, or by a common factor."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy.optimize import brentq
+from scipy.special import expit
+from scipy.stats import norm
+
+Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+NODES = 200  # of the Gauss-Hermite rule; the integrand is smooth
+
+
+def logistic_mask(scores: Array, rates: Sequence[float], rng: np.random.Generator) -> Mask:
+    """Drop blocks with log-odds `scores` plus an offset that meets each party's rate.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n_samples,)
+    rates : sequence of float
+        Expected share of missing blocks of each party; 0 misses nothing.
+    rng : numpy.random.Generator
+    """
+    mask = np.zeros((len(scores), len(rates)), dtype=np.bool_)
+    for k, rate in enumerate(rates):
+        if rate > 0:
+            mask[:, k] = rng.random(len(scores)) < logistic_chance(scores, rate)
+    return mask
+
+
+def logistic_chance(scores: Array, rate: float) -> Array:
+    """Probabilities with the mean `rate` whose log-odds differ from `scores` by a constant."""
+    reach = float(np.abs(scores).max()) + 50.0
+    offset = brentq(lambda shift: float(expit(scores + shift).mean()) - rate, -reach, reach)
+    chance: Array = expit(scores + offset)
+    return chance
+
+
+def mar_scores(
+    labels: "pd.Series[float]", first: pd.DataFrame, label_weight: float, first_weight: float
+) -> Array:
+    """Log-odds that depend on the label and the first party's columns, which are always seen."""
+    label = standardised(labels.to_numpy(dtype=np.float64))
+    return label_weight * label + first_weight * standardised(first.to_numpy().sum(axis=1))
+
+
+def standardised(values: npt.NDArray[Any]) -> Array:
+    """Return the values with mean 0 and standard deviation 1."""
+    return np.asarray((values - values.mean()) / values.std())
+
+
+def factor_mask(
+    common: Array, rates: Sequence[float], shared: float, rng: np.random.Generator
+) -> Mask:
+    """Drop blocks by normal variables that correlate by `shared` between parties.
+
+    Each party misses its rate; a sample that one party lacks is likelier to be lacking at another.
+
+    Parameters
+    ----------
+    common : ndarray of shape (n_samples,)
+        The factor behind the correlation, standard normal. Blocks are missing completely at random
+        if it is independent of the data, and at random if it is a function of the labels.
+    rates : sequence of float
+        Expected share of missing blocks of each party.
+    shared : float
+    rng : numpy.random.Generator
+    """
+    own = rng.standard_normal((len(common), len(rates)))
+    latent = np.sqrt(shared) * common[:, None] + np.sqrt(1 - shared) * own
+    return np.asarray(latent > norm.ppf(1 - np.asarray(rates)))
+
+
+def expected_share(rates: Sequence[float], shared: float) -> float:
+    """Share of samples of which `factor_mask` leaves every block."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    limits = norm.ppf(1 - np.asarray(rates))[:, None]
+    seen = norm.cdf((limits - np.sqrt(shared) * nodes) / np.sqrt(1 - shared))
+    return float(weights @ seen.prod(axis=0) / weights.sum())
+
+
+def calibrate_shared(rates: Sequence[float], share: float) -> float:
+    """Correlation at which `factor_mask` leaves this share of complete samples, 0 if none does."""
+    if expected_share(rates, 0.0) >= share:
+        return 0.0
+    return float(brentq(lambda shared: expected_share(rates, shared) - share, 0.0, 0.99))

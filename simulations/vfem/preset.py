@@ -1,0 +1,182 @@
+"""The study's settings, from ``preset.toml``, and the replications they ask for."""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulations.replications import Job
+from simulations.study import Options
+from simulations.vfem.design import MAR, MCAR
+from simulations.vfem.experiments import VARIANTS
+from simulations.vfem.methods import BASELINES
+
+REPEATED = ("finite", "inference", "parting", "splits", "repeats")
+FINITE_METHODS = (*BASELINES, "VFEM")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The settings of one run of the study.
+
+    Parameters
+    ----------
+    values : dict
+        As in ``preset.toml``, without ``quick``.
+    """
+
+    values: dict[str, Any]
+
+    @classmethod
+    def load(cls, options: Options) -> "Preset":
+        """Read the preset, small if `options.quick`, with `options.seeds` runs if given."""
+        path = Path(__file__).with_name("preset.toml")
+        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        quick = values.pop("quick")
+        if options.quick:
+            for section, changed in quick.items():
+                values[section].update(changed)
+        if options.seeds is not None:
+            for part in REPEATED:
+                values[part]["runs"] = options.seeds
+        return cls(values)
+
+    def __getitem__(self, section: str) -> dict[str, Any]:
+        """Return one section."""
+        return dict(self.values[section])
+
+    @property
+    def version(self) -> int:
+        """Version of what a replication computes."""
+        return int(self.values["version"])
+
+    def measured_jobs(self) -> list[Job]:
+        """Return the jobs whose time and memory count, which run alone, one by one."""
+        sme, jobs = self["sme"], []
+        generator = _generator(sme) | {"standard_errors": sme["standard_errors"]}
+        for seed in sme["seeds"]:
+            for name in sme["methods"]:
+                settings = {"rows": sme["rows"], "seed": seed, "method_name": name}
+                jobs.append(Job("sme", {**settings, "sme": generator, "method": self["method"]}))
+        return jobs
+
+    def jobs(self) -> list[Job]:
+        """Return all other jobs."""
+        splits = self["splits"]
+        return [
+            *self._finite(),
+            *self._inference("inference"),
+            *self._sme_like("splits", data_seed=splits["seed"], test_share=splits["test_share"]),
+            *(
+                job
+                for name, changed in variants(self["repeats"]).items()
+                for job in self._sme_like("repeats", variant=name, **changed)
+            ),
+            *self._convergence(),
+            *self._inference("parting"),
+        ]
+
+    def _finite(self) -> list[Job]:
+        part, design = self["finite"], self["design"]
+        others = len(design["parties"]) - 1
+        cases = [
+            (mechanism, rate, False) for mechanism in (MCAR, MAR) for rate in part["rates"]
+        ] + [(MCAR, rate, True) for rate in part["first_rates"]]
+        return [
+            Job(
+                "finite",
+                {
+                    "mechanism": mechanism,
+                    "rows": rows,
+                    "rate": rate,
+                    "A too": first,
+                    "seed": seed,
+                    "rates": [rate if first else 0.0, *[rate] * others],
+                    "held_out": part["held_out"],
+                    "methods": list(FINITE_METHODS),
+                    "design": design,
+                    "method": self["method"],
+                },
+            )
+            for rows in sorted(part["rows"], reverse=True)
+            for mechanism, rate, first in cases
+            for seed in range(part["runs"])
+        ]
+
+    def _inference(self, name: str) -> list[Job]:
+        part = self[name]
+        return [
+            Job(
+                name,
+                {
+                    "rows": rows,
+                    "cross": cross,
+                    "kind": kind,
+                    "seed": seed,
+                    "rates": part["rates"],
+                    "design": self["design"],
+                    "method": self["method"],
+                },
+            )
+            for rows in part["rows"]
+            for cross in part["cross"]
+            for seed in range(part["runs"])
+            for kind in part["kinds"]
+        ]
+
+    def _convergence(self) -> list[Job]:
+        part, design = self["convergence"], self["design"]
+        changed = {key: part[key] for key in ("max_iter", "tol")}
+        jobs = []
+        for rate in part["rates"]:
+            for variant in VARIANTS:
+                method = {**self["method"], **changed}
+                if variant == "gradient":
+                    method["learning_rate"] = part["learning_rate"]
+                jobs.append(
+                    Job(
+                        "convergence",
+                        {
+                            "variant": variant,
+                            "rows": part["rows"],
+                            "rate": rate,
+                            "seed": 0,
+                            "rates": [0.0, *[rate] * (len(design["parties"]) - 1)],
+                            "design": design,
+                            "method": method,
+                        },
+                    )
+                )
+        return jobs
+
+    def _sme_like(self, name: str, **extra: Any) -> list[Job]:
+        part = self[name]
+        sme = _generator(self["sme"]) | {"methods": self["sme"]["methods"]}
+        return [
+            Job(
+                name,
+                {
+                    "rows": part["rows"],
+                    "seed": seed,
+                    **extra,
+                    "sme": sme,
+                    "method": self["method"],
+                },
+            )
+            for seed in range(part["runs"])
+        ]
+
+
+def variants(repeats: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what is changed of the SME-like data, by the name of the variant."""
+    return {
+        "as above": {"shape": 0.0, "by label": False},
+        "missing by the label": {"shape": 0.0, "by label": True},
+        "log-normal columns": {"shape": repeats["log_normal"], "by label": False},
+    }
+
+
+def _generator(sme: dict[str, Any]) -> dict[str, Any]:
+    """Return what the SME-like data depend on, and no more: other changes redo no replication."""
+    wanted = ("parties", "complete_cases", "within", "structure_seed", "r2", "holder")
+    return {key: sme[key] for key in wanted}

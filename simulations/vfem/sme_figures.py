@@ -1,0 +1,80 @@
+"""Figures of the SME-like data: estimates beside the truth, and Figure 4."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from flwr_vertical.results.figures import INK, colour, label, new_figure
+from simulations.vfem.figures import log_axis
+from simulations.vfem.sme_tables import PAPER_NAMES
+
+WIDE = 1.96
+
+
+def forest_figure(
+    found: pd.DataFrame, truth: "pd.Series[float]", scale: "pd.Series[float]"
+) -> Figure:
+    """Estimates with 95 % intervals minus the truth, in standard units, a panel for each method.
+
+    Parameters
+    ----------
+    found : DataFrame
+        `simulations.vfem.sme_tables.estimates`.
+    truth, scale : Series
+        Index (party, variable).
+    """
+    methods = [name for name in PAPER_NAMES if ("estimate", name) in found]
+    figure, axes = new_figure(0.17 * len(truth) + 1.1, 1, max(len(methods), 2))
+    places = -np.arange(len(truth), dtype=float)
+    parties = list(dict.fromkeys(truth.index.get_level_values(0)))
+    # On CC's scale the other methods' panels could not be read.
+    shown = found["estimate"].sub(truth, axis=0).abs() + WIDE * found["std_error"]
+    reach = 1.05 * float(shown.mul(scale, axis=0).drop(columns="CC", errors="ignore").max().max())
+    for j, (ax, name) in enumerate(zip(axes, methods, strict=False)):
+        estimate = found["estimate", name].reindex(truth.index)
+        error = found["std_error", name].reindex(truth.index)
+        for number, party in enumerate(parties):
+            at = (truth.index.get_level_values(0) == party) & estimate.notna().to_numpy()
+            ax.errorbar(
+                ((estimate - truth) * scale)[at], places[at], xerr=WIDE * (error * scale)[at],
+                fmt="o", markersize=3, linewidth=1.1, color=colour(number),
+                label=party if j == 0 else None,
+            )  # fmt: skip
+        ax.axvline(0, color=INK, linewidth=1, zorder=0)
+        ax.set_ylim(places[-1] - 0.8, 0.8)
+        if name != "CC":
+            ax.set_xlim(-reach, reach)
+        if j == 0:
+            ax.set_yticks(places, list(truth.index.get_level_values(1)), fontsize=7)
+        else:
+            ax.set_yticks([])
+        label(ax, name, "estimate − truth, standard units")
+    figure.legend(
+        *axes[0].get_legend_handles_labels(),
+        loc="outside upper right", ncols=3, frameon=False, fontsize=8,
+    )  # fmt: skip
+    return figure
+
+
+def boxes_figure(panels: dict[str, pd.DataFrame]) -> Figure:
+    """Figure 4: a box for each method, every split as a dot.
+
+    Parameters
+    ----------
+    panels : dict of str to DataFrame
+        Title and values: a row for each split, a column for each method.
+    """
+    figure, axes = new_figure(3.4, 1, max(len(panels), 2))
+    for ax, (title, table) in zip(axes, panels.items(), strict=False):
+        for j, name in enumerate(table):
+            values = table[name].dropna()
+            low, middle, high = np.percentile(values, [25, 50, 75])
+            ax.bar(j, high - low, 0.5, bottom=low, color=colour(j), alpha=0.25)
+            ax.hlines(middle, j - 0.25, j + 0.25, color=colour(j), linewidth=2)
+            spread = np.linspace(-0.16, 0.16, len(values)) if len(values) > 1 else np.zeros(1)
+            ax.scatter(j + spread, values, s=7, color=colour(j), linewidth=0)
+        ax.set_xticks(np.arange(table.shape[1]), list(table.columns))
+        log_axis(ax)
+        ax.set_axisbelow(True)
+        label(ax, title)
+    return figure

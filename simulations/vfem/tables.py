@@ -1,0 +1,126 @@
+"""From replications to the tables of the finite-sample parts."""
+
+import numpy as np
+import pandas as pd
+
+SETTING = ["mechanism", "rows", "A too", "rate"]
+MISSING_AT = {False: "B to E", True: "A to E"}
+
+
+def part(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return one part's numbers, the metric split into ``method`` and ``number``."""
+    chosen = frame[frame["part"] == name].copy()
+    split = chosen["metric"].str.partition("/")
+    chosen["method"] = split[0]
+    chosen["number"] = split[2]
+    return chosen
+
+
+def finite(frame: pd.DataFrame, number: str) -> pd.DataFrame:
+    """Mean of a number over runs: a row for each setting, a column for each method.
+
+    NaN where a method could fit no run. Where it could fit some, the mean is over these.
+    """
+    chosen = part(frame, "finite")
+    chosen = chosen[chosen["number"] == number]
+    table = chosen.pivot_table(index=SETTING, columns="method", values="value", aggfunc="mean")
+    return _named(table.rename_axis(columns=None))
+
+
+def _named(table: pd.DataFrame) -> pd.DataFrame:
+    """Say in words which parties miss blocks, in the order of the settings."""
+    table = table.sort_index(ascending=[False, True, True, True])
+    keys = [(*key[:2], MISSING_AT[bool(key[2])], key[3]) for key in table.index]
+    names = ["mechanism", "rows", "missing at", "rate"]
+    return table.set_axis(pd.MultiIndex.from_tuples(keys, names=names))
+
+
+def paired(frame: pd.DataFrame, number: str) -> pd.DataFrame:
+    """Mean difference of each baseline to VFEM over the runs that both could fit.
+
+    Returns
+    -------
+    DataFrame
+        Rows as `finite`; positive where VFEM is better, NaN where the baseline fits no run.
+    """
+    chosen = part(frame, "finite")
+    chosen = chosen[chosen["number"] == number]
+    runs = chosen.pivot_table(index=[*SETTING, "seed"], columns="method", values="value")
+    gaps = runs.drop(columns="VFEM").sub(runs["VFEM"], axis=0)
+    return _named(gaps.groupby(level=SETTING).mean())
+
+
+def effort(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return iterations and rounds of VFEM, converged shares, and shares of fits that failed."""
+    chosen = part(frame, "finite")
+    wide = chosen.pivot_table(index=SETTING, columns="metric", values="value", aggfunc="mean")
+    columns = {
+        "complete cases": "complete cases",
+        "VFEM/iterations": "VFEM iterations",
+        "VFEM/rounds": "VFEM rounds",
+        "VFEM/converged": "VFEM converged",
+        "CC/failed": "CC impossible",
+        "VFEM/failed": "VFEM impossible",
+    }
+    table = wide[[name for name in columns if name in wide]].rename(columns=columns)
+    return _named(table.rename_axis(columns=None))
+
+
+def inference(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Coverage and standard errors by kind and party.
+
+    Returns
+    -------
+    DataFrame
+        Index (rows, cross, kind, party). ``coverage`` of 95 % intervals; ``SE / SD``: mean standard
+        error over the standard deviation of the estimates, averaged over the party's columns;
+        ``bias`` and ``SD``: root mean squares over the columns; ``RMSE``.
+    """
+    chosen = part(frame, name)
+    keys = ["rows", "cross", "kind", "number"]
+    groups = chosen.pivot_table(index=[*keys, "seed"], columns="method", values="value").groupby(
+        level=keys
+    )
+    mean, deviation = groups.mean(), groups.std()["error"]
+    columns = pd.DataFrame(
+        {
+            "runs": groups.size(),
+            "coverage": mean["covered"],
+            "ratio": mean["std_error"] / deviation,
+            "bias²": mean["error"] ** 2,
+            "SD²": deviation**2,
+        }
+    )
+    party = columns.index.get_level_values("number").str.partition("/").get_level_values(0)
+    by = columns.groupby([*(columns.index.get_level_values(key) for key in keys[:3]), party]).mean()
+    table = pd.DataFrame(
+        {
+            "runs": by["runs"].round().astype(int),
+            "coverage": by["coverage"],
+            "SE / SD": by["ratio"],
+            "bias": np.sqrt(by["bias²"]),
+            "SD": np.sqrt(by["SD²"]),
+            "RMSE": np.sqrt(by["bias²"] + by["SD²"]),
+        }
+    )
+    return table.rename_axis(index=["rows", "cross", "kind", "party"])
+
+
+def over_parties(table: pd.DataFrame) -> pd.DataFrame:
+    """Means of `inference` over parties: index (rows, cross, kind)."""
+    return table.groupby(level=["rows", "cross", "kind"]).mean()
+
+
+def convergence(frame: pd.DataFrame) -> pd.DataFrame:
+    """Log likelihood short of the best one that any variant reached.
+
+    Returns
+    -------
+    DataFrame
+        Index (rate, iteration), a column for each variant.
+    """
+    chosen = frame[frame["part"] == "convergence"]
+    chosen = chosen.assign(iteration=chosen["metric"].astype(int) + 1)
+    table = chosen.pivot_table(index=["rate", "iteration"], columns="variant", values="value")
+    best = table.max(axis=1).groupby(level="rate").transform("max")
+    return table.rsub(best, axis=0).rename_axis(columns=None)

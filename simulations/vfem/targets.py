@@ -1,0 +1,94 @@
+"""What was aimed at, as rows that pass or fail."""
+
+from typing import Any
+
+import pandas as pd
+
+from simulations.study import FAIL, PASS
+from simulations.vfem.methods import BASELINES
+from simulations.vfem.tables import finite, inference, paired
+
+MEASURES = {"coefficients": "coefficient RMSE", "prediction": "prediction error"}
+
+
+def ahead(frame: pd.DataFrame, least: float) -> pd.DataFrame:
+    """Whether VFEM beats every baseline, in every setting with a missing rate of `least` or more.
+
+    Methods are compared over the runs that both could fit; a baseline that could fit none is
+    beaten.
+    """
+    columns = {}
+    for number, title in MEASURES.items():
+        gaps = paired(frame, number)
+        gaps = gaps[gaps.index.get_level_values("rate") >= least]
+        fitted = finite(frame, number)["VFEM"].reindex(gaps.index).notna()
+        columns[title] = pd.Series(
+            [
+                _verdict([name for name in BASELINES if gap[name] <= 0]) if fits else f"{FAIL} none"
+                for (_, gap), fits in zip(gaps.iterrows(), fitted, strict=True)
+            ],
+            index=gaps.index,
+        )
+    return pd.DataFrame(columns)
+
+
+def _verdict(ahead: list[str]) -> str:
+    return f"{FAIL} {', '.join(ahead)}" if ahead else PASS
+
+
+def intervals(frame: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
+    """Whether intervals cover, and standard errors are right, for every party.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The study's numbers.
+    settings : dict
+        Section ``inference`` of the preset.
+    """
+    low, high = settings["coverage"]
+    table = inference(frame, "inference")
+    table = table[table.index.get_level_values("kind").isin(settings["targets"])]
+    table = table.droplevel(["rows", "cross"])[["runs", "coverage", "SE / SD"]].copy()
+    covers = table["coverage"].between(low, high)
+    right = (table["SE / SD"] - 1).abs() <= settings["se_within"]
+    table[f"coverage {low:g} to {high:g}"] = covers.map({True: PASS, False: FAIL})
+    table[f"SE within {settings['se_within']:.0%}"] = right.map({True: PASS, False: FAIL})
+    return table
+
+
+def cost(summary: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
+    """Whether VFEM on the SME-like data is fast, small and closer to the truth than others.
+
+    Parameters
+    ----------
+    summary : DataFrame
+        `simulations.vfem.sme_tables.summary`.
+    settings : dict
+        Section ``sme`` of the preset.
+    """
+    rmse = summary["RMSE, standard units"]
+    rows = {}
+    for name in summary.index:
+        if not name.endswith("VFEM"):
+            continue
+        values = summary.loc[name]
+        row = {
+            f"at most {settings['target_seconds']:g} s": values["seconds"]
+            <= settings["target_seconds"],
+            f"at most {settings['target_gib']:g} GiB": values["peak GiB"] <= settings["target_gib"],
+        }
+        for other in ("CC", "Impute"):
+            known = other in rmse.index and pd.notna(rmse[other])
+            row[f"RMSE below {other}"] = not known or rmse[name] < rmse[other]
+        rows[name] = {title: PASS if good else FAIL for title, good in row.items()}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
+
+
+def reached(*tables: pd.DataFrame) -> bool:
+    """Whether every entry of the tables passes."""
+    return not any(
+        str(value).startswith(FAIL)
+        for table in tables
+        for value in table.to_numpy(dtype=object).ravel().tolist()
+    )

@@ -1,0 +1,229 @@
+"""The party half of least squares: regress the common residual on the own columns."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Summands, step
+from strategies.least_squares.block import Array, LocalBlock, quadratic
+from strategies.regression import RegressionParty
+
+Flags = npt.NDArray[np.uint8]
+
+
+class LeastSquaresParty(RegressionParty):
+    """Keeps its own coefficients; sends the fits they give into a sum.
+
+    Its state holds ``ls.directions``, the coefficients of every iteration, shape (n_iterations,
+    n_columns), until the server says how they combine; then ``ls.beta``, the solution for the
+    columns of `x`.
+    """
+
+    def take(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Take a step; a combination that came with the message makes the solution first."""
+        if "ls.combination" in self.state:
+            directions = np.asarray(self.state["ls.directions"])
+            self.state["ls.beta"] = np.asarray(self.state["ls.combination"]) @ directions
+            del self.state["ls.combination"], self.state["ls.directions"]
+        return super().take(name, arguments)
+
+    @step
+    def ls_step(
+        self,
+        r: Array,
+        rest: float,
+        scale: float,
+        unit: float,
+        rows: str = "",
+        used: Flags | None = None,
+    ) -> Summands:
+        """Regress the residual on the own columns; the fit is one direction of the solver's.
+
+        Parameters
+        ----------
+        r : numpy.ndarray of shape (n_held,)
+            Residual at the rows held, of the samples that the fit uses.
+        rest : float
+            Sum of the residual over the samples that the fit uses and the party lacks; 0 with an
+            intercept.
+        scale, unit : float
+            Multiply the fit and the mean fit, so that they fill the range of the private sum.
+        rows : {"", "complete", "imputed"}
+            With the first message of a fit, which samples it uses.
+        used : numpy.ndarray of shape (n_observed,), optional
+            With ``"complete"``: 1 where all parties hold a row that this party holds.
+
+        Returns
+        -------
+        Summands
+            Summed: ``fit`` of shape (n_rows,); ``mean_fit``, the coefficients times the mean that
+            was subtracted from `x`. With the first message also ``mean_weight``, see `LocalBlock`,
+            and publicly the ``rank`` of the own columns.
+        """
+        public: dict[str, Any] = {}
+        if rows:
+            self.state["ls.rows"] = rows
+            if used is not None:
+                self.state["ls.used"] = used
+            self.state["ls.directions"] = np.zeros((0, self.x.shape[1]))
+            public["rank"] = self.block.rank
+        block = self.block
+        weight = {"mean_weight": np.array(block.mean_weight)} if rows else {}
+        direction = block.regress(r, rest)
+        self.state["ls.directions"] = np.vstack([self.state["ls.directions"], direction])
+        if self.state["ls.rows"] == "complete":
+            fit = block.z @ direction
+        else:
+            fit = np.full(self.n_labelled, float(block.fill @ direction))
+            fit[self.rows] = block.z @ direction
+        mean_fit = np.array(block.center @ direction)
+        return Summands({"fit": scale * fit, "mean_fit": unit * mean_fit, **weight}, public)
+
+    @step
+    def ls_finish(
+        self, unit: float, std_errors: bool, correction: float, mean_weight: float
+    ) -> Summands:
+        """Hand over the estimates, and fits of the samples without a label.
+
+        Parameters
+        ----------
+        unit : float
+            Multiplies the fits.
+        std_errors : bool
+            Whether standard errors are wanted.
+        correction, mean_weight : float
+            See `LocalBlock.covariance`.
+
+        Returns
+        -------
+        Summands
+            Summed, of shape (n_unlabelled,), left out if there are none: ``fit``; with standard
+            errors, ``leverage`` and without an intercept ``pull``, see `joint_leverage`; all of a
+            row that is missing here as of one at the party's mean. Public: see `_estimates`.
+        """
+        beta = np.asarray(self.state["ls.beta"])
+        inverse = self.block.covariance(correction, mean_weight) if std_errors else None
+        public = self._estimates(beta, inverse)
+        x, held, n_free = self.unlabelled
+        if not n_free:
+            return Summands({}, public)
+        block = self.block
+        rows = np.tile(block.fill, (n_free, 1))
+        rows[held] = block.rows_of(x)
+        values = {"fit": unit * (rows @ beta)}
+        if inverse is not None:
+            values["leverage"] = quadratic(rows, inverse)
+            if not self.state["intercept"]:
+                pulls = block.pulls(rows, correction)
+                values["leverage"] += pulls**2 / (1.0 + mean_weight)
+                values["pull"] = pulls
+        return Summands(values, public)
+
+    @property
+    def block(self) -> LocalBlock:
+        """The own columns over the rows of the fit; computed again in a new process."""
+        rows = str(self.state["ls.rows"])
+        key = f"ls.block.{rows}"
+        if key not in self.cache:
+            x, lacking = self.x, 0
+            if rows == "complete":
+                x = x[np.asarray(self.state["ls.used"], dtype=bool)]
+            elif rows == "imputed":
+                lacking = self.n_labelled - len(x)
+            self.cache[key] = LocalBlock.of(x, lacking, bool(self.state["intercept"]))
+        block: LocalBlock = self.cache[key]
+        return block
+
+    def _estimates(self, beta: Array, inverse: Array | None) -> dict[str, Any]:
+        """Return what the server reads of this party in the end.
+
+        Parameters
+        ----------
+        beta : numpy.ndarray of shape (n_columns,)
+            The solution for the columns of `x`.
+        inverse : numpy.ndarray of shape (n_columns, n_columns), optional
+            Its covariance over the noise variance.
+
+        Returns
+        -------
+        dict
+            ``beta``, in standardised labels per unit of the column; ``offset``, the fit of the
+            columns' means; ``explained``, the variance of the fit; ``dependent``, names of columns
+            that are constant or follow from others over the rows of the fit. With `inverse`:
+            ``std_error`` of beta and ``offset_variance``, over the noise; NaN where the rows leave
+            a coefficient open.
+        """
+        block = self.block
+        # The mean that was subtracted in all, in units of the scaled columns.
+        mean = np.where(block.varies, block.center + self.center / self.scale, 0.0)
+        names = zip(self.design.columns, block.dependent, strict=True)
+        public: dict[str, Any] = {
+            "beta": beta / self.scale,
+            "offset": float(mean @ beta),
+            "explained": block.explained(beta),
+            "dependent": [name for name, found in names if found],
+        }
+        if inverse is not None:
+            std_error = np.sqrt(np.maximum(np.diag(inverse), 0.0)) / self.scale
+            public["std_error"] = np.where(block.unknown, np.nan, std_error)
+            public["offset_variance"] = float(mean @ inverse @ mean)
+        return public
+
+
+class SingleParty(LeastSquaresParty):
+    """One party fits its own columns; the others take no part."""
+
+    @step
+    def prepare(
+        self,
+        encoding: str,
+        missing_cells: str,
+        standardize: bool,
+        intercept: bool,
+        labelled: Flags | None = None,
+        party_name: str = "",
+    ) -> Summands:
+        """Prepare the table (see `RegressionParty.prepare`) if this party is the one named."""
+        if party_name == self.name:
+            return super().prepare(encoding, missing_cells, standardize, intercept, labelled)
+        held = self.positions[self.positions >= 0]
+        n_observed = len(held) if labelled is None else int(labelled[held].astype(bool).sum())
+        dropped = np.zeros(0, dtype=np.int64)
+        public = {"columns": [], "n_observed": n_observed, "dropped": dropped, "collinear": []}
+        return Summands({}, public)
+
+    @step
+    def ls_single(self, y: Array, std_errors: bool) -> dict[str, Any]:
+        """Fit the own columns to labels.
+
+        Parameters
+        ----------
+        y : numpy.ndarray of shape (n_observed,)
+            Labels of the rows held, less their mean if there is an intercept.
+        std_errors : bool
+            Whether standard errors are wanted.
+
+        Returns
+        -------
+        dict
+            What `_estimates` tells, ``rank`` of the columns, ``rss`` (residual sum of squares);
+            for the rows held without a label ``fit`` and ``leverage``, see `ls_finish`, and for a
+            row at the mean ``mean_fit`` and ``mean_leverage``.
+        """
+        self.state["ls.rows"] = "own"
+        block = self.block
+        beta = block.regress_fully(y)
+        self.state["ls.beta"] = beta
+        inverse = block.inverse()
+        x = block.rows_of(self.unlabelled[0])
+        return {
+            **self._estimates(beta, inverse if std_errors else None),
+            "rank": block.rank,
+            "rss": float(((y - block.z @ beta) ** 2).sum()),
+            "fit": x @ beta,
+            "leverage": quadratic(x, inverse),
+            "mean_fit": float(block.fill @ beta),
+            "mean_leverage": float(block.fill @ inverse @ block.fill),
+        }

@@ -1,0 +1,324 @@
+import csv
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from simulations.__main__ import main
+from simulations.replications import Job
+from simulations.study import FAIL, PASS, Options
+from simulations.vfem import fresh, missing, sme_tables, tables, targets
+from simulations.vfem.design import MAR, MCAR, covariance, draw_design
+from simulations.vfem.experiments import PARTS, VARIANTS, replicate
+from simulations.vfem.methods import coefficient_rmse, make_method, measure, run_method, slopes
+from simulations.vfem.preset import Preset
+from simulations.vfem.sample import Sample
+from simulations.vfem.sme import correlation, draw_sme, scales
+
+
+@pytest.fixture(scope="module")
+def preset(tmp_path_factory):
+    return Preset.load(Options(tmp_path_factory.mktemp("preset")))
+
+
+@pytest.fixture(scope="module")
+def sme_sample(preset):
+    return draw_sme(preset["sme"], rows=166_207)
+
+
+def explained(sample: Sample) -> float:
+    X = pd.concat(sample.complete.values(), axis=1).to_numpy()
+    residual = sample.labels - X @ sample.truth.to_numpy()
+    return 1 - float(residual.var() / sample.labels.var())
+
+
+def wide(sample: Sample) -> pd.DataFrame:
+    return pd.concat(sample.complete, axis=1)
+
+
+def blocks_correlation(sample: Sample) -> tuple[float, float]:
+    matrix = np.abs(wide(sample).corr().to_numpy())
+    owner = wide(sample).columns.get_level_values(0)
+    same = np.equal.outer(owner.to_numpy(), owner.to_numpy())
+    above = np.triu(np.ones_like(same), 1).astype(bool)
+    return matrix[same & above].mean(), matrix[~same & above].mean()
+
+
+def test_design_is_as_the_preset_says(preset):
+    design = preset["design"]
+    sample = draw_design(design, rows=40_000, rates=[0.0, 0.2, 0.4, 0.6, 0.9], held_out=10, seed=3)
+    assert explained(sample) == pytest.approx(design["r2"], abs=0.01)
+    np.testing.assert_allclose(sample.mask.mean(axis=0), [0, 0.2, 0.4, 0.6, 0.9], atol=0.01)
+    empirical = wide(sample).corr().to_numpy()
+    np.testing.assert_allclose(empirical, covariance(design, 0.0), atol=0.03)
+    assert sample.held_out.sum() == sample.seen_labels.isna().sum() == 10
+    assert (sample.truth == 0).mean() == 0.2
+    assert len(sample.parties["E"]) < 0.11 * len(sample.labels)
+
+
+def test_a_common_factor_correlates_parties(preset):
+    design = preset["design"]
+    sample = draw_design(design, rows=40_000, rates=[0.0] * 5, cross=0.3)
+    np.testing.assert_allclose(wide(sample).corr().to_numpy(), covariance(design, 0.3), atol=0.03)
+    assert blocks_correlation(sample)[1] == pytest.approx(0.3, abs=0.02)
+    assert explained(sample) == pytest.approx(design["r2"], abs=0.01)
+
+
+def test_the_same_seed_gives_the_same_data(preset):
+    def draw(seed):
+        return draw_design(preset["design"], rows=50, rates=[0.3] * 5, seed=seed)
+
+    assert draw(1).labels.equals(draw(1).labels)
+    assert (draw(1).mask == draw(1).mask).all()
+    assert not draw(1).labels.equals(draw(2).labels)
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5, 0.95])
+def test_mar_keeps_the_rate_and_depends_on_label_and_first_party(preset, rate):
+    sample = draw_design(
+        preset["design"], rows=40_000, rates=[0.0, rate, rate, rate, rate], mechanism=MAR
+    )
+    assert not sample.mask[:, 0].any()
+    np.testing.assert_allclose(sample.mask[:, 1:].mean(axis=0), rate, atol=0.01)
+    first = sample.complete["A"].sum(axis=1)
+    for lost in sample.mask[:, 1:].T:
+        assert sample.labels[lost].mean() > sample.labels[~lost].mean() + sample.labels.std() / 4
+        # Among rows of about the same label the first party's columns decide.
+        near = (sample.labels - sample.labels.mean()).abs() < 0.2 * sample.labels.std()
+        assert first[near & lost].mean() > first[near & ~lost].mean()
+
+
+def test_mcar_depends_on_nothing(preset):
+    sample = draw_design(preset["design"], rows=40_000, rates=[0.5] * 5, mechanism=MCAR)
+    for lost in sample.mask.T:
+        gap = sample.labels[lost].mean() - sample.labels[~lost].mean()
+        assert abs(gap) < 0.05 * sample.labels.std()
+
+
+def test_sme_like_data_are_as_the_paper_says(preset, sme_sample):
+    sme = preset["sme"]
+    assert {party: frame.shape for party, frame in sme_sample.complete.items()} == {
+        "Credit Agency": (166_207, 12),
+        "Market Supervision and Administration Bureau": (166_207, 3),
+        "Judicial Organ": (166_207, 6),
+        "Industry and Commerce Bureau": (166_207, 9),
+        "Law-enforcement Agency": (166_207, 5),
+    }
+    assert list(sme_sample.complete["Judicial Organ"])[:2] == ["ABNAP", "ABNCON"]
+    rates = [0.5365, 0.8761, 0.9305, 0.0091, 0.9328]
+    np.testing.assert_allclose(sme_sample.mask.mean(axis=0), rates, atol=0.004)
+    assert 96 - 30 < sme_sample.complete_cases < 96 + 30
+    assert explained(sme_sample) == pytest.approx(sme["r2"], abs=0.01)
+    within, between = blocks_correlation(sme_sample)
+    assert within == pytest.approx(0.28, abs=0.01)
+    assert between < 0.01
+    np.testing.assert_allclose(wide(sme_sample).std(), sme_sample.scale.to_numpy(), rtol=0.02)
+
+
+def test_complete_cases_are_calibrated_in_the_mean(preset):
+    rates = [party["missing"] for party in preset["sme"]["parties"].values()]
+    assert missing.expected_share(rates, 0.0) == pytest.approx(np.prod(1 - np.array(rates)))
+    shared = missing.calibrate_shared(rates, 96 / 8000)
+    assert missing.expected_share(rates, shared) == pytest.approx(96 / 8000)
+    rng = np.random.default_rng(0)
+    mask = missing.factor_mask(rng.standard_normal(400_000), rates, shared, rng)
+    assert (~mask.any(axis=1)).mean() == pytest.approx(96 / 8000, rel=0.05)
+    assert missing.calibrate_shared([0.1], 0.5) == 0.0
+
+
+def test_structure_does_not_depend_on_the_seed(preset):
+    sme = preset["sme"]
+    assert (correlation(sme) == correlation(sme)).all()
+    assert np.linalg.eigvalsh(correlation(sme)).min() > 0.1
+    assert np.median(scales(sme)) == 1.0
+    one, two = (draw_sme(sme, rows=20_000, seed=seed) for seed in (0, 1))
+    np.testing.assert_allclose(
+        wide(one).mean() / one.scale.to_numpy(), wide(two).mean() / two.scale.to_numpy(), atol=0.05
+    )
+
+
+def test_log_normal_columns_keep_mean_variance_and_r2(preset, sme_sample):
+    skewed = draw_sme(preset["sme"], rows=60_000, shape=0.8)
+    np.testing.assert_allclose(wide(skewed).std(), skewed.scale.to_numpy(), rtol=0.1)
+    assert (wide(skewed).skew() > 1.5).all()
+    assert explained(skewed) == pytest.approx(preset["sme"]["r2"], abs=0.02)
+
+
+def test_blocks_that_miss_by_the_label_keep_rates_and_complete_cases(preset, sme_sample):
+    sample = draw_sme(preset["sme"], rows=166_207, by_label=True)
+    np.testing.assert_allclose(sample.mask.mean(axis=0), sme_sample.mask.mean(axis=0), atol=0.005)
+    assert 96 - 30 < sample.complete_cases < 96 + 30
+    assert sample.labels.equals(sme_sample.labels)
+
+    def gap(drawn):
+        lost = drawn.mask[:, 1]
+        return (drawn.labels[lost].mean() - drawn.labels[~lost].mean()) / drawn.labels.std()
+
+    assert gap(sample) > 0.3
+    assert abs(gap(sme_sample)) < 0.03
+
+
+def test_splits_differ_in_their_test_rows_alone(preset):
+    one, two = (draw_sme(preset["sme"], rows=4000, test_share=0.5, split=split) for split in (0, 1))
+    assert one.labels.equals(two.labels)
+    assert (one.mask == two.mask).all()
+    assert (one.held_out != two.held_out).any()
+    complete = ~one.mask.any(axis=1)
+    assert one.held_out.sum() == round(complete.sum() / 2)
+    assert complete[one.held_out].all()
+
+
+def test_methods_are_what_their_names_say(preset):
+    method = dict(preset["method"], max_iter=300)
+    sample = draw_design(
+        preset["design"], rows=400, rates=[0.0, 0.3, 0.3, 0.3, 0.3], held_out=50, seed=5
+    )
+    found = {}
+    for name in ("Single", "CC", "Impute", "VFEM"):
+        found |= measure(name, sample, "A", method, seed=0)
+    assert found["VFEM/coefficients"] < found["CC/coefficients"] < found["Single/coefficients"]
+    assert 0 < found["VFEM/prediction"] < found["Single/prediction"]
+    assert found["VFEM/rounds"] > found["Impute/rounds"] > 0
+
+    # The complete-case estimates are those of least squares on the pooled complete rows.
+    kept = ~sample.mask.any(axis=1) & ~sample.held_out
+    X = np.column_stack([np.ones(kept.sum()), wide(sample).to_numpy()[kept]])
+    pooled = np.linalg.lstsq(X, sample.labels.to_numpy()[kept], rcond=None)[0]
+    result = run_method(make_method("CC", "A", {}), sample, "plain", 0)
+    np.testing.assert_allclose(slopes(result, sample), pooled[1:], atol=1e-6)
+
+
+def test_what_a_method_does_not_estimate_counts_as_zero(preset):
+    sample = draw_design(preset["design"], rows=2000, rates=[0.0] * 5, seed=1)
+    result = run_method(make_method("Single", "A", {}), sample, "plain", 0)
+    others = sample.truth.drop("A", level=0)
+    assert coefficient_rmse(result, sample) ** 2 > (others**2).sum() / len(sample.truth)
+
+
+def test_complete_cases_that_are_too_few_are_a_failure(preset):
+    sample = draw_design(preset["design"], rows=100, rates=[0.0] + [0.9] * 4)
+    assert measure("CC", sample, "A", preset["method"], seed=0) == {"CC/failed": 1.0}
+
+
+def finite_numbers(values):
+    rows = [
+        {"part": "finite", "mechanism": "MCAR", "rows": 1000, "A too": False, "rate": rate,
+         "seed": seed, "metric": f"{name}/{number}", "value": value}
+        for (rate, seed, name), value in values.items()
+        for number in targets.MEASURES
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_target_compares_the_runs_that_both_could_fit():
+    values = {
+        (rate, seed, name): {"VFEM": 0.5, "Single": 0.9, "Impute": 0.6, "CC": 0.7}[name] + seed
+        for rate in (0.4, 0.5) for seed in (0, 1) for name in ("VFEM", "Single", "Impute", "CC")
+    }  # fmt: skip
+    # CC fits the easy run only: its plain mean would be ahead of VFEM's.
+    del values[0.5, 1, "CC"]
+    table = targets.ahead(finite_numbers(values), 0.5)
+    assert table.index.get_level_values("rate").tolist() == [0.5]
+    assert targets.reached(table)
+
+    values[0.5, 0, "Impute"] = 0.1
+    values[0.5, 1, "Impute"] = 1.4
+    table = targets.ahead(finite_numbers(values), 0.5)
+    assert table["prediction error"].tolist() == [f"{FAIL} Impute"]
+    assert not targets.reached(table)
+
+
+def test_a_baseline_that_never_fits_is_beaten_and_shown_as_a_dash():
+    values = {(0.5, 0, "VFEM"): 0.5, (0.5, 0, "Single"): 0.9, (0.5, 0, "Impute"): 0.6}
+    frame = finite_numbers(values)
+    failed = {**frame.iloc[0].to_dict(), "metric": "CC/failed", "value": 1.0}
+    frame = pd.concat([frame, pd.DataFrame([failed])], ignore_index=True)
+    assert targets.reached(targets.ahead(frame, 0.5))
+    assert tables.finite(frame, "coefficients")["CC"].isna().all()
+
+
+def test_intervals_are_judged_by_party():
+    rows = []
+    rng = np.random.default_rng(0)
+    for kind, width in (("expected", 1.0), ("gram", 0.5)):
+        for seed in range(200):
+            for key in ("A/x1", "B/x1"):
+                error = rng.standard_normal()
+                numbers = {"error": error, "std_error": width, "covered": abs(error) < 1.96 * width}
+                rows += [
+                    {"part": "inference", "rows": 10, "cross": 0.0, "kind": kind, "seed": seed,
+                     "metric": f"{name}/{key}", "value": float(value)}
+                    for name, value in numbers.items()
+                ]  # fmt: skip
+    settings = {"coverage": [0.92, 0.98], "se_within": 0.1, "targets": ["expected", "gram"]}
+    table = targets.intervals(pd.DataFrame(rows), settings)
+    assert targets.reached(table.loc["expected"])
+    assert (table.loc["gram", ["coverage 0.92 to 0.98", "SE within 10%"]] == FAIL).all(axis=None)
+    assert table.loc[("gram", "A"), "SE / SD"] == pytest.approx(0.5, rel=0.15)
+
+
+def test_the_papers_cells_are_joined_by_party_and_variable():
+    paper = pd.DataFrame(
+        {"source": ["P", "P", None], "variable": ["a", "a", "adjusted_r2"],
+         "method": ["CC", "CC-VFEM", "CC"], "estimate": [0.5, -1.0, 0.4],
+         "std_error": [0.1, 0.2, np.nan], "significant": [True, False, np.nan]}
+    )  # fmt: skip
+    cells = sme_tables.paper_cells(paper)
+    assert cells.loc[("P", "a"), "CC"] == "0.5000 (0.1000)*"
+    truth = pd.Series([-1.0], index=pd.MultiIndex.from_tuples([("P", "a")]))
+    columns = pd.MultiIndex.from_product([["estimate", "std_error", "p_value"], ["CC"]])
+    ours = pd.DataFrame([[0.25, 0.5, 0.6]], index=truth.index, columns=columns)
+    row = sme_tables.like_table3(ours, truth, cells).loc[(1, "a")]
+    assert row["truth"] == "-1.0000"
+    assert row["CC"] == "0.2500 (0.5000)"
+    assert row["CC, paper"] == "0.5000 (0.1000)*"
+    assert row["CC-VFEM, paper"] == "-1.0000 (0.2000)"
+
+
+def test_preset_asks_for_every_part(tmp_path):
+    preset = Preset.load(Options(tmp_path))
+    assert {job.part for job in [*preset.jobs(), *preset.measured_jobs()]} == set(PARTS)
+    assert preset["sme"]["rows"] == 166_207
+    assert (preset["inference"]["runs"], preset["splits"]["runs"]) == (200, 50)
+    quick = Preset.load(Options(tmp_path, quick=True, seeds=1))
+    assert {job.part for job in quick.jobs()} == set(PARTS) - {"sme"}
+    assert len(quick.jobs()) < 30 < len(preset.jobs())
+    keys = [job.key("") for job in preset.jobs()]
+    assert len(set(keys)) == len(keys)
+
+
+def test_targets_and_seeds_do_not_redo_replications(tmp_path):
+    one = Preset.load(Options(tmp_path, quick=True))
+    two = Preset.load(Options(tmp_path, quick=True, seeds=1))
+    two.values["sme"] |= {"target_seconds": 1.0, "seeds": [0]}
+    known = {job.key("") for job in [*one.jobs(), *one.measured_jobs()]}
+    assert {job.key("") for job in [*two.jobs(), *two.measured_jobs()]} <= known
+
+
+def test_a_fresh_process_measures_itself(preset):
+    job = next(job for job in preset.measured_jobs() if job.settings["method_name"] == "Impute")
+    settings = {**job.settings, "rows": 2000}
+    found = replicate(Job("sme", settings), None)
+    assert 0.05 < found["GiB"] < 2
+    assert found["seconds"] > 0
+    assert found["estimate/Judicial Organ/ABNAP"] != 0
+    here = fresh.measure_here(settings)
+    assert here["coefficients"] == pytest.approx(found["coefficients"], abs=1e-9)
+
+
+def test_quick_study_makes_page_figures_and_tables_and_resumes(tmp_path, capsys):
+    command = ["vfem", "--quick", "--seeds", "1", "--workers", "0", "--output", str(tmp_path)]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert "Coefficient RMSE" in text
+    assert PASS in text
+    page = (tmp_path / "index.html").read_text()
+    assert "https://" not in page
+    assert page.count("data:image/png") == 6 == len(list(tmp_path.glob("*.png")))
+    with (tmp_path / "convergence.csv").open() as file:
+        assert set(VARIANTS) <= set(csv.DictReader(file).fieldnames or [])
+    assert len(pd.read_csv(tmp_path / "sme_table3.csv")) == 35
+
+    kept = (tmp_path / "replications.csv").read_bytes()
+    assert main(command) == 0
+    assert (tmp_path / "replications.csv").read_bytes() == kept

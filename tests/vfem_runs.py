@@ -1,0 +1,169 @@
+"""Runs of VFEM on the oracle's data: tables of the parties, messages, what the parties hold."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from oracles.vfem import Pooled, Theta, generate
+
+from flwr_vertical import LocalGrid, MemoryStorage, RecordingGrid, Table, party_app, simulate
+from flwr_vertical.protocol import decode
+from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, UPDATES, VALUES, read_envelope
+from flwr_vertical.protocol.opening import ARBITER
+from flwr_vertical.protocol.state import State
+from strategies.vfem import VFEM
+from strategies.vfem.parameters import BlockParameters
+
+# The paper's Algorithm 1 and nothing else.
+PAPER = {
+    "step": "gradient",
+    "learning_rate": 0.1,
+    "acceleration": None,
+    "tol": 0,
+    "standardize": False,
+    "standard_errors": None,
+    "check_correlation": False,
+}
+# To the maximum of the likelihood, as far as floating point goes.
+EXACT = {"tol": 1e-9, "check_correlation": False}
+
+
+def data(*args, **kwargs):
+    """Data of the oracle without samples that no party holds: they drop out of the alignment."""
+    pooled, truth = generate(*args, **kwargs)
+    return held_by_somebody(pooled), truth
+
+
+def held_by_somebody(pooled):
+    return chosen(pooled, ~pooled.mask.all(axis=1))
+
+
+def chosen(pooled, rows):
+    return Pooled([x[rows] for x in pooled.X], pooled.y[rows], pooled.mask[rows])
+
+
+def party_tables(pooled, shuffle=None):
+    """Each party's table and the labels; rows in an order of their own if a seed is given."""
+    ids = np.array([f"s{i:05}" for i in range(len(pooled.y))])
+    rng = np.random.default_rng(shuffle)
+    tables = {}
+    for k, x in enumerate(pooled.X):
+        frame = pd.DataFrame(x, columns=[f"x{k}{j}" for j in range(x.shape[1])], index=ids)
+        frame = frame[~pooled.mask[:, k]]
+        tables[f"p{k}"] = frame if shuffle is None else frame.iloc[rng.permutation(len(frame))]
+    labels = pd.Series(pooled.y, index=ids, name="y")
+    return tables, labels if shuffle is None else labels.iloc[rng.permutation(len(labels))]
+
+
+def fit(pooled, mode="plain", shuffle=None, alignment="plain", **settings):
+    """Run VFEM on the oracle's data."""
+    if mode == "ckks":
+        pytest.importorskip("tenseal")
+    tables, labels = party_tables(pooled, shuffle)
+    return simulate(VFEM(**settings), tables, labels, mode, alignment=alignment, progress=False)
+
+
+def fit_tables(tables, labels, mode="masked", **settings):
+    if mode == "ckks":
+        pytest.importorskip("tenseal")
+    return simulate(VFEM(**settings), tables, labels, mode, progress=False)
+
+
+def coefficients(theta, intercept=True):
+    """The oracle's in the order of the result's table."""
+    return np.concatenate([[theta.beta0], *theta.beta])[0 if intercept else 1 :]
+
+
+def estimates(result):
+    return result.coefficients["estimate"].to_numpy()
+
+
+def std_errors(result):
+    return result.coefficients["std_error"].to_numpy()
+
+
+# -- with messages and states ----------------------------------------------------------------
+
+
+def recorded(tables, labels, mode="masked", relay=None, configs=None, app=None, **settings):
+    """Run VFEM on a local grid; result, messages and what every node remembers in the end."""
+    if mode == "ckks":
+        pytest.importorskip("tenseal")
+    start = {key: settings.pop(key) for key in list(settings) if key in STARTED}
+    run_config = settings.pop("run_config", None)
+    strategy = VFEM(**settings)
+    storage = MemoryStorage({name: Table.of(frame) for name, frame in tables.items()})
+    if app is None:
+        app = party_app(strategy.party, arbiter=strategy.arbiter, storage=storage)
+    nodes = [{"party": name} for name in tables]
+    if mode == "ckks" or strategy.needs_arbiter:
+        nodes.append({"role": "arbiter"})
+    for node in nodes:
+        node.update((configs or {}).get(node.get("party", ARBITER), {}))
+    with LocalGrid(app, nodes, run_config, storage=storage) as grid:
+        carrier = RecordingGrid(relay(grid) if relay else grid)
+        result = strategy.start(
+            grid=carrier,
+            labels=labels,
+            aggregation=mode,
+            **({"alignment": "plain"} | start),
+            retries=0,
+            progress=False,
+        )
+        states = {node_id: dict(State(context)) for node_id, context in grid.contexts.items()}
+    who = {node_id: state["node.name"] for node_id, state in states.items()}
+    messages, asked = [], {}
+    for record in carrier.transcript:
+        if record.direction == "down":
+            asked[record.node_id] = str(read_envelope(record.content)["step"])
+        messages.append(
+            SimpleNamespace(
+                up=record.direction == "up",
+                node=who[record.node_id],
+                step=asked[record.node_id],
+                content=record.content,
+                arguments=decode(record.content, ARGUMENTS),
+                updates=decode(record.content, UPDATES),
+                values=decode(record.content, VALUES),
+                sums=decode(record.content, SUMS),
+            )
+        )
+    return SimpleNamespace(
+        result=result,
+        messages=messages,
+        states={who[node_id]: state for node_id, state in states.items()},
+        tables=tables,
+        labels=labels,
+    )
+
+
+STARTED = {"alignment", "align_rows", "label_holder", "seed"}
+
+
+def theta_of(run):
+    """All parameters in the units of the data, from the parties' states and the server's model.
+
+    Standardised columns are undone by mean and deviation of the rows that have a label.
+    """
+    settings, model = run.result.settings, run.result.model
+    known = run.labels.dropna()
+    centred = settings["standardize"] and settings["intercept"]
+    deviation = known.std(ddof=0) if settings["intercept"] else np.sqrt((known**2).mean())
+    unit = deviation if settings["standardize"] else 1.0
+    beta, mean, covariance = [], [], []
+    for name in sorted(run.tables):
+        x = run.tables[name].loc[run.tables[name].index.isin(known.index)].to_numpy()
+        theta = BlockParameters.from_coordinates(np.array(run.states[name]["current"]), x.shape[1])
+        scale = x.std(axis=0) if settings["standardize"] else np.ones(x.shape[1])
+        center = x.mean(axis=0) if centred else np.zeros(x.shape[1])
+        beta.append(unit * theta.beta / scale)
+        mean.append(center + scale * theta.mean)
+        covariance.append(theta.covariance * np.outer(scale, scale))
+    return Theta(model.intercept, beta, mean, covariance, model.sigma2)
+
+
+def rounds_of(result):
+    """By step, in how many rounds it was taken."""
+    frame = result.ledger.to_frame()
+    return frame.groupby("step")["round"].nunique().to_dict()
