@@ -183,11 +183,14 @@ class SingleParty(LeastSquaresParty):
         standardize: bool,
         intercept: bool,
         labelled: Flags | None = None,
+        n_unheld: int = 0,
         party_name: str = "",
     ) -> Summands:
         """Prepare the table (see `RegressionParty.prepare`) if this party is the one named."""
         if party_name == self.name:
-            return super().prepare(encoding, missing_cells, standardize, intercept, labelled)
+            return super().prepare(
+                encoding, missing_cells, standardize, intercept, labelled, n_unheld
+            )
         held = self.positions[self.positions >= 0]
         n_observed = len(held) if labelled is None else int(labelled[held].astype(bool).sum())
         dropped = np.zeros(0, dtype=np.int64)

@@ -25,6 +25,7 @@ class RegressionParty(DesignParty):
         standardize: bool,
         intercept: bool,
         labelled: npt.NDArray[np.uint8] | None = None,
+        n_unheld: int = 0,
     ) -> Summands:
         """Turn the own table into a matrix, check it, and say what the server must know of it.
 
@@ -38,6 +39,8 @@ class RegressionParty(DesignParty):
             Whether the model has one.
         labelled : numpy.ndarray of shape (n_samples,), optional
             1 where a sample has a label; None if all have.
+        n_unheld : int
+            How many further labels there are, of samples that no party holds.
 
         Returns
         -------
@@ -48,6 +51,7 @@ class RegressionParty(DesignParty):
         """
         self.state["encoding"], self.state["missing_cells"] = encoding, missing_cells
         self.state["standardize"], self.state["intercept"] = standardize, intercept
+        self.state["n_unheld"] = n_unheld
         if labelled is not None:
             self.state["labelled"] = labelled
         self._check_rows()
@@ -82,8 +86,8 @@ class RegressionParty(DesignParty):
 
     @property
     def n_labelled(self) -> int:
-        """Number of labelled samples, whether this party holds them or not."""
-        return int(self._chosen.sum())
+        """Number of labelled samples, whether anybody holds them or not (those come last)."""
+        return int(self._chosen.sum()) + int(self.state["n_unheld"])
 
     @property
     def rows(self) -> Indices:

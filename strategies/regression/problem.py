@@ -30,7 +30,7 @@ class Problem:
     Parameters
     ----------
     y : numpy.ndarray of shape (n_labelled,)
-        Labels, standardised if asked for.
+        Labels, standardised if asked for; last those of samples that no party holds.
     y_center, y_scale : float
         Label = y_center + y_scale * y.
     mask : numpy.ndarray of shape (n_labelled, n_parties), bool
@@ -79,6 +79,7 @@ def open_problem(
     missing_labels: str,
     standardize: bool,
     intercept: bool,
+    with_unheld: bool = False,
     extra: Mapping[str, Any] | None = None,
 ) -> Problem:
     """Check the labels, have the parties prepare their tables, and collect what they tell.
@@ -91,6 +92,9 @@ def open_problem(
         As given to `Strategy.run`.
     encoding, missing_cells, missing_labels, standardize, intercept
         Settings of the strategy.
+    with_unheld : bool, default False
+        Also use labels of samples that no party holds: in a likelihood, they tell of the labels'
+        own distribution.
     extra : Mapping[str, Any], optional
         Further arguments for the party's own ``prepare``.
 
@@ -109,7 +113,8 @@ def open_problem(
     known = np.isfinite(y)
     check_labels(y, known, missing_labels)
     labelled, free = np.flatnonzero(known), np.flatnonzero(~known)
-    chosen = y[known]
+    unheld = _unheld_labels(alignment, result) if with_unheld else np.empty(0)
+    chosen = np.concatenate([y[known], unheld])
     center = float(chosen.mean()) if intercept and standardize else 0.0
     scale = (
         float(chosen.std() if intercept else np.sqrt(np.mean(chosen**2))) if standardize else 1.0
@@ -121,6 +126,9 @@ def open_problem(
         "intercept": intercept,
         **(extra or {}),
     }
+    if len(unheld):
+        arguments["n_unheld"] = len(unheld)
+        _note(result, f"{len(unheld):,} labels belong to samples that no party holds")
     if len(free):
         arguments["labelled"] = known.view(np.uint8)
     total = federation.sum("prepare", arguments)
@@ -151,7 +159,8 @@ def open_problem(
                 "of its columns; a small ridge keeps the fit defined, and their coefficients "
                 "mean nothing by themselves",
             )
-    problem.mask, problem.free_mask = mask[labelled], mask[free]
+    nobody = np.ones((len(unheld), mask.shape[1]), dtype=bool)
+    problem.mask, problem.free_mask = np.vstack([mask[labelled], nobody]), mask[free]
     for k, name in enumerate(federation.parties):
         held = int((~problem.mask[:, k]).sum())
         if held != int(total.public[name]["n_observed"]):
@@ -164,6 +173,16 @@ def open_problem(
     if len(free):
         _note(result, f"{len(free):,} samples have no label: not used for the fit, but predicted")
     return problem
+
+
+def _unheld_labels(alignment: Alignment, result: Result) -> Array:
+    """Labels of samples that no party holds, if such samples are not left out on purpose."""
+    if result.labels is None or alignment.label_rows is None:
+        return np.empty(0)
+    if result.settings.get("align_rows") != "union":
+        return np.empty(0)
+    values = result.labels.to_numpy(dtype=float)[alignment.label_rows < 0]
+    return np.asarray(values[np.isfinite(values)])
 
 
 def check_labels(y: Array, known: npt.NDArray[np.bool_], missing_labels: str) -> None:

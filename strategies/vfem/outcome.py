@@ -10,6 +10,7 @@ from scipy import stats
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
+from strategies.least_squares.inference import completed_labels
 from strategies.regression import Problem, coefficient_table
 from strategies.regression.problem import sample_index
 from strategies.vfem.inference import Estimates
@@ -113,7 +114,9 @@ def fill_result(
     )
     if problem.has_free:
         result.predictions = _predictions(result, alignment, problem, solver, estimates)
-        _complete_labels(result)
+        result.labels = completed_labels(
+            alignment, result.labels, federation.labels, result.predictions, problem.free
+        )
 
 
 def _predictions(
@@ -136,16 +139,6 @@ def _predictions(
         {"prediction": mean, "std_error": std_error, "lower": mean - half, "upper": mean + half},
         index=sample_index(alignment, result.labels, problem.free),
     )
-
-
-def _complete_labels(result: Result) -> None:
-    """Fill the server's own missing labels with predictions."""
-    if result.labels is None or result.predictions is None:
-        return
-    labels = result.labels.astype(float).copy()
-    known = result.predictions.index.intersection(labels.index[labels.isna()])
-    labels.loc[known] = result.predictions.loc[known, "prediction"]
-    result.labels = labels
 
 
 def note_ranks(check: RankCheck, result: Result) -> None:

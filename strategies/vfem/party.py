@@ -37,6 +37,7 @@ class VFEMParty(CrossProductParty):
         standardize: bool,
         intercept: bool,
         labelled: npt.NDArray[np.uint8] | None = None,
+        n_unheld: int = 0,
     ) -> Summands:
         """Prepare the table (see `RegressionParty.prepare`) and set out from zero coefficients.
 
@@ -47,7 +48,7 @@ class VFEMParty(CrossProductParty):
             number of samples; ``curvature``, a bound on the largest eigenvalue of the columns'
             second moments.
         """
-        told = super().prepare(encoding, missing_cells, standardize, intercept, labelled)
+        told = super().prepare(encoding, missing_cells, standardize, intercept, labelled, n_unheld)
         start = self._block.start()
         self.state["current"] = start.coordinates
         second = self.x.T @ self.x / len(self.x)

@@ -183,7 +183,8 @@ class Solver:
         first, last, difference = lengths
         # Where steps shrink fast by themselves, an extrapolation costs a round and gains none.
         slow = last > _FAST * first and difference > 0
-        if not slow or self._rounds_left < 1:
+        # An extrapolation that is not kept is taken back with the next step: one must be left.
+        if not slow or self._rounds_left < 2:
             return False
         length = float(first / difference)
         bound = length > self._limit

@@ -49,6 +49,7 @@ logger = logging.getLogger("flwr_vertical")
 STEPS = ("preconditioned", "gradient")
 ACCELERATIONS = (None, "none", "squarem")
 INITIALS = ("zeros", "complete-case", "mean-imputed")
+_START_TOL = 1e-4  # a start need not be exact, and digits cost rounds
 STANDARD_ERRORS = ("expected", "gram", "sketch", None, "none")
 
 
@@ -240,6 +241,7 @@ class VFEM(Strategy):
             missing_labels=self.missing_labels,
             standardize=self.standardize,
             intercept=self.intercept,
+            with_unheld=True,
         )
         keys = PairKeys(federation)
         if self.check_correlation and len(federation.parties) > 1:
@@ -264,7 +266,12 @@ class VFEM(Strategy):
         else:
             rows = "complete" if self.initial == "complete-case" else "imputed"
             start = solve(
-                federation, problem, rows=rows, intercept=self.intercept, progress=progress
+                federation,
+                problem,
+                rows=rows,
+                tol=_START_TOL,
+                intercept=self.intercept,
+                progress=progress,
             )
             solver.start_from_least_squares(start.intercept)
         outcome = solver.run()

@@ -1,0 +1,116 @@
+"""VFEM: rounds beside the paper's gradient iteration, and a run at the size of the paper's data.
+
+    python benchmarks/vfem.py            # the whole: about two minutes
+    python benchmarks/vfem.py --quick    # small sizes, for CI
+
+Rounds count until the log likelihood is within a relative 1e-6 of its maximum, and until it is
+within 0.01 of it, which is stricter. The maximum is that of a run to full precision.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from machine import machine_line
+
+from flwr_vertical import Result, simulate
+from strategies.vfem import VFEM
+
+MODERATE = (0.2, 0.5, 0.3, 0.4, 0.1)
+HEAVY = (0.95, 0.9, 0.85, 0.8, 0.75)
+PAPER_ROWS, PAPER_COLUMNS = 166_207, (12, 3, 6, 9, 5)
+PAPER_RATES = (0.5365, 0.8761, 0.9305, 0.0091, 0.9328)
+
+
+def make_data(
+    n_rows: int, sizes: tuple[int, ...], rates: tuple[float, ...], seed: int = 0
+) -> tuple[dict[str, pd.DataFrame], "pd.Series[float]", np.ndarray]:
+    """Make normal columns, correlated within a party; blocks missing completely at random."""
+    rng = np.random.default_rng(seed)
+    y, parties, truth = rng.normal(size=n_rows), {}, []
+    for k, (size, rate) in enumerate(zip(sizes, rates, strict=True)):
+        covariance = 0.3 ** np.abs(np.subtract.outer(np.arange(size), np.arange(size)))
+        x = rng.normal(size=(n_rows, size)) @ np.linalg.cholesky(covariance).T
+        beta = rng.normal(size=size)
+        y += x @ beta
+        truth.append(beta)
+        frame = pd.DataFrame(x, columns=[f"x{j}" for j in range(size)])
+        parties[f"party-{k}"] = frame[rng.random(n_rows) >= rate]
+    return parties, pd.Series(y), np.concatenate(truth)
+
+
+def rounds_to(result: Result, best: float, gap: float) -> int | None:
+    """First round whose log likelihood is no more than `gap` below the best."""
+    reached = [entry["log_likelihood"] >= best - gap for entry in result.history]
+    return reached.index(True) + 1 if any(reached) else None
+
+
+def compare_rounds(rates: tuple[float, ...], n_rows: int, most: int) -> None:
+    """Print the rounds of the default, without acceleration, and of the paper's gradient step."""
+    parties, y, _ = make_data(n_rows, (5,) * 5, rates)
+    quiet = {"progress": False}
+    exact = simulate(VFEM(tol=1e-9, standard_errors=None), parties, y, "plain", **quiet)
+    best = exact.metrics["log_likelihood"]
+    print(f"\n{n_rows} rows, five parties of 5 columns, missing {list(rates)}:")
+    contestants = {
+        "default (masked)": VFEM(),
+        "without squarem": VFEM(acceleration=None),
+        "gradient + squarem": VFEM("gradient", standardize=False, max_iter=most),
+        "gradient, eta = 0.3": VFEM(
+            "gradient", 0.3, None, standardize=False, max_iter=most, standard_errors=None
+        ),
+    }
+    default = {}
+    for name, strategy in contestants.items():
+        mode = "masked" if "masked" in name else "plain"
+        result = simulate(strategy, parties, y, mode, **quiet)
+        for label, gap in (("relative 1e-6", 1e-6 * abs(best)), ("0.01", 0.01)):
+            found = rounds_to(result, best, gap)
+            default.setdefault(label, found)
+            text = f"not in {len(result.history)}" if found is None else f"{found}"
+            base = default[label]
+            times = "" if found is None or base is None else f" ({found / base:.0f} x)"
+            print(f"{name:<20} log likelihood to {label:<13}: {text} rounds{times}")
+        print(f"{name:<20} {result.model.outcome} after {len(result.history)} rounds")
+
+
+def at_paper_size(n_rows: int) -> None:
+    """Run once at the size of the paper's data and print time, peak memory and error."""
+    parties, y, truth = make_data(n_rows, PAPER_COLUMNS, PAPER_RATES)
+    started = time.perf_counter()
+    result = simulate(VFEM(), parties, y, progress=False)
+    seconds = time.perf_counter() - started
+    error = result.coefficients["estimate"].to_numpy()[1:] - truth
+    status = Path("/proc/self/status").read_text()
+    peak = int(next(line for line in status.splitlines() if "VmHWM" in line).split()[1]) / 2**20
+    print(
+        f"\n{n_rows} rows, {len(truth)} columns, the paper's missing rates, masked, LocalGrid: "
+        f"{seconds:.1f} s, target 90; peak {peak:.2f} GiB, target 3; {result.model.outcome} after "
+        f"{len(result.history)} rounds; RMSE of coefficients {np.sqrt(np.mean(error**2)):.4f}"
+    )
+
+
+def main() -> None:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small sizes, for CI")
+    parser.add_argument("--only-paper-size", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    n_rows = 8_000 if options.quick else PAPER_ROWS
+    if options.only_paper_size:
+        at_paper_size(n_rows)
+        return
+    print(machine_line())
+    compare_rounds(MODERATE, 1_000 if options.quick else 5_000, 500)
+    if not options.quick:
+        compare_rounds(HEAVY, 5_000, 6_000)
+    command = [sys.executable, __file__, "--only-paper-size", *(["--quick"] * options.quick)]
+    subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    main()
