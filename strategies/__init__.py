@@ -12,6 +12,7 @@ BUILTIN = {
     "most-frequent": "strategies.baselines:MostFrequent",
     "single": "strategies.least_squares:Single",
     "vfem": "strategies.vfem:VFEM",
+    "vfem-predict": "strategies.vfem:VFEMPredict",
 }
 
 

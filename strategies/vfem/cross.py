@@ -21,8 +21,10 @@ from strategies.least_squares.party import LeastSquaresParty
 from strategies.regression.design import Array
 from strategies.vfem.sketches import rank_scores, sketch
 
-_PRIVATE, _PUBLIC = "pairs.private-key", "pairs.public-key"
-_SECRET = "products.secret-key"
+# Under a prefix that the server may not write to (`pins.check_updates`).
+_PRIVATE, _PUBLIC = "node.pairs.private-key", "node.pairs.public-key"
+_NAMES, _PUBLICS = "node.pairs.names", "node.pairs.publics"
+_SECRET = "node.products.secret-key"
 
 
 class CrossProductParty(LeastSquaresParty):
@@ -114,15 +116,14 @@ class CrossProductParty(LeastSquaresParty):
             names, publics, identities, signatures, strict=True
         ):
             if name != self.name:
+                self._refuse_unpinned(pinned, name, "a sketch")
                 payload = _payload("sketch", public, nonce)
                 pins.check_endorsement(node, pinned, name, payload, identity, signature)
-        self.state["pairs.names"], self.state["pairs.publics"] = names, publics
+        self.state[_NAMES], self.state[_PUBLICS] = names, publics
 
     def _sketches(self, rows: Array, nonce: bytes, purpose: str, size: int) -> dict[str, Array]:
         sketches = {}
-        for name, public in zip(
-            self.state["pairs.names"], self.state["pairs.publics"], strict=True
-        ):
+        for name, public in zip(self.state[_NAMES], self.state[_PUBLICS], strict=True):
             if name == self.name:
                 continue
             seed = pair_seed(
@@ -205,10 +206,22 @@ class CrossProductParty(LeastSquaresParty):
         self, public: bytes, nonce: bytes, identity: bytes, signature: bytes
     ) -> None:
         node = self._as_pinned
+        pinned = pins.read_pins(node, None)
+        self._refuse_unpinned(pinned, ARBITER, "encrypted columns")
         payload = _payload("products", public, nonce)
-        pins.check_endorsement(
-            node, pins.read_pins(node, None), ARBITER, payload, identity, signature
-        )
+        pins.check_endorsement(node, pinned, ARBITER, payload, identity, signature)
+
+    def _refuse_unpinned(self, pinned: pins.Pins, name: str, what: str) -> None:
+        """Each of these hides from the server only as long as that one key is not its own."""
+        if pinned and name not in pinned.keys:
+            who = "the arbiter" if name == ARBITER else f"party {name!r}"
+            pin = "pin.arbiter" if name == ARBITER else f"pin.{name}"
+            raise ProtocolError(
+                f"party {self.name!r} pins others, but not {who}, under whose key it was to send "
+                f"{what}: whoever runs the server could have put in a key of its own. Get the "
+                f"public identity key of {who} from its people and add {pin!r}, or use "
+                "check_correlation=False and standard_errors='expected'"
+            )
 
 
 class VFEMArbiter(Arbiter):

@@ -87,12 +87,14 @@ def fill_result(
         "n_samples": float(n),
         "log_likelihood": estep.log_likelihood + solver.constant,
         "sigma2": estep.sigma2 * unit**2,
+        "level-variance": unit**2 * (estimates.level_variance or 0.0),
         "r2": r2,
         "adjusted_r2": 1.0 - (1.0 - r2) * (n - intercept) / max(n - p - intercept, 1),
     }
     result.party_metrics = {
         name: {
             "rows-held": float(held),
+            "fit-mean": unit * (float(told[name]["mean_fit"]) + float(told[name]["offset"])),
             "fit-variance": float(told[name]["explained"]) * unit**2,
         }
         for name, held in zip(names, estep.patterns.n_observed, strict=True)
@@ -111,12 +113,24 @@ def fill_result(
         },
         {name: unit**2 * float(told[name]["explained"]) for name in names},
         unit**2 * (estimates.level_variance or 0.0),
+        _covariance(result, estimates),
     )
     if problem.has_free:
         result.predictions = _predictions(result, alignment, problem, solver, estimates)
         result.labels = completed_labels(
             alignment, result.labels, federation.labels, result.predictions, problem.free
         )
+
+
+def _covariance(result: Result, estimates: Estimates) -> Any:
+    """Bring the covariance of standardised coefficients into the units of the table."""
+    if estimates.covariance is None or result.coefficients is None:
+        return None
+    errors = result.coefficients["std_error"].to_numpy()
+    own = estimates.covariance[len(estimates.covariance) - len(errors) :]
+    own = own[:, len(estimates.covariance) - len(errors) :]
+    units = errors / np.sqrt(np.diag(own))
+    return own * np.outer(units, units)
 
 
 def _predictions(
@@ -143,7 +157,12 @@ def _predictions(
 
 def note_ranks(check: RankCheck, result: Result) -> None:
     """Report the check of rank correlations between parties."""
-    result.metrics["rank-correlation-rms"] = check.root_mean_square
+    if check.n_pairs_checked:
+        result.metrics["rank-correlation-rms"] = check.root_mean_square
+    else:
+        result.notes.append(
+            "correlations between parties were not checked: any two share too few samples"
+        )
     if check.warning:
         logger.warning("%s", check.warning)
         result.notes.append(check.warning)

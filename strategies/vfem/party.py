@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Summands, step
+from strategies.regression.party import RIDGE, constant_or_collinear
 from strategies.vfem.block import (
     Block,
     Coupling,
@@ -45,8 +46,8 @@ class VFEMParty(CrossProductParty):
         -------
         Summands
             As there, and to be summed: ``margin``, the log likelihood of the rows held, over the
-            number of samples; ``curvature``, a bound on the largest eigenvalue of the columns'
-            second moments.
+            number of samples; ``curvature``, the root of the largest eigenvalue of the columns'
+            second moments (the root, since it is no larger than a fit may be).
         """
         told = super().prepare(encoding, missing_cells, standardize, intercept, labelled, n_unheld)
         start = self._block.start()
@@ -54,7 +55,7 @@ class VFEMParty(CrossProductParty):
         second = self.x.T @ self.x / len(self.x)
         values = {
             "margin": np.array(self._margin(start)),
-            "curvature": np.array(np.linalg.eigvalsh(second)[-1]),
+            "curvature": np.sqrt(np.array(np.linalg.eigvalsh(second)[-1])),
         }
         return Summands(values, told.public)
 
@@ -356,6 +357,10 @@ class VFEMParty(CrossProductParty):
     @property
     def _block(self) -> Block:
         if "block" not in self.cache:
-            self.cache["block"] = Block.of(self.x, self.n_labelled, self.ridge)
+            ridge = self.ridge
+            # Rows have a covariance to invert, where a constant column has none of its own.
+            if not ridge and constant_or_collinear(self.x).any():
+                ridge = RIDGE * (float(np.mean(self.x**2)) or 1.0)
+            self.cache["block"] = Block.of(self.x, self.n_labelled, ridge)
         block: Block = self.cache["block"]
         return block

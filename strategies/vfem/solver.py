@@ -142,7 +142,7 @@ class Solver:
         """
         estep = self.estep
         total = self._take(estep, self._movable, self._share)
-        trial = self._evaluate(total, estep)
+        trial = self._evaluate(total, estep, self._share)
         self._log("step", trial, total)
         if self.settings.step == "gradient" and not self.settings.accelerate:
             # The paper's iteration, which takes every step as it comes.
@@ -154,7 +154,7 @@ class Solver:
             # Half of it, and coupled by what the parties have just told of this step itself.
             share /= 2
             total = self._take(estep, self._movable, share, again=True)
-            trial = self._evaluate(total, estep)
+            trial = self._evaluate(total, estep, share)
             self._log("taken again", trial, total)
         while not self._rises(trial, estep):
             share /= 2
@@ -162,7 +162,7 @@ class Solver:
                 self._give_up(estep, share)
                 return False, total["lengths"], False
             total = self.federation.sum("shorten", {"share": 0.5}, shapes=self._shapes)
-            trial = self._evaluate(total, estep)
+            trial = self._evaluate(total, estep, share)
             self._log("shortened", trial, total)
         self.estep = trial
         self._adapt(share)
@@ -229,8 +229,18 @@ class Solver:
         arguments["weight"] = 1.0 / estep.variance
         return self.federation.sum("scoring", arguments, per_party=per_party, shapes=self._shapes)
 
-    def _evaluate(self, total: Total, before: EStep) -> EStep:
-        """Make the E-step where the parties are now; the server moves its own parameters, too."""
+    def _evaluate(self, total: Total, before: EStep, share: float = 1.0) -> EStep:
+        """Make the E-step where the parties are now; the server moves its own parameters, too.
+
+        Parameters
+        ----------
+        total : Total
+            What the parties sent.
+        before : EStep
+            Where the step began.
+        share : float
+            Of the step that the parties took; the server takes the same of its own.
+        """
         explained = _explained(total, self.federation)
         if "mean_gap" in total.public[self.federation.parties[0]]:
             self._movable = [
@@ -243,8 +253,8 @@ class Solver:
         intercept = before.intercept
         if self.settings.intercept:
             rate = self.settings.learning_rate
-            intercept += rate * before.sigma2 * float(before.r.mean())
-        sigma2 = before.em_sigma2()
+            intercept += share * rate * before.sigma2 * float(before.r.mean())
+        sigma2 = before.sigma2 + share * (before.em_sigma2() - before.sigma2)
         return EStep(
             self.patterns, gap - intercept, explained, intercept, sigma2, margin * len(gap)
         )

@@ -302,7 +302,7 @@ class VFEM(Strategy):
                 "step='preconditioned' with acceleration='squarem'"
             )
         elif outcome == DIVERGED:
-            curvature = float(solver.problem.total["curvature"]) + float(self.intercept)
+            curvature = float(solver.problem.total["curvature"]) ** 2 + float(self.intercept)
             text = (
                 f"diverged: learning_rate = {self.learning_rate:g} is too large for these columns; "
                 f"{1.0 / curvature:.2g} would do, or step='preconditioned', which needs none"
