@@ -181,7 +181,9 @@ def profile(
     return EStep(patterns, gap - b, explained, b, sigma2, margin)
 
 
-def couplings(estep: EStep, movable: list[Movable], intercept: bool) -> list[Coupling]:
+def couplings(
+    estep: EStep, movable: list[Movable], intercept: bool, sigma2_moves: bool = True
+) -> list[Coupling]:
     """Foresee how all parties' steps act on each other, and tell each party its share.
 
     Where several parties lack the same samples, each would take the whole of a common surplus of
@@ -197,6 +199,8 @@ def couplings(estep: EStep, movable: list[Movable], intercept: bool) -> list[Cou
         How each party responds, from its last step.
     intercept : bool
         Whether there is one.
+    sigma2_moves : bool, default True
+        Whether the noise variance can follow; not if it is at its lower bound.
     """
     patterns, d = estep.patterns, estep.variance
     design = np.column_stack([np.ones(len(d)), patterns.missing])
@@ -212,7 +216,7 @@ def couplings(estep: EStep, movable: list[Movable], intercept: bool) -> list[Cou
         surplus,
         np.array([m.variance_gap for m in movable]),
         np.array([m.variance_gain for m in movable]),
-        True,
+        sigma2_moves,
     )
     return [Coupling(float(a), float(b)) for a, b in zip(mean, variance, strict=True)]
 

@@ -83,19 +83,21 @@ def fill_result(
     n, p = len(problem.y), problem.n_columns
     spread = float(np.mean((problem.y - problem.y.mean() * intercept) ** 2))
     r2 = 1.0 - estep.sigma2 / spread
-    result.metrics |= {
-        "n_samples": float(n),
-        "log_likelihood": estep.log_likelihood + solver.constant,
-        "sigma2": estep.sigma2 * unit**2,
-        "level-variance": unit**2 * (estimates.level_variance or 0.0),
+    earlier = result.metrics
+    result.metrics = {  # what people look at comes first
         "r2": r2,
         "adjusted_r2": 1.0 - (1.0 - r2) * (n - intercept) / max(n - p - intercept, 1),
+        "sigma2": estep.sigma2 * unit**2,
+        "log_likelihood": estep.log_likelihood + solver.constant,
+        "n_samples": float(n),
+        **earlier,
+        "level_variance": unit**2 * (estimates.level_variance or 0.0),
     }
     result.party_metrics = {
         name: {
-            "rows-held": float(held),
-            "fit-mean": unit * (float(told[name]["mean_fit"]) + float(told[name]["offset"])),
-            "fit-variance": float(told[name]["explained"]) * unit**2,
+            "rows_held": float(held),
+            "fit_mean": unit * (float(told[name]["mean_fit"]) + float(told[name]["offset"])),
+            "fit_variance": float(told[name]["explained"]) * unit**2,
         }
         for name, held in zip(names, estep.patterns.n_observed, strict=True)
     }
@@ -158,7 +160,7 @@ def _predictions(
 def note_ranks(check: RankCheck, result: Result) -> None:
     """Report the check of rank correlations between parties."""
     if check.n_pairs_checked:
-        result.metrics["rank-correlation-rms"] = check.root_mean_square
+        result.metrics["rank_correlation_rms"] = check.root_mean_square
     else:
         result.notes.append(
             "correlations between parties were not checked: any two share too few samples"

@@ -121,14 +121,14 @@ class FittedModel:
         return cls(
             float(table[SERVER, INTERCEPT]) if has_intercept else 0.0,
             result.metrics["sigma2"],
-            result.metrics["level-variance"],
+            result.metrics["level_variance"],
             {
                 name: list(map(str, table[known == name].index.get_level_values(1)))
                 for name in parties
             },
             {name: table[known == name].to_numpy(dtype=np.float64) for name in parties},
-            {name: result.party_metrics[name]["fit-mean"] for name in parties},
-            {name: result.party_metrics[name]["fit-variance"] for name in parties},
+            {name: result.party_metrics[name]["fit_mean"] for name in parties},
+            {name: result.party_metrics[name]["fit_variance"] for name in parties},
         )
 
 

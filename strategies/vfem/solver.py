@@ -220,7 +220,8 @@ class Solver:
             return self.federation.sum(
                 "gradient", arguments, per_party=per_party, shapes=self._shapes
             )
-        for k, coupling in enumerate(couplings(estep, movable, settings.intercept)):
+        moves = estep.sigma2 > self.floor
+        for k, coupling in enumerate(couplings(estep, movable, settings.intercept, moves)):
             own = per_party[names[k]]
             own["coupling"] = np.array([coupling.mean_pull, coupling.variance_pull])
             if not self._groups_sent:

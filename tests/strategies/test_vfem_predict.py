@@ -36,13 +36,13 @@ def test_predictions_are_those_of_the_model(fitted, tmp_path):
             known = parties["bank"].loc[name]
             expected += known["u"] * table["bank", "u"] + known["v"] * table["bank", "v"]
         else:
-            expected += fitted.party_metrics["bank"]["fit-mean"]
+            expected += fitted.party_metrics["bank"]["fit_mean"]
         if name in parties["court"].index:
             known = parties["court"].loc[name]
             expected += known["w"] * table["court", "w"]
             expected += sum((known["town"] == c) * table["court", f"town={c}"] for c in "bc")
         else:
-            expected += fitted.party_metrics["court"]["fit-mean"]
+            expected += fitted.party_metrics["court"]["fit_mean"]
         assert row["prediction"] == pytest.approx(expected, abs=1e-6)
     assert 0.93 < result.metrics["coverage"] < 0.97
     assert result.ledger.rounds == 3  # greeting, alignment, one sum
