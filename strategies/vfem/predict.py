@@ -212,6 +212,10 @@ class VFEMPredict(Strategy):
             },
             index=sample_index(alignment, result.labels, np.arange(alignment.n_samples)),
         )
+        result.party_metrics = {
+            name: {"rows_held": float(held)}
+            for name, held in zip(federation.parties, (~missing).sum(axis=0), strict=True)
+        }
         result.metrics["n_samples"] = float(alignment.n_samples)
         if federation.labels is not None and np.isfinite(federation.labels).any():
             known = np.isfinite(federation.labels)

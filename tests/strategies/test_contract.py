@@ -12,8 +12,9 @@ from flwr_vertical.protocol.node import steps_of
 from strategies import BUILTIN
 from strategies.baselines import Max, Mean, Min, MostFrequent
 from strategies.fknn import FKNN
+from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict
 
-STRATEGIES = [
+IMPUTERS = [
     FKNN(n_neighbors=3),
     FKNN(n_neighbors=2, weighting="exact", weights="distance", standardize=True),
     Mean(),
@@ -21,12 +22,14 @@ STRATEGIES = [
     Max(),
     MostFrequent(),
 ]
-every_strategy = pytest.mark.parametrize(
-    "strategy", STRATEGIES, ids=[f"{s.name}-{i}" for i, s in enumerate(STRATEGIES)]
-)
 
 
-def tables(n=40, seed=0):
+def named(strategies):
+    ids = [f"{s.name}-{i}" for i, s in enumerate(strategies)]
+    return pytest.mark.parametrize("strategy", strategies, ids=ids)
+
+
+def tables(n=40, seed=0, cells=0.2):
     """Two parties, columns of all kinds, missing cells and missing blocks."""
     rng = np.random.default_rng(seed)
     ids = [f"firm {i:02}" for i in range(n)]
@@ -49,20 +52,38 @@ def tables(n=40, seed=0):
         index=ids,
     )
     frames = {
-        "bank": bank.mask(rng.random(bank.shape) < 0.2),
-        "court": court.astype({"member": "boolean"}).mask(rng.random(court.shape) < 0.2),
+        "bank": bank.mask(rng.random(bank.shape) < cells),
+        "court": court.astype({"member": "boolean"}).mask(rng.random(court.shape) < cells),
     }
     return {"bank": frames["bank"].iloc[3:], "court": frames["court"].drop(ids[20:24])}
 
 
+def labels(n=40):
+    rng = np.random.default_rng(1)
+    return pd.Series(rng.normal(size=n), index=[f"firm {i:02}" for i in range(n)], name="y")
+
+
 def run(strategy, mode="masked", **kwargs):
-    labels = pd.Series(np.arange(40.0), index=[f"firm {i:02}" for i in range(40)])
+    given = tables() if strategy in IMPUTERS else tables(cells=0.0)
     return simulate(
-        strategy, tables(), labels, aggregation=mode, progress=False, **({"seed": 1} | kwargs)
+        strategy, given, labels(), aggregation=mode, progress=False, **({"seed": 1} | kwargs)
     )
 
 
-@every_strategy
+REGRESSIONS = [
+    VFEM(encoding="one-hot"),
+    VFEM("gradient", 0.1, encoding="one-hot", missing_cells="drop-row", max_iter=20),
+    CompleteCase(encoding="one-hot"),
+    MeanImpute(encoding="one-hot"),
+    Single("court", encoding="one-hot"),
+]
+REGRESSIONS.append(VFEMPredict(run(REGRESSIONS[0])))
+STRATEGIES = IMPUTERS + REGRESSIONS
+every_strategy, every_imputer = named(STRATEGIES), named(IMPUTERS)
+every_regression = named(REGRESSIONS)
+
+
+@every_imputer
 @pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
 def test_tables_come_back_complete(strategy, mode):
     if mode == "ckks":
@@ -81,7 +102,7 @@ def test_tables_come_back_complete(strategy, mode):
     assert len(result.tables["bank"]) == len(result.tables["court"]) == 40
 
 
-@every_strategy
+@every_imputer
 def test_modes_agree(strategy):
     """Also where levels give many equal distances."""
     plain, masked = run(strategy, "plain"), run(strategy, "masked")
@@ -89,11 +110,26 @@ def test_modes_agree(strategy):
         pd.testing.assert_frame_equal(masked.tables[name], plain.tables[name], rtol=1e-9, atol=1e-9)
 
 
+@every_regression
+@pytest.mark.parametrize("mode", ["masked", "ckks"])
+def test_modes_agree_on_coefficients_and_predictions(strategy, mode):
+    if mode == "ckks":
+        pytest.importorskip("tenseal")
+    plain, other = run(strategy, "plain"), run(strategy, mode)
+    for name in ("coefficients", "predictions"):
+        left, right = getattr(plain, name), getattr(other, name)
+        if left is not None:
+            pd.testing.assert_frame_equal(left, right, rtol=1e-4, atol=1e-4)
+    assert plain.predictions is not None or plain.coefficients is not None
+
+
 @every_strategy
 def test_the_same_seed_gives_the_same_result(strategy):
     first, second = run(strategy), run(strategy)
     for name in first.tables:
         pd.testing.assert_frame_equal(first.tables[name], second.tables[name], check_exact=True)
+    if first.coefficients is not None:
+        pd.testing.assert_frame_equal(first.coefficients, second.coefficients, check_exact=True)
     assert first.metrics == second.metrics
 
 
@@ -122,9 +158,13 @@ def test_the_result_can_be_saved_loaded_and_reported(strategy, tmp_path):
         pd.testing.assert_frame_equal(
             again.tables[name], table, check_dtype=False, check_categorical=False
         )
+    if result.coefficients is not None:
+        pd.testing.assert_frame_equal(again.coefficients, result.coefficients)
+    if result.predictions is not None:
+        pd.testing.assert_frame_equal(again.predictions, result.predictions, check_names=False)
     page = html.unescape(result.report(folder).read_text())
     assert strategy.name in page
-    assert "bank" in page
+    assert "court" in page
     assert all(what in page for _, what in strategy.disclosure)
 
 
@@ -165,7 +205,7 @@ def test_it_declares_its_halves_and_what_it_discloses(strategy):
     assert set(strategy.disclosure) <= {tuple(row) for row in result.disclosure}
 
 
-@every_strategy
+@every_imputer
 def test_new_rows_are_completed_from_an_earlier_result(strategy):
     """Blocks are missing among the donors as well as among the new rows."""
     given = tables()
@@ -192,6 +232,8 @@ def test_ray_gives_the_same_result(strategy, ray_cluster):
     local, ray = run(strategy), run(strategy, engine="ray", n_actors=2)
     for name in local.tables:
         pd.testing.assert_frame_equal(local.tables[name], ray.tables[name], check_exact=True)
+    if local.coefficients is not None:
+        pd.testing.assert_frame_equal(local.coefficients, ray.coefficients, check_exact=True)
     assert ray.settings["engine"] == "ray"
 
 
