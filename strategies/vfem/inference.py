@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
-from flwr_vertical.errors import DataError
 from flwr_vertical.protocol import Total
 from flwr_vertical.protocol.opening import ARBITER
 from strategies.regression import Problem
@@ -89,7 +88,7 @@ class Estimates:
     total : Total
         Of the step ``finish``.
     level_variance, intercept_variance : float or None
-        Of standardised labels; None without standard errors.
+        Of standardised labels; None without standard errors, NaN where they failed.
     covariance : numpy.ndarray or None
         Of intercept and all coefficients (standardised), where the server knows it.
     """
@@ -131,6 +130,8 @@ def infer(
     else:
         products = _sketched_products(federation, own, keys, sketch_rows)
     covariance = _valid_covariance(weights, parts, products, intercept, result)
+    if covariance is None:
+        return Estimates(federation.sum("finish"), float("nan"), float("nan"))
     starts = 1 + np.cumsum([0, *(len(part.loading) for part in parts)])
     blocks = {
         name: {
@@ -214,7 +215,7 @@ def _valid_covariance(
     products: dict[Pair, Array],
     intercept: bool,
     result: Result,
-) -> Array:
+) -> Array | None:
     """Covariance from products; noisy ones are shrunk until they can be products at all."""
     share = 1.0
     while True:
@@ -229,11 +230,12 @@ def _valid_covariance(
                 break
         share *= 0.8
         if share < 0.01:
-            raise DataError(
-                "the information about the coefficients is singular: columns of different parties "
-                "determine each other, or too few samples are held by several parties; leave out "
-                "columns, or use standard_errors='expected'"
+            result.notes.append(
+                "no standard errors: the information about the coefficients is singular, since "
+                "columns of different parties determine each other, or too few samples are held by "
+                "several parties; leave out columns, or use standard_errors='expected'"
             )
+            return None
     if share < 1.0:
         result.notes.append(
             f"the products across parties were shrunk by {1 - share:.0%} to give valid standard "

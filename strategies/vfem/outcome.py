@@ -68,7 +68,8 @@ def fill_result(
     beta = {name: unit * told[name]["beta"] for name in names}
     errors = None
     if estimates.intercept_variance is not None:
-        errors = {name: unit * told[name]["std_error"] for name in names}
+        unknown = {name: np.full(len(beta[name]), np.nan) for name in names}
+        errors = {name: unit * told[name].get("std_error", unknown[name]) for name in names}
     # Columns were centred for the computation; the intercept takes that back.
     offset = sum(float(told[name]["offset"]) for name in names)
     level = problem.y_center + unit * (estep.intercept - offset) if intercept else None
