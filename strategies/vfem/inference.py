@@ -131,7 +131,7 @@ def infer(
         products = _sketched_products(federation, own, keys, sketch_rows)
     covariance = _valid_covariance(weights, parts, products, intercept, result)
     if covariance is None:
-        return Estimates(federation.sum("finish"), float("nan"), float("nan"))
+        return Estimates(federation.sum("finish"), 1.0 / weights.level, float("nan"))
     starts = 1 + np.cumsum([0, *(len(part.loading) for part in parts)])
     blocks = {
         name: {
