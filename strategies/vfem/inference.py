@@ -29,7 +29,7 @@ from strategies.vfem.sketches import (
 Array = npt.NDArray[np.float64]
 Pair = tuple[int, int]
 
-RANK_SKETCH = 1000
+_SKETCH_NUMBERS, _LEAST_SKETCH, _LARGEST_SKETCH = 4_000_000, 1000, 4000
 
 
 @dataclass
@@ -64,7 +64,9 @@ class PairKeys:
 
 def check_ranks(federation: Federation, problem: Problem, keys: PairKeys) -> RankCheck:
     """Estimate rank correlations between columns of different parties; two rounds."""
-    sketches = federation.call("sketch_ranks", {**keys.arguments(), "size": RANK_SKETCH})
+    # Small data can afford larger sketches, and needs them: chance alone is noisy there.
+    size = int(np.clip(_SKETCH_NUMBERS // len(problem.y), _LEAST_SKETCH, _LARGEST_SKETCH))
+    sketches = federation.call("sketch_ranks", {**keys.arguments(), "size": size})
     keys.handed_out = True
     held = ~problem.mask
     by_pair, noise = {}, {}
@@ -75,7 +77,7 @@ def check_ranks(federation: Federation, problem: Problem, keys: PairKeys) -> Ran
             by_pair[one, other] = rank_correlations(
                 sketches[one][other], sketches[other][one], shared
             )
-            noise[one, other] = rank_correlation_noise(*sizes, shared, RANK_SKETCH)
+            noise[one, other] = rank_correlation_noise(*sizes, shared, size)
     return summarise_rank_correlations(by_pair, noise, problem.columns)
 
 

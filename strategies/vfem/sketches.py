@@ -26,7 +26,7 @@ from flwr_vertical.errors import DataError, ProtocolError
 
 Array = npt.NDArray[np.float64]
 
-MAX_NOISE = 0.1
+MAX_NOISE = 0.18
 """Rank correlations with a larger standard deviation under independence say nothing."""
 
 
