@@ -36,6 +36,12 @@ def covariance(design: dict[str, Any], cross: float) -> Array:
     return (1 - cross) * blocks + cross
 
 
+def noise_variance(design: dict[str, Any], cross: float = 0.0) -> float:
+    """Return the variance of the noise that the preset's R² asks for."""
+    beta = np.concatenate([np.asarray(row, dtype=np.float64) for row in design["coefficients"]])
+    return noise_deviation(beta, covariance(design, cross), design["r2"]) ** 2
+
+
 def draw_design(
     design: dict[str, Any],
     *,
@@ -67,9 +73,9 @@ def draw_design(
     rng = np.random.default_rng([seed, rows])
     n, names = rows + held_out, column_names(design)
     beta = np.concatenate([np.asarray(row, dtype=np.float64) for row in design["coefficients"]])
-    sigma = covariance(design, cross)
-    X = design["mean"] + rng.standard_normal((n, len(beta))) @ np.linalg.cholesky(sigma).T
-    noise = noise_deviation(beta, sigma, design["r2"]) * rng.standard_normal(n)
+    root = np.linalg.cholesky(covariance(design, cross))
+    X = design["mean"] + rng.standard_normal((n, len(beta))) @ root.T
+    noise = np.sqrt(noise_variance(design, cross)) * rng.standard_normal(n)
     index = pd.RangeIndex(n)
     labels = pd.Series(design["intercept"] + X @ beta + noise, index=index, name="y")
     frames = make_frames(X, names, index)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from flwr_vertical.errors import VerticalError
 from simulations.replications import Job, Metrics
 from simulations.vfem.design import draw_design
 from simulations.vfem.fresh import measure_fresh
@@ -51,13 +52,17 @@ def _inference(settings: dict[str, Any]) -> Metrics:
     arguments = {**settings["method"], "standard_errors": settings["kind"]}
     aggregation = arguments.pop("aggregation")
     strategy = make_method("VFEM", design["parties"][0], arguments)
-    result = run_method(strategy, sample, aggregation, seed)
+    try:
+        result = run_method(strategy, sample, aggregation, seed)
+    except VerticalError:
+        return {"failed": 1.0}
     low, high = (slopes(result, sample, end) for end in ("ci_low", "ci_high"))
-    covered = (low <= sample.truth) & (sample.truth <= high)
+    covered = ((low <= sample.truth) & (sample.truth <= high)).astype(float)
     return {
         **flatten("error", slopes(result, sample) - sample.truth),
-        **flatten("std_error", slopes(result, sample, "std_error")),
-        **flatten("covered", covered.astype(float)),
+        **flatten("std_error", slopes(result, sample, "std_error").dropna()),
+        # Without standard errors there is no interval that could cover.
+        **flatten("covered", covered[low.notna()]),
     }
 
 

@@ -112,7 +112,8 @@ def parting_figure(table: pd.DataFrame) -> Figure:
                 ideal = 0.95 if column == "coverage" else 1.0
                 ax.axhline(ideal, color=INK, linewidth=1, linestyle="--", zorder=0)
             last = i == len(sizes) - 1
-            label(ax, f"{column}, n = {rows}", "correlation between parties" if last else "")
+            name = "bias and spread" if column == "bias" else column
+            label(ax, f"{name}, n = {rows}", "correlation between parties" if last else "")
             ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
     legend(axes[0], loc="best")
     legend(axes[2], loc="best")

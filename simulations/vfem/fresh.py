@@ -41,12 +41,13 @@ def measure_here(settings: dict[str, Any]) -> Metrics:
     arguments["standard_errors"] = sme["standard_errors"]
     strategy = make_method(settings["method_name"], sme["holder"], arguments)
     metrics = {"complete cases": float(sample.complete_cases)}
-    started = time.perf_counter()
+    started, busy = time.perf_counter(), time.process_time()
     try:
         result = run_method(strategy, sample, aggregation, settings["seed"])
     except VerticalError:
         return metrics | {"failed": 1.0}
     metrics["seconds"] = time.perf_counter() - started
+    metrics["cpu seconds"] = time.process_time() - busy
     metrics["GiB"] = peak_bytes() / 2**30
     metrics["failed"] = 0.0
     metrics["rounds"] = float(result.ledger.rounds)

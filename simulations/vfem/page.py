@@ -27,7 +27,7 @@ TITLES = {
     "target_ahead": "Target: VFEM ahead of Single, CC and Impute",
     "finite_coefficients": "Coefficient RMSE (mean over runs; dash: impossible)",
     "finite_prediction": "Prediction error on rows without label (mean over runs)",
-    "finite_effort": "Effort, and fits that were impossible (shares)",
+    "finite_effort": "Effort, noise variance, and fits that were impossible (shares)",
     "target_intervals": "Target: intervals and standard errors, by party",
     "inference": "Coverage of 95 % intervals and standard errors, by party",
     "parting": "Few rows and correlated parties: means over parties",

@@ -105,6 +105,7 @@ class Preset:
 
     def _inference(self, name: str) -> list[Job]:
         part = self[name]
+        method = {**self["method"], "max_iter": part.get("max_iter", self["method"]["max_iter"])}
         return [
             Job(
                 name,
@@ -115,7 +116,7 @@ class Preset:
                     "seed": seed,
                     "rates": part["rates"],
                     "design": self["design"],
-                    "method": self["method"],
+                    "method": method,
                 },
             )
             for rows in part["rows"]

@@ -10,6 +10,7 @@ from flwr_vertical.results import (
     format_value,
     subheading,
 )
+from simulations.vfem.design import noise_variance
 from simulations.vfem.preset import Preset
 from simulations.vfem.sme_tables import INDEPENDENT
 
@@ -29,6 +30,10 @@ def finite_section(found: Tables, pictures: Pictures, preset: Preset) -> Section
         f"({design['label_weight']:g} per standard deviation) and with the sum of A's columns "
         f"({design['first_weight']:g}), with an offset that keeps the rate. CC and Impute are "
         "then biased, VFEM is not.",
+        f"The noise variance is {noise_variance(design):.3g}. Where few rows are held by several "
+        "parties, maximum likelihood takes noise for variance of missing blocks: VFEM's estimate "
+        "is too small, so it trusts the rows with many blocks too much. Impute weighs all rows "
+        "alike, which costs less there.",
         "“A to E”: the first party, which holds the label, misses blocks too.",
     ]
     return Section(
@@ -40,7 +45,7 @@ def finite_section(found: Tables, pictures: Pictures, preset: Preset) -> Section
             dataframe_html(found["finite_coefficients"]),
             subheading("Prediction error of rows without label"),
             dataframe_html(found["finite_prediction"]),
-            subheading("Iterations and rounds of VFEM, fits that were impossible"),
+            subheading("Effort, noise variance, and fits that were impossible"),
             dataframe_html(found["finite_effort"]),
         ],
         f"Five parties with five columns each, AR(1) with {design['rho']:g} within a party and "
@@ -73,10 +78,11 @@ def parting_section(found: Tables, pictures: Pictures, preset: Preset) -> Sectio
     part = preset["parting"]
     texts = [
         "VFEM takes columns of different parties for uncorrelated. Where they are not, the missing "
-        "blocks are completed without what the seen ones tell of them, and estimates are biased: "
-        "bias grows with the correlation, while the spread does not.",
-        "Whatever the kind, standard errors measure spread; no kind can make up for bias, so "
-        "coverage falls.",
+        "blocks are completed without what the seen ones tell of them, and estimates are biased, "
+        "the more, the stronger the correlation. R² stays, so noise and spread grow as well.",
+        "Standard errors measure spread; no kind can make up for bias, which costs coverage.",
+        "With so few rows the likelihood hardly tells noise from the variance of missing blocks; "
+        "where its noise variance is far too small, so are the standard errors.",
     ]
     return Section(
         "Where the three part: few rows, correlated parties",
@@ -124,7 +130,8 @@ def sme_section(found: Tables, pictures: Pictures, preset: Preset) -> Section:
         "The paper's Table 1 has 53.65 % missing at the Credit Agency, but its Single method uses "
         "89,170 of 166,207 rows, which is 53.65 % seen. Table 1 was followed.",
         "Under missingness completely at random Impute is unbiased here: it loses precision, not "
-        "signs as in the paper's table. The paper's blocks must be missing by another rule.",
+        "signs as in the paper's table. More data sets, below, show what it does where blocks are "
+        "missing by the label.",
     ]
     return Section(
         "Data like the paper's (Tables 1 to 3)",

@@ -97,6 +97,7 @@ def summary(frame: pd.DataFrame, papers: list[pd.DataFrame]) -> pd.DataFrame:
         "iterations": "iterations",
         "rounds": "rounds",
         "seconds": "seconds",
+        "cpu seconds": "CPU seconds",
         "GiB": "peak GiB",
     }
     table = wide[[name for name in columns if name in wide]].rename(columns=columns)

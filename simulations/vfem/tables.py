@@ -3,6 +3,8 @@
 import numpy as np
 import pandas as pd
 
+from simulations.vfem.methods import BASELINES
+
 SETTING = ["mechanism", "rows", "A too", "rate"]
 MISSING_AT = {False: "B to E", True: "A to E"}
 
@@ -24,7 +26,7 @@ def finite(frame: pd.DataFrame, number: str) -> pd.DataFrame:
     chosen = part(frame, "finite")
     chosen = chosen[chosen["number"] == number]
     table = chosen.pivot_table(index=SETTING, columns="method", values="value", aggfunc="mean")
-    return _named(table.rename_axis(columns=None))
+    return _named(table.reindex(columns=[*BASELINES, "VFEM"]))
 
 
 def _named(table: pd.DataFrame) -> pd.DataFrame:
@@ -46,12 +48,12 @@ def paired(frame: pd.DataFrame, number: str) -> pd.DataFrame:
     chosen = part(frame, "finite")
     chosen = chosen[chosen["number"] == number]
     runs = chosen.pivot_table(index=[*SETTING, "seed"], columns="method", values="value")
-    gaps = runs.drop(columns="VFEM").sub(runs["VFEM"], axis=0)
+    gaps = runs.reindex(columns=[*BASELINES]).sub(runs["VFEM"], axis=0)
     return _named(gaps.groupby(level=SETTING).mean())
 
 
 def effort(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return iterations and rounds of VFEM, converged shares, and shares of fits that failed."""
+    """Return iterations, rounds and noise variance of VFEM, shares that converged or failed."""
     chosen = part(frame, "finite")
     wide = chosen.pivot_table(index=SETTING, columns="metric", values="value", aggfunc="mean")
     columns = {
@@ -59,6 +61,7 @@ def effort(frame: pd.DataFrame) -> pd.DataFrame:
         "VFEM/iterations": "VFEM iterations",
         "VFEM/rounds": "VFEM rounds",
         "VFEM/converged": "VFEM converged",
+        "VFEM/sigma2": "noise variance by VFEM",
         "CC/failed": "CC impossible",
         "VFEM/failed": "VFEM impossible",
     }
@@ -72,11 +75,13 @@ def inference(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        Index (rows, cross, kind, party). ``coverage`` of 95 % intervals; ``SE / SD``: mean standard
-        error over the standard deviation of the estimates, averaged over the party's columns;
-        ``bias`` and ``SD``: root mean squares over the columns; ``RMSE``.
+        Index (rows, cross, kind, party). ``with SE``: share of fits that have standard errors;
+        ``coverage``: of their 95 % intervals; ``SE / SD``: mean standard error over the standard
+        deviation of the estimates, averaged over the party's columns; ``bias``, less what chance
+        makes of it, and ``SD``: root mean squares over the columns.
     """
     chosen = part(frame, name)
+    chosen = chosen[chosen["number"] != ""]
     keys = ["rows", "cross", "kind", "number"]
     groups = chosen.pivot_table(index=[*keys, "seed"], columns="method", values="value").groupby(
         level=keys
@@ -86,8 +91,10 @@ def inference(frame: pd.DataFrame, name: str) -> pd.DataFrame:
         {
             "runs": groups.size(),
             "coverage": mean["covered"],
+            "with SE": groups["std_error"].count() / groups["error"].count(),
             "ratio": mean["std_error"] / deviation,
-            "bias²": mean["error"] ** 2,
+            # A mean of few runs is off by chance; that much is no bias.
+            "bias²": mean["error"] ** 2 - deviation**2 / groups.size(),
             "SD²": deviation**2,
         }
     )
@@ -96,11 +103,12 @@ def inference(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     table = pd.DataFrame(
         {
             "runs": by["runs"].round().astype(int),
+            "with SE": by["with SE"],
             "coverage": by["coverage"],
             "SE / SD": by["ratio"],
-            "bias": np.sqrt(by["bias²"]),
+            "bias": np.sqrt(by["bias²"].clip(lower=0)),
             "SD": np.sqrt(by["SD²"]),
-            "RMSE": np.sqrt(by["bias²"] + by["SD²"]),
+            "RMSE": np.sqrt(by["bias²"].clip(lower=0) + by["SD²"]),
         }
     )
     return table.rename_axis(index=["rows", "cross", "kind", "party"])
