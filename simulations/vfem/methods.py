@@ -12,6 +12,7 @@ from simulations.vfem.sample import Sample
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
 
 BASELINES = ("Single", "CC", "Impute")
+STEADIED, PRIOR = "VFEM, prior", 2.0
 INITIAL = {"VFEM": "zeros", "CC-VFEM": "complete-case", "Impute-VFEM": "mean-imputed"}
 
 
@@ -21,7 +22,8 @@ def make_method(name: str, holder: str, settings: dict[str, Any]) -> Strategy:
     Parameters
     ----------
     name : str
-        One of `BASELINES`, or of `INITIAL`: VFEM by where it starts.
+        One of `BASELINES`, or of `INITIAL`: VFEM by where it starts; or `STEADIED`: with
+        ``noise_prior=PRIOR``.
     holder : str
         The party with the label, the only one that ``Single`` uses.
     settings : dict
@@ -33,6 +35,8 @@ def make_method(name: str, holder: str, settings: dict[str, Any]) -> Strategy:
         return CompleteCase()
     if name == "Impute":
         return MeanImpute()
+    if name == STEADIED:
+        return VFEM(noise_prior=PRIOR, **settings)
     return VFEM(initial=INITIAL[name], **settings)
 
 

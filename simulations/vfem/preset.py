@@ -9,10 +9,10 @@ from simulations.replications import Job
 from simulations.study import Options
 from simulations.vfem.design import MAR, MCAR
 from simulations.vfem.experiments import VARIANTS
-from simulations.vfem.methods import BASELINES
+from simulations.vfem.methods import BASELINES, STEADIED
 
 REPEATED = ("finite", "inference", "parting", "splits", "repeats")
-FINITE_METHODS = (*BASELINES, "VFEM")
+FINITE_METHODS = (*BASELINES, "VFEM", STEADIED)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ def finite_section(found: Tables, pictures: Pictures, preset: Preset) -> Section
         f"The noise variance is {noise_variance(design):.3g}. Where few rows are held by several "
         "parties, maximum likelihood takes noise for variance of missing blocks: VFEM's estimate "
         "is too small, so it trusts the rows with many blocks too much. Impute weighs all rows "
-        "alike, which costs less there.",
+        "alike, which costs less there. “VFEM, prior” has noise_prior = 2, a prior on the noise "
+        "variance (two samples a column at half of the label's variance).",
         "“A to E”: the first party, which holds the label, misses blocks too.",
     ]
     return Section(

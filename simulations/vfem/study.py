@@ -13,8 +13,9 @@ from simulations.replications import Store, run_all
 from simulations.study import Options, Outcome, Output, print_table
 from simulations.vfem import figures, sme_figures, sme_tables, tables, targets
 from simulations.vfem.experiments import replicate
+from simulations.vfem.methods import STEADIED
 from simulations.vfem.missing import calibrate_shared, expected_share
-from simulations.vfem.page import TITLES, make_page
+from simulations.vfem.page import GOALS, TITLES, make_page
 from simulations.vfem.preset import Preset
 from simulations.vfem.sample import by_variable
 from simulations.vfem.sme import scales
@@ -51,7 +52,7 @@ def run(options: Options) -> Outcome:
     show(found)
     spent = human_seconds(time.monotonic() - started)
     print(f"{spent}; page, figures and CSV files: {page.absolute()}")
-    goals = [found[name] for name in ("target_ahead", "target_intervals", "target_cost")]
+    goals = [found[name] for name in GOALS]
     return Outcome(targets.reached(*goals), found, page)
 
 
@@ -96,6 +97,7 @@ def make_tables(
     parting = tables.inference(frame, "parting")
     return {
         "target_ahead": targets.ahead(frame, preset["finite"]["target_from"]),
+        "target_ahead_prior": targets.ahead(frame, preset["finite"]["target_from"], STEADIED),
         "finite_coefficients": tables.finite(frame, "coefficients"),
         "finite_prediction": tables.finite(frame, "prediction"),
         "finite_effort": tables.effort(frame),

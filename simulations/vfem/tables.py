@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from simulations.vfem.methods import BASELINES
+from simulations.vfem.methods import BASELINES, STEADIED
 
 SETTING = ["mechanism", "rows", "A too", "rate"]
 MISSING_AT = {False: "B to E", True: "A to E"}
@@ -26,7 +26,7 @@ def finite(frame: pd.DataFrame, number: str) -> pd.DataFrame:
     chosen = part(frame, "finite")
     chosen = chosen[chosen["number"] == number]
     table = chosen.pivot_table(index=SETTING, columns="method", values="value", aggfunc="mean")
-    return _named(table.reindex(columns=[*BASELINES, "VFEM"]))
+    return _named(table.reindex(columns=[*BASELINES, "VFEM", STEADIED]))
 
 
 def _named(table: pd.DataFrame) -> pd.DataFrame:
@@ -37,18 +37,18 @@ def _named(table: pd.DataFrame) -> pd.DataFrame:
     return table.set_axis(pd.MultiIndex.from_tuples(keys, names=names))
 
 
-def paired(frame: pd.DataFrame, number: str) -> pd.DataFrame:
-    """Mean difference of each baseline to VFEM over the runs that both could fit.
+def paired(frame: pd.DataFrame, number: str, method: str = "VFEM") -> pd.DataFrame:
+    """Mean difference of each baseline to a method over the runs that both could fit.
 
     Returns
     -------
     DataFrame
-        Rows as `finite`; positive where VFEM is better, NaN where the baseline fits no run.
+        Rows as `finite`; positive where the method is better, NaN where the baseline fits no run.
     """
     chosen = part(frame, "finite")
     chosen = chosen[chosen["number"] == number]
     runs = chosen.pivot_table(index=[*SETTING, "seed"], columns="method", values="value")
-    gaps = runs.reindex(columns=[*BASELINES]).sub(runs["VFEM"], axis=0)
+    gaps = runs.reindex(columns=[*BASELINES]).sub(runs[method], axis=0)
     return _named(gaps.groupby(level=SETTING).mean())
 
 
@@ -62,6 +62,8 @@ def effort(frame: pd.DataFrame) -> pd.DataFrame:
         "VFEM/rounds": "VFEM rounds",
         "VFEM/converged": "VFEM converged",
         "VFEM/sigma2": "noise variance by VFEM",
+        f"{STEADIED}/sigma2": "noise variance with prior",
+        f"{STEADIED}/converged": "converged with prior",
         "CC/failed": "CC impossible",
         "VFEM/failed": "VFEM impossible",
     }

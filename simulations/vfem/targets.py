@@ -11,17 +11,17 @@ from simulations.vfem.tables import finite, inference, paired
 MEASURES = {"coefficients": "coefficient RMSE", "prediction": "prediction error"}
 
 
-def ahead(frame: pd.DataFrame, least: float) -> pd.DataFrame:
-    """Whether VFEM beats every baseline, in every setting with a missing rate of `least` or more.
+def ahead(frame: pd.DataFrame, least: float, method: str = "VFEM") -> pd.DataFrame:
+    """Whether a method beats every baseline, wherever at least a share of `least` is missing.
 
     Methods are compared over the runs that both could fit; a baseline that could fit none is
     beaten.
     """
     columns = {}
     for number, title in MEASURES.items():
-        gaps = paired(frame, number)
+        gaps = paired(frame, number, method)
         gaps = gaps[gaps.index.get_level_values("rate") >= least]
-        fitted = finite(frame, number)["VFEM"].reindex(gaps.index).notna()
+        fitted = finite(frame, number)[method].reindex(gaps.index).notna()
         columns[title] = pd.Series(
             [
                 _verdict([name for name in BASELINES if gap[name] <= 0]) if fits else f"{FAIL} none"

@@ -128,7 +128,7 @@ def open_problem(
     }
     if len(unheld):
         arguments["n_unheld"] = len(unheld)
-        _note(result, f"{len(unheld):,} labels belong to samples that no party holds")
+        result.notes.append(f"{len(unheld):,} labels belong to samples that no party holds")
     if len(free):
         arguments["labelled"] = known.view(np.uint8)
     total = federation.sum("prepare", arguments)
@@ -171,7 +171,7 @@ def open_problem(
                 f"alignment {held}",
             )
     if len(free):
-        _note(result, f"{len(free):,} samples have no label: not used for the fit, but predicted")
+        result.notes.append(f"{len(free):,} samples have no label: not fitted, but predicted")
     return problem
 
 

@@ -60,6 +60,37 @@ class Patterns:
 
 
 @dataclass(frozen=True)
+class NoisePrior:
+    """Prior of the noise variance: as if so many more residuals were known.
+
+    Parameters
+    ----------
+    weight : float
+        How many residuals; 0 for maximum likelihood.
+    level : float
+        Their mean square.
+    """
+
+    weight: float = 0.0
+    level: float = 0.0
+
+    def log_density(self, sigma2: float) -> float:
+        """Logarithm of the prior, without constants."""
+        return -0.5 * self.weight * (float(np.log(sigma2)) + self.level / sigma2)
+
+    def surplus(self, sigma2: float) -> float:
+        """Twice the derivative of the logarithm by the variance."""
+        return self.weight * (self.level / sigma2**2 - 1.0 / sigma2)
+
+    def information(self, sigma2: float) -> float:
+        """Twice the information about the variance."""
+        return self.weight / sigma2**2
+
+
+_NO_PRIOR = NoisePrior()
+
+
+@dataclass(frozen=True)
 class EStep:
     """The E-step at some parameters.
 
@@ -75,6 +106,8 @@ class EStep:
         The server's own parameters.
     margin : float
         Log likelihood of the rows held, over all parties.
+    prior : NoisePrior
+        Of the noise variance.
     """
 
     patterns: Patterns
@@ -83,6 +116,7 @@ class EStep:
     intercept: float
     sigma2: float
     margin: float
+    prior: NoisePrior = _NO_PRIOR
 
     @property
     def variance(self) -> Array:
@@ -99,6 +133,11 @@ class EStep:
         """Observed-data log likelihood, without the constants of 2 pi."""
         squares = self.patterns.total(self.gap**2)
         return self.margin + _label_likelihood(self.patterns.counts, squares, self.variance)
+
+    @property
+    def objective(self) -> float:
+        """What the iterations maximise: log likelihood and prior."""
+        return self.log_likelihood + self.prior.log_density(self.sigma2)
 
     def missing_sums(self) -> list[MissingSums]:
         """For each party, what the samples contribute that it lacks."""
@@ -120,7 +159,8 @@ class EStep:
         s = self.patterns.missing @ self.explained
         residuals = self.patterns.total((self.sigma2 * self.r) ** 2)
         spread = self.patterns.counts * s * self.sigma2 / self.variance
-        return float((residuals + spread).sum() / self.patterns.n_samples)
+        total = float((residuals + spread).sum()) + self.prior.weight * self.prior.level
+        return total / (self.patterns.n_samples + self.prior.weight)
 
 
 def profile(
@@ -131,6 +171,7 @@ def profile(
     start: float,
     floor: float,
     intercept: bool,
+    prior: NoisePrior = _NO_PRIOR,
 ) -> EStep:
     """Choose intercept and noise variance that are best for given fits; no round is needed.
 
@@ -149,6 +190,8 @@ def profile(
         Least noise variance.
     intercept : bool
         Whether there is one.
+    prior : NoisePrior
+        Of the noise variance.
     """
     counts, total, squares = patterns.counts, patterns.total(gap), patterns.total(gap**2)
     spread = patterns.missing @ explained
@@ -159,15 +202,18 @@ def profile(
 
     def likelihood(sigma2: float) -> float:
         b = best_intercept(sigma2)
-        return _label_likelihood(counts, squares - 2 * b * total + counts * b * b, spread + sigma2)
+        left = squares - 2 * b * total + counts * b * b
+        return _label_likelihood(counts, left, spread + sigma2) + prior.log_density(sigma2)
 
     sigma2 = max(start, floor)
     best = likelihood(sigma2)
     for _ in range(100):
         d, b = spread + sigma2, best_intercept(sigma2)
         score = ((squares - 2 * b * total + counts * b * b) / d**2 - counts / d).sum()
+        score += prior.surplus(sigma2)
+        information = (counts / d**2).sum() + prior.information(sigma2)
         # In the logarithm, so that it stays positive; Fisher scoring, halved until it helps.
-        step = float(np.clip(score / (counts / d**2).sum() / sigma2, -2.0, 2.0))
+        step = float(np.clip(score / information / sigma2, -2.0, 2.0))
         while abs(step) > 1e-13:
             trial = max(sigma2 * float(np.exp(step)), floor)
             value = likelihood(trial)
@@ -178,7 +224,7 @@ def profile(
         if abs(step) <= 1e-13 or sigma2 == floor:
             break
     b = best_intercept(sigma2)
-    return EStep(patterns, gap - b, explained, b, sigma2, margin)
+    return EStep(patterns, gap - b, explained, b, sigma2, margin, prior)
 
 
 def couplings(
@@ -209,6 +255,8 @@ def couplings(
     surplus = design.T @ (patterns.total(r**2) - patterns.counts / d)
     weight = design.T @ (design * (patterns.counts / d)[:, None])
     weight_squared = design.T @ (design * (patterns.counts / d**2)[:, None])
+    surplus[0] += estep.prior.surplus(estep.sigma2)
+    weight_squared[0, 0] += estep.prior.information(estep.sigma2)
     gain = estep.explained / np.maximum(patterns.n_observed, 1.0)
     mean = _others(weight, pull, np.array([m.mean_gap for m in movable]), gain, intercept)
     variance = _others(

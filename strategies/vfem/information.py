@@ -54,9 +54,11 @@ class Weights:
         patterns, d = estep.patterns, estep.variance
         design = np.column_stack([np.ones(len(d)), patterns.missing])
         counts = patterns.counts
+        variance = design.T @ (design * (counts / d**2)[:, None])
+        variance[0, 0] += estep.prior.information(estep.sigma2)
         return cls(
             design.T @ (design * (counts / d)[:, None]),
-            design.T @ (design * (counts / d**2)[:, None]),
+            variance,
             estep.explained,
             patterns.n_observed,
         )

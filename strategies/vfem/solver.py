@@ -16,7 +16,7 @@ from flwr_vertical.protocol import Total
 from flwr_vertical.results import Progress
 from strategies.regression import Problem
 from strategies.vfem.block import Movable
-from strategies.vfem.expectation import EStep, Patterns, couplings, profile
+from strategies.vfem.expectation import EStep, NoisePrior, Patterns, couplings, profile
 
 logger = logging.getLogger("flwr_vertical")
 
@@ -41,6 +41,7 @@ class Settings:
     intercept: bool
     max_iter: int
     tol: float
+    noise_prior: float = 0.0
 
 
 @dataclass
@@ -91,7 +92,7 @@ class Solver:
             e = self.estep
             shift = intercept - e.intercept
             self.estep = EStep(
-                e.patterns, e.gap - shift, e.explained, intercept, e.sigma2, e.margin
+                e.patterns, e.gap - shift, e.explained, intercept, e.sigma2, e.margin, e.prior
             )
 
     def _begin(self, fit: Any, explained: Array, margin: float) -> None:
@@ -102,7 +103,7 @@ class Solver:
             # The paper's initial values, whatever the coefficients.
             sigma2 = float(np.mean((y - y.mean()) ** 2))
             self.estep = EStep(
-                self.patterns, gap - center, explained, center, sigma2, margin * len(y)
+                self.patterns, gap - center, explained, center, sigma2, margin * len(y), self.prior
             )
         else:
             start = max(float(np.var(gap)) - float(explained.sum()), 0.1 * float(np.var(gap)))
@@ -257,7 +258,13 @@ class Solver:
             intercept += share * rate * before.sigma2 * float(before.r.mean())
         sigma2 = before.sigma2 + share * (before.em_sigma2() - before.sigma2)
         return EStep(
-            self.patterns, gap - intercept, explained, intercept, sigma2, margin * len(gap)
+            self.patterns,
+            gap - intercept,
+            explained,
+            intercept,
+            sigma2,
+            margin * len(gap),
+            self.prior,
         )
 
     def _profiled(self, gap: Array, explained: Array, margin: float, start: float) -> EStep:
@@ -269,7 +276,14 @@ class Solver:
             start=start,
             floor=self.floor,
             intercept=self.settings.intercept,
+            prior=self.prior,
         )
+
+    @property
+    def prior(self) -> NoisePrior:
+        """Prior of the noise variance."""
+        spread = float(np.mean((self.problem.y - self.problem.y.mean()) ** 2))
+        return NoisePrior(self.settings.noise_prior * self.problem.n_columns, 0.5 * spread)
 
     @property
     def floor(self) -> float:
@@ -292,12 +306,12 @@ class Solver:
 
     def _rises(self, trial: EStep, before: EStep) -> bool:
         n = self.patterns.n_samples
-        change = (trial.log_likelihood - before.log_likelihood) / n
+        change = (trial.objective - before.objective) / n
         return bool(change >= -self.resolution)
 
     def _is_converged(self, before: EStep, lengths: Array) -> bool:
         n = self.patterns.n_samples
-        change = (self.estep.log_likelihood - before.log_likelihood) / n
+        change = (self.estep.objective - before.objective) / n
         own = abs(self.estep.sigma2 - before.sigma2) / before.sigma2
         moved = float(lengths[1]) + own
         tol = self.settings.tol

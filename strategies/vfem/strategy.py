@@ -85,6 +85,10 @@ class VFEM(Strategy):
     tol : float, default 1e-5
         Converged when a step changes the parameters by no more than this share, and the log
         likelihood of a sample by no more than this; 0 never stops.
+    noise_prior : float, default 0
+        Weight of a prior on the noise variance, in samples for each column; its level is half of
+        the labels' variance. 0 is maximum likelihood, whose noise variance is too small, or 0,
+        where hardly a sample is held by enough parties; 2 helps there and does little elsewhere.
     encoding : {"none", "one-hot"}, default "none"
         What becomes of columns of levels: an error, or a column for each level but the first.
     missing_cells : {"error", "drop-row"}, default "error"
@@ -172,6 +176,7 @@ class VFEM(Strategy):
         standard_errors: str | None = "expected",
         max_iter: int = 1000,
         tol: float = 1e-5,
+        noise_prior: float = 0.0,
         encoding: str = "none",
         missing_cells: str = "error",
         missing_labels: str = "drop",
@@ -205,6 +210,8 @@ class VFEM(Strategy):
                 raise ConfigError(f"{name} must be true or false, got {flag!r}")
         if not learning_rate > 0 or not np.isfinite(learning_rate):
             raise ConfigError(f"learning_rate must be a positive number, got {learning_rate!r}")
+        if not 0 <= noise_prior < np.inf:
+            raise ConfigError(f"noise_prior must be at least 0, got {noise_prior!r}")
         if not 0 <= tol < 1:
             raise ConfigError(f"tol must be at least 0 and below 1, got {tol!r}")
         self.step = step
@@ -215,6 +222,7 @@ class VFEM(Strategy):
         self.standard_errors = None if standard_errors == "none" else standard_errors
         self.max_iter = int(max_iter)
         self.tol = float(tol)
+        self.noise_prior = float(noise_prior)
         self.encoding = encoding
         self.missing_cells = missing_cells
         self.missing_labels = missing_labels
@@ -257,6 +265,7 @@ class VFEM(Strategy):
                 self.intercept,
                 self.max_iter,
                 self.tol,
+                self.noise_prior,
             ),
             progress,
             result.history,
@@ -316,7 +325,7 @@ class VFEM(Strategy):
             text += ("; " if text else "") + (
                 "the noise variance is at its lower bound: too few samples are held by enough "
                 "parties to tell it from the variance of missing blocks. Coefficients can still be "
-                "used; standard errors and intervals should not"
+                "used, standard errors and intervals should not; noise_prior=2 steadies the fit"
             )
         if text:
             logger.warning("%s", text)

@@ -299,7 +299,7 @@ def test_with_one_party_all_three_are_the_same(strategy):
     np.testing.assert_allclose(result.coefficients["estimate"], beta, rtol=1e-8)
     std_error = np.sqrt(np.diag(covariance))
     np.testing.assert_allclose(result.coefficients["std_error"], std_error, rtol=1e-8)
-    assert result.notes == ["20 samples have no label: not used for the fit, but predicted"]
+    assert result.notes == ["20 samples have no label: not fitted, but predicted"]
 
 
 @both
@@ -532,7 +532,7 @@ def test_single_does_not_look_at_the_other_parties_tables():
     tables["party 1"].iloc[::3] = np.nan
     tables["party 1"]["text"] = "abc"
     result = run(Single("party 0"), tables, labels)
-    assert result.notes == ["20 samples have no label: not used for the fit, but predicted"] or (
+    assert result.notes == ["20 samples have no label: not fitted, but predicted"] or (
         len(result.predictions) < 20
     )
     with pytest.raises(PartyError, match="party 1"):
