@@ -88,7 +88,8 @@ class VFEM(Strategy):
     noise_prior : float, default 0
         Weight of a prior on the noise variance, in samples for each column; its level is half of
         the labels' variance. 0 is maximum likelihood, whose noise variance is too small, or 0,
-        where hardly a sample is held by enough parties; 2 helps there and does little elsewhere.
+        where hardly a sample is held by enough parties; 2 steadies the fit there and does little
+        elsewhere. Where the columns explain nearly all of the labels it pulls the wrong way.
     encoding : {"none", "one-hot"}, default "none"
         What becomes of columns of levels: an error, or a column for each level but the first.
     missing_cells : {"error", "drop-row"}, default "error"

@@ -1,0 +1,84 @@
+"""The prior on the noise variance: where the fit ends, and that it steadies what is unsteady."""
+
+import numpy as np
+import pytest
+from oracles import vfem as oracle
+from vfem_runs import party_tables
+
+from flwr_vertical import simulate
+from flwr_vertical.errors import ConfigError
+from strategies.vfem import VFEM
+
+
+def run(strategy, pooled, mode):
+    parties, labels = party_tables(pooled)
+    return simulate(strategy, parties, labels, mode, progress=False)
+
+
+def penalised(pooled, weight):
+    loglik, level = oracle.fast_loglik(pooled), 0.5 * np.var(pooled.y)
+
+    def objective(theta):
+        prior = -0.5 * weight * (np.log(theta.sigma2) + level / theta.sigma2)
+        return loglik(theta) + prior
+
+    return objective
+
+
+@pytest.mark.parametrize("step", ["preconditioned", "gradient"])
+def test_the_fit_ends_where_likelihood_and_prior_are_largest(step):
+    pooled, _ = oracle.generate(80, [2, 1, 2], 0.3, seed=5, mean=0.5)
+    settings = {"max_iter": 3000, "tol": 1e-10, "noise_prior": 2.0, "standard_errors": None}
+    result = run(VFEM(step, **settings), pooled, "plain")
+    theta = oracle.exact_em(pooled, oracle.initial(pooled), 1)[0]
+    found = result.coefficients["estimate"].to_numpy()
+    beta = np.split(found[1:], np.cumsum(pooled.sizes)[:-1])
+    objective = penalised(pooled, 2.0 * sum(pooled.sizes))
+    theta = oracle.Theta(found[0], beta, theta.mu, theta.sigma, result.metrics["sigma2"])
+    # The parties' moments do not leave them: they follow from the rest by exact EM.
+    for _ in range(500):
+        after = oracle.exact_em(pooled, theta, 1)[0]
+        theta = oracle.Theta(found[0], beta, after.mu, after.sigma, result.metrics["sigma2"])
+    vector = oracle.flatten(theta)
+    sizes = pooled.sizes
+
+    def at(v):
+        return objective(oracle.unflatten(v, sizes))
+
+    for place in [*range(1 + sum(sizes)), len(vector) - 1]:
+        step_size = 1e-4 * max(1.0, abs(vector[place]))
+        up, down = vector.copy(), vector.copy()
+        up[place] += step_size
+        down[place] -= step_size
+        slope = (at(up) - at(down)) / (2 * step_size) / len(pooled.y)
+        assert abs(slope) < 1e-4
+
+
+def test_zero_is_maximum_likelihood_and_more_pulls_up_the_noise():
+    pooled, _ = oracle.generate(300, [3, 3, 3], [0.7, 0.8, 0.6], seed=2)
+    fits = [run(VFEM(noise_prior=weight), pooled, "masked") for weight in (0.0, 2.0, 20.0)]
+    noise = [fit.metrics["sigma2"] for fit in fits]
+    assert noise[0] < noise[1] < noise[2]
+    assert fits[0].metrics["log_likelihood"] > fits[1].metrics["log_likelihood"]
+    assert all(fit.metrics["converged"] for fit in fits)
+    errors = [fit.coefficients["std_error"].iloc[1:].mean() for fit in fits]
+    assert errors[0] < errors[1] < errors[2]
+
+
+def test_a_noise_variance_that_is_too_small_is_steadied():
+    pooled, truth = oracle.generate(1500, [5] * 5, [0.95, 0.9, 0.85, 0.8, 0.75], seed=1, noise=5.0)
+    bare, steady = (run(VFEM(noise_prior=w, max_iter=300), pooled, "masked") for w in (0.0, 2.0))
+    assert bare.metrics["sigma2"] < steady.metrics["sigma2"] < 2 * 25
+    wanted = np.concatenate(truth.beta)
+
+    def error(result):
+        found = result.coefficients["estimate"].to_numpy()[1:]
+        return float(np.sqrt(np.mean((found - wanted) ** 2)))
+
+    assert error(steady) < error(bare)
+
+
+def test_the_weight_is_checked():
+    for weight in (-1.0, np.inf, np.nan):
+        with pytest.raises(ConfigError, match="noise_prior"):
+            VFEM(noise_prior=weight)
