@@ -1,6 +1,7 @@
 """The Flower ``ServerApp``: runs the strategy that the run config names."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -10,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from apps.demo import demo_labels
 from apps.storage import server_folder
 from flwr_vertical import make_strategy
+from flwr_vertical.errors import ConfigError
 from flwr_vertical.tables import read_labels
 from strategies import register_all
 
@@ -25,6 +27,13 @@ def main(grid: Grid, context: Context) -> None:
     register_all()
     config = context.run_config
     folder = server_folder(context)  # refuses a name that is none before anybody computes
+    resume = _flag(config, "resume")
+    checkpoint = _flag(config, "checkpoint") or resume
+    if checkpoint and not config["run-name"]:
+        raise ConfigError(
+            "checkpoint=true and resume=true need a run-name: checkpoints are kept and found again "
+            "under it, by the server and by every party"
+        )
     strategy = make_strategy(str(config["strategy"]), config)
     aggregation = str(config["aggregation"])
     parties = [name.strip() for name in str(config["parties"]).split(",") if name.strip()]
@@ -47,8 +56,10 @@ def main(grid: Grid, context: Context) -> None:
         parties=parties or None,
         min_nodes=min_nodes,
         patience=float(config["patience"]),
+        checkpoint=folder if checkpoint else None,
+        resume=resume,
+        save=lambda found: found.save(folder),
     )
-    result.save(folder)
     report = result.report(folder)
     logger.info("\n%s\n\n%s", result, result.ledger)
     if result.coefficients is not None:
@@ -57,6 +68,13 @@ def main(grid: Grid, context: Context) -> None:
     else:
         logger.info("each party's imputed table and report lie on its own disk")
     logger.info("result and report of the server: %s", report)
+
+
+def _flag(config: Mapping[str, Any], key: str) -> bool:
+    value = config[key]
+    if not isinstance(value, bool):  # bool("false") is True
+        raise ConfigError(f"{key} must be true or false, got {value!r}")
+    return value
 
 
 def _labels(context: Context) -> "pd.Series[Any] | None":

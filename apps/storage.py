@@ -47,6 +47,14 @@ class AppStorage(FileStorage):
             return None
         return _demo(context)[1][self.party_name(context)]
 
+    def data_version(self, context: Context) -> str:
+        """Return a digest of the node's file, or what the demonstration's table follows from."""
+        if not _is_simulated(context):
+            return super().data_version(context)
+        keys = ("demo.dataset", "demo.missing-cells", "demo.missing-blocks", "seed")
+        parts = [_partition(context), *(context.run_config.get(key) for key in keys)]
+        return " ".join(map(str, parts))
+
     def save(self, context: Context, frame: pd.DataFrame) -> str:
         """Write the table and the party's own report."""
         where = super().save(context, frame)

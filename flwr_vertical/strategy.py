@@ -2,7 +2,9 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,9 +12,11 @@ import pandas as pd
 from flwr.serverapp import Grid
 
 from flwr_vertical.alignment import Aligner, Alignment, check_overlap, make_aligner
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.protocol.federation import Federation
+from flwr_vertical.protocol.journal import Journal, describe
 from flwr_vertical.protocol.party import Arbiter, Party
+from flwr_vertical.protocol.storage import data_digest
 from flwr_vertical.results import Progress, Result
 from flwr_vertical.tables import checked_ids
 
@@ -104,6 +108,9 @@ class Strategy(ABC):
         min_nodes: int | None = None,
         patience: float = 60.0,
         progress: bool | None = None,
+        checkpoint: str | Path | None = None,
+        resume: bool = False,
+        save: Callable[[Result], Any] | None = None,
     ) -> Result:
         """Run the strategy over a grid.
 
@@ -129,6 +136,14 @@ class Strategy(ABC):
             See `Federation`.
         progress : bool, optional
             Show progress (default: yes; a bar on a terminal, log lines elsewhere).
+        checkpoint : path-like, optional
+            A folder for the journal of this run. Nodes keep checkpoints then, under the
+            ``run-name`` of the run config. A node that is lost is waited for; a run that fails can
+            be resumed. After a run that succeeds nothing of it is left.
+        resume : bool, default False
+            Go on with the run that broke off, whose journal is in that folder.
+        save : Callable[[Result], Any], optional
+            Called with the result before journal and checkpoints are given up.
 
         Returns
         -------
@@ -139,6 +154,18 @@ class Strategy(ABC):
         aligner = make_aligner(alignment, align_rows, normalise_ids)
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
             raise ConfigError(f"seed must be an integer of at least 0, got {seed!r}")
+        if resume and checkpoint is None:
+            raise ConfigError("resume=True needs checkpoint: the folder of the run to go on with")
+        journal = None
+        if checkpoint is not None:
+            begin = Journal.resume if resume else Journal.create
+            identity = self._identity(aligner, labels, label_holder, parties)
+            identity |= {
+                "aggregation": aggregation,
+                "seed": str(int(seed)),
+                "fraction-bits": str(fraction_bits),
+            }
+            journal = begin(Path(checkpoint), identity)
         federation = Federation(
             grid,
             aggregation=aggregation,
@@ -150,6 +177,7 @@ class Strategy(ABC):
             min_nodes=min_nodes,
             patience=patience,
             needs_arbiter=self.needs_arbiter,
+            journal=journal,
         )
         result = Result(
             strategy=self.name,
@@ -171,7 +199,10 @@ class Strategy(ABC):
             ],
         )
         enabled = True if progress is None else progress
-        with Progress(self.name, enabled=enabled) as shown:
+        with (
+            nullcontext() if journal is None else _resumable(journal),
+            Progress(self.name, enabled=enabled) as shown,
+        ):
             federation.open()
             label_ids = None if labels is None else label_index(labels)
             aligned = aligner.align(federation, label_ids, label_holder)
@@ -182,7 +213,50 @@ class Strategy(ABC):
             result.mask = aligned.mask
             result.labels = labels
             self.run(federation, aligned, result, shown)
+            federation.close()
+            if save is not None:
+                save(result)
+            if journal is not None:
+                journal.discard()
         return result
+
+    def _identity(
+        self,
+        aligner: Aligner,
+        labels: "pd.Series[Any] | None",
+        label_holder: str | None,
+        parties: Sequence[str] | None,
+    ) -> dict[str, str]:
+        """Return what a run that is resumed must have in common with the one that broke off."""
+        named = {f"setting {key}": describe(value) for key, value in self.settings().items()}
+        known = {f"alignment {key}": describe(value) for key, value in vars(aligner).items()}
+        return {
+            "strategy": self.name,
+            **named,
+            "alignment": type(aligner).__name__,
+            **known,
+            "labels": "none" if labels is None else f"those with digest {data_digest(labels)}",
+            "label-holder": str(label_holder),
+            "parties": describe(sorted(parties) if parties is not None else None),
+        }
+
+
+@contextmanager
+def _resumable(journal: Journal) -> Iterator[None]:
+    """Say, when a run fails, how it can go on; leave no journal of one that never began."""
+    try:
+        with closing(journal):
+            yield
+    except Exception as error:
+        if journal.opening is None:
+            journal.discard()
+            raise
+        logger.error("%s", journal.hint())
+        if isinstance(error, PartyError):
+            cause = f"{error.cause}; {journal.hint()}"
+            raise PartyError(error.party, error.step, cause) from error
+        error.add_note(journal.hint())
+        raise
 
 
 def align_labels(

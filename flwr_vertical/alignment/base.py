@@ -145,7 +145,7 @@ class Aligner(ABC):
             present[own, k] = True
         kept = np.flatnonzero(self._kept(present, federation.parties, label_codes, label_holder))
         if self._random_rows:
-            kept = kept[secret_order(len(kept))]
+            kept = kept[secret_order(len(kept), federation.random_bytes)]
         row_of = np.full(len(values), -1, dtype=np.int64)
         row_of[kept] = np.arange(len(kept))
         for name, own in zip(federation.parties, owned, strict=True):

@@ -10,7 +10,8 @@ Compared with `private-id`: the work falls on the key holder, messages are 384 b
 bits), and the holder could make the tag of any ID it guesses (but sees nobody's tags).
 """
 
-import secrets
+import io
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ class BlindRsaAligner(Aligner):
         holder, others = federation.parties[0], federation.parties[1:]
         if not others and label_ids is None:
             raise ConfigError("blind-rsa aligns at least two parties; use 'private-id' or 'plain'")
-        nonce = secrets.token_bytes(32)
+        nonce = federation.random_bytes(32)
         common: dict[str, Any] = {"nonce": nonce, "normalise": self.normalise}
         opened = federation.call("rsa_open", {**common, "bits": self.bits}, parties=[holder])[
             holder
@@ -86,7 +87,9 @@ class BlindRsaAligner(Aligner):
         blinded = {name: replies[name]["blinded"] for name in others}
         labels = None
         if label_ids is not None:
-            labels = _Labels(label_ids, self.normalise, nonce, public, holder)
+            labels = _Labels(
+                label_ids, self.normalise, nonce, public, holder, federation.random_bytes
+            )
             types[LABELS] = id_type(label_ids, LABELS)
             blinded[LABELS] = labels.blinded
         check_id_types(types)
@@ -126,15 +129,22 @@ class _Labels:
     """The server's own set, signed like another party's."""
 
     def __init__(
-        self, ids: "pd.Index[Any]", normalise: list[str], nonce: bytes, public: bytes, holder: str
+        self,
+        ids: "pd.Index[Any]",
+        normalise: list[str],
+        nonce: bytes,
+        public: bytes,
+        holder: str,
+        random: Callable[[int], bytes],
     ) -> None:
         self._public, self._holder = rsa_key.load_public(public, holder), holder
-        self._order = secret_order(len(ids))
+        self._order = secret_order(len(ids), random)
         values = normal_ids(ids, normalise, LABELS)[self._order]
         self._hashes = blind_rsa.fdh(
             [str(value).encode() for value in values], self._public.n, nonce
         )
-        self.blinded, self._blinding = blind_rsa.blind(self._hashes, self._public)
+        drawn = io.BytesIO(random(len(ids) * blind_rsa.blinding_bytes(self._public)))
+        self.blinded, self._blinding = blind_rsa.blind(self._hashes, self._public, drawn.read)
 
     def tags(self, signed: Any) -> npt.NDArray[np.uint8]:
         """Unblind, and return tags in the order of the labels."""

@@ -10,7 +10,7 @@ Buddhavarapu et al., 2020).
 Rounds: as many as there are parties, all sets travelling at once; 32 bytes an ID and pass.
 """
 
-import secrets
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,8 +53,10 @@ class PrivateIdAligner(Aligner):
         label_holder: str | None = None,
     ) -> Alignment:
         """Align the samples of all parties by pseudonyms."""
-        nonce = secrets.token_bytes(32)
-        labels = None if label_ids is None else _Labels(label_ids, self.normalise, nonce)
+        nonce = federation.random_bytes(32)
+        labels = None
+        if label_ids is not None:
+            labels = _Labels(label_ids, self.normalise, nonce, federation.random_bytes)
         parties = federation.parties
         first = parties[0]
         replies = federation.call(
@@ -105,11 +107,17 @@ class PrivateIdAligner(Aligner):
 class _Labels:
     """The server's own set, on its way through the parties."""
 
-    def __init__(self, ids: "pd.Index[Any]", normalise: list[str], nonce: bytes) -> None:
+    def __init__(
+        self,
+        ids: "pd.Index[Any]",
+        normalise: list[str],
+        nonce: bytes,
+        random: Callable[[int], bytes],
+    ) -> None:
         who = "server (labels)"
         self.id_type = id_type(ids, who)
-        self.key = commutative.generate_blinding_key()
-        self._order = secret_order(len(ids))
+        self.key = commutative.generate_blinding_key(random)
+        self._order = secret_order(len(ids), random)
         values = normal_ids(ids, normalise, who)[self._order]
         self.points: Points = commutative.hash_and_blind(
             [str(value).encode() for value in values], nonce, self.key

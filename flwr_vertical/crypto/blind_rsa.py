@@ -15,7 +15,7 @@ Numbers modulo n travel as the rows of a uint8 array, big-endian, as wide as n.
 import hashlib
 import math
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +75,9 @@ def fdh(ids: Sequence[bytes], n: int, context: bytes, secret: bytes | None = Non
     return _pack((full_domain(hasher(sample), n) for sample in ids), n)
 
 
-def blind(hashes: Numbers, public: RsaPublic) -> tuple[Numbers, Numbers]:
+def blind(
+    hashes: Numbers, public: RsaPublic, random: Callable[[int], bytes] = secrets.token_bytes
+) -> tuple[Numbers, Numbers]:
     """Hide each hash h behind a fresh random r, as h r^65537 modulo n, which is uniform.
 
     Parameters
@@ -84,6 +86,8 @@ def blind(hashes: Numbers, public: RsaPublic) -> tuple[Numbers, Numbers]:
         From `fdh`.
     public : RsaPublic
         The signer's key.
+    random : Callable[[int], bytes], optional
+        Returns so many random bytes; asked for `blinding_bytes` for each hash.
 
     Returns
     -------
@@ -107,7 +111,7 @@ def blind(hashes: Numbers, public: RsaPublic) -> tuple[Numbers, Numbers]:
         )
     blinded, factors = [], []
     for number in numbers:
-        r, factor = _random_unit(public.n)
+        r, factor = _random_unit(public, random)
         blinded.append(number * power(r, EXPONENT, public.n) % public.n)
         factors.append(factor)
     return _pack(blinded, public.n), _pack(factors, public.n)
@@ -214,14 +218,18 @@ def tags(signatures: Numbers) -> Numbers:
     return np.frombuffer(bytearray(data), dtype=np.uint8).reshape(-1, TAG_BYTES)
 
 
-def _random_unit(n: int) -> tuple[int, int]:
+def blinding_bytes(public: RsaPublic) -> int:
+    """Random bytes that blind one hash: 16 more than n has, so that the residue is uniform."""
+    return public.width + 16
+
+
+def _random_unit(public: RsaPublic, random: Callable[[int], bytes]) -> tuple[int, int]:
     """Return a random number that is invertible modulo n, and its inverse."""
-    while True:
-        r = 1 + secrets.randbelow(n - 1)
-        try:
-            return r, inverse(r, n)
-        except ValueError:
-            continue
+    r = 1 + int.from_bytes(random(blinding_bytes(public)), "big") % (public.n - 1)
+    try:
+        return r, inverse(r, public.n)
+    except ValueError as error:  # for an honest modulus, less likely than to guess its factors
+        raise ProtocolError("the signer's RSA modulus has small factors") from error
 
 
 def _pack(numbers: Iterable[int], n: int) -> Numbers:

@@ -14,11 +14,11 @@ curve's twist.
 """
 
 import itertools
+import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from flwr_vertical.crypto import _x25519_pool as pool
@@ -53,9 +53,9 @@ _LOW_ORDER = frozenset(
 Points = NDArray[np.uint8]
 
 
-def generate_blinding_key() -> bytes:
-    """Return a fresh secret key from the operating system's generator, 32 bytes."""
-    return X25519PrivateKey.generate().private_bytes_raw()
+def generate_blinding_key(random: Callable[[int], bytes] = secrets.token_bytes) -> bytes:
+    """Return a fresh secret key, by default from the operating system's generator, 32 bytes."""
+    return random(POINT_BYTES)
 
 
 def hash_ids(ids: Sequence[bytes], context: bytes, secret: bytes | None = None) -> Points:

@@ -5,6 +5,7 @@ The server half and the protocols are in `flwr_vertical.alignment`.
 
 import hashlib
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -219,7 +220,7 @@ def _rsa_payload(public: bytes, nonce: bytes) -> dict[str, bytes]:
     return {"purpose": b"blind-rsa", "key": hashlib.sha256(public).digest(), "run": nonce}
 
 
-def secret_order(count: int) -> Any:
+def secret_order(count: int, random: Callable[[int], bytes] = secrets.token_bytes) -> Any:
     """Draw a permutation by the system's generator, array of shape (count,), int64."""
-    keys = np.frombuffer(secrets.token_bytes(16 * count), dtype=np.uint64).reshape(count, 2)
+    keys = np.frombuffer(random(16 * count), dtype=np.uint64).reshape(count, 2)
     return np.lexsort((keys[:, 1], keys[:, 0])).astype(np.int64)

@@ -9,9 +9,11 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_vertical.crypto import generate_keypair, generate_keys
-from flwr_vertical.errors import ProtocolError
+from flwr_vertical.errors import ProtocolError, VerticalError
 from flwr_vertical.protocol import pins, private_sum
+from flwr_vertical.protocol.checkpoint import Checkpoint, restore
 from flwr_vertical.protocol.codec import decode, encode
+from flwr_vertical.protocol.disk import digest
 from flwr_vertical.protocol.messages import (
     ARGUMENTS,
     SUMS,
@@ -27,7 +29,9 @@ from flwr_vertical.protocol.storage import FileStorage, Storage
 logger = logging.getLogger("flwr_vertical")
 
 HELLO = "hello"
+FAREWELL = "farewell"
 _SEQUENCE = "protocol.last-sequence"
+_RUN = "node.run"
 
 PartyTypes = tuple[type[Party], type[Arbiter]]
 
@@ -102,15 +106,34 @@ class StepServer:
         if envelope is None:
             raise ProtocolError("the message has no flwr-vertical envelope; who sent it?")
         step, sequence = str(envelope["step"]), int(envelope["sequence"])  # type: ignore[arg-type]
-        state, cache = State(context), self._cache(context)
+        cache = self._cache(context)
+        checkpoint = Checkpoint.of(envelope, context, self._storage)
+        if checkpoint is not None:
+            if step == FAREWELL:  # the run is finished: its keys need not lie on the disk
+                checkpoint.remove()
+                return make_reply({}, {})
+            if step == HELLO and envelope.get("resume"):
+                return _resume(checkpoint, context, cache)
+            if step != HELLO:
+                _catch_up(checkpoint, sequence, context, cache)
+        state = State(context)
         if step == HELLO:  # a new session: nothing of an earlier one may leak into it
             cache.clear()
             state.clear()
+            if checkpoint is not None:
+                checkpoint.begin()
+                state[_RUN] = str(context.run_id)
+        asked = digest(step, request) if checkpoint is not None else b""
 
         # A step is taken once: a repeated request gets the same reply again, so that a retry
         # neither repeats a change of state nor masks two different arrays with one stream.
         if sequence <= int(state.get(_SEQUENCE, -1)):
             if cache.get("reply-sequence") == sequence:
+                if cache.get("reply-request", asked) != asked:
+                    raise ProtocolError(
+                        f"message {sequence} ({step!r}) was answered before, but then it asked for "
+                        "something else: the server's journal has lost entries; start the run again"
+                    )
                 repeated: RecordDict = cache["reply"]
                 return repeated
             raise ProtocolError(
@@ -146,7 +169,10 @@ class StepServer:
         state.save()
         envelope_out: Any = read_envelope(reply)
         envelope_out["seconds"] = time.perf_counter() - started
+        if checkpoint is not None:
+            checkpoint.save(sequence, asked, context.state, reply)
         cache["reply-sequence"], cache["reply"] = sequence, reply
+        cache["reply-request"] = asked
         return reply
 
     def _hello(self, context: Context, state: State, envelope: Any) -> dict[str, Any]:
@@ -172,7 +198,8 @@ class StepServer:
             name=str(state["node.name"]),
             role=self._storage.role(context),
             mode=str(state[private_sum.MODE]),
-            run_id=context.run_id,
+            # Greetings are signed for the run of Flower that began; one that goes on has another.
+            run_id=int(state.get(_RUN, context.run_id)),
             config=context.node_config,
         )
 
@@ -244,6 +271,30 @@ class StepServer:
             cache = {}
             self._caches[context.node_id] = (context.run_id, cache)
         return cache
+
+
+def _resume(checkpoint: Checkpoint, context: Context, cache: dict[str, Any]) -> RecordDict:
+    """Go back to the checkpoint and say how far it goes, or what is wrong with it."""
+    told: dict[str, Any] = {"party": checkpoint.name, "role": checkpoint.role}
+    try:
+        kept = checkpoint.resume()
+    except VerticalError as error:
+        logger.error("cannot resume: %s", error)
+        return make_reply({}, {**told, "last": -1, "problem": str(error)})
+    restore(kept, context, cache)
+    return make_reply({}, {**told, "last": kept.sequence, "problem": ""})
+
+
+def _catch_up(
+    checkpoint: Checkpoint, sequence: int, context: Context, cache: dict[str, Any]
+) -> None:
+    """Go on from the checkpoint where this process, or Flower's state, lags behind it."""
+    if cache.get("reply-sequence") == sequence:
+        return
+    known = int(State(context).get(_SEQUENCE, -1))
+    kept = checkpoint.newer_than(min(known, sequence - 1))
+    if kept is not None:
+        restore(kept, context, cache)
 
 
 def _checked(answer: Any, step: str) -> dict[str, Any]:

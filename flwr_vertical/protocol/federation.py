@@ -1,7 +1,5 @@
 """The server's view of the parties: a strategy is a straight-line program over a `Federation`."""
 
-import math
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,13 +11,15 @@ from flwr.serverapp import Grid
 
 from flwr_vertical.errors import ConfigError, ProtocolError
 from flwr_vertical.protocol import pins, private_sum
-from flwr_vertical.protocol.app import HELLO
-from flwr_vertical.protocol.codec import Payload, decode, encode, payload_bytes
+from flwr_vertical.protocol.app import FAREWELL, HELLO
+from flwr_vertical.protocol.books import Books
+from flwr_vertical.protocol.codec import Payload, decode, encode
+from flwr_vertical.protocol.journal import Entry, Journal
 from flwr_vertical.protocol.messages import SUMS, VALUES, make_request
 from flwr_vertical.protocol.opening import ARBITER, call_the_roll, wait_for_nodes
 from flwr_vertical.protocol.party import Arbiter, Host
+from flwr_vertical.protocol.recovery import exchange_patiently, find_all, say_farewell
 from flwr_vertical.protocol.rounds import exchange
-from flwr_vertical.results import Ledger
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,12 @@ class Federation:
         Wait until so many nodes are connected (default: as many as ``parties``, and the arbiter
         in ``ckks`` mode; without ``parties`` the first node is enough, so state one of the two).
     patience : float, default 60
-        Seconds to wait for nodes to connect.
+        Seconds to wait for nodes to connect, or with a journal to come back.
     needs_arbiter : str, optional
         What of the strategy needs an arbiter, if anything does, whatever the mode.
+    journal : Journal, optional
+        Keeps what the parties answer; they keep checkpoints then. The rounds in a journal that
+        is resumed are answered from it.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Federation:
         min_nodes: int | None = None,
         patience: float = 60.0,
         needs_arbiter: str | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.grid = grid
         self.aggregation = private_sum.check_mode(aggregation)
@@ -91,7 +95,8 @@ class Federation:
         self.timeout = timeout
         self.retries = retries
         self.patience = patience
-        self.ledger = Ledger()
+        self._books = Books(journal)
+        self.ledger = self._books.ledger
         self.parties: list[str] = []
         self.labels: Any = None
         self.rng = np.random.default_rng()
@@ -103,8 +108,9 @@ class Federation:
             Host("server", {}, {}, {}, {}, _no_table, _no_table, _no_table, _no_output)  # type: ignore[arg-type]
         )
         self._updates: dict[str, Payload] = {}
-        self._sequence = 0
-        self._answered: dict[str, int] = {}
+        self._journal = journal
+        # In every message, so that nodes know whose checkpoint they keep.
+        self._mark: dict[str, Any] = {} if journal is None else {"checkpoint": journal.token}
 
     # -- opening ---------------------------------------------------------------------------
 
@@ -116,42 +122,82 @@ class Federation:
         ConfigError
             If a name occurs twice, an expected party is absent, or ``ckks`` has no arbiter.
         """
+        if self._journal is not None and self._journal.opening is not None:
+            self._reopen(self._journal, self._journal.opening)
+            return
         wanted = self._min_nodes or 1
         if self._expected and not self._min_nodes:
             wanted = len(self._expected) + (self._arbiter_for is not None)
         node_ids = wait_for_nodes(self.grid, wanted, self.patience)
         self._nodes = {f"node {node_id}": node_id for node_id in node_ids}
         requests = {
-            name: make_request(HELLO, self._sequence, {}, mode=self.aggregation)
+            name: make_request(HELLO, 0, {}, mode=self.aggregation, **self._mark)
             for name in self._nodes
         }
         replies = self._round(HELLO, requests, mode="call")
         greetings = {self._nodes[name]: decode(reply, VALUES) for name, reply in replies.items()}
         roster = call_the_roll(greetings, self._expected, self._arbiter_for)
         self.parties, self._nodes = roster.parties, roster.nodes
-        self._answered = dict.fromkeys(self._nodes, self._sequence)
-        self._hand_out_keys(greetings)
+        by_name = {name: greetings[node_id] for name, node_id in self._nodes.items()}
+        self._books.open(by_name)
+        self._hand_out_keys(by_name)
 
-    def _hand_out_keys(self, greetings: Mapping[int, Payload]) -> None:
+    def _hand_out_keys(self, greetings: Mapping[str, Payload]) -> None:
         updates: Payload = {}
         if self.aggregation == "masked":
             updates = {
                 private_sum.PEERS: self.parties,
-                private_sum.PUBLIC_KEYS: [
-                    greetings[self._nodes[name]]["public-key"] for name in self.parties
-                ],
-                private_sum.NONCE: secrets.token_bytes(32),
+                private_sum.PUBLIC_KEYS: [greetings[name]["public-key"] for name in self.parties],
+                private_sum.NONCE: self.random_bytes(32),
             }
         elif self.aggregation == "ckks":
-            self._ckks_public = greetings[self._nodes[ARBITER]]["ckks-public"]
+            self._ckks_public = greetings[ARBITER]["ckks-public"]
             updates = {private_sum.CKKS_PUBLIC: self._ckks_public}
         if updates:  # with the keys, who made them
             senders = [*self.parties, *([ARBITER] if self.aggregation == "ckks" else [])]
-            updates |= pins.hand_on({name: greetings[self._nodes[name]] for name in senders})
+            updates |= pins.hand_on({name: greetings[name] for name in senders})
         for name in self.parties:
             self.update(name, updates)
 
+    def _reopen(self, journal: Journal, opening: Entry) -> None:
+        """Find the nodes of a run that broke off, and take up its course from the beginning."""
+        names = list(opening.public)
+        self.parties = sorted(set(names) - {ARBITER})
+        self._nodes = dict.fromkeys(names, -1)
+        if not journal.done:  # else no message is left to be sent
+            greeting = self._greeting()
+            found = find_all(self.grid, journal, names, greeting, self.patience)
+            self._nodes = {name: found[name].node_id for name in names}
+            self._books.note_greeted(journal.last["rows"][-1][0] + 1, greeting, found)
+        self._books.take_up(opening)
+        self._hand_out_keys(opening.public)
+
+    def _greeting(self) -> RecordDict:
+        """Compose the greeting of a node that shall go on from its checkpoint."""
+        return make_request(HELLO, 0, {}, mode=self.aggregation, resume=True, **self._mark)
+
+    def close(self) -> None:
+        """End a run with a journal: every node removes its checkpoint; one message to each.
+
+        A node that does not hear of it keeps its checkpoint; the run is none the worse.
+        """
+        if self._journal is None:
+            return
+        nodes = self._nodes
+        if self._journal.done:  # resumed after its end, so nobody has been greeted
+            nodes = {f"node {node_id}": node_id for node_id in self.grid.get_node_ids()}
+        self._journal.mark_done()
+        request = make_request(FAREWELL, self._books.sequence + 1, {}, mode="call", **self._mark)
+        say_farewell(self.grid, nodes, request, min(self.timeout, self.patience))
+
     # -- rounds ----------------------------------------------------------------------------
+
+    def random_bytes(self, count: int) -> bytes:
+        """Return bytes of the system's generator: for nonces, keys and orders of the server.
+
+        A run that is resumed gets those it had, so that it takes the same course.
+        """
+        return self._books.random_bytes(count)
 
     def update(self, party: str, values: Mapping[str, Any]) -> None:
         """Put values into a party's state; they ride with the next message to it."""
@@ -189,8 +235,12 @@ class Federation:
             If a party fails or does not answer; nothing is replaced by zero.
         """
         requests = self._requests(step, arguments, per_party, parties, mode="call")
-        replies = self._round(step, requests, mode="call")
-        return {name: decode(reply, VALUES) for name, reply in replies.items()}
+
+        def live() -> tuple[Payload, dict[str, Payload]]:
+            replies = self._round(step, requests, mode="call")
+            return {}, {name: decode(reply, VALUES) for name, reply in replies.items()}
+
+        return self._books.once(step, requests, live)[1]
 
     def sum(
         self,
@@ -230,19 +280,24 @@ class Federation:
             mode=mode,
             **{"n-parties": len(self.parties), "fraction-bits": self.fraction_bits},
         )
-        replies = self._round(step, requests, mode=mode)
-        terms = {name: decode(replies[name], SUMS) for name in self.parties}
-        private_sum.check_terms(step, terms, shapes)
-        public = {name: decode(replies[name], VALUES) for name in self.parties}
-        del replies
-        key = self._ckks_public if mode == "ckks" else None
-        totals = private_sum.combine(list(terms.values()), mode, self.fraction_bits, key)
-        del terms
-        if mode == "ckks" and totals:
-            return Total(self._open(totals, release or "reveal", release_arguments or {}), public)
-        if release is not None:
-            totals = self._arbiter_here.take(release, {"sums": totals, **(release_arguments or {})})
-        return Total(totals, public)
+
+        def live() -> tuple[Payload, dict[str, Payload]]:
+            replies = self._round(step, requests, mode=mode)
+            terms = {name: decode(replies[name], SUMS) for name in self.parties}
+            private_sum.check_terms(step, terms, shapes)
+            public = {name: decode(replies[name], VALUES) for name in self.parties}
+            del replies
+            key = self._ckks_public if mode == "ckks" else None
+            totals = private_sum.combine(list(terms.values()), mode, self.fraction_bits, key)
+            del terms
+            more = dict(release_arguments or {})
+            if mode == "ckks" and totals:
+                return self._open(totals, release or "reveal", more), public
+            if release is not None:
+                totals = self._arbiter_here.take(release, {"sums": totals, **more})
+            return totals, public
+
+        return Total(*self._books.once(step, requests, live))
 
     @property
     def summand_limit(self) -> float:
@@ -263,7 +318,7 @@ class Federation:
         parties: Sequence[str] | None,
         **envelope: Any,
     ) -> dict[str, RecordDict]:
-        self._sequence += 1
+        self._books.sequence += 1
         requests = {}
         for name in self.parties if parties is None else parties:
             if name not in self._nodes:
@@ -271,10 +326,11 @@ class Federation:
             own = dict(arguments or {}) | dict((per_party or {}).get(name, {}))
             requests[name] = make_request(
                 step,
-                self._sequence,
+                self._books.sequence,
                 own,
                 self._updates.pop(name, None),
-                after=self._answered[name],
+                after=self._books.answered[name],
+                **self._mark,
                 **envelope,
             )
         return requests
@@ -289,42 +345,19 @@ class Federation:
         """Send one message to each node and collect the replies, or raise `PartyError`."""
         number = self.ledger.next_round()
         started = time.perf_counter()
-        answered = exchange(
-            self.grid,
-            self._nodes,
-            requests,
-            step=step,
-            timeout=self.timeout,
-            retries=self.retries,
-        )
+        how: dict[str, Any] = {"step": step, "timeout": self.timeout, "retries": self.retries}
+        if self._journal is None or step == HELLO:
+            answered = exchange(self.grid, self._nodes, requests, **how)
+        else:
+            greeting, how["patience"] = self._greeting(), self.patience
+            answered, back = exchange_patiently(self.grid, self._nodes, requests, greeting, **how)
+            self._books.note_greeted(number, greeting, back)
         # Replies come in any order; what is computed from them must not depend on it.
         answered = {name: answered[name] for name in requests}
-        self._answered |= dict.fromkeys(requests, self._sequence)
-        self._record(number, step, mode, requests, answered, time.perf_counter() - started)
+        self._books.answered |= dict.fromkeys(requests, self._books.sequence)
+        seconds = time.perf_counter() - started
+        self._books.note_round(number, step, mode, requests, answered, seconds)
         return answered
-
-    def _record(
-        self,
-        number: int,
-        step: str,
-        mode: str,
-        requests: Mapping[str, RecordDict],
-        answered: Mapping[str, RecordDict],
-        seconds: float,
-    ) -> None:
-        summed = mode in private_sum.MODES
-        for name, reply in answered.items():
-            values = private_sum.shapes(decode(reply, SUMS)).values() if summed else ()
-            self.ledger.record(
-                number,
-                step,
-                name,
-                bytes_down=payload_bytes(requests[name]),
-                bytes_up=payload_bytes(reply),
-                seconds=seconds,
-                values_up=sum(math.prod(shape) for shape in values),
-                mode=mode,
-            )
 
 
 def _no_table() -> Any:

@@ -52,40 +52,74 @@ def exchange(
     PartyError
         If a node's step raised, or it still has not answered after the last try.
     """
-    pending = dict(requests)
     answered: dict[str, RecordDict] = {}
     causes: dict[str, str] = {}
-    for attempt in range(retries + 1):
-        if attempt:
+    pending = dict(requests)
+    for again in range(retries + 1):
+        if again:
             who = "; ".join(f"{name}: {causes[name]}" for name in sorted(pending))
-            logger.warning("step %r: trying again (%d of %d) for %s", step, attempt, retries, who)
-        names = {nodes[name]: name for name in pending}
-        messages = [make_message(pending[name], nodes[name]) for name in pending]
-        causes = dict.fromkeys(pending, f"no answer within {timeout:g} s")
-        replies = [
-            (names.get(reply.metadata.src_node_id, ""), reply)
-            for reply in grid.send_and_receive(messages, timeout=timeout)
-        ]
-        # By name: if several failed, which one is reported must not depend on who was first.
-        for name, reply in sorted(replies, key=lambda pair: pair[0]):
-            if name not in pending:
-                continue
-            content, cause = _read_reply(reply, name, step)
-            if content is None:
-                causes[name] = cause
-            else:
-                answered[name] = content
-                del pending[name]
+            logger.warning("step %r: trying again (%d of %d) for %s", step, again, retries, who)
+        found, causes = attempt(grid, nodes, pending, step=step, timeout=timeout)
+        answered |= found
+        pending = {name: pending[name] for name in causes}
         if not pending:
             return answered
-    name = min(pending)
-    others = sorted(set(pending) - {name})
+    raise lost(causes, step, retries + 1)
+
+
+def attempt(
+    grid: Grid,
+    nodes: Mapping[str, int],
+    requests: Mapping[str, RecordDict],
+    *,
+    step: str,
+    timeout: float,
+) -> tuple[dict[str, RecordDict], dict[str, str]]:
+    """Send one request to each node, once.
+
+    Returns
+    -------
+    answered : dict[str, RecordDict]
+        The replies that came.
+    causes : dict[str, str]
+        Why there is none from the other nodes; a second try may cure it.
+
+    Raises
+    ------
+    PartyError
+        If a node's step raised.
+    """
+    names = {nodes[name]: name for name in requests}
+    messages = [make_message(requests[name], nodes[name]) for name in requests]
+    causes = dict.fromkeys(requests, f"no answer within {timeout:g} s")
+    answered: dict[str, RecordDict] = {}
+    replies = [
+        (names.get(reply.metadata.src_node_id, ""), reply)
+        for reply in grid.send_and_receive(messages, timeout=timeout)
+    ]
+    # By name: if several failed, which one is reported must not depend on who was first.
+    for name, reply in sorted(replies, key=lambda pair: pair[0]):
+        if name not in causes:
+            continue
+        content, cause = read_reply(reply, name, step)
+        if content is None:
+            causes[name] = cause
+        else:
+            answered[name] = content
+            del causes[name]
+    return answered, causes
+
+
+def lost(causes: Mapping[str, str], step: str, tries: int, why: str = "") -> PartyError:
+    """Return the error that ends a run because of nodes that did not answer."""
+    name = min(causes)
+    others = sorted(set(causes) - {name})
     note = f" (the same round failed for {others})" if others else ""
-    tries = "1 try" if retries == 0 else f"{retries + 1} tries"
-    raise PartyError(name, step, f"{causes[name]} after {tries}{note}")
+    count = "1 try" if tries == 1 else f"{tries} tries"
+    return PartyError(name, step, f"{causes[name]} after {count}{why}{note}")
 
 
-def _read_reply(reply: Message, name: str, step: str) -> tuple[RecordDict | None, str]:
+def read_reply(reply: Message, name: str, step: str) -> tuple[RecordDict | None, str]:
     """Return a reply's content, or None and a cause that may pass; raise what will not pass."""
     if reply.has_error():
         reason = (reply.error.reason or "no reason given").strip().splitlines()[-1]

@@ -1,10 +1,11 @@
 """Where a party's table comes from and where its results go: always the party's own side."""
 
+import hashlib
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pandas as pd
 from flwr.app import Context
@@ -72,6 +73,11 @@ class MemoryStorage:
     def load_truth(self, context: Context) -> pd.DataFrame | None:
         """Return None: `simulate` compares with the truth itself."""
 
+    def data_version(self, context: Context) -> str:
+        """Return a digest of the party's table."""
+        tables = self._tables.get(self.party_name(context)), self.load_fitted(context)
+        return " ".join("none" if t is None else data_digest(t.frame) for t in tables)
+
     def save(self, context: Context, frame: pd.DataFrame) -> str:
         """Keep the result in ``outputs``."""
         self.outputs[self.party_name(context)] = frame
@@ -129,6 +135,14 @@ class FileStorage:
     def load_truth(self, context: Context) -> pd.DataFrame | None:
         """Return None: nobody knows the truth about a real table."""
 
+    def data_version(self, context: Context) -> str:
+        """Return a digest of the party's file, and of what an earlier run left, if that is used."""
+        paths = [Path(str(context.node_config.get("data", "")))]
+        if earlier := context.run_config.get("fitted"):
+            folder = party_folder(context) / _run_folder("fitted", earlier)
+            paths.append(folder / f"{self.party_name(context)}.parquet")
+        return " ".join(_file_digest(path) for path in paths)
+
     def save(self, context: Context, frame: pd.DataFrame) -> str:
         """Write the result under the run's name."""
         path = party_folder(context) / run_name(context) / f"{self.party_name(context)}.parquet"
@@ -165,6 +179,23 @@ def configured_role(context: Context) -> str:
     if role not in ("party", "arbiter"):
         raise ConfigError(f"node config role = {role!r}; expected 'party' or 'arbiter'")
     return role
+
+
+def data_digest(data: "pd.DataFrame | pd.Series[Any]") -> str:
+    """Return a digest of a table or of labels, with their index and the names of the columns."""
+    rows = pd.util.hash_pandas_object(data, index=True).to_numpy()
+    found = hashlib.blake2b(rows.tobytes(), digest_size=16)
+    if isinstance(data, pd.DataFrame):
+        found.update(repr([*map(str, data.columns)]).encode())
+    return found.hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except OSError:  # whoever reads it will say what is wrong
+        return "unreadable"
 
 
 def output_home() -> Path:

@@ -1,7 +1,6 @@
 """The server half of inference: from the last E-step to standard errors and predictions."""
 
-import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,14 +38,17 @@ class PairKeys:
     Parameters
     ----------
     federation : Federation
-    nonce : bytes
-        Of this run.
+    nonce : bytes, optional
+        Of this run; drawn if left out.
     """
 
     federation: Federation
-    nonce: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+    nonce: bytes = b""
     handed_out: bool = False
     _keys: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.nonce = self.nonce or self.federation.random_bytes(32)
 
     def arguments(self) -> dict[str, Any]:
         """Return every party's key, as `CrossProductParty.sketch_ranks` takes them."""
@@ -167,7 +169,7 @@ def _encrypted_products(
     names = federation.parties
     if len(names) < 2:
         return {}
-    nonce = secrets.token_bytes(32)
+    nonce = federation.random_bytes(32)
     key = federation.call("product_keys", {"nonce": nonce}, parties=[ARBITER])[ARBITER]
     arguments = {"nonce": nonce, **key}
     encrypted = federation.call("encrypt_rows", arguments, parties=names[:-1])

@@ -1,0 +1,146 @@
+"""The books of a run: its ledger, and its journal if it keeps one."""
+
+import hashlib
+import math
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flwr.app import RecordDict
+
+from flwr_vertical.protocol import private_sum
+from flwr_vertical.protocol.codec import Payload, decode, payload_bytes
+from flwr_vertical.protocol.disk import digest
+from flwr_vertical.protocol.journal import Entry, Journal
+from flwr_vertical.protocol.messages import SUMS
+from flwr_vertical.protocol.recovery import RESUME, Greeted
+from flwr_vertical.results import Ledger
+
+Answers = tuple[Payload, dict[str, Payload]]
+
+
+class Books:
+    """Writes down what every round cost and gave.
+
+    Parameters
+    ----------
+    journal : Journal, optional
+        Keeps what the parties answer.
+
+    Attributes
+    ----------
+    ledger : Ledger
+        What the run has cost.
+    sequence : int
+        Number of the last message.
+    answered : dict[str, int]
+        By name, the last message that each node answered.
+    """
+
+    def __init__(self, journal: Journal | None) -> None:
+        self.journal = journal
+        self.ledger = Ledger()
+        self.sequence = 0
+        self.answered: dict[str, int] = {}
+        self._rows: list[list[Any]] = []  # of the ledger, not yet in the journal
+
+    def random_bytes(self, count: int) -> bytes:
+        """Return bytes of the system's generator; a resumed run gets those it had."""
+        if self.journal is None:
+            return secrets.token_bytes(count)
+        return self.journal.random_bytes(count)
+
+    def open(self, greetings: Mapping[str, Payload]) -> None:
+        """Write down who takes part."""
+        self.answered = dict.fromkeys(greetings, self.sequence)
+        if self.journal is not None:
+            self.journal.add_opening(greetings, self._position())
+
+    def once(
+        self, step: str, requests: Mapping[str, RecordDict], live: Callable[[], Answers]
+    ) -> Answers:
+        """Return what a round gave, from the journal if it is there, else by taking it.
+
+        Parameters
+        ----------
+        step : str
+            Its step.
+        requests : Mapping[str, RecordDict]
+            What is asked for, by name.
+        live : Callable
+            Takes the round; returns sums, and by party its public values.
+        """
+        if self.journal is None:
+            return live()
+        asked = b"".join(digest(f"{step} {name}", requests[name]) for name in sorted(requests))
+        shown = hashlib.blake2b(asked, digest_size=16).hexdigest()
+        entry = self.journal.next_round(step, shown)
+        if entry is None:
+            values, public = live()
+            entry = self.journal.add_round(step, shown, values, public, self._position())
+        else:
+            self.take_up(entry)
+        return entry.values, entry.public
+
+    def take_up(self, entry: Entry) -> None:
+        """Stand where the run stood after a round in the journal."""
+        self.sequence = int(entry.position["sequence"])
+        self.answered = dict(entry.position["answered"])
+        for row in entry.position["rows"]:
+            self._record(*row)
+
+    def _position(self) -> dict[str, Any]:
+        rows, self._rows = self._rows, []
+        return {"sequence": self.sequence, "answered": dict(self.answered), "rows": rows}
+
+    # -- the ledger ------------------------------------------------------------------------
+
+    def note_round(
+        self,
+        number: int,
+        step: str,
+        mode: str,
+        requests: Mapping[str, RecordDict],
+        answered: Mapping[str, RecordDict],
+        seconds: float,
+    ) -> None:
+        """Write down the messages of a round."""
+        summed = mode in private_sum.MODES
+        for name, reply in answered.items():
+            values = private_sum.shapes(decode(reply, SUMS)).values() if summed else ()
+            size = payload_bytes(requests[name]), payload_bytes(reply)
+            count = sum(math.prod(shape) for shape in values)
+            self._note(number, step, mode, name, *size, count, seconds)
+
+    def note_greeted(self, number: int, request: RecordDict, found: Mapping[str, Greeted]) -> None:
+        """Write down the greetings of nodes that came back."""
+        down = payload_bytes(request)
+        for name, node in found.items():
+            self._note(number, RESUME, "call", name, down, node.bytes_up, 0, node.seconds)
+
+    def _note(self, *row: Any) -> None:
+        self._record(*row)
+        if self.journal is not None:
+            self._rows.append(list(row))
+
+    def _record(
+        self,
+        number: int,
+        step: str,
+        mode: str,
+        name: str,
+        down: int,
+        up: int,
+        values: int,
+        seconds: float,
+    ) -> None:
+        self.ledger.record(
+            number,
+            step,
+            name,
+            bytes_down=down,
+            bytes_up=up,
+            seconds=seconds,
+            values_up=values,
+            mode=mode,
+        )
