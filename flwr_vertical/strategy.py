@@ -2,8 +2,7 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,9 +11,9 @@ import pandas as pd
 from flwr.serverapp import Grid
 
 from flwr_vertical.alignment import Aligner, Alignment, check_overlap, make_aligner
-from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.protocol.federation import Federation
-from flwr_vertical.protocol.journal import Journal, describe
+from flwr_vertical.protocol.journal import describe, journaled
 from flwr_vertical.protocol.party import Arbiter, Party
 from flwr_vertical.protocol.storage import data_digest
 from flwr_vertical.results import Progress, Result
@@ -156,107 +155,78 @@ class Strategy(ABC):
             raise ConfigError(f"seed must be an integer of at least 0, got {seed!r}")
         if resume and checkpoint is None:
             raise ConfigError("resume=True needs checkpoint: the folder of the run to go on with")
-        journal = None
-        if checkpoint is not None:
-            begin = Journal.resume if resume else Journal.create
-            identity = self._identity(aligner, labels, label_holder, parties)
-            identity |= {
-                "aggregation": aggregation,
-                "seed": str(int(seed)),
-                "fraction-bits": str(fraction_bits),
-            }
-            journal = begin(Path(checkpoint), identity)
-        federation = Federation(
-            grid,
-            aggregation=aggregation,
-            arbiter=self.arbiter,
-            fraction_bits=fraction_bits,
-            timeout=timeout,
-            retries=retries,
-            parties=parties,
-            min_nodes=min_nodes,
-            patience=patience,
-            needs_arbiter=self.needs_arbiter,
-            journal=journal,
-        )
-        result = Result(
-            strategy=self.name,
-            settings={
-                **self.settings(),
-                "aggregation": aggregation,
-                "alignment": alignment if isinstance(alignment, str) else type(alignment).__name__,
-                "align_rows": aligner.rows,
-                "normalise_ids": list(aligner.normalise),
-                "seed": int(seed),
-                "fraction_bits": fraction_bits,
-            },
-            ledger=federation.ledger,
-            disclosure=[
-                *aligner.disclosure,
-                *((("server", f"the labels that {label_holder} holds"),) if label_holder else ()),
-                *_SUM_DISCLOSURE[aggregation],
-                *self.disclosure,
-            ],
-        )
-        enabled = True if progress is None else progress
-        with (
-            nullcontext() if journal is None else _resumable(journal),
-            Progress(self.name, enabled=enabled) as shown,
-        ):
-            federation.open()
-            label_ids = None if labels is None else label_index(labels)
-            aligned = aligner.align(federation, label_ids, label_holder)
-            check_overlap(aligned)
-            federation.labels = align_labels(federation, aligned, labels, label_holder)
-            federation.rng = np.random.default_rng(seed)
-            result.parties = list(federation.parties)
-            result.mask = aligned.mask
-            result.labels = labels
-            self.run(federation, aligned, result, shown)
+        settings = {
+            **self.settings(),
+            "aggregation": aggregation,
+            "alignment": alignment if isinstance(alignment, str) else type(alignment).__name__,
+            "align_rows": aligner.rows,
+            "normalise_ids": list(aligner.normalise),
+            "seed": int(seed),
+            "fraction_bits": fraction_bits,
+        }
+        identity = self._identity(settings, aligner, labels, label_holder, parties)
+        with journaled(checkpoint, resume, identity) as journal:
+            federation = Federation(
+                grid,
+                aggregation=aggregation,
+                arbiter=self.arbiter,
+                fraction_bits=fraction_bits,
+                timeout=timeout,
+                retries=retries,
+                parties=parties,
+                min_nodes=min_nodes,
+                patience=patience,
+                needs_arbiter=self.needs_arbiter,
+                journal=journal,
+            )
+            result = Result(
+                strategy=self.name,
+                settings=settings,
+                ledger=federation.ledger,
+                disclosure=[
+                    *aligner.disclosure,
+                    *(
+                        (("server", f"the labels that {label_holder} holds"),)
+                        if label_holder
+                        else ()
+                    ),
+                    *_SUM_DISCLOSURE[aggregation],
+                    *self.disclosure,
+                ],
+            )
+            with Progress(self.name, enabled=True if progress is None else progress) as shown:
+                federation.open()
+                label_ids = None if labels is None else label_index(labels)
+                aligned = aligner.align(federation, label_ids, label_holder)
+                check_overlap(aligned)
+                federation.labels = align_labels(federation, aligned, labels, label_holder)
+                federation.rng = np.random.default_rng(seed)
+                result.parties = list(federation.parties)
+                result.mask = aligned.mask
+                result.labels = labels
+                self.run(federation, aligned, result, shown)
             federation.close()
             if save is not None:
                 save(result)
-            if journal is not None:
-                journal.discard()
         return result
 
     def _identity(
         self,
+        settings: dict[str, Any],
         aligner: Aligner,
         labels: "pd.Series[Any] | None",
         label_holder: str | None,
         parties: Sequence[str] | None,
     ) -> dict[str, str]:
         """Return what a run that is resumed must have in common with the one that broke off."""
-        named = {f"setting {key}": describe(value) for key, value in self.settings().items()}
-        known = {f"alignment {key}": describe(value) for key, value in vars(aligner).items()}
+        known = settings | {f"alignment {key}": value for key, value in vars(aligner).items()}
         return {
+            **{key: describe(value) for key, value in known.items()},
             "strategy": self.name,
-            **named,
-            "alignment": type(aligner).__name__,
-            **known,
             "labels": "none" if labels is None else f"those with digest {data_digest(labels)}",
-            "label-holder": str(label_holder),
-            "parties": describe(sorted(parties) if parties is not None else None),
+            "label_holder": describe(label_holder),
+            "parties": describe(None if parties is None else sorted(parties)),
         }
-
-
-@contextmanager
-def _resumable(journal: Journal) -> Iterator[None]:
-    """Say, when a run fails, how it can go on; leave no journal of one that never began."""
-    try:
-        with closing(journal):
-            yield
-    except Exception as error:
-        if journal.opening is None:
-            journal.discard()
-            raise
-        logger.error("%s", journal.hint())
-        if isinstance(error, PartyError):
-            cause = f"{error.cause}; {journal.hint()}"
-            raise PartyError(error.party, error.step, cause) from error
-        error.add_note(journal.hint())
-        raise
 
 
 def align_labels(

@@ -74,7 +74,7 @@ def unpack(payload: bytes) -> tuple[dict[str, Any], RecordDict]:
         if kind == "arrays":
             arrays = ArrayRecord()
             for key, (dtype, shape, stype, count) in items.items():
-                arrays[key] = Array(dtype=dtype, shape=shape, stype=stype, data=take(count))
+                arrays[key] = Array(dtype=dtype, shape=tuple(shape), stype=stype, data=take(count))
             records[name] = arrays
             continue
         values = _KINDS[kind]()

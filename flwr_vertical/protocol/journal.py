@@ -9,9 +9,11 @@ before the next message leaves, so the parties are never more than one round ahe
 """
 
 import json
+import logging
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +21,7 @@ from typing import Any, BinaryIO, Self
 
 from flwr.app import RecordDict
 
-from flwr_vertical.errors import ConfigError, ProtocolError
+from flwr_vertical.errors import ConfigError, PartyError, ProtocolError
 from flwr_vertical.protocol.codec import Payload, decode, encode
 from flwr_vertical.protocol.disk import (
     FILE_MODE,
@@ -37,6 +39,8 @@ try:
     import fcntl
 except ImportError:  # Windows: two servers with one journal go unnoticed there
     fcntl = None
+
+logger = logging.getLogger("flwr_vertical")
 
 # A name that a result may be saved beside.
 FILE_NAME = f"{TEMPORARY_PREFIX}journal"
@@ -313,6 +317,38 @@ class Journal:
         write_frame(self._file, pack(meta, records))
         self._file.flush()
         self._unsynced = True
+
+
+@contextmanager
+def journaled(
+    folder: str | os.PathLike[str] | None, resume: bool, identity: Identity
+) -> Iterator[Journal | None]:
+    """Keep a journal in a folder while a run lasts; None if there is no folder.
+
+    Where the run fails the journal stays, and the error says how to go on. There is none of a run
+    that succeeded, or that no party took part in.
+    """
+    if folder is None:
+        yield None
+        return
+    begin = Journal.resume if resume else Journal.create
+    journal = begin(Path(folder), identity)
+    try:
+        yield journal
+    except Exception as error:
+        if journal.opening is None:
+            journal.discard()
+            raise
+        logger.error("%s", journal.hint())
+        if isinstance(error, PartyError):
+            cause = f"{error.cause}; {journal.hint()}"
+            raise PartyError(error.party, error.step, cause) from error
+        error.add_note(journal.hint())
+        raise
+    else:
+        journal.discard()
+    finally:
+        journal.close()
 
 
 def _write(

@@ -100,7 +100,9 @@ def greet(
                 continue
             told = _read(reply, node_id)
             if isinstance(told, str):
-                troubles[node_id], due[node_id] = told, time.monotonic() + _AGAIN
+                troubles[node_id] = told
+                if reply.has_error():  # of transport, which may pass
+                    due[node_id] = time.monotonic() + _AGAIN
                 continue
             name = ARBITER if told["role"] == "arbiter" else str(told["party"])
             if name in wanted and name not in found:
@@ -215,6 +217,8 @@ def say_farewell(grid: Grid, nodes: Mapping[str, int], request: RecordDict, time
     The run is finished: whatever goes wrong here does not spoil it.
     """
     requests = dict.fromkeys(nodes, request)
+    if not requests:
+        return
     try:
         _, deaf = attempt(grid, nodes, requests, step="farewell", timeout=timeout)
     except PartyError as error:

@@ -1,6 +1,7 @@
 """Private alignment against pandas, on thousands of random cases; what the server gets to see."""
 
 import hashlib
+import os
 
 import numpy as np
 import pandas as pd
@@ -131,6 +132,9 @@ class Straight:
             )
             for name in parties or self.parties
         }
+
+    def random_bytes(self, count):
+        return os.urandom(count)
 
     def update(self, party, values):
         self.nodes[party].state.update(values)
