@@ -22,7 +22,6 @@ from flwr.app import ConfigRecord, Context, RecordDict
 from flwr_vertical.errors import ConfigError, ProtocolError
 from flwr_vertical.protocol.disk import (
     FILE_MODE,
-    flush_folder,
     flush_to_disk,
     pack,
     private_folder,
@@ -187,7 +186,6 @@ class Checkpoint:
                 write_frame(file, pack({}, records))
                 flush_to_disk(file)
             temporary.replace(self.path)
-            flush_folder(self.path.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise

@@ -119,7 +119,7 @@ def read_frame(file: BinaryIO, path: Path) -> bytes | None:
                 return payload
             torn = not file.read(1)
         else:  # a file may have grown, and its bytes not have reached the disk
-            torn = not any(header + file.read())
+            torn = not any(file.read())
         if not torn:
             raise ProtocolError(
                 f"{path} is damaged at byte {start:,}, and not by a write that did not finish; "
@@ -133,15 +133,6 @@ def flush_to_disk(file: BinaryIO) -> None:
     """Return when what was written outlives a power cut."""
     file.flush()
     os.fsync(file.fileno())
-
-
-def flush_folder(path: Path) -> None:
-    """Return when a rename inside a folder outlives a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def private_folder(path: Path) -> None:

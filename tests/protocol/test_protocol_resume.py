@@ -1,0 +1,614 @@
+"""A run that breaks off goes on from its journal and checkpoints, with the same numbers."""
+
+import shutil
+import stat
+import time
+
+import numpy as np
+import pytest
+from resuming import METHODS, Place, ServerKilled, assert_same, resuming, sent, steady
+
+from flwr_vertical import Federation, LocalGrid, MemoryStorage, Party, Summands, party_app, step
+from flwr_vertical.alignment import BlindRsaAligner
+from flwr_vertical.crypto.identity import (
+    generate_identity,
+    identity_text,
+    public_identity,
+    write_identity,
+)
+from flwr_vertical.errors import ConfigError, PartyError, ProtocolError
+from flwr_vertical.protocol.disk import read_frame
+from flwr_vertical.protocol.journal import Journal
+from flwr_vertical.protocol.state import State
+from flwr_vertical.results.atomic import TEMPORARY_PREFIX
+from strategies.fknn import FKNN
+from strategies.vfem import VFEM
+
+CASES = [
+    ("vfem", "plain", "plain"),
+    ("vfem", "masked", "plain"),
+    ("vfem", "masked", "private-id"),
+    ("vfem", "ckks", "private-id"),
+    ("fknn", "plain", "private-id"),
+    ("fknn", "masked", "private-id"),
+    ("fknn", "ckks", "plain"),
+]
+
+
+def exact(method, mode):
+    """Whether two runs agree in all bits: the noise of ckks is new in each, ranks hide it."""
+    return mode != "ckks" or method == "fknn"
+
+
+# -- the server ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before sending", "after answers"])
+@pytest.mark.parametrize(("method", "mode", "alignment"), CASES)
+def test_a_server_killed_again_and_again(tmp_path, monkeypatch, method, mode, alignment, after):
+    """Every life of the server takes one or two rounds more than the one before."""
+    steady(monkeypatch)
+    whole = Place(tmp_path / "whole", method, mode, alignment=alignment)
+    expected = whole.run()
+    place = Place(tmp_path / "broken", method, mode, alignment=alignment)
+    lives = 0
+    while True:
+        at = 3 if lives == 0 else 2 + lives % 2
+        try:
+            found = place.run(
+                resume=lives > 0, run_id=1 + lives, **{"die_after" if after else "die_before": at}
+            )
+            break
+        except ServerKilled:
+            lives += 1
+            assert lives < 40
+    assert lives > 3
+    assert_same(found, expected, exact(method, mode))
+    if mode != "ckks":  # there the last rounds depend on the noise
+        nodes = len(place.tables)
+        repeated = lives * nodes if after else 0
+        greetings = resuming(place.transcript)
+        # Who is killed at the farewell has nobody to greet in the next life.
+        assert greetings in ((lives - 1) * nodes, lives * nodes)
+        assert sent(place.transcript) == expected.sent + greetings + repeated
+        rounds = found.result.ledger.to_frame()
+        once = rounds[rounds["step"] != "resume"].drop(columns="seconds").reset_index(drop=True)
+        unbroken = expected.result.ledger.to_frame().drop(columns="seconds")
+        columns = ["step", "mode", "party", "bytes_down", "values_up"]
+        assert once[columns].equals(unbroken[columns])
+    assert place.files() == whole.files() == []
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_server_killed_at_any_round(tmp_path, method):
+    whole = Place(tmp_path / "whole", method)
+    expected = whole.run()
+    for at in range(1, whole.rounds):
+        place = Place(tmp_path / str(at), method)
+        place.broken(die_after=at)
+        found = place.run(resume=True)
+        assert_same(found, expected)
+        # The answers of that round were lost; an opening is simply made anew.
+        assert sent(place.transcript) == expected.sent + 2 * (1 if at == 1 else 2)
+        assert place.files() == []
+
+
+def test_random_orders_and_label_keys_outlive_the_server(tmp_path):
+    """Without the tests' steady randomness: blinded labels must still meet their samples."""
+    for alignment in ("private-id", BlindRsaAligner(bits=2048)):
+        place = Place(tmp_path / str(alignment)[:8], "vfem", "masked", alignment=alignment)
+        expected = place.run()
+        for at in (3, 4, 6):
+            place.broken(die_after=at)
+            assert_same_up_to_order(place.run(resume=True), expected)
+
+
+def assert_same_up_to_order(found, expected):
+    np.testing.assert_allclose(
+        found.result.coefficients.to_numpy(dtype=float),
+        expected.result.coefficients.to_numpy(dtype=float),
+        rtol=1e-5,
+    )
+
+
+def test_a_run_that_is_finished_but_not_saved(tmp_path):
+    place = Place(tmp_path)
+
+    def disk_full(result):
+        raise OSError("no space left on device")
+
+    error = place.broken(OSError, save=disk_full)
+    assert "resume=true run-name='night'" in error.__notes__[0]
+    assert place.files() == [place.journal]  # the parties are done with it
+    kept = []
+    found = place.run(resume=True, save=kept.append)
+    assert found.sent == 2  # nobody is greeted; the farewell is said again
+    assert kept == [found.result]
+    assert place.files() == []
+
+
+def test_the_error_of_a_failed_run_says_how_to_resume(tmp_path):
+    place = Place(tmp_path)
+    error = place.broken(PartyError, lose={6: "gone"})
+    assert error.party == "court"
+    assert "it crashed after 1 try, and it did not come back in 0.5 s" in str(error)
+    assert "resume=true run-name='night'" in str(error)
+    assert str(place.journal) in str(error)
+    assert_same(place.run(resume=True), Place(tmp_path / "other").run())
+
+
+def test_a_run_that_never_began_leaves_nothing(tmp_path):
+    place = Place(tmp_path)
+    place.start["parties"] = ["bank", "nobody"]
+    error = place.broken(ConfigError)
+    assert "nobody" in str(error)
+    assert not hasattr(error, "__notes__")
+    assert not place.journal.exists()
+
+
+# -- the parties -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fate", ["before", "after", "moved", "lost"])
+@pytest.mark.parametrize(
+    ("method", "mode"),
+    [("vfem", "plain"), ("vfem", "masked"), ("fknn", "masked"), ("fknn", "ckks")],
+)
+def test_a_lost_party_comes_back_and_goes_on(tmp_path, method, mode, fate):
+    whole = Place(tmp_path / "whole", method, mode)
+    expected = whole.run()
+    place = Place(tmp_path / "broken", method, mode)
+    place.start["timeout"] = 5 if fate != "lost" else 0.8
+    found = place.run(lose={3: fate, 6: fate})
+    assert_same(found, expected, exact(method, mode))
+    assert place.files() == []
+    steps = found.result.ledger.to_frame()["step"]
+    assert (steps == "resume").sum() == 2
+
+
+def test_steps_are_taken_once_whoever_dies(tmp_path):
+    """A counter in the state tells: each step raised it by one, though answers were lost."""
+
+    class Counting(VFEM.party):
+        taken = 0
+
+        def _contribution(self, *args):
+            type(self).taken += 1
+            self.state["count"] = int(self.state.get("count", 0)) + 1
+            return super()._contribution(*args)
+
+    class Counted(VFEM):
+        party = Counting
+
+    place = Place(tmp_path)
+    place.strategy = lambda: Counted(max_iter=6)
+    place.run()
+    expected, Counting.taken = Counting.taken, 0
+    place.broken(lose={6: "moved"}, die_after=8)
+    place.run(resume=True, lose={3: "after"})
+    assert Counting.taken == expected
+
+
+def test_state_lost_at_the_same_node_is_mended_without_a_greeting(tmp_path):
+    """As where a party's process ends between two messages."""
+    place = Place(tmp_path)
+    expected = place.run()
+
+    class Forgetful(VFEM):
+        def run(self, federation, *args):
+            grid = federation.grid
+            once = federation.sum
+
+            def forgetting(*a, **k):
+                grid.end_process()
+                return once(*a, **k)
+
+            federation.sum = forgetting
+            super().run(federation, *args)
+
+    found = place.run(strategy=Forgetful(max_iter=6))
+    assert_same(found, expected)
+    assert found.sent == expected.sent
+
+
+def test_without_checkpoints_a_lost_party_ends_the_run_at_once(tmp_path):
+    place = Place(tmp_path)
+    started = time.monotonic()
+    error = place.broken(PartyError, checkpoint=False, lose={5: "gone"})
+    assert time.monotonic() - started < 20
+    assert (error.party, "it crashed after 3 tries" in error.cause) == ("court", True)
+    assert "resume" not in str(error)
+    assert place.files() == []
+
+
+def test_a_party_that_is_lost_in_every_try(tmp_path):
+    place = Place(tmp_path)
+    error = place.broken(PartyError, lose=dict.fromkeys(range(5, 30), "before"))
+    assert "it crashed after 3 tries" in str(error)
+
+
+@pytest.mark.parametrize("kind", ["absent", "moved folder", "cut", "damaged", "empty"])
+def test_a_party_without_its_checkpoint(tmp_path, kind):
+    place = Place(tmp_path)
+    place.broken(die_before=7)
+    path = place.checkpoint("court")
+    whole = path.read_bytes()
+    if kind == "absent":
+        path.unlink()
+    elif kind == "moved folder":
+        place.configs["court"] = {"output": str(tmp_path / "elsewhere")}
+        path = tmp_path / "elsewhere" / "night" / ".checkpoint" / "court.party"
+    elif kind == "cut":
+        path.write_bytes(whole[:-7])
+    elif kind == "empty":
+        path.write_bytes(b"")
+    else:
+        path.write_bytes(whole[:400] + bytes([whole[400] ^ 1]) + whole[401:])
+    error = place.broken(PartyError, resume=True)
+    assert error.party == "court"
+    assert str(path) in str(error)
+    expected = {"cut": "cut off", "empty": "cut off", "damaged": "cut off"}
+    assert expected.get(kind, "no checkpoint of this run") in str(error)
+    # Nothing was changed: with the file in its place the run goes on.
+    place.configs.clear()
+    place.checkpoint("court").write_bytes(whole)
+    place.run(resume=True)
+
+
+def test_a_checkpoint_cut_anywhere_is_no_checkpoint(tmp_path):
+    place = Place(tmp_path)
+    place.broken(die_before=7)
+    whole = place.checkpoint("bank").read_bytes()
+    first = 20 + int.from_bytes(whole[4:12], "little")
+    for cut in (1, 19, 20, 27, first - 1, first, first + 5, first + 20, first + 40, len(whole) - 1):
+        place.checkpoint("bank").write_bytes(whole[:cut])
+        assert "cut off" in str(place.broken(PartyError, resume=True))
+    place.checkpoint("bank").write_bytes(whole)
+    place.run(resume=True)
+
+
+def test_an_older_checkpoint_is_refused(tmp_path):
+    place = Place(tmp_path)
+    place.broken(die_before=5)
+    shutil.copytree(tmp_path / "court", tmp_path / "backup")
+    place.broken(resume=True, die_before=5)
+    shutil.rmtree(tmp_path / "court")
+    shutil.copytree(tmp_path / "backup", tmp_path / "court")
+    error = place.broken(PartyError, resume=True)
+    assert error.party == "court"
+    assert "its checkpoint is at message 3, but the journal of the server at 7" in str(error)
+
+
+def test_an_older_journal_is_refused(tmp_path):
+    place = Place(tmp_path)
+    place.broken(die_before=5)
+    old = place.journal.read_bytes()
+    place.broken(resume=True, die_before=5)
+    place.journal.write_bytes(old)
+    assert "is an older one" in str(place.broken(PartyError, resume=True))
+
+
+# -- the journal -----------------------------------------------------------------------------
+
+
+def frames(path):
+    starts = []
+    with path.open("rb") as file:
+        while True:
+            starts.append(file.tell())
+            if read_frame(file, path) is None:
+                return starts
+
+
+def test_a_journal_whose_last_entry_is_torn(tmp_path):
+    place = Place(tmp_path)
+    expected = place.run()
+    place.broken(die_before=7)
+    kept = shutil.copytree(tmp_path, tmp_path.parent / "kept")
+    whole = place.journal.read_bytes()
+    *_, last, end = frames(place.journal)
+    assert end == len(whole)
+    for cut in (last, last + 1, last + 19, last + 20, last + 200, end - 1):
+        for tail in (b"", bytes(300)):
+            shutil.rmtree(tmp_path)
+            shutil.copytree(kept, tmp_path)
+            torn = whole[:cut] + tail
+            if tail and last + 20 <= cut:  # a hole inside the entry, which has its full length
+                torn = whole[:cut] + bytes(end - cut)
+            place.journal.write_bytes(torn)
+            assert_same(place.run(resume=True), expected)
+
+
+def test_a_torn_or_damaged_journal_byte_by_byte(tmp_path):
+    identity = {"strategy": "x"}
+    book = Journal.create(tmp_path, identity)
+    position = {"sequence": 0, "answered": {"p": 0}, "rows": [[1, "a", "call", "p", 1, 1, 0, 0.0]]}
+    book.add_opening({"p": {"party": "p"}}, position)
+    drawn = book.random_bytes(9)
+    for k in range(3):
+        assert book.next_round("a", "d") is None
+        book.add_round(
+            "a", "d", {"x": np.arange(3.0)}, {"p": {"k": k}}, {**position, "sequence": k}
+        )
+    book.close()
+    whole = book.path.read_bytes()
+    *starts, end = frames(book.path)
+    assert len(starts) == 6
+    for cut in range(starts[-1], end):
+        book.path.write_bytes(whole[:cut])
+        book = Journal.resume(tmp_path, identity)
+        assert book.random_bytes(9) == drawn
+        assert [book.next_round("a", "d").public["p"]["k"] for _ in range(2)] == [0, 1]
+        assert book.next_round("a", "d") is None
+        book.close()
+        assert book.path.stat().st_size == starts[-1]  # what is appended follows whole entries
+    for at in range(len(whole)):
+        book.path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
+        in_last_payload = at >= starts[-1] + 20
+        if in_last_payload:
+            Journal.resume(tmp_path, identity).close()
+            continue
+        with pytest.raises((ProtocolError, ConfigError)) as caught:
+            Journal.resume(tmp_path, identity)
+        assert str(book.path) in str(caught.value)
+
+
+def test_a_round_whose_random_bytes_are_lost_is_noticed(tmp_path):
+    """A party has answered; the server would ask for something else under the same number."""
+    place = Place(tmp_path, alignment="private-id")
+    place.broken(die_after=2)
+    starts = frames(place.journal)
+    place.journal.write_bytes(place.journal.read_bytes()[: starts[2]])
+    error = place.broken(PartyError, resume=True)
+    assert "then it asked for something else" in str(error)
+
+
+def changed_label(place):
+    place.labels = place.labels.copy()
+    place.labels.iloc[0] += 1
+
+
+CHANGES = {
+    "max_iter: 6 then, 7 now": lambda place: setattr(place, "strategy", lambda: VFEM(max_iter=7)),
+    "strategy: vfem then, fknn now": lambda place: setattr(place, "strategy", FKNN),
+    'aggregation: "masked" then, "plain" now': lambda place: setattr(place, "mode", "plain"),
+    "seed: 0 then, 1 now": lambda place: place.start.update(seed=1),
+    "align_rows": lambda place: place.start.update(align_rows="intersection"),
+    "alignment": lambda place: place.start.update(alignment="private-id"),
+    "labels": changed_label,
+    "label_holder": lambda place: place.start.update(labels=None, label_holder="bank"),
+    "parties": lambda place: place.start.update(parties=["bank"]),
+    "fraction_bits": lambda place: place.start.update(fraction_bits=30),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_journal_of_another_run_is_refused(tmp_path, what):
+    place = Place(tmp_path)
+    place.broken(die_before=7)
+    before = place.journal.read_bytes()
+    CHANGES[what](place)
+    error = place.broken(ConfigError, resume=True)
+    assert "is the journal of another run (" in str(error)
+    assert what in str(error)
+    assert place.journal.read_bytes() == before
+    again = Place(tmp_path)
+    again.start.update(timeout=20, retries=1, patience=0.7)  # these may change
+    again.run(resume=True)
+
+
+def test_other_data_at_a_party_are_refused(tmp_path):
+    place = Place(tmp_path)
+    place.broken(die_before=7)
+    place.tables["court"] = place.tables["court"].copy()
+    place.tables["court"].iloc[0, 0] += 1e-9
+    error = place.broken(PartyError, resume=True)
+    assert (error.party, "its data have changed" in str(error)) == ("court", True)
+
+
+def test_another_course_is_refused(tmp_path):
+    place = Place(tmp_path)
+    place.broken(die_before=9)
+
+    class Wayward(VFEM):
+        def run(self, federation, *args):
+            federation.call("pair_key", {"nonce": bytes(32)})
+
+    error = place.broken(ProtocolError, resume=True, strategy=Wayward(max_iter=6))
+    assert "took another course" in str(error)
+    assert "step 'prepare', but the strategy now asks for step 'pair_key'" in str(error)
+
+    class Revised(VFEM):
+        def run(self, federation, *args):
+            federation.labels[0] += 1
+            super().run(federation, *args)
+
+    error = place.broken(ProtocolError, resume=True, strategy=Revised(max_iter=6))
+    assert "the same with other arguments" in str(error)
+    place.run(resume=True)
+
+
+def test_nothing_to_resume(tmp_path):
+    place = Place(tmp_path)
+    assert "holds no journal" in str(place.broken(ConfigError, resume=True))
+    place.run()
+    assert "or it is finished" in str(place.broken(ConfigError, resume=True))
+    error = place.broken(ConfigError, resume=True, checkpoint=False)
+    assert "resume=True needs checkpoint" in str(error)
+
+
+def test_a_party_that_is_absent_is_named(tmp_path):
+    place = Place(tmp_path)
+    place.broken(die_before=7)
+    del place.tables["court"]
+    place.start["parties"] = ["bank", "court"]
+    error = place.broken(ConfigError, resume=True)
+    assert "['court'] took part in the run that is resumed, but did not answer" in str(error)
+
+
+# -- two runs of one name --------------------------------------------------------------------
+
+
+def test_an_unfinished_run_is_not_overwritten(tmp_path):
+    place = Place(tmp_path)
+    place.broken(die_before=7)
+    error = place.broken(ConfigError)
+    assert "journal of an unfinished run of this name" in str(error)
+    place.run(resume=True)
+    place.run()  # the name is free again
+
+
+def test_two_runs_of_one_name_at_once(tmp_path):
+    first, second = Place(tmp_path), Place(tmp_path)
+
+    class Interrupted(VFEM):
+        def run(self, federation, *args):
+            error = second.broken(ConfigError, resume=True)
+            assert "another run is writing to" in str(error)
+            second.server = tmp_path / "other server" / "night"
+            second.run()
+            super().run(federation, *args)
+
+    # The other run took the checkpoints and removed them; this one makes its own again.
+    first.run(strategy=Interrupted(max_iter=6))
+    assert first.files() == []
+
+    class Overtaken(VFEM):
+        def run(self, federation, *args):
+            second.broken(die_before=6)
+            super().run(federation, *args)
+
+    error = first.broken(PartyError, strategy=Overtaken(max_iter=6))
+    assert "another run of the same name has taken the checkpoint" in str(error)
+    second.run(resume=True)
+
+
+def test_a_run_needs_a_name(tmp_path):
+    class One(Party):
+        @step
+        def one(self):
+            return Summands({"x": np.ones(1)})
+
+    book = Journal.create(tmp_path, {})
+    with LocalGrid(party_app(One, storage=MemoryStorage({})), [{"party": "p"}]) as grid:
+        federation = Federation(grid, journal=book)
+        with pytest.raises(PartyError, match=r"'p' cannot keep a checkpoint .* set 'run-name'"):
+            federation.open()
+
+
+# -- what lies on disk -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["masked", "ckks"])
+def test_private_keys_lie_in_private_files_and_never_travel(tmp_path, mode):
+    place = Place(tmp_path, "fknn", mode)
+    states = {}
+
+    class Spied(FKNN):
+        def run(self, federation, *args):
+            for context in federation.grid.local.contexts.values():
+                states[context.node_id] = dict(State(context))
+            super().run(federation, *args)
+
+    place.broken(die_after=6, lose={4: "moved"}, strategy=Spied(n_neighbors=2, block_pairs=120))
+    keys = [
+        value[:32] if key == "sum.private-key" else value[-400:-350]
+        for state in states.values()
+        for key, value in state.items()
+        if key in ("sum.private-key", "sum.ckks-secret")
+    ]
+    assert len(keys) == (2 if mode == "masked" else 1)
+    holders = [p for p in place.files() if any(key in p.read_bytes() for key in keys)]
+    assert len(holders) == len(keys)
+    assert place.journal not in holders
+    for path in place.files():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        if path != place.journal:
+            assert path.parent.name == ".checkpoint"
+            assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    # One file for each node and the journal: nothing half-written.
+    assert len(place.files()) == (3 if mode == "masked" else 4)
+    place.run(resume=True, strategy=Spied(n_neighbors=2, block_pairs=120))
+    assert len(place.transcript) > 20
+    for record in place.transcript:
+        for part in record.content.values():
+            for value in part.values():
+                raw = value.data if hasattr(value, "data") else value
+                for item in raw if isinstance(raw, list) else [raw]:
+                    assert not any(isinstance(item, bytes) and key in item for key in keys)
+    assert place.files() == []
+
+
+def test_a_write_that_fails_leaves_no_half(tmp_path, monkeypatch):
+    from flwr_vertical.protocol import checkpoint
+
+    place = Place(tmp_path)
+
+    def full(file):
+        if full.left == 0:
+            raise OSError(28, "No space left on device")
+        full.left -= 1
+
+    full.left = 9
+    monkeypatch.setattr(checkpoint, "flush_to_disk", full)
+    error = place.broken(PartyError)
+    assert "No space left on device" in str(error)
+    assert len(place.files()) == 3
+    assert not [p for p in place.files() if p.name.endswith(".new")]
+    monkeypatch.undo()
+    assert_same(place.run(resume=True), Place(tmp_path / "other").run())
+
+
+def test_leftovers_of_a_killed_writer_go_with_the_run(tmp_path):
+    place = Place(tmp_path)
+    place.broken(die_before=5)
+    left = place.checkpoint("bank").with_name("bank.party.12345.new")
+    left.write_bytes(b"half")
+    place.run(resume=True)
+    assert place.files() == []
+    assert not place.checkpoint("bank").parent.exists()
+
+
+def test_a_party_deaf_to_the_farewell_does_not_spoil_the_run(tmp_path, caplog, monkeypatch):
+    import logging
+
+    monkeypatch.setattr(logging.getLogger("flwr_vertical"), "propagate", True)
+    place = Place(tmp_path)
+    place.run()
+    last = place.rounds
+    found = place.run(lose={last: "gone"})
+    assert found.result.coefficients is not None
+    assert "'court' was not told to remove its checkpoint (Flower reports error 8" in caplog.text
+    assert place.files() == [place.checkpoint("court")]
+    place.run()  # a new run of that name clears it away
+    assert place.files() == []
+
+
+def test_results_may_be_saved_beside_a_journal(tmp_path):
+    place = Place(tmp_path)
+    place.run(save=lambda result: result.save(place.server))
+    assert (place.server / "result.json").is_file()
+    assert not [p for p in place.files() if p.name.startswith(TEMPORARY_PREFIX)]
+
+
+# -- identities ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 6])
+def test_signed_keys_stay_valid_in_a_new_run_of_flower(tmp_path, at):
+    """A greeting is signed for a run; the run that goes on has another number."""
+    place = Place(tmp_path)
+    public = {}
+    for name in place.tables:
+        key = generate_identity()
+        write_identity(tmp_path / f"{name}.pem", key)
+        public[name] = identity_text(public_identity(key))
+    for name in place.tables:
+        (other,) = set(place.tables) - {name}
+        place.configs[name] = {
+            "identity-key": str(tmp_path / f"{name}.pem"),
+            f"pin.{other}": public[other],
+        }
+    expected = place.run()
+    place.broken(die_after=at, run_id=7)
+    assert_same(place.run(resume=True, run_id=2**63 + 9), expected)
