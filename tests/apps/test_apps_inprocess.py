@@ -13,7 +13,7 @@ from flwr.app import Context, RecordDict
 from apps.client_app import app as client_app
 from apps.demo import demo_labels, demo_names, demo_tables
 from apps.server_app import app as server_app
-from flwr_vertical import LocalGrid, simulate
+from flwr_vertical import LocalGrid, RecordingGrid, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.protocol.storage import FileStorage
 from strategies.fknn import FKNN
@@ -40,12 +40,12 @@ def home(tmp_path, monkeypatch):
     logging.getLogger("flwr_vertical").propagate = True
 
 
-def run_app(nodes, **settings):
+def run_app(nodes, wrap=lambda grid: grid, **settings):
     # Public IDs name the completed rows, so that tables can be compared by index.
     config = defaults() | {"patience": 0.2, "run-name": "test", "alignment": "plain"}
     config |= {key.replace("_", "-"): value for key, value in settings.items()}
     with LocalGrid(client_app, nodes, config) as grid:
-        server_app(grid, Context(1, 1, {}, RecordDict(), config))
+        server_app(wrap(grid), Context(1, 1, {}, RecordDict(), config))
 
 
 def simulated(n):
@@ -229,6 +229,59 @@ def test_label_holder_with_new_rows(home, bank, court):
     written = pd.read_parquet(home / "bank-out" / "later" / "bank.parquet")
     assert list(written.columns) == ["u", "v", "w"]
     assert not written.isna().to_numpy().any()
+
+
+class Breaking(RecordingGrid):
+    """Breaks off after so many rounds."""
+
+    left = 5
+
+    def send_and_receive(self, messages, *, timeout=None):
+        self.left -= 1
+        if self.left < 0:
+            raise OSError("the network is down")
+        return super().send_and_receive(messages, timeout=timeout)
+
+
+def test_a_run_that_broke_off_is_resumed(home, bank, court, monkeypatch):
+    nodes = own_files(home, bank=bank, court=court)
+    monkeypatch.setattr(Breaking, "left", 99)
+    run_app(nodes, wrap=Breaking, run_name="whole")
+    monkeypatch.setattr(Breaking, "left", 3)
+    with pytest.raises(OSError, match="network") as caught:
+        run_app(nodes, wrap=Breaking, checkpoint=True)
+    assert "resume=true run-name='test'" in caught.value.__notes__[0]
+    server = home / "results" / "server" / "test"
+    assert [path.name for path in server.iterdir()] == [".flwr-vertical-journal"]
+    assert (home / "bank-out" / "test" / ".checkpoint" / "bank.party").is_file()
+    with pytest.raises(ConfigError, match="n_neighbors: 5 then, 3 now"):
+        run_app(nodes, resume=True, **{"fknn.n-neighbors": 3})
+    own_files(home, bank=bank + 1)
+    with pytest.raises(PartyError, match="'bank': its data have changed"):
+        run_app(nodes, resume=True)
+    own_files(home, bank=bank)
+    run_app(nodes, resume=True)
+    assert (server / "result.json").is_file()
+    assert not [path for path in home.rglob("*") if path.name.startswith(".")]
+    for name in ("bank", "court"):
+        tables = [
+            pd.read_parquet(home / f"{name}-out" / run / f"{name}.parquet")
+            for run in ("whole", "test")
+        ]
+        pd.testing.assert_frame_equal(*tables)
+
+
+@pytest.mark.parametrize("key", ["checkpoint", "resume"])
+def test_checkpoints_need_a_name(home, key):
+    with pytest.raises(ConfigError, match="checkpoint=true and resume=true need a run-name"):
+        run_app(simulated(2), run_name="", **{key: True})
+    with pytest.raises(ConfigError, match=f"{key} must be true or false, got 'no'"):
+        run_app(simulated(2), **{key: "no"})
+
+
+def test_a_demonstration_keeps_checkpoints_too(home):
+    run_app(simulated(3), aggregation="ckks", checkpoint=True)
+    assert not [path for path in home.rglob("*") if path.name.startswith(".")]
 
 
 @pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "a/../../b", "..", "a\nb"])

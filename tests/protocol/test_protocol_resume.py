@@ -1,7 +1,13 @@
 """A run that breaks off goes on from its journal and checkpoints, with the same numbers."""
 
+import logging
+import os
+import pathlib
 import shutil
+import signal
 import stat
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -33,6 +39,12 @@ CASES = [
     ("fknn", "masked", "private-id"),
     ("fknn", "ckks", "plain"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch):
+    """Thousands of small files; that they are flushed has a test of its own."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def exact(method, mode):
@@ -83,7 +95,7 @@ def test_a_server_killed_again_and_again(tmp_path, monkeypatch, method, mode, al
 def test_a_server_killed_at_any_round(tmp_path, method):
     whole = Place(tmp_path / "whole", method)
     expected = whole.run()
-    for at in range(1, whole.rounds):
+    for at in range(1, whole.rounds, 2):
         place = Place(tmp_path / str(at), method)
         place.broken(die_after=at)
         found = place.run(resume=True)
@@ -91,6 +103,30 @@ def test_a_server_killed_at_any_round(tmp_path, method):
         # The answers of that round were lost; an opening is simply made anew.
         assert sent(place.transcript) == expected.sent + 2 * (1 if at == 1 else 2)
         assert place.files() == []
+
+
+def test_a_killed_process_loses_no_round(tmp_path):
+    """Server and parties in one process, killed by the system between two rounds."""
+    program = (
+        "import os, pathlib, signal, resuming\n"
+        "class Killed(resuming.FaultyGrid):\n"
+        "    def send_and_receive(self, messages, *, timeout=None):\n"
+        "        if self.rounds == 8:\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        return super().send_and_receive(messages, timeout=timeout)\n"
+        "resuming.FaultyGrid = Killed\n"
+        f"resuming.Place(pathlib.Path({str(tmp_path)!r})).run()\n"
+    )
+    paths = [str(pathlib.Path(__file__).parents[1]), *sys.path]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, check=False)
+    assert done.returncode == -signal.SIGKILL
+    place = Place(tmp_path)
+    found = place.run(resume=True)
+    expected = Place(tmp_path / "whole").run()
+    assert_same(found, expected)
+    assert place.files() == []
+    assert found.sent == expected.sent - 2 * 8 + 2
 
 
 def test_random_orders_and_label_keys_outlive_the_server(tmp_path):
@@ -539,6 +575,25 @@ def test_private_keys_lie_in_private_files_and_never_travel(tmp_path, mode):
     assert place.files() == []
 
 
+def test_everything_is_on_disk_before_the_next_message(tmp_path, monkeypatch):
+    """One flush of the journal a round, and one of its checkpoint at each party."""
+    events = []
+    names = {}
+
+    def flushed(descriptor):
+        events.append(names.setdefault(os.readlink(f"/proc/self/fd/{descriptor}"), descriptor))
+
+    if not os.path.isdir("/proc/self/fd"):
+        pytest.skip("no /proc to tell which file is flushed")
+    place = Place(tmp_path)
+    monkeypatch.setattr(os, "fsync", flushed)
+    place.run()
+    book = str(place.journal)
+    rounds = place.rounds - 1  # the farewell is kept by nobody
+    assert events.count(names[book]) == rounds + 1  # the head of the journal, and its end
+    assert len(events) == rounds + 1 + 2 * rounds
+
+
 def test_a_write_that_fails_leaves_no_half(tmp_path, monkeypatch):
     from flwr_vertical.protocol import checkpoint
 
@@ -570,8 +625,6 @@ def test_leftovers_of_a_killed_writer_go_with_the_run(tmp_path):
 
 
 def test_a_party_deaf_to_the_farewell_does_not_spoil_the_run(tmp_path, caplog, monkeypatch):
-    import logging
-
     monkeypatch.setattr(logging.getLogger("flwr_vertical"), "propagate", True)
     place = Place(tmp_path)
     place.run()
