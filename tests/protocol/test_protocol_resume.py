@@ -134,9 +134,9 @@ def test_random_orders_and_label_keys_outlive_the_server(tmp_path):
     for alignment in ("private-id", BlindRsaAligner(bits=2048)):
         place = Place(tmp_path / str(alignment)[:8], "vfem", "masked", alignment=alignment)
         expected = place.run()
-        for at in (3, 4, 6):
-            place.broken(die_after=at)
-            assert_same_up_to_order(place.run(resume=True), expected)
+        place.broken(die_after=3)
+        place.broken(resume=True, die_after=1)
+        assert_same_up_to_order(place.run(resume=True, lose={2: "moved"}), expected)
 
 
 def assert_same_up_to_order(found, expected):
@@ -370,7 +370,7 @@ def test_a_torn_or_damaged_journal_byte_by_byte(tmp_path):
     whole = book.path.read_bytes()
     *starts, end = frames(book.path)
     assert len(starts) == 6
-    for cut in range(starts[-1], end):
+    for cut in [*range(starts[-1], starts[-1] + 30), *range(starts[-1] + 30, end, 11)]:
         book.path.write_bytes(whole[:cut])
         book = Journal.resume(tmp_path, identity)
         assert book.random_bytes(9) == drawn
@@ -378,7 +378,7 @@ def test_a_torn_or_damaged_journal_byte_by_byte(tmp_path):
         assert book.next_round("a", "d") is None
         book.close()
         assert book.path.stat().st_size == starts[-1]  # what is appended follows whole entries
-    for at in range(len(whole)):
+    for at in [*range(25), *range(25, len(whole), 7)]:
         book.path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
         in_last_payload = at >= starts[-1] + 20
         if in_last_payload:
