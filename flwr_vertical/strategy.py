@@ -164,7 +164,9 @@ class Strategy(ABC):
             "seed": int(seed),
             "fraction_bits": fraction_bits,
         }
-        identity = self._identity(settings, aligner, labels, label_holder, parties)
+        identity = {}
+        if checkpoint is not None:
+            identity = self._identity(settings, aligner, labels, label_holder, parties)
         with journaled(checkpoint, resume, identity) as journal:
             federation = Federation(
                 grid,
@@ -219,6 +221,8 @@ class Strategy(ABC):
         parties: Sequence[str] | None,
     ) -> dict[str, str]:
         """Return what a run that is resumed must have in common with the one that broke off."""
+        if labels is not None:
+            label_index(labels)  # says in words what cannot be used
         known = settings | {f"alignment {key}": value for key, value in vars(aligner).items()}
         return {
             **{key: describe(value) for key, value in known.items()},
