@@ -12,8 +12,8 @@ from flwr.serverapp import Grid
 
 from flwr_vertical.alignment import Aligner, Alignment, check_overlap, make_aligner
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.protocol.books import describe, journaled
 from flwr_vertical.protocol.federation import Federation
-from flwr_vertical.protocol.journal import describe, journaled
 from flwr_vertical.protocol.party import Arbiter, Party
 from flwr_vertical.protocol.storage import data_digest
 from flwr_vertical.results import Progress, Result

@@ -1,20 +1,28 @@
 """The books of a run: its ledger, and its journal if it keeps one."""
 
 import hashlib
+import json
+import logging
 import math
+import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from flwr.app import RecordDict
 
+from flwr_vertical.errors import PartyError
 from flwr_vertical.protocol import private_sum
 from flwr_vertical.protocol.codec import Payload, decode, payload_bytes
 from flwr_vertical.protocol.disk import digest
-from flwr_vertical.protocol.journal import Entry, Journal
+from flwr_vertical.protocol.journal import Entry, Identity, Journal
 from flwr_vertical.protocol.messages import SUMS
 from flwr_vertical.protocol.recovery import RESUME, Greeted
 from flwr_vertical.results import Ledger
+
+logger = logging.getLogger("flwr_vertical")
 
 Answers = tuple[Payload, dict[str, Payload]]
 
@@ -144,3 +152,47 @@ class Books:
             values_up=values,
             mode=mode,
         )
+
+
+@contextmanager
+def journaled(
+    folder: str | os.PathLike[str] | None, resume: bool, identity: Identity
+) -> Iterator[Journal | None]:
+    """Keep a journal in a folder while a run lasts; None if there is no folder.
+
+    Where the run fails the journal stays, and the error says how to go on. There is none of a run
+    that succeeded, or that no party took part in.
+    """
+    if folder is None:
+        yield None
+        return
+    begin = Journal.resume if resume else Journal.create
+    journal = begin(Path(folder), identity)
+    try:
+        yield journal
+    except Exception as error:
+        if journal.opening is None:
+            journal.discard()
+            raise
+        logger.error("%s", journal.hint())
+        if isinstance(error, PartyError):
+            cause = f"{error.cause}; {journal.hint()}"
+            raise PartyError(error.party, error.step, cause) from error
+        error.add_note(journal.hint())
+        raise
+    else:
+        journal.discard()
+    finally:
+        journal.close()
+
+
+def describe(value: Any) -> str:
+    """Write a setting so that two runs can be compared by it."""
+    try:
+        return json.dumps(value, sort_keys=True, default=_as_number)
+    except (TypeError, ValueError):
+        return type(value).__name__
+
+
+def _as_number(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else type(value).__name__

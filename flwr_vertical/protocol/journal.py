@@ -8,12 +8,9 @@ Each round is checked against the journal by a digest of what it asks for. An en
 before the next message leaves, so the parties are never more than one round ahead of the journal.
 """
 
-import json
-import logging
 import os
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +18,7 @@ from typing import Any, BinaryIO, Self
 
 from flwr.app import RecordDict
 
-from flwr_vertical.errors import ConfigError, PartyError, ProtocolError
+from flwr_vertical.errors import ConfigError, ProtocolError
 from flwr_vertical.protocol.codec import Payload, decode, encode
 from flwr_vertical.protocol.disk import (
     FILE_MODE,
@@ -39,8 +36,6 @@ try:
     import fcntl
 except ImportError:  # Windows: two servers with one journal go unnoticed there
     fcntl = None
-
-logger = logging.getLogger("flwr_vertical")
 
 # A name that a result may be saved beside.
 FILE_NAME = f"{TEMPORARY_PREFIX}journal"
@@ -319,38 +314,6 @@ class Journal:
         self._unsynced = True
 
 
-@contextmanager
-def journaled(
-    folder: str | os.PathLike[str] | None, resume: bool, identity: Identity
-) -> Iterator[Journal | None]:
-    """Keep a journal in a folder while a run lasts; None if there is no folder.
-
-    Where the run fails the journal stays, and the error says how to go on. There is none of a run
-    that succeeded, or that no party took part in.
-    """
-    if folder is None:
-        yield None
-        return
-    begin = Journal.resume if resume else Journal.create
-    journal = begin(Path(folder), identity)
-    try:
-        yield journal
-    except Exception as error:
-        if journal.opening is None:
-            journal.discard()
-            raise
-        logger.error("%s", journal.hint())
-        if isinstance(error, PartyError):
-            cause = f"{error.cause}; {journal.hint()}"
-            raise PartyError(error.party, error.step, cause) from error
-        error.add_note(journal.hint())
-        raise
-    else:
-        journal.discard()
-    finally:
-        journal.close()
-
-
 def _write(
     values: Mapping[str, Any],
     public: Mapping[str, Mapping[str, Any]],
@@ -378,15 +341,3 @@ def _compare(path: Path, found: Identity, identity: Identity) -> None:
             f"{path} is the journal of another run ({'; '.join(differences)}); resume with what "
             "the run was started with, or use another run-name"
         )
-
-
-def describe(value: Any) -> str:
-    """Write a setting so that two runs can be compared by it."""
-    try:
-        return json.dumps(value, sort_keys=True, default=_as_number)
-    except (TypeError, ValueError):
-        return type(value).__name__
-
-
-def _as_number(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else type(value).__name__
