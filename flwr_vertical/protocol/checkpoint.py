@@ -36,6 +36,9 @@ _FORMAT = 1
 _STATE, _REPLY = "state:", "reply:"
 
 
+_TRIES = 10
+
+
 @dataclass(frozen=True)
 class Kept:
     """What a checkpoint holds.
@@ -168,7 +171,6 @@ class Checkpoint:
                 f"{self._who}: another process has gone on with this run, up to message "
                 f"{head['sequence']}; message {sequence} came too late"
             )
-        private_folder(self.path.parent)
         head = {
             "format": _FORMAT,
             "token": self._token,
@@ -179,9 +181,9 @@ class Checkpoint:
         records = RecordDict({f"{_STATE}{name}": record for name, record in state.items()})
         records.update({f"{_REPLY}{name}": record for name, record in reply.items()})
         temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        descriptor = _open_in_folder(temporary)
         try:
-            with os.fdopen(os.open(temporary, flags, FILE_MODE), "wb") as file:
+            with os.fdopen(descriptor, "wb") as file:
                 write_frame(file, pack(head, RecordDict()))
                 write_frame(file, pack({}, records))
                 flush_to_disk(file)
@@ -241,3 +243,15 @@ def restore(kept: Kept, context: Context, cache: dict[str, Any]) -> None:
     cache.clear()
     cache["reply-sequence"], cache["reply"] = kept.sequence, kept.reply
     cache["reply-request"] = kept.request
+
+
+def _open_in_folder(path: Path) -> int:
+    """Open a new private file; the folder may vanish meanwhile, if neighbours that share it end."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    for _ in range(_TRIES):
+        private_folder(path.parent)
+        try:
+            return os.open(path, flags, FILE_MODE)
+        except FileNotFoundError:
+            continue
+    raise ProtocolError(f"cannot keep {path}: its folder is removed again and again")

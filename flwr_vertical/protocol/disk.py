@@ -21,6 +21,7 @@ from flwr_vertical.protocol.messages import ENVELOPE
 # Readable and writable by the owner alone: such files hold private keys.
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 
+_TRIES = 10
 _MAGIC = b"fvf1"
 _HEADER = struct.Struct("<4sQII")  # magic, length of the payload, its CRC, CRC of all before
 _LENGTH = struct.Struct("<Q")
@@ -137,9 +138,16 @@ def flush_to_disk(file: BinaryIO) -> None:
 
 def private_folder(path: Path) -> None:
     """Make a folder that only its owner can look into; parents as usual."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.mkdir(mode=FOLDER_MODE, exist_ok=True)
-    path.chmod(FOLDER_MODE)
+    for attempt in range(_TRIES):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=FOLDER_MODE, exist_ok=True)
+            path.chmod(FOLDER_MODE)
+        except FileNotFoundError:  # a neighbour that shares it found it empty and removed it
+            if attempt + 1 == _TRIES:
+                raise
+        else:
+            return
 
 
 def digest(step: str, records: RecordDict) -> bytes:
