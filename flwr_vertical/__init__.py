@@ -25,8 +25,7 @@ from flwr_vertical.results import Ledger, Result
 from flwr_vertical.simulation import simulate
 from flwr_vertical.strategy import Strategy
 from flwr_vertical.tables import Kind, Table
-
-__version__ = "0.1.0"
+from flwr_vertical.version import __version__ as __version__
 
 __all__ = [
     "Arbiter",

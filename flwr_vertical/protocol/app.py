@@ -8,6 +8,7 @@ from typing import Any
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from flwr_vertical.channel.app import ChannelClientApp
 from flwr_vertical.crypto import generate_keypair, generate_keys
 from flwr_vertical.errors import ProtocolError, VerticalError
 from flwr_vertical.protocol import pins, private_sum
@@ -56,7 +57,7 @@ def party_app(
     Returns
     -------
     flwr.clientapp.ClientApp
-        Answers messages of the type ``query.step``.
+        Answers messages of the type ``query.step``, from Flower or over a live channel.
 
     Examples
     --------
@@ -67,7 +68,7 @@ def party_app(
     ...         return {"rows": self.table.n_samples}
     >>> app = party_app(Counter)
     """
-    app = ClientApp()
+    app = ChannelClientApp()
     server = StepServer(party, arbiter, storage or FileStorage())
 
     @app.query("step")

@@ -66,7 +66,7 @@ def make_error_reply(error: BaseException) -> RecordDict:
     )
 
 
-def make_message(content: RecordDict, node_id: int) -> Message:
+def make_message(content: RecordDict, node_id: int, message_type: str = MESSAGE_TYPE) -> Message:
     """Address a request to a node, inside a Flower process or outside of one.
 
     Flower fills in the run and the sender from the identity of the running task; the grids of
@@ -84,10 +84,10 @@ def make_message(content: RecordDict, node_id: int) -> Message:
             group_id="",
             created_at=0.0,
             ttl=TIME_TO_LIVE,
-            message_type=MESSAGE_TYPE,
+            message_type=message_type,
         )
         return Message(content=content, metadata=metadata)  # type: ignore[call-overload, no-any-return]
-    return Message(content, node_id, MESSAGE_TYPE, ttl=TIME_TO_LIVE)
+    return Message(content, node_id, message_type, ttl=TIME_TO_LIVE)
 
 
 def read_envelope(content: RecordDict) -> ConfigRecord | None:

@@ -1,0 +1,123 @@
+"""Who may open a channel: one single-use token per party."""
+
+import hmac
+import logging
+import secrets
+import threading
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+import grpc
+
+from flwr_vertical.channel.offer import NODE_KEY, TOKEN_KEY, VERSION_KEY
+from flwr_vertical.version import __version__
+
+logger = logging.getLogger("flwr_vertical")
+
+
+class _Ticket(Enum):
+    OPEN = "open"
+    USED = "used"
+    REVOKED = "revoked"
+
+
+@dataclass
+class _Guest:
+    token: str = field(repr=False)
+    ticket: _Ticket = _Ticket.OPEN
+
+
+class Door:
+    """Hands out tokens and judges those who come with one."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._guests: dict[int, _Guest] = {}
+        self._shut = False
+
+    def invite(self, node_id: int) -> str:
+        """Return a fresh token for a node; an earlier one no longer counts."""
+        token = secrets.token_urlsafe(32)
+        with self._changed:
+            self._guests[node_id] = _Guest(token)
+        return token
+
+    def revoke(self, node_id: int) -> bool:
+        """Let a node no longer in; return False if it came in already."""
+        with self._changed:
+            guest = self._guests.get(node_id)
+            if guest is not None and guest.ticket is _Ticket.USED:
+                return False
+            if guest is not None:
+                guest.ticket = _Ticket.REVOKED
+            return True
+
+    def shut(self) -> None:
+        """Let nobody in any more."""
+        with self._changed:
+            self._shut = True
+            self._changed.notify_all()
+
+    def wait(self, nodes: Collection[int], timeout: float) -> set[int]:
+        """Wait until these nodes have come in, or some time; return those that have."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._inside(nodes) == set(nodes), timeout)
+            return self._inside(nodes)
+
+    def _inside(self, nodes: Collection[int]) -> set[int]:
+        return {n for n in nodes if (guest := self._guests.get(n)) and guest.ticket is _Ticket.USED}
+
+    def judge(
+        self, metadata: Iterable[tuple[str, str | bytes]]
+    ) -> tuple[int, grpc.StatusCode, str]:
+        """Look at what a caller presents, and use up its token.
+
+        Returns
+        -------
+        node_id : int
+            Who calls.
+        code : grpc.StatusCode
+            ``OK``, or why it is refused.
+        text : str
+            The refusal in words; it never holds the token.
+        """
+        given = {key: str(value) for key, value in metadata}
+        token = given.get(TOKEN_KEY, "").encode()
+        version = given.get(VERSION_KEY, "unknown")
+        number = given.get(NODE_KEY, "")
+        node_id = int(number) if number.isdecimal() else 0
+        with self._changed:
+            code, text = self._judge(node_id, token, version)
+            if code is grpc.StatusCode.OK:
+                self._guests[node_id].ticket = _Ticket.USED
+                self._changed.notify_all()
+        if code is not grpc.StatusCode.OK:
+            logger.warning("a caller was refused a channel: %s", text)
+        return node_id, code, text
+
+    def _judge(self, node_id: int, token: bytes, version: str) -> tuple[grpc.StatusCode, str]:
+        guest = self._guests.get(node_id)
+        if guest is None or not hmac.compare_digest(guest.token.encode(), token):
+            return (
+                grpc.StatusCode.UNAUTHENTICATED,
+                f"the token is not the one that this run gave to node {node_id}",
+            )
+        if guest.ticket is _Ticket.USED:
+            return (
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"the token of node {node_id} was used already; a token opens one channel",
+            )
+        if guest.ticket is _Ticket.REVOKED or self._shut:
+            return (
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"the token of node {node_id} was revoked: it dialled too late, and the run goes "
+                "on without this channel",
+            )
+        if version != __version__:
+            return (
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"the server has flwr-vertical {__version__}, node {node_id} has "
+                f"{version[:40]}; install the same version on both",
+            )
+        return grpc.StatusCode.OK, ""

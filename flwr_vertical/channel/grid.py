@@ -1,0 +1,239 @@
+"""`ChannelGrid`: Flower's grid with rounds of milliseconds."""
+
+import logging
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from flwr.app import Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+
+from flwr_vertical.channel.endpoint import Endpoint
+from flwr_vertical.channel.opening import Opening
+from flwr_vertical.errors import ConfigError
+
+logger = logging.getLogger("flwr_vertical")
+
+TRANSPORTS = ("auto", "channel", "messages")
+_POLL = 0.1  # seconds between looks at the wrapped grid, while some nodes have no channel
+
+
+class ChannelGrid(Grid):
+    """Wraps a grid and carries messages over live streams where nodes can open them.
+
+    Use it as a context manager. Entering it starts the endpoint and invites the nodes that are
+    connected; nodes that connect later are invited when the first message is sent to them. Leaving
+    it says goodbye to all of them.
+
+    Parameters
+    ----------
+    grid : flwr.serverapp.Grid
+        Carries the invitations, and all messages of nodes without a channel.
+    transport : {"auto", "channel", "messages"}, default "auto"
+        ``auto`` uses messages for nodes whose channel does not open; with ``channel`` that is an
+        error; with ``messages`` nothing is opened.
+    bind : str, default "127.0.0.1:0"
+        Where to listen.
+    address : str, optional
+        Where nodes dial, if that is another address.
+    timeout : float, default 60
+        Seconds in which the channels must open.
+    max_bytes : int
+        Largest message.
+    heartbeat, silence : float
+        Seconds between a node's signs of life, and without any after which it is lost.
+    keep_state : bool, default True
+        Whether nodes on the Simulation Runtime keep what their state became over the channel for
+        ordinary messages afterwards (in a private file); not needed at the end of a run.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        transport: str = "auto",
+        bind: str = "127.0.0.1:0",
+        address: str = "",
+        timeout: float = 60.0,
+        max_bytes: int = 4 << 30,
+        heartbeat: float = 5.0,
+        silence: float = 25.0,
+        keep_state: bool = True,
+    ) -> None:
+        if transport not in TRANSPORTS:
+            raise ConfigError(f"unknown transport {transport!r}; expected one of {TRANSPORTS}")
+        if not timeout > 0:
+            raise ConfigError(f"channel-timeout = {timeout!r}; expected seconds above 0")
+        self._grid = grid
+        self._transport = transport
+        self._settings = {"bind": bind, "address": address}
+        self._limits = {"heartbeat": heartbeat, "silence": silence}
+        self._max_bytes = max_bytes
+        self._timeout = timeout
+        self._keep_state = keep_state
+        self._endpoint: Endpoint | None = None
+        self._opening: Opening | None = None
+        self._numbers: dict[str, int] = {}  # of messages on channels, by their ID
+
+    # -- opening and closing ---------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        if self._transport != "messages":
+            self._endpoint = Endpoint(
+                **self._settings,
+                **self._limits,
+                max_bytes=self._max_bytes,
+                dial_timeout=min(20.0, self._timeout),
+            )
+            self._opening = Opening(self._grid, self._endpoint, self._timeout, self._transport)
+            try:
+                self._opening.open(list(self.get_node_ids()))
+            except BaseException:
+                self.close()
+                raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Say goodbye to all nodes and stop listening; afterwards messages go Flower's way."""
+        endpoint, self._endpoint, self._opening = self._endpoint, None, None
+        if endpoint is not None:
+            endpoint.close(keep_state=self._keep_state)
+
+    def reopen(self, node_id: int) -> None:
+        """Open a new channel to a node whose channel was lost.
+
+        Raises
+        ------
+        ConfigError
+            If it does not open and ``transport`` is ``"channel"``; with ``"auto"`` the node's
+            messages go Flower's way from now on.
+        """
+        if self._opening is not None:
+            self._opening.open([node_id], again=True)
+
+    @property
+    def channels(self) -> set[int]:
+        """Nodes whose messages go over a channel (also one that was lost)."""
+        return set() if self._opening is None else set(self._opening.channels)
+
+    @property
+    def address(self) -> str | None:
+        """Where nodes dial, or None while nothing listens."""
+        return None if self._endpoint is None else self._endpoint.address
+
+    # -- messages --------------------------------------------------------------------------
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages and return their IDs at once."""
+        sent = list(messages)
+        streamed, plain = self._split(sent)
+        ids: dict[int, str] = {}
+        for message in streamed:
+            assert self._endpoint is not None
+            number = self._endpoint.send(message)
+            ids[id(message)] = message.metadata.message_id
+            self._numbers[message.metadata.message_id] = number
+        if plain:
+            ids |= zip(map(id, plain), self._grid.push_messages(plain), strict=False)
+        return [ids[id(message)] for message in sent if id(message) in ids]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies that are there already; each is returned once."""
+        ids = set(message_ids)
+        streamed = ids & set(self._numbers)
+        replies = self._collect(streamed, 0.0)
+        if plain := ids - streamed:
+            replies += self._grid.pull_messages(plain)
+        return replies
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages and wait for the replies, at most ``timeout`` seconds."""
+        sent = list(messages)
+        if not self._split(sent)[0]:
+            return self._grid.send_and_receive(sent, timeout=timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        ids = set(self.push_messages(sent))
+        del sent, messages
+        streamed = ids & set(self._numbers)
+        plain = ids - streamed
+        replies: list[Message] = []
+        while streamed or plain:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            pause = left if not plain else _POLL if left is None else min(_POLL, left)
+            if streamed:
+                arrived = self._collect(streamed, pause)
+            else:
+                time.sleep(pause or 0.0)
+                arrived = []
+            if plain:
+                arrived += self._grid.pull_messages(plain)
+            replies += arrived
+            done = {reply.metadata.reply_to_message_id for reply in arrived}
+            streamed -= done
+            plain -= done
+            if left == 0.0:
+                break
+        if self._endpoint is not None:
+            self._endpoint.mailbox.forget(self._numbers.pop(late) for late in streamed)
+        return replies
+
+    def _split(self, messages: list[Message]) -> tuple[list[Message], list[Message]]:
+        """Return messages that go over a channel, and those that go Flower's way."""
+        if self._opening is None:
+            return [], messages
+        self._opening.open([m.metadata.dst_node_id for m in messages])
+        channels = self._opening.channels
+        streamed = [m for m in messages if m.metadata.dst_node_id in channels]
+        return streamed, [m for m in messages if m.metadata.dst_node_id not in channels]
+
+    def _collect(self, ids: set[str], timeout: float | None) -> list[Message]:
+        if self._endpoint is None or not ids:
+            return []
+        numbers = {self._numbers[i] for i in ids}
+        replies = self._endpoint.mailbox.wait(numbers, timeout)
+        for reply in replies:
+            self._numbers.pop(reply.metadata.reply_to_message_id, None)
+        return replies
+
+    # -- what the wrapped grid knows ---------------------------------------------------------
+
+    def set_run(self, run: Run) -> None:
+        """Set the run of the wrapped grid."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """Information about the run."""
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Create a message on the wrapped grid."""
+        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Get the IDs of all nodes."""
+        return self._grid.get_node_ids()
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Get all nodes."""
+        return self._grid.get_nodes()
