@@ -80,7 +80,7 @@ class Endpoint:
         self._stop = threading.Event()
         self._threads = StreamThreads("channel-stream")
         self._server = grpc.server(
-            self._threads,  # type: ignore[arg-type]
+            self._threads,
             options=_OPTIONS,
             maximum_concurrent_rpcs=_MAX_STREAMS,
         )

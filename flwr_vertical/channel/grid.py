@@ -69,9 +69,8 @@ class ChannelGrid(Grid):
             raise ConfigError(f"channel-timeout = {timeout!r}; expected seconds above 0")
         self._grid = grid
         self._transport = transport
-        self._settings = {"bind": bind, "address": address}
-        self._limits = {"heartbeat": heartbeat, "silence": silence}
-        self._max_bytes = max_bytes
+        self._bind, self._advertised = bind, address
+        self._max_bytes, self._heartbeat, self._silence = max_bytes, heartbeat, silence
         self._timeout = timeout
         self._keep_state = keep_state
         self._endpoint: Endpoint | None = None
@@ -83,9 +82,11 @@ class ChannelGrid(Grid):
     def __enter__(self) -> Self:
         if self._transport != "messages":
             self._endpoint = Endpoint(
-                **self._settings,
-                **self._limits,
+                self._bind,
+                self._advertised,
                 max_bytes=self._max_bytes,
+                heartbeat=self._heartbeat,
+                silence=self._silence,
                 dial_timeout=min(20.0, self._timeout),
             )
             self._opening = Opening(self._grid, self._endpoint, self._timeout, self._transport)

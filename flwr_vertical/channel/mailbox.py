@@ -22,7 +22,7 @@ class Mailbox:
         self._waiters: list[set[int]] = []
 
     def post(self, message: Message) -> int:
-        """Number a message and expect a reply to it."""
+        """Give a message its number and expect a reply to it."""
         with self._changed:
             number = next(self._numbers)
             message.metadata.__dict__["_message_id"] = f"channel-{number}"

@@ -126,7 +126,7 @@ def _pack_config(record: ConfigRecord, proto: ProtoConfigRecord) -> None:
         if isinstance(value, bytes):
             proto.items.add(key=name).value.bytes = value
         elif isinstance(value, list) and value and isinstance(value[0], bytes):
-            proto.items.add(key=name).value.bytes_list.vals.extend(value)  # type: ignore[arg-type]
+            proto.items.add(key=name).value.bytes_list.vals.extend(value)
         else:
             proto.items.append(config_record_to_proto(ConfigRecord({name: value})).items[0])
 
