@@ -11,7 +11,9 @@ from flwr.serverapp import Grid, ServerApp
 from apps.demo import demo_labels
 from apps.storage import server_folder
 from flwr_vertical import make_strategy
+from flwr_vertical.channel import ChannelGrid
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.protocol.opening import wait_for_nodes
 from flwr_vertical.tables import read_labels
 from strategies import register_all
 
@@ -37,29 +39,38 @@ def main(grid: Grid, context: Context) -> None:
     strategy = make_strategy(str(config["strategy"]), config)
     aggregation = str(config["aggregation"])
     parties = [name.strip() for name in str(config["parties"]).split(",") if name.strip()]
-    min_nodes = int(config["min-nodes"]) or (
-        3 if aggregation == "ckks" or strategy.needs_arbiter else 2
-    )
+    arbiters = int(aggregation == "ckks" or strategy.needs_arbiter is not None)
+    min_nodes = int(config["min-nodes"]) or max(2, len(parties)) + arbiters
+    labels = _labels(context)
     logger.info("strategy %s, aggregation %s", strategy.name, aggregation)
-    result = strategy.start(
-        grid=grid,
-        labels=_labels(context),
-        label_holder=str(config["label-holder"]) or None,
-        aggregation=aggregation,
-        alignment=str(config["alignment"]),
-        align_rows=str(config["align-rows"]),
-        normalise_ids=str(config["normalise-ids"]),
-        seed=int(config["seed"]),
-        fraction_bits=int(config["fraction-bits"]),
-        timeout=float(config["timeout"]),
-        retries=int(config["retries"]),
-        parties=parties or None,
-        min_nodes=min_nodes,
-        patience=float(config["patience"]),
-        checkpoint=folder if checkpoint else None,
-        resume=resume,
-        save=lambda found: found.save(folder),
-    )
+    wait_for_nodes(grid, min_nodes, float(config["patience"]))
+    with ChannelGrid(
+        grid,
+        transport=str(config["transport"]),
+        bind=str(config["channel-bind"]),
+        address=str(config["channel-address"]),
+        timeout=float(config["channel-timeout"]),
+        keep_state=False,  # the channels stay open until the run is over
+    ) as channels:
+        result = strategy.start(
+            grid=channels,
+            labels=labels,
+            label_holder=str(config["label-holder"]) or None,
+            aggregation=aggregation,
+            alignment=str(config["alignment"]),
+            align_rows=str(config["align-rows"]),
+            normalise_ids=str(config["normalise-ids"]),
+            seed=int(config["seed"]),
+            fraction_bits=int(config["fraction-bits"]),
+            timeout=float(config["timeout"]),
+            retries=int(config["retries"]),
+            parties=parties or None,
+            min_nodes=min_nodes,
+            patience=float(config["patience"]),
+            checkpoint=folder if checkpoint else None,
+            resume=resume,
+            save=lambda found: found.save(folder),
+        )
     report = result.report(folder)
     logger.info("\n%s\n\n%s", result, result.ledger)
     if result.coefficients is not None:

@@ -430,7 +430,7 @@ def test_what_parties_say_openly_is_in_the_disclosure_table(runs, mode):
             said.setdefault(m.step, set()).update(m.values)
     key = {"public-key"} if mode == "masked" else set()
     assert said == {
-        "hello": {"party", "role"} | key,
+        "hello": {"party", "role", "version"} | key,
         "share_ids": {"ids"},
         "prepare": {"fitted"},
         "impute": {"cells-imputed", "cells-without-neighbour"},

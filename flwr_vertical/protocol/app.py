@@ -26,6 +26,7 @@ from flwr_vertical.protocol.messages import (
 from flwr_vertical.protocol.party import Arbiter, Host, Party, Summands
 from flwr_vertical.protocol.state import State
 from flwr_vertical.protocol.storage import FileStorage, Storage
+from flwr_vertical.version import __version__
 
 logger = logging.getLogger("flwr_vertical")
 
@@ -192,7 +193,7 @@ class StepServer:
             state[private_sum.PRIVATE_KEY] = private
             public_keys["public-key"] = public
         identity = pins.introduce(self._identified(context, state), public_keys)
-        return {"party": name, "role": role, **public_keys, **identity}
+        return {"party": name, "role": role, "version": __version__, **public_keys, **identity}
 
     def _identified(self, context: Context, state: State) -> pins.Node:
         return pins.Node(

@@ -1,5 +1,6 @@
 """Who takes part: waiting for nodes, and what their greetings say."""
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,11 @@ from flwr.serverapp import Grid
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.protocol.codec import Payload
+from flwr_vertical.version import __version__
+
+logger = logging.getLogger("flwr_vertical")
+
+_TOLD_EVERY = 10.0
 
 ARBITER = "(arbiter)"
 
@@ -41,7 +47,8 @@ def wait_for_nodes(grid: Grid, wanted: int, patience: float) -> list[int]:
     ConfigError
         If they are not there after ``patience`` seconds; says how to start more.
     """
-    deadline = time.monotonic() + patience
+    started = time.monotonic()
+    deadline, told = started + patience, started
     while True:
         node_ids = list(grid.get_node_ids())
         if len(node_ids) >= wanted:
@@ -51,6 +58,16 @@ def wait_for_nodes(grid: Grid, wanted: int, patience: float) -> list[int]:
                 f"{len(node_ids)} of {wanted} nodes are connected after {patience:.0f} s; "
                 "start the missing SuperNodes, or in a simulation set "
                 f"--federation-config 'num-supernodes={wanted}'"
+            )
+        if time.monotonic() - told > _TOLD_EVERY:
+            told = time.monotonic()
+            logger.info(
+                "waiting for nodes: %d of %d are connected after %.0f s, the run gives up after "
+                "%.0f s",
+                len(node_ids),
+                wanted,
+                told - started,
+                patience,
             )
         time.sleep(min(1.0, patience / 10))
 
@@ -63,7 +80,7 @@ def call_the_roll(
     Parameters
     ----------
     greetings : Mapping[int, dict[str, Any]]
-        What each node said, by node ID: ``party`` and ``role``.
+        What each node said, by node ID: ``party``, ``role`` and ``version``.
     expected : Sequence[str] or None
         Parties that must be there.
     arbiter_for : str, optional
@@ -73,8 +90,9 @@ def call_the_roll(
     ------
     ConfigError
         If a name occurs twice, an expected party is absent, there are two arbiters, or none
-        where one is needed.
+        where one is needed, or a node has another version of this package.
     """
+    check_versions(greetings)
     nodes: dict[str, int] = {}
     for node_id, greeting in sorted(greetings.items()):
         is_arbiter = greeting["role"] == "arbiter"
@@ -99,3 +117,24 @@ def call_the_roll(
             "--node-config \"role='arbiter'\""
         )
     return roster
+
+
+def check_versions(greetings: Mapping[int, Payload]) -> None:
+    """Refuse nodes that have another version of this package than the server.
+
+    Raises
+    ------
+    ConfigError
+        Says who has which.
+    """
+    other = {
+        str(greeting["party"]): str(greeting.get("version", "an older one"))
+        for _, greeting in sorted(greetings.items())
+        if greeting.get("version") != __version__
+    }
+    if other:
+        told = ", ".join(f"{name!r} has {version[:40]}" for name, version in sorted(other.items()))
+        raise ConfigError(
+            f"the server has flwr-vertical {__version__}, but {told}; install the same version "
+            "everywhere"
+        )

@@ -21,6 +21,7 @@ from flwr_vertical.protocol.messages import (
     read_envelope,
 )
 from flwr_vertical.protocol.state import State
+from flwr_vertical.version import __version__
 
 TABLE = Table.of(pd.DataFrame({"x": [1.0, 2.0, 4.0]}, index=[10, 20, 30]))
 
@@ -123,7 +124,7 @@ def test_it_is_a_flower_client_app_that_answers_query_step():
     assert isinstance(app, ClientApp)
     reply = ask(app, new_context(), "hello", 0)
     assert reply.envelope["status"] == "ok"
-    assert reply.values == {"party": "bank", "role": "party"}
+    assert reply.values == {"party": "bank", "role": "party", "version": __version__}
     assert reply.envelope["seconds"] > 0
 
 
@@ -314,7 +315,7 @@ def test_a_masked_sum_needs_the_keys_of_the_others():
 def test_the_private_key_stays_in_the_state():
     app, context = new_app(), new_context()
     reply = ask(app, context, "hello", 0, mode="masked")
-    assert set(reply.values) == {"party", "role", "public-key"}
+    assert set(reply.values) == {"party", "role", "version", "public-key"}
     private = State(context)["sum.private-key"]
     assert len(private) == 32
     assert private not in reply.values.values()
