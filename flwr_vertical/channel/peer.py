@@ -48,6 +48,7 @@ class Peer:
         self._context: grpc.ServicerContext | None = None
         self._reader: threading.Thread | None = None
         self._fault = ""
+        self._over = threading.Event()
         self._lock = threading.Lock()
 
     def stream(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -59,11 +60,14 @@ class Peer:
             target=self._read, args=(requests,), name=f"channel-node-{self.node_id}", daemon=True
         )
         self._reader.start()
-        yield next(cut(WELCOME))
-        yield from self.outbox
-        self.done.wait()  # a stream ends when the party has said goodbye, too
-        if self._fault:
-            context.abort(grpc.StatusCode.ABORTED, self._fault)
+        try:
+            yield next(cut(WELCOME))
+            yield from self.outbox
+            self.done.wait()  # a stream ends when the party has said goodbye, too
+            if self._fault:
+                context.abort(grpc.StatusCode.ABORTED, self._fault)
+        finally:
+            self._over.set()
 
     def end(self, reason: str, *, tell: bool = False) -> None:
         """End the stream, once; with ``tell`` the party hears why."""
@@ -76,9 +80,9 @@ class Peer:
         self._on_end(self, reason)
 
     def cut(self, reason: str) -> None:
-        """End a stream whose other end does not move: nothing more can be sent to it."""
-        self.end(reason)
-        if self._context is not None:
+        """End a stream whose other end does not move: what waits for it is dropped."""
+        self.end(reason, tell=True)
+        if self._context is not None and not self._over.wait(0.5):  # it takes nothing any more
             self._context.cancel()
 
     def say_goodbye(self, keep_state: bool) -> None:

@@ -5,49 +5,15 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
-import numpy as np
-import pandas as pd
 import pytest
+from channel_runs import answer
 
-from flwr_vertical import LocalGrid, MemoryStorage, Party, Summands, Table, party_app, step
+from flwr_vertical.channel.client import ChannelError, dial
 from flwr_vertical.channel.endpoint import Endpoint
 
 PARTY_PROCESS = pathlib.Path(__file__).with_name("party_process.py")
-
-
-class Echo(Party):
-    """Returns what it gets; counts in its state."""
-
-    @step
-    def numbers(self, base):
-        return {"base": base}
-
-    @step
-    def total(self, base):
-        return Summands({"base": base})
-
-    @step
-    def count(self):
-        self.state["count"] = int(self.state.get("count", 0)) + 1
-        return {"count": self.state["count"]}
-
-    @step
-    def fail(self):
-        raise ValueError("the disk is on fire")
-
-    @step
-    def nap(self, seconds):
-        time.sleep(seconds)
-        return {}
-
-
-def echo_grid(n=3, app=None):
-    names = [f"p{k}" for k in range(1, n + 1)]
-    table = Table.of(pd.DataFrame({"x": np.arange(3.0)}))
-    app = app or party_app(Echo, storage=MemoryStorage(dict.fromkeys(names, table)))
-    return LocalGrid(app, [{"party": name} for name in names])
 
 
 class PartyProcess:
@@ -82,6 +48,40 @@ def party_processes():
         party.process.wait()
         party.process.stdin.close()
         party.process.stdout.close()
+
+
+class PartyThread:
+    """An echo party in a thread of the tests' process; what it said at last, in `ending`."""
+
+    def __init__(self, endpoint, node_id, **changed):
+        self.stream = dial(replace(endpoint.invite(node_id), **changed), node_id)
+        self.ending = ""
+        self.thread = threading.Thread(target=self.run, name=f"channel-party-{node_id}")
+        self.thread.start()
+
+    def run(self):
+        try:
+            self.stream.serve(answer)
+            self.ending = "closed"
+        except ChannelError as error:
+            self.ending = f"error: {error}"
+
+    def said(self):
+        self.thread.join(20)
+        return self.ending
+
+
+@pytest.fixture
+def party_threads():
+    started = []
+
+    def start(endpoint, node_id, **changed):
+        started.append(PartyThread(endpoint, node_id, **changed))
+        return started[-1]
+
+    yield start
+    for party in started:
+        party.stream.close()
 
 
 @pytest.fixture

@@ -1,20 +1,15 @@
 """A party in a process of its own: reads an offer from standard input and serves an echo."""
 
 import json
+import pathlib
 import sys
-import time
 
-from flwr.app import Message
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+from channel_runs import answer
 
 from flwr_vertical.channel.client import ChannelError, dial
 from flwr_vertical.channel.offer import Offer
-
-
-def answer(message):
-    values = message.content.get("values")
-    if values is not None and "sleep" in values:
-        time.sleep(float(values["sleep"]))
-    return Message(message.content, reply_to=message)
 
 
 def main():

@@ -30,7 +30,9 @@ from flwr_vertical.protocol.messages import make_message
 RNG = np.random.default_rng(0)
 CONTENTS = {
     "empty": RecordDict(),
-    "small": RecordDict({"a": ArrayRecord([np.arange(3.0)]), "m": MetricRecord({"x": 1, "y": 2.5})}),
+    "small": RecordDict(
+        {"a": ArrayRecord([np.arange(3.0)]), "m": MetricRecord({"x": 1, "y": 2.5})}
+    ),
     "large": RecordDict(
         {
             "a": ArrayRecord([RNG.normal(size=5000), np.empty(0), RNG.normal(size=(300, 7))]),

@@ -1,0 +1,296 @@
+"""`ChannelGrid` over LocalGrid: same numbers, fallback, refusals, nothing left behind."""
+
+import threading
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from channel_runs import echo_grid
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from apps.demo import demo_labels, demo_tables
+from flwr_vertical import Federation, LocalGrid, MemoryStorage, RecordingGrid, Table, party_app
+from flwr_vertical.channel import ChannelClientApp, ChannelGrid, app
+from flwr_vertical.errors import ConfigError, PartyError
+from flwr_vertical.protocol.messages import make_message
+from strategies.fknn import FKNN
+from strategies.vfem import VFEM
+
+
+def federation(grid, n=3, mode="plain", **kwargs):
+    opened = Federation(grid, aggregation=mode, min_nodes=n, retries=0, **kwargs)
+    opened.open()
+    return opened
+
+
+def run(strategy, tables, labels=None, **channel):
+    storage = MemoryStorage({name: Table.of(frame) for name, frame in tables.items()})
+    nodes = [{"party": name} for name in tables]
+    with LocalGrid(party_app(strategy.party, storage=storage), nodes, storage=storage) as inner:
+        kwargs = {"alignment": "plain", "min_nodes": len(nodes), "labels": labels}
+        if not channel:
+            return strategy.start(grid=inner, progress=False, **kwargs), storage.outputs
+        with ChannelGrid(inner, **channel) as grid:
+            if channel["transport"] == "channel":
+                assert len(grid.channels) == len(nodes)
+            return strategy.start(grid=grid, progress=False, **kwargs), storage.outputs
+
+
+@pytest.mark.parametrize("transport", ["channel", "messages"])
+def test_fknn_gives_the_same_numbers(transport):
+    tables, _ = demo_tables()
+    plain, outputs = run(FKNN(standardize=True), tables)
+    result, channelled = run(FKNN(standardize=True), tables, transport=transport)
+    assert set(outputs) == set(channelled) == set(tables)
+    for name, table in outputs.items():
+        pd.testing.assert_frame_equal(channelled[name], table, rtol=1e-12, atol=1e-12)
+    # One ledger: the same rounds and bytes, however they travelled.
+    columns = ["round", "step", "party", "bytes_down", "bytes_up", "values_up"]
+    left, right = (r.ledger.to_frame() for r in (plain, result))
+    pd.testing.assert_frame_equal(left[columns], right[columns])
+
+
+def test_vfem_gives_the_same_numbers():
+    tables, _ = demo_tables("diabetes", missing_cells=0.0, missing_blocks=0.3)
+    labels = demo_labels("diabetes")
+    vfem = VFEM(check_correlation=False)  # its sketches are drawn afresh in each run
+    plain, _ = run(vfem, tables, labels)
+    result, _ = run(vfem, tables, labels, transport="auto")
+    pd.testing.assert_frame_equal(plain.coefficients, result.coefficients, rtol=1e-12, atol=1e-12)
+    assert plain.metrics == pytest.approx(result.metrics, rel=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+def test_rounds_sums_state_and_errors(mode):
+    with echo_grid() as inner, ChannelGrid(inner, transport="channel") as grid:
+        assert grid.channels == {1, 2, 3}
+        rounds = federation(grid, mode=mode)
+        base = np.arange(5.0)
+        np.testing.assert_allclose(rounds.sum("total", {"base": base})["base"], 3 * base)
+        assert [rounds.call("count")["p2"]["count"] for _ in range(3)] == [1, 2, 3]
+        with pytest.raises(PartyError, match=r"party 'p1' failed in step 'fail': .*on fire"):
+            rounds.call("fail")
+        assert rounds.call("count")["p3"]["count"] == 4
+    # Flower's own state has it, too: messages go on where the channel ended.
+    time.sleep(0.2)
+    assert federation(inner).call("count")["p1"]["count"] == 1
+    assert inner.contexts[2].state
+
+
+def test_state_of_a_channel_goes_on_by_messages():
+    with echo_grid() as inner:
+        with ChannelGrid(inner, transport="channel") as grid:
+            rounds = federation(grid)
+            rounds.call("count")
+        rounds.grid = inner
+        assert rounds.call("count")["p1"]["count"] == 2
+        # The closed grid passes messages on.
+        rounds.grid = grid
+        assert rounds.call("count")["p1"]["count"] == 3
+
+
+def test_replies_look_like_flowers():
+    with echo_grid() as inner, ChannelGrid(inner, transport="channel") as grid:
+        federation(grid)
+        message = make_message(RecordDict(), 2)
+        (number,) = grid.push_messages([message])
+        assert number == message.metadata.message_id
+        assert list(grid.pull_messages(["other"])) == []
+        deadline = time.monotonic() + 10
+        while not (replies := list(grid.pull_messages([number]))):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert replies[0].metadata.reply_to_message_id == number
+        assert replies[0].metadata.src_node_id == 2
+        assert list(grid.pull_messages([number])) == []
+        assert list(grid.get_node_ids()) == [1, 2, 3]
+        assert [node.node_id for node in grid.get_nodes()] == [1, 2, 3]
+        assert grid.run.run_id == 1
+
+
+def test_a_slow_party_costs_no_more_than_the_timeout():
+    with echo_grid() as inner, ChannelGrid(inner, transport="channel") as grid:
+        rounds = federation(grid, timeout=0.5)
+        started = time.monotonic()
+        with pytest.raises(PartyError, match=r"no answer within 0\.5 s"):
+            rounds.call("nap", {"seconds": 2.0}, parties=["p2"])
+        assert time.monotonic() - started < 2
+        # What comes late is not taken for another answer.
+        rounds.timeout = 30.0
+        assert rounds.call("count")["p2"]["count"] == 1
+
+
+class Mixed:
+    """Holds back the message that opens a channel, for some nodes."""
+
+    def __init__(self, held):
+        self.held = held
+        self.release = threading.Event()
+        self.answers = []
+
+    def __call__(self, real, message, context):
+        if message.metadata.message_type == "query.channel" and context.node_id in self.held:
+            self.release.wait(30)
+        reply = real(message, context)
+        if message.metadata.message_type == "query.channel":
+            self.answers.append(dict(reply.content["flwr-vertical.channel"]))
+        return reply
+
+
+@pytest.fixture
+def mixed(monkeypatch):
+    hook = Mixed({2})
+    original = ChannelClientApp.__call__
+    monkeypatch.setattr(
+        ChannelClientApp,
+        "__call__",
+        lambda self, message, context: hook(lambda m, c: original(self, m, c), message, context),
+    )
+    yield hook
+    hook.release.set()
+
+
+def test_a_late_dial_after_the_fallback_is_refused_and_does_not_hang(mixed, log):
+    with echo_grid() as inner:
+        with ChannelGrid(inner, transport="auto", timeout=1.0) as grid:
+            assert grid.channels == {1, 3}
+            assert log.text.count("rounds go by Flower's messages") == 1
+            assert "node 2: it has not dialled within channel-timeout = 1 s" in log.text
+            assert "channel-bind='0.0.0.0:PORT'" in log.text
+            threading.Timer(0.3, mixed.release.set).start()
+            rounds = federation(grid, timeout=20.0)
+            assert [a["count"] for a in rounds.call("count").values()] == [1, 1, 1]
+            assert [a["count"] for a in rounds.call("count").values()] == [2, 2, 2]
+            assert "was revoked" in mixed.answers[0]["reason"]
+        assert rounds.call("count")["p2"]["count"] == 3
+
+
+def test_transport_channel_raises_where_auto_falls_back(mixed):
+    with echo_grid() as inner:
+        grid = ChannelGrid(inner, transport="channel", timeout=0.5)
+        with pytest.raises(ConfigError) as caught, grid:
+            pass
+        text = str(caught.value)
+        assert "node 2: it has not dialled within channel-timeout = 0.5 s" in text
+        assert "127.0.0.1:" in text
+        assert "channel-address" in text
+        assert grid.channels == set()
+        mixed.release.set()
+
+
+def test_an_unreachable_advertised_address_is_an_error_before_the_timeout():
+    with echo_grid() as inner:
+        started = time.monotonic()
+        grid = ChannelGrid(inner, transport="channel", address="127.0.0.1:9", timeout=60.0)
+        with pytest.raises(ConfigError) as caught, grid:
+            pass
+        assert time.monotonic() - started < 15
+        text = str(caught.value)
+        for word in ("node 1", "node 2", "node 3", "127.0.0.1:9", "channel-address"):
+            assert word in text
+        # By messages, the same federation works.
+        with ChannelGrid(inner, address="127.0.0.1:9") as grid:
+            assert grid.channels == set()
+            assert federation(grid).call("count")["p1"]["count"] == 1
+
+
+def test_an_app_that_knows_no_channels_is_served_by_messages(log):
+    plain = ClientApp()
+
+    @plain.query("step")
+    def double(message, context):
+        x = message.content["values"]["x"]
+        return Message(RecordDict({"values": ConfigRecord({"x": 2 * x})}), reply_to=message)
+
+    with echo_grid(2, app=plain) as inner, ChannelGrid(inner, timeout=30.0) as grid:
+        assert grid.channels == set()
+        assert "error 2" in log.text
+        content = RecordDict({"values": ConfigRecord({"x": 4})})
+        (reply,) = grid.send_and_receive([make_message(content, 2)], timeout=10)
+        assert reply.content["values"]["x"] == 8
+
+
+def test_any_flower_app_can_have_channels():
+    other = ChannelClientApp()
+
+    @other.query("step")
+    def double(message, context):
+        x = message.content["values"]["x"]
+        if x < 0:
+            raise SystemExit("below zero")
+        return Message(RecordDict({"values": ConfigRecord({"x": 2 * x})}), reply_to=message)
+
+    with echo_grid(2, app=other) as inner, ChannelGrid(inner, transport="channel") as grid:
+        messages = [
+            make_message(RecordDict({"values": ConfigRecord({"x": x})}), node)
+            for node, x in ((1, 4), (2, -1))
+        ]
+        replies = {r.metadata.src_node_id: r for r in grid.send_and_receive(messages, timeout=10)}
+        assert replies[1].content["values"]["x"] == 8
+        assert "below zero" in replies[2].error.reason
+
+
+def test_a_lost_channel_is_an_error_reply_until_it_is_opened_again(monkeypatch):
+    streams = {}
+    real = app.dial
+
+    def keep(offer, node_id):
+        streams[node_id] = real(offer, node_id)
+        return streams[node_id]
+
+    monkeypatch.setattr(app, "dial", keep)
+    with echo_grid() as inner, ChannelGrid(inner, transport="channel") as grid:
+        rounds = federation(grid)
+        rounds.call("count")
+        streams[2]._call.cancel()
+        with pytest.raises(PartyError, match=r"party 'p2' failed .* channel to node 2 was lost"):
+            rounds.call("count")
+        with pytest.raises(PartyError, match=r"party 'p2' failed .* channel to node 2 was lost"):
+            rounds.call("count")
+        grid.reopen(2)
+        assert {a["count"] for a in rounds.call("count").values()} == {2, 4}
+
+
+def test_sixteen_channels_open_and_close_in_time():
+    with echo_grid(16) as inner:
+        started = time.monotonic()
+        with ChannelGrid(inner, transport="channel") as grid:
+            assert time.monotonic() - started < 20
+            assert len(grid.channels) == 16
+            assert len(federation(grid, 16).call("count")) == 16
+            started = time.monotonic()
+        assert time.monotonic() - started < 5
+
+
+def test_nodes_that_connect_later_are_invited_then():
+    with echo_grid() as inner:
+        recording = RecordingGrid(inner)
+        late = [1, 2]
+        recording.get_node_ids = lambda: list(late)
+        with ChannelGrid(recording, transport="channel") as grid:
+            assert grid.channels == {1, 2}
+            late.append(3)
+            federation(grid)
+            assert grid.channels == {1, 2, 3}
+        assert len(recording.transcript) == 3
+
+
+def test_by_messages_nothing_is_opened():
+    with echo_grid() as inner, ChannelGrid(inner, transport="messages") as grid:
+        assert grid.address is None
+        federation(grid)
+        assert not [t for t in threading.enumerate() if "channel" in t.name]
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"transport": "pigeon"}, "unknown transport 'pigeon'"),
+        ({"timeout": 0.0}, "channel-timeout = 0.0"),
+    ],
+)
+def test_settings_are_checked(settings, text):
+    with echo_grid() as inner, pytest.raises(ConfigError, match=text):
+        ChannelGrid(inner, **settings)
