@@ -1,0 +1,130 @@
+"""What a round costs over live channels, beside Flower's plain messages in the same run.
+
+    python benchmarks/channels.py [--quick] [--parties 3 16] [--rounds 50] [--plain-rounds 2]
+
+A SuperLink and a SuperNode per party are started on this machine, with homes of their own, and
+stopped at the end. A round sends as many float64 values to every party and gets them back.
+`--quick` times the channels alone, to parties in threads of this process.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from machine import machine_line
+
+ROOT = Path(__file__).parents[1]
+APP = Path(__file__).with_name("channel_app")
+sys.path[:0] = [str(APP), str(ROOT / "tests")]
+
+from channel_bench import Echo, measure  # noqa: E402
+from runtimes import BIN, Flower, free_port, stop_all  # noqa: E402
+
+from flwr_vertical import LocalGrid, MemoryStorage, party_app  # noqa: E402
+from flwr_vertical.tables import Table  # noqa: E402
+
+
+def in_process(n: int, rounds: int) -> dict[str, Any]:
+    """Measure with parties in threads of this process."""
+    names = [f"p{k}" for k in range(n)]
+    tables = {name: Table.of(pd.DataFrame({"x": [1.0]})) for name in names}
+    app = party_app(Echo, storage=MemoryStorage(tables))
+    config = {"parties": n, "rounds": rounds, "plain-rounds": 0, "sizes": "100,10000,200000"}
+    with LocalGrid(app, [{"party": name} for name in names]) as grid:
+        return measure(grid, config | {"transport": "channel"})
+
+
+def on_deployment(n: int, rounds: int, plain_rounds: int) -> dict[str, Any]:
+    """Measure on the Deployment Runtime, on loopback."""
+    with tempfile.TemporaryDirectory(prefix="flwr-channels-") as folder:
+        home, port = Path(folder), free_port()
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "trial"\n\n[superlink.trial]\naddress = "127.0.0.1:{port}"\n'
+            "insecure = true\n"
+        )
+        flower = Flower(home)
+        flower.env["PYTHONPATH"] = str(ROOT)
+        try:
+            flower.start(
+                "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)
+            )
+            _wait_for(port)
+            for k in range(n):
+                flower.start(
+                    "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}",
+                    "--port", str(free_port()), "--node-config", f"party='p{k}'",
+                )  # fmt: skip
+            return _run(flower, n, rounds, plain_rounds)
+        finally:
+            stop_all(home)
+
+
+def _run(flower: Flower, n: int, rounds: int, plain_rounds: int) -> dict[str, Any]:
+    results = flower.home / "found.json"
+    config = f"parties={n} rounds={rounds} plain-rounds={plain_rounds} results='{results}'"
+    answer = subprocess.run(
+        [str(BIN / "flwr"), "run", str(APP), "trial", "--stream", "--run-config", config],
+        env=flower.env | {"PATH": os.pathsep.join([str(BIN), os.environ["PATH"]])},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    if not results.exists():
+        raise SystemExit(f"the run failed:\n{answer.stdout[-4000:]}{answer.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(results.read_text())
+    return found
+
+
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+        else:
+            return
+
+
+def show(n: int, where: str, found: dict[str, Any]) -> None:
+    """Print what was measured."""
+    print(
+        f"{where}, {n} parties: opened in {found['opening']:.1f} s, "
+        f"closed in {found['closing']:.2f} s"
+    )
+    for size, milliseconds in found["channels"].items():
+        plain = found.get("messages", {}).get(size)
+        beside = f", by messages {plain:8.0f} ms" if plain else ""
+        print(f"  {int(size):7,d} values: {milliseconds:7.2f} ms a round{beside}")
+
+
+def main() -> None:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="in this process only, for CI")
+    parser.add_argument("--parties", type=int, nargs="*", default=[3, 16])
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--plain-rounds", type=int, default=2)
+    options = parser.parse_args()
+    print(machine_line() + f"; load {os.getloadavg()[0]:.1f}\n")
+    if options.quick:
+        show(3, "in process", in_process(3, 20))
+        return
+    for n in options.parties:
+        found = on_deployment(n, options.rounds, options.plain_rounds)
+        show(n, "Deployment Runtime", found)
+
+
+if __name__ == "__main__":
+    main()
