@@ -62,7 +62,7 @@ def restore(context: Context) -> bool:
         path = _path(_folder(make=False), context)
         data = path.read_bytes()
         path.unlink()
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # what is not ours we have not written
         return False
     context.state = recorddict_from_proto(ProtoRecordDict.FromString(data))
     return True
