@@ -8,8 +8,10 @@ stopped at the end. A round sends as many float64 values to every party and gets
 """
 
 import argparse
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -57,10 +59,10 @@ def on_deployment(n: int, rounds: int, plain_rounds: int) -> dict[str, Any]:
                 "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)
             )
             _wait_for(port)
-            for k in range(n):
+            for k, own_port in enumerate(_free_ports(n)):
                 flower.start(
                     "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}",
-                    "--port", str(free_port()), "--node-config", f"party='p{k}'",
+                    "--port", str(own_port), "--node-config", f"party='p{k}'",
                 )  # fmt: skip
             return _run(flower, n, rounds, plain_rounds)
         finally:
@@ -82,6 +84,15 @@ def _run(flower: Flower, n: int, rounds: int, plain_rounds: int) -> dict[str, An
         raise SystemExit(f"the run failed:\n{answer.stdout[-4000:]}{answer.stderr[-2000:]}")
     found: dict[str, Any] = json.loads(results.read_text())
     return found
+
+
+def _free_ports(n: int) -> list[int]:
+    """Return different free ports: nodes that start slowly must not be given the same one."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
 
 
 def _wait_for(port: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from apps.client_app import app as client_app
 from apps.server_app import app as server_app
-from flwr_vertical import load_strategy, make_strategy
+from flwr_vertical import __version__, load_strategy, make_strategy
 from strategies import BUILTIN, register_all
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -72,6 +72,10 @@ def test_presets_only_use_known_keys(project):
 
 def test_entry_points_name_the_built_in_strategies(project):
     assert project["project"]["entry-points"]["flwr_vertical.strategies"] == BUILTIN
+
+
+def test_versions_agree(project):
+    assert project["project"]["version"] == __version__
 
 
 def test_core_dependencies_are_light(project):

@@ -185,7 +185,7 @@ def dial(offer: Offer, node_id: int) -> Stream:
             return Stream(offer, node_id)
         except grpc.RpcError as error:
             code, details = error.code(), _details(error)
-            certificate = "CERTIFICATE" in details.upper() or "handshake" in details.lower()
+            certificate = "CERTIFICATE" in details.upper()
             retry = code == grpc.StatusCode.UNAVAILABLE and not certificate
             if not retry or pause is None or time.monotonic() + pause > deadline:
                 raise ChannelError(_explain(offer, code, details, certificate)) from None

@@ -57,6 +57,8 @@ class Endpoint:
         Messages and replies.
     address : str
         Where parties dial.
+    only_local : bool
+        Whether only this machine can.
     lost : dict[int, str]
         Nodes whose stream ended, and why.
     """
@@ -179,11 +181,16 @@ class Endpoint:
     # -- losses and the end ----------------------------------------------------------------
 
     def _watch(self) -> None:
-        while not self._stop.wait(min(1.0, self._silence / 4)):
+        pause = min(1.0, self._silence / 4)
+        last = time.monotonic()
+        while not self._stop.wait(pause):
             now = time.monotonic()
+            asleep, last = now - last > 3 * pause, now
             with self._lock:
                 peers = list(self._peers.values())
             for peer in peers:
+                if asleep:  # this process did not hear anything: it was stopped itself, or busy
+                    peer.heard = now
                 if (quiet := now - peer.heard) > self._silence:
                     peer.cut(
                         f"it has given no sign of life for {quiet:.0f} s: its process is stopped, "

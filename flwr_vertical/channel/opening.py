@@ -64,8 +64,8 @@ class Opening:
         messages = [
             make_message(self._endpoint.invite(n).records(), n, MESSAGE_TYPE) for n in fresh
         ]
-        ids = list(self._grid.push_messages(messages))
-        causes = self._wait(fresh, ids)
+        # Flower answers None in place of the ID of a message that it did not take.
+        causes = self._wait(fresh, {i for i in self._grid.push_messages(messages) if i})
         # Revoke first: a node that dialled after its fall-back would wait on the channel for
         # messages that wait at Flower for the node.
         failed = [n for n in fresh if self._endpoint.door.revoke(n)]
@@ -77,14 +77,13 @@ class Opening:
         if failed:
             self._give_up(failed, causes)
 
-    def _wait(self, nodes: list[int], ids: list[str]) -> dict[int, str]:
+    def _wait(self, nodes: list[int], unanswered: set[str]) -> dict[int, str]:
         """Wait until each node has dialled or answered otherwise; return the answers' causes."""
         deadline = time.monotonic() + self._timeout
         told = time.monotonic()
         poll = _POLLS[0]
         causes: dict[int, str] = {}
         waiting = set(nodes)
-        unanswered = set(ids)
         while waiting and (left := deadline - time.monotonic()) > 0:
             waiting -= self._endpoint.door.wait(waiting, min(poll, left))
             poll = min(1.5 * poll, _POLLS[1])

@@ -64,6 +64,18 @@ def test_a_stopped_process_is_noticed_by_its_silence(party_processes):
         endpoint.close()
 
 
+def test_a_server_that_was_stopped_itself_does_not_blame_the_parties(party_threads, monkeypatch):
+    endpoint = Endpoint(heartbeat=0.5, silence=2.0)
+    try:
+        party_threads(endpoint, 1)
+        clock = time.monotonic
+        monkeypatch.setattr("flwr_vertical.channel.endpoint.time.monotonic", lambda: clock() + 60)
+        time.sleep(1.2)
+        assert not endpoint.lost
+    finally:
+        endpoint.close()
+
+
 def test_default_silence_is_below_half_a_minute():
     endpoint = Endpoint()
     assert endpoint._heartbeat * 4 < endpoint._silence < 29

@@ -15,6 +15,7 @@ from flwr_vertical import Federation, LocalGrid, MemoryStorage, RecordingGrid, T
 from flwr_vertical.channel import ChannelClientApp, ChannelGrid, app
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.protocol.messages import make_message
+from flwr_vertical.version import __version__
 from strategies.fknn import FKNN
 from strategies.vfem import VFEM
 
@@ -210,6 +211,24 @@ def test_an_app_that_knows_no_channels_is_served_by_messages(log):
         content = RecordDict({"values": ConfigRecord({"x": 4})})
         (reply,) = grid.send_and_receive([make_message(content, 2)], timeout=10)
         assert reply.content["values"]["x"] == 8
+
+
+def test_parties_of_another_version_are_refused_with_both_versions(monkeypatch, log):
+    monkeypatch.setattr("flwr_vertical.channel.client.__version__", "0.0.9")
+    monkeypatch.setattr("flwr_vertical.protocol.app.__version__", "0.0.9")
+    with echo_grid(2) as inner:
+        with ChannelGrid(inner) as grid:
+            assert grid.channels == set()
+            assert f"has flwr-vertical {__version__}, node 1 has 0.0.9" in log.text
+            with pytest.raises(ConfigError) as caught:
+                federation(grid, 2)
+        text = str(caught.value)
+        assert (
+            f"the server has flwr-vertical {__version__}, but 'p1' has 0.0.9, 'p2' has 0.0.9"
+            in text
+        )
+        with pytest.raises(ConfigError, match=r"node 1 has 0\.0\.9"):
+            ChannelGrid(inner, transport="channel").__enter__()
 
 
 def test_any_flower_app_can_have_channels():
