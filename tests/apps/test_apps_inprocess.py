@@ -247,9 +247,10 @@ def test_a_run_that_broke_off_is_resumed(home, bank, court, monkeypatch):
     nodes = own_files(home, bank=bank, court=court)
     monkeypatch.setattr(Breaking, "left", 99)
     run_app(nodes, wrap=Breaking, run_name="whole")
+    plain = {"checkpoint": True, "transport": "messages"}  # a channel would go round the break
     monkeypatch.setattr(Breaking, "left", 3)
     with pytest.raises(OSError, match="network") as caught:
-        run_app(nodes, wrap=Breaking, checkpoint=True)
+        run_app(nodes, wrap=Breaking, **plain)
     assert "resume=true run-name='test'" in caught.value.__notes__[0]
     server = home / "results" / "server" / "test"
     assert [path.name for path in server.iterdir()] == [".flwr-vertical-journal"]
