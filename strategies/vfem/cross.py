@@ -32,7 +32,7 @@ class CrossProductParty(LeastSquaresParty):
 
     def centred_rows(self) -> Array:
         """Rows held less their mean under the model, shape (n_observed, n_columns)."""
-        raise NotImplementedError
+        raise ProtocolError(f"{type(self).__name__} has no rows to multiply")
 
     # -- sketches --------------------------------------------------------------------------
 
