@@ -13,6 +13,13 @@ def ray_cluster():
     ray = pytest.importorskip("ray")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    for attempt in range(3):  # on a busy machine Ray's own start may time out
+        try:
+            ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+            break
+        except Exception as error:
+            ray.shutdown()
+            if attempt == 2 or "timed out during startup" not in str(error):
+                raise
     yield ray
     ray.shutdown()
