@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from flwr.app import Message, RecordDict
-from flwr.proto.node_pb2 import NodeInfo
+from flwr.app import Message
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 
 from flwr_vertical.channel.endpoint import Endpoint
 from flwr_vertical.channel.opening import Opening
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.grids.wrapping import WrappingGrid
 
 logger = logging.getLogger("flwr_vertical")
 
@@ -21,7 +20,7 @@ TRANSPORTS = ("auto", "channel", "messages")
 _POLL = 0.1  # seconds between looks at the wrapped grid, while some nodes have no channel
 
 
-class ChannelGrid(Grid):
+class ChannelGrid(WrappingGrid):
     """Wraps a grid and carries messages over live streams where nodes can open them.
 
     Use it as a context manager. Entering it starts the endpoint and invites the nodes that are
@@ -67,7 +66,7 @@ class ChannelGrid(Grid):
             raise ConfigError(f"unknown transport {transport!r}; expected one of {TRANSPORTS}")
         if not timeout > 0:
             raise ConfigError(f"channel-timeout = {timeout!r}; expected seconds above 0")
-        self._grid = grid
+        super().__init__(grid)
         self._transport = transport
         self._bind, self._advertised = bind, address
         self._max_bytes, self._heartbeat, self._silence = max_bytes, heartbeat, silence
@@ -208,33 +207,3 @@ class ChannelGrid(Grid):
         for reply in replies:
             self._numbers.pop(reply.metadata.reply_to_message_id, None)
         return replies
-
-    # -- what the wrapped grid knows ---------------------------------------------------------
-
-    def set_run(self, run: Run) -> None:
-        """Set the run of the wrapped grid."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        """Information about the run."""
-        return self._grid.run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Create a message on the wrapped grid."""
-        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Get the IDs of all nodes."""
-        return self._grid.get_node_ids()
-
-    def get_nodes(self) -> Iterable[NodeInfo]:
-        """Get all nodes."""
-        return self._grid.get_nodes()

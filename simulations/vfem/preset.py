@@ -1,10 +1,10 @@
 """The study's settings, from ``preset.toml``, and the replications they ask for."""
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simulations.preset import load_preset
 from simulations.replications import Job
 from simulations.study import Options
 from simulations.vfem.design import MAR, MCAR
@@ -31,15 +31,7 @@ class Preset:
     def load(cls, options: Options) -> "Preset":
         """Read the preset, small if `options.quick`, with `options.seeds` runs if given."""
         path = Path(__file__).with_name("preset.toml")
-        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-        quick = values.pop("quick")
-        if options.quick:
-            for section, changed in quick.items():
-                values[section].update(changed)
-        if options.seeds is not None:
-            for part in REPEATED:
-                values[part]["runs"] = options.seeds
-        return cls(values)
+        return cls(load_preset(path, options, REPEATED))
 
     def __getitem__(self, section: str) -> dict[str, Any]:
         """Return one section."""

@@ -31,15 +31,7 @@ class VFEMParty(CrossProductParty):
     """
 
     @step
-    def prepare(
-        self,
-        encoding: str,
-        missing_cells: str,
-        standardize: bool,
-        intercept: bool,
-        labelled: npt.NDArray[np.uint8] | None = None,
-        n_unheld: int = 0,
-    ) -> Summands:
+    def prepare(self, *arguments: Any, **settings: Any) -> Summands:
         """Prepare the table (see `RegressionParty.prepare`) and set out from zero coefficients.
 
         Returns
@@ -49,7 +41,7 @@ class VFEMParty(CrossProductParty):
             number of samples; ``curvature``, the root of the largest eigenvalue of the columns'
             second moments (the root, since it is no larger than a fit may be).
         """
-        told = super().prepare(encoding, missing_cells, standardize, intercept, labelled, n_unheld)
+        told = super().prepare(*arguments, **settings)
         start = self._block.start()
         self.state["current"] = start.coordinates
         second = self.x.T @ self.x / len(self.x)
