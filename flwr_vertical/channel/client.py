@@ -1,35 +1,44 @@
-"""The party's end of a channel: dial, prove who calls, serve messages until the goodbye."""
+"""The party's end of a channel: serve messages until the goodbye, over another stream if one is cut.
+
+Every request is answered once: the last answers are kept until the server says that it has them,
+and a request that comes again over a new stream gets the kept one.
+"""
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import grpc
 from flwr.app import Error, Message
 
-from flwr_vertical.channel import offer as offers
-from flwr_vertical.channel.address import is_loopback, split_address
+from flwr_vertical.channel.connection import Connection
 from flwr_vertical.channel.frames import (
     BYE,
-    LARGEST_FRAME,
     REPLY,
     REQUEST,
-    WELCOME,
     Assembler,
     FrameError,
-    Outbox,
+    Parcel,
     cut,
     total_size,
 )
 from flwr_vertical.channel.offer import Offer
-from flwr_vertical.channel.wire import WireError, pack, unpack
+from flwr_vertical.channel.wire import Piece, WireError, pack, unpack
 from flwr_vertical.errors import VerticalError
-from flwr_vertical.version import __version__
 
 logger = logging.getLogger("flwr_vertical")
 
 _PAUSES = (0.3, 1.0)  # before dialling again; the endpoint listens before it sends its offer
+_REDIAL = (0.1, 1.0)  # pauses before coming back: first and longest
+_REFUSED = {
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+}
+_FINAL = _REFUSED | {grpc.StatusCode.ABORTED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+
+Handler = Callable[[Message], Message]
 
 
 class ChannelError(VerticalError, ConnectionError):
@@ -40,60 +49,18 @@ class Stream:
     """An open channel; made by `dial`."""
 
     def __init__(self, offer: Offer, node_id: int) -> None:
-        self._offer = offer
-        self._outbox = Outbox()
-        self._stop = threading.Event()
-        host, _ = split_address(offer.address, "channel-address")
-        self._channel = grpc.secure_channel(
-            offer.address,
-            grpc.ssl_channel_credentials(root_certificates=offer.certificate.encode()),
-            options=[
-                ("grpc.max_receive_message_length", LARGEST_FRAME),
-                ("grpc.keepalive_time_ms", 20_000),
-                ("grpc.keepalive_timeout_ms", 20_000),
-                ("grpc.http2.max_pings_without_data", 0),
-                ("grpc.min_reconnect_backoff_ms", int(1000 * offer.dial_timeout)),
-                ("grpc.enable_http_proxy", int(not is_loopback(host))),
-                ("grpc.use_local_subchannel_pool", 1),
-            ],
-        )
-        self._call: Iterator[bytes] = self._channel.stream_stream(
-            f"/{offers.SERVICE}/{offers.METHOD}"
-        )(
-            iter(self._outbox),
-            metadata=(
-                (offers.TOKEN_KEY, offer.token),
-                (offers.VERSION_KEY, __version__),
-                (offers.NODE_KEY, str(node_id)),
-            ),
-        )
-        try:
-            self._expect_welcome()
-        except BaseException:
-            self.close()
-            raise
+        self._offer, self._node_id = offer, node_id
+        self._kept: dict[int, list[Piece]] = {}  # answers that the server may not have, by number
+        self._changed = threading.Condition()
+        self._over = threading.Event()
+        self._gone = False  # cut, and there is no way back
+        self._current: Connection | None = None
+        first = Connection(offer, node_id, offer.token, offer.dial_timeout, self._on_end)
+        self._take(first)
         self._beats = threading.Thread(target=self._beat, name="channel-beat", daemon=True)
         self._beats.start()
 
-    def _expect_welcome(self) -> None:
-        cancel = self._call.cancel  # type: ignore[attr-defined]
-        timer = threading.Timer(self._offer.dial_timeout, cancel)
-        timer.daemon = True
-        timer.start()
-        try:
-            parcel = Assembler(0).feed(next(self._call))
-        except StopIteration:
-            parcel = None
-        finally:
-            timer.cancel()
-        if parcel is None or parcel.kind != WELCOME:
-            raise FrameError("whoever listens there does not speak this protocol")
-
-    def serve(
-        self,
-        handle: Callable[[Message], Message],
-        finish: Callable[[bool], None] | None = None,
-    ) -> None:
+    def serve(self, handle: Handler, finish: Callable[[bool], None] | None = None) -> None:
         """Answer messages until the server says goodbye.
 
         Parameters
@@ -106,37 +73,52 @@ class Stream:
         Raises
         ------
         ChannelError
-            If the stream broke before.
+            If the stream broke before, and another one could not be opened in time.
         """
-        assembler = Assembler(self._offer.max_bytes)
+        connection = self._current
+        assert connection is not None
         try:
-            for frame in self._call:
-                parcel = assembler.feed(frame)
-                if parcel is None:
-                    continue
-                if parcel.kind == BYE:
-                    if finish is not None:
-                        finish(bool(parcel.number))
-                    self._outbox.finish(cut(BYE))
-                    self._await_end()
-                    return
-                if parcel.kind != REQUEST:
-                    raise FrameError(f"the server sent a frame of kind {parcel.kind}")
-                number, message = parcel.number, unpack(parcel.pieces)
-                del parcel, frame
-                pieces = self._answer(message, handle)
-                del message
-                self._outbox.put(cut(REPLY, number, pieces))
-                del pieces  # a large block must not outlive its round here
-            raise ChannelError("the server ended the channel without a goodbye")
+            while True:
+                try:
+                    return self._serve(connection, handle, finish)
+                except grpc.RpcError as error:
+                    connection = self._replacement(connection, error)
         except (FrameError, WireError) as error:
             raise ChannelError(f"the server broke the channel's rules: {error}") from error
-        except grpc.RpcError as error:
-            raise ChannelError(f"the channel broke: {_details(error)}") from error
         finally:
             self.close()
 
-    def _answer(self, message: Message, handle: Callable[[Message], Message]) -> list[bytes]:
+    def _serve(
+        self, connection: Connection, handle: Handler, finish: Callable[[bool], None] | None
+    ) -> None:
+        assembler = Assembler(self._offer.max_bytes)
+        for frame in connection:
+            parcel = assembler.feed(frame)
+            if parcel is None:
+                continue
+            if parcel.kind == BYE:
+                self._over.set()
+                if finish is not None:
+                    finish(bool(parcel.number))
+                connection.outbox.finish(cut(BYE))
+                try:
+                    connection.await_end(5.0)
+                except grpc.RpcError:
+                    logger.debug("the channel ended after its goodbye", exc_info=True)
+                return
+            if parcel.kind != REQUEST:
+                raise FrameError(f"the server sent a frame of kind {parcel.kind}")
+            self._kept = {k: kept for k, kept in self._kept.items() if k >= parcel.settled}
+            pieces = self._kept.get(parcel.number)
+            if pieces is None:
+                pieces = self._kept[parcel.number] = self._answer(parcel, handle)
+            # An answer goes the way its request came: if that is cut, the request comes again.
+            connection.outbox.put(cut(REPLY, parcel.number, pieces))
+            del parcel, frame, pieces
+        raise ChannelError("the server ended the channel without a goodbye")
+
+    def _answer(self, parcel: Parcel, handle: Handler) -> list[Piece]:
+        message = unpack(parcel.pieces)
         pieces = pack(handle(message))
         size = total_size(pieces)
         if size > self._offer.max_bytes:
@@ -145,30 +127,82 @@ class Stream:
                 f"{self._offer.max_bytes}; set transport='messages' for this run"
             )
             pieces = pack(Message(Error(2, text), reply_to=message))
-        return pieces  # type: ignore[return-value]
+        return pieces
 
-    def _await_end(self) -> None:
-        """Let the goodbye travel: closing at once could overtake it."""
-        timer = threading.Timer(5.0, self._call.cancel)  # type: ignore[attr-defined]
-        timer.daemon = True
-        timer.start()
-        try:
-            for _ in self._call:
-                pass
-        except grpc.RpcError:
-            logger.debug("the channel ended after its goodbye", exc_info=True)
-        finally:
-            timer.cancel()
+    # -- coming back ------------------------------------------------------------------------
+
+    def _on_end(self, connection: Connection) -> None:
+        """Begin to dial again, while the last step perhaps still computes."""
+        if self._over.is_set():
+            return None
+        if connection.code() in _FINAL or connection.code() is grpc.StatusCode.OK:
+            return self._give_up()
+        threading.Thread(
+            target=self._come_back, args=(connection,), name="channel-redial", daemon=True
+        ).start()
+
+    def _come_back(self, connection: Connection) -> None:
+        deadline = time.monotonic() + self._offer.reconnect
+        pause, longest = _REDIAL
+        while connection.back and not self._over.wait(pause) and time.monotonic() < deadline:
+            pause = min(2 * pause, longest)
+            patience = min(self._offer.dial_timeout, self._offer.reconnect)
+            try:
+                fresh = Connection(
+                    self._offer,
+                    self._node_id,
+                    connection.back,
+                    patience,
+                    self._on_end,
+                    connection.number + 1,
+                )
+            except (grpc.RpcError, FrameError) as error:
+                if not isinstance(error, grpc.RpcError) or error.code() in _FINAL:
+                    break
+                continue
+            self._take(fresh)
+            logger.info("the channel was cut and is open again")
+            return
+        self._give_up()
+
+    def _take(self, fresh: Connection) -> None:
+        with self._changed:
+            if self._current is None or self._current.number < fresh.number:
+                self._current = fresh
+            self._changed.notify_all()
+        if self._over.is_set():
+            fresh.close()
+
+    def _give_up(self) -> None:
+        with self._changed:
+            self._gone = True
+            self._changed.notify_all()
+
+    def _replacement(self, broken: Connection, error: grpc.RpcError) -> Connection:
+        """Wait for the stream that replaces one; raise if there is none."""
+        broken.close()
+        patience = self._offer.reconnect + self._offer.dial_timeout
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._gone or self._over.is_set() or self._current is not broken, patience
+            )
+            if self._current is None or self._current is broken:
+                raise ChannelError(f"the channel broke: {_details(error)}") from error
+            return self._current
 
     def _beat(self) -> None:
-        while not self._stop.wait(self._offer.heartbeat):
-            self._outbox.beat()
+        while not self._over.wait(self._offer.heartbeat):
+            if self._current is not None:
+                self._current.outbox.beat()
 
     def close(self) -> None:
-        """End the stream."""
-        self._stop.set()
-        self._outbox.close()
-        self._channel.close()
+        """End the channel."""
+        self._over.set()
+        with self._changed:
+            self._changed.notify_all()
+            current = self._current
+        if current is not None:
+            current.close()
 
 
 def dial(offer: Offer, node_id: int) -> Stream:
@@ -200,12 +234,7 @@ def _details(error: grpc.RpcError) -> str:
 
 
 def _explain(offer: Offer, code: grpc.StatusCode, details: str, certificate: bool) -> str:
-    refused = (
-        grpc.StatusCode.UNAUTHENTICATED,
-        grpc.StatusCode.PERMISSION_DENIED,
-        grpc.StatusCode.FAILED_PRECONDITION,
-    )
-    if code in refused:
+    if code in _REFUSED:
         return f"the server at {offer.address} refused the channel: {details}"
     if code == grpc.StatusCode.CANCELLED:
         details = f"no answer within {offer.dial_timeout:g} s"

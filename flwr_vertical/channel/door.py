@@ -1,4 +1,4 @@
-"""Who may open a channel: one single-use token per party."""
+"""Who may open a channel: one single-use token per party, and one to come back with."""
 
 import hmac
 import logging
@@ -26,6 +26,7 @@ class _Ticket(Enum):
 class _Guest:
     token: str = field(repr=False)
     ticket: _Ticket = _Ticket.OPEN
+    back: str = field(default="", repr=False)
 
 
 class Door:
@@ -52,6 +53,18 @@ class Door:
             if guest is not None:
                 guest.ticket = _Ticket.REVOKED
             return True
+
+    def expect_back(self, node_id: int) -> str:
+        """Return a fresh token by which a node that is inside may come back, once."""
+        with self._changed:
+            back = self._guests[node_id].back = secrets.token_urlsafe(32)
+        return back
+
+    def bar(self, node_id: int) -> None:
+        """Do not let a node come back by the token for that."""
+        with self._changed:
+            if guest := self._guests.get(node_id):
+                guest.back = ""
 
     def shut(self) -> None:
         """Let nobody in any more."""
@@ -90,7 +103,7 @@ class Door:
         with self._changed:
             code, text = self._judge(node_id, token, version)
             if code is grpc.StatusCode.OK:
-                self._guests[node_id].ticket = _Ticket.USED
+                self._guests[node_id].ticket, self._guests[node_id].back = _Ticket.USED, ""
                 self._changed.notify_all()
         if code is not grpc.StatusCode.OK:
             logger.warning("a caller was refused a channel: %s", text)
@@ -98,12 +111,13 @@ class Door:
 
     def _judge(self, node_id: int, token: bytes, version: str) -> tuple[grpc.StatusCode, str]:
         guest = self._guests.get(node_id)
-        if guest is None or not hmac.compare_digest(guest.token.encode(), token):
+        back = guest is not None and hmac.compare_digest(guest.back.encode() or b"-", token)
+        if guest is None or (not back and not hmac.compare_digest(guest.token.encode(), token)):
             return (
                 grpc.StatusCode.UNAUTHENTICATED,
                 f"the token is not the one that this run gave to node {node_id}",
             )
-        if guest.ticket is _Ticket.USED:
+        if guest.ticket is _Ticket.USED and not back:
             return (
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"the token of node {node_id} was used already; a token opens one channel",

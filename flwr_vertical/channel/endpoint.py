@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from itertools import chain
 
 import grpc
 from flwr.app import Message
@@ -11,17 +12,18 @@ from flwr.app import Message
 from flwr_vertical.channel.address import advertised, is_loopback, join_address, split_address
 from flwr_vertical.channel.certificate import make_certificate
 from flwr_vertical.channel.door import Door
-from flwr_vertical.channel.frames import LARGEST_FRAME, REQUEST, cut, total_size
+from flwr_vertical.channel.frames import LARGEST_FRAME, REQUEST, WELCOME, cut, total_size
 from flwr_vertical.channel.mailbox import LOST, RAISED, Mailbox
 from flwr_vertical.channel.offer import METHOD, SERVICE, Offer
 from flwr_vertical.channel.peer import Peer
 from flwr_vertical.channel.threads import StreamThreads
-from flwr_vertical.channel.wire import pack
+from flwr_vertical.channel.wire import Piece, pack
 from flwr_vertical.errors import ConfigError
 
 logger = logging.getLogger("flwr_vertical")
 
 _MAX_STREAMS = 4096
+_REPLACED = "a new channel replaces it"
 _OPTIONS = [
     ("grpc.max_receive_message_length", LARGEST_FRAME),
     ("grpc.so_reuseport", 0),  # a port in use is an error, not shared
@@ -48,6 +50,9 @@ class Endpoint:
         Seconds without any after which a party is lost.
     dial_timeout : float
         Seconds a party tries to dial.
+    reconnect : float
+        Seconds in which a party whose stream was cut may come back by another one; messages to it
+        and replies wait so long, and none is lost or handled twice. After that the party is lost.
 
     Attributes
     ----------
@@ -72,13 +77,20 @@ class Endpoint:
         heartbeat: float = 5.0,
         silence: float = 25.0,
         dial_timeout: float = 20.0,
+        reconnect: float = 10.0,
     ) -> None:
         self.max_bytes = max_bytes
         self.door, self.mailbox = Door(), Mailbox()
         self.lost: dict[int, str] = {}
         self._heartbeat, self._silence, self._dial_timeout = heartbeat, silence, dial_timeout
+        self._reconnect = reconnect
         self._lock = threading.Lock()
         self._peers: dict[int, Peer] = {}
+        self._away: dict[
+            int, tuple[float, str]
+        ] = {}  # until when nodes may come back; why not here
+        self._unanswered: dict[int, tuple[int, list[Piece]]] = {}  # by number: node, request
+        self._repeated: dict[int, int] = {}  # by number: node that was sent the request again
         self._stop = threading.Event()
         self._threads = StreamThreads("channel-stream")
         self._server = grpc.server(
@@ -117,12 +129,13 @@ class Endpoint:
 
     def invite(self, node_id: int) -> Offer:
         """Make an offer for a node; what it had before no longer counts."""
-        token = self.door.invite(node_id)
         with self._lock:
-            earlier = self._peers.get(node_id)
-            self.lost.pop(node_id, None)
+            earlier, away = self._peers.get(node_id), node_id in self._away
         if earlier is not None:
-            earlier.cut("a new channel replaces it")
+            earlier.cut(_REPLACED)
+        elif away:
+            self._lose(node_id, _REPLACED)
+        token = self.door.invite(node_id)
         return Offer(
             address=self.address,
             certificate=self._certificate,
@@ -130,27 +143,64 @@ class Endpoint:
             heartbeat=self._heartbeat,
             max_bytes=self.max_bytes,
             dial_timeout=self._dial_timeout,
+            reconnect=self._reconnect,
         )
 
     def _admit(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         with self._lock:  # whoever sees that a node has come in finds its stream
             node_id, code, text = self.door.judge(context.invocation_metadata())
             if code is grpc.StatusCode.OK:
-                peer = Peer(node_id, self.max_bytes, self.mailbox.deliver, self._on_end)
+                peer = Peer(node_id, self.max_bytes, self._deliver, self._on_end)
+                earlier = self._peers.get(node_id)
                 self._peers[node_id] = peer
+                back = self.door.expect_back(node_id) if self._reconnect > 0 else ""
+                first = chain(cut(WELCOME, 0, [back.encode()]), self._again(node_id))
+                returned = self._away.pop(node_id, None) is not None or earlier is not None
+                self.lost.pop(node_id, None)
         if code is not grpc.StatusCode.OK:
             context.abort(code, text)
-        return peer.stream(requests, context)
+        if earlier is not None:  # the party knew before the server that the stream was cut
+            earlier.cut(_REPLACED)
+        if returned:
+            logger.info("node %d is back by another stream", node_id)
+        return peer.stream(requests, context, first)
 
-    def _on_end(self, peer: Peer, reason: str) -> None:
+    def _again(self, node_id: int) -> Iterator[bytes]:
+        """Return the frames of requests that a node has not answered; it knows those it has."""
+        waiting = [
+            (number, pieces) for number, (n, pieces) in self._unanswered.items() if n == node_id
+        ]
+        settled = min((number for number, _ in waiting), default=0)
+        self._repeated = {k: n for k, n in self._repeated.items() if n != node_id}
+        self._repeated |= {number: node_id for number, _ in waiting}
+        return chain.from_iterable(
+            cut(REQUEST, number, pieces, settled) for number, pieces in waiting
+        )
+
+    def _on_end(self, peer: Peer, reason: str, may_return: bool) -> None:
         node_id = peer.node_id
         with self._lock:
             if self._peers.get(node_id) is not peer:
                 return
             del self._peers[node_id]
-            self.lost[node_id] = reason or "the party said goodbye"
+            wait = bool(reason) and may_return and self._reconnect > 0 and not self._stop.is_set()
+            if wait:
+                self._away[node_id] = time.monotonic() + self._reconnect, reason
+        if wait:
+            logger.info("the stream of node %d was cut; it may come back", node_id)
+        else:
+            self._lose(node_id, reason or "the party said goodbye")
+
+    def _lose(self, node_id: int, reason: str) -> None:
+        """Count a node as lost: messages to it fail, and it cannot come back by itself."""
+        with self._lock:
+            self.door.bar(node_id)
+            self._away.pop(node_id, None)
+            self.lost[node_id] = reason
+            for number in [k for k, (node, _) in self._unanswered.items() if node == node_id]:
+                del self._unanswered[number]
         if not self._stop.is_set():
-            logger.warning("the channel to node %d was lost: %s", node_id, self.lost[node_id])
+            logger.warning("the channel to node %d was lost: %s", node_id, reason)
         self.mailbox.fail_all(node_id, self._loss(node_id))
 
     def _loss(self, node_id: int) -> str:
@@ -173,21 +223,42 @@ class Endpoint:
             self.mailbox.fail(number, RAISED, text)
             return number
         with self._lock:
-            peer = self._peers.get(node_id)
-        if peer is None or not peer.outbox.put(cut(REQUEST, number, pieces)):
+            peer, here = self._peers.get(node_id), node_id in self._peers or node_id in self._away
+            if here:
+                self._unanswered[number] = node_id, pieces
+                settled = min(k for k, (node, _) in self._unanswered.items() if node == node_id)
+        if not here:
             self.mailbox.fail(number, LOST, self._loss(node_id))
+        elif peer is not None:  # what its stream takes no more, the next one gets
+            peer.outbox.put(cut(REQUEST, number, pieces, settled))
         return number
+
+    def _deliver(self, node_id: int, number: int, reply: Message) -> str:
+        with self._lock:  # an answer may arrive by the old stream and by the new one
+            if self._repeated.get(number) == node_id and number not in self._unanswered:
+                return ""
+        wrong = self.mailbox.deliver(node_id, number, reply)
+        if not wrong:
+            with self._lock:
+                self._unanswered.pop(number, None)
+        return wrong
 
     # -- losses and the end ----------------------------------------------------------------
 
     def _watch(self) -> None:
-        pause = min(1.0, self._silence / 4)
+        pause = min(1.0, self._silence / 4, self._reconnect / 4 or 1.0)
         last = time.monotonic()
         while not self._stop.wait(pause):
             now = time.monotonic()
             asleep, last = now - last > 3 * pause, now
             with self._lock:
+                if asleep:
+                    for node_id, (_, reason) in self._away.items():
+                        self._away[node_id] = now + self._reconnect, reason
                 peers = list(self._peers.values())
+                gone = [(n, reason) for n, (until, reason) in self._away.items() if now > until]
+            for node_id, reason in gone:
+                self._lose(node_id, reason)
             for peer in peers:
                 if asleep:  # this process did not hear anything: it was stopped itself, or busy
                     peer.heard = now

@@ -13,7 +13,9 @@ from flwr_vertical.channel.wire import Piece
 WELCOME, REQUEST, REPLY, BEAT, BYE = 1, 2, 3, 4, 5
 
 CHUNK = 1 << 20
-HEADER = struct.Struct("!BQIIQ")  # kind, message number, part, parts, total length
+# Kind, message number, part, parts, total length; of requests, the number below which all earlier
+# ones to this party are settled.
+HEADER = struct.Struct("!BQIIQQ")
 LARGEST_FRAME = CHUNK + HEADER.size
 _KINDS = {WELCOME, REQUEST, REPLY, BEAT, BYE}
 
@@ -28,6 +30,7 @@ class Parcel(NamedTuple):
     kind: int
     number: int
     pieces: list[memoryview]
+    settled: int = 0
 
 
 def total_size(pieces: Iterable[Piece]) -> int:
@@ -35,13 +38,15 @@ def total_size(pieces: Iterable[Piece]) -> int:
     return sum(len(piece) for piece in pieces)
 
 
-def cut(kind: int, number: int = 0, pieces: Sequence[Piece] = ()) -> Iterator[bytes]:
+def cut(
+    kind: int, number: int = 0, pieces: Sequence[Piece] = (), settled: int = 0
+) -> Iterator[bytes]:
     """Cut a message into frames, one at a time: as many exist as are on their way."""
     total = total_size(pieces)
     parts = max(1, -(-total // CHUNK))
     views = deque(memoryview(piece) for piece in pieces)
     for part in range(parts):
-        fields: list[Piece] = [HEADER.pack(kind, number, part, parts, total)]
+        fields: list[Piece] = [HEADER.pack(kind, number, part, parts, total, settled)]
         room = CHUNK
         while room and views:
             view = views.popleft()
@@ -63,7 +68,7 @@ class Assembler:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._header: tuple[int, int, int, int] | None = None
+        self._header: tuple[int, int, int, int, int] | None = None
         self._next = 0
         self._left = 0
         self._pieces: list[memoryview] = []
@@ -78,7 +83,7 @@ class Assembler:
         """
         if len(frame) < HEADER.size:
             raise FrameError(f"a frame of {len(frame)} bytes is shorter than its header")
-        kind, number, part, parts, total = HEADER.unpack_from(frame)
+        kind, number, part, parts, total, settled = HEADER.unpack_from(frame)
         body = memoryview(frame)[HEADER.size :]
         if kind not in _KINDS:
             raise FrameError(f"a frame has the unknown kind {kind}")
@@ -89,7 +94,7 @@ class Assembler:
             )
         if kind == BEAT:
             return None
-        header = (kind, number, parts, total)
+        header = (kind, number, parts, total, settled)
         if self._header is None:
             self._header, self._next, self._left = header, 0, total
         if header != self._header or part != self._next or part >= parts:
@@ -103,7 +108,7 @@ class Assembler:
         if self._next < parts:
             return None
         self._header, pieces, self._pieces = None, self._pieces, []
-        return Parcel(kind, number, pieces)
+        return Parcel(kind, number, pieces, settled)
 
 
 class Outbox:

@@ -44,6 +44,9 @@ class ChannelGrid(WrappingGrid):
         Largest message.
     heartbeat, silence : float
         Seconds between a node's signs of life, and without any after which it is lost.
+    reconnect : float
+        Seconds in which a node whose stream was cut may come back by another one: nothing is lost
+        then. After that the node is lost.
     keep_state : bool, default True
         Whether nodes on the Simulation Runtime keep what their state became over the channel for
         ordinary messages afterwards (in a private file); not needed at the end of a run.
@@ -60,6 +63,7 @@ class ChannelGrid(WrappingGrid):
         max_bytes: int = 4 << 30,
         heartbeat: float = 5.0,
         silence: float = 25.0,
+        reconnect: float = 10.0,
         keep_state: bool = True,
     ) -> None:
         if transport not in TRANSPORTS:
@@ -70,6 +74,7 @@ class ChannelGrid(WrappingGrid):
         self._transport = transport
         self._bind, self._advertised = bind, address
         self._max_bytes, self._heartbeat, self._silence = max_bytes, heartbeat, silence
+        self._reconnect = reconnect
         self._timeout = timeout
         self._keep_state = keep_state
         self._endpoint: Endpoint | None = None
@@ -86,6 +91,7 @@ class ChannelGrid(WrappingGrid):
                 max_bytes=self._max_bytes,
                 heartbeat=self._heartbeat,
                 silence=self._silence,
+                reconnect=self._reconnect,
                 dial_timeout=min(20.0, self._timeout),
             )
             self._opening = Opening(self._grid, self._endpoint, self._timeout, self._transport)

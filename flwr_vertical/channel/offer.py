@@ -34,6 +34,8 @@ class Offer:
         Largest message.
     dial_timeout : float
         Seconds after which the party gives up dialling.
+    reconnect : float
+        Seconds in which a party whose stream was cut may come back by another one.
     """
 
     address: str
@@ -42,6 +44,7 @@ class Offer:
     heartbeat: float
     max_bytes: int
     dial_timeout: float
+    reconnect: float = 0.0
 
     def records(self) -> RecordDict:
         """Return the content of the message that carries the offer."""
@@ -55,6 +58,7 @@ class Offer:
                         "heartbeat": float(self.heartbeat),
                         "max-bytes": int(self.max_bytes),
                         "dial-timeout": float(self.dial_timeout),
+                        "reconnect": float(self.reconnect),
                     }
                 )
             }
@@ -74,6 +78,7 @@ class Offer:
                 heartbeat=_of(record, "heartbeat", float),
                 max_bytes=_of(record, "max-bytes", int),
                 dial_timeout=_of(record, "dial-timeout", float),
+                reconnect=_of(record, "reconnect", float),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"the message offers no channel: {error}") from None

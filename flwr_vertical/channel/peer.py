@@ -3,12 +3,12 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import grpc
 from flwr.app import Message
 
-from flwr_vertical.channel.frames import BYE, REPLY, WELCOME, Assembler, FrameError, Outbox, cut
+from flwr_vertical.channel.frames import BYE, REPLY, Assembler, FrameError, Outbox, cut
 from flwr_vertical.channel.wire import WireError, unpack
 
 logger = logging.getLogger("flwr_vertical")
@@ -27,8 +27,9 @@ class Peer:
         Largest message it may send.
     on_reply : Callable[[int, int, flwr.app.Message], str]
         Told node, number and message of every reply; returns what is wrong with it, or nothing.
-    on_end : Callable[[Peer, str], None]
-        Told once how the stream ended; an empty reason is an orderly goodbye.
+    on_end : Callable[[Peer, str, bool], None]
+        Told once how the stream ended, and whether the party may come back by another one; an
+        empty reason is an orderly goodbye.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class Peer:
         node_id: int,
         max_bytes: int,
         on_reply: Callable[[int, int, Message], str],
-        on_end: "Callable[[Peer, str], None]",
+        on_end: "Callable[[Peer, str, bool], None]",
     ) -> None:
         self.node_id = node_id
         self.outbox = Outbox()
@@ -51,7 +52,12 @@ class Peer:
         self._over = threading.Event()
         self._lock = threading.Lock()
 
-    def stream(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+    def stream(
+        self,
+        requests: Iterator[bytes],
+        context: grpc.ServicerContext,
+        first: Iterable[bytes],
+    ) -> Iterator[bytes]:
         """Serve the stream: yield what goes to the party; a thread reads what it sends."""
         self._context = context
         if not context.add_callback(lambda: self.end(_DIED)):
@@ -61,7 +67,7 @@ class Peer:
         )
         self._reader.start()
         try:
-            yield next(cut(WELCOME))
+            yield from first
             yield from self.outbox
             self.done.wait()  # a stream ends when the party has said goodbye, too
             if self._fault:
@@ -70,14 +76,14 @@ class Peer:
             self._over.set()
 
     def end(self, reason: str, *, tell: bool = False) -> None:
-        """End the stream, once; with ``tell`` the party hears why."""
+        """End the stream, once; with ``tell`` the party hears why, and must not come back."""
         with self._lock:
             if self.done.is_set():
                 return
             self._fault = reason if tell else ""
             self.done.set()
         self.outbox.close()
-        self._on_end(self, reason)
+        self._on_end(self, reason, not tell)
 
     def cut(self, reason: str) -> None:
         """End a stream whose other end does not move: what waits for it is dropped."""

@@ -86,7 +86,7 @@ def party_threads():
 
 @pytest.fixture
 def endpoint():
-    made = Endpoint(dial_timeout=10.0)
+    made = Endpoint(dial_timeout=10.0, reconnect=0.5)
     yield made
     made.close(patience=1.0)
 

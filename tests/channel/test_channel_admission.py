@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 from flwr.app import Message
 
-from flwr_vertical.channel import client, door
+from flwr_vertical.channel import connection, door
 from flwr_vertical.channel.address import advertised, split_address
 from flwr_vertical.channel.certificate import make_certificate
 from flwr_vertical.channel.client import ChannelError, dial
@@ -79,7 +79,7 @@ def test_codes_of_refusals(endpoint):
 
 
 def test_another_version_is_refused_with_both(endpoint, monkeypatch):
-    monkeypatch.setattr(client, "__version__", "0.0.9")
+    monkeypatch.setattr(connection, "__version__", "0.0.9")
     text = refused(endpoint.invite(1))
     assert f"the server has flwr-vertical {__version__}, node 1 has 0.0.9" in text
     assert "install the same version" in text
@@ -192,9 +192,9 @@ class RawClient:
 @pytest.mark.parametrize(
     ("frame", "text"),
     [
-        (HEADER.pack(REPLY, 1, 0, 9, 8 << 20) + bytes(CHUNK), "8388608 bytes .* of 4194304"),
+        (HEADER.pack(REPLY, 1, 0, 9, 8 << 20, 0) + bytes(CHUNK), "8388608 bytes .* of 4194304"),
         (b"nonsense", "shorter than its header"),
-        (HEADER.pack(REPLY, 5, 0, 1, 0), "the message ends 8 bytes too early"),
+        (HEADER.pack(REPLY, 5, 0, 1, 0, 0), "the message ends 8 bytes too early"),
     ],
 )  # fmt: skip
 def test_frames_against_the_rules_close_the_stream_and_name_the_reason(frame, text):
@@ -213,7 +213,7 @@ def test_frames_against_the_rules_close_the_stream_and_name_the_reason(frame, te
 
 def test_a_frame_larger_than_any_part_is_not_even_received(endpoint):
     raw = RawClient(endpoint.invite(1))
-    frame = HEADER.pack(REPLY, 1, 0, 1, LARGEST_FRAME) + bytes(LARGEST_FRAME)
+    frame = HEADER.pack(REPLY, 1, 0, 1, LARGEST_FRAME, 0) + bytes(LARGEST_FRAME)
     raw.refusal(frame)
     assert endpoint.mailbox.wait([endpoint.send(make_message(make_request("x", 1, {}), 1))], 10)[
         0

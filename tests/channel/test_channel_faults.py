@@ -83,7 +83,7 @@ def test_default_silence_is_below_half_a_minute():
 
 
 def test_server_gone_ends_the_party(party_threads):
-    endpoint = Endpoint()
+    endpoint = Endpoint(reconnect=1.0)
     party = party_threads(endpoint, 1)
     endpoint._server.stop(None).wait()
     assert party.said().startswith("error: the channel broke")

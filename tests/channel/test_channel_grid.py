@@ -214,7 +214,7 @@ def test_an_app_that_knows_no_channels_is_served_by_messages(log):
 
 
 def test_parties_of_another_version_are_refused_with_both_versions(monkeypatch, log):
-    monkeypatch.setattr("flwr_vertical.channel.client.__version__", "0.0.9")
+    monkeypatch.setattr("flwr_vertical.channel.connection.__version__", "0.0.9")
     monkeypatch.setattr("flwr_vertical.protocol.app.__version__", "0.0.9")
     with echo_grid(2) as inner:
         with ChannelGrid(inner) as grid:
@@ -260,10 +260,10 @@ def test_a_lost_channel_is_an_error_reply_until_it_is_opened_again(monkeypatch):
         return streams[node_id]
 
     monkeypatch.setattr(app, "dial", keep)
-    with echo_grid() as inner, ChannelGrid(inner, transport="channel") as grid:
+    with echo_grid() as inner, ChannelGrid(inner, transport="channel", reconnect=0) as grid:
         rounds = federation(grid)
         rounds.call("count")
-        streams[2]._call.cancel()
+        streams[2]._current._call.cancel()
         with pytest.raises(PartyError, match=r"party 'p2' failed .* channel to node 2 was lost"):
             rounds.call("count")
         with pytest.raises(PartyError, match=r"party 'p2' failed .* channel to node 2 was lost"):

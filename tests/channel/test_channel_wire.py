@@ -125,13 +125,13 @@ def test_an_oversized_message_is_refused_by_its_first_frame():
     ("frames", "text"),
     [
         ([b"short"], "shorter than its header"),
-        ([HEADER.pack(77, 0, 0, 1, 0)], "unknown kind 77"),
-        ([HEADER.pack(REPLY, 1, 1, 2, 8) + b"1234"], "out of order"),
-        ([HEADER.pack(REPLY, 1, 0, 2, 8) + b"1234", HEADER.pack(REPLY, 2, 1, 2, 8) + b"1234"],
+        ([HEADER.pack(77, 0, 0, 1, 0, 0)], "unknown kind 77"),
+        ([HEADER.pack(REPLY, 1, 1, 2, 8, 0) + b"1234"], "out of order"),
+        ([HEADER.pack(REPLY, 1, 0, 2, 8, 0) + b"1234", HEADER.pack(REPLY, 2, 1, 2, 8, 0) + b"1234"],
          "out of order"),
-        ([HEADER.pack(REPLY, 1, 0, 1, 8) + b"1234"], "another length"),
-        ([HEADER.pack(REPLY, 1, 0, 1, 2) + b"1234"], "another length"),
-        ([HEADER.pack(REPLY, 1, 0, 2, 4) + b"1234"], "another length"),
+        ([HEADER.pack(REPLY, 1, 0, 1, 8, 0) + b"1234"], "another length"),
+        ([HEADER.pack(REPLY, 1, 0, 1, 2, 0) + b"1234"], "another length"),
+        ([HEADER.pack(REPLY, 1, 0, 2, 4, 0) + b"1234"], "another length"),
     ],
 )  # fmt: skip
 def test_frames_out_of_rule_are_refused(frames, text):
