@@ -1,4 +1,4 @@
-"""The party's end of a channel: serve messages until the goodbye, over another stream if one is cut.
+"""The party's end of a channel: serve until the goodbye, over another stream if one is cut.
 
 Every request is answered once: the last answers are kept until the server says that it has them,
 and a request that comes again over a new stream gets the kept one.
@@ -134,9 +134,10 @@ class Stream:
     def _on_end(self, connection: Connection) -> None:
         """Begin to dial again, while the last step perhaps still computes."""
         if self._over.is_set():
-            return None
+            return
         if connection.code() in _FINAL or connection.code() is grpc.StatusCode.OK:
-            return self._give_up()
+            self._give_up()
+            return
         threading.Thread(
             target=self._come_back, args=(connection,), name="channel-redial", daemon=True
         ).start()

@@ -273,6 +273,9 @@ class Endpoint:
         deadline = time.monotonic() + patience
         if self._stop.is_set():
             return
+        # Whoever was just cut off is about to come back, and would search for us in vain.
+        while self._away and time.monotonic() < deadline - 0.6 * patience:
+            time.sleep(0.05)
         self._stop.set()
         self.door.shut()
         with self._lock:

@@ -189,12 +189,15 @@ def test_vfem_over_a_network_that_is_cut_again_and_again(monkeypatch):
     storage = MemoryStorage({n: Table.of(t) for n, t in parties.items()})
     client = party_app(strategy.party, storage=storage)
     cutter = threading.Thread(target=cut)
-    with LocalGrid(client, [{"party": n} for n in parties], storage=storage) as inner:
-        with ChannelGrid(inner, transport="channel") as grid:
-            cutter.start()
-            result = strategy.start(grid=grid, labels=labels, parties=list(parties), **settings)
-            over.set()
-            cutter.join()
+    nodes = [{"party": n} for n in parties]
+    with (
+        LocalGrid(client, nodes, storage=storage) as inner,
+        ChannelGrid(inner, transport="channel", reconnect=4.0) as grid,
+    ):
+        cutter.start()
+        result = strategy.start(grid=grid, labels=labels, parties=list(parties), **settings)
+        over.set()
+        cutter.join()
     assert sum(proxy.connections for proxy in proxies) > 6
     for proxy in proxies:
         proxy.close()
