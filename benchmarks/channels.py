@@ -5,10 +5,13 @@
 A SuperLink and a SuperNode per party are started on this machine, with homes of their own, and
 stopped at the end. A round sends as many float64 values to every party and gets them back.
 `--quick` times the channels alone, to parties in threads of this process.
+`--endurance 200000` sends so many rounds of 100 values over one channel and shows whether this
+process, which holds both its ends and the run's ledger, grows.
 """
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import socket
@@ -20,6 +23,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from machine import machine_line
 
@@ -30,7 +34,8 @@ sys.path[:0] = [str(APP), str(ROOT / "tests")]
 from channel_bench import Echo, measure  # noqa: E402
 from runtimes import BIN, Flower, free_port, stop_all  # noqa: E402
 
-from flwr_vertical import LocalGrid, MemoryStorage, party_app  # noqa: E402
+from flwr_vertical import Federation, LocalGrid, MemoryStorage, party_app  # noqa: E402
+from flwr_vertical.channel import ChannelGrid  # noqa: E402
 from flwr_vertical.tables import Table  # noqa: E402
 
 
@@ -42,6 +47,36 @@ def in_process(n: int, rounds: int) -> dict[str, Any]:
     config = {"parties": n, "rounds": rounds, "plain-rounds": 0, "sizes": "100,10000,200000"}
     with LocalGrid(app, [{"party": name} for name in names]) as grid:
         return measure(grid, config | {"transport": "channel"})
+
+
+def endure(rounds: int) -> None:
+    """Show the memory of this process while one channel carries many rounds."""
+    app = party_app(Echo, storage=MemoryStorage({"p0": Table.of(pd.DataFrame({"x": [1.0]}))}))
+    base, first, started = np.arange(100.0), 0, time.perf_counter()
+    with (
+        LocalGrid(app, [{"party": "p0"}]) as local,
+        ChannelGrid(local, transport="channel") as grid,
+    ):
+        federation = Federation(grid, aggregation="plain")
+        federation.open()
+        for done in range(rounds + 1):
+            federation.call("numbers", {"base": base})
+            if done % max(1, rounds // 10):
+                continue
+            gc.collect()
+            size = _resident()
+            first = first or (size if done else 0)
+            note = f", {100 * (size / first - 1):+.1f} %" if first else ""
+            seconds = time.perf_counter() - started
+            print(f"{done:9,d} rounds after {seconds:6.0f} s: {size:8,d} kB{note}", flush=True)
+
+
+def _resident() -> int:
+    """Memory of this process in kB."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1])
+    raise SystemExit("--endurance reads /proc/self/status, which this system does not have")
 
 
 def on_deployment(n: int, rounds: int, plain_rounds: int) -> dict[str, Any]:
@@ -127,8 +162,12 @@ def main() -> None:
     parser.add_argument("--parties", type=int, nargs="*", default=[3, 16])
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--plain-rounds", type=int, default=2)
+    parser.add_argument("--endurance", type=int, metavar="ROUNDS", help="memory of one channel")
     options = parser.parse_args()
     print(machine_line() + f"; load {os.getloadavg()[0]:.1f}\n")
+    if options.endurance:
+        endure(options.endurance)
+        return
     if options.quick:
         show(3, "in process", in_process(3, 20))
         return

@@ -123,6 +123,13 @@ def _keygen(path: str, party: str, show: bool) -> int:
     return 0
 
 
+def _joined(run_config: list[str]) -> list[str]:
+    """Join settings into one option: of several, `flwr run` keeps the last of each table alone."""
+    files = [item for item in run_config if item.strip().endswith(".toml")]
+    settings = [item for item in run_config if item not in files]
+    return [*files, *([" ".join(settings)] if settings else [])]
+
+
 def _run(
     app: str, superlink: str | None, run_config: list[str], federation_config: list[str]
 ) -> int:
@@ -134,7 +141,7 @@ def _run(
     flwr = _flwr()
     link = [superlink] if superlink else []
     command = [flwr, "run", app, *link, "--stream"]
-    for item in run_config:
+    for item in _joined(run_config):
         command += ["--run-config", item]
     for item in federation_config:
         command += ["--federation-config", item]

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -116,17 +116,18 @@ class ChannelGrid(WrappingGrid):
         if endpoint is not None:
             endpoint.close(keep_state=self._keep_state)
 
-    def reopen(self, node_id: int) -> None:
-        """Open a new channel to a node whose channel was lost.
+    def reopen(self, node_ids: Sequence[int]) -> list[int]:
+        """Open channels to nodes that have lost theirs or have just connected, without waiting.
 
-        Raises
-        ------
-        ConfigError
-            If it does not open and ``transport`` is ``"channel"``; with ``"auto"`` the node's
-            messages go Flower's way from now on.
+        Call it again until they are open. Where one does not open in time, messages go Flower's
+        way with ``transport="auto"``.
+
+        Returns
+        -------
+        list[int]
+            The nodes among them that a message can be sent to now.
         """
-        if self._opening is not None:
-            self._opening.open([node_id], again=True)
+        return list(node_ids) if self._opening is None else self._opening.reopen(node_ids)
 
     @property
     def channels(self) -> set[int]:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -16,6 +16,7 @@ logger = logging.getLogger("flwr_vertical")
 
 _POLLS = (0.05, 1.0)  # seconds between looks at the wrapped grid: first and longest
 _TOLD_EVERY = 10.0
+_OFFLINE = "Flower does not take messages for it: it is not connected"
 
 
 class Opening:
@@ -45,8 +46,9 @@ class Opening:
         self._timeout = timeout
         self._transport = transport
         self._plain: set[int] = set()
+        self._invited: dict[int, tuple[float, str | None]] = {}  # until when; the message's ID
 
-    def open(self, node_ids: Sequence[int], *, again: bool = False) -> None:
+    def open(self, node_ids: Sequence[int]) -> None:
         """Invite those nodes that were not invited yet, and wait for them.
 
         Raises
@@ -54,56 +56,82 @@ class Opening:
         ConfigError
             If one does not dial and the transport is ``"channel"``.
         """
-        if again:
-            self.channels -= set(node_ids)
-            self._plain -= set(node_ids)
         fresh = [n for n in dict.fromkeys(node_ids) if n not in self.channels | self._plain]
         if not fresh:
             return
-        started = time.monotonic()
-        messages = [
-            make_message(self._endpoint.invite(n).records(), n, MESSAGE_TYPE) for n in fresh
-        ]
-        # Flower answers None in place of the ID of a message that it did not take.
-        causes = self._wait(fresh, {i for i in self._grid.push_messages(messages) if i})
-        # Revoke first: a node that dialled after its fall-back would wait on the channel for
-        # messages that wait at Flower for the node.
-        failed = [n for n in fresh if self._endpoint.door.revoke(n)]
-        opened = [n for n in fresh if n not in failed]
-        self.channels |= set(opened)
-        if opened:
-            seconds = time.monotonic() - started
-            logger.info("%d channels are open after %.1f s", len(opened), seconds)
-        if failed:
-            self._give_up(failed, causes)
-
-    def _wait(self, nodes: list[int], unanswered: set[str]) -> dict[int, str]:
-        """Wait until each node has dialled or answered otherwise; return the answers' causes."""
-        deadline = time.monotonic() + self._timeout
-        told = time.monotonic()
+        started = told = time.monotonic()
+        self._invite(fresh, self._timeout)
         poll = _POLLS[0]
         causes: dict[int, str] = {}
-        waiting = set(nodes)
-        while waiting and (left := deadline - time.monotonic()) > 0:
-            waiting -= self._endpoint.door.wait(waiting, min(poll, left))
+        while waiting := sorted(self._invited.keys() & set(fresh)):
+            causes |= self._look(poll)
             poll = min(1.5 * poll, _POLLS[1])
-            if not waiting:
-                break
-            for reply in self._grid.pull_messages(unanswered):
-                unanswered.discard(reply.metadata.reply_to_message_id)
-                node_id, cause = reply.metadata.src_node_id, _cause(reply)
-                if cause and node_id in waiting:
-                    causes[node_id] = cause
-                    waiting.discard(node_id)
             if time.monotonic() - told > _TOLD_EVERY:
                 told = time.monotonic()
-                logger.info(
-                    "waiting for nodes to dial %s: %s", self._endpoint.address, sorted(waiting)
-                )
-        return causes
+                logger.info("waiting for nodes to dial %s: %s", self._endpoint.address, waiting)
+        if opened := self.channels & set(fresh):
+            seconds = time.monotonic() - started
+            logger.info("%d channels are open after %.1f s", len(opened), seconds)
+        if causes:
+            self._give_up(causes)
 
-    def _give_up(self, failed: Iterable[int], causes: dict[int, str]) -> None:
-        late = f"it has not dialled within channel-timeout = {self._timeout:g} s"
+    def reopen(self, node_ids: Sequence[int]) -> list[int]:
+        """Invite those nodes that have no channel, also such as have lost it, and do not wait.
+
+        Returns
+        -------
+        list[int]
+            The nodes that a message can be sent to now: over a channel, or Flower's way where none
+            opened in time.
+        """
+        lost = {n for n in self.channels.intersection(node_ids) if n in self._endpoint.lost}
+        self.channels -= lost
+        known = self.channels | self._plain | self._invited.keys()
+        # A party whose process was killed is free only when its SuperNode has noticed.
+        self._invite([n for n in node_ids if n not in known], 2 * self._timeout)
+        if causes := self._look(0.0):
+            if self._transport == "channel":  # and is invited again, as long as somebody asks
+                logger.info("no channel yet to %s", causes)
+            else:
+                self._give_up(causes)
+        ready = self.channels | self._plain
+        return [n for n in node_ids if n in ready]
+
+    def _invite(self, nodes: list[int], timeout: float) -> None:
+        if not nodes:
+            return
+        offers = [make_message(self._endpoint.invite(n).records(), n, MESSAGE_TYPE) for n in nodes]
+        deadline = time.monotonic() + timeout
+        # Flower answers None in place of the ID of a message that it did not take.
+        ids = self._grid.push_messages(offers)
+        self._invited |= {n: (deadline, i) for n, i in zip(nodes, ids, strict=True)}
+
+    def _look(self, pause: float) -> dict[int, str]:
+        """See who has dialled, at most for some time; return who will not, and why."""
+        for node_id in self._endpoint.door.wait(self._invited.keys(), pause):
+            self.channels.add(node_id)
+            del self._invited[node_id]
+        failed = {
+            n: f"it has not dialled within channel-timeout = {self._timeout:g} s"
+            for n, (deadline, _) in self._invited.items()
+            if time.monotonic() > deadline
+        }
+        failed |= {n: _OFFLINE for n, (_, number) in self._invited.items() if not number}
+        numbers = {number for _, number in self._invited.values() if number}
+        for reply in self._grid.pull_messages(numbers) if numbers else []:
+            node_id, cause = reply.metadata.src_node_id, _cause(reply)
+            if cause and node_id in self._invited:
+                failed[node_id] = cause
+        for node_id in list(failed):
+            del self._invited[node_id]
+            # Revoke first: a node that dialled after its fall-back would wait on the channel for
+            # messages that wait at Flower for the node.
+            if not self._endpoint.door.revoke(node_id):
+                self.channels.add(node_id)
+                del failed[node_id]
+        return failed
+
+    def _give_up(self, causes: dict[int, str]) -> None:
         if self._endpoint.only_local:
             advice = (
                 f"the endpoint listens at {self._endpoint.address}, which only this machine can "
@@ -116,7 +144,7 @@ class Opening:
                 "channel-bind in the run config, and the firewall; channel-timeout gives them "
                 "more time"
             )
-        reasons = "; ".join(f"node {n}: {causes.get(n, late)}" for n in sorted(failed))
+        reasons = "; ".join(f"node {n}: {causes[n]}" for n in sorted(causes))
         if self._transport == "channel":
             raise ConfigError(f"no channel to {reasons}. transport='channel' needs one: {advice}")
         logger.warning(
@@ -124,7 +152,7 @@ class Opening:
             reasons,
             advice,
         )
-        self._plain |= set(failed)
+        self._plain |= set(causes)
 
 
 def _cause(reply: Message) -> str:

@@ -1,11 +1,22 @@
 """`WrappingGrid`: a grid around another one, which knows everything but the messages."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from flwr.app import Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
+
+
+def reopen(grid: Grid, node_ids: Sequence[int]) -> list[int]:
+    """Open what messages to these nodes need, on grids that know such a thing; do not wait.
+
+    Returns
+    -------
+    list[int]
+        The nodes that can be sent messages now; ask again for the others.
+    """
+    return grid.reopen(node_ids) if isinstance(grid, WrappingGrid) else list(node_ids)
 
 
 class WrappingGrid(Grid):
@@ -43,6 +54,10 @@ class WrappingGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         """Get the IDs of all nodes."""
         return self._grid.get_node_ids()
+
+    def reopen(self, node_ids: Sequence[int]) -> list[int]:
+        """Open what messages to these nodes need; return those that can be sent messages now."""
+        return reopen(self._grid, node_ids)
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         """Get all nodes."""

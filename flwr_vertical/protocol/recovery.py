@@ -13,6 +13,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_vertical.errors import ConfigError, PartyError
+from flwr_vertical.grids.wrapping import reopen
 from flwr_vertical.protocol.codec import Payload, decode, payload_bytes
 from flwr_vertical.protocol.journal import Journal
 from flwr_vertical.protocol.messages import VALUES, make_message
@@ -90,6 +91,7 @@ def greet(
     while True:
         now = time.monotonic()
         nodes = [n for n in grid.get_node_ids() if n not in busy and due.get(n, 0.0) <= now]
+        nodes = reopen(grid, nodes)  # a new process must open a channel of its own first
         if nodes:
             numbers = grid.push_messages([make_message(greeting, n) for n in nodes])
             asked |= {m: n for m, n in zip(numbers, nodes, strict=False) if m}

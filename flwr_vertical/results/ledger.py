@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from array import array
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -35,6 +37,35 @@ class Message(NamedTuple):
     seconds: float
 
 
+class _Messages:
+    """A list of messages in columns: 40 bytes each, where a tuple of objects takes 250."""
+
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
+        self._kinds: dict[tuple[str, str, str], int] = {}
+        self._whole = {name: array("q") for name in ("bytes_down", "bytes_up", "values_up")}
+        self._round, self._kind, self._seconds = array("I"), array("I"), array("d")
+        for message in messages:
+            self.append(message)
+
+    def append(self, message: Message) -> None:
+        """Write down a message."""
+        kind = self._kinds.setdefault(message[1:4], len(self._kinds))
+        self._round.append(message.round)
+        self._kind.append(kind)
+        for name, column in self._whole.items():
+            column.append(getattr(message, name))
+        self._seconds.append(message.seconds)
+
+    def __len__(self) -> int:
+        return len(self._round)
+
+    def __iter__(self) -> Iterator[Message]:
+        kinds = list(self._kinds)
+        columns = zip(self._round, self._kind, *self._whole.values(), self._seconds, strict=True)
+        for number, kind, down, up, values, seconds in columns:
+            yield Message(number, *kinds[kind], down, up, values, seconds)
+
+
 class Spending(NamedTuple):
     """Privacy that one release of a party has spent."""
 
@@ -59,7 +90,7 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self._messages: list[Message] = []
+        self._messages = _Messages()
         self._spendings: list[Spending] = []
         self._round = 0
 
@@ -170,7 +201,7 @@ class Ledger:
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per message: round, step, mode, party, bytes, values and seconds."""
-        return pd.DataFrame(self._messages, columns=list(Message._fields))
+        return pd.DataFrame(list(self._messages), columns=list(Message._fields))
 
     def summary(self, by: str = "step") -> pd.DataFrame:
         """Return the totals of each step, in the order of their first message.

@@ -297,3 +297,12 @@ def test_names_of_runs_stay_in_the_folder_of_the_node(home, bank, court, name):
     with pytest.raises(ConfigError, match="run-name"):
         FileStorage().save(context, bank)
     assert not list(home.glob("*-out/*"))
+
+
+def test_settings_of_several_options_reach_flower_in_one():
+    """Of two options `flwr run` would keep the last setting of a strategy's table alone."""
+    from flwr_vertical.cli import _joined
+
+    given = ["apps/vfem.toml", 'vfem.step="gradient"', "vfem.tol=0.0 seed=1"]
+    assert _joined(given) == ["apps/vfem.toml", 'vfem.step="gradient" vfem.tol=0.0 seed=1']
+    assert _joined([]) == []

@@ -268,7 +268,10 @@ def test_a_lost_channel_is_an_error_reply_until_it_is_opened_again(monkeypatch):
             rounds.call("count")
         with pytest.raises(PartyError, match=r"party 'p2' failed .* channel to node 2 was lost"):
             rounds.call("count")
-        grid.reopen(2)
+        deadline = time.monotonic() + 20
+        while grid.reopen([1, 2]) != [1, 2]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
         assert {a["count"] for a in rounds.call("count").values()} == {2, 4}
 
 

@@ -48,12 +48,13 @@ class Proxy:
                 each.shutdown(socket.SHUT_RDWR)
 
     def cut(self):
-        """Break all connections that there are."""
+        """Break all connections that there are; return how many ends they had."""
         sockets, self.sockets = self.sockets, []
         for each in sockets:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
+        return len(sockets)
 
     def close(self):
         self.open = False
