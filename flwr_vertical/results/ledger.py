@@ -63,7 +63,8 @@ class _Messages:
         kinds = list(self._kinds)
         columns = zip(self._round, self._kind, *self._whole.values(), self._seconds, strict=True)
         for number, kind, down, up, values, seconds in columns:
-            yield Message(number, *kinds[kind], down, up, values, seconds)
+            step, mode, party = kinds[kind]
+            yield Message(number, step, mode, party, down, up, values, seconds)
 
 
 class Spending(NamedTuple):
