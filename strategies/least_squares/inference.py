@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy import stats
+from scipy.special import ndtri
 
 from flwr_vertical.alignment import Alignment
 from strategies.least_squares.moments import Moments
@@ -125,7 +125,7 @@ def predictions(
     if leverage is not None:
         own = 1.0 + moments.has_intercept / moments.n_samples + leverage
         std_error = problem.y_scale * np.sqrt(np.maximum(moments.sigma2 * own + unseen, 0.0))
-    half = stats.norm.ppf(0.5 + LEVEL / 2) * std_error
+    half = ndtri(0.5 + LEVEL / 2) * std_error
     return pd.DataFrame(
         {
             "prediction": value,

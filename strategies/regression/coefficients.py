@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy import stats
+from scipy.special import ndtr, ndtri
 
 Array = npt.NDArray[np.float64]
 
@@ -61,7 +61,7 @@ def coefficient_table(
         return frame
     frame["std_error"] = errors
     frame["z"] = frame["estimate"] / frame["std_error"].where(frame["std_error"] > 0)
-    frame["p_value"] = 2.0 * stats.norm.sf(frame["z"].abs())
-    half = stats.norm.ppf(0.5 + level / 2) * frame["std_error"]
+    frame["p_value"] = 2.0 * ndtr(-frame["z"].abs())
+    half = ndtri(0.5 + level / 2) * frame["std_error"]
     frame["ci_low"], frame["ci_high"] = frame["estimate"] - half, frame["estimate"] + half
     return frame

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import ndtri
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
@@ -151,7 +151,7 @@ def _predictions(
     missing = problem.free_mask @ estep.explained
     own = estimates.total["spread"] + (estimates.level_variance or 0.0)
     std_error = unit * np.sqrt(missing + own)
-    half = stats.norm.ppf(0.5 + LEVEL / 2) * unit * np.sqrt(missing + own + estep.sigma2)
+    half = ndtri(0.5 + LEVEL / 2) * unit * np.sqrt(missing + own + estep.sigma2)
     return pd.DataFrame(
         {"prediction": mean, "std_error": std_error, "lower": mean - half, "upper": mean + half},
         index=sample_index(alignment, result.labels, problem.free),

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy import stats
+from scipy.special import ndtri
 
 from flwr_vertical import Federation, Party, Result, Strategy, Summands, step
 from flwr_vertical.alignment import Alignment
@@ -202,7 +202,7 @@ class VFEMPredict(Strategy):
         explained = np.array([fitted.explained[name] for name in federation.parties])
         prediction = fitted.intercept + total["fit"] + missing @ mean_fit
         uncertain = missing @ explained + fitted.level_variance
-        half = stats.norm.ppf(0.5 + LEVEL / 2) * np.sqrt(uncertain + fitted.sigma2)
+        half = ndtri(0.5 + LEVEL / 2) * np.sqrt(uncertain + fitted.sigma2)
         result.predictions = pd.DataFrame(
             {
                 "prediction": prediction,

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
+import pandas as pd
 
 from flwr_vertical.crypto.pair_seeds import packed_signs, unpack_signs
 from flwr_vertical.errors import DataError, ProtocolError
@@ -168,7 +168,7 @@ def rank_scores(matrix: Array) -> Array:
         known = ~np.isnan(matrix[:, j])
         if not known.any():
             continue
-        ranks = rankdata(matrix[known, j])
+        ranks = pd.Series(matrix[known, j]).rank().to_numpy(copy=True)
         ranks -= (len(ranks) + 1) / 2
         # Of a constant column the ranks are all (n + 1) / 2, exactly, and nothing is left.
         spread = np.sqrt(np.mean(np.square(ranks)))

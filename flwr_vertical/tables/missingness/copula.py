@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy.special import expit
 
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.tables.missingness._inputs import (
@@ -64,7 +63,7 @@ def mar_simple(
     rng = generator(seed, "mar_simple")
     in_mis = _in_mis(tables, may_miss, rng)
     eta = _predictor(tables, in_mis, standardize)
-    chance: npt.NDArray[np.float64] = expit(eta)[:, None] * in_mis
+    chance: npt.NDArray[np.float64] = _expit(eta)[:, None] * in_mis
     return rng.random(chance.shape) < chance
 
 
@@ -112,7 +111,7 @@ def mar_complex(
     uniform = rng.random((len(eta), len(in_mis)))
     mask = np.zeros(uniform.shape, dtype=np.bool_)
     for k in np.flatnonzero(in_mis):
-        mask[:, k] = uniform[:, k] < expit(eta)
+        mask[:, k] = uniform[:, k] < _expit(eta)
         # Party k is number k + 1 in the paper.
         eta = eta + (-1.0) ** (k + 1) * mask[:, k]
     return mask
@@ -164,3 +163,11 @@ def _responses(
             f"{values.shape} with {int(np.isnan(values).sum())} missing"
         )
     return values
+
+
+def _expit(eta: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    # Imported here: every party's process imports this module, and hardly one needs SciPy for it.
+    from scipy.special import expit
+
+    chance: npt.NDArray[np.float64] = expit(eta)
+    return chance
