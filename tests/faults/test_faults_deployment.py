@@ -196,6 +196,28 @@ def test_a_party_that_is_stopped_is_named(deployment):
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.parametrize("transport", ["channel", "messages"])
+def test_default_vfem_is_the_same_to_the_bit_by_both_transports(deployment, transport):
+    run = deployment.submit(
+        strategy="vfem",
+        parties=",".join(NAMES),
+        labels=str(deployment.flower.home / "labels.csv"),
+        alignment="plain",
+        transport=transport,
+        run_name=f"same-{transport}",
+        **{"vfem.check-correlation": False},
+    )
+    assert run.finish(300) == 0, run.text[-3000:]
+    assert ("channels are open" in run.text) == (transport == "channel")
+    parties, labels = make_data()
+    expected = simulate(
+        VFEM(check_correlation=False), parties, labels, alignment="plain", progress=False
+    )
+    folder = deployment.folder(f"same-{transport}")
+    found = pd.read_csv(folder / "coefficients.csv", index_col=[0, 1])
+    np.testing.assert_array_equal(found["estimate"], expected.coefficients["estimate"])
+
+
 def test_nothing_is_left_of_the_runs(deployment):
     """The last of them: the parties' processes end with their runs."""
     wait_until(lambda: not deployment.apps("flwr-clientapp"), 60, "the parties' processes")
