@@ -67,7 +67,7 @@ def _run(
     if run.finish(1800) != 0:
         raise SystemExit(run.text[-4000:])
     seconds = time.perf_counter() - started
-    rounds = re.search(r"^total +(\d+) .* ([\d.]+ \w+) *$", run.text, re.MULTILINE)
+    rounds = re.search(r"^total +(\d+) .*  (\S.*?) *$", run.text, re.MULTILINE)
     opened = re.search(r"channels are open after ([\d.]+ s)", run.text)
     found = pd.read_csv(deployment.folder(transport) / "coefficients.csv", index_col=[0, 1])
     off = np.abs(found["estimate"] - expected["estimate"]).max()
