@@ -32,7 +32,7 @@ APP = Path(__file__).with_name("channel_app")
 sys.path[:0] = [str(APP), str(ROOT / "tests")]
 
 from channel_bench import Echo, measure  # noqa: E402
-from runtimes import BIN, Flower, free_port, stop_all  # noqa: E402
+from runtimes import BIN, Flower, free_port, processes_of, stop_all  # noqa: E402
 
 from flwr_vertical import Federation, LocalGrid, MemoryStorage, party_app  # noqa: E402
 from flwr_vertical.channel import ChannelGrid  # noqa: E402
@@ -99,6 +99,7 @@ def on_deployment(n: int, rounds: int, plain_rounds: int) -> dict[str, Any]:
                     "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}",
                     "--port", str(own_port), "--node-config", f"party='p{k}'",
                 )  # fmt: skip
+            _settle(home)
             return _run(flower, n, rounds, plain_rounds)
         finally:
             stop_all(home)
@@ -119,6 +120,26 @@ def _run(flower: Flower, n: int, rounds: int, plain_rounds: int) -> dict[str, An
         raise SystemExit(f"the run failed:\n{answer.stdout[-4000:]}{answer.stderr[-2000:]}")
     found: dict[str, Any] = json.loads(results.read_text())
     return found
+
+
+def _settle(home: Path) -> None:
+    """Wait until the nodes have started: they are up before a run is submitted, as a rule."""
+    used, deadline = _cpu_ticks(home), time.monotonic() + 240
+    calm = 0
+    while calm < 3 and time.monotonic() < deadline:
+        time.sleep(2.0)
+        before, used = used, _cpu_ticks(home)
+        calm = calm + 1 if used - before < 0.3 * 2.0 * os.sysconf("SC_CLK_TCK") else 0
+
+
+def _cpu_ticks(home: Path) -> int:
+    """CPU time that the processes of a Flower home have used."""
+    total = 0
+    for pid in processes_of(home):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            total += int(fields[11]) + int(fields[12])
+    return total
 
 
 def _free_ports(n: int) -> list[int]:
