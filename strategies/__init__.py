@@ -11,6 +11,7 @@ BUILTIN = {
     "min": "strategies.baselines:Min",
     "most-frequent": "strategies.baselines:MostFrequent",
     "single": "strategies.least_squares:Single",
+    "vcds": "strategies.copula:VCDS",
     "vfem": "strategies.vfem:VFEM",
     "vfem-predict": "strategies.vfem:VFEMPredict",
 }
