@@ -4,7 +4,9 @@ from flwr_vertical.registry import register_strategy
 
 BUILTIN = {
     "complete-case": "strategies.least_squares:CompleteCase",
+    "evcds": "strategies.copula:EVCDS",
     "fknn": "strategies.fknn:FKNN",
+    "ievcds": "strategies.copula:IEVCDS",
     "max": "strategies.baselines:Max",
     "mean": "strategies.baselines:Mean",
     "mean-impute": "strategies.least_squares:MeanImpute",

@@ -60,6 +60,25 @@ def score_coefficients(cuts: npt.ArrayLike | None) -> Array:
     return step_coefficients(np.diff(means), cuts)
 
 
+def score_reliability(error: float) -> float:
+    """Return the correlation of a rank's normal score with that of its noisy version.
+
+    Parameters
+    ----------
+    error : float
+        Standard deviation of the noise of ranks, as a share of their number.
+    """
+    if error == 0:
+        return 1.0
+    true, noise = (np.arange(1000) + 0.5) / 1000, ndtri((np.arange(101) + 0.5) / 101)
+    noisy = (true[:, None] + error * noise).reshape(-1)
+    ranks = np.empty(len(noisy))
+    ranks[np.argsort(noisy)] = (np.arange(len(noisy)) + 0.5) / len(noisy)
+    scores = ndtri(true)
+    mean: float = ndtri(ranks).reshape(len(true), -1).mean(axis=1) @ scores / (scores @ scores)
+    return float(mean)
+
+
 def step_coefficients(steps: Array, cuts: npt.ArrayLike) -> Array:
     """Expand a step function of a standard normal variable in Hermite polynomials.
 

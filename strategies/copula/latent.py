@@ -11,8 +11,18 @@ import numpy.typing as npt
 from scipy.special import ndtr
 
 from flwr_vertical.errors import DataError
-from strategies.copula.bridge import latent_correlations, rank_coefficients
-from strategies.copula.correlation import RankCorrelations, nearest_correlation, rank_correlations
+from strategies.copula.bridge import (
+    latent_correlations,
+    rank_coefficients,
+    score_coefficients,
+    score_reliability,
+)
+from strategies.copula.correlation import (
+    RankCorrelations,
+    from_spearman,
+    nearest_correlation,
+    rank_correlations,
+)
 from strategies.copula.ranks import Flip
 
 Array = npt.NDArray[np.float64]
@@ -77,6 +87,37 @@ def latent_matrix(correlations: RankCorrelations, cuts: Sequence[Array | None]) 
     """Return the correlation matrix of the latents, array of shape (p, p)."""
     coefficients = np.array([rank_coefficients(c) for c in cuts])
     return nearest_correlation(latent_correlations(correlations.debiased, coefficients))
+
+
+def score_matrix(correlations: RankCorrelations) -> Array:
+    """Return the correlation matrix of the perturbed ranks' normal scores, shape (p, p).
+
+    Nearer to the identity than that of the latents: noise, and levels' random order, are in it.
+    """
+    return nearest_correlation(from_spearman(correlations.raw))
+
+
+def latent_from_scores(matrix: Array, observed: Observed, cuts: Sequence[Array | None]) -> Array:
+    """Return the latents' correlation matrix given that of normal scores, shape (p, p).
+
+    Parameters
+    ----------
+    matrix : numpy.ndarray of shape (p, p)
+        Correlations of normal scores of perturbed ranks.
+    observed : Observed
+        Tells how noisy the ranks are.
+    cuts : sequence of (array of shape (n_levels - 1,) or None)
+        Shares of levels, corrected for what is missing.
+    """
+    errors = np.sqrt(observed.noise) / observed.n
+    known = {error: score_reliability(error) for error in set(errors.tolist())}
+    coefficients = np.array(
+        [
+            known[error] * score_coefficients(c)
+            for error, c in zip(errors.tolist(), cuts, strict=True)
+        ]
+    )
+    return nearest_correlation(latent_correlations(matrix, coefficients))
 
 
 def draw_latents(omega: Array, rows: int, rng: np.random.Generator) -> Array:

@@ -12,7 +12,7 @@ from flwr_vertical.privacy import seeded_noise
 from flwr_vertical.protocol.node import steps_of
 from strategies import BUILTIN
 from strategies.baselines import Max, Mean, Min, MostFrequent
-from strategies.copula import VCDS
+from strategies.copula import EVCDS, IEVCDS, VCDS
 from strategies.fknn import FKNN
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict
 
@@ -26,7 +26,12 @@ IMPUTERS = [
 ]
 
 
-SYNTHESES = [VCDS(min_joint=10), VCDS(5.0, "total", rows=50, missing="impute")]
+SYNTHESES = [
+    VCDS(min_joint=10),
+    VCDS(5.0, "total", rows=50, missing="impute"),
+    EVCDS(min_joint=10),
+    IEVCDS(min_joint=10, iterations=2, rearrange=True, rows=100),
+]
 
 
 def named(strategies):
