@@ -8,17 +8,19 @@ that is, F~ = H(F_observed) with H(m / n) = Phi(Z'_(m)). H needs perturbed ranks
 computed here, by the server, from what was released already; the holder's part stays the observed
 margin, with its exact sensitivity 1 / n, and no further round is needed.
 
-The scores of a column are an increasing function of its perturbed ranks. The paper sorts a normal
+The scores of a column are an increasing function h of its perturbed ranks. The paper sorts a normal
 sample in their order and redraws each score between its neighbours (2.8), which moves it by
-O(1 / n) a sweep. Here the function is solved for first: if scores are normal given the row's other
-scores, with mean mu_i and standard deviation s_i, then, whichever of these decide what is observed,
+O(1 / n) a sweep. Here the function is solved for first. Columns are gone through from the most to
+the least observed one (Algorithm 2 begins with the labels, which all samples have), each given the
+earlier ones that a row has, mu_i and s_i being mean and standard deviation: if these decide what is
+observed of the column,
 
-    sum over observed i of 1{rank_i <= m}  =  m  =  sum over observed i of Phi((h(m) - mu_i) / s_i)
+    m = sum over observed i of 1{rank_i <= m}  and  sum over observed i of Phi((h(m) - mu_i) / s_i)
 
-holds in expectation (missing at random), and the right-hand side increases in h. The sweeps follow.
+have the same expectation (missing at random), and the latter increases in h. To condition on later
+columns, too, would be wrong: that a row has them may depend on this one.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,8 +103,8 @@ def start_scores(ranks: npt.NDArray[np.int32], rng: np.random.Generator) -> Scor
     return Scores(z, order, [(columns, rows) for columns, rows in patterns if len(columns)])
 
 
-def fit_maps(scores: Scores, omega: Array, sweeps: int = 2) -> None:
-    """Solve for each column's function h, again and again, given the others' scores; in place.
+def fit_maps(scores: Scores, omega: Array) -> None:
+    """Solve for each column's function h, one after the other; in place.
 
     Parameters
     ----------
@@ -110,31 +112,29 @@ def fit_maps(scores: Scores, omega: Array, sweeps: int = 2) -> None:
         As `start_scores` or an earlier call left them.
     omega : numpy.ndarray of shape (p, p)
         Correlation matrix of the scores.
-    sweeps : int
-        How often all columns are gone through.
     """
-    precisions = _precisions(scores, omega)
-    for _ in range(sweeps):
-        for j, rows in enumerate(scores.order):
-            mean, spread = _conditional(scores, precisions, j)
+    chain = _Chain(scores, omega)
+    for j in chain.columns:
+        rows = scores.order[j]
+        if len(rows) < len(scores.z):  # else what is observed is the whole
+            mean, spread = chain.conditional(j)
             mean, spread = mean[rows], spread[rows]
             # The sum over rows changes slowly with them, so a systematic sample is enough.
-            step = -(-len(rows) // _MOST_ROWS)
+            kept = np.arange(0, len(rows), -(-len(rows) // _MOST_ROWS))
             share = np.zeros(len(_GRID))
-            for block in np.array_split(np.arange(0, len(rows), step), 4):
-                if len(block):
-                    share += ndtr((_GRID - mean[block, None]) / spread[block, None]).sum(axis=0)
-            share /= len(range(0, len(rows), step))
-            # A flat end would give the same score to many.
-            share += 1e-9 * _GRID
+            for block in np.array_split(kept, 4):
+                share += ndtr((_GRID - mean[block, None]) / spread[block, None]).sum(axis=0)
+            share = share / len(kept) + 1e-9 * _GRID  # increasing at the ends, too
             scores.z[rows, j] = np.interp(middles(len(rows)), share, _GRID)
+        chain.condition_on(j, scores.z)
 
 
-def draw_scores(scores: Scores, omega: Array, rng: np.random.Generator, sweeps: int = 1) -> Array:
+def draw_scores(scores: Scores, omega: Array, rng: np.random.Generator) -> Array:
     """Redraw each score between its neighbours in rank, then those of missing cells.
 
-    The truncated normal sweep of Eq. 2.8: a score's neighbours are those of the next lower and the
-    next higher rank, so all even ranks can be drawn at once, and then all odd ones.
+    The truncated normal sweep of Algorithm 2 (lines 10 to 15): a score's neighbours are those of
+    the next lower and the next higher rank (2.8), so all even ranks can be drawn at once, and then
+    all odd ones.
 
     Returns
     -------
@@ -142,11 +142,12 @@ def draw_scores(scores: Scores, omega: Array, rng: np.random.Generator, sweeps: 
         Complete.
     """
     drawn = Scores(scores.z.copy(), scores.order, scores.patterns)
-    precisions = _precisions(drawn, omega)
-    for _ in range(sweeps):
-        for j, rows in enumerate(drawn.order):
-            mean, spread = _conditional(drawn, precisions, j)
-            drawn.z[rows, j] = _sweep(drawn.z[rows, j], mean[rows], spread[rows], rng)
+    chain = _Chain(drawn, omega)
+    for j in chain.columns:
+        rows = drawn.order[j]
+        mean, spread = chain.conditional(j)
+        drawn.z[rows, j] = _sweep(drawn.z[rows, j], mean[rows], spread[rows], rng)
+        chain.condition_on(j, drawn.z)
     return fill_missing(drawn, omega, rng)
 
 
@@ -224,29 +225,52 @@ def _regression(omega: Array, gone: Integers, seen: Integers) -> tuple[Array, Ar
     return weights, (covariance + covariance.T) / 2 + 1e-10 * np.eye(len(gone))
 
 
-_Precision = tuple[Integers, Integers, Array]
+class _Chain:
+    """Mean and spread of each column given those before it that the row has.
+
+    With L the Cholesky factor of a pattern's correlations, its columns in order, the scores are L e
+    for independent e: the mean of the next column is its row of L times the e known so far.
+
+    Attributes
+    ----------
+    columns : list of int
+        The order: from the most to the least observed.
+    """
+
+    def __init__(self, scores: Scores, omega: Array) -> None:
+        counts = np.array([len(rows) for rows in scores.order])
+        order = np.argsort(-counts, kind="stable")
+        self.columns: list[int] = order.tolist()
+        self._n_samples = len(scores.z)
+        self._parts: list[_Part] = []
+        for columns, rows in scores.patterns:
+            own = order[np.isin(order, columns)]
+            factor: Array = np.linalg.cholesky(omega[np.ix_(own, own)]).astype(np.float64)
+            place = {int(column): position for position, column in enumerate(own)}
+            self._parts.append(_Part(rows, place, factor, np.zeros((len(rows), len(own)))))
+
+    def conditional(self, j: int) -> tuple[Array, Array]:
+        """Return mean and standard deviation of column j, by sample."""
+        mean, spread = np.zeros(self._n_samples), np.ones(self._n_samples)
+        for part in self._parts:
+            if (at := part.place.get(j)) is not None:
+                mean[part.rows] = part.innovations[:, :at] @ part.factor[at, :at]
+                spread[part.rows] = part.factor[at, at]
+        return mean, spread
+
+    def condition_on(self, j: int, z: Array) -> None:
+        """Let the columns after j know its scores."""
+        for part in self._parts:
+            if (at := part.place.get(j)) is not None:
+                mean = part.innovations[:, :at] @ part.factor[at, :at]
+                part.innovations[:, at] = (z[part.rows, j] - mean) / part.factor[at, at]
 
 
-def _precisions(scores: Scores, omega: Array) -> list[_Precision]:
-    return [
-        (columns, rows, np.linalg.inv(omega[np.ix_(columns, columns)]).astype(np.float64))
-        for columns, rows in scores.patterns
-    ]
+@dataclass(frozen=True)
+class _Part:
+    """A missingness pattern: samples, places of columns, their factor, and what is known."""
 
-
-def _conditional(scores: Scores, precisions: list[_Precision], j: int) -> tuple[Array, Array]:
-    """Mean and standard deviation of column j given each row's other scores, by sample."""
-    mean, spread = np.zeros(len(scores.z)), np.ones(len(scores.z))
-    for columns, rows, precision in _with(precisions, j):
-        own = int(np.searchsorted(columns, j))
-        weights = -precision[own] / precision[own, own]
-        weights[own] = 0.0
-        mean[rows] = scores.z[np.ix_(rows, columns)] @ weights
-        spread[rows] = 1 / np.sqrt(precision[own, own])
-    return mean, spread
-
-
-def _with(precisions: list[_Precision], j: int) -> Iterator[_Precision]:
-    for columns, rows, precision in precisions:
-        if j in columns:
-            yield columns, rows, precision
+    rows: Integers
+    place: dict[int, int]
+    factor: Array
+    innovations: Array

@@ -242,7 +242,7 @@ class IEVCDS(CopulaSynthesis):
         fit_maps(scores, matrix)
         for iteration in range(self.iterations):
             before, matrix = matrix, second_moments(scores, matrix)
-            fit_maps(scores, matrix, sweeps=1)
+            fit_maps(scores, matrix)
             change = float(np.abs(matrix - before).max())
             result.history.append({"iteration": iteration + 1, "largest-change": change})
         cuts = [
