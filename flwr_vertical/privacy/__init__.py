@@ -6,6 +6,11 @@ from flwr_vertical.privacy.accounting import (
     rank_error,
     split_budget,
 )
+from flwr_vertical.privacy.attacks import (
+    Advantage,
+    attribute_inference,
+    membership_inference,
+)
 from flwr_vertical.privacy.keystream import (
     Keystream,
     fresh_keystream,
@@ -15,11 +20,14 @@ from flwr_vertical.privacy.keystream import (
 from flwr_vertical.privacy.laplace import laplace_integers, rational
 
 __all__ = [
+    "Advantage",
     "ColumnSpending",
     "Keystream",
     "PrivacyStatement",
+    "attribute_inference",
     "fresh_keystream",
     "laplace_integers",
+    "membership_inference",
     "noise_is_seeded",
     "rank_error",
     "rational",

@@ -84,7 +84,9 @@ class CopulaSynthesis(Strategy):
         progress.step("perturb")
         label = self._label(federation, result, rows)
         observed = _gather(replies, label)
-        levels = self._levels(observed, self.rows or alignment.n_samples, federation.rng, result)
+        # A study may have made its data from the same seed; then the very same numbers would come.
+        rng = federation.rng.spawn(1)[0]
+        levels = self._levels(observed, self.rows or alignment.n_samples, rng, result)
         first = 0 if label is None else 1
         parts = {}
         for name, reply in replies.items():
