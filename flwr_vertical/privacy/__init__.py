@@ -1,15 +1,13 @@
-"""Differential privacy: where its noise comes from, and what a release spends."""
+"""Differential privacy: where its noise comes from, and what a release spends.
+
+Attacks on synthetic tables are in `flwr_vertical.privacy.attacks`.
+"""
 
 from flwr_vertical.privacy.accounting import (
     ColumnSpending,
     PrivacyStatement,
     rank_error,
     split_budget,
-)
-from flwr_vertical.privacy.attacks import (
-    Advantage,
-    attribute_inference,
-    membership_inference,
 )
 from flwr_vertical.privacy.keystream import (
     Keystream,
@@ -20,14 +18,11 @@ from flwr_vertical.privacy.keystream import (
 from flwr_vertical.privacy.laplace import laplace_integers, rational
 
 __all__ = [
-    "Advantage",
     "ColumnSpending",
     "Keystream",
     "PrivacyStatement",
-    "attribute_inference",
     "fresh_keystream",
     "laplace_integers",
-    "membership_inference",
     "noise_is_seeded",
     "rank_error",
     "rational",

@@ -6,7 +6,8 @@ import pytest
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import DataError
-from flwr_vertical.privacy import attribute_inference, membership_inference, seeded_noise
+from flwr_vertical.privacy import seeded_noise
+from flwr_vertical.privacy.attacks import attribute_inference, membership_inference
 from strategies.copula import EVCDS, IEVCDS, VCDS
 
 N, RUNS = 400, 6
