@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import Party, step
+from flwr_vertical.errors import ConfigError, ProtocolError
 from flwr_vertical.privacy import fresh_keystream, noise_is_seeded
 from flwr_vertical.tables import is_numeric
 from flwr_vertical.tables.codes import Levels, fill_values, fit_levels, from_codes, to_codes
@@ -51,6 +52,7 @@ class CopulaParty(Party):
             turned round, times 2^16; ``cuts`` and ``n_cuts``, noisy shares of the levels of
             columns that have levels, one column after the other; and counts for the statement.
         """
+        self._check_budget(epsilon)
         codes = self._codes
         if impute:
             codes = np.where(np.isnan(codes), fill_values(codes, self.table.kinds), codes)
@@ -87,6 +89,20 @@ class CopulaParty(Party):
             "rare": len(made.rare),
             "seeded": noise_is_seeded(),
         }
+
+    def _check_budget(self, epsilon: float) -> None:
+        """Refuse to spend more than this node allows, or twice in a run."""
+        if "discrete" in self.state:
+            raise ProtocolError(
+                f"party {self.name!r} has released its ranks in this run already; a second release "
+                "would spend the budget again"
+            )
+        allowed = self.host.node_config.get("max-epsilon")
+        if allowed is not None and epsilon > float(allowed):
+            raise ConfigError(
+                f"party {self.name!r} allows epsilon up to {allowed} (max-epsilon in its node "
+                f"config), and {epsilon} was asked for"
+            )
 
     @step
     def synthesise(self, levels: Array) -> dict[str, Any]:
