@@ -44,39 +44,64 @@ def rank_coefficients(cuts: npt.ArrayLike | None) -> Array:
     return found * 12**0.5
 
 
-def score_coefficients(cuts: npt.ArrayLike | None) -> Array:
-    """Return the coefficients of one column's normal scores, array of shape (40,)."""
-    if cuts is None:  # the score is the latent itself
+def score_coefficients(cuts: npt.ArrayLike | None, error: float = 0.0) -> Array:
+    """Return the coefficients of one column's normal scores of noisy ranks, array of shape (40,).
+
+    Parameters
+    ----------
+    cuts : array of shape (n_levels - 1,) or None
+        As in `rank_coefficients`.
+    error : float, default 0
+        Standard deviation of the noise of ranks, as a share of their number.
+    """
+    if cuts is None and error == 0:  # the score is the latent itself
         found = np.zeros(N_TERMS)
         found[0] = 1.0
         return found
+    middles, scores = noisy_scores(error)
+    if cuts is None:
+        return hermite(ndtri(middles)) @ scores / len(scores)
+    # The mean score over a level's share, from the integral of the score over all shares below.
     shares = np.concatenate([[0.0], np.asarray(cuts, dtype=np.float64), [1.0]])
-    edges = ndtri(shares)
-    density = np.exp(-(edges**2) / 2) / np.sqrt(2 * np.pi)
+    below = np.concatenate([[0.0], np.cumsum(scores)]) / len(scores)
+    integral = np.interp(shares, np.arange(len(below)) / len(scores), below)
     widths = np.diff(shares)
-    means = np.divide(
-        density[:-1] - density[1:], widths, out=np.zeros(len(widths)), where=widths > 0
-    )
+    means = np.divide(np.diff(integral), widths, out=np.zeros(len(widths)), where=widths > 0)
     return step_coefficients(np.diff(means), cuts)
 
 
-def score_reliability(error: float) -> float:
-    """Return the correlation of a rank's normal score with that of its noisy version.
+def noisy_scores(error: float) -> tuple[Array, Array]:
+    """Return shares and the mean normal scores that ranks there have after noise.
 
     Parameters
     ----------
     error : float
         Standard deviation of the noise of ranks, as a share of their number.
+
+    Returns
+    -------
+    tuple of two numpy.ndarray of shape (2000,)
+        The scores have variance 1 over shares *and* noise.
     """
+    middles = (np.arange(2000) + 0.5) / 2000
     if error == 0:
-        return 1.0
-    true, noise = (np.arange(1000) + 0.5) / 1000, ndtri((np.arange(101) + 0.5) / 101)
-    noisy = (true[:, None] + error * noise).reshape(-1)
-    ranks = np.empty(len(noisy))
-    ranks[np.argsort(noisy)] = (np.arange(len(noisy)) + 0.5) / len(noisy)
-    scores = ndtri(true)
-    mean: float = ndtri(ranks).reshape(len(true), -1).mean(axis=1) @ scores / (scores @ scores)
-    return float(mean)
+        return middles, ndtri(middles)
+    noisy = (middles[:, None] + error * ndtri((np.arange(101) + 0.5) / 101)).reshape(-1)
+    scores = np.empty(len(noisy))
+    scores[np.argsort(noisy)] = ndtri((np.arange(len(noisy)) + 0.5) / len(noisy))
+    found: Array = scores.reshape(len(middles), -1).mean(axis=1)
+    return middles, found
+
+
+def hermite(x: Array) -> Array:
+    """Return ``He_k(x) / sqrt(k!)`` for k = 1, ..., 40, array of shape (40, n)."""
+    found = np.empty((N_TERMS, len(x)))
+    before, polynomial = np.zeros_like(x), np.ones_like(x)
+    for k in range(1, N_TERMS + 1):
+        after = (x * polynomial - np.sqrt(k - 1) * before) / np.sqrt(k)
+        before, polynomial = polynomial, after
+        found[k - 1] = after
+    return found
 
 
 def step_coefficients(steps: Array, cuts: npt.ArrayLike) -> Array:
@@ -96,12 +121,8 @@ def step_coefficients(steps: Array, cuts: npt.ArrayLike) -> Array:
     """
     where = ndtri(np.clip(np.asarray(cuts, dtype=np.float64), 1e-12, 1 - 1e-12))
     density = np.exp(-(where**2) / 2) / np.sqrt(2 * np.pi)
-    found = np.empty(N_TERMS)
-    before, polynomial = np.zeros_like(where), np.ones_like(where)  # He_(k-1) / sqrt((k-1)!)
-    for k in range(1, N_TERMS + 1):
-        found[k - 1] = np.sum(steps * density * polynomial) / np.sqrt(k)
-        after = (where * polynomial - np.sqrt(k - 1) * before) / np.sqrt(k)
-        before, polynomial = polynomial, after
+    below = np.vstack([np.ones_like(where), hermite(where)[:-1]])  # He_(k-1) / sqrt((k-1)!)
+    found: Array = below @ (steps * density) / np.sqrt(np.arange(1, N_TERMS + 1))
     return found
 
 

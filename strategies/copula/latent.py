@@ -15,7 +15,6 @@ from strategies.copula.bridge import (
     latent_correlations,
     rank_coefficients,
     score_coefficients,
-    score_reliability,
 )
 from strategies.copula.correlation import (
     RankCorrelations,
@@ -109,14 +108,8 @@ def latent_from_scores(matrix: Array, observed: Observed, cuts: Sequence[Array |
     cuts : sequence of (array of shape (n_levels - 1,) or None)
         Shares of levels, corrected for what is missing.
     """
-    errors = np.sqrt(observed.noise) / observed.n
-    known = {error: score_reliability(error) for error in set(errors.tolist())}
-    coefficients = np.array(
-        [
-            known[error] * score_coefficients(c)
-            for error, c in zip(errors.tolist(), cuts, strict=True)
-        ]
-    )
+    errors = (np.sqrt(observed.noise) / observed.n).tolist()
+    coefficients = np.array([score_coefficients(c, e) for e, c in zip(errors, cuts, strict=True)])
     return nearest_correlation(latent_correlations(matrix, coefficients))
 
 

@@ -11,7 +11,6 @@ from strategies.copula.bridge import (
     latent_correlations,
     rank_coefficients,
     score_coefficients,
-    score_reliability,
 )
 from strategies.copula.correlation import from_spearman, nearest_correlation, rank_correlations
 from strategies.copula.margins import bernstein, continuous_margin, discrete_margin, noisy_counts
@@ -258,13 +257,18 @@ def test_latent_correlations_are_found_behind_levels(r):
     assert latent_correlations(rho, continuous)[0, 1] == pytest.approx(r, abs=1e-9)
 
 
-def test_reliability_of_noisy_scores():
-    rng, n, error = np.random.default_rng(5), 100_000, 0.1
-    rank = (np.arange(n) + 0.5) / n
-    noisy = (rank + error * rng.normal(size=n)).argsort().argsort()
-    truth = np.corrcoef(norm.ppf(rank), norm.ppf((noisy + 0.5) / n))[0, 1]
-    assert score_reliability(error) == pytest.approx(truth, abs=0.005)
-    assert score_reliability(0.0) == 1
+def test_latent_correlations_are_found_behind_noise():
+    rng, n, r = np.random.default_rng(5), 200_000, 0.7
+    z = rng.normal(size=(n, 2)) @ np.array([[1, r], [0, np.sqrt(1 - r**2)]])
+    cuts, errors = [None, np.array([0.6])], [0.15, 0.1]
+    scores = []
+    for x, error in zip((z[:, 0], z[:, 1] > norm.ppf(0.6)), errors, strict=True):
+        rank = np.lexsort((rng.random(n), x)).argsort() / n + error * rng.normal(size=n)
+        scores.append(norm.ppf((rank.argsort().argsort() + 0.5) / n))
+    coefficients = [score_coefficients(c, e) for c, e in zip(cuts, errors, strict=True)]
+    found = latent_correlations(np.corrcoef(scores), np.array(coefficients))
+    assert found[0, 1] == pytest.approx(r, abs=0.02)
+    assert np.corrcoef(scores)[0, 1] < 0.55
 
 
 # -- scores ----------------------------------------------------------------------------------
