@@ -4,6 +4,10 @@ import sys
 
 import pytest
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: one thread of linear algebra each
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 
