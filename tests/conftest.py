@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: one thread of linear algebra each
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: one BLAS thread each
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")
 
