@@ -195,6 +195,13 @@ class CopulaSynthesis(Strategy):
         result.metrics["rows"] = float(self.rows or len(observed.ranks))
         result.metrics["columns"] = float(len(columns))
         result.notes += result.privacy.sentences
+        bounded = sum(int(reply["n_bounded"]) for reply in replies.values())
+        bounded += 0 if label is None else label.made.n_bounded
+        stated = len(parse_bounds(self.bounds))
+        if bounded < stated:
+            result.notes.append(
+                f"{stated - bounded} of the bounds name no numeric column; mistyped?"
+            )
 
 
 def _gather(replies: Mapping[str, Mapping[str, Any]], label: Label | None) -> Observed:
