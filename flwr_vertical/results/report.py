@@ -151,6 +151,13 @@ def _synthetic(result: Result) -> Iterator[Section]:
         if len(off):
             caption = f"Differences are {off.mean():.3f} on average and {off.max():.3f} at most."
             items.append(bullet_list([caption]))
+    models = qu.downstream_quality(result.originals, result.tables)
+    if len(models):
+        note = (
+            "Each column predicted from all others; models fitted on real or on synthetic rows, "
+            "judged on real rows that fitted neither: R2, or of levels the share of right answers."
+        )
+        items += [subheading("Models"), bullet_list([note]), dataframe_html(models)]
     caption = (
         "Compared with what is observed, so this page is as secret as the real tables. Where "
         "blocks are missing at random the whole may truly differ from what is observed."
