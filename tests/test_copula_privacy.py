@@ -58,6 +58,7 @@ def test_messages_hold_ranks_and_probabilities_only(strategy):
     up = seen["up", "perturb"]
     assert set(up) == {
         "ranks", "flips", "epsilon_margins", "cuts", "n_cuts", "exact_range", "rare", "seeded",
+        "n_bounded",
     }  # fmt: skip
     assert up["ranks"].dtype == np.int32
     assert set(seen["up", "synthesise"]) == set()

@@ -148,8 +148,8 @@ def downstream_fit(real: pd.DataFrame, synthetic: pd.DataFrame, target: str) -> 
     synthetic : pandas.DataFrame of shape (n_synthetic, n_columns)
         The same columns.
     target : str
-        The column to predict: by logistic regression (accuracy) if it has two levels, else by
-        least squares (R2).
+        The column to predict: by logistic regression (accuracy) if it has levels or two values,
+        else by least squares (R2).
 
     Returns
     -------
@@ -161,11 +161,11 @@ def downstream_fit(real: pd.DataFrame, synthetic: pd.DataFrame, target: str) -> 
     if target not in real or target not in synthetic:
         raise DataError(f"there is no column {target!r} to predict; columns are {list(real)}")
     both = pd.concat([real, synthetic[list(real.columns)]], ignore_index=True)
-    x = pd.get_dummies(both.drop(columns=target), drop_first=True, dtype=float).to_numpy()
+    x = pd.get_dummies(both.drop(columns=target), drop_first=True).to_numpy(dtype=float)
     x = (x - x.mean(axis=0)) / np.where(x.std(axis=0) > 0, x.std(axis=0), 1.0)
     y = both[target]
-    binary = y.nunique() == 2
-    values = y.astype("category").cat.codes.to_numpy() if binary else y.to_numpy(dtype=float)
+    levels = y.nunique() == 2 or not pd.api.types.is_numeric_dtype(y)
+    values = y.astype("category").cat.codes.to_numpy() if levels else y.to_numpy(dtype=float)
     row = np.arange(len(both))
     judged = (row < len(real)) & (row % 3 == 0)
     fitted = {"real": (row < len(real)) & ~judged, "synthetic": row >= len(real)}
@@ -173,6 +173,46 @@ def downstream_fit(real: pd.DataFrame, synthetic: pd.DataFrame, target: str) -> 
     for name, rows in fitted.items():
         if len(np.unique(values[rows])) < 2:
             raise DataError(f"the {name} rows have one value of {target!r} only: nothing to fit")
-        model = LogisticRegression(max_iter=1000) if binary else LinearRegression()
+        model = LogisticRegression(max_iter=1000) if levels else LinearRegression()
         scores[name] = float(model.fit(x[rows], values[rows]).score(x[judged], values[judged]))
     return scores
+
+
+def downstream_quality(
+    originals: Mapping[str, pd.DataFrame], tables: Mapping[str, pd.DataFrame], most: int = 12
+) -> pd.DataFrame:
+    """Predict each column from all others by models fitted on synthetic and on real rows.
+
+    Parameters
+    ----------
+    originals, tables : mapping of party to pandas.DataFrame
+        Real rows are those that all parties have completely; columns of more than 20 levels are
+        left out.
+    most : int, default 12
+        Columns predicted at most; the first ones win.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Index (party, column), columns ``real`` and ``synthetic`` (see `downstream_fit`); empty
+        with fewer than two columns or 60 complete rows.
+    """
+    pairs = [p for p in synthetic_pairs(originals, tables) if p.numeric or p.real.nunique() <= 20]
+    names = [f"{pair.party} · {pair.column}" for pair in pairs]
+    empty = pd.DataFrame(columns=["real", "synthetic"])
+    if len(pairs) < 2:
+        return empty
+    real = pd.concat([p.real.rename(n) for p, n in zip(pairs, names, strict=True)], axis=1).dropna()
+    made = pd.concat([p.made.rename(n) for p, n in zip(pairs, names, strict=True)], axis=1)
+    if len(real) < 60:
+        return empty
+    rows = {}
+    for pair, name in list(zip(pairs, names, strict=True))[:most]:
+        try:
+            rows[pair.party, pair.column] = downstream_fit(real, made, name)
+        except DataError:  # one value only: nothing to fit
+            continue
+    if not rows:
+        return empty
+    found = pd.DataFrame.from_dict(rows, orient="index")
+    return found.set_axis(pd.MultiIndex.from_tuples(list(rows), names=["party", "column"]))

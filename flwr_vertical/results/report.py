@@ -65,8 +65,16 @@ def report_html(result: Result, *, date: str = "") -> str:
 
 
 def _sections(result: Result) -> Iterator[Section]:
-    if result.notes:
-        yield Section("Notes", bullet_list(result.notes))
+    stated = [] if result.privacy is None else result.privacy.sentences
+    if notes := [note for note in result.notes if note not in stated]:
+        yield Section("Notes", bullet_list(notes))
+    if result.privacy is not None:
+        table = dataframe_html(result.privacy.to_frame())
+        caption = (
+            "Epsilon by comparison (VDADP), of one record by basic composition, and the standard "
+            "deviation of the ranks that were released, as a share of the rows."
+        )
+        yield Section("Privacy", [bullet_list(stated), table], caption)
     yield from _metrics(result)
     yield from _missing(result)
     yield from _synthetic(result)
@@ -151,6 +159,13 @@ def _synthetic(result: Result) -> Iterator[Section]:
         if len(off):
             caption = f"Differences are {off.mean():.3f} on average and {off.max():.3f} at most."
             items.append(bullet_list([caption]))
+    models = qu.downstream_quality(result.originals, result.tables)
+    if len(models):
+        note = (
+            "Each column predicted from all others; models fitted on real or on synthetic rows, "
+            "judged on real rows that fitted neither: R2, or of levels the share of right answers."
+        )
+        items += [subheading("Models"), bullet_list([note]), dataframe_html(models)]
     caption = (
         "Compared with what is observed, so this page is as secret as the real tables. Where "
         "blocks are missing at random the whole may truly differ from what is observed."

@@ -1,6 +1,6 @@
 """The server's numerics: from everybody's perturbed ranks to a correlation matrix and new latents.
 
-Tang, Feng, Li and Wang, Algorithm 1 (lines 6 to 9).
+Tang, Feng, Li and Wang, Algorithm 1 (lines 6 to 9) and Algorithm 2 (line 21).
 """
 
 from collections.abc import Sequence
@@ -23,6 +23,7 @@ from strategies.copula.correlation import (
     rank_correlations,
 )
 from strategies.copula.ranks import Flip
+from strategies.copula.scores import Scores, draw_scores
 
 Array = npt.NDArray[np.float64]
 
@@ -121,4 +122,43 @@ def draw_latents(omega: Array, rows: int, rng: np.random.Generator) -> Array:
 def probabilities(latents: Array) -> Array:
     """Return latents as probabilities of their margin."""
     levels: Array = ndtr(latents)
+    return levels
+
+
+def synthetic_levels(
+    scores: Scores,
+    matrix: Array,
+    omega: Array,
+    rows: int,
+    rng: np.random.Generator,
+    rearrange: bool,
+) -> Array:
+    """Make synthetic rows as shares of each column's *observed* values.
+
+    Parameters
+    ----------
+    scores : Scores
+        Carry the margins' correction H.
+    matrix, omega : numpy.ndarray of shape (p, p)
+        Correlation matrices of scores and of latents.
+    rows : int
+        How many.
+    rng : numpy.random.Generator
+        Simulation randomness.
+    rearrange : bool
+        Follow the ranks of real rows; in a random order.
+
+    Returns
+    -------
+    numpy.ndarray of shape (rows, p)
+    """
+    if rearrange:
+        copies = -(-rows // len(scores.z))
+        drawn = np.vstack([draw_scores(scores, matrix, rng) for _ in range(copies)])
+        latents = drawn[rng.permutation(len(drawn))[:rows]]
+    else:
+        latents = draw_latents(omega, rows, rng)
+    levels = probabilities(latents)
+    for j in range(levels.shape[1]):
+        levels[:, j] = scores.observed_share(j, levels[:, j])
     return levels

@@ -190,9 +190,8 @@ def discrete_margin(
     counts = np.bincount(codes, minlength=n_levels)
     if epsilon != inf:
         counts = counts + laplace_integers(2 / rational(epsilon), n_levels, stream)
-    shares = np.maximum(counts, 0).astype(np.float64)
-    if not shares.any():
-        shares[:] = 1.0
-    cumulative = np.cumsum(shares) / shares.sum()
+    below = np.cumsum(counts).astype(np.float64)
+    # An increasing fit, since setting negative counts to zero would feed empty levels.
+    cumulative = np.clip(isotonic_regression(below / max(below[-1], 1.0)), 0.0, 1.0)
     cumulative[-1] = 1.0
     return Margin(first + np.arange(n_levels, dtype=np.float64), cumulative, discrete=True)

@@ -87,6 +87,7 @@ class CopulaParty(Party):
             "n_cuts": [len(m.cuts) if m.discrete else -1 for m in made.margins],
             "exact_range": made.exact_range,
             "rare": len(made.rare),
+            "n_bounded": made.n_bounded,
             "seeded": noise_is_seeded(),
         }
 

@@ -65,6 +65,8 @@ class Release:
         Of each column, whether its observed range was used.
     rare : list of int
         Columns with a level that a single sample holds.
+    n_bounded : int
+        How many of the bounds are those of a numeric column here.
     """
 
     ranks: npt.NDArray[np.int32]
@@ -73,6 +75,7 @@ class Release:
     epsilon_margins: list[float] = field(default_factory=list)
     exact_range: list[bool] = field(default_factory=list)
     rare: list[int] = field(default_factory=list)
+    n_bounded: int = 0
 
 
 def make_release(
@@ -131,6 +134,7 @@ def make_release(
         else:
             first, count = int(np.floor(low)), int(np.ceil(high)) - int(np.floor(low)) + 1
         made.exact_range.append(not n_levels[j] and name not in bounds)
+        made.n_bounded += not n_levels[j] and name in bounds
         if n_levels[j] or (kind is Kind.COUNT and count <= MOST_LEVELS):
             margin = discrete_margin(values, first, count, epsilon_margin, stream)
             if n_levels[j] and (np.bincount(values.astype(np.int64)) == 1).any():

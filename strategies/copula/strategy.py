@@ -36,8 +36,9 @@ from strategies.copula.latent import (
     latent_matrix,
     probabilities,
     score_matrix,
+    synthetic_levels,
 )
-from strategies.copula.scores import Scores, draw_scores, fit_maps, second_moments, start_scores
+from strategies.copula.scores import fit_maps, second_moments, start_scores
 from strategies.copula.synthesis import CopulaSynthesis
 
 Array = npt.NDArray[np.float64]
@@ -51,8 +52,8 @@ _SHARED = (
     ("server", "noisy shares of the levels of each column of levels, and how many there are"),
     (
         "server",
-        "how many columns a party has, which use their observed range, and how many have a "
-        "level that a single sample holds",
+        "how many columns a party has, which use their observed range, how many the given bounds "
+        "name, and how many have a level that a single sample holds",
     ),
     ("every party", "the latent columns of its own synthetic variables"),
     ("every party", "with missing='complete-case', which samples all parties have"),
@@ -255,45 +256,6 @@ class IEVCDS(CopulaSynthesis):
     @property
     def _warnings(self) -> list[str]:
         return _rearranged(self.rearrange)
-
-
-def synthetic_levels(
-    scores: Scores,
-    matrix: Array,
-    omega: Array,
-    rows: int,
-    rng: np.random.Generator,
-    rearrange: bool,
-) -> Array:
-    """Make synthetic rows as shares of each column's *observed* values.
-
-    Parameters
-    ----------
-    scores : Scores
-        Carry the margins' correction H.
-    matrix, omega : numpy.ndarray of shape (p, p)
-        Correlation matrices of scores and of latents.
-    rows : int
-        How many.
-    rng : numpy.random.Generator
-        Simulation randomness.
-    rearrange : bool
-        Follow the ranks of real rows; in a random order.
-
-    Returns
-    -------
-    numpy.ndarray of shape (rows, p)
-    """
-    if rearrange:
-        copies = -(-rows // len(scores.z))
-        drawn = np.vstack([draw_scores(scores, matrix, rng) for _ in range(copies)])
-        latents = drawn[rng.permutation(len(drawn))[:rows]]
-    else:
-        latents = draw_latents(omega, rows, rng)
-    levels = probabilities(latents)
-    for j in range(levels.shape[1]):
-        levels[:, j] = scores.observed_share(j, levels[:, j])
-    return levels
 
 
 def _rearranged(rearrange: bool) -> list[str]:

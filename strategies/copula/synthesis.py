@@ -14,6 +14,7 @@ from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.privacy import (
     ColumnSpending,
     PrivacyStatement,
+    count_columns,
     noise_is_seeded,
     rank_error,
 )
@@ -172,9 +173,9 @@ class CopulaSynthesis(Strategy):
             ranges += reply["exact_range"]
             if reply["rare"]:
                 warnings.append(
-                    f"Party {name!r} has {reply['rare']} columns with a level that a single sample "
-                    "holds; that it may occur in the synthetic table tells that somebody holds it. "
-                    "Its log names the columns: merge these levels with others."
+                    f"Party {name!r} has a level that a single sample holds in "
+                    f"{count_columns(reply['rare'])}; that it may occur in the synthetic table "
+                    "tells that somebody holds it. Its log names the columns: merge these levels."
                 )
         if noise_is_seeded() or any(reply["seeded"] for reply in replies.values()):
             warnings.append(
@@ -195,6 +196,13 @@ class CopulaSynthesis(Strategy):
         result.metrics["rows"] = float(self.rows or len(observed.ranks))
         result.metrics["columns"] = float(len(columns))
         result.notes += result.privacy.sentences
+        bounded = sum(int(reply["n_bounded"]) for reply in replies.values())
+        bounded += 0 if label is None else label.made.n_bounded
+        stated = len(parse_bounds(self.bounds))
+        if bounded < stated:
+            result.notes.append(
+                f"{stated - bounded} of the bounds name no numeric column; mistyped?"
+            )
 
 
 def _gather(replies: Mapping[str, Mapping[str, Any]], label: Label | None) -> Observed:

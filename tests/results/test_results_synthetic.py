@@ -6,7 +6,12 @@ import pytest
 
 from flwr_vertical import Result
 from flwr_vertical.errors import DataError
-from flwr_vertical.results import correlation_quality, downstream_fit, margin_quality
+from flwr_vertical.results import (
+    correlation_quality,
+    downstream_fit,
+    downstream_quality,
+    margin_quality,
+)
 
 
 def make(n, rng, shift=0.0, prefix="s"):
@@ -61,6 +66,19 @@ def test_downstream_fit(tables):
         downstream_fit(real, good.assign(town="Ulm"), "town")
 
 
+def test_every_column_is_predicted_from_the_others(tables):
+    real, good, bad = tables
+    real["bank"] = real["bank"].iloc[100:]
+    found = downstream_quality(real, good)
+    assert list(found.index) == [("bank", "a"), ("bank", "town"), ("court", "b")]
+    assert (found["real"] - found["synthetic"]).abs().max() < 0.1
+    worse = downstream_quality(real, bad)["synthetic"]
+    assert worse["bank", "a"] < found.loc[("bank", "a"), "synthetic"] - 0.5
+    assert downstream_quality({"court": real["court"]}, {"court": good["court"]}).empty
+    few = {name: table.tail(50) for name, table in real.items()}
+    assert downstream_quality(few, good).empty
+
+
 def test_the_report_shows_synthetic_tables_beside_the_observed(tables):
     from flwr_vertical.results.report import report_html
 
@@ -69,6 +87,7 @@ def test_the_report_shows_synthetic_tables_beside_the_observed(tables):
     assert "Synthetic and observed values" in page
     assert "Imputed and observed values" not in page
     assert "as secret as the real tables" in page
+    assert "Each column predicted from all others" in page
     holes = {"court": real["court"].mask(np.arange(800)[:, None] < 20)}
     page = report_html(Result("mean", originals=holes, tables={"court": real["court"]}))
     assert "Synthetic and observed values" not in page

@@ -4,11 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from oracles import copula as oracle
+from resuming import METHODS, Place, data
 from scipy.stats import ks_2samp, norm, spearmanr
 
 from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.privacy import fresh_keystream, laplace_integers, rational, seeded_noise
+from flwr_vertical.protocol import decode
+from flwr_vertical.protocol.messages import VALUES
 from strategies.copula import EVCDS, IEVCDS, VCDS
 from strategies.copula.margins import ITERATIONS, degree
 from strategies.copula.ranks import Flip, flip_tiles
@@ -169,8 +172,8 @@ def test_bounds_replace_the_observed_range():
     frame = pd.DataFrame({"x": np.random.default_rng(0).normal(size=400)})
     bounded = run(VCDS(1.0, bounds={"x": (-1, 20)}), {"a": frame})
     assert bounded.tables["a"]["x"].between(-1, 20).all()
-    assert "used as they are" not in str(bounded.privacy)
-    assert "1 columns were used as they are" in str(run(VCDS(1.0), {"a": frame}).privacy)
+    assert "used as it is" not in str(bounded.privacy)
+    assert "observed range of 1 column was used" in str(run(VCDS(1.0), {"a": frame}).privacy)
     assert VCDS(bounds='{"x": [-1, 20]}').bounds == VCDS(bounds={"x": (-1, 20)}).bounds
 
 
@@ -328,9 +331,7 @@ def test_a_level_that_one_sample_holds_is_warned_of(caplog):
     parties["court"].loc["s7", "town"] = "Atlantis"
     with caplog.at_level("WARNING", "flwr_vertical"):
         result = run(VCDS(1.0), parties, labels)
-    assert "Party 'court' has 1 columns with a level that a single sample holds" in str(
-        result.privacy
-    )
+    assert "'court' has a level that a single sample holds in 1 column;" in str(result.privacy)
     assert "column 'town'" in caplog.text
     assert "Atlantis" not in caplog.text + str(result.privacy)
     assert "single sample" not in str(run(VCDS(1.0), mixed(200)[0], labels).privacy)
@@ -348,3 +349,43 @@ def test_runs_on_ray(ray_cluster):
     result = run(VCDS(1.0), parties, labels, engine="ray", n_actors=2)
     assert result.tables["court"].dtypes.equals(parties["court"].dtypes)
     assert result.settings["engine"] == "ray"
+
+
+def test_a_broken_run_goes_on_and_perturbs_nothing_twice(tmp_path, monkeypatch):
+    """With noise of the operating system: what was released before the break stays as it was."""
+    monkeypatch.setitem(METHODS, "vcds", (lambda: VCDS(1.0, min_joint=10), data))
+    for at in (3, 4):  # after perturb, after synthesise
+        place = Place(tmp_path / str(at), "vcds")
+        place.broken(die_after=at)
+        first = [r for r in place.transcript if r.direction == "up"]
+        found = place.run(resume=True)
+        kept = {
+            decode(r.content, VALUES)["ranks"].tobytes()
+            for r in [*first, *place.transcript]
+            if r.direction == "up" and "ranks" in decode(r.content, VALUES)
+        }
+        assert len(kept) == 2  # one release by each party
+        assert len(found.tables["bank"]) == len(found.result.labels) == 40
+    for fate in ("before", "after"):
+        place = Place(tmp_path / fate, "vcds")
+        found = place.run(lose={3: fate})
+        assert len(found.tables["court"]) == 40
+
+
+def test_ranks_are_released_once_in_a_run():
+    class Greedy(VCDS):
+        def run(self, federation, alignment, result, progress):
+            federation.call("perturb", self._arguments(None))
+            super().run(federation, alignment, result, progress)
+
+    with pytest.raises(PartyError, match="released its ranks in this run already"):
+        run(Greedy(1.0), mixed(100)[0])
+
+
+def test_bounds_that_name_no_column_are_noted():
+    parties, labels = mixed(200)
+    bounds = {"debt": (-5, 5), "dept": (0, 1), "y": (-6, 6)}
+    result = run(VCDS(1.0, bounds=bounds), parties, labels)
+    assert "1 of the bounds name no numeric column" in " ".join(result.notes)
+    bounds.pop("dept")
+    assert "bounds name no" not in " ".join(run(VCDS(1.0, bounds=bounds), parties, labels).notes)

@@ -173,6 +173,8 @@ def test_margins_of_levels():
     noisy = discrete_margin(codes, 0, 4, 0.5, Keystream(KEY))
     assert noisy.cumulative[-1] == 1
     assert (np.diff(noisy.cumulative) >= 0).all()
+    empty = [1 - discrete_margin(codes, 0, 40, 0.5, Keystream()).cumulative[3] for _ in range(200)]
+    assert np.mean(empty) < 0.2  # 36 levels that nobody has, and 100 samples
     lost = discrete_margin([0, 1], 0, 3, 1e-4, Keystream(KEY))  # noise alone
     assert np.isfinite(lost.cumulative).all()
 
