@@ -5,6 +5,7 @@ from flwr_vertical.registry import register_strategy
 BUILTIN = {
     "complete-case": "strategies.least_squares:CompleteCase",
     "fknn": "strategies.fknn:FKNN",
+    "glm": "strategies.glm:VerticalGLM",
     "max": "strategies.baselines:Max",
     "mean": "strategies.baselines:Mean",
     "mean-impute": "strategies.least_squares:MeanImpute",

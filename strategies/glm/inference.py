@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 
+_RESOLUTION = 2.0**-30
+
 
 def assemble_information(
     total: float,
@@ -47,6 +49,10 @@ def assemble_information(
         information[here, here] = grams[k]
     for (k, other), product in crosses.items():
         here, there = slice(starts[k], starts[k + 1]), slice(starts[other], starts[other + 1])
+        # The last digits come from the rotation, which is new in every run.
+        unit = _RESOLUTION * np.sqrt(np.outer(np.diag(grams[k]), np.diag(grams[other])))
+        unit = np.maximum(unit, 1e-300)
+        product = np.round(product / unit) * unit
         information[here, there] = product
         information[there, here] = product.T
     return information

@@ -12,6 +12,7 @@ from flwr_vertical.protocol.node import steps_of
 from strategies import BUILTIN
 from strategies.baselines import Max, Mean, Min, MostFrequent
 from strategies.fknn import FKNN
+from strategies.glm import VerticalGLM
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict
 
 IMPUTERS = [
@@ -76,6 +77,7 @@ REGRESSIONS = [
     CompleteCase(encoding="one-hot"),
     MeanImpute(encoding="one-hot"),
     Single("court", encoding="one-hot"),
+    VerticalGLM(encoding="one-hot"),
 ]
 REGRESSIONS.append(VFEMPredict(run(REGRESSIONS[0])))
 STRATEGIES = IMPUTERS + REGRESSIONS
