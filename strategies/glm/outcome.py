@@ -161,15 +161,13 @@ def _covariance(
     eta: Array,
     dispersion: float,
 ) -> Array | None:
-    """Work out the covariance of intercept and selected coefficients; up to three rounds."""
+    """Work out the covariance of intercept and selected coefficients; up to two rounds."""
     weight = fit.family.variance(eta)
     names = federation.parties
-    keys = PairKeys(federation)
-    if len(names) > 1:
-        federation.call("keep_pair_keys", keys.arguments())
-    told = federation.call("rotate_selected", {"weight": weight, "nonce": keys.nonce})
+    keys = PairKeys(federation).arguments() if len(names) > 1 else {}
+    told = federation.call("rotate_selected", {"weight": weight, **keys})
     crosses = {
-        (k, other): told[one][names[other]].T @ told[names[other]][one]
+        (k, other): told[one][f"rotated:{names[other]}"].T @ told[names[other]][f"rotated:{one}"]
         for k, one in enumerate(names)
         for other in range(k + 1, len(names))
     }

@@ -166,7 +166,15 @@ class GLMParty(PairKeyParty):
         return Summands({"fit": fit}, public)
 
     @step
-    def rotate_selected(self, weight: Array, nonce: bytes) -> dict[str, Any]:
+    def rotate_selected(
+        self,
+        weight: Array,
+        nonce: bytes = b"",
+        names: list[str] | None = None,
+        publics: list[bytes] | None = None,
+        identities: list[bytes] | None = None,
+        signatures: list[bytes] | None = None,
+    ) -> dict[str, Any]:
         """Rotate the selected columns, once for each other party, and tell their own moments.
 
         Parameters
@@ -175,6 +183,8 @@ class GLMParty(PairKeyParty):
             Variance of each label under the model.
         nonce : bytes
             Of this run.
+        names, publics, identities, signatures : list, optional
+            Every party's name and public key, and who vouches for it; left out if there is one.
 
         Returns
         -------
@@ -187,8 +197,13 @@ class GLMParty(PairKeyParty):
         x = self._used_rows[:, chosen]
         rows = x * np.sqrt(weight)[:, None]
         told: dict[str, Any] = {"sums": x.T @ weight, "gram": rows.T @ rows}
-        seeds = self.pair_seeds(nonce, _PURPOSE)
-        return told | {name: rotate(rows, seed) for name, seed in seeds.items()}
+        if names is None:
+            return told
+        self.keep_keys(nonce, names, publics or [], identities or [], signatures or [])
+        return told | {
+            f"rotated:{name}": rotate(rows, seed)
+            for name, seed in self.pair_seeds(nonce, _PURPOSE).items()
+        }
 
     # -- the own columns over the samples of the fit ----
 

@@ -13,7 +13,7 @@ admm, once an      down: n numbers for each lambda, and for each that is tested 
 iteration          for each lambda (the fits), for each that is tested two more; in the first
                    eight rounds n more both ways
 finish             up: the chosen coefficients; summed: one number for each sample without a label
-pair_key, ...,     with standard errors: keys; down: n numbers; up: for each other party, the
+pair_key,          with standard errors: keys; down: n numbers; up: for each other party, the
 rotate_selected    selected columns times a random rotation, n numbers each
 =================  ==============================================================================
 
