@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from strategies.glm.acceleration import RECENT
 from strategies.glm.lasso import descend, violation
 from strategies.glm.penalties import lla_weights
 
@@ -41,6 +42,10 @@ class Request:
         A vector to be projected on the party's columns, if any.
     precision : float
         Unit of violations; in fixed point their squares would vanish without.
+    combined : numpy.ndarray of shape (n_combined,)
+        Fits whose step starts from a combination of their last coefficients.
+    combination : numpy.ndarray of shape (RECENT, n_combined)
+        How these combine, the latest last.
     """
 
     fits: Indices
@@ -51,6 +56,8 @@ class Request:
     residual: Array = field(default_factory=lambda: np.zeros((0, 0)))
     probe: Array = field(default_factory=lambda: np.zeros(0))
     precision: float = 1.0
+    combined: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    combination: Array = field(default_factory=lambda: np.zeros((RECENT, 0)))
 
 
 @dataclass
@@ -61,10 +68,13 @@ class Coefficients:
     ----------
     beta, weights : numpy.ndarray of shape (n_columns, n_lambdas)
         Coefficients of the standardised columns and the LLA weights ``alpha``.
+    recent : numpy.ndarray of shape (RECENT, n_columns, n_lambdas)
+        Coefficients after the last rounds, the latest last.
     """
 
     beta: Array
     weights: Array
+    recent: Array
 
 
 class Block:
@@ -106,7 +116,8 @@ class Block:
     def start(self) -> Coefficients:
         """Return zero coefficients and the weights that these have: a lasso's."""
         beta = np.zeros((self.z.shape[1], len(self.strengths)))
-        return Coefficients(beta, self._weights(beta, self.strengths))
+        recent = np.zeros((RECENT, *beta.shape))
+        return Coefficients(beta, self._weights(beta, self.strengths), recent)
 
     def advance(self, kept: Coefficients, asked: Request) -> tuple[Coefficients, dict[str, Array]]:
         """Take one step of each fit.
@@ -116,9 +127,10 @@ class Block:
         Coefficients
         dict
             Terms of private sums: ``fit`` of shape (n_samples, n_fits), the embeddings ``X_k
-            beta_k``; where fits are checked, ``violation`` of shape (n_checked,), the squares of
-            what optimality lacks, and ``selected`` of shape (n_checked,), how many coefficients
-            are not zero; with a probe, ``projection`` of shape (n_samples,).
+            beta_k``; ``penalty`` of shape (n_fits,), ``lambda |alpha o beta_k|_1``; where fits are
+            checked, ``violation`` of shape (n_checked,), the squares of what optimality lacks, and
+            ``selected`` of shape (n_checked,), how many coefficients are not zero; with a probe,
+            ``projection`` of shape (n_samples,).
         """
         beta, weights = kept.beta.copy(), kept.weights.copy()
         told: dict[str, Array] = {}
@@ -129,6 +141,9 @@ class Block:
                 self._penalty(weights, asked.checked),
             )
             told["violation"] = np.minimum(np.sum((off / asked.precision) ** 2, axis=0), _FAR)
+        if len(asked.combined):
+            last = kept.recent[:, :, asked.combined]
+            beta[:, asked.combined] = np.einsum("mf,mjf->jf", asked.combination, last)
         if len(asked.reweighted):
             again = asked.reweighted
             weights[:, again] = self._weights(beta[:, again], self.strengths[again])
@@ -141,11 +156,13 @@ class Block:
                 self._penalty(weights, asked.fits),
             )
         told["fit"] = self.z @ beta[:, asked.fits]
+        strength = self._penalty(weights, asked.fits)
+        told["penalty"] = np.sum(strength * np.abs(beta[:, asked.fits]), axis=0)
         if len(asked.checked):
             told["selected"] = np.count_nonzero(beta[:, asked.checked], axis=0).astype(np.uint32)
         if len(asked.probe):
             told["projection"] = self.project(asked.probe)
-        return Coefficients(beta, weights), told
+        return Coefficients(beta, weights, np.concatenate([kept.recent[1:], beta[None]])), told
 
     def project(self, vector: Array) -> Array:
         """Project a vector of shape (n_samples,) on the span of the columns."""

@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from strategies.glm.block import Block, Request, combined, largest_correlation
 from strategies.glm.families import Family, family_named
-from strategies.glm.path import grid, information_criterion, parse_lambdas, stated
+from strategies.glm.fits import CONVERGED, Fits, Settings
+from strategies.glm.path import BIC, grid, information_criterion, parse_lambdas, stated
 from strategies.glm.penalties import check_penalty
-from strategies.glm.solver import CONVERGED, Fits, Settings, Solver
+from strategies.glm.solver import Solver
 
 Array = npt.NDArray[np.float64]
 
@@ -32,7 +33,7 @@ class CentralFit:
     chosen : int
         Number of the chosen lambda.
     bic : numpy.ndarray of shape (n_lambdas,)
-        Infinite for a fit that did not converge.
+        Of a fit that did not converge, where it ended.
     fits : Fits
         Of the solver, in standardised units.
     """
@@ -60,7 +61,7 @@ def fit_glm(
     unpenalized: npt.NDArray[np.bool_] | None = None,
     n_lambdas: int = 50,
     lambda_ratio: float = 0.01,
-    lla_steps: int = 3,
+    lla_steps: int = 2,
     tol: float = 1e-3,
     kkt_tol: float = 1e-4,
     max_iter: int = 500,
@@ -99,10 +100,11 @@ def fit_glm(
     starts = np.cumsum([0, *(block.shape[1] for block in blocks)])
     parts = [slice(a, b) for a, b in pairwise(starts)]
 
-    settings = Settings(name, intercept, tol, kkt_tol, lla_steps, max_iter)
+    setting = parse_lambdas(lambdas)
+    settings = Settings(name, intercept, tol, kkt_tol, lla_steps, max_iter, by_bic=setting == BIC)
     residual = model.mean(np.full(len(labels), null_level(model, labels / unit, intercept)))
     reach = largest_correlation(z, ~free, labels / unit - residual)
-    values = choose_lambdas(parse_lambdas(lambdas), name, reach, unit, n_lambdas, lambda_ratio)
+    values = choose_lambdas(setting, name, reach, unit, n_lambdas, lambda_ratio)
     held = [Block(z[:, part], values, ~free[part], name, shape) for part in parts]
     kept = [block.start() for block in held]
 
@@ -121,8 +123,7 @@ def fit_glm(
     selected = np.count_nonzero(beta, axis=0)
     bic = information_criterion(model, labels / unit, fits.fit + fits.level, selected)
     done = np.array([outcome == CONVERGED for outcome in fits.outcomes])
-    bic = np.where(done | ~done.any(), bic, np.inf)
-    chosen = int(np.argmin(bic))
+    chosen = int(np.argmin(np.where(done | ~done.any(), bic, np.inf)))
     path = unit * beta / scale[:, None]
     intercepts = unit * fits.level - center @ path if intercept else np.zeros(len(values))
     return CentralFit(

@@ -12,11 +12,12 @@ from flwr_vertical.results import Progress
 from strategies.glm.block import Request
 from strategies.glm.central import choose_lambdas, label_unit, null_level
 from strategies.glm.families import Family, family_named
+from strategies.glm.fits import CONVERGED, EXHAUSTED, SEPARATED, Fits, Settings
 from strategies.glm.party import NORM
-from strategies.glm.path import information_criterion
+from strategies.glm.path import BIC, information_criterion
 from strategies.glm.penalties import check_penalty
 from strategies.glm.release import composed, noise_scale
-from strategies.glm.solver import CONVERGED, EXHAUSTED, SEPARATED, Fits, Settings, Solver
+from strategies.glm.solver import Solver
 from strategies.least_squares.baseline import note
 from strategies.regression import Problem
 
@@ -36,7 +37,7 @@ class FederatedFit:
     unit : float
         What labels were divided by.
     lambdas, bic : numpy.ndarray of shape (n_lambdas,)
-        In label units; infinite for fits that cannot be used.
+        In label units; of a fit that did not converge, where it ended.
     chosen : int
     selected : numpy.ndarray of shape (n_lambdas,)
         How many coefficients are not zero.
@@ -116,6 +117,7 @@ def fit_federated(
             settings.lla_steps,
             settings.dp_rounds if private else settings.max_iter,
             private,
+            settings.lambdas == BIC and not private,
         ),
         exchange,
         int(federation.rng.integers(2**31)),
@@ -132,8 +134,7 @@ def fit_federated(
     usable = np.array([outcome == CONVERGED for outcome in fits.outcomes])
     if not usable.any():
         usable = np.array([outcome == EXHAUSTED for outcome in fits.outcomes])
-    bic = np.where(usable, bic, np.inf)
-    chosen = int(np.argmin(bic))
+    chosen = int(np.argmin(np.where(usable, bic, np.inf)))
     outcome = fits.outcomes[chosen] if usable.any() else SEPARATED
     return FederatedFit(family, unit, lambdas * unit, bic, chosen, selected, fits, outcome)
 

@@ -13,8 +13,8 @@ from flwr_vertical.protocol import Total
 from flwr_vertical.results import Progress
 from strategies.glm.central import null_level
 from strategies.glm.fit import FederatedFit
+from strategies.glm.fits import CONVERGED, EXHAUSTED, SEPARATED
 from strategies.glm.inference import assemble_information, covariance_of
-from strategies.glm.solver import CONVERGED, EXHAUSTED, SEPARATED
 from strategies.least_squares.baseline import note
 from strategies.regression import Problem, coefficient_table
 from strategies.regression.pairs import PairKeys

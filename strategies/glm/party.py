@@ -24,7 +24,8 @@ class GLMParty(PairKeyParty):
     """Keeps the coefficients of every lambda, of columns standardised over the fit's samples.
 
     Its state holds ``glm.used`` (which of the rows held take part), ``glm.free`` (columns that are
-    never penalised), ``glm.strengths``, ``glm.beta`` and ``glm.weights``.
+    never penalised), ``glm.strengths``, and `Coefficients` as ``glm.beta``, ``glm.weights`` and
+    ``glm.recent``.
     """
 
     without_pairs = "standard_errors='none'"
@@ -82,6 +83,8 @@ class GLMParty(PairKeyParty):
         residual: Array,
         probe: Array,
         precision: float,
+        combined: Indices,
+        combination: Array,
         strengths: Array | None = None,
         penalty: str = "",
         shape: float = 0.0,
@@ -108,19 +111,26 @@ class GLMParty(PairKeyParty):
             if noise > 0:
                 self.state["glm.noise"] = noise
             start = self._block.start()
-            self.state["glm.beta"], self.state["glm.weights"] = start.beta, start.weights
+            self._keep(start)
         request = Request(
-            fits, gradient, curvature, reweighted, checked, residual, probe, precision
+            fits,
+            gradient,
+            curvature,
+            reweighted,
+            checked,
+            residual,
+            probe,
+            precision,
+            combined,
+            combination,
         )
-        kept = Coefficients(
-            np.asarray(self.state["glm.beta"]), np.asarray(self.state["glm.weights"])
-        )
-        kept, told = self._block.advance(kept, request)
+        kept, told = self._block.advance(self._kept, request)
         if "glm.noise" in self.state:
             noise_on = Noise(float(self.state["glm.noise"]))
             kept.beta[:, fits] = noise_on.add(self._block, kept.beta[:, fits])
             told["fit"] = self._block.z @ kept.beta[:, fits]
-        self.state["glm.beta"], self.state["glm.weights"] = kept.beta, kept.weights
+            del told["penalty"]
+        self._keep(kept)
         return Summands({name: np.asarray(value) for name, value in told.items()})
 
     @step
@@ -204,6 +214,16 @@ class GLMParty(PairKeyParty):
             f"rotated:{name}": rotate(rows, seed)
             for name, seed in self.pair_seeds(nonce, _PURPOSE).items()
         }
+
+    def _keep(self, kept: Coefficients) -> None:
+        for name, values in vars(kept).items():
+            self.state[f"glm.{name}"] = values
+
+    @property
+    def _kept(self) -> Coefficients:
+        return Coefficients(
+            *(np.asarray(self.state[f"glm.{name}"]) for name in ("beta", "weights", "recent"))
+        )
 
     # -- the own columns over the samples of the fit ----
 

@@ -13,20 +13,24 @@ from the common ``gamma + phi (S - eta)`` (4.4), the server solves for ``eta`` a
   Section 3.4.1), and steps are over-relaxed.
 * *Stopping.* The paper's tolerances hold early where ``phi`` is badly chosen. A fit that meets
   them must also meet the optimality (KKT) conditions; the test rides with its next step.
+* *Combination.* Every few rounds a fit goes on from the best combination of its last iterates
+  (`acceleration`).
 * *LLA.* Weights are made again, by the parties alone, whenever a fit has met the tolerances.
 
 A fit is one value of lambda. A fit that has ended is no longer sent.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from strategies.glm.acceleration import RECENT, Accelerator, best_combination
 from strategies.glm.block import Request
 from strategies.glm.families import Binomial, Family
+from strategies.glm.fits import CONVERGED, EXHAUSTED, PASSED_OVER, SEPARATED, Fits, Settings
+from strategies.glm.path import information_criterion
 from strategies.glm.penalties import CONCAVE
 from strategies.glm.proximal import proximal_step
 from strategies.glm.spectrum import Lanczos
@@ -35,79 +39,13 @@ Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 Exchange = Callable[[Request], dict[str, Array]]
 
-CONVERGED, EXHAUSTED, SEPARATED = "converged", "max iterations", "separated"
-
 _RELAXATION = 1.6
 _BALANCED_EVERY, _BALANCED_UNTIL = 3, 90
 _IMBALANCE = 2.0
 _PROBES = 8
+_EARLY = 10.0  # tangents need not be drawn at exact estimates
+_HOPELESS = 2.0  # a fit this many logarithms of n behind the best in BIC is given up
 _EXTREME = 30.0  # a linear predictor of 30 is a probability of 1 - 1e-13
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How fits are computed.
-
-    Parameters
-    ----------
-    penalty : str
-        See `penalties`.
-    intercept : bool
-        Whether there is one.
-    tol : float
-        The paper's absolute and relative tolerance.
-    kkt_tol : float
-        Largest violation of optimality, as a root of the sum of squares over all coefficients, in
-        units of the labels' standard deviation.
-    lla_steps : int
-        How often the weights of a concave penalty are made again.
-    max_iter : int
-        Most rounds.
-    fixed : bool
-        Take `max_iter` rounds whatever the residuals, without tests, which would tell more than the
-        fits; for fits with noise.
-    """
-
-    penalty: str
-    intercept: bool = True
-    tol: float = 1e-3
-    kkt_tol: float = 1e-4
-    lla_steps: int = 3
-    max_iter: int = 500
-    fixed: bool = False
-
-
-@dataclass
-class Fits:
-    """The fits of all values of lambda, as the server knows them.
-
-    Parameters
-    ----------
-    fit : numpy.ndarray of shape (n_samples, n_lambdas)
-        Sums of the parties' fits, without intercept.
-    level : numpy.ndarray of shape (n_lambdas,)
-        Intercepts, of centred columns.
-    selected : numpy.ndarray of shape (n_lambdas,)
-        How many coefficients are not zero; -1 where nobody asked.
-    violation : numpy.ndarray of shape (n_lambdas,)
-        Of the optimality conditions, when last tested; infinite if never.
-    rounds : numpy.ndarray of shape (n_lambdas,)
-        When each fit ended; 0 if it did not.
-    tolerated : numpy.ndarray of shape (n_lambdas,)
-        When each fit first met the paper's tolerances; 0 if it did not.
-    outcomes : list of str
-    history : list of dict
-        One entry for each round.
-    """
-
-    fit: Array
-    level: Array
-    selected: npt.NDArray[np.int64]
-    violation: Array
-    rounds: npt.NDArray[np.int64]
-    tolerated: npt.NDArray[np.int64]
-    outcomes: list[str]
-    history: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Solver:
@@ -161,6 +99,9 @@ class Solver:
         self.stages = np.full(n_lambdas, stages)
         self.tightness = np.ones(n_lambdas)
         self.tau = float(n_parties)
+        self.accelerator = Accelerator(n_lambdas)
+        self.bic = np.full(n_lambdas, np.nan)
+        self._last = np.zeros(0, dtype=np.int64)
         probing = n_parties > 1 and not settings.fixed
         self.lanczos = Lanczos(n, seed) if probing else None
 
@@ -174,10 +115,14 @@ class Solver:
         fits, active = self.fits, np.arange(self.fits.fit.shape[1])
         reweighted = checked = np.zeros(0, dtype=np.int64)
         for number in range(1, self.settings.max_iter + 1):
-            sums = self._round(active, reweighted, checked)
+            combined, how = self._combine(np.setdiff1d(active, [*reweighted, *checked]))
+            sums = self._round(active, reweighted, checked, combined, how)
             passed = self._judge(checked, sums)
             met = self._move(active, sums["fit"], number)
             fits.rounds[passed] = number
+            hopeless = self._hopeless(active)
+            for fit in hopeless:
+                fits.outcomes[fit], fits.rounds[fit] = PASSED_OVER, number
             lost = self._separated(active)
             for fit in lost:
                 fits.outcomes[fit], fits.rounds[fit] = SEPARATED, number
@@ -204,7 +149,38 @@ class Solver:
 
     # -- one round ----
 
-    def _round(self, active: Indices, reweighted: Indices, checked: Indices) -> dict[str, Array]:
+    def _combine(self, waiting: Indices) -> tuple[Indices, Array]:
+        """Replace fits by the best combination of their last iterates, where that pays."""
+        found, weights = [], []
+        if not self.settings.fixed and self._last.size:
+            at = np.searchsorted(self._last, waiting)
+            sizes = self.primal / np.maximum(self.primal_scale, 1e-300)
+            sizes = sizes + self.dual / np.maximum(self.dual_scale, 1e-300)
+            for fit in self.accelerator.due(waiting, sizes[at]):
+                fits, penalties = self.accelerator.iterates(fit)
+                level = float(self.fits.level[fit])
+                best = best_combination(
+                    self.family, self.y[:, 0], fits, penalties, level, self.settings.intercept
+                )
+                if best is None:
+                    continue
+                found.append(fit)
+                weights.append(best[0])
+                self.fits.fit[:, fit], self.fits.level[fit] = fits @ best[0], best[1]
+                self.eta[:, fit] = self.fits.fit[:, fit] + best[1]
+                self.gamma[:, fit] = self.family.mean(self.eta[:, fit]) - self.y[:, 0]
+        combined = np.array(found, dtype=np.int64)
+        self.accelerator.combined(combined)
+        return combined, np.array(weights).reshape(-1, RECENT).T
+
+    def _round(
+        self,
+        active: Indices,
+        reweighted: Indices,
+        checked: Indices,
+        combined: Indices,
+        combination: Array,
+    ) -> dict[str, Array]:
         fits, phi = self.fits, self.phi[active]
         gap = fits.fit[:, active] + fits.level[active] - self.eta[:, active]
         residual = np.zeros((0, 0))
@@ -223,8 +199,13 @@ class Solver:
             residual,
             self.lanczos.probe if probing and self.lanczos is not None else np.zeros(0),
             self.settings.kkt_tol * self.scale,
+            combined,
+            combination,
         )
         sums = self.exchange(request)
+        self.accelerator.forget(reweighted)
+        if not self.settings.fixed:
+            self.accelerator.keep(sums["fit"], sums["penalty"], active)
         if probing and self.lanczos is not None:
             self.lanczos.add(sums["projection"])
             if self.lanczos.steps == _PROBES:
@@ -238,6 +219,10 @@ class Solver:
         off = np.sqrt(np.maximum(sums["violation"], 0.0)) * self.settings.kkt_tol
         self.fits.violation[checked] = off
         self.fits.selected[checked] = sums["selected"]
+        eta = self.fits.fit[:, checked] + self.fits.level[checked]
+        self.bic[checked] = information_criterion(
+            self.family, self.y[:, 0], eta, self.fits.selected[checked]
+        )
         good = off <= self.settings.kkt_tol
         # The violation falls about in proportion to the residuals.
         share = self.settings.kkt_tol / np.maximum(off[~good], 1e-300)
@@ -273,11 +258,13 @@ class Solver:
         self.dual_scale = np.linalg.norm(multiplier, axis=0)
         # The dual residual and the multiplier are n_samples times the paper's.
         n, tol = len(eta), self.settings.tol * self.tightness[active]
+        early = self.stages[active] > 0
+        tol = np.where(early, _EARLY * tol, tol)
         met = (self.primal <= tol * (np.sqrt(n) + self.primal_scale)) & (
             self.dual <= tol * (np.sqrt(self.n_columns) + self.dual_scale)
         )
         found: Indices = active[met]
-        first = found[fits.tolerated[found] == 0]
+        first = found[(fits.tolerated[found] == 0) & (self.stages[found] == 0)]
         fits.tolerated[first] = number
         return found
 
@@ -289,6 +276,15 @@ class Solver:
         ratio = np.maximum(primal, 1e-300) / np.maximum(dual, 1e-300)
         off = (ratio > _IMBALANCE) | (ratio < 1.0 / _IMBALANCE)
         self.phi[active] *= np.where(off, np.clip(np.sqrt(ratio), 0.5, 2.0), 1.0)
+
+    def _hopeless(self, active: Indices) -> Indices:
+        """Return fits that have met the tolerances, but whose BIC is far from the smallest."""
+        done = np.array([outcome == CONVERGED for outcome in self.fits.outcomes])
+        if not self.settings.by_bic or not done.any():
+            return active[:0]
+        limit = self.bic[done].min() + _HOPELESS * np.log(len(self.y))
+        behind: Indices = active[(self.bic[active] > limit) & (self.fits.rounds[active] == 0)]
+        return behind
 
     def _separated(self, active: Indices) -> Indices:
         """Return fits that tell all labels apart and grow, since nothing bounds them."""

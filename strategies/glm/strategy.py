@@ -57,8 +57,8 @@ class VerticalGLM(Strategy):
         ``"none"`` is None.
     lambdas : "bic", float or sequence of float, default "bic"
         Strength of the penalty in label units per standard deviation of a column (with
-        `standardize`); of several, BIC chooses. ``"bic"`` makes the values itself. Text with commas
-        is a sequence.
+        `standardize`); of several, BIC chooses. ``"bic"`` makes the values itself, and does not
+        iterate to the end those far from the best. Text with commas is a sequence.
     n_lambdas : int, default 50
         How many values ``"bic"`` compares.
     lambda_ratio : float, default 0.01
@@ -69,7 +69,7 @@ class VerticalGLM(Strategy):
         Columns without penalty, as ``"party:column"``; text with commas, or a sequence.
     penalty_shape : float, default 0
         The ``a`` of SCAD or MCP; 0 is the usual, 3.7 and 3.
-    lla_steps : int, default 3
+    lla_steps : int, default 2
         How often the tangents of a concave penalty are drawn again (local linear approximation),
         beginning with a lasso. Two reach the oracle solution with high probability (Fan, Xue and
         Zou, 2014).
@@ -171,7 +171,7 @@ class VerticalGLM(Strategy):
         intercept: bool = True,
         unpenalized: "str | Sequence[str]" = "",
         penalty_shape: float = 0.0,
-        lla_steps: int = 3,
+        lla_steps: int = 2,
         standard_errors: str | None = "gram",
         standardize: bool = True,
         max_iter: int = 500,
