@@ -23,7 +23,7 @@ Array = npt.NDArray[np.float64]
 GROUP = 1024
 """Samples that are rotated together; the last group has up to twice as many."""
 
-_CHUNK = 1 << 16
+_CHUNK = 1 << 12
 
 
 class SecretNormals:

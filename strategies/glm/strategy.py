@@ -10,8 +10,8 @@ round              what travels
 prepare            up: names of columns, number of rows
 begin              down: n numbers (the labels' residuals); summed: one number
 admm, once an      down: n numbers for each lambda, and for each that is tested n more; summed: n
-iteration          for each lambda (the fits), for each that is tested two more; in the first
-                   eight rounds n more both ways
+iteration          for each lambda (the fits) and one more, for each that is tested two more; in
+                   the first eight rounds n more both ways
 finish             up: the chosen coefficients; summed: one number for each sample without a label
 pair_key,          with standard errors: keys; down: n numbers; up: for each other party, the
 rotate_selected    selected columns times a random rotation, n numbers each
@@ -128,7 +128,12 @@ class VerticalGLM(Strategy):
         (
             "server, and arbiter in ckks mode",
             "for each sample of the fit, each lambda and each iteration, the sum of the parties' "
-            "fits; for each sample without a label, the last one",
+            "fits; for each sample without a label, the last one. Together these span what the "
+            "columns span: the server could come to know all parties' columns but for a linear map",
+        ),
+        (
+            "server, and arbiter in ckks mode",
+            "for each lambda and iteration, the sum of the parties' penalties",
         ),
         (
             "server, and arbiter in ckks mode",

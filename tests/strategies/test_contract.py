@@ -77,7 +77,7 @@ REGRESSIONS = [
     CompleteCase(encoding="one-hot"),
     MeanImpute(encoding="one-hot"),
     Single("court", encoding="one-hot"),
-    VerticalGLM(encoding="one-hot"),
+    VerticalGLM(penalty="lasso", lambdas=0.1, encoding="one-hot", kkt_tol=1e-6),
 ]
 REGRESSIONS.append(VFEMPredict(run(REGRESSIONS[0])))
 STRATEGIES = IMPUTERS + REGRESSIONS
