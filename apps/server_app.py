@@ -77,7 +77,7 @@ def main(grid: Grid, context: Context) -> None:
         with pd.option_context("display.max_rows", 200, "display.width", 120):
             logger.info("\n%s", result.coefficients.round(6).to_string())
     else:
-        logger.info("each party's imputed table and report lie on its own disk")
+        logger.info("each party's table and report lie on its own disk")
     logger.info("result and report of the server: %s", report)
 
 

@@ -4,14 +4,17 @@ from flwr_vertical.registry import register_strategy
 
 BUILTIN = {
     "complete-case": "strategies.least_squares:CompleteCase",
+    "evcds": "strategies.copula:EVCDS",
     "fknn": "strategies.fknn:FKNN",
     "glm": "strategies.glm:VerticalGLM",
+    "ievcds": "strategies.copula:IEVCDS",
     "max": "strategies.baselines:Max",
     "mean": "strategies.baselines:Mean",
     "mean-impute": "strategies.least_squares:MeanImpute",
     "min": "strategies.baselines:Min",
     "most-frequent": "strategies.baselines:MostFrequent",
     "single": "strategies.least_squares:Single",
+    "vcds": "strategies.copula:VCDS",
     "vfem": "strategies.vfem:VFEM",
     "vfem-predict": "strategies.vfem:VFEMPredict",
 }

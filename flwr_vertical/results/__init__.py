@@ -1,10 +1,12 @@
 """What a run leaves behind: its result, its ledger, its report and its progress.
 
-Knows neither Flower nor the rest of the package, so studies and notebooks can use it alone.
+Knows neither Flower nor the rest of the package but errors and the privacy statement, so studies
+and notebooks can use it alone.
 
 - `Result`: metrics, history, tables, coefficients; `save`, `load`, `report`
 - `Ledger`: rounds, messages, bytes, seconds, privacy spent
 - `render_page`, `Section`, `dataframe_html`: self-contained HTML pages, for reports and studies
+- `margin_quality`, `correlation_quality`, `downstream_quality`: how good synthetic tables are
 - `progress`, `Progress`: a bar in a terminal, log lines elsewhere
 - `atomic_path`, `write_text_atomically`, `write_bytes_atomically`: files whole or not there
 """
@@ -23,6 +25,12 @@ from flwr_vertical.results.page import (
     subheading,
 )
 from flwr_vertical.results.progress import Progress, progress
+from flwr_vertical.results.quality import (
+    correlation_quality,
+    downstream_fit,
+    downstream_quality,
+    margin_quality,
+)
 from flwr_vertical.results.result import Result
 from flwr_vertical.results.units import human_bytes, human_seconds
 
@@ -33,11 +41,15 @@ __all__ = [
     "Section",
     "atomic_path",
     "bullet_list",
+    "correlation_quality",
     "dataframe_html",
     "details_html",
+    "downstream_fit",
+    "downstream_quality",
     "format_value",
     "human_bytes",
     "human_seconds",
+    "margin_quality",
     "paragraph",
     "progress",
     "render_page",

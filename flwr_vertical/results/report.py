@@ -13,6 +13,8 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.results import figures as fg
 from flwr_vertical.results import imputed as im
 from flwr_vertical.results import missingness as mi
+from flwr_vertical.results import quality as qu
+from flwr_vertical.results import synthetic as sy
 from flwr_vertical.results.atomic import write_text_atomically
 from flwr_vertical.results.page import (
     Item,
@@ -67,6 +69,7 @@ def _sections(result: Result) -> Iterator[Section]:
         yield Section("Notes", bullet_list(result.notes))
     yield from _metrics(result)
     yield from _missing(result)
+    yield from _synthetic(result)
     yield from _imputed(result)
     history = fg.history_figure(result.history)
     if history:
@@ -131,8 +134,46 @@ def _missing(result: Result) -> Iterator[Section]:
         yield Section("What is missing", body, "Which party holds which sample. " + order)
 
 
+def _synthetic(result: Result) -> Iterator[Section]:
+    pairs = qu.synthetic_pairs(result.originals, result.tables)
+    if not pairs:
+        return
+    margins = qu.margin_quality(result.originals, result.tables)
+    items: list[Item] = [
+        sy.margins_figure(pairs[:_MOST_PANELS]),
+        details_html(f"Margins of all {len(pairs)} columns", dataframe_html(margins)),
+    ]
+    if len(pairs) > 1:
+        correlations = qu.correlation_quality(result.originals, result.tables)
+        off = np.abs(correlations.differences)
+        items.append(subheading("Pairs of columns"))
+        items.append(sy.correlations_figure(correlations))
+        if len(off):
+            caption = f"Differences are {off.mean():.3f} on average and {off.max():.3f} at most."
+            items.append(bullet_list([caption]))
+    models = qu.downstream_quality(result.originals, result.tables)
+    if len(models):
+        note = (
+            "Each column predicted from all others; models fitted on real or on synthetic rows, "
+            "judged on real rows that fitted neither: R2, or of levels the share of right answers."
+        )
+        items += [subheading("Models"), bullet_list([note]), dataframe_html(models)]
+    caption = (
+        "Compared with what is observed, so this page is as secret as the real tables. Where "
+        "blocks are missing at random the whole may truly differ from what is observed."
+    )
+    if len(pairs) > _MOST_PANELS:
+        caption += f" Drawn are the first {_MOST_PANELS} of {len(pairs)} columns."
+    yield Section("Synthetic and observed values", items, caption)
+
+
 def _imputed(result: Result) -> Iterator[Section]:
-    columns = im.imputed_columns(result.originals, result.tables, result.truth)
+    filled = {
+        name: table
+        for name, table in result.tables.items()
+        if name in result.originals and not qu.is_synthetic(result.originals[name], table)
+    }
+    columns = im.imputed_columns(result.originals, filled, result.truth)
     known = [item for item in columns if item.truth is not None]
     guess = [item for item in columns if item.truth is None]
     if known:

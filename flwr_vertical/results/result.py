@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.privacy.accounting import PrivacyStatement
 from flwr_vertical.results.ledger import Ledger
 from flwr_vertical.results.page import format_value
 from flwr_vertical.results.units import human_bytes, human_seconds
@@ -40,7 +41,7 @@ class Result:
     coefficients : DataFrame, optional
         Index (party, variable); estimate and, where known, std_error, z, p_value, ci_low, ci_high.
     labels : Series, optional
-        The server's labels after the run, indexed by sample ID: predicted or completed.
+        The server's labels after the run, indexed by sample ID: predicted, completed or synthetic.
     predictions : DataFrame, optional
         Of samples without a label: index sample ID; prediction, std_error, lower, upper.
     model : Any, optional
@@ -59,6 +60,8 @@ class Result:
         What a reader should know: warnings, early stops.
     disclosure : list of (who, learns), optional
         Who learned what in this run.
+    privacy : PrivacyStatement, optional
+        What differential privacy the run spent, in numbers and in plain words.
     figures : dict of str to (SVG str or PNG bytes), optional
         The strategy's own figures, by title; the report shows them.
     where : Path, optional
@@ -82,6 +85,7 @@ class Result:
     truth: dict[str, pd.DataFrame] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     disclosure: list[tuple[str, str]] = field(default_factory=list)
+    privacy: PrivacyStatement | None = None
     figures: dict[str, str | bytes] = field(default_factory=dict)
     where: Path | None = None
 
@@ -93,10 +97,11 @@ class Result:
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Save the result in a folder and return its path.
 
-        Writes result.json (strategy, settings, metrics, history, notes, disclosure, totals of the
-        ledger), ledger.csv, privacy.csv, coefficients.csv, predictions.parquet, labels.parquet,
-        mask.npy, figures and one Parquet file per party under tables. Model, originals and truth
-        are not saved: the first has no common form, the others are the user's own.
+        Writes result.json (strategy, settings, metrics, history, notes, disclosure, privacy
+        statement, totals of the ledger), ledger.csv, privacy.csv, coefficients.csv,
+        predictions.parquet, labels.parquet, mask.npy, figures and one Parquet file per party under
+        tables. Model, originals and truth are not saved: the first has no common form, the others
+        are the user's own.
 
         Every file is whole or not there, result.json is the last one, and files of others in the
         folder stay.

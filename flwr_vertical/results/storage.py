@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.privacy.accounting import PrivacyStatement
 from flwr_vertical.results.atomic import TEMPORARY_PREFIX, atomic_path, write_text_atomically
 from flwr_vertical.results.ledger import Ledger
 from flwr_vertical.results.page import GENERATOR
@@ -92,6 +93,11 @@ def load(folder: Path) -> Result:
             ),
         ),
         tables={p: pd.read_parquet(folder / n) for p, n in files.get("tables", {}).items()},
+        privacy=(
+            None
+            if index.get("privacy") is None
+            else PrivacyStatement.from_dict(_revive(index["privacy"]))
+        ),
         coefficients=coefficients,
         predictions=predictions,
         labels=labels,
@@ -204,6 +210,7 @@ def _index_text(result: Result, files: dict[str, Any]) -> str:
         "parties": result.parties,
         "notes": result.notes,
         "disclosure": result.disclosure,
+        "privacy": None if result.privacy is None else result.privacy.to_dict(),
         "ledger": result.ledger.totals(),
         "files": files,
         "levels": levels,

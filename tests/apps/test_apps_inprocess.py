@@ -100,6 +100,34 @@ def test_demonstration_runs_and_keeps_tables_at_the_parties(home, aggregation):
         )
 
 
+def test_synthetic_tables_stay_at_the_parties_with_a_report_of_their_own(home):
+    preset = tomllib.loads((ROOT / "apps" / "vcds.toml").read_text())
+    given = {f"{k}.{i}": v for k in ("demo", "vcds") for i, v in preset.pop(k).items()}
+    run_app(simulated(2), **preset, **given)
+    results = home / "results"
+    for name in demo_names(2):
+        made = pd.read_parquet(results / "parties" / "test" / f"{name}.parquet")
+        assert len(made) == 435  # the samples that either party has
+        assert all(str(i).startswith("synthetic-") for i in made.index)
+        page = (results / "parties" / "test" / f"{name}.html").read_text()
+        assert "Synthetic and observed values" in page
+    server = results / "server" / "test"
+    assert [path.name for path in server.rglob("*.parquet")] == ["labels.parquet"]
+    assert len(pd.read_parquet(server / "labels.parquet")) == 435
+    saved = json.loads((server / "result.json").read_text())
+    assert "takes part in a comparison with every other record" in " ".join(
+        saved["privacy"]["text"]
+    )
+
+
+def test_a_node_may_limit_what_is_spent(home, bank, court):
+    nodes = own_files(home, bank=bank, court=court)
+    nodes[1]["max-epsilon"] = 0.5
+    with pytest.raises(PartyError, match=r"'court' allows epsilon up to 0.5"):
+        run_app(nodes, strategy="vcds")
+    run_app(nodes, strategy="vcds", **{"vcds.epsilon": 0.5, "run-name": "less"})
+
+
 def test_own_files_give_what_simulate_gives(home, bank, court):
     run_app(own_files(home, bank=bank, court=court))
     expected = simulate(FKNN(standardize=True), {"bank": bank, "court": court}, progress=False)

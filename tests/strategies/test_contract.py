@@ -8,9 +8,11 @@ import pandas as pd
 import pytest
 
 from flwr_vertical import Arbiter, Party, Result, Strategy, load_strategy, make_strategy, simulate
+from flwr_vertical.privacy import seeded_noise
 from flwr_vertical.protocol.node import steps_of
 from strategies import BUILTIN
 from strategies.baselines import Max, Mean, Min, MostFrequent
+from strategies.copula import EVCDS, IEVCDS, VCDS
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict
@@ -22,6 +24,14 @@ IMPUTERS = [
     Min(),
     Max(),
     MostFrequent(),
+]
+
+
+SYNTHESES = [
+    VCDS(min_joint=10),
+    VCDS(5.0, "total", rows=50, missing="impute"),
+    EVCDS(min_joint=10),
+    IEVCDS(min_joint=10, iterations=2, rearrange=True, rows=100),
 ]
 
 
@@ -65,10 +75,11 @@ def labels(n=40):
 
 
 def run(strategy, mode="masked", **kwargs):
-    given = tables() if strategy in IMPUTERS else tables(cells=0.0)
-    return simulate(
-        strategy, given, labels(), aggregation=mode, progress=False, **({"seed": 1} | kwargs)
-    )
+    given = tables() if strategy in IMPUTERS + SYNTHESES else tables(cells=0.0)
+    with seeded_noise(1):  # else no two runs are alike; has no say inside Ray's actors
+        return simulate(
+            strategy, given, labels(), aggregation=mode, progress=False, **({"seed": 1} | kwargs)
+        )
 
 
 REGRESSIONS = [
@@ -80,9 +91,9 @@ REGRESSIONS = [
     VerticalGLM(penalty="lasso", lambdas=0.1, encoding="one-hot", kkt_tol=1e-6),
 ]
 REGRESSIONS.append(VFEMPredict(run(REGRESSIONS[0])))
-STRATEGIES = IMPUTERS + REGRESSIONS
+STRATEGIES = IMPUTERS + SYNTHESES + REGRESSIONS
 every_strategy, every_imputer = named(STRATEGIES), named(IMPUTERS)
-every_regression = named(REGRESSIONS)
+every_regression, every_synthesis = named(REGRESSIONS), named(SYNTHESES)
 
 
 @every_imputer
@@ -102,6 +113,20 @@ def test_tables_come_back_complete(strategy, mode):
             seen = given[column].dropna()
             assert (got.loc[seen.index, column] == seen).all(), column
     assert len(result.tables["bank"]) == len(result.tables["court"]) == 40
+
+
+@every_synthesis
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+def test_synthetic_tables_have_the_columns_and_nobody_s_rows(strategy, mode):
+    result = run(strategy, mode)
+    for name, given in tables().items():
+        got = result.tables[name]
+        assert list(got.columns) == list(given.columns)
+        assert [str(got[c].dtype) for c in got] == [str(given[c].dtype) for c in got] or name
+        assert not got.isna().any().any()
+        assert not got.index.isin(given.index).any()
+        assert got.index.equals(result.labels.index)
+        assert len(got) == (strategy.rows or 40)
 
 
 @every_imputer
@@ -228,7 +253,9 @@ def test_new_rows_are_completed_from_an_earlier_result(strategy):
 # An actor takes seconds to start; strategies with the same party half travel alike.
 @pytest.mark.ray
 @pytest.mark.parametrize(
-    "strategy", {s.party: s for s in STRATEGIES}.values(), ids=lambda s: s.name
+    "strategy",
+    {s.party: s for s in STRATEGIES if s not in SYNTHESES}.values(),
+    ids=lambda s: s.name,
 )
 def test_ray_gives_the_same_result(strategy, ray_cluster):
     local, ray = run(strategy), run(strategy, engine="ray", n_actors=2)

@@ -1,0 +1,31 @@
+"""Differential privacy: where its noise comes from, and what a release spends.
+
+Attacks on synthetic tables are in `flwr_vertical.privacy.attacks`.
+"""
+
+from flwr_vertical.privacy.accounting import (
+    ColumnSpending,
+    PrivacyStatement,
+    rank_error,
+    split_budget,
+)
+from flwr_vertical.privacy.keystream import (
+    Keystream,
+    fresh_keystream,
+    noise_is_seeded,
+    seeded_noise,
+)
+from flwr_vertical.privacy.laplace import laplace_integers, rational
+
+__all__ = [
+    "ColumnSpending",
+    "Keystream",
+    "PrivacyStatement",
+    "fresh_keystream",
+    "laplace_integers",
+    "noise_is_seeded",
+    "rank_error",
+    "rational",
+    "seeded_noise",
+    "split_budget",
+]

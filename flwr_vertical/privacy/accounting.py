@@ -1,0 +1,210 @@
+"""What releases of perturbed ranks and noisy margins spend, in numbers and in plain words.
+
+Tang, Feng, Li and Wang count privacy by comparison: Definition 1 (vertical distributed attribute
+differential privacy, VDADP), Theorem 4 and Corollaries 3 and 4. One value of a column takes part in
+n - 1 comparisons, though, and changing it may change all of them; basic composition over these is
+the second line of every statement made here, and the one to compare with other systems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from math import inf, sqrt
+from typing import Any
+
+import pandas as pd
+
+
+@dataclass(frozen=True)
+class ColumnSpending:
+    """What the releases about one column spend.
+
+    Parameters
+    ----------
+    party : str
+        Who holds it.
+    n : int
+        How many rows were compared.
+    epsilon_comparison : float
+        Of one pairwise comparison, each time the ranks are released.
+    epsilon_margin : float
+        Of the margin.
+    releases : int, default 1
+        How often the ranks were released (T in Corollary 4).
+    quantile_error : float, default 0
+        Standard deviation of a debiased rank, as a share of n.
+    exact_range : bool, default False
+        Whether smallest and largest value were used as they are, outside of any guarantee.
+    """
+
+    party: str
+    n: int
+    epsilon_comparison: float
+    epsilon_margin: float
+    releases: int = 1
+    quantile_error: float = 0.0
+    exact_range: bool = False
+
+    @property
+    def vdadp(self) -> float:
+        """Epsilon as the paper counts it: releases x comparison + margin."""
+        return self.releases * self.epsilon_comparison + self.epsilon_margin
+
+    @property
+    def record(self) -> float:
+        """Epsilon of replacing one value, by basic composition over its n - 1 comparisons."""
+        return self.releases * max(self.n - 1, 0) * self.epsilon_comparison + self.epsilon_margin
+
+
+@dataclass(frozen=True)
+class PrivacyStatement:
+    """What a run spent, by party and in all.
+
+    Parameters
+    ----------
+    columns : sequence of ColumnSpending
+        One for each column of each party; the labels count as a column of the server.
+    warnings : sequence of str, optional
+        What weakens the guarantee.
+    """
+
+    columns: Sequence[ColumnSpending]
+    warnings: Sequence[str] = ()
+
+    @property
+    def vdadp(self) -> dict[str, float]:
+        """Epsilon of each party by VDADP (Theorem 4): its columns' added up."""
+        return self._by_party("vdadp")
+
+    @property
+    def record(self) -> dict[str, float]:
+        """Epsilon of one record of each party by basic composition over its comparisons."""
+        return self._by_party("record")
+
+    def _by_party(self, name: str) -> dict[str, float]:
+        total: dict[str, float] = {}
+        for column in self.columns:
+            total[column.party] = total.get(column.party, 0.0) + getattr(column, name)
+        return total
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per party, and one of all.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns ``columns``, ``epsilon`` (VDADP), ``epsilon_record`` (basic composition),
+            ``quantile_error`` (the smallest standard deviation of a released rank, as a share of
+            the rows).
+        """
+        rows = {
+            party: {
+                "columns": len(own),
+                "epsilon": self.vdadp[party],
+                "epsilon_record": self.record[party],
+                "quantile_error": min(column.quantile_error for column in own),
+            }
+            for party, own in self._own().items()
+        }
+        rows["all"] = {
+            "columns": len(self.columns),
+            "epsilon": sum(self.vdadp.values()),
+            "epsilon_record": sum(self.record.values()),
+            "quantile_error": min((c.quantile_error for c in self.columns), default=0.0),
+        }
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("party")
+
+    def _own(self) -> dict[str, list[ColumnSpending]]:
+        own: dict[str, list[ColumnSpending]] = {}
+        for column in self.columns:
+            own.setdefault(column.party, []).append(column)
+        return own
+
+    @property
+    def sentences(self) -> list[str]:
+        """The statement in plain words."""
+        if not self.columns:
+            return []
+        said = [
+            "By the paper's count (VDADP: one comparison of one column, plus the margin) the "
+            "parties spend epsilon "
+            + ", ".join(f"{_number(value)} ({party})" for party, value in self.vdadp.items())
+            + f"; {_number(sum(self.vdadp.values()))} in all.",
+            "A record takes part in a comparison with every other record. Basic composition over "
+            "these gives the epsilon of replacing one party's part of one record: "
+            + ", ".join(f"{_number(value)} ({party})" for party, value in self.record.items())
+            + ". By this count, which is the usual one, "
+            + (
+                "the release protects records."
+                if max(self.record.values()) <= 10
+                else "what goes to the server is not differentially private for whole records in "
+                "any useful sense."
+            ),
+        ]
+        errors = [column.quantile_error for column in self.columns]
+        share = 1.96 * 100 * min(errors)
+        said.append(
+            "In practice: the server can tell where each value stands in its column to within "
+            f"±{share:.2g} % of the rows (95 %, the column told best). Which rows are alike is so "
+            "known to it, roughly."
+        )
+        ranged = sum(column.exact_range for column in self.columns)
+        if ranged:
+            said.append(
+                f"Smallest and largest value of {ranged} columns were used as they are and show in "
+                "the synthetic tables: no guarantee covers them. State bounds for these columns."
+            )
+        return [*said, *self.warnings]
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the statement as plain values."""
+        return {
+            "columns": [asdict(column) for column in self.columns],
+            "warnings": list(self.warnings),
+            "text": self.sentences,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> PrivacyStatement:
+        """Rebuild a statement from what `to_dict` gave."""
+        known = {field.name for field in fields(ColumnSpending)}
+        columns = [
+            ColumnSpending(**{key: value for key, value in row.items() if key in known})
+            for row in data["columns"]
+        ]
+        return cls(columns, list(data["warnings"]))
+
+
+def split_budget(
+    epsilon: float, budget: str, n_columns: int, rank_share: float = 0.5
+) -> tuple[float, float]:
+    """Split a budget into that of one column's comparisons and that of its margin.
+
+    Parameters
+    ----------
+    epsilon : float
+        The whole.
+    budget : {"per-variable", "total"}
+        For every column, or for all columns of a party together. The second is Theorem 1's split
+        ``epsilon_1 K / (p + 1)``, which assumes equal numbers of columns: with ``n_columns`` of its
+        own each party divides by that number.
+    n_columns : int
+        Columns of the party.
+    rank_share : float, default 0.5
+        Share for ranks (epsilon_1); the paper's experiments divide evenly.
+    """
+    each = epsilon if budget == "per-variable" else epsilon / n_columns
+    return each * rank_share, each * (1 - rank_share)
+
+
+def rank_error(noise_variance: float, n: int) -> float:
+    """Return the standard deviation of a debiased rank as a share of n."""
+    return sqrt(noise_variance) / n if n else inf
+
+
+def _number(value: float) -> str:
+    return "infinite" if value == inf else f"{value:,.4g}"

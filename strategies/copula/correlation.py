@@ -1,0 +1,108 @@
+"""Correlations from perturbed ranks, pairwise over what both columns have, and made a matrix.
+
+Tang, Feng, Li and Wang, sections 2.2 and 3.1: debiasing makes products of ranks unbiased, since the
+noise of different columns is independent. It also inflates each column's own variance; but that
+of the true ranks is known, (n^2 - 1) / 12, so the noisy one is never used.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+_FLOOR = 1e-4  # least eigenvalue of a correlation matrix: far below what ranks can tell
+_LEAST_VARIANCE = 0.25
+
+
+@dataclass(frozen=True)
+class RankCorrelations:
+    """Rank correlations between all columns.
+
+    Parameters
+    ----------
+    debiased : numpy.ndarray of shape (p, p)
+        Estimates for the true ranks; 1 on the diagonal, not yet a correlation matrix.
+    raw : numpy.ndarray of shape (p, p)
+        Those of the perturbed ranks themselves, nearer to zero.
+    n_joint : numpy.ndarray of shape (p, p), int64
+        How many rows have both columns.
+    """
+
+    debiased: Array
+    raw: Array
+    n_joint: Integers
+
+
+def rank_correlations(scores: Array, noise: Array) -> RankCorrelations:
+    """Estimate Spearman's correlations from debiased ranks.
+
+    Over all n rows of a column its rank variance is known. Over the rows that another column has,
+    too, ranks are those among all n, their mean over these rows is taken off, and the variance is
+    the noisy one less the known variance of the noise.
+
+    Parameters
+    ----------
+    scores : numpy.ndarray of shape (n_samples, p)
+        Debiased ranks less their mean (`Flip.debias`), NaN where a row lacks the column.
+    noise : numpy.ndarray of shape (p,)
+        Variance of their noise (`Flip.noise_variance`).
+    """
+    seen = ~np.isnan(scores)
+    mask, filled = seen.astype(np.float64), np.where(seen, scores, 0.0)
+    joint = mask.T @ mask
+    n = np.diag(joint)
+    safe = np.maximum(joint, 2.0)
+    sums = filled.T @ mask  # [j, l]: of column j over the rows that l has
+    squares = (filled**2).T @ mask
+    covariance = (filled.T @ filled - sums * sums.T / safe) / (safe - 1)
+    noisy = (squares - sums**2 / safe) / (safe - 1)
+    known = (n * (n + 1) / 12)[:, None]  # with the divisor n - 1
+    variance = np.where(joint == n[:, None], known, noisy - noise[:, None])
+    variance = np.maximum(variance, _LEAST_VARIANCE * known)
+    noisy = np.maximum(noisy, _LEAST_VARIANCE * known)
+    debiased = covariance / np.sqrt(variance * variance.T)
+    raw = covariance / np.sqrt(noisy * noisy.T)
+    for matrix in (debiased, raw):
+        np.clip(matrix, -1.0, 1.0, out=matrix)
+        np.fill_diagonal(matrix, 1.0)
+    return RankCorrelations(debiased, raw, joint.astype(np.int64))
+
+
+def from_spearman(rho: npt.ArrayLike) -> Array:
+    """Return the normal correlations that give Spearman's correlations: ``2 sin(pi rho / 6)``."""
+    return 2.0 * np.sin(np.pi * np.asarray(rho, dtype=np.float64) / 6.0)
+
+
+def nearest_correlation(matrix: Array, max_iter: int = 200, tol: float = 1e-7) -> Array:
+    """Return the nearest correlation matrix in Frobenius norm, positive definite.
+
+    Higham (2002), "Computing the nearest correlation matrix", Algorithm 3.3: alternating
+    projections with Dykstra's correction; then a step towards the identity where an eigenvalue is
+    still below 1e-4.
+
+    Parameters
+    ----------
+    matrix : numpy.ndarray of shape (p, p)
+        Symmetric.
+    """
+    found = (matrix + matrix.T) / 2
+    np.fill_diagonal(found, 1.0)
+    if np.linalg.eigvalsh(found)[0] < _FLOOR:
+        correction = np.zeros_like(found)
+        for _ in range(max_iter):
+            shifted = found - correction
+            values, vectors = np.linalg.eigh(shifted)
+            projected = (vectors * np.maximum(values, _FLOOR)) @ vectors.T
+            correction = projected - shifted
+            before, found = found, projected.copy()
+            np.fill_diagonal(found, 1.0)
+            if np.abs(found - before).max() < tol:
+                break
+    least = np.linalg.eigvalsh(found)[0]
+    if least < _FLOOR:
+        weight = (_FLOOR - least) / (1 - least)
+        found = (1 - weight) * found + weight * np.eye(len(found))
+    return (found + found.T) / 2

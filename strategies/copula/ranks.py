@@ -1,0 +1,209 @@
+"""Ranks perturbed by antisymmetric randomised response on all pairwise comparisons.
+
+Tang, Feng, Li and Wang, "Data Privatization in Vertical Federated Learning with Client-wise Missing
+Problem", Eqs. 2.2 and 2.3. Each of the n (n - 1) / 2 comparisons of a column is turned round with
+probability theta, independently; a sample's perturbed rank counts the comparisons that it wins
+afterwards. In the order of the true ranks, with f_ij = 1 where the comparison of i > j was turned,
+
+    R~_i = 1 + i - sum_{j < i} f_ij + sum_{j > i} f_ji,        i = 0, ..., n - 1,
+
+so only row and column sums of a triangular matrix of random bits are needed. The bits are made
+and counted in tiles, 64 to a word: n = 70,000 needs no n x n memory.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import exp, floor, inf, log
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.privacy import Keystream
+
+Array = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+
+THETA_BITS = 16
+_ROWS = 256  # a power of two: rows of a tile, and the unit of its columns
+_WORDS = 64  # words in a row of a tile: 256 x 64 words are 128 KiB, which a core's cache holds
+_WIDTH = 64 * _WORDS
+
+
+@dataclass(frozen=True)
+class Flip:
+    """The chance that a comparison is turned round, as a multiple of 2^-16.
+
+    Parameters
+    ----------
+    numerator : int
+        ``theta = numerator / 2^16``, in [0, 1/2).
+    """
+
+    numerator: int
+
+    @classmethod
+    def of(cls, epsilon: float) -> "Flip":
+        """Return theta = 1 / (1 + exp(epsilon)), rounded up: never less private than asked for.
+
+        Beyond epsilon = 11 theta stays at 2^-16; an infinite epsilon gives no noise at all.
+        """
+        if not epsilon > 0:
+            raise ConfigError(f"epsilon must be positive, got {epsilon!r}")
+        if epsilon == inf:
+            return cls(0)
+        numerator = floor(2**THETA_BITS / (1 + exp(min(epsilon, 700.0)))) + 1
+        if 2 * numerator >= 2**THETA_BITS:
+            raise ConfigError(
+                f"epsilon = {epsilon:.2e} for the comparisons of one column is too small: they "
+                "would be pure noise; use a larger epsilon or budget='per-variable'"
+            )
+        return cls(numerator)
+
+    @property
+    def theta(self) -> float:
+        """The chance itself; exact."""
+        return float(self.numerator / 2**THETA_BITS)
+
+    @property
+    def epsilon(self) -> float:
+        """What one comparison really spends, ``log((1 - theta) / theta)``."""
+        return float(log((1 - self.theta) / self.theta)) if self.numerator else inf
+
+    def debias(self, ranks: npt.ArrayLike, n: int) -> Array:
+        """Return unbiased estimates of the ranks (Eq. 2.3), less their mean (n + 1) / 2.
+
+        Parameters
+        ----------
+        ranks : array of shape (n,) or fewer of them
+            Perturbed ranks.
+        n : int
+            How many were compared.
+        """
+        centred: Array = np.asarray(ranks, dtype=np.float64) - (n + 1) / 2
+        return centred / (1 - 2 * self.theta)
+
+    def noise_variance(self, n: int) -> float:
+        """Variance of a debiased rank: (n - 1) theta (1 - theta) / (1 - 2 theta)^2."""
+        theta = self.theta
+        return float((n - 1) * theta * (1 - theta) / (1 - 2 * theta) ** 2)
+
+
+def perturbed_ranks(values: npt.ArrayLike, flip: Flip, stream: Keystream) -> Integers:
+    """Rank a column, turning comparisons round at random.
+
+    Parameters
+    ----------
+    values : array of shape (n,)
+        Without missing ones. Equal values are ranked among each other in a random order, drawn
+        from the key stream, so that every column has the ranks 1, ..., n.
+    flip : Flip
+        Chance of a comparison to be turned round.
+    stream : Keystream
+        Random bits.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n,), int64
+        In 1, ..., n; not a permutation, but their sum is that of one.
+    """
+    values = np.asarray(values)
+    n = len(values)
+    ties = stream.shuffled(n)
+    order = ties[np.argsort(values[ties], kind="stable")]
+    ranks = np.arange(1, n + 1)
+    if flip.numerator:
+        rows, columns = flip_sums(n, flip, stream)
+        ranks += columns - rows
+    perturbed = np.empty(n, dtype=np.int64)
+    perturbed[order] = ranks
+    return perturbed
+
+
+def flip_sums(n: int, flip: Flip, stream: Keystream) -> tuple[Integers, Integers]:
+    """Return row and column sums of a strictly lower triangular matrix of random bits.
+
+    Returns
+    -------
+    tuple of two numpy.ndarray of shape (n,), int64
+        ``sum_{j < i} f_ij`` and ``sum_{j > i} f_ji``.
+    """
+    rows = np.zeros(n + _ROWS, dtype=np.int64)
+    columns = np.zeros(n + _ROWS, dtype=np.int64)
+    for first, left, bits in flip_tiles(n, flip, stream):
+        rows[first : first + _ROWS] += np.bitwise_count(bits).sum(axis=1, dtype=np.int64)
+        columns[left : left + 64 * bits.shape[1]] += column_counts(bits)
+    return rows[:n], columns[:n]
+
+
+def flip_tiles(n: int, flip: Flip, stream: Keystream) -> Iterator[tuple[int, int, Words]]:
+    """Make the random bits f_ij of all comparisons, tile by tile.
+
+    Yields
+    ------
+    tuple of int, int and numpy.ndarray of shape (256, n_words), uint64
+        First row, first column, bits: bit b of word w in row r is f of row ``first + r`` and column
+        ``left + 64 w + b``. Zero where there is no comparison.
+    """
+    buffer = np.empty((2, _ROWS * _WORDS), dtype=np.uint64)
+    corner = np.tril(np.ones((_ROWS, _ROWS), dtype=np.uint8), k=-1)
+    mask = np.packbits(corner, axis=1, bitorder="little").view(np.uint64)
+    for first in range(0, n, _ROWS):
+        for left in range(0, first + _ROWS, _WIDTH):
+            n_words = min(_WIDTH, first + _ROWS - left) // 64
+            size = _ROWS * n_words
+            bits = _bernoulli(buffer[0, :size], buffer[1, :size], flip.numerator, stream)
+            tile = bits.reshape(_ROWS, n_words)
+            if left + 64 * n_words == first + _ROWS:
+                tile[:, -_ROWS // 64 :] &= mask
+            tile[n - first :] = 0
+            yield first, left, tile
+
+
+def _bernoulli(out: Words, spare: Words, numerator: int, stream: Keystream) -> Words:
+    """Fill words with bits of chance numerator / 2^16, from the binary digits of that chance.
+
+    A random bit *or* a bit of chance p has chance (1 + p) / 2, a random bit *and* it p / 2.
+    """
+    lowest = (numerator & -numerator).bit_length() - 1
+    stream.words(out)
+    for digit in range(lowest + 1, THETA_BITS):
+        stream.words(spare)
+        combine = np.bitwise_or if numerator >> digit & 1 else np.bitwise_and
+        combine(out, spare, out=out)
+    return out
+
+
+def column_counts(bits: Words) -> Integers:
+    """Count the bits of each column, adding whole words bit by bit.
+
+    Parameters
+    ----------
+    bits : numpy.ndarray of shape (a power of two, n_words), uint64
+
+    Returns
+    -------
+    numpy.ndarray of shape (64 n_words,), int64
+    """
+    planes = [bits]  # the binary digits of one number for each row and column, lowest first
+    while len(planes[0]) > 1:
+        half = len(planes[0]) // 2
+        carry: Words | None = None
+        added = []
+        for plane in planes:
+            one, other = plane[:half], plane[half:]
+            if carry is None:
+                added.append(one ^ other)
+                carry = one & other
+            else:
+                either = one ^ other
+                added.append(either ^ carry)
+                carry = (one & other) | (either & carry)
+        assert carry is not None
+        planes = [*added, carry]
+    counts = np.zeros(64 * bits.shape[1], dtype=np.int64)
+    for digit, plane in enumerate(planes):
+        ones = np.unpackbits(plane.reshape(-1).view(np.uint8), bitorder="little")
+        counts += ones.astype(np.int64) << digit
+    return counts

@@ -1,0 +1,94 @@
+"""Quality of synthetic tables: margins, pairs, downstream models, and how the report shows it."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flwr_vertical import Result
+from flwr_vertical.errors import DataError
+from flwr_vertical.results import (
+    correlation_quality,
+    downstream_fit,
+    downstream_quality,
+    margin_quality,
+)
+
+
+def make(n, rng, shift=0.0, prefix="s"):
+    z = rng.normal(size=(n, 3)) @ np.array([[1, 0.8, 0.5], [0, 0.6, 0], [0, 0, 0.9]])
+    ids = [f"{prefix}{i}" for i in range(n)]
+    bank = pd.DataFrame({"a": z[:, 0] + shift, "town": np.where(z[:, 1] > 0, "Ulm", "Gent")}, ids)
+    court = pd.DataFrame({"b": z[:, 2]}, ids)
+    return {"bank": bank, "court": court}
+
+
+@pytest.fixture
+def tables():
+    rng = np.random.default_rng(0)
+    return make(800, rng), make(800, rng, prefix="new"), make(800, rng, 2.0, "off")
+
+
+def test_margins(tables):
+    real, good, bad = tables
+    near, far = margin_quality(real, good)["distance"], margin_quality(real, bad)["distance"]
+    assert near.index.names == ["party", "column"]
+    assert near.max() < 0.1
+    assert far["bank", "a"] > 0.5
+    same = margin_quality(real, {"court": real["court"].set_axis(range(800))})
+    assert same.loc[("court", "b"), "distance"] == 0
+    towns = real["bank"].assign(town="Ulm").set_axis(range(800))
+    share = (real["bank"]["town"] == "Gent").mean()
+    found = margin_quality(real, {"bank": towns}).loc[("bank", "town"), "distance"]
+    assert found == pytest.approx(share)
+    assert margin_quality(real, real).empty  # imputed tables are not synthetic
+
+
+def test_correlations(tables):
+    real, good, _ = tables
+    found = correlation_quality(real, good)
+    assert found.names == [("bank", "a"), ("bank", "town"), ("court", "b")]
+    assert np.abs(found.differences).max() < 0.1
+    pooled = pd.concat([real["bank"]["a"], real["court"]["b"]], axis=1)
+    assert found.real[0, 2] == pytest.approx(pooled.corr(method="spearman").iloc[0, 1])
+
+
+def test_downstream_fit(tables):
+    real, good, _ = (pd.concat(list(t.values()), axis=1) for t in tables)
+    for target in ("b", "town"):
+        scores = downstream_fit(real, good, target)
+        assert scores["synthetic"] == pytest.approx(scores["real"], abs=0.05)
+        assert scores["real"] > 0.1
+    noise = good.assign(b=np.random.default_rng(1).permutation(good["b"]))
+    assert downstream_fit(real, noise, "b")["synthetic"] < 0.05
+    with pytest.raises(DataError, match="no column 'c'"):
+        downstream_fit(real, good, "c")
+    with pytest.raises(DataError, match="one value of 'town' only"):
+        downstream_fit(real, good.assign(town="Ulm"), "town")
+
+
+def test_every_column_is_predicted_from_the_others(tables):
+    real, good, bad = tables
+    real["bank"] = real["bank"].iloc[100:]
+    found = downstream_quality(real, good)
+    assert list(found.index) == [("bank", "a"), ("bank", "town"), ("court", "b")]
+    assert (found["real"] - found["synthetic"]).abs().max() < 0.1
+    worse = downstream_quality(real, bad)["synthetic"]
+    assert worse["bank", "a"] < found.loc[("bank", "a"), "synthetic"] - 0.5
+    assert downstream_quality({"court": real["court"]}, {"court": good["court"]}).empty
+    few = {name: table.tail(50) for name, table in real.items()}
+    assert downstream_quality(few, good).empty
+
+
+def test_the_report_shows_synthetic_tables_beside_the_observed(tables):
+    from flwr_vertical.results.report import report_html
+
+    real, good, _ = tables
+    page = report_html(Result("vcds", originals=real, tables=good))
+    assert "Synthetic and observed values" in page
+    assert "Imputed and observed values" not in page
+    assert "as secret as the real tables" in page
+    assert "Each column predicted from all others" in page
+    holes = {"court": real["court"].mask(np.arange(800)[:, None] < 20)}
+    page = report_html(Result("mean", originals=holes, tables={"court": real["court"]}))
+    assert "Synthetic and observed values" not in page
+    assert "Imputed and observed values" in page

@@ -1,0 +1,378 @@
+"""Ranks, margins, correlations and scores against their literal equations, and by moments."""
+
+import numpy as np
+import pytest
+from oracles import copula as oracle
+from scipy.stats import norm, spearmanr, truncnorm
+
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.privacy import Keystream
+from strategies.copula.bridge import (
+    latent_correlations,
+    rank_coefficients,
+    score_coefficients,
+)
+from strategies.copula.correlation import from_spearman, nearest_correlation, rank_correlations
+from strategies.copula.margins import bernstein, continuous_margin, discrete_margin, noisy_counts
+from strategies.copula.ranks import Flip, flip_sums, flip_tiles, perturbed_ranks
+from strategies.copula.scores import (
+    draw_scores,
+    fit_maps,
+    second_moments,
+    start_scores,
+    truncated_normal,
+)
+
+KEY = b"sixteen bytes ok"
+INF = float("inf")
+
+
+def dense_flips(n, flip, stream):
+    """The whole matrix f_ij of the bits that `flip_sums` counts."""
+    found = np.zeros((n + 256, n + 5000), dtype=int)
+    for first, left, bits in flip_tiles(n, flip, stream):
+        ones = np.unpackbits(bits.copy().view(np.uint8), axis=1, bitorder="little")
+        found[first : first + 256, left : left + ones.shape[1]] += ones
+    assert not np.triu(found).any()
+    assert not found[n:].any()
+    assert not found[:, n:].any()
+    return found[:n, :n]
+
+
+# -- ranks -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [2, 255, 256, 257, 4500])
+def test_counted_tiles_are_row_and_column_sums(n):
+    flip = Flip.of(1.0)
+    dense = dense_flips(n, flip, Keystream(KEY))
+    rows, columns = flip_sums(n, flip, Keystream(KEY))
+    np.testing.assert_array_equal(rows, dense.sum(axis=1))
+    np.testing.assert_array_equal(columns, dense.sum(axis=0))
+    pairs = n * (n - 1) / 2
+    assert abs(dense.sum() - flip.theta * pairs) <= 5 * np.sqrt(pairs) / 2
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
+def test_ranks_are_those_of_the_literal_comparisons(epsilon):
+    rng, n = np.random.default_rng(0), 60
+    values = rng.integers(0, 12, size=n).astype(float)  # many ties
+    flip = Flip.of(epsilon)
+    got = perturbed_ranks(values, flip, Keystream(KEY))
+    # The same noise, as the oracle wants it: per pair of samples.
+    stream = Keystream(KEY)
+    shuffled = stream.shuffled(n)
+    ties = np.empty(n, dtype=int)
+    ties[shuffled] = np.arange(n)
+    dense = dense_flips(n, flip, stream)
+    place = np.lexsort((ties, values)).argsort()
+
+    def turned(i, k):
+        return dense[max(place[i], place[k]), min(place[i], place[k])]
+
+    expected, debiased = oracle.perturb(oracle.comparisons(values, ties), turned, flip.theta)
+    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_allclose(flip.debias(got, n) + (n + 1) / 2, debiased, atol=1e-9)
+
+
+def test_noise_is_antisymmetric_so_the_sum_of_ranks_is_kept():
+    for seed in range(5):
+        ranks = perturbed_ranks(np.random.default_rng(seed).random(501), Flip.of(0.3), Keystream())
+        assert ranks.sum() == 501 * 502 // 2
+        assert len(np.unique(ranks)) < 501
+
+
+def test_debiased_ranks_are_unbiased_with_the_stated_variance():
+    n, runs, flip = 80, 3000, Flip.of(0.7)
+    stream, values = Keystream(KEY), np.arange(80.0)
+    drawn = np.array([perturbed_ranks(values, flip, stream) for _ in range(runs)])
+    debiased = flip.debias(drawn, n) + (n + 1) / 2
+    sd = np.sqrt(flip.noise_variance(n))
+    assert np.abs(debiased.mean(axis=0) - np.arange(1, n + 1)).max() < 5 * sd / np.sqrt(runs)
+    ratio = debiased.var(axis=0) / sd**2
+    assert np.abs(ratio - 1).max() < 5 * np.sqrt(2 / runs)
+    # Two samples share one comparison: their noise has the correlation -1 / (n - 1).
+    pair = np.mean((debiased[:, 0] - 1) * (debiased[:, 40] - 41)) / sd**2
+    assert abs(pair + 1 / (n - 1)) < 5 / np.sqrt(runs)
+
+
+def test_no_noise_gives_the_ranks_and_ties_fall_either_way():
+    values = np.array([3.0, 1.0, 2.0])
+    assert perturbed_ranks(values, Flip.of(INF), Keystream()).tolist() == [3, 1, 2]
+    found = {tuple(perturbed_ranks([1.0, 1.0], Flip.of(INF), Keystream())) for _ in range(60)}
+    assert found == {(1, 2), (2, 1)}
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.5, 1.0, 5.0, 11.0, 40.0])
+def test_theta_is_never_less_private_than_asked_for(epsilon):
+    flip = Flip.of(epsilon)
+    assert flip.epsilon <= epsilon
+    assert flip.theta - 1 / (1 + np.exp(epsilon)) <= 2**-16
+    assert Flip.of(INF).theta == 0
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("nan"), 1e-6])
+def test_epsilon_must_be_positive_and_not_tiny(epsilon):
+    with pytest.raises(ConfigError, match="epsilon"):
+        Flip.of(epsilon)
+
+
+# -- margins ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("l", "h"), [(4, 1), (5, 2), (6, 4)])
+def test_bernstein_is_the_operator_as_defined(l, h):  # noqa: E741
+    rng = np.random.default_rng(0)
+    coefficients = np.sort(rng.random(l + 1))
+    literal = oracle.bernstein(lambda x: coefficients[round(x * l)], l, h)
+    x = np.linspace(0, 1, 7)
+    np.testing.assert_allclose(bernstein(x, coefficients, h), [literal(v) for v in x], atol=1e-10)
+
+
+@pytest.mark.parametrize("draw", [np.random.Generator.normal, np.random.Generator.exponential])
+def test_without_noise_a_margin_converges_to_the_column_s(draw):
+    errors = []
+    for n in (200, 20_000):
+        values = draw(np.random.default_rng(1), size=n)
+        margin = continuous_margin(values, values.min(), values.max(), INF, Keystream())
+        levels = np.linspace(0.02, 0.98, 49)
+        errors.append(np.abs(margin.quantile(levels) - np.quantile(values, levels)).max())
+        assert margin.quantile([0.0, 1.0]) == pytest.approx([values.min(), values.max()])
+    assert errors[1] < 0.06
+    assert errors[1] < errors[0]
+
+
+def test_noise_of_coefficients_has_the_paper_s_scale():
+    counts, epsilon, stream = np.arange(0, 110, 10), 0.5, Keystream(KEY)
+    noise = np.array(
+        [noisy_counts(counts, epsilon, stream, "coefficients") - counts for _ in range(1500)]
+    )
+    scale = len(counts) / epsilon  # n times Delta (l + 1) / epsilon with Delta = 1 / n
+    ratio = noise.var() / (2 * scale**2)
+    assert abs(ratio - 1) < 5 * np.sqrt(5 / noise.size) + 0.001
+    steps = np.diff([noisy_counts(counts, epsilon, stream) - counts for _ in range(1500)], axis=1)
+    assert abs(steps.var() / (2 * (2 / epsilon) ** 2) - 1) < 5 * np.sqrt(5 / steps.size) + 0.03
+
+
+def test_one_value_changes_counts_by_no_more_than_the_sensitivity():
+    """Over all pairs of neighbouring columns of three values on five knots."""
+    knots = np.linspace(0, 1, 5)
+    for old in np.linspace(0, 1, 9):
+        for new in np.linspace(0, 1, 9):
+            two = [np.searchsorted(np.sort([x, 0.3, 0.6]), knots, side="right") for x in (old, new)]
+            change = two[1] - two[0]
+            assert np.abs(change).sum() <= len(knots)
+            assert np.abs(np.diff(change, prepend=0)).sum() <= 2
+
+
+def test_margins_of_levels():
+    codes = np.repeat([0, 1, 3], [50, 30, 20])
+    margin = discrete_margin(codes, 0, 4, INF, Keystream())
+    np.testing.assert_allclose(margin.cumulative, [0.5, 0.8, 0.8, 1.0])
+    assert margin.quantile([0.0, 0.5, 0.51, 0.8, 0.81, 1.0]).tolist() == [0, 0, 1, 1, 3, 3]
+    noisy = discrete_margin(codes, 0, 4, 0.5, Keystream(KEY))
+    assert noisy.cumulative[-1] == 1
+    assert (np.diff(noisy.cumulative) >= 0).all()
+    empty = [1 - discrete_margin(codes, 0, 40, 0.5, Keystream()).cumulative[3] for _ in range(200)]
+    assert np.mean(empty) < 0.2  # 36 levels that nobody has, and 100 samples
+    lost = discrete_margin([0, 1], 0, 3, 1e-4, Keystream(KEY))  # noise alone
+    assert np.isfinite(lost.cumulative).all()
+
+
+# -- correlations ----------------------------------------------------------------------------
+
+
+def test_correlations_are_the_literal_ones_and_converge():
+    rng, n = np.random.default_rng(0), 400
+    z = rng.normal(size=(n, 3)) @ np.array([[1, 0.6, 0.2], [0, 0.8, 0.4], [0, 0, 0.9]])
+    flip = Flip.of(2.0)
+    ranks = np.column_stack([perturbed_ranks(z[:, j], flip, Keystream(KEY)) for j in range(3)])
+    found = rank_correlations(flip.debias(ranks, n), np.full(3, flip.noise_variance(n)))
+    middle = flip.debias(ranks, n) + (n + 1) / 2
+    literal = oracle.spearman(middle[:, 0], middle[:, 1])
+    assert found.debiased[0, 1] == pytest.approx(literal, abs=1e-12)
+    exact = rank_correlations(z.argsort(axis=0).argsort(axis=0) - (n - 1) / 2, np.zeros(3))
+    np.testing.assert_allclose(exact.debiased, spearmanr(z).statistic, atol=1e-12)
+    np.testing.assert_allclose(exact.raw, exact.debiased, atol=0.01)
+
+
+def test_noise_does_not_bias_correlations_but_raw_ones():
+    rng, n, flip = np.random.default_rng(2), 300, Flip.of(0.5)
+    z = rng.normal(size=(n, 2)) @ np.array([[1, 0.8], [0, 0.6]])
+    true = spearmanr(z).statistic
+    stream, debiased, raw = Keystream(KEY), [], []
+    for _ in range(200):
+        scores = np.column_stack(
+            [flip.debias(perturbed_ranks(z[:, j], flip, stream), n) for j in range(2)]
+        )
+        found = rank_correlations(scores, np.full(2, flip.noise_variance(n)))
+        debiased.append(found.debiased[0, 1])
+        raw.append(found.raw[0, 1])
+    assert abs(np.mean(debiased) - true) < 5 * np.std(debiased) / np.sqrt(200)
+    assert np.mean(raw) < true - 0.05
+
+
+def test_blocks_missing_completely_at_random_do_not_bias_correlations():
+    rng, n = np.random.default_rng(3), 40_000
+    z = rng.normal(size=(n, 2)) @ np.array([[1, 0.7], [0, np.sqrt(0.51)]])
+    scores = np.full((n, 2), np.nan)
+    for j, rate in enumerate((0.4, 0.7)):
+        seen = rng.random(n) > rate
+        rows = np.flatnonzero(seen)
+        scores[rows, j] = z[rows, j].argsort().argsort() - (len(rows) - 1) / 2
+    found = rank_correlations(scores, np.zeros(2))
+    assert from_spearman(found.debiased[0, 1]) == pytest.approx(0.7, abs=0.03)
+    assert found.n_joint[0, 1] == (~np.isnan(scores)).all(axis=1).sum()
+
+
+def test_the_nearest_correlation_matrix():
+    """Higham's (2002) example, and one that is a correlation matrix already."""
+    bad = np.array([[1.0, 1, 0], [1, 1, 1], [0, 1, 1]])
+    near = nearest_correlation(bad)
+    expected = [[1, 0.7607, 0.1573], [0.7607, 1, 0.7607], [0.1573, 0.7607, 1]]
+    np.testing.assert_allclose(near, expected, atol=1e-3)
+    good = 0.5 * np.eye(4) + 0.5
+    np.testing.assert_allclose(nearest_correlation(good), good, atol=1e-12)
+    noise = np.random.default_rng(0).normal(size=(60, 60)) * 0.4
+    fixed = nearest_correlation(np.clip(noise + noise.T, -1, 1))
+    assert np.linalg.eigvalsh(fixed)[0] > 5e-5
+    np.testing.assert_allclose(np.diag(fixed), 1, atol=1e-9)
+
+
+@pytest.mark.parametrize("r", [-0.8, -0.3, 0.0, 0.5, 0.9])
+def test_latent_correlations_are_found_behind_levels(r):
+    rng, n = np.random.default_rng(4), 200_000
+    z = rng.normal(size=(n, 2)) @ np.array([[1, r], [0, np.sqrt(1 - r**2)]])
+    cuts = [np.array([0.2, 0.7]), np.array([0.4])]
+    x = [z[:, 0], np.digitize(z[:, 0], norm.ppf(cuts[0])), z[:, 1] > norm.ppf(0.4)]
+    ranks = np.column_stack([np.lexsort((rng.random(n), v)).argsort() for v in x])
+    known = [None, *cuts]
+    for observed, coefficients in (
+        (np.corrcoef(ranks.T), [rank_coefficients(c) for c in known]),
+        (np.corrcoef(norm.ppf((ranks.T + 0.5) / n)), [score_coefficients(c) for c in known]),
+    ):
+        found = latent_correlations(observed, np.array(coefficients))
+        assert found[0, 2] == pytest.approx(r, abs=0.02)
+        assert found[1, 2] == pytest.approx(r, abs=0.03)
+    continuous = np.array([rank_coefficients(None)] * 2)
+    rho = np.array([[1, 6 / np.pi * np.arcsin(r / 2)]] * 2)
+    assert latent_correlations(rho, continuous)[0, 1] == pytest.approx(r, abs=1e-9)
+
+
+def test_latent_correlations_are_found_behind_noise():
+    rng, n, r = np.random.default_rng(5), 200_000, 0.7
+    z = rng.normal(size=(n, 2)) @ np.array([[1, r], [0, np.sqrt(1 - r**2)]])
+    cuts, errors = [None, np.array([0.6])], [0.15, 0.1]
+    scores = []
+    for x, error in zip((z[:, 0], z[:, 1] > norm.ppf(0.6)), errors, strict=True):
+        rank = np.lexsort((rng.random(n), x)).argsort() / n + error * rng.normal(size=n)
+        scores.append(norm.ppf((rank.argsort().argsort() + 0.5) / n))
+    coefficients = [score_coefficients(c, e) for c, e in zip(cuts, errors, strict=True)]
+    found = latent_correlations(np.corrcoef(scores), np.array(coefficients))
+    assert found[0, 1] == pytest.approx(r, abs=0.02)
+    assert np.corrcoef(scores)[0, 1] < 0.55
+
+
+# -- scores ----------------------------------------------------------------------------------
+
+
+def test_draws_between_two_ends_have_the_moments_of_the_truncated_normal():
+    n = 40_000
+    ends = [(-1.0, 0.5), (2.0, np.inf), (-np.inf, -3.0), (6.0, 6.5)]
+    for low, high in ends:
+        args = [np.full(n, v) for v in (0.3, 1.2, low, high)]
+        drawn = truncated_normal(*args, np.random.default_rng(0))
+        assert ((drawn >= low) & (drawn <= high)).all()
+        law = truncnorm((low - 0.3) / 1.2, (high - 0.3) / 1.2, 0.3, 1.2)
+        assert drawn.mean() == pytest.approx(law.mean(), abs=5 * law.std() / np.sqrt(n))
+    far = truncated_normal(
+        *(np.array([v]) for v in (0.0, 1.0, 40.0, 41.0)), np.random.default_rng()
+    )
+    assert 40 <= far[0] <= 41
+
+
+def test_swept_scores_keep_their_order_and_agree_with_one_at_a_time():
+    rng, n = np.random.default_rng(6), 200
+    omega = np.array([[1, 0.7, 0.3], [0.7, 1, 0.5], [0.3, 0.5, 1]])
+    z = rng.normal(size=(n, 3)) @ np.linalg.cholesky(omega).T
+    ranks = (z.argsort(axis=0).argsort(axis=0) + 1).astype(np.int32)
+    scores = start_scores(ranks, rng)
+    drawn = draw_scores(scores, omega, rng)
+    assert (drawn.argsort(axis=0) == z.argsort(axis=0)).all()
+    literal = oracle.sweep(scores.z.copy(), scores.order, omega, rng)
+    assert np.abs(np.corrcoef(drawn.T) - np.corrcoef(literal.T)).max() < 0.02
+    assert np.abs(drawn - literal).mean() < 0.05
+
+
+def test_the_margin_of_the_scores_is_the_paper_s():
+    """F~ = H(F_observed), where (2.6) is evaluated at (2.7)."""
+    rng, n = np.random.default_rng(7), 50
+    x = rng.gamma(2.0, size=n)
+    ranks = perturbed_ranks(x, Flip.of(1.0), Keystream(KEY)).astype(np.int32)
+    scores = start_scores(ranks[:, None], rng)
+    z = draw_scores(scores, np.eye(1), rng)[:, 0]
+    unique = np.empty(n)
+    unique[scores.order[0]] = np.arange(n)  # equal ranks in the order that was drawn for them
+    ordered, in_order = np.sort(x), np.sort(z)
+    for value, f in oracle.evcds_margin(x, z, unique):
+        m = int(np.searchsorted(ordered, value))
+        assert f == pytest.approx(norm.cdf(in_order[m]), abs=1e-12)
+
+
+def missing_at_random(n=4000, seed=8):
+    """Columns 1 and 2 are seen where column 0 tends to be small."""
+    rng = np.random.default_rng(seed)
+    omega = np.array([[1, 0.8, 0.5], [0.8, 1, 0.6], [0.5, 0.6, 1]])
+    z = rng.normal(size=(n, 3)) @ np.linalg.cholesky(omega).T
+    x = z.copy()
+    x[rng.random(n) < norm.cdf(2 * z[:, 0]), 1:] = np.nan
+    return x, z, omega
+
+
+def as_ranks(x):
+    ranks = np.zeros(x.shape, dtype=np.int32)
+    for j in range(x.shape[1]):
+        rows = np.flatnonzero(~np.isnan(x[:, j]))
+        ranks[rows, j] = x[rows, j].argsort().argsort() + 1
+    return ranks
+
+
+def test_margins_hold_where_blocks_are_missing_at_random():
+    x, z, omega = missing_at_random()
+    scores = start_scores(as_ranks(x), np.random.default_rng(0))
+    seen = ~np.isnan(x[:, 1])
+    before = np.mean(np.abs(scores.z[seen, 1] - z[seen, 1]))
+    fit_maps(scores, omega)
+    after = np.mean(np.abs(scores.z[seen, 1] - z[seen, 1]))
+    assert z[seen, 1].mean() < -0.4  # what is seen is not like the whole
+    assert scores.z[seen, 1].mean() == pytest.approx(z[seen, 1].mean(), abs=0.05)
+    assert after < before / 5
+    # Half of all samples lie below H's median.
+    share = scores.observed_share(1, np.array([0.5]))[0]
+    assert share == pytest.approx((z[seen, 1] < 0).mean(), abs=0.03)
+    assert scores.probability(1, np.array([share]))[0] == pytest.approx(0.5, abs=1e-6)
+
+
+def iterated(x, matrix, times):
+    scores = start_scores(as_ranks(x), np.random.default_rng(0))
+    for _ in range(times):
+        fit_maps(scores, matrix)
+        matrix = second_moments(scores, matrix)
+    return matrix
+
+
+def test_iterations_remove_the_bias_of_correlations():
+    x, _, omega = missing_at_random()
+    start = from_spearman(spearmanr(x, nan_policy="omit").statistic)
+    assert np.abs(start - omega).max() > 0.1
+    assert np.abs(iterated(x, start, 20) - omega).max() < 0.05
+    # Ten iterations of the literal form have hardly moved from there.
+    assert np.abs(oracle.ievcds(x, 10, np.random.default_rng(1)) - omega).max() > 0.1
+
+
+def test_iterations_agree_with_algorithm_3_where_there_is_no_bias():
+    _, x, _ = missing_at_random()
+    x[np.random.default_rng(0).random(len(x)) < 0.4, 1:] = np.nan
+    start = from_spearman(spearmanr(x, nan_policy="omit").statistic)
+    literal = oracle.ievcds(x, 10, np.random.default_rng(1))
+    np.testing.assert_allclose(iterated(x, start, 10), literal, atol=0.03)
