@@ -6,6 +6,7 @@ BUILTIN = {
     "complete-case": "strategies.least_squares:CompleteCase",
     "evcds": "strategies.copula:EVCDS",
     "fknn": "strategies.fknn:FKNN",
+    "glm": "strategies.glm:VerticalGLM",
     "ievcds": "strategies.copula:IEVCDS",
     "max": "strategies.baselines:Max",
     "mean": "strategies.baselines:Mean",

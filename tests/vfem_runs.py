@@ -86,13 +86,15 @@ def std_errors(result):
 # -- with messages and states ----------------------------------------------------------------
 
 
-def recorded(tables, labels, mode="masked", relay=None, configs=None, app=None, **settings):
-    """Run VFEM on a local grid; result, messages and what every node remembers in the end."""
+def recorded(
+    tables, labels, mode="masked", relay=None, configs=None, app=None, strategy=None, **settings
+):
+    """Run VFEM, or another strategy, on a local grid; result, messages, what nodes remember."""
     if mode == "ckks":
         pytest.importorskip("tenseal")
     start = {key: settings.pop(key) for key in list(settings) if key in STARTED}
     run_config = settings.pop("run_config", None)
-    strategy = VFEM(**settings)
+    strategy = strategy or VFEM(**settings)
     storage = MemoryStorage({name: Table.of(frame) for name, frame in tables.items()})
     if app is None:
         app = party_app(strategy.party, arbiter=strategy.arbiter, storage=storage)

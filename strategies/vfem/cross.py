@@ -5,44 +5,34 @@ server does not have, and ciphertexts under the key of the arbiter. The keys of 
 the server; where identities are pinned, they come with their owner's signature.
 """
 
-import hashlib
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Arbiter, step
-from flwr_vertical.crypto import generate_keypair
-from flwr_vertical.crypto.pair_seeds import pair_seed
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.protocol import pins
 from flwr_vertical.protocol.opening import ARBITER
 from strategies.least_squares.party import LeastSquaresParty
 from strategies.regression.design import Array
+from strategies.regression.pairs import PairKeyParty, key_payload
 from strategies.vfem.sketches import rank_scores, sketch
 
 # Under a prefix that the server may not write to (`pins.check_updates`).
-_PRIVATE, _PUBLIC = "node.pairs.private-key", "node.pairs.public-key"
-_NAMES, _PUBLICS = "node.pairs.names", "node.pairs.publics"
 _SECRET = "node.products.secret-key"
 
 
-class CrossProductParty(LeastSquaresParty):
+class CrossProductParty(PairKeyParty, LeastSquaresParty):
     """A party that takes part in products across parties."""
+
+    without_pairs = "check_correlation=False and standard_errors='expected'"
 
     def centred_rows(self) -> Array:
         """Rows held less their mean under the model, shape (n_observed, n_columns)."""
         raise ProtocolError(f"{type(self).__name__} has no rows to multiply")
 
     # -- sketches --------------------------------------------------------------------------
-
-    @step
-    def pair_key(self, nonce: bytes) -> dict[str, Any]:
-        """Make a key pair of this run, with which every other party shares a seed."""
-        private, public = generate_keypair()
-        self.state[_PRIVATE], self.state[_PUBLIC] = private, public
-        endorsement = pins.endorse(self._as_pinned, _payload("sketch", public, nonce))
-        return {"public": public, **endorsement}
 
     @step
     def sketch_ranks(
@@ -70,7 +60,7 @@ class CrossProductParty(LeastSquaresParty):
         dict[str, numpy.ndarray of shape (size, n_columns)]
             By the other party's name. For the server only: the peer could solve for the rows.
         """
-        self._keep_keys(nonce, names, publics, identities, signatures)
+        self.keep_keys(nonce, names, publics, identities, signatures)
         scores = rank_scores(self.x)
         return self._sketches(scores, nonce, "vfem rank check", size)
 
@@ -90,53 +80,11 @@ class CrossProductParty(LeastSquaresParty):
         rows = self.centred_rows() * np.sqrt(weight)[:, None]
         return self._sketches(rows, nonce, "vfem information", size)
 
-    @step
-    def keep_pair_keys(
-        self,
-        nonce: bytes,
-        names: list[str],
-        publics: list[bytes],
-        identities: list[bytes],
-        signatures: list[bytes],
-    ) -> None:
-        """Check and keep the other parties' keys, where no rank check came before."""
-        self._keep_keys(nonce, names, publics, identities, signatures)
-
-    def _keep_keys(
-        self,
-        nonce: bytes,
-        names: list[str],
-        publics: list[bytes],
-        identities: list[bytes],
-        signatures: list[bytes],
-    ) -> None:
-        node = self._as_pinned
-        pinned = pins.read_pins(node, None)
-        for name, public, identity, signature in zip(
-            names, publics, identities, signatures, strict=True
-        ):
-            if name != self.name:
-                self._refuse_unpinned(pinned, name, "a sketch")
-                payload = _payload("sketch", public, nonce)
-                pins.check_endorsement(node, pinned, name, payload, identity, signature)
-        self.state[_NAMES], self.state[_PUBLICS] = names, publics
-
     def _sketches(self, rows: Array, nonce: bytes, purpose: str, size: int) -> dict[str, Array]:
-        sketches = {}
-        for name, public in zip(self.state[_NAMES], self.state[_PUBLICS], strict=True):
-            if name == self.name:
-                continue
-            seed = pair_seed(
-                self.state[_PRIVATE],
-                self.name,
-                name,
-                self.state[_PUBLIC],
-                public,
-                nonce,
-                purpose,
-            )
-            sketches[name] = sketch(rows, self.rows, self.n_labelled, seed, size)
-        return sketches
+        return {
+            name: sketch(rows, self.rows, self.n_labelled, seed, size)
+            for name, seed in self.pair_seeds(nonce, purpose).items()
+        }
 
     # -- ciphertexts -----------------------------------------------------------------------
 
@@ -207,21 +155,9 @@ class CrossProductParty(LeastSquaresParty):
     ) -> None:
         node = self._as_pinned
         pinned = pins.read_pins(node, None)
-        self._refuse_unpinned(pinned, ARBITER, "encrypted columns")
-        payload = _payload("products", public, nonce)
+        self.refuse_unpinned(pinned, ARBITER, "encrypted columns")
+        payload = key_payload("products", public, nonce)
         pins.check_endorsement(node, pinned, ARBITER, payload, identity, signature)
-
-    def _refuse_unpinned(self, pinned: pins.Pins, name: str, what: str) -> None:
-        """Each of these hides from the server only as long as that one key is not its own."""
-        if pinned and name not in pinned.keys:
-            who = "the arbiter" if name == ARBITER else f"party {name!r}"
-            pin = "pin.arbiter" if name == ARBITER else f"pin.{name}"
-            raise ProtocolError(
-                f"party {self.name!r} pins others, but not {who}, under whose key it was to send "
-                f"{what}: whoever runs the server could have put in a key of its own. Get the "
-                f"public identity key of {who} from its people and add {pin!r}, or use "
-                "check_correlation=False and standard_errors='expected'"
-            )
 
 
 class VFEMArbiter(Arbiter):
@@ -237,7 +173,7 @@ class VFEMArbiter(Arbiter):
         node = pins.Node("arbiter", "arbiter", "products", 0, self.host.node_config)
         return {
             "public": keys.public,
-            **pins.endorse(node, _payload("products", keys.public, nonce)),
+            **pins.endorse(node, key_payload("products", keys.public, nonce)),
         }
 
     @step
@@ -268,11 +204,3 @@ class VFEMArbiter(Arbiter):
                 self.state[_SECRET], products[str(k)], (int(rows), int(columns))
             )
         return opened
-
-
-def _payload(purpose: str, key: bytes, nonce: bytes) -> dict[str, bytes]:
-    return {
-        "purpose": f"vfem {purpose}".encode(),
-        "key": hashlib.sha256(key).digest(),
-        "run": nonce,
-    }

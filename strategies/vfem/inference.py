@@ -10,6 +10,7 @@ from flwr_vertical import Federation, Result
 from flwr_vertical.protocol import Total
 from flwr_vertical.protocol.opening import ARBITER
 from strategies.regression import Problem
+from strategies.regression.pairs import PairKeys
 from strategies.vfem.expectation import EStep
 from strategies.vfem.information import (
     Parts,
@@ -29,39 +30,6 @@ Array = npt.NDArray[np.float64]
 Pair = tuple[int, int]
 
 _SKETCH_NUMBERS, _LEAST_SKETCH, _LARGEST_SKETCH = 4_000_000, 1000, 4000
-
-
-@dataclass
-class PairKeys:
-    """Public keys with which every two parties share a seed.
-
-    Parameters
-    ----------
-    federation : Federation
-    nonce : bytes, optional
-        Of this run; drawn if left out.
-    """
-
-    federation: Federation
-    nonce: bytes = b""
-    handed_out: bool = False
-    _keys: dict[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        self.nonce = self.nonce or self.federation.random_bytes(32)
-
-    def arguments(self) -> dict[str, Any]:
-        """Return every party's key, as `CrossProductParty.sketch_ranks` takes them."""
-        if self._keys is None:
-            replies = self.federation.call("pair_key", {"nonce": self.nonce})
-            names = self.federation.parties
-            self._keys = {
-                "names": names,
-                "publics": [replies[name]["public"] for name in names],
-                "identities": [replies[name].get("identity", b"") for name in names],
-                "signatures": [replies[name].get("signature", b"") for name in names],
-            }
-        return {"nonce": self.nonce, **self._keys}
 
 
 def check_ranks(federation: Federation, problem: Problem, keys: PairKeys) -> RankCheck:

@@ -38,8 +38,9 @@ from strategies.regression import (
     check_design_settings,
     open_problem,
 )
+from strategies.regression.pairs import PairKeys
 from strategies.vfem.cross import VFEMArbiter
-from strategies.vfem.inference import PairKeys, check_ranks, infer
+from strategies.vfem.inference import check_ranks, infer
 from strategies.vfem.outcome import VFEMModel, fill_result, note_ranks
 from strategies.vfem.party import VFEMParty
 from strategies.vfem.solver import CONVERGED, DIVERGED, EXHAUSTED, STALLED, Settings, Solver

@@ -14,6 +14,7 @@ from strategies import BUILTIN
 from strategies.baselines import Max, Mean, Min, MostFrequent
 from strategies.copula import EVCDS, IEVCDS, VCDS
 from strategies.fknn import FKNN
+from strategies.glm import VerticalGLM
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict
 
 IMPUTERS = [
@@ -87,6 +88,7 @@ REGRESSIONS = [
     CompleteCase(encoding="one-hot"),
     MeanImpute(encoding="one-hot"),
     Single("court", encoding="one-hot"),
+    VerticalGLM(penalty="lasso", lambdas=0.1, encoding="one-hot", kkt_tol=1e-6),
 ]
 REGRESSIONS.append(VFEMPredict(run(REGRESSIONS[0])))
 STRATEGIES = IMPUTERS + SYNTHESES + REGRESSIONS

@@ -1,0 +1,250 @@
+"""The exponential families: link, curvature, likelihood.
+
+With the canonical link, the loss of a sample is ``psi(eta) - y eta`` (Tang, Feng, Li and Wang,
+Eq. 4.2), its derivative ``psi'(eta) - y`` and its curvature ``psi''(eta)``.
+"""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, gammaln
+
+from flwr_vertical.errors import ConfigError, DataError
+
+Array = npt.NDArray[np.float64]
+
+_NEWTON_STEPS = 50
+_LONGEST = 2.0  # of a Newton step: farther away the curvature says nothing
+_LARGEST = 500.0  # exp of more overflows long before it means anything
+
+
+class Family(ABC):
+    """An exponential family with its canonical link.
+
+    Attributes
+    ----------
+    name : str
+    has_dispersion : bool
+        Whether a scale is estimated (the noise variance), or 1.
+    """
+
+    name: ClassVar[str]
+    has_dispersion: ClassVar[bool] = False
+
+    @abstractmethod
+    def check(self, y: Array) -> None:
+        """Raise `DataError` unless the labels can come from this family."""
+
+    @abstractmethod
+    def cumulant(self, eta: Array) -> Array:
+        """Return ``psi(eta)``."""
+
+    @abstractmethod
+    def mean(self, eta: Array) -> Array:
+        """Return ``psi'(eta)``, the expected label."""
+
+    @abstractmethod
+    def variance(self, eta: Array) -> Array:
+        """Return ``psi''(eta)``, the variance of a label over the dispersion."""
+
+    def moments(self, eta: Array) -> tuple[Array, Array]:
+        """Return `mean` and `variance`, which share their work."""
+        return self.mean(eta), self.variance(eta)
+
+    @abstractmethod
+    def link(self, mean: float) -> float:
+        """Return the ``eta`` of an expected label."""
+
+    @abstractmethod
+    def deviance(self, y: Array, eta: Array) -> Array:
+        """Return twice the log likelihood lost to the saturated model, dispersion 1.
+
+        Parameters
+        ----------
+        y : numpy.ndarray of shape (n_samples, 1)
+        eta : numpy.ndarray of shape (n_samples, n_columns)
+
+        Returns
+        -------
+        numpy.ndarray of shape (n_columns,)
+        """
+
+    @abstractmethod
+    def log_likelihood(self, y: Array, eta: Array) -> float:
+        """Return the log likelihood of one fit, both of shape (n_samples,)."""
+
+    def loss(self, y: Array, eta: Array) -> Array:
+        """Return the mean of ``psi(eta) - y eta`` (Eq. 4.2); shapes as in `deviance`."""
+        values: Array = np.mean(self.cumulant(eta) - y * eta, axis=0)
+        return values
+
+    def level(self, y: Array, fit: Array, start: Array) -> Array:
+        """Return the intercepts that suit fits best, by safeguarded Newton steps.
+
+        Parameters
+        ----------
+        y : numpy.ndarray of shape (n_samples, 1)
+        fit : numpy.ndarray of shape (n_samples, n_columns)
+            Linear predictors without intercept.
+        start : numpy.ndarray of shape (n_columns,)
+
+        Returns
+        -------
+        numpy.ndarray of shape (n_columns,)
+        """
+        level = start.copy()
+        for _ in range(_NEWTON_STEPS):
+            eta = fit + level
+            slope = (self.mean(eta) - y).mean(axis=0)
+            step = slope / np.maximum(self.variance(eta).mean(axis=0), 1e-12)
+            step = np.clip(step, -_LONGEST, _LONGEST)
+            level -= step
+            if np.abs(step).max(initial=0.0) < 1e-12:
+                break
+        return level
+
+
+class Gaussian(Family):
+    """Normal labels, identity link."""
+
+    name = "gaussian"
+    has_dispersion = True
+
+    def check(self, y: Array) -> None:
+        """Any finite labels will do."""
+
+    def cumulant(self, eta: Array) -> Array:
+        """Return ``eta^2 / 2``."""
+        return 0.5 * eta**2
+
+    def mean(self, eta: Array) -> Array:
+        """Return ``eta``."""
+        return eta
+
+    def variance(self, eta: Array) -> Array:
+        """Return 1."""
+        return np.ones_like(eta)
+
+    def link(self, mean: float) -> float:
+        """Return the mean itself."""
+        return mean
+
+    def deviance(self, y: Array, eta: Array) -> Array:
+        """Return the residual sum of squares."""
+        values: Array = np.sum((y - eta) ** 2, axis=0)
+        return values
+
+    def log_likelihood(self, y: Array, eta: Array) -> float:
+        """Return the log likelihood at the variance of maximum likelihood."""
+        variance = max(float(np.mean((y - eta) ** 2)), 1e-300)
+        return float(-0.5 * len(y) * (np.log(2 * np.pi * variance) + 1.0))
+
+    def level(self, y: Array, fit: Array, start: Array) -> Array:
+        """Return the means of the residuals."""
+        values: Array = (y - fit).mean(axis=0)
+        return values
+
+
+class Binomial(Family):
+    """Labels 0 and 1, logit link."""
+
+    name = "binomial"
+
+    def check(self, y: Array) -> None:
+        """Labels must be 0 and 1."""
+        if not np.isin(y, (0.0, 1.0)).all():
+            found = np.unique(y)
+            shown = ", ".join(f"{value:g}" for value in found[:5])
+            raise DataError(
+                f"family 'binomial' needs labels 0 and 1, got {len(found)} different ({shown}"
+                f"{', ...' if len(found) > 5 else ''}); code the classes as 0 and 1"
+            )
+
+    def cumulant(self, eta: Array) -> Array:
+        """Return ``log(1 + exp(eta))``."""
+        return np.logaddexp(0.0, eta)
+
+    def mean(self, eta: Array) -> Array:
+        """Return the probability of a 1."""
+        values: Array = expit(eta)
+        return values
+
+    def variance(self, eta: Array) -> Array:
+        """Return ``p (1 - p)``."""
+        return self.moments(eta)[1]
+
+    def moments(self, eta: Array) -> tuple[Array, Array]:
+        """Return both from one evaluation."""
+        p = self.mean(eta)
+        return p, p * (1.0 - p)
+
+    def link(self, mean: float) -> float:
+        """Return the log-odds."""
+        return float(np.log(mean / (1.0 - mean)))
+
+    def deviance(self, y: Array, eta: Array) -> Array:
+        """Return minus twice the log likelihood: the saturated one is 0."""
+        return 2.0 * len(y) * self.loss(y, eta)
+
+    def log_likelihood(self, y: Array, eta: Array) -> float:
+        """Return the log likelihood."""
+        return float(-np.sum(self.cumulant(eta) - y * eta))
+
+
+class Poisson(Family):
+    """Counts, log link."""
+
+    name = "poisson"
+
+    def check(self, y: Array) -> None:
+        """Labels must be counts."""
+        if (y < 0).any() or (y != np.round(y)).any():
+            bad = float(y[(y < 0) | (y != np.round(y))][0])
+            raise DataError(
+                "family 'poisson' needs counts 0, 1, 2, ... as labels, got a label of "
+                f"{bad:g}; use family='gaussian' for other numbers"
+            )
+
+    def cumulant(self, eta: Array) -> Array:
+        """Return ``exp(eta)``."""
+        return np.exp(np.minimum(eta, _LARGEST))
+
+    def mean(self, eta: Array) -> Array:
+        """Return ``exp(eta)``."""
+        return self.cumulant(eta)
+
+    def variance(self, eta: Array) -> Array:
+        """Return ``exp(eta)``."""
+        return self.cumulant(eta)
+
+    def moments(self, eta: Array) -> tuple[Array, Array]:
+        """Return the same twice."""
+        mean = self.mean(eta)
+        return mean, mean
+
+    def link(self, mean: float) -> float:
+        """Return the logarithm."""
+        return float(np.log(mean))
+
+    def deviance(self, y: Array, eta: Array) -> Array:
+        """Return ``2 sum(y log(y / mu) - y + mu)``."""
+        saturated = np.where(y > 0, y * np.log(np.maximum(y, 1.0)), 0.0) - y
+        values: Array = 2.0 * np.sum(saturated - y * eta + self.cumulant(eta), axis=0)
+        return values
+
+    def log_likelihood(self, y: Array, eta: Array) -> float:
+        """Return the log likelihood."""
+        return float(np.sum(y * eta - self.cumulant(eta) - gammaln(y + 1.0)))
+
+
+_ALL: tuple[Family, ...] = (Gaussian(), Binomial(), Poisson())
+FAMILIES: dict[str, Family] = {family.name: family for family in _ALL}
+
+
+def family_named(name: str) -> Family:
+    """Return a family, or raise `ConfigError` listing those there are."""
+    if name not in FAMILIES:
+        raise ConfigError(f"unknown family {name!r}; expected one of {list(FAMILIES)}")
+    return FAMILIES[name]
