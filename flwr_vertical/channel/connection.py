@@ -85,6 +85,7 @@ class Connection:
         except BaseException:
             self.close()
             raise
+        self.outbox.beat()  # tells the server that the welcome has arrived
         if not self._call.add_callback(lambda: on_end(self)):
             on_end(self)
 

@@ -26,7 +26,7 @@ class _Ticket(Enum):
 class _Guest:
     token: str = field(repr=False)
     ticket: _Ticket = _Ticket.OPEN
-    back: str = field(default="", repr=False)
+    back: tuple[str, ...] = field(default=(), repr=False)  # tokens to come back with
 
 
 class Door:
@@ -55,16 +55,28 @@ class Door:
             return True
 
     def expect_back(self, node_id: int) -> str:
-        """Return a fresh token by which a node that is inside may come back, once."""
+        """Return a fresh token by which a node that is inside may come back.
+
+        The one by which it came stays good until `confirm`: if the new stream is cut before the
+        node has heard of the fresh token, it has no other.
+        """
+        token = secrets.token_urlsafe(32)
         with self._changed:
-            back = self._guests[node_id].back = secrets.token_urlsafe(32)
-        return back
+            guest = self._guests[node_id]
+            guest.back = (*guest.back, token)
+        return token
+
+    def confirm(self, node_id: int) -> None:
+        """Take note that a node has its newest token; earlier ones no longer count."""
+        with self._changed:
+            if guest := self._guests.get(node_id):
+                guest.back = guest.back[-1:]
 
     def bar(self, node_id: int) -> None:
         """Do not let a node come back by the token for that."""
         with self._changed:
             if guest := self._guests.get(node_id):
-                guest.back = ""
+                guest.back = ()
 
     def shut(self) -> None:
         """Let nobody in any more."""
@@ -103,7 +115,9 @@ class Door:
         with self._changed:
             code, text = self._judge(node_id, token, version)
             if code is grpc.StatusCode.OK:
-                self._guests[node_id].ticket, self._guests[node_id].back = _Ticket.USED, ""
+                guest = self._guests[node_id]
+                guest.ticket = _Ticket.USED
+                guest.back = tuple(b for b in guest.back if hmac.compare_digest(b.encode(), token))
                 self._changed.notify_all()
         if code is not grpc.StatusCode.OK:
             logger.warning("a caller was refused a channel: %s", text)
@@ -111,7 +125,9 @@ class Door:
 
     def _judge(self, node_id: int, token: bytes, version: str) -> tuple[grpc.StatusCode, str]:
         guest = self._guests.get(node_id)
-        back = guest is not None and hmac.compare_digest(guest.back.encode() or b"-", token)
+        back = guest is not None and any(
+            hmac.compare_digest(each.encode(), token) for each in guest.back
+        )
         if guest is None or (not back and not hmac.compare_digest(guest.token.encode(), token)):
             return (
                 grpc.StatusCode.UNAUTHENTICATED,

@@ -150,7 +150,7 @@ class Endpoint:
         with self._lock:  # whoever sees that a node has come in finds its stream
             node_id, code, text = self.door.judge(context.invocation_metadata())
             if code is grpc.StatusCode.OK:
-                peer = Peer(node_id, self.max_bytes, self._deliver, self._on_end)
+                peer = Peer(node_id, self.max_bytes, self._deliver, self._on_end, self._confirm)
                 earlier = self._peers.get(node_id)
                 self._peers[node_id] = peer
                 back = self.door.expect_back(node_id) if self._reconnect > 0 else ""
@@ -190,6 +190,11 @@ class Endpoint:
             logger.info("the stream of node %d was cut; it may come back", node_id)
         else:
             self._lose(node_id, reason or "the party said goodbye")
+
+    def _confirm(self, peer: Peer) -> None:
+        with self._lock:
+            if self._peers.get(peer.node_id) is peer:
+                self.door.confirm(peer.node_id)
 
     def _lose(self, node_id: int, reason: str) -> None:
         """Count a node as lost: messages to it fail, and it cannot come back by itself."""

@@ -30,6 +30,8 @@ class Peer:
     on_end : Callable[[Peer, str, bool], None]
         Told once how the stream ended, and whether the party may come back by another one; an
         empty reason is an orderly goodbye.
+    on_heard : Callable[[Peer], None]
+        Told once that the party has said something, so that it knows the welcome.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Peer:
         max_bytes: int,
         on_reply: Callable[[int, int, Message], str],
         on_end: "Callable[[Peer, str, bool], None]",
+        on_heard: "Callable[[Peer], None]",
     ) -> None:
         self.node_id = node_id
         self.outbox = Outbox()
@@ -46,6 +49,7 @@ class Peer:
         self._assembler = Assembler(max_bytes)
         self._on_reply = on_reply
         self._on_end = on_end
+        self._on_heard = on_heard
         self._context: grpc.ServicerContext | None = None
         self._reader: threading.Thread | None = None
         self._fault = ""
@@ -102,8 +106,12 @@ class Peer:
 
     def _read(self, requests: Iterator[bytes]) -> None:
         try:
+            first = True
             for frame in requests:
                 self.heard = time.monotonic()
+                if first:
+                    self._on_heard(self)
+                    first = False
                 parcel = self._assembler.feed(frame)
                 if parcel is None:
                     continue

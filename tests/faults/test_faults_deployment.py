@@ -109,7 +109,7 @@ def test_a_network_that_is_cut_costs_nothing(deployment, unbroken):
         cuts = 0
         while run.process.poll() is None:
             cuts += proxy.cut() > 0
-            time.sleep(0.5)
+            time.sleep(1.0)
         assert run.finish() == 0, run.text[-3000:]
     finally:
         proxy.close()
