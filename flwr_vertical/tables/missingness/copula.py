@@ -31,6 +31,7 @@ def mar_simple(
     tables: Mapping[str, pd.DataFrame],
     *,
     may_miss: Sequence[bool] | None = None,
+    level: float = 1.0,
     standardize: bool = False,
     seed: Seed = 0,
 ) -> Mask:
@@ -43,6 +44,8 @@ def mar_simple(
     may_miss : sequence of bool, length n_parties, optional
         Which parties are in Δ_mis; drawn with probability 1/2 each if None. The draw may put all
         parties on one side: with Δ_mis empty nothing is missing, with Δ_obs empty η_i = 1.
+    level : float, default 1
+        The constant of η; more leaves fewer blocks.
     standardize : bool, default False
         Whether to bring each column to mean 0 and variance 1 first, so that columns with large
         units do not decide alone.
@@ -62,7 +65,7 @@ def mar_simple(
     """
     rng = generator(seed, "mar_simple")
     in_mis = _in_mis(tables, may_miss, rng)
-    eta = _predictor(tables, in_mis, standardize)
+    eta = _predictor(tables, in_mis, standardize, level)
     chance: npt.NDArray[np.float64] = _expit(eta)[:, None] * in_mis
     return rng.random(chance.shape) < chance
 
@@ -72,6 +75,7 @@ def mar_complex(
     labels: "pd.Series[float] | npt.ArrayLike",
     *,
     may_miss: Sequence[bool] | None = None,
+    level: float = 1.0,
     standardize: bool = False,
     seed: Seed = 0,
 ) -> Mask:
@@ -88,6 +92,8 @@ def mar_complex(
     labels : pandas.Series or array_like of numbers, shape (n_samples,)
         The responses y; a Series must have the tables' index.
     may_miss : sequence of bool, length n_parties, optional
+        As for `mar_simple`.
+    level : float, default 1
         As for `mar_simple`.
     standardize : bool, default False
         As for `mar_simple`; the labels are taken as they are.
@@ -107,7 +113,7 @@ def mar_complex(
     """
     rng = generator(seed, "mar_complex")
     in_mis = _in_mis(tables, may_miss, rng)
-    eta = _predictor(tables, in_mis, standardize) - _responses(tables, labels)
+    eta = _predictor(tables, in_mis, standardize, level) - _responses(tables, labels)
     uniform = rng.random((len(eta), len(in_mis)))
     mask = np.zeros(uniform.shape, dtype=np.bool_)
     for k in np.flatnonzero(in_mis):
@@ -130,11 +136,11 @@ def _in_mis(
 
 
 def _predictor(
-    tables: Mapping[str, pd.DataFrame], in_mis: Mask, standardize: bool
+    tables: Mapping[str, pd.DataFrame], in_mis: Mask, standardize: bool, level: float
 ) -> npt.NDArray[np.float64]:
     """Return η, shape (n_samples,)."""
     blocks = numeric_blocks(tables, standardize=standardize)
-    eta = np.ones(len(blocks[0]))
+    eta = np.full(len(blocks[0]), float(level))
     for j, block in enumerate(blocks, start=1):
         if not in_mis[j - 1]:
             zeta = 1.0 / (j * np.arange(1, block.shape[1] + 1))

@@ -1,0 +1,86 @@
+"""One replication of each part of the study: from settings to numbers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flwr_vertical.privacy.attacks import attribute_inference, membership_inference
+from flwr_vertical.tables import drop_blocks
+from simulations.copula.design import draw_copula
+from simulations.copula.mechanisms import draw_mask
+from simulations.copula.methods import measure, synthesise
+from simulations.copula.sme import measure_sme
+from simulations.replications import Job, Metrics
+
+
+def replicate(job: Job, shared: None) -> Metrics:
+    """Run one replication; see `simulations.replications.run_all`."""
+    return PARTS[job.part](job.settings)
+
+
+def _complete(settings: dict[str, Any]) -> Metrics:
+    model, seed = settings["model"], settings["seed"]
+    sample = draw_copula(settings["design"], model=model, rows=settings["rows"], seed=seed)
+    return measure(
+        settings["method"],
+        sample,
+        sample.tables,
+        model,
+        settings["epsilon"],
+        settings["glm"],
+        seed,
+    )
+
+
+def _missing(settings: dict[str, Any]) -> Metrics:
+    model, seed = settings["model"], settings["seed"]
+    sample = draw_copula(settings["design"], model=model, rows=settings["rows"], seed=seed)
+    mask = draw_mask(sample, settings["mechanism"], settings["share"], seed)
+    held = drop_blocks(sample.tables, mask)
+    found = measure(
+        settings["method"], sample, held, model, settings["epsilon"], settings["glm"], seed
+    )
+    return {**found, "complete": float((~mask.any(axis=1)).mean())}
+
+
+def _attacks(settings: dict[str, Any]) -> Metrics:
+    """Attack the synthetic rows with what is known of members and of as many others."""
+    rows, seed = settings["rows"], settings["seed"]
+    sample = draw_copula(settings["design"], model="linear", rows=2 * rows, seed=seed)
+    first = {party: frame.iloc[:rows] for party, frame in sample.tables.items()}
+    made = synthesise(
+        settings["method"], first, sample.labels.iloc[:rows], settings["epsilon"], seed
+    )
+    assert made.labels is not None
+    whole = _joined(sample.tables, sample.labels)
+    members, others = whole.iloc[:rows], whole.iloc[rows:]
+    synthetic = _joined(made.tables, made.labels)
+    names = [str(name) for name in whole]
+    target = next(name for name in names if whole[name].nunique() > 20)  # the first continuous one
+    return {
+        "membership": membership_inference(members, others, synthetic).points,
+        "attribute": attribute_inference(members, others, synthetic, target).points,
+    }
+
+
+def _joined(tables: dict[str, pd.DataFrame], labels: "pd.Series[float]") -> pd.DataFrame:
+    """Put all parties' columns and the label side by side; row i belongs together everywhere."""
+    names = [f"{party} {column}" for party in sorted(tables) for column in tables[party]]
+    values = [tables[party].to_numpy(dtype=np.float64) for party in sorted(tables)]
+    columns = pd.Index([*names, "label"])
+    label = labels.to_numpy(dtype=np.float64)[:, None]
+    return pd.DataFrame(np.concatenate([*values, label], axis=1), columns=columns)
+
+
+def _sme(settings: dict[str, Any]) -> Metrics:
+    return measure_sme(settings)
+
+
+PARTS: dict[str, Callable[[dict[str, Any]], Metrics]] = {
+    "complete": _complete,
+    "missing": _missing,
+    "attacks": _attacks,
+    "sme": _sme,
+}

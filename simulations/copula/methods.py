@@ -1,0 +1,145 @@
+"""The methods that are compared, by the paper's names, from tables to coefficients."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flwr_vertical import Result, Strategy, simulate
+from flwr_vertical.errors import VerticalError
+from simulations.copula.criteria import selection_criteria
+from simulations.copula.design import LINEAR, CopulaSample
+from simulations.replications import Metrics
+from strategies.copula import EVCDS, IEVCDS, VCDS
+from strategies.glm import CentralFit, VerticalGLM, fit_glm
+
+Array = npt.NDArray[np.float64]
+Tables = Mapping[str, pd.DataFrame]
+
+CENTRAL, FEDERATED, NOISY = "Original-C", "Original-VFL", "VFL-ADMM-DP"
+UNPROTECTED = (CENTRAL, FEDERATED)
+FRESH = " (fresh rows)"
+SYNTHESES: dict[str, dict[str, Any]] = {
+    "VCDS": {},
+    # As printed, rows follow the ranks of real ones (line 21 of Algorithm 2) ...
+    "EVCDS": {"rearrange": True},
+    "IEVCDS": {"rearrange": True},
+    # ... which protects no row; by default this library draws them afresh.
+    "EVCDS" + FRESH: {},
+    "IEVCDS" + FRESH: {},
+}
+BASELINES = {"CC-": "complete-case", "Impute-": "impute"}
+_CLASSES: dict[str, Callable[..., Strategy]] = {"VCDS": VCDS, "EVCDS": EVCDS, "IEVCDS": IEVCDS}
+
+
+def make_synthesis(name: str, epsilon: float, rows: int = 0) -> Strategy:
+    """Return the strategy that makes synthetic tables, such as ``Impute-EVCDS``.
+
+    Parameters
+    ----------
+    name : str
+        One of `SYNTHESES`, perhaps after ``CC-`` or ``Impute-``.
+    epsilon : float
+        Of each variable.
+    rows : int
+        How many to make; 0 = as many as there are samples.
+    """
+    prefix = next((start for start in BASELINES if name.startswith(start)), "")
+    kind = name.removeprefix(prefix)
+    settings = dict(SYNTHESES[kind])
+    if prefix:
+        settings["missing"] = BASELINES[prefix]
+    strategy = _CLASSES[kind.removesuffix(FRESH)]
+    return strategy(epsilon=epsilon, budget="per-variable", rows=rows or None, **settings)
+
+
+def synthesise(
+    name: str, tables: Tables, labels: "pd.Series[float]", epsilon: float, seed: int
+) -> Result:
+    """Make synthetic tables; under ``CC-`` as many rows as samples are complete."""
+    rows = 0
+    if name.startswith("CC-"):
+        held = [frame.index for frame in tables.values()]
+        rows = int(np.logical_and.reduce([labels.index.isin(index) for index in held]).sum())
+    strategy = make_synthesis(name, epsilon, rows)
+    # Nothing is summed, so the mode of sums does not matter.
+    return simulate(strategy, tables, labels, aggregation="plain", seed=seed, progress=False)
+
+
+def fit_tables(
+    tables: Tables, labels: "pd.Series[float]", family: str, settings: Mapping[str, Any]
+) -> CentralFit:
+    """Fit complete tables by the federated numerics, in this process."""
+    blocks = [frame.to_numpy(dtype=np.float64) for frame in tables.values()]
+    return fit_glm(blocks, np.asarray(labels, dtype=np.float64), family, **settings)
+
+
+def measure(
+    name: str,
+    sample: CopulaSample,
+    held: Tables,
+    model: str,
+    epsilon: float,
+    settings: Mapping[str, Any],
+    seed: int,
+) -> Metrics:
+    """Run one method and return what the tables need; ``failed`` alone where it cannot run.
+
+    Parameters
+    ----------
+    name : str
+    sample : CopulaSample
+    held : mapping of str to DataFrame
+        The tables as the parties hold them; no row is a missing block.
+    model : {"linear", "logistic"}
+    epsilon : float
+        Of methods that spend it.
+    settings : mapping
+        Section ``glm`` of the preset.
+    seed : int
+    """
+    family = "gaussian" if model == LINEAR else "binomial"
+    started = time.perf_counter()
+    try:
+        found = _estimates(name, sample, held, family, epsilon, settings, seed)
+    except VerticalError:
+        return {"failed": 1.0}
+    truth = np.asarray(sample.truth, dtype=np.float64)
+    numbers = selection_criteria(found.pop("beta"), truth) | found
+    return {"failed": 0.0, "seconds": time.perf_counter() - started, **numbers}
+
+
+def _estimates(
+    name: str,
+    sample: CopulaSample,
+    held: Tables,
+    family: str,
+    epsilon: float,
+    settings: Mapping[str, Any],
+    seed: int,
+) -> dict[str, Any]:
+    if name == CENTRAL:
+        whole = pd.concat(held, axis=1)
+        fit = fit_tables({"all": whole}, sample.labels, family, settings)
+        return {"beta": fit.beta}
+    if name in (FEDERATED, NOISY):
+        arguments: dict[str, Any] = {**settings, "family": family, "standard_errors": None}
+        if name == NOISY:
+            arguments |= {"dp": "admm", "epsilon": epsilon}
+        strategy = VerticalGLM(**arguments)
+        result = simulate(strategy, held, sample.labels, aggregation="masked", progress=False)
+        assert result.coefficients is not None
+        estimate = result.coefficients["estimate"].reindex(sample.truth.index)
+        return {
+            "beta": estimate.to_numpy(dtype=np.float64),
+            "rounds": float(result.ledger.rounds),
+            "iterations": result.metrics["iterations"],
+            "tolerated": float(result.model.path["tolerated"].max()),
+        }
+    made = synthesise(name, held, sample.labels, epsilon, seed)
+    assert made.labels is not None
+    tables = {party: made.tables[party][list(sample.tables[party])] for party in sample.tables}
+    return {"beta": fit_tables(tables, made.labels, family, settings).beta}

@@ -1,0 +1,171 @@
+"""From replications to tables, beside the paper's."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from simulations.copula.criteria import least_rmse
+from simulations.copula.design import effects
+from simulations.copula.mechanisms import MECHANISMS
+from simulations.copula.methods import FEDERATED, FRESH, SYNTHESES, UNPROTECTED
+
+TITLES = {"rmse": "RMSE", "g_means": "G-means", "fdr": "FDR"}
+COMPLETE = ["model", "rows", "epsilon", "method"]
+MISSING = ["model", "mechanism", "rows", "method"]
+
+
+def means(frame: pd.DataFrame, part: str, keys: Sequence[str]) -> pd.DataFrame:
+    """Means over runs: index `keys`, a column for each number and ``se <number>``, and ``runs``."""
+    chosen = frame[frame["part"] == part]
+    groups = chosen.pivot_table(index=[*keys, "seed"], columns="metric", values="value").groupby(
+        level=list(keys)
+    )
+    counts = groups.count().astype(float)
+    errors = groups.std() / counts**0.5
+    return groups.mean().join(errors.add_prefix("se ")).assign(runs=groups.size())
+
+
+def select(table: pd.DataFrame, **levels: Any) -> pd.DataFrame:
+    """Return the rows whose index has these values."""
+    chosen = table
+    for name, value in levels.items():
+        chosen = chosen[chosen.index.get_level_values(name) == value]
+    return chosen
+
+
+def order(methods: Sequence[str]) -> list[str]:
+    """Methods in the order of the paper's columns, ours after them."""
+    base = ["VCDS", "EVCDS", "IEVCDS"]
+    known = [*UNPROTECTED, "VFL-ADMM-DP", "Vertigan"]
+    known += [start + name for name in base for start in ("CC-", "Impute-", "")]
+    known += [name for name in SYNTHESES if name.endswith(FRESH)]
+    known += ["Single-VCDS", "Single-EVCDS"]
+    return sorted(methods, key=lambda name: known.index(name) if name in known else len(known))
+
+
+def beside(
+    ours: pd.DataFrame, paper: pd.DataFrame, measure: str, keys: Sequence[str]
+) -> pd.DataFrame:
+    """One measure by setting and method: ``0.0374 (0.0401)``, the paper's in brackets.
+
+    Parameters
+    ----------
+    ours : DataFrame
+        Of `means`.
+    paper : DataFrame
+        Long, with columns `keys` and ``metric``, ``value``; may be empty.
+    measure : str
+    keys : sequence of str
+        The last is ``method``.
+    """
+    table = ours[measure].unstack("method")
+    table = table[order([str(name) for name in table])]
+    text = table.map(lambda value: f"{value:.3f}" if pd.notna(value) else "–")
+    if len(paper):
+        printed = paper[paper["metric"] == measure].set_index(list(keys))["value"].unstack("method")
+        for name in printed:
+            shown = printed[name].reindex(text.index)
+            if name not in text:
+                text[name] = "–"
+            text[name] = text[name] + shown.map(
+                lambda value: f" ({value:.3f})" if pd.notna(value) else ""
+            )
+    return text[order([str(name) for name in text])].rename_axis(columns=None)
+
+
+def spread_over_epsilon(table: pd.DataFrame, epsilons: Sequence[float]) -> pd.DataFrame:
+    """Repeat the rows of methods that spend nothing over epsilon, as the paper does."""
+    rows = [table]
+    for name in UNPROTECTED:
+        own = select(table, method=name).droplevel(["epsilon", "method"])
+        if len(own):
+            for epsilon in epsilons:
+                keyed = own.assign(epsilon=float(epsilon), method=name)
+                rows.append(keyed.set_index(["epsilon", "method"], append=True))
+    whole = pd.concat(rows)
+    return whole[whole.index.get_level_values("epsilon") > 0].sort_index()
+
+
+def by_mechanism(table: pd.DataFrame) -> pd.DataFrame:
+    """Put the mechanisms in the paper's order."""
+    names = table.index.get_level_values("mechanism")
+    found = [name for name in MECHANISMS if name in set(names)]
+    return pd.concat([table[names == name] for name in found]) if found else table
+
+
+def paper_complete(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Tables 1 to 3 with this study's names of columns."""
+    if not tables:
+        return pd.DataFrame()
+    whole = pd.concat(tables).rename(columns={"n": "rows"})
+    return whole.astype({"epsilon": float})
+
+
+def paper_missing(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Tables 4 to 7 with this study's names of columns."""
+    return pd.concat(tables).rename(columns={"n": "rows"}) if tables else pd.DataFrame()
+
+
+def what_the_paper_implies(paper: pd.DataFrame, design: dict[str, Any]) -> pd.DataFrame:
+    """Compare each printed RMSE with the one that the printed misses alone would make."""
+    if paper.empty:
+        return pd.DataFrame(columns=["RMSE printed", "RMSE of missed columns alone"])
+    beta = effects(design)
+    wide = paper[paper["epsilon"] == paper["epsilon"].min()].pivot_table(
+        index=["method", "model", "rows"], columns="metric", values="value"
+    )
+    wide = wide.loc[[name for name in UNPROTECTED if name in wide.index.get_level_values(0)]]
+    least = [
+        least_rmse(row["g_means"], row["fdr"], int((beta != 0).sum()), len(beta), design["effect"])
+        for _, row in wide.iterrows()
+    ]
+    return pd.DataFrame(
+        {
+            "G-means printed": wide["g_means"],
+            "FDR printed": wide["fdr"],
+            "RMSE of missed columns alone": least,
+            "RMSE printed": wide["rmse"],
+        }
+    )
+
+
+def effort(ours: pd.DataFrame) -> pd.DataFrame:
+    """Return the rounds of the federated fits: a path of all lambdas together."""
+    if FEDERATED not in ours.index.get_level_values("method"):
+        return pd.DataFrame()
+    own = select(ours, method=FEDERATED).droplevel(["epsilon", "method"])
+    names = {
+        "tolerated": "rounds to the paper's tolerances",
+        "iterations": "rounds of ADMM",
+        "rounds": "rounds in all",
+        "seconds": "seconds",
+    }
+    return own[[name for name in names if name in own]].rename(columns=names)
+
+
+def sme(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
+    """Table 9: recall, AUC and number of selected variables by method, the paper's beside them."""
+    ours = means(frame, "sme", ["method"])
+    columns = {"recall": "Recall", "auc": "AUC", "ns": "NS"}
+    table = ours.reindex(columns=list(columns)).rename(columns=columns)
+    table["runs"] = ours["runs"]
+    if len(paper):
+        names = paper.apply(lambda row: _sme_name(row["privatisation"], row["method"]), axis=1)
+        printed = paper.assign(name=names).pivot_table(
+            index="name", columns="metric", values="value"
+        )
+        for metric, title in columns.items():
+            table[f"{title}, paper"] = printed[metric].reindex(table.index)
+    return table.loc[order([str(name) for name in table.index])].rename_axis(columns=None)
+
+
+def _sme_name(privatisation: str, method: str) -> str:
+    return method if method == privatisation else f"{method}-{privatisation}"
+
+
+def attacks(frame: pd.DataFrame) -> pd.DataFrame:
+    """Mean points above chance of both attacks, with their standard errors."""
+    table = means(frame, "attacks", ["method"])
+    columns = ["membership", "se membership", "attribute", "se attribute", "runs"]
+    return table[columns].rename_axis(columns=None)

@@ -1,0 +1,148 @@
+"""What was aimed at, as rows that pass or fail."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from simulations.copula.mechanisms import MAR_COMPLEX
+from simulations.copula.methods import FEDERATED, FRESH
+from simulations.copula.tables import select
+from simulations.study import FAIL, PASS
+
+SYNTHETIC = ("VCDS", "EVCDS", "EVCDS" + FRESH)
+_ERRORS = 2.0  # "no worse": by no more than so many standard errors of our mean
+ROUNDS = 200
+
+
+def verdict(good: bool, value: float, limit: float) -> str:
+    """Return the word and the numbers behind it."""
+    return f"{PASS if good else FAIL} {value:.3f} ({limit:.3f})"
+
+
+def synthetic(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
+    """RMSE and G-means of synthetic tables against limits from the paper's Tables 1 and 2.
+
+    Parameters
+    ----------
+    ours : DataFrame
+        Means by (model, rows, epsilon, method).
+    paper : DataFrame
+        `tables.paper_complete`.
+    part : dict
+        Section ``complete`` of the preset.
+    """
+    rows = {}
+    for key in ours.index:
+        model, n, epsilon, name = key
+        if name not in SYNTHETIC:
+            continue
+        values = ours.loc[key]
+        printed = _printed(
+            paper, model=model, rows=n, epsilon=epsilon, method=name.removesuffix(FRESH)
+        )
+        if printed is None:
+            continue
+        most = part["rmse_within"] * printed["rmse"]
+        least = printed["g_means"] - part["g_means_within"]
+        rows[key] = {
+            "RMSE (at most)": verdict(values["rmse"] <= most, values["rmse"], most),
+            "G-means (at least)": verdict(values["g_means"] >= least, values["g_means"], least),
+        }
+    return _table(rows, ["model", "rows", "epsilon", "method"])
+
+
+def unprotected(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
+    """VFL-GLM-VS on the data themselves, no worse than the paper's; and how many rounds it took."""
+    rows = {}
+    for key in ours.index:
+        model, n, _, name = key
+        if name != FEDERATED:
+            continue
+        values = ours.loc[key]
+        row: dict[str, str] = {}
+        printed = _printed(paper, model=model, rows=n, method=name)
+        if printed is not None and n >= part["targets_from"]:
+            for measure, title, sign in (
+                ("rmse", "RMSE", 1.0),
+                ("g_means", "G-means", -1.0),
+                ("fdr", "FDR", 1.0),
+            ):
+                error = np.nan_to_num(values[f"se {measure}"])
+                worse = sign * (values[measure] - printed[measure])
+                good = bool(worse <= _ERRORS * error)
+                row[f"{title} (paper's)"] = verdict(good, values[measure], printed[measure])
+        good = bool(values["tolerated"] <= ROUNDS)
+        row[f"rounds to tolerance (at most {ROUNDS})"] = (
+            f"{PASS if good else FAIL} {values['tolerated']:.0f}"
+        )
+        rows[model, n] = row
+    return _table(rows, ["model", "rows"]).fillna("–")
+
+
+def ranking(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
+    """Under MAR complex: IEVCDS >= EVCDS >= Impute and CC in G-means, each near the paper's."""
+    rows = {}
+    for model, mechanism, n in dict.fromkeys(key[:3] for key in ours.index):
+        if mechanism != MAR_COMPLEX or n < part["targets_from"]:
+            continue
+        chosen = select(ours, model=model, mechanism=mechanism, rows=n)
+        own = chosen.droplevel(["model", "mechanism", "rows"])["g_means"]
+        for suffix in ("", FRESH):
+            best, next_best = own.get("IEVCDS" + suffix), own.get("EVCDS" + suffix)
+            others = [own[name] for name in ("Impute-EVCDS", "CC-EVCDS") if name in own]
+            if best is None or next_best is None or not others:
+                continue
+            row = {
+                "IEVCDS ≥ EVCDS": verdict(best >= next_best, best, next_best),
+                "EVCDS ≥ Impute, CC": verdict(next_best >= max(others), next_best, max(others)),
+            }
+            for name in ("IEVCDS", "EVCDS"):
+                printed = _printed(paper, model=model, mechanism=mechanism, rows=n, method=name)
+                if printed is not None:
+                    least = printed["g_means"] - part["g_means_within"]
+                    value = own[name + suffix]
+                    row[f"{name} (at least)"] = verdict(value >= least, value, least)
+            rows[model, n, "fresh rows" if suffix else "as printed"] = row
+    return _table(rows, ["model", "rows", "synthetic rows"])
+
+
+def attacked(table: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
+    """Attacks gain no more than the points stated, for methods that are meant to protect rows."""
+    rows = {}
+    for name in part["targets"]:
+        if name in table.index:
+            rows[name] = {
+                kind: verdict(table.loc[name, kind] <= part["points"], table.loc[name, kind],
+                              part["points"])
+                for kind in ("membership", "attribute")
+            }  # fmt: skip
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
+
+
+def reached(*tables: pd.DataFrame) -> bool:
+    """Whether every entry of the tables passes."""
+    return not any(
+        str(value).startswith(FAIL)
+        for table in tables
+        for value in table.to_numpy(dtype=object).ravel().tolist()
+    )
+
+
+def _printed(paper: pd.DataFrame, **setting: Any) -> "pd.Series[float] | None":
+    """Return the paper's numbers of one setting by measure, None where it has none."""
+    if paper.empty:
+        return None
+    chosen = paper
+    for name, value in setting.items():
+        chosen = chosen[chosen[name] == value]
+    if chosen.empty:
+        return None
+    return chosen.groupby("metric")["value"].first()
+
+
+def _table(rows: dict[Any, dict[str, str]], names: list[str]) -> pd.DataFrame:
+    if not rows:
+        return pd.DataFrame({"nothing to compare": []})
+    index = pd.MultiIndex.from_tuples(list(rows), names=names)
+    return pd.DataFrame(list(rows.values()), index=index)

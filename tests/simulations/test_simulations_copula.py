@@ -1,0 +1,240 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from flwr_vertical.tables import drop_blocks
+from simulations.__main__ import main
+from simulations.copula import tables, targets
+from simulations.copula.criteria import least_rmse, selection_criteria
+from simulations.copula.design import (
+    KINDS,
+    LINEAR,
+    LOGISTIC,
+    component_covariances,
+    draw_copula,
+    effects,
+)
+from simulations.copula.experiments import PARTS
+from simulations.copula.mechanisms import (
+    MAR_COMPLEX,
+    MAR_SIMPLE,
+    MCAR,
+    MECHANISMS,
+    draw_mask,
+    may_be_missing,
+)
+from simulations.copula.methods import CENTRAL, FEDERATED, NOISY, make_synthesis, measure
+from simulations.copula.preset import Preset
+from simulations.copula.sme import draw_firms
+from simulations.study import FAIL, PASS, Options
+
+
+@pytest.fixture(scope="module")
+def preset(tmp_path_factory):
+    return Preset.load(Options(tmp_path_factory.mktemp("preset")))
+
+
+@pytest.fixture(scope="module")
+def sample(preset):
+    return draw_copula(preset["design"], rows=20_000, seed=1)
+
+
+def test_columns_are_of_the_papers_kinds(preset, sample):
+    design = preset["design"]
+    assert sample.kinds.value_counts().to_dict() == dict.fromkeys(KINDS, 25)
+    wide = pd.concat(sample.tables, axis=1)
+    by_kind = {kind: wide.loc[:, sample.kinds.to_numpy() == kind] for kind in KINDS}
+    assert set(np.unique(by_kind["multinomial"])) == {1, 2, 3}
+    assert set(np.unique(by_kind["binary"])) == {0, 1}
+    # Moments of the mixture: variance 1 + 0.6, and of Poisson(2 + 0.3 u) 2 + 0.09 * 1.6.
+    np.testing.assert_allclose(by_kind["continuous"].var(), 1.6, atol=0.1)
+    np.testing.assert_allclose(by_kind["ordinal"].mean(), 2.0, atol=0.06)
+    np.testing.assert_allclose(by_kind["ordinal"].var(), 2.144, atol=0.15)
+    np.testing.assert_allclose(by_kind["binary"].mean(), 0.5, atol=0.02)
+    assert {name: frame.shape[1] for name, frame in sample.tables.items()} == {
+        f"c{k}": 20 for k in range(1, 6)
+    }
+    beta = effects(design).reshape(5, 20)
+    assert (beta[:, 12:] == 0).all()
+    assert (np.sign(beta[:, :12]) == np.tile([-1, 1], 6)).all()
+    assert np.abs(beta[beta != 0]).max() == pytest.approx(1 / 3)
+
+
+def test_covariances_are_the_papers():
+    owner = np.array([0, 0, 1, 1])
+    blocks, toeplitz, band = component_covariances(owner)
+    assert blocks[0].tolist() == [1.0, 0.3, 0.1, 0.1]
+    assert toeplitz[0].tolist() == [1.0, 0.5, 0.25, 0.125]
+    assert band[0].tolist() == [1.0, 0.5, 0.25, 0.0]
+    for matrix in component_covariances(np.repeat(np.arange(5), 20)):
+        assert np.linalg.eigvalsh(matrix).min() > 0
+
+
+def test_labels_are_of_their_model(preset):
+    linear = draw_copula(preset["design"], model=LINEAR, rows=20_000)
+    eta = pd.concat(linear.tables, axis=1).to_numpy() @ linear.truth.to_numpy()
+    assert (linear.labels - eta).std() == pytest.approx(1.0, abs=0.02)
+    assert abs(eta.mean()) < 0.4
+    logistic = draw_copula(preset["design"], model=LOGISTIC, rows=20_000)
+    assert set(logistic.labels) == {0.0, 1.0}
+    assert logistic.labels.mean() == pytest.approx(0.5, abs=0.06)
+    again = draw_copula(preset["design"], model=LOGISTIC, rows=20_000)
+    assert logistic.labels.equals(again.labels)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_mechanisms_leave_the_printed_shares(preset, mechanism):
+    share = preset["missing"]["shares"][mechanism]
+    for seed in range(3):
+        drawn = draw_copula(preset["design"], rows=3000, seed=seed)
+        mask = draw_mask(drawn, mechanism, share, seed)
+        found = (~mask.any(axis=1)).mean()
+        assert found == pytest.approx(share, abs=0.03 if mechanism == MCAR else 2e-3)
+        if mechanism != MCAR:
+            assert (mask.any(axis=0) == may_be_missing(5, seed)).all()
+
+
+def test_stated_probabilities_contradict_the_printed_shares():
+    """Whether they are those of missing or of observed blocks."""
+    stated = np.array([0.95, 0.90, 0.85, 0.80, 0.75])
+    assert (1 - stated).prod() < 0.001
+    assert stated.prod() == pytest.approx(0.436, abs=0.001)
+    for printed, share in ((0.7732, 0.95), (0.4438, 0.85), (0.2379, 0.75)):
+        assert share**5 == pytest.approx(printed, abs=0.001)
+
+
+def test_complex_gaps_depend_on_labels(preset):
+    drawn = draw_copula(preset["design"], rows=5000, seed=2)
+    share = preset["missing"]["shares"]
+    simple = draw_mask(drawn, MAR_SIMPLE, share[MAR_SIMPLE], 2)
+    complicated = draw_mask(drawn, MAR_COMPLEX, share[MAR_COMPLEX], 2)
+    k = int(np.flatnonzero(may_be_missing(5, 2))[0])
+
+    def gap(mask):
+        lost = mask[:, k]
+        return (drawn.labels[lost].mean() - drawn.labels[~lost].mean()) / drawn.labels.std()
+
+    assert gap(complicated) < -0.3
+    assert abs(gap(simple)) < abs(gap(complicated))
+
+
+def test_criteria_are_the_papers():
+    truth = np.array([1.0, 1.0, 0.0, 0.0])
+    found = selection_criteria(np.array([1.0, 0.0, 0.5, 0.0]), truth)
+    assert found["rmse"] == pytest.approx(np.sqrt(1.25 / 4))
+    assert found["g_means"] == 0.5
+    assert found["fdr"] == 0.5
+    assert selection_criteria(np.zeros(4), truth)["fdr"] == 0
+    # 6 of 60 missed and nothing false: 6 / 9 over 100 columns.
+    assert least_rmse(np.sqrt(0.9), 0.0, 60, 100, 1 / 3) == pytest.approx(
+        np.sqrt(6 / 900), rel=1e-6
+    )
+    # 54 of 60 found and 6 of 40 false: sensitivity 0.9, specificity 0.85.
+    assert least_rmse(np.sqrt(0.9 * 0.85), 0.1, 60, 100, 1 / 3) == pytest.approx(
+        np.sqrt(6 / 900), rel=1e-6
+    )
+
+
+def test_methods_are_what_their_names_say(preset):
+    assert make_synthesis("CC-VCDS", 1.0).missing == "complete-case"
+    assert make_synthesis("Impute-EVCDS", 1.0).settings()["rearrange"] is True
+    fresh = make_synthesis("IEVCDS (fresh rows)", 2.0)
+    assert (fresh.name, fresh.rearrange, fresh.budget) == ("ievcds", False, "per-variable")
+    drawn = draw_copula(preset["design"], rows=800, seed=3)
+    settings = preset["glm"] | {"n_lambdas": 10}
+    found = {
+        name: measure(name, drawn, drawn.tables, LINEAR, 1.0, settings, 0)
+        for name in (CENTRAL, FEDERATED, NOISY)
+    }
+    assert found[CENTRAL]["rmse"] == pytest.approx(found[FEDERATED]["rmse"], rel=0.1)
+    assert found[NOISY]["rmse"] > 2 * found[FEDERATED]["rmse"]
+    assert found[FEDERATED]["tolerated"] <= 200
+    mask = draw_mask(drawn, MCAR, 0.5, 0)
+    held = drop_blocks(drawn.tables, mask)
+    cc = measure("CC-VCDS", drawn, held, LINEAR, 1.0, settings, 0)
+    assert cc["failed"] == 0
+
+
+def test_firms_are_as_the_paper_says(preset):
+    sme = preset["sme"]
+    frames, labels, mask = draw_firms(sme, 14_365, 0)
+    assert [frame.shape[1] for frame in frames.values()] == [13, 6, 6, 19, 10]
+    np.testing.assert_allclose(mask.mean(axis=0), [0.7234, 0.8353, 0.8733, 0.2711, 0.0], atol=0.02)
+    assert 120 < (~mask.any(axis=1)).sum() < 260
+    assert labels.mean() == pytest.approx(0.3, abs=0.02)
+
+
+def rows_of(part, **numbers):
+    return [
+        {"part": part, "metric": metric, "value": value, **setting}
+        for setting, values in numbers["runs"]
+        for metric, value in values.items()
+    ]
+
+
+def test_targets_compare_with_limits_from_the_paper():
+    setting = {"model": "linear", "rows": 3000, "epsilon": 1.0}
+    runs = [
+        (setting | {"method": "VCDS", "seed": seed}, {"rmse": 0.09, "g_means": 0.9})
+        for seed in (0, 1)
+    ]
+    ours = tables.means(pd.DataFrame(rows_of("complete", runs=runs)), "complete", tables.COMPLETE)
+    paper = pd.DataFrame(
+        [setting | {"method": "VCDS", "metric": metric, "value": value}
+         for metric, value in (("rmse", 0.08), ("g_means", 0.96))]
+    )  # fmt: skip
+    part = {"rmse_within": 1.15, "g_means_within": 0.05}
+    row = targets.synthetic(ours, paper, part).iloc[0]
+    assert row["RMSE (at most)"] == f"{PASS} 0.090 (0.092)"
+    assert row["G-means (at least)"] == f"{FAIL} 0.900 (0.910)"
+    assert not targets.reached(targets.synthetic(ours, paper, part))
+    text = tables.beside(ours, paper, "rmse", tables.COMPLETE)
+    assert text.iloc[0]["VCDS"] == "0.090 (0.080)"
+    assert targets.reached(targets.synthetic(ours, pd.DataFrame(), part))
+
+
+def test_the_ranking_is_judged():
+    setting = {"model": "linear", "mechanism": MAR_COMPLEX, "rows": 3000, "seed": 0}
+    values = {"IEVCDS": 0.9, "EVCDS": 0.85, "Impute-EVCDS": 0.86, "CC-EVCDS": 0.5}
+    runs = [(setting | {"method": name}, {"g_means": value}) for name, value in values.items()]
+    ours = tables.means(pd.DataFrame(rows_of("missing", runs=runs)), "missing", tables.MISSING)
+    table = targets.ranking(ours, pd.DataFrame(), {"targets_from": 3000, "g_means_within": 0.05})
+    assert table["IEVCDS ≥ EVCDS"].tolist() == [f"{PASS} 0.900 (0.850)"]
+    assert table["EVCDS ≥ Impute, CC"].tolist() == [f"{FAIL} 0.850 (0.860)"]
+
+
+def test_preset_asks_for_every_part(preset, tmp_path):
+    jobs = preset.jobs()
+    assert {job.part for job in jobs} == set(PARTS)
+    keys = [job.key("") for job in jobs]
+    assert len(set(keys)) == len(keys)
+    quick = Preset.load(Options(tmp_path, quick=True))
+    assert {job.part for job in quick.jobs()} == set(PARTS)
+    assert len(quick.jobs()) < 40
+
+
+def test_quick_study_makes_page_figures_and_tables_and_resumes(tmp_path, capsys, monkeypatch):
+    """With fewer rows than --quick has: what is tested is the way, not the numbers."""
+    load = Preset.load.__func__
+
+    def small(cls, options):
+        found = load(cls, options)
+        found.values["complete"] |= {"rows": [300], "methods": ["VCDS"], "models": ["linear"]}
+        found.values["missing"] |= {"rows": [300], "methods": ["EVCDS"]}
+        found.values["sme"] |= {"rows": 1500, "methods": ["VCDS"]}
+        found.values["attacks"] |= {"rows": 100}
+        found.values["glm"] |= {"n_lambdas": 8}
+        return found
+
+    monkeypatch.setattr(Preset, "load", classmethod(small))
+    command = ["copula", "--quick", "--workers", "0", "--output", str(tmp_path)]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert "Table 1: RMSE" in text
+    page = (tmp_path / "index.html").read_text()
+    assert "https://" not in page
+    assert page.count("data:image/png") == 3 == len(list(tmp_path.glob("*.png")))
+    assert "0.95⁵" in page
+    kept = (tmp_path / "replications.csv").read_bytes()
+    assert main(command) == 0
+    assert (tmp_path / "replications.csv").read_bytes() == kept
