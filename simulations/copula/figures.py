@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flwr_vertical.results.figures import INK, LINE, colour, label, legend, new_figure
-from simulations.copula.methods import FRESH, UNPROTECTED
+from simulations.copula.methods import FEDERATED, FRESH, UNPROTECTED
 from simulations.copula.tables import TITLES, by_mechanism, order, select
 
 _LINES = ("VFL-ADMM-DP", "VCDS", "EVCDS", "EVCDS" + FRESH)
@@ -20,7 +20,7 @@ def complete_figure(ours: pd.DataFrame, paper: pd.DataFrame) -> Figure:
     for i, model in enumerate(models):
         for j, (measure, title) in enumerate(TITLES.items()):
             ax = axes[i * len(TITLES) + j]
-            for number, name in enumerate([*UNPROTECTED[1:], *_LINES]):
+            for number, name in enumerate([FEDERATED, *_LINES]):
                 epsilon = 0.0 if name in UNPROTECTED else smallest
                 _line(ax, ours[measure], (model, epsilon, name), number, name)
                 if len(paper):

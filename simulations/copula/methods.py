@@ -20,7 +20,8 @@ Array = npt.NDArray[np.float64]
 Tables = Mapping[str, pd.DataFrame]
 
 CENTRAL, FEDERATED, NOISY = "Original-C", "Original-VFL", "VFL-ADMM-DP"
-UNPROTECTED = (CENTRAL, FEDERATED)
+ORACLE = "True support"  # maximum likelihood on the columns that have an effect
+UNPROTECTED = (CENTRAL, FEDERATED, ORACLE)
 FRESH = " (fresh rows)"
 SYNTHESES: dict[str, dict[str, Any]] = {
     "VCDS": {},
@@ -125,6 +126,13 @@ def _estimates(
         whole = pd.concat(held, axis=1)
         fit = fit_tables({"all": whole}, sample.labels, family, settings)
         return {"beta": fit.beta}
+    if name == ORACLE:
+        real = sample.truth.to_numpy() != 0
+        whole = pd.concat(held, axis=1).loc[:, real]
+        fit = fit_tables({"all": whole}, sample.labels, family, {"penalty": None})
+        beta = np.zeros(len(real))
+        beta[real] = fit.beta
+        return {"beta": beta}
     if name in (FEDERATED, NOISY):
         arguments: dict[str, Any] = {**settings, "family": family, "standard_errors": None}
         if name == NOISY:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from simulations.copula.mechanisms import MAR_COMPLEX
-from simulations.copula.methods import FEDERATED, FRESH
+from simulations.copula.methods import FEDERATED, FRESH, ORACLE
 from simulations.copula.tables import select
 from simulations.study import FAIL, PASS
 
@@ -61,6 +61,7 @@ def unprotected(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -
             continue
         values = ours.loc[key]
         row: dict[str, str] = {}
+        oracle = select(ours, model=model, rows=n, method=ORACLE)["rmse"]
         printed = _printed(paper, model=model, rows=n, method=name)
         if printed is not None and n >= part["targets_from"]:
             for measure, title, sign in (
@@ -72,6 +73,8 @@ def unprotected(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -
                 worse = sign * (values[measure] - printed[measure])
                 good = bool(worse <= _ERRORS * error)
                 row[f"{title} (paper's)"] = verdict(good, values[measure], printed[measure])
+        if len(oracle):
+            row["RMSE on the true support"] = f"{oracle.iloc[0]:.3f}"
         good = bool(values["tolerated"] <= ROUNDS)
         row[f"rounds to tolerance (at most {ROUNDS})"] = (
             f"{PASS if good else FAIL} {values['tolerated']:.0f}"

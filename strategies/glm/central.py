@@ -61,7 +61,7 @@ def fit_glm(
     unpenalized: npt.NDArray[np.bool_] | None = None,
     n_lambdas: int = 50,
     lambda_ratio: float = 0.01,
-    lla_steps: int = 2,
+    lla_steps: int = 3,
     tol: float = 1e-3,
     kkt_tol: float = 1e-4,
     max_iter: int = 500,

@@ -43,7 +43,7 @@ class Settings:
     intercept: bool = True
     tol: float = 1e-3
     kkt_tol: float = 1e-4
-    lla_steps: int = 2
+    lla_steps: int = 3
     max_iter: int = 500
     fixed: bool = False
     by_bic: bool = False

@@ -64,12 +64,13 @@ class VerticalGLM(Strategy):
     lambda_ratio : float, default 0.01
         The smallest of them over the largest, at which no column is selected.
     intercept : bool, default True
-        Whether there is one.
+        Whether there is one. Without, columns are not centred; parties whose columns have a common
+        level then overlap, which takes many more rounds.
     unpenalized : str or sequence, default ""
         Columns without penalty, as ``"party:column"``; text with commas, or a sequence.
     penalty_shape : float, default 0
         The ``a`` of SCAD or MCP; 0 is the usual, 3.7 and 3.
-    lla_steps : int, default 2
+    lla_steps : int, default 3
         How often the tangents of a concave penalty are drawn again (local linear approximation),
         beginning with a lasso. Two reach the oracle solution with high probability (Fan, Xue and
         Zou, 2014).
@@ -176,7 +177,7 @@ class VerticalGLM(Strategy):
         intercept: bool = True,
         unpenalized: "str | Sequence[str]" = "",
         penalty_shape: float = 0.0,
-        lla_steps: int = 2,
+        lla_steps: int = 3,
         standard_errors: str | None = "gram",
         standardize: bool = True,
         max_iter: int = 500,
