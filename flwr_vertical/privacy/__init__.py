@@ -6,6 +6,7 @@ Attacks on synthetic tables are in `flwr_vertical.privacy.attacks`.
 from flwr_vertical.privacy.accounting import (
     ColumnSpending,
     PrivacyStatement,
+    count_columns,
     rank_error,
     split_budget,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "ColumnSpending",
     "Keystream",
     "PrivacyStatement",
+    "count_columns",
     "fresh_keystream",
     "laplace_integers",
     "noise_is_seeded",

@@ -142,18 +142,16 @@ class PrivacyStatement:
                 "any useful sense."
             ),
         ]
-        errors = [column.quantile_error for column in self.columns]
-        share = 1.96 * 100 * min(errors)
-        said.append(
+        share = 1.96 * 100 * min(column.quantile_error for column in self.columns)
+        practice = (
             "In practice: the server can tell where each value stands in its column to within "
-            f"±{share:.2g} % of the rows (95 %, the column told best). Which rows are alike is so "
-            "known to it, roughly."
+            f"±{share:.2g} % of the rows (95 %, the column told best)"
         )
-        ranged = sum(column.exact_range for column in self.columns)
-        if ranged:
+        said.append(practice + ("; so it knows, roughly, who is alike." if share < 20 else "."))
+        if ranged := sum(column.exact_range for column in self.columns):
             said.append(
-                f"Smallest and largest value of {ranged} columns were used as they are and show in "
-                "the synthetic tables: no guarantee covers them. State bounds for these columns."
+                f"The observed range of {count_columns(ranged)} was used as it is and shows in the "
+                "synthetic tables: no guarantee covers it. State bounds for these columns."
             )
         return [*said, *self.warnings]
 
@@ -208,3 +206,8 @@ def rank_error(noise_variance: float, n: int) -> float:
 
 def _number(value: float) -> str:
     return "infinite" if value == inf else f"{value:,.4g}"
+
+
+def count_columns(count: int) -> str:
+    """Return "1 column", "2 columns" and so on."""
+    return f"{count} column" + "s" * (count != 1)

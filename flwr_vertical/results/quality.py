@@ -161,7 +161,7 @@ def downstream_fit(real: pd.DataFrame, synthetic: pd.DataFrame, target: str) -> 
     if target not in real or target not in synthetic:
         raise DataError(f"there is no column {target!r} to predict; columns are {list(real)}")
     both = pd.concat([real, synthetic[list(real.columns)]], ignore_index=True)
-    x = pd.get_dummies(both.drop(columns=target), drop_first=True, dtype=float).to_numpy()
+    x = pd.get_dummies(both.drop(columns=target), drop_first=True).to_numpy(dtype=float)
     x = (x - x.mean(axis=0)) / np.where(x.std(axis=0) > 0, x.std(axis=0), 1.0)
     y = both[target]
     levels = y.nunique() == 2 or not pd.api.types.is_numeric_dtype(y)

@@ -65,8 +65,16 @@ def report_html(result: Result, *, date: str = "") -> str:
 
 
 def _sections(result: Result) -> Iterator[Section]:
-    if result.notes:
-        yield Section("Notes", bullet_list(result.notes))
+    stated = [] if result.privacy is None else result.privacy.sentences
+    if notes := [note for note in result.notes if note not in stated]:
+        yield Section("Notes", bullet_list(notes))
+    if result.privacy is not None:
+        table = dataframe_html(result.privacy.to_frame())
+        caption = (
+            "Epsilon by comparison (VDADP), of one record by basic composition, and the standard "
+            "deviation of the ranks that were released, as a share of the rows."
+        )
+        yield Section("Privacy", [bullet_list(stated), table], caption)
     yield from _metrics(result)
     yield from _missing(result)
     yield from _synthetic(result)

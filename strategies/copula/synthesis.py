@@ -14,6 +14,7 @@ from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.privacy import (
     ColumnSpending,
     PrivacyStatement,
+    count_columns,
     noise_is_seeded,
     rank_error,
 )
@@ -172,9 +173,9 @@ class CopulaSynthesis(Strategy):
             ranges += reply["exact_range"]
             if reply["rare"]:
                 warnings.append(
-                    f"Party {name!r} has {reply['rare']} columns with a level that a single sample "
-                    "holds; that it may occur in the synthetic table tells that somebody holds it. "
-                    "Its log names the columns: merge these levels with others."
+                    f"Party {name!r} has a level that a single sample holds in "
+                    f"{count_columns(reply['rare'])}; that it may occur in the synthetic table "
+                    "tells that somebody holds it. Its log names the columns: merge these levels."
                 )
         if noise_is_seeded() or any(reply["seeded"] for reply in replies.values()):
             warnings.append(

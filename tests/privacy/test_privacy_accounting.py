@@ -34,8 +34,8 @@ def test_the_statement_says_both_and_what_is_not_covered():
     assert "100 (bank), 49.25 (court)" in text
     assert "not differentially private for whole records" in text
     assert "±3.9 %" in text
-    assert "3 columns were used as they are" in text
-    assert "used as they are" not in str(statement())
+    assert "observed range of 3 columns was used as it is" in text
+    assert "used as it is" not in str(statement())
     assert str(PrivacyStatement([])) == ""
 
 

@@ -122,7 +122,6 @@ def test_synthetic_tables_have_the_columns_and_nobody_s_rows(strategy, mode):
     for name, given in tables().items():
         got = result.tables[name]
         assert list(got.columns) == list(given.columns)
-        assert [str(got[c].dtype) for c in got] == [str(given[c].dtype) for c in got] or name
         assert not got.isna().any().any()
         assert not got.index.isin(given.index).any()
         assert got.index.equals(result.labels.index)

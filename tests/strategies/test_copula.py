@@ -172,8 +172,8 @@ def test_bounds_replace_the_observed_range():
     frame = pd.DataFrame({"x": np.random.default_rng(0).normal(size=400)})
     bounded = run(VCDS(1.0, bounds={"x": (-1, 20)}), {"a": frame})
     assert bounded.tables["a"]["x"].between(-1, 20).all()
-    assert "used as they are" not in str(bounded.privacy)
-    assert "1 columns were used as they are" in str(run(VCDS(1.0), {"a": frame}).privacy)
+    assert "used as it is" not in str(bounded.privacy)
+    assert "observed range of 1 column was used" in str(run(VCDS(1.0), {"a": frame}).privacy)
     assert VCDS(bounds='{"x": [-1, 20]}').bounds == VCDS(bounds={"x": (-1, 20)}).bounds
 
 
@@ -331,9 +331,7 @@ def test_a_level_that_one_sample_holds_is_warned_of(caplog):
     parties["court"].loc["s7", "town"] = "Atlantis"
     with caplog.at_level("WARNING", "flwr_vertical"):
         result = run(VCDS(1.0), parties, labels)
-    assert "Party 'court' has 1 columns with a level that a single sample holds" in str(
-        result.privacy
-    )
+    assert "'court' has a level that a single sample holds in 1 column;" in str(result.privacy)
     assert "column 'town'" in caplog.text
     assert "Atlantis" not in caplog.text + str(result.privacy)
     assert "single sample" not in str(run(VCDS(1.0), mixed(200)[0], labels).privacy)
