@@ -32,18 +32,6 @@ class Study:
 
 
 STUDIES: dict[str, Study] = {
-    "copula": Study(
-        summary="Synthetic tables and sparse GLMs: Tables 1-7 and 9 (Tang, Feng et al.)",
-        module="simulations.copula.study",
-        description=(
-            "Fits sparse regressions (VFL-GLM-VS) to generated data and to synthetic tables made "
-            "of them by VCDS, EVCDS and IEVCDS (Tang, Feng, Li and Wang), complete and with "
-            "blocks missing; on data like the paper's firms, which are not public; and attacks "
-            "the synthetic tables. The paper's numbers are shown beside if they are found. The "
-            "full study takes some two hours on two cores, --quick a minute. Every number "
-            "of its settings and where it comes from is in simulations/copula/preset.toml."
-        ),
-    ),
     "fknn": Study(
         summary="FKNN imputation on motor data: Tables 3-5, Figures 4-18 (Du et al., 2024)",
         module="simulations.fknn.study",
@@ -67,6 +55,18 @@ STUDIES: dict[str, Study] = {
             "are found. The full study takes some forty minutes on two cores, --quick less than "
             "one. Every number of its settings and where it comes from is in "
             "simulations/vfem/preset.toml."
+        ),
+    ),
+    "copula": Study(
+        summary="Synthetic tables and sparse GLMs: Tables 1-7 and 9 (Tang, Feng et al.)",
+        module="simulations.copula.study",
+        description=(
+            "Fits sparse regressions (VFL-GLM-VS) to generated data and to synthetic tables made "
+            "of them by VCDS, EVCDS and IEVCDS (Tang, Feng, Li and Wang), complete and with "
+            "blocks missing; on data like the paper's firms, which are not public; and attacks "
+            "the synthetic tables. The paper's numbers are shown beside if they are found. The "
+            "full study takes some two hours on two cores, --quick a minute. Every number "
+            "of its settings and where it comes from is in simulations/copula/preset.toml."
         ),
     ),
 }

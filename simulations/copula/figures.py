@@ -6,6 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flwr_vertical.results.figures import INK, LINE, colour, label, legend, new_figure
+from simulations.copula.mechanisms import MECHANISMS
 from simulations.copula.methods import FEDERATED, FRESH, UNPROTECTED
 from simulations.copula.tables import TITLES, by_mechanism, order, select
 
@@ -60,7 +61,7 @@ def missing_figure(ours: pd.DataFrame, paper: pd.DataFrame) -> Figure:
     models = list(dict.fromkeys(ours.index.get_level_values("model")))
     chosen = by_mechanism(select(ours, rows=rows)).droplevel("rows")
     table = chosen["g_means"].unstack("method")
-    mechanisms = list(dict.fromkeys(table.index.get_level_values("mechanism")))
+    mechanisms = [name for name in MECHANISMS if name in table.index.get_level_values("mechanism")]
     names = order([str(name) for name in table])
     figure, axes = new_figure(2.9 * len(models), len(models), 1)
     for ax, model in zip(axes, models, strict=True):
