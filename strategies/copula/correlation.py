@@ -14,6 +14,8 @@ Array = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 _FLOOR = 1e-4  # least eigenvalue of a correlation matrix: far below what ranks can tell
+_MOST = 0.1  # and the most that `least_eigenvalue` makes of it
+_SHARE = 0.5
 _LEAST_VARIANCE = 0.25
 
 
@@ -76,33 +78,48 @@ def from_spearman(rho: npt.ArrayLike) -> Array:
     return 2.0 * np.sin(np.pi * np.asarray(rho, dtype=np.float64) / 6.0)
 
 
-def nearest_correlation(matrix: Array, max_iter: int = 200, tol: float = 1e-7) -> Array:
+def least_eigenvalue(p: int, n: float) -> float:
+    """Return what the eigenvalues of p columns' correlations are held above, given n rows.
+
+    Sampling moves eigenvalues by about ``2 sqrt(p / n)``, noise by more; projection then leaves
+    many at the least value allowed. Where that is nearly 0, synthetic columns are nearly
+    collinear, which real ones need not be, and whoever fits a regression to them gets huge
+    coefficients. Half of ``p / n`` is far below what n rows can tell from 0.
+    """
+    return min(max(_SHARE * p / n, _FLOOR), _MOST)
+
+
+def nearest_correlation(
+    matrix: Array, least: float = _FLOOR, max_iter: int = 200, tol: float = 1e-7
+) -> Array:
     """Return the nearest correlation matrix in Frobenius norm, positive definite.
 
     Higham (2002), "Computing the nearest correlation matrix", Algorithm 3.3: alternating
     projections with Dykstra's correction; then a step towards the identity where an eigenvalue is
-    still below 1e-4.
+    still too small.
 
     Parameters
     ----------
     matrix : numpy.ndarray of shape (p, p)
         Symmetric.
+    least : float
+        No eigenvalue is smaller.
     """
     found = (matrix + matrix.T) / 2
     np.fill_diagonal(found, 1.0)
-    if np.linalg.eigvalsh(found)[0] < _FLOOR:
+    if np.linalg.eigvalsh(found)[0] < least:
         correction = np.zeros_like(found)
         for _ in range(max_iter):
             shifted = found - correction
             values, vectors = np.linalg.eigh(shifted)
-            projected = (vectors * np.maximum(values, _FLOOR)) @ vectors.T
+            projected = (vectors * np.maximum(values, least)) @ vectors.T
             correction = projected - shifted
             before, found = found, projected.copy()
             np.fill_diagonal(found, 1.0)
             if np.abs(found - before).max() < tol:
                 break
-    least = np.linalg.eigvalsh(found)[0]
-    if least < _FLOOR:
-        weight = (_FLOOR - least) / (1 - least)
+    smallest = np.linalg.eigvalsh(found)[0]
+    if smallest < least:
+        weight = (least - smallest) / (1 - smallest)
         found = (1 - weight) * found + weight * np.eye(len(found))
     return (found + found.T) / 2

@@ -19,6 +19,7 @@ from strategies.copula.bridge import (
 from strategies.copula.correlation import (
     RankCorrelations,
     from_spearman,
+    least_eigenvalue,
     nearest_correlation,
     rank_correlations,
 )
@@ -86,7 +87,8 @@ def check_joint(correlations: RankCorrelations, owners: Sequence[str], least: in
 def latent_matrix(correlations: RankCorrelations, cuts: Sequence[Array | None]) -> Array:
     """Return the correlation matrix of the latents, array of shape (p, p)."""
     coefficients = np.array([rank_coefficients(c) for c in cuts])
-    return nearest_correlation(latent_correlations(correlations.debiased, coefficients))
+    least = least_eigenvalue(len(coefficients), float(correlations.n_joint.min()))
+    return nearest_correlation(latent_correlations(correlations.debiased, coefficients), least)
 
 
 def score_matrix(correlations: RankCorrelations) -> Array:
@@ -111,7 +113,8 @@ def latent_from_scores(matrix: Array, observed: Observed, cuts: Sequence[Array |
     """
     errors = (np.sqrt(observed.noise) / observed.n).tolist()
     coefficients = np.array([score_coefficients(c, e) for e, c in zip(errors, cuts, strict=True)])
-    return nearest_correlation(latent_correlations(matrix, coefficients))
+    least = least_eigenvalue(len(matrix), float(observed.n.min()))
+    return nearest_correlation(latent_correlations(matrix, coefficients), least)
 
 
 def draw_latents(omega: Array, rows: int, rng: np.random.Generator) -> Array:
