@@ -14,12 +14,10 @@ import contextlib
 import gc
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,8 @@ APP = Path(__file__).with_name("channel_app")
 sys.path[:0] = [str(APP), str(ROOT / "tests")]
 
 from channel_bench import Echo, measure  # noqa: E402
-from runtimes import BIN, Flower, free_port, processes_of, stop_all  # noqa: E402
+from deployments import Deployment  # noqa: E402
+from runtimes import BIN, Flower, processes_of  # noqa: E402
 
 from flwr_vertical import Federation, LocalGrid, MemoryStorage, party_app  # noqa: E402
 from flwr_vertical.channel import ChannelGrid  # noqa: E402
@@ -82,27 +81,13 @@ def _resident() -> int:
 def on_deployment(n: int, rounds: int, plain_rounds: int) -> dict[str, Any]:
     """Measure on the Deployment Runtime, on loopback."""
     with tempfile.TemporaryDirectory(prefix="flwr-channels-") as folder:
-        home, port = Path(folder), free_port()
-        (home / "config.toml").write_text(
-            f'[superlink]\ndefault = "trial"\n\n[superlink.trial]\naddress = "127.0.0.1:{port}"\n'
-            "insecure = true\n"
-        )
-        flower = Flower(home)
-        flower.env["PYTHONPATH"] = str(ROOT)
+        home = Path(folder)
+        deployment = Deployment(home, {f"p{k}": "" for k in range(n)})
         try:
-            flower.start(
-                "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)
-            )
-            _wait_for(port)
-            for k, own_port in enumerate(_free_ports(n)):
-                flower.start(
-                    "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}",
-                    "--port", str(own_port), "--node-config", f"party='p{k}'",
-                )  # fmt: skip
             _settle(home)
-            return _run(flower, n, rounds, plain_rounds)
+            return _run(deployment.flower, n, rounds, plain_rounds)
         finally:
-            stop_all(home)
+            deployment.stop()
 
 
 def _run(flower: Flower, n: int, rounds: int, plain_rounds: int) -> dict[str, Any]:
@@ -140,28 +125,6 @@ def _cpu_ticks(home: Path) -> int:
             fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
             total += int(fields[11]) + int(fields[12])
     return total
-
-
-def _free_ports(n: int) -> list[int]:
-    """Return different free ports: nodes that start slowly must not be given the same one."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
-
-
-def _wait_for(port: int) -> None:
-    deadline = time.monotonic() + 120
-    while True:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.5)
-        else:
-            return
 
 
 def show(n: int, where: str, found: dict[str, Any]) -> None:
