@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strategies.glm.block import Block, Request, combined, largest_correlation
-from strategies.glm.families import Family, family_named
+from strategies.glm.families import Family, check_labels, family_named
 from strategies.glm.fits import CONVERGED, Fits, Settings
 from strategies.glm.path import BIC, grid, information_criterion, parse_lambdas, stated
 from strategies.glm.penalties import check_penalty
@@ -89,7 +89,7 @@ def fit_glm(
     """
     model, labels = family_named(family), np.asarray(y, dtype=np.float64)
     name, shape = check_penalty(penalty, penalty_shape)
-    model.check(labels)
+    check_labels(model, labels)
     unit = label_unit(labels, model.has_dispersion, intercept)
     x = np.concatenate(list(blocks), axis=1)
     center = x.mean(axis=0) if intercept else np.zeros(x.shape[1])

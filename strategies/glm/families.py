@@ -243,6 +243,13 @@ _ALL: tuple[Family, ...] = (Gaussian(), Binomial(), Poisson())
 FAMILIES: dict[str, Family] = {family.name: family for family in _ALL}
 
 
+def check_labels(family: Family, y: Array) -> None:
+    """Raise `DataError` unless a model can be fitted to these labels."""
+    family.check(y)
+    if np.ptp(y) == 0:
+        raise DataError(f"the labels of all {len(y)} samples of the fit are the same")
+
+
 def family_named(name: str) -> Family:
     """Return a family, or raise `ConfigError` listing those there are."""
     if name not in FAMILIES:

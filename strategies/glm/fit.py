@@ -7,11 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
-from flwr_vertical.errors import DataError
 from flwr_vertical.results import Progress
 from strategies.glm.block import Request
 from strategies.glm.central import choose_lambdas, label_unit, null_level
-from strategies.glm.families import Family, family_named
+from strategies.glm.families import Family, check_labels, family_named
 from strategies.glm.fits import CONVERGED, EXHAUSTED, SEPARATED, Fits, Settings
 from strategies.glm.party import NORM
 from strategies.glm.path import BIC, information_criterion
@@ -83,9 +82,7 @@ def fit_federated(
         By party, columns without penalty.
     """
     family = family_named(settings.family)
-    family.check(y)
-    if np.ptp(y) == 0:
-        raise DataError(f"the labels of all {len(y)} samples of the fit are the same")
+    check_labels(family, y)
     private = settings.dp == "admm"
     unit = label_unit(y, family.has_dispersion, settings.intercept)
     labels = y / unit
