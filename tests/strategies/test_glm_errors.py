@@ -190,7 +190,7 @@ def test_labels_that_are_all_the_same(family):
 
     x = np.random.default_rng(0).normal(size=(40, 3))
     table, same = pd.DataFrame(x, columns=["a", "b", "c"]), pd.Series(np.ones(40))
-    with pytest.raises(DataError, match="labels of all 40 samples of the fit are the same"):
+    with pytest.raises(DataError, match="all 40 labels are the same"):
         simulate(VerticalGLM(family), {"bank": table}, same, progress=False)
     with pytest.raises(DataError, match="labels of all 40 samples of the fit are the same"):
         fit_glm([x], same.to_numpy(), family)
