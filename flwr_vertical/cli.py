@@ -146,7 +146,7 @@ def _run(
     for item in federation_config:
         command += ["--federation-config", item]
 
-    run_id = None
+    run_id, hint = None, ""
     # flwr starts helpers of its own by name: the programs beside this Python come first.
     beside = str(Path(sys.executable).parent)
     environment = os.environ | {"PATH": os.pathsep.join([beside, os.environ.get("PATH", "")])}
@@ -165,6 +165,7 @@ def _run(
                 sys.stdout.flush()
                 found = _STARTED.search(line)
                 run_id = found.group(1) if found else run_id
+                hint = hint or _hint(line)
         except KeyboardInterrupt:
             if run_id is not None:
                 subprocess.run([flwr, "stop", run_id, *link], check=False)
@@ -174,8 +175,19 @@ def _run(
     run = _wait(flwr, run_id, link)
     if run["status"] == "finished:completed":
         return 0
-    print(f"error: the run ended as {run['status']!r}: {run['status-details']}", file=sys.stderr)
+    details = f"{run['status-details']}{hint}"
+    print(f"error: the run ended as {run['status']!r}: {details}", file=sys.stderr)
     return 1
+
+
+def _hint(line: str) -> str:
+    """Say what to do about a line of the log that does not say so itself; "" for others."""
+    if "Timed out waiting for file" in line and "gcs_server_port" in line:
+        return (
+            "; Ray, which carries simulations, did not start in time on this machine, and nothing "
+            "was computed: run the command again"
+        )
+    return ""
 
 
 def _flwr() -> str:

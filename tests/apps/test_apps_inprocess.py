@@ -334,3 +334,11 @@ def test_settings_of_several_options_reach_flower_in_one():
     given = ["apps/vfem.toml", 'vfem.step="gradient"', "vfem.tol=0.0 seed=1"]
     assert _joined(given) == ["apps/vfem.toml", 'vfem.step="gradient" vfem.tol=0.0 seed=1']
     assert _joined([]) == []
+
+
+def test_a_ray_that_does_not_start_is_named_with_what_to_do():
+    from flwr_vertical.cli import _hint
+
+    line = "RuntimeError: Timed out waiting for file /tmp/ray/session_1/gcs_server_port_d3b2"
+    assert "run the command again" in _hint(line)
+    assert _hint("RuntimeError: Timed out waiting for a party") == ""
