@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -9,11 +10,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from apps.demo import demo_labels
-from apps.storage import server_folder
+from apps.settings import AppSettings, DemoSettings
+from apps.storage import check_free, save_result, server_folder
 from flwr_vertical import make_strategy
 from flwr_vertical.channel import ChannelGrid
-from flwr_vertical.errors import ConfigError
-from flwr_vertical.protocol.opening import wait_for_nodes
+from flwr_vertical.server import RunSettings
+from flwr_vertical.server.roster import wait_for_nodes
 from flwr_vertical.tables import read_labels
 from strategies import register_all
 
@@ -29,73 +31,54 @@ def main(grid: Grid, context: Context) -> None:
     register_all()
     config = context.run_config
     folder = server_folder(context)  # refuses a name that is none before anybody computes
-    resume = _flag(config, "resume")
-    checkpoint = _flag(config, "checkpoint") or resume
-    if checkpoint and not config["run-name"]:
-        raise ConfigError(
-            "checkpoint=true and resume=true need a run-name: checkpoints are kept and found again "
-            "under it, by the server and by every party"
-        )
-    strategy = make_strategy(str(config["strategy"]), config)
-    aggregation = str(config["aggregation"])
-    parties = [name.strip() for name in str(config["parties"]).split(",") if name.strip()]
-    arbiters = int(aggregation == "ckks" or strategy.needs_arbiter is not None)
-    min_nodes = int(config["min-nodes"]) or max(2, len(parties)) + arbiters
-    labels = _labels(context)
-    logger.info("strategy %s, aggregation %s", strategy.name, aggregation)
-    wait_for_nodes(grid, min_nodes, float(config["patience"]))
+    app_settings = AppSettings.from_config(config)
+    strategy = make_strategy(app_settings.strategy, config)
+    strategy.check_requirements()
+    if check_free(folder, app_settings.resume, strategy):
+        logger.info("the run %r is finished already; nothing is computed: %s", folder.name, folder)
+        return
+    run = RunSettings.from_config(config)
+    arbiters = int(run.aggregation == "ckks" or strategy.needs_arbiter is not None)
+    run = replace(
+        run,
+        min_nodes=run.min_nodes or max(2, len(run.parties or ())) + arbiters,
+        checkpoint=folder if app_settings.checkpoint or app_settings.resume else None,
+        resume=app_settings.resume,
+    )
+    labels = _labels(app_settings, config)
+    logger.info("strategy %s, aggregation %s", strategy.name, run.aggregation)
+    wait_for_nodes(grid, run.min_nodes or 1, run.patience)
     with ChannelGrid(
         grid,
-        transport=str(config["transport"]),
-        bind=str(config["channel-bind"]),
-        address=str(config["channel-address"]),
-        timeout=float(config["channel-timeout"]),
+        transport=app_settings.transport,
+        bind=app_settings.channel_bind,
+        address=app_settings.channel_address,
+        timeout=app_settings.channel_timeout,
+        enough=run.min_nodes if run.parties else None,
         keep_state=False,  # the channels stay open until the run is over
     ) as channels:
         result = strategy.start(
             grid=channels,
             labels=labels,
-            label_holder=str(config["label-holder"]) or None,
-            aggregation=aggregation,
-            alignment=str(config["alignment"]),
-            align_rows=str(config["align-rows"]),
-            normalise_ids=str(config["normalise-ids"]),
-            seed=int(config["seed"]),
-            fraction_bits=int(config["fraction-bits"]),
-            timeout=float(config["timeout"]),
-            retries=int(config["retries"]),
-            parties=parties or None,
-            min_nodes=min_nodes,
-            patience=float(config["patience"]),
-            checkpoint=folder if checkpoint else None,
-            resume=resume,
-            save=lambda found: found.save(folder),
+            label_holder=app_settings.label_holder or None,
+            run=run,
+            save=lambda found: save_result(found, folder),
         )
-    report = result.report(folder)
     logger.info("\n%s\n\n%s", result, result.ledger)
     if result.coefficients is not None:
         with pd.option_context("display.max_rows", 200, "display.width", 120):
             logger.info("\n%s", result.coefficients.round(6).to_string())
     else:
         logger.info("each party's table and report lie on its own disk")
-    logger.info("result and report of the server: %s", report)
+    logger.info("result and report of the server: %s", folder / "report.html")
 
 
-def _flag(config: Mapping[str, Any], key: str) -> bool:
-    value = config[key]
-    if not isinstance(value, bool):  # bool("false") is True
-        raise ConfigError(f"{key} must be true or false, got {value!r}")
-    return value
-
-
-def _labels(context: Context) -> "pd.Series[Any] | None":
-    path = str(context.run_config["labels"])
-    if not path:
+def _labels(settings: AppSettings, config: Mapping[str, Any]) -> "pd.Series[Any] | None":
+    if not settings.labels:
         return None
-    if path == "demo":
-        return demo_labels(str(context.run_config["demo.dataset"]))
-    column = str(context.run_config["label-column"]) or None
-    return read_labels(path, column=column)
+    if settings.labels == "demo":
+        return demo_labels(DemoSettings.from_config(config, "demo.").dataset)
+    return read_labels(settings.labels, column=settings.label_column or None)
 
 
 def _log_to_flower() -> None:

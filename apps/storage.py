@@ -8,10 +8,16 @@ import pandas as pd
 from flwr.app import Context
 
 from apps.demo import demo_names, demo_tables
-from flwr_vertical import make_strategy
+from apps.settings import DemoSettings
+from flwr_vertical import Strategy, make_strategy
 from flwr_vertical.errors import ConfigError, VerticalError
-from flwr_vertical.protocol.storage import FileStorage, party_folder, run_name
+from flwr_vertical.node.storage import FileStorage, party_folder, run_name
+from flwr_vertical.protocol.disk import writing
 from flwr_vertical.results import Result
+from flwr_vertical.results.storage import holds_result
+from flwr_vertical.server.journal import FILE_NAME as JOURNAL
+from flwr_vertical.server.journal import Journal
+from flwr_vertical.server.record import describe
 from flwr_vertical.tables import Table
 
 
@@ -68,7 +74,9 @@ class AppStorage(FileStorage):
             truth={} if truth is None else {name: truth},
             notes=["This page was made by the party from its own table and stays with it."],
         )
-        report.report(party_folder(context) / run_name(context) / f"{name}.html")
+        page = party_folder(context) / run_name(context) / f"{name}.html"
+        with writing(f"party {name!r}: its report", page):
+            report.report(page)
         return where
 
 
@@ -104,19 +112,76 @@ def _arbiter_for(config: Mapping[str, Any]) -> str | None:
 
 
 def _demo(context: Context) -> tuple[dict[str, pd.DataFrame], dict[str, pd.DataFrame]]:
-    config: Mapping[str, Any] = context.run_config
+    demo = DemoSettings.from_config(context.run_config, "demo.")
     return demo_tables(
-        str(config.get("demo.dataset", "breast-cancer")),
+        demo.dataset,
         _n_demo_parties(context),
-        float(config.get("demo.missing-cells", 0.1)),
-        float(config.get("demo.missing-blocks", 0.05)),
-        int(config.get("seed", 0)),
+        demo.missing_cells,
+        demo.missing_blocks,
+        int(context.run_config.get("seed", 0)),
     )
+
+
+def check_free(folder: Path, resume: bool, strategy: Strategy) -> bool:
+    """Refuse a folder that holds what an earlier run of this name left, before anybody computes.
+
+    Parameters
+    ----------
+    folder : Path
+        The server's folder of this run.
+    resume : bool
+        Whether this run goes on with an earlier one.
+    strategy : Strategy
+        Its method.
+
+    Returns
+    -------
+    bool
+        Whether the run that shall be resumed is finished, and nothing is left to be done.
+
+    Raises
+    ------
+    ConfigError
+        If the folder is not free, or the run that is finished had other settings.
+    """
+    if not resume:
+        Journal.refuse_unfinished(folder)
+        if holds_result(folder):
+            raise ConfigError(
+                f"{folder} holds the result of an earlier run of this name, which this one would "
+                "replace: use another run-name, or move that folder"
+            )
+        return False
+    if (folder / JOURNAL).exists() or not holds_result(folder):
+        return False
+    earlier = Result.load(folder)
+    asked = {"strategy": strategy.name, **strategy.settings()}
+    found = {"strategy": earlier.strategy, **earlier.settings}
+    changed = [
+        f"{key}: {describe(found.get(key))} then, {describe(value)} now"
+        for key, value in asked.items()
+        if describe(found.get(key)) != describe(value)
+    ]
+    if changed:
+        raise ConfigError(
+            f"the run in {folder} is finished, and was another one ({'; '.join(changed)}); use "
+            "another run-name"
+        )
+    if not (folder / "report.html").exists():
+        earlier.report(folder)
+    return True
+
+
+def save_result(result: Result, folder: Path) -> None:
+    """Save result and report; only then is the journal of the run given up."""
+    with writing("the server's result", folder):
+        result.save(folder)
+        result.report(folder)
 
 
 def server_folder(context: Context) -> Path:
     """Folder of the server's own results: ``output`` of the run config, or a default."""
-    from flwr_vertical.protocol.storage import output_home
+    from flwr_vertical.node.storage import output_home
 
     configured = context.run_config.get("output")
     home = Path(str(configured)).expanduser() if configured else output_home() / "server"

@@ -3,6 +3,8 @@
     python benchmarks/rounds.py [--quick]
 
 A round here is a masked private sum of 100 values over five parties: request, key stream, reply.
+Then one of 65,536 values over eight parties on LocalGrid, as a step of split learning has, in
+float64 and in float32, taken in turn.
 """
 
 import argparse
@@ -25,7 +27,7 @@ from flwr_vertical import (
     simulate,
     step,
 )
-from flwr_vertical.protocol import Arbiter
+from flwr_vertical.app import memory_app
 from flwr_vertical.tables import Table
 from strategies.fknn import FKNN
 
@@ -37,6 +39,13 @@ class Echo(Party):
     def numbers(self, base: Any) -> Summands:
         """Return what it got, for a sum."""
         return Summands({"numbers": base})
+
+    @step
+    def gradients(self, dtype: str) -> Summands:
+        """Return as many numbers as a batch of 512 has in a layer of 128."""
+        if dtype not in self.cache:
+            self.cache[dtype] = np.random.default_rng(0).normal(size=(512, 128)).astype(dtype)
+        return Summands({"gradients": self.cache[dtype]})
 
 
 def time_rounds(grid: Any, rounds: int) -> float:
@@ -51,6 +60,25 @@ def time_rounds(grid: Any, rounds: int) -> float:
         seconds.append(time.perf_counter() - started)
         assert np.allclose(total["numbers"], 5 * base)
     return statistics.median(seconds)
+
+
+def time_types(app: Any, rounds: int) -> dict[str, tuple[float, int]]:
+    """Median seconds, and bytes up, of a masked round of 65,536 values, by type."""
+    nodes = [{"party": f"p{k}"} for k in range(8)]
+    seconds: dict[str, list[float]] = {"float64": [], "float32": []}
+    bytes_up = {}
+    with LocalGrid(app, nodes) as grid:
+        federation = Federation(grid, aggregation="masked", min_nodes=8)
+        federation.open()
+        for _ in range(rounds):
+            for dtype, own in seconds.items():
+                before = federation.ledger.bytes_up
+                started = time.perf_counter()
+                total = federation.sum("gradients", {"dtype": dtype}, scale=8.0)
+                own.append(time.perf_counter() - started)
+                bytes_up[dtype] = federation.ledger.bytes_up - before
+                assert total["gradients"].dtype == dtype
+    return {dtype: (statistics.median(own), bytes_up[dtype]) for dtype, own in seconds.items()}
 
 
 def hundred_parties(n_rows: int) -> float:
@@ -81,7 +109,13 @@ def main() -> None:
     app = party_app(Echo, storage=MemoryStorage(tables))
     with LocalGrid(app, nodes) as grid:
         print(f"LocalGrid, 5 parties: {1e3 * time_rounds(grid, rounds):6.2f} ms a round, target 5")
-    with RayGrid((Echo, Arbiter), nodes, tables) as ray_grid:
+    found = time_types(app, rounds // 2)
+    for dtype, (seconds, size) in found.items():
+        print(f"LocalGrid, 8 parties, 65,536 {dtype}: {1e3 * seconds:6.2f} ms, {size:,} bytes up")
+    (wide, wide_size), (narrow, narrow_size) = found.values()
+    ratios = f"{narrow / wide:.2f} of the time, {narrow_size / wide_size:.2f} of the bytes"
+    print(f"float32 against float64: {ratios}, target 0.50 of the bytes")
+    with RayGrid(memory_app(Echo), nodes, tables) as ray_grid:
         milliseconds = 1e3 * time_rounds(ray_grid, rounds)
         print(f"RayGrid,   5 parties: {milliseconds:6.2f} ms a round, target 20")
     n_rows = 100 if options.quick else 1_000

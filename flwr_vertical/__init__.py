@@ -4,15 +4,16 @@
 same strategy as a Flower app. `Strategy`, `Party` and `step` are what a new method is made of.
 """
 
+from flwr_vertical.app import memory_app, party_app
 from flwr_vertical.grids import LocalGrid, RayGrid, RecordingGrid
-from flwr_vertical.protocol import (
+from flwr_vertical.node import (
     Arbiter,
-    Federation,
     FileStorage,
     MemoryStorage,
     Party,
+    StepGroup,
     Summands,
-    party_app,
+    Uses,
     step,
 )
 from flwr_vertical.registry import (
@@ -21,7 +22,9 @@ from flwr_vertical.registry import (
     make_strategy,
     register_strategy,
 )
-from flwr_vertical.results import Ledger, Result
+from flwr_vertical.results import Ledger, Model, Result
+from flwr_vertical.server import Federation, RunSettings
+from flwr_vertical.settings import setting
 from flwr_vertical.simulation import simulate
 from flwr_vertical.strategy import Strategy
 from flwr_vertical.tables import Kind, Table
@@ -35,18 +38,24 @@ __all__ = [
     "Ledger",
     "LocalGrid",
     "MemoryStorage",
+    "Model",
     "Party",
     "RayGrid",
     "RecordingGrid",
     "Result",
+    "RunSettings",
+    "StepGroup",
     "Strategy",
     "Summands",
     "Table",
+    "Uses",
     "available_strategies",
     "load_strategy",
     "make_strategy",
+    "memory_app",
     "party_app",
     "register_strategy",
+    "setting",
     "simulate",
     "step",
 ]

@@ -9,8 +9,9 @@ import pandas as pd
 
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.protocol import Federation, Party, step
+from flwr_vertical.node import Party, step
 from flwr_vertical.results import Progress, Result
+from flwr_vertical.server import Federation
 from flwr_vertical.simulation import simulate
 from flwr_vertical.strategy import Strategy
 from flwr_vertical.tables import read_table

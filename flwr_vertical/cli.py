@@ -1,7 +1,7 @@
 """``flwr-vertical``: run the app and know how it ended, try alignments, make identity keys.
 
 ``flwr run`` itself exits with 0 even when the ServerApp raises; ``flwr-vertical run`` waits for
-the end, prints the cause and exits with 1.
+the end, prints the cause and exits with 1. Settings are checked first: 2 if one is wrong.
 """
 
 import argparse
@@ -11,12 +11,14 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from flwr_vertical.errors import ConfigError, VerticalError
+from flwr_vertical.settings.toml import read_items, toml_text
 
 _STARTED = re.compile(r"Successfully started run (\d+)")
 
@@ -31,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "run",
         help="run a Flower app, show its log, and exit with 1 if it fails",
         description="Like `flwr run --stream`, but the exit code tells how the run ended. "
-        "The options are handed to `flwr run` as they are.",
+        "All settings are checked before anything is started; exits with 2 if one is wrong.",
         epilog="example: flwr-vertical run . --run-config 'fknn.n-neighbors=7 strategy=\"fknn\"' "
         "--federation-config 'num-supernodes=3'",
     )
@@ -39,7 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument("superlink", nargs="?", help="name of a SuperLink in Flower's configuration")
     run.add_argument("-c", "--run-config", action="append", default=[], metavar="KEY=VALUE|TOML")
     run.add_argument("--federation-config", action="append", default=[], metavar="KEY=VALUE")
-    commands.add_parser("strategies", help="list the strategies that can be used by name")
+    listing = commands.add_parser(
+        "strategies", help="list the strategies that can be used by name, or show one's settings"
+    )
+    listing.add_argument("name", nargs="?", help="a name, or module:Class")
     keygen = commands.add_parser(
         "keygen",
         help="make an identity key, so that other nodes can notice swapped keys",
@@ -69,7 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "keygen":
             return _keygen(options.path, options.party, options.show)
         if options.command == "strategies":
-            return _list_strategies()
+            from flwr_vertical.strategies_command import describe_strategy, list_strategies
+
+            print(describe_strategy(options.name) if options.name else list_strategies())
+            return 0
         return _run(options.app, options.superlink, options.run_config, options.federation_config)
     except VerticalError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -88,15 +96,6 @@ def _align(options: argparse.Namespace) -> int:
     )
     print(pattern_table(result.model).to_string(index=False))
     print(f"\n{result}")
-    return 0
-
-
-def _list_strategies() -> int:
-    from flwr_vertical.registry import available_strategies, load_strategy
-
-    for name in available_strategies():
-        summary = (load_strategy(name).__doc__ or "").strip().splitlines()[0]
-        print(f"{name:<16} {summary}")
     return 0
 
 
@@ -123,11 +122,11 @@ def _keygen(path: str, party: str, show: bool) -> int:
     return 0
 
 
-def _joined(run_config: list[str]) -> list[str]:
-    """Join settings into one option: of several, `flwr run` keeps the last of each table alone."""
-    files = [item for item in run_config if item.strip().endswith(".toml")]
-    settings = [item for item in run_config if item not in files]
-    return [*files, *([" ".join(settings)] if settings else [])]
+def _checked(app: str, run_config: list[str], here: bool) -> dict[str, Any]:
+    """Return the settings of a run, all of them checked, as Flower takes them."""
+    from flwr_vertical.run_config import app_defaults, checked_config
+
+    return checked_config(app_defaults(Path(app)), read_items(run_config), here)
 
 
 def _run(
@@ -138,18 +137,35 @@ def _run(
             f"{app!r} is no Flower app: there is no pyproject.toml in it; give the folder of the "
             "app, for instance a clone of this repository"
         )
+    try:
+        settings = _checked(app, run_config, superlink is None)
+    except ConfigError as error:  # nothing has been started
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="flwr-vertical-") as folder:
+        file = Path(folder) / "run-config.toml"
+        file.write_text(toml_text(settings))
+        # Of several options `flwr run` keeps the last of each table alone.
+        items = ["--run-config", str(file)] if settings else []
+        return _stream(app, superlink, items, federation_config)
+
+
+def _stream(
+    app: str, superlink: str | None, run_config: list[str], federation_config: list[str]
+) -> int:
+    """Start the run, show its log and wait for its end; returns the exit code."""
     flwr = _flwr()
     link = [superlink] if superlink else []
-    command = [flwr, "run", app, *link, "--stream"]
-    for item in _joined(run_config):
-        command += ["--run-config", item]
+    command = [flwr, "run", app, *link, "--stream", *run_config]
     for item in federation_config:
         command += ["--federation-config", item]
 
-    run_id, hint = None, ""
+    run_id, hint, told = None, "", False
     # flwr starts helpers of its own by name: the programs beside this Python come first.
     beside = str(Path(sys.executable).parent)
     environment = os.environ | {"PATH": os.pathsep.join([beside, os.environ.get("PATH", "")])}
+    # A simulation's Ray would wait for a cluster that was killed, if its address file is left.
+    environment["RAY_ADDRESS"] = os.environ.get("RAY_ADDRESS") or "local"
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -166,6 +182,7 @@ def _run(
                 found = _STARTED.search(line)
                 run_id = found.group(1) if found else run_id
                 hint = hint or _hint(line)
+                told = told or "to go on from there" in line
         except KeyboardInterrupt:
             if run_id is not None:
                 subprocess.run([flwr, "stop", run_id, *link], check=False)
@@ -175,6 +192,10 @@ def _run(
     run = _wait(flwr, run_id, link)
     if run["status"] == "finished:completed":
         return 0
+    if not told:  # a ServerApp that was killed says nothing
+        from flwr_vertical.server.hint import resume_hint
+
+        hint += resume_hint(Path(app), run_config)
     details = f"{run['status-details']}{hint}"
     print(f"error: the run ended as {run['status']!r}: {details}", file=sys.stderr)
     return 1

@@ -16,6 +16,10 @@ class ConfigError(VerticalError, ValueError):
     """A setting is unknown, missing or out of range."""
 
 
+class StorageError(VerticalError, OSError):
+    """A file of a run cannot be written: the disk is full, or access is refused."""
+
+
 class CodecError(VerticalError, TypeError):
     """A value cannot be carried in a Flower message."""
 
@@ -26,6 +30,10 @@ class FixedPointOverflowError(VerticalError, OverflowError):
 
 class ProtocolError(VerticalError, RuntimeError):
     """A message broke the protocol: wrong shape, wrong order, unknown step, reused mask."""
+
+
+class StateLostError(ProtocolError):
+    """What a node remembered of a run ended with its process; its last snapshot may have it."""
 
 
 class PartyError(VerticalError, RuntimeError):

@@ -1,15 +1,28 @@
 """Find strategies by name: entry points, names registered in this process, or ``module:Class``."""
 
 import importlib
+import importlib.util
 import inspect
+import json
+import logging
 from collections.abc import Mapping
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.node.base import node_keys_of
+from flwr_vertical.node.config import NodeKey, find_keys_by
+from flwr_vertical.optional import how_to_install
+from flwr_vertical.results.model import find_strategies_by
+from flwr_vertical.settings import nearest, settings_of
 from flwr_vertical.strategy import Strategy
 
+logger = logging.getLogger("flwr_vertical")
+
 GROUP = "flwr_vertical.strategies"
+SETTINGS = "settings"
+"""Key of the run config with a strategy's settings as JSON text; Flower refuses unknown keys."""
 
 _REGISTERED: dict[str, str] = {}
 
@@ -39,44 +52,137 @@ def load_strategy(name: str) -> type[Strategy]:
     Raises
     ------
     ConfigError
-        If there is no such strategy (listing those there are) or it is not a `Strategy`.
+        If there is no such strategy (listing those there are), its module cannot be imported, or
+        it is not a `Strategy`.
     """
     known = available_strategies()
     target = known.get(name, name)
     if ":" not in target:
         raise ConfigError(
-            f"unknown strategy {name!r}; expected one of {list(known)} or 'module:Class'"
+            f"unknown strategy {name!r}{nearest(name, known)}; expected one of {list(known)} or "
+            "'module:Class'"
         )
     module, _, attribute = target.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"strategy {name!r}: cannot load {target!r} ({error})") from error
+    except Exception as error:  # whatever a module of somebody else's raises
+        raise ConfigError(f"strategy {name!r}: {_why(target, module, error)}") from error
     if not (isinstance(found, type) and issubclass(found, Strategy)):
         raise ConfigError(f"strategy {name!r}: {target!r} is not a subclass of Strategy")
+    lacking = [attribute for attribute in ("name", "party") if not hasattr(found, attribute)]
+    if lacking:
+        raise ConfigError(f"strategy {name!r}: {target!r} does not say its {' and '.join(lacking)}")
     return found
 
 
-def make_strategy(name: str, run_config: Mapping[str, Any]) -> Strategy:
-    """Make a strategy with the settings that a run config holds in the table of its name.
+def _why(target: str, module: str, error: Exception) -> str:
+    """Say why a module cannot be loaded, and what to do."""
+    top = module.partition(".")[0]
+    if isinstance(error, ImportError | AttributeError) and (shadow := _shadowing(top)):
+        return (
+            f"{shadow} has the name of the package {top!r} and is found before it; rename it, for "
+            f"instance to 'my_{top}', or start Python elsewhere"
+        )
+    if isinstance(error, ModuleNotFoundError) and error.name and error.name != top:
+        missing = error.name.partition(".")[0]
+        if missing != top:
+            return f"{target!r} {how_to_install([missing])}"
+    kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
+    return f"cannot load {target!r} ({kind}{error})"
 
-    Flower delivers nested tables flat: ``fknn.n-neighbors = 5`` becomes ``n_neighbors=5``.
+
+def node_keys() -> list[NodeKey]:
+    """Return the keys of the node config that the available strategies read, beside the core's."""
+    found: list[NodeKey] = []
+    for name in available_strategies():
+        try:
+            strategy = load_strategy(name)
+        except Exception as error:  # a broken strategy must not stop the runs of others
+            logger.warning("the keys of a node config that %r reads are unknown: %s", name, error)
+            continue
+        found += [*node_keys_of(strategy.party), *node_keys_of(strategy.arbiter)]
+    return found
+
+
+find_keys_by(node_keys)
+
+
+def _shadowing(top: str) -> str | None:
+    """Return the path of a folder or file that hides the package of that name, if one does."""
+    own = Path(__file__).resolve().parents[1] / top  # built-in strategies lie beside the core
+    spec = importlib.util.find_spec(top)
+    if spec is None or not own.is_dir():
+        return None
+    places = list(spec.submodule_search_locations or ([spec.origin] if spec.origin else []))
+    if any(Path(place).resolve() == own for place in places) or not places:
+        return None
+    return f"{'the folder' if Path(places[0]).is_dir() else 'the file'} {places[0]}"
+
+
+def own_settings(strategy: type[Strategy], run_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run config holds for a strategy, by setting as it is spelt there.
+
+    Flower delivers nested tables flat: ``fknn.n-neighbors = 5``. The JSON text ``settings`` is for
+    strategies that have no table in the app's run config; it counts more than a table.
 
     Raises
     ------
     ConfigError
-        If a setting is unknown, listing the valid ones.
+        If ``settings`` is no JSON object.
+    """
+    prefix = f"{strategy.name}."
+    table = {key[len(prefix) :]: v for key, v in run_config.items() if key.startswith(prefix)}
+    text = run_config.get(SETTINGS) or "{}"
+    try:
+        given = json.loads(str(text))
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise ConfigError(
+            f"{SETTINGS} must be a JSON object as text, such as settings='{{\"scale\": 2.0}}', "
+            f"got {text!r}"
+        )
+    names = {key.replace("_", "-") for key in given}
+    return {key: v for key, v in table.items() if key.replace("_", "-") not in names} | given
+
+
+def make_strategy(name: str, run_config: Mapping[str, Any]) -> Strategy:
+    """Make a strategy with the settings that a run config holds for it; see `own_settings`.
+
+    Raises
+    ------
+    ConfigError
+        If a setting is unknown, listing the valid ones, or cannot be used.
     """
     strategy = load_strategy(name)
-    prefix = f"{getattr(strategy, 'name', name)}."
-    settings = {
-        key.removeprefix(prefix).replace("-", "_"): value
-        for key, value in run_config.items()
-        if key.startswith(prefix)
-    }
-    valid = [p for p in inspect.signature(strategy).parameters if p != "self"]
-    unknown = sorted(set(settings) - set(valid))
+    given = {key.replace("-", "_"): v for key, v in own_settings(strategy, run_config).items()}
+    valid = setting_names(strategy)
+    unknown = sorted(set(given) - set(valid))
     if unknown:
-        shown = [f"{prefix}{key.replace('_', '-')}" for key in valid]
-        raise ConfigError(f"strategy {name!r} has no settings {unknown}; it has {shown}")
-    return strategy(**settings)
+        shown = [f"{strategy.name}.{key.replace('_', '-')}" for key in valid]
+        hint = nearest(f"{strategy.name}.{unknown[0].replace('_', '-')}", shown)
+        raise ConfigError(f"strategy {name!r} has no settings {unknown}{hint}; it has {shown}")
+    return strategy(**given)
+
+
+def setting_names(strategy: type[Strategy]) -> list[str]:
+    """Return the names of a strategy's settings, in the order of its constructor."""
+    if not strategy.by_hand:
+        return [item.name for item in settings_of(strategy)]
+    return [name for name in inspect.signature(strategy).parameters if name != "self"]
+
+
+def _import_strategy(name: str) -> None:
+    """Import a strategy so that its models can be read; a name from a file is not ``module:Class``.
+
+    Raises
+    ------
+    ConfigError
+        If it is not available here, or cannot be imported.
+    """
+    if name not in available_strategies():
+        raise ConfigError(f"no strategy {name!r} is installed or registered here")
+    load_strategy(name)
+
+
+find_strategies_by(_import_strategy)

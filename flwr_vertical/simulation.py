@@ -1,21 +1,26 @@
 """`simulate`: run a strategy over tables that lie in this process."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Unpack
 
 import pandas as pd
 
-from flwr_vertical.alignment import Aligner, make_aligner
+from flwr_vertical.alignment import aligner_class
+from flwr_vertical.app import memory_app
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.grids import LocalGrid, NodesGrid, RayGrid, RecordingGrid
-from flwr_vertical.protocol.app import party_app
-from flwr_vertical.protocol.private_sum import check_mode
-from flwr_vertical.protocol.storage import MemoryStorage, check_name, fitted_kinds
+from flwr_vertical.node.outputs import OutputFolder
+from flwr_vertical.node.storage import check_name, fitted_kinds
 from flwr_vertical.results import Result
+from flwr_vertical.server.journal import FILE_NAME as JOURNAL
+from flwr_vertical.server.settings import RunSettings, SharedOptions
 from flwr_vertical.strategy import Strategy
 from flwr_vertical.tables import Table, imputation_accuracy
 
 ENGINES = ("local", "ray")
+
+_PARTIES = "parties"  # in the folder of a run that keeps checkpoints
 
 
 def simulate(
@@ -26,19 +31,14 @@ def simulate(
     engine: str = "local",
     seed: int = 0,
     *,
-    alignment: str | Aligner = "plain",
-    align_rows: str = "union",
-    normalise_ids: str | Sequence[str] = (),
     kinds: Mapping[str, Mapping[str, Any]] | None = None,
     fitted: Result | Mapping[str, pd.DataFrame] | None = None,
     truth: Mapping[str, pd.DataFrame] | None = None,
-    fraction_bits: int = 32,
-    timeout: float = 3600.0,
-    retries: int = 0,
-    progress: bool | None = None,
     ray_address: str | None = None,
     n_actors: int | None = None,
+    num_gpus: float = 0.0,
     transcript: list[Any] | None = None,
+    **options: Unpack[SharedOptions],
 ) -> Result:
     """Run a strategy over parties that are tables in this process.
 
@@ -60,28 +60,26 @@ def simulate(
         Where the parties run: in threads of this process or in Ray actors.
     seed : int, default 0
         Seed of simulation randomness.
-    alignment : {"plain", "private-id", "blind-rsa"} or Aligner, default "plain"
-        How samples are aligned. All tables lie in this process, so ``plain`` gives nothing away
-        and keeps the order of rows the same from run to run; an app aligns privately by default.
-    align_rows : {"union", "intersection", "labelled"}, default "union"
-        Which samples take part.
-    normalise_ids : sequence of str, or str with commas
-        ``"strip"``, ``"casefold"``, ``"nfc"``: how text IDs are made comparable.
     kinds : Mapping[str, Mapping[str, str]], optional
         Column kinds by party and column, where they shall not be inferred.
     fitted : Result or Mapping[str, pandas.DataFrame], optional
         An earlier result (or its tables): what it left at the parties is used, not fitted anew.
+        A result also hands each party what that party saved of its model.
     truth : Mapping[str, pandas.DataFrame], optional
         Complete tables where they are known; the report compares with them. No party and no
         message sees them.
-    fraction_bits, timeout, retries
-        See `Federation`.
-    progress : bool, optional
-        Show progress.
-    ray_address, n_actors
+    ray_address, n_actors, num_gpus
         See `RayGrid`.
     transcript : list, optional
         Every message is appended to it, for audits.
+    **options
+        Further fields of `RunSettings` by name: ``align_rows``, ``normalise_ids``,
+        ``fraction_bits``, ``timeout``, ``progress`` and others. All tables lie in this
+        process, so ``alignment`` is ``"plain"`` unless another is given: it gives nothing away and
+        keeps the order of rows the same from run to run (an app aligns privately by default). No
+        message is lost on the way, so ``retries`` is 0. With ``checkpoint``, a folder, the parties
+        keep their checkpoints there as well, of one run at a time: a run that is killed can be
+        resumed, given the same strategy and tables. With engine ``"ray"`` all actors must see it.
 
     Returns
     -------
@@ -101,53 +99,62 @@ def simulate(
         )
     if engine not in ENGINES:
         raise ConfigError(f"unknown engine {engine!r}; expected one of {list(ENGINES)}")
-    check_mode(aggregation)
-    make_aligner(alignment, align_rows, normalise_ids)
+    chosen: dict[str, object] = {"alignment": "plain", "retries": 0, **options}
+    run = RunSettings.of(None, {**chosen, "aggregation": aggregation, "seed": seed})
     earlier = _fitted_tables(fitted, kinds or {})
     tables = _tables(parties, kinds or {}, earlier)
     if unknown := sorted(set(truth or {}) - set(tables)):
         raise ConfigError(f"truth names unknown parties {unknown}; the parties are {list(tables)}")
     nodes: list[dict[str, Any]] = [{"party": name} for name in tables]
-    if aggregation == "ckks" or strategy.needs_arbiter:
+    if run.aggregation == "ckks" or strategy.needs_arbiter:
         nodes.append({"role": "arbiter"})
+    run_config: dict[str, Any] = {}
+    saved: OutputFolder | None = None
+    if run.checkpoint is not None:
+        folder = run.checkpoint.expanduser().absolute()
+        run_config["run-name"] = _PARTIES
+        for node in nodes:
+            node["output"] = str(folder)
+        saved = OutputFolder(folder / _PARTIES)
+        if not run.resume and not (folder / JOURNAL).exists():  # of a run that was given up
+            saved.clear()
 
+    parts = fitted._party_models if isinstance(fitted, Result) else {}
+    kept = None if saved is None else saved.path
+    aligner = aligner_class(run.alignment)
+    make_app = memory_app(strategy.party, strategy.arbiter, aligner, parts, kept)
     grid: NodesGrid
     if engine == "ray":
         grid = RayGrid(
-            (strategy.party, strategy.arbiter),
+            make_app,
             nodes,
             tables,
+            run_config,
             fitted=earlier,
             address=ray_address,
             n_actors=n_actors,
+            num_gpus=num_gpus,
         )
     else:
-        storage = MemoryStorage(tables, earlier)
-        app = party_app(strategy.party, arbiter=strategy.arbiter, storage=storage)
-        grid = LocalGrid(app, nodes, storage=storage)
+        app, storage = make_app(tables, earlier)
+        grid = LocalGrid(app, nodes, run_config, storage=storage)
     with grid:
         recorder = RecordingGrid(grid) if transcript is not None else None
         try:
             result = strategy.start(
                 grid=recorder or grid,
                 labels=labels,
-                aggregation=aggregation,
-                alignment=alignment,
-                align_rows=align_rows,
-                normalise_ids=normalise_ids,
-                seed=seed,
-                fraction_bits=fraction_bits,
-                timeout=timeout,
-                retries=retries,
-                parties=list(tables),
-                progress=progress,
+                run=replace(run, parties=tuple(tables)),
             )
         finally:
             if recorder is not None and transcript is not None:
                 transcript.extend(recorder.transcript)
-        outputs = grid.outputs()
+        outputs, models = grid.outputs(), grid.models()
+    if saved is not None:
+        saved.clear()
     result.settings["engine"] = engine
     result.tables = {name: outputs[name] for name in tables if name in outputs}
+    result._party_models = {name: models[name] for name in tables if name in models}
     result.originals = {name: table.frame for name, table in tables.items()}
     result.truth = dict(truth or {})
     for name in result.truth.keys() & result.tables.keys():

@@ -1,10 +1,11 @@
 """`Strategy`: the server half of a method, and how it starts."""
 
+import importlib.util
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import pandas as pd
@@ -12,11 +13,15 @@ from flwr.serverapp import Grid
 
 from flwr_vertical.alignment import Aligner, Alignment, check_overlap, make_aligner
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.protocol.books import describe, journaled
-from flwr_vertical.protocol.federation import Federation
-from flwr_vertical.protocol.party import Arbiter, Party
-from flwr_vertical.protocol.storage import data_digest
+from flwr_vertical.node.party import Arbiter, Party
+from flwr_vertical.node.rows import to_aligned
+from flwr_vertical.node.storage import data_digest
+from flwr_vertical.optional import how_to_install
 from flwr_vertical.results import Progress, Result
+from flwr_vertical.server.federation import Federation
+from flwr_vertical.server.record import describe, journaled
+from flwr_vertical.server.settings import RunOptions, RunSettings
+from flwr_vertical.settings import Settings, settings_of
 from flwr_vertical.tables import checked_ids
 
 logger = logging.getLogger("flwr_vertical")
@@ -34,11 +39,13 @@ _SUM_DISCLOSURE = {
 }
 
 
-class Strategy(ABC):
+class Strategy(Settings, ABC):
     """The server half of a vertical method.
 
     A subclass names its other halves and writes `run` as a straight-line program over a
-    `Federation`. Its attributes are settings; what changes during a run lives in `run`.
+    `Federation`. It is a frozen record of its settings: each is an annotated field made by
+    `setting`, from which constructor, checks, documentation, run config and tables follow. What
+    changes during a run lives in `run`.
 
     Attributes
     ----------
@@ -53,6 +60,26 @@ class Strategy(ABC):
         the disclosure table.
     default_alignment : str
         How samples are aligned unless the run says otherwise.
+    needs_labels : bool
+        Whether there is nothing to do without labels.
+    uses_labels : bool
+        Whether labels are used where there are any; those that need labels need not say so.
+    requires : tuple[str, ...]
+        Packages that server and parties need beside the core's, such as ``("torch",)``.
+    demo : Mapping[str, bool | int | float | str]
+        Keys of the run config in which a demonstration of the method differs from the defaults,
+        such as ``{"demo.dataset": "diabetes", "labels": "demo"}``.
+
+    Examples
+    --------
+    >>> from flwr_vertical import setting
+    >>> class Scaled(Strategy):
+    ...     '''Scale every column.'''
+    ...     scale: float = setting(1.0, "What columns are multiplied by.", above=0)
+    ...     name = "scaled"
+    ...     def run(self, federation, alignment, result, progress): ...
+    >>> Scaled(2)
+    Scaled(scale=2.0)
     """
 
     name: ClassVar[str]
@@ -60,6 +87,21 @@ class Strategy(ABC):
     arbiter: ClassVar[type[Arbiter]] = Arbiter
     disclosure: ClassVar[tuple[tuple[str, str], ...]] = ()
     default_alignment: ClassVar[str] = "private-id"
+    needs_labels: ClassVar[bool] = False
+    uses_labels: ClassVar[bool] = False
+    requires: ClassVar[tuple[str, ...]] = ()
+    demo: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+
+    @classmethod
+    def _subject(cls) -> str:
+        return f"strategy {getattr(cls, 'name', cls.__name__)!r}: "
+
+    @classmethod
+    def check_requirements(cls) -> None:
+        """Raise `ConfigError` if a package that the strategy needs is not installed."""
+        missing = [name for name in cls.requires if importlib.util.find_spec(name) is None]
+        if missing:
+            raise ConfigError(cls._subject() + how_to_install(missing))
 
     @property
     def needs_arbiter(self) -> str | None:
@@ -67,8 +109,12 @@ class Strategy(ABC):
         return None
 
     def settings(self) -> dict[str, Any]:
-        """Return the constructor's settings, for the result and the report."""
-        return {key: value for key, value in vars(self).items() if not key.startswith("_")}
+        """Return the constructor's settings, for the result and the report: plain values."""
+        if self.by_hand:
+            return {key: value for key, value in vars(self).items() if not key.startswith("_")}
+        return {
+            item.name: item.to_plain(getattr(self, item.name)) for item in settings_of(type(self))
+        }
 
     @abstractmethod
     def run(
@@ -95,21 +141,9 @@ class Strategy(ABC):
         grid: Grid,
         labels: "pd.Series[Any] | None" = None,
         label_holder: str | None = None,
-        aggregation: str = "masked",
-        alignment: str | Aligner | None = None,
-        align_rows: str = "union",
-        normalise_ids: str | Sequence[str] = (),
-        seed: int = 0,
-        fraction_bits: int = 32,
-        timeout: float = 3600.0,
-        retries: int = 2,
-        parties: Sequence[str] | None = None,
-        min_nodes: int | None = None,
-        patience: float = 60.0,
-        progress: bool | None = None,
-        checkpoint: str | Path | None = None,
-        resume: bool = False,
         save: Callable[[Result], Any] | None = None,
+        run: RunSettings | None = None,
+        **options: Unpack[RunOptions],
     ) -> Result:
         """Run the strategy over a grid.
 
@@ -121,63 +155,41 @@ class Strategy(ABC):
             Labels held by the server, indexed by sample ID; NaN = unlabelled.
         label_holder : str, optional
             A party that hands its label column to the server instead.
-        aggregation : {"masked", "plain", "ckks"}, default "masked"
-            Mode of the private sum.
-        alignment : {"private-id", "blind-rsa", "plain"} or Aligner, optional
-            How samples are aligned (default: the strategy's `default_alignment`).
-        align_rows : {"union", "intersection", "labelled"}, default "union"
-            Which samples take part.
-        normalise_ids : sequence of str, or str with commas
-            ``"strip"``, ``"casefold"``, ``"nfc"``: how text IDs are made comparable.
-        seed : int, default 0
-            Seed of simulation randomness; never of masks or privacy noise.
-        fraction_bits, timeout, retries, parties, min_nodes, patience
-            See `Federation`.
-        progress : bool, optional
-            Show progress (default: yes; a bar on a terminal, log lines elsewhere).
-        checkpoint : path-like, optional
-            A folder for the journal of this run. Nodes keep checkpoints then, under the
-            ``run-name`` of the run config. A node that is lost is waited for; a run that fails can
-            be resumed. After a run that succeeds nothing of it is left.
-        resume : bool, default False
-            Go on with the run that broke off, whose journal is in that folder.
         save : Callable[[Result], Any], optional
             Called with the result before journal and checkpoints are given up.
+        run : RunSettings, optional
+            Settings of the run.
+        **options
+            Fields of `RunSettings` by name: ``aggregation="ckks"``.
 
         Returns
         -------
         Result
             What the server holds afterwards. Tables stay at the parties.
         """
-        alignment = self.default_alignment if alignment is None else alignment
-        aligner = make_aligner(alignment, align_rows, normalise_ids)
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-            raise ConfigError(f"seed must be an integer of at least 0, got {seed!r}")
-        if resume and checkpoint is None:
-            raise ConfigError("resume=True needs checkpoint: the folder of the run to go on with")
+        self.check_requirements()
+        run = RunSettings.of(run, options)
+        chosen = self.default_alignment if run.alignment is None else run.alignment
+        aligner = make_aligner(chosen, run.align_rows, run.normalise_ids)
         settings = {
             **self.settings(),
-            "aggregation": aggregation,
-            "alignment": alignment if isinstance(alignment, str) else type(alignment).__name__,
+            "aggregation": run.aggregation,
+            "alignment": chosen if isinstance(chosen, str) else type(chosen).__name__,
             "align_rows": aligner.rows,
             "normalise_ids": list(aligner.normalise),
-            "seed": int(seed),
-            "fraction_bits": fraction_bits,
+            "seed": run.seed,
+            "fraction_bits": run.fraction_bits,
         }
         identity = {}
-        if checkpoint is not None:
-            identity = self._identity(settings, aligner, labels, label_holder, parties)
-        with journaled(checkpoint, resume, identity) as journal:
+        if run.checkpoint is not None:
+            identity = self._identity(settings, aligner, labels, label_holder, run.parties)
+            if run.checkpoint_every is not None:
+                identity["checkpoint_every"] = describe(run.checkpoint_every)
+        with journaled(run.checkpoint, run.resume, identity) as journal:
             federation = Federation(
                 grid,
-                aggregation=aggregation,
+                run,
                 arbiter=self.arbiter,
-                fraction_bits=fraction_bits,
-                timeout=timeout,
-                retries=retries,
-                parties=parties,
-                min_nodes=min_nodes,
-                patience=patience,
                 needs_arbiter=self.needs_arbiter,
                 journal=journal,
             )
@@ -192,17 +204,19 @@ class Strategy(ABC):
                         if label_holder
                         else ()
                     ),
-                    *_SUM_DISCLOSURE[aggregation],
+                    *_SUM_DISCLOSURE[run.aggregation],
                     *self.disclosure,
                 ],
             )
-            with Progress(self.name, enabled=True if progress is None else progress) as shown:
+            with Progress(
+                self.name, enabled=True if run.progress is None else run.progress
+            ) as shown:
                 federation.open()
                 label_ids = None if labels is None else label_index(labels)
                 aligned = aligner.align(federation, label_ids, label_holder)
                 check_overlap(aligned)
                 federation.labels = align_labels(federation, aligned, labels, label_holder)
-                federation.rng = np.random.default_rng(seed)
+                federation.rng = np.random.default_rng(run.seed)
                 result.parties = list(federation.parties)
                 result.mask = aligned.mask
                 result.labels = labels
@@ -248,19 +262,16 @@ def align_labels(
     """
     if label_holder is not None:
         reply = federation.call("labels", parties=[label_holder])[label_holder]
-        aligned = np.full(alignment.n_samples, np.nan)
-        positions = reply["positions"]
-        aligned[positions[positions >= 0]] = reply["labels"][positions >= 0]
-        return aligned
+        return to_aligned(reply["labels"], reply["positions"], alignment.n_samples, np.nan)
     if labels is None:
         return None
     assert alignment.label_rows is not None
     belongs = alignment.label_rows >= 0
     if len(labels) and not belongs.any():
         raise DataError("no label belongs to a sample of any party; check the labels' sample IDs")
-    aligned = np.full(alignment.n_samples, np.nan)
-    aligned[alignment.label_rows[belongs]] = labels.to_numpy(dtype=float)[belongs]
-    return aligned
+    return to_aligned(
+        labels.to_numpy(dtype=float), alignment.label_rows, alignment.n_samples, np.nan
+    )
 
 
 def label_index(labels: "pd.Series[Any]") -> "pd.Index[Any]":

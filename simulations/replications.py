@@ -170,8 +170,15 @@ def _on_ray(
         # Ray probes for accelerators and phones home unless told not to.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        # Without an address Ray would wait for a cluster that is gone, if one that was killed has
+        # left its file 'ray_current_cluster'. A cluster that the user names has its own CPUs.
+        address = os.environ.get("RAY_ADDRESS") or "local"
         ray.init(
-            num_cpus=workers, include_dashboard=False, log_to_driver=False, configure_logging=False
+            address=address,
+            num_cpus=workers if address == "local" else None,
+            include_dashboard=False if address == "local" else None,
+            log_to_driver=False,
+            configure_logging=False,
         )
     try:
         task = ray.remote(num_cpus=1)(_timed)

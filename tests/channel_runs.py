@@ -49,4 +49,6 @@ def echo_grid(n=3, app=None):
     names = [f"p{k}" for k in range(1, n + 1)]
     table = Table.of(pd.DataFrame({"x": np.arange(3.0)}))
     app = app or party_app(Echo, storage=MemoryStorage(dict.fromkeys(names, table)))
-    return LocalGrid(app, [{"party": name} for name in names])
+    # A party that serves a channel is busy all the while: all of them must be able to run.
+    nodes = [{"party": name} for name in names]
+    return LocalGrid(app, nodes, max_parallel=len(nodes))

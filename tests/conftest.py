@@ -19,7 +19,7 @@ def ray_cluster():
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     for attempt in range(3):  # on a busy machine Ray's own start may time out
         try:
-            ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+            ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
             break
         except Exception as error:
             ray.shutdown()

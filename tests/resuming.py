@@ -9,8 +9,9 @@ import pytest
 from flwr.app import Context, Error, Message, RecordDict
 
 from flwr_vertical import LocalGrid, MemoryStorage, RecordingGrid, Table, party_app
-from flwr_vertical.protocol import aligning, journal
+from flwr_vertical.alignment import steps as aligning
 from flwr_vertical.protocol.messages import read_envelope
+from flwr_vertical.server import journal
 from strategies.fknn import FKNN
 from strategies.vfem import VFEM
 
@@ -132,7 +133,7 @@ class Place:
         self.folder, self.server = folder, folder / "server" / "night"
         self.strategy, data = METHODS[method]
         self.tables, self.labels = data()
-        self.mode, self.start = mode, start
+        self.mode, self.start, self.name = mode, start, "night"
         self.configs, self.outputs = {}, {}
         self.transcript = []
         if mode == "ckks":
@@ -153,13 +154,13 @@ class Place:
             "labels": self.labels,
             "aggregation": self.mode,
             "alignment": "plain",
-            "patience": 0.5,
+            "patience": 30.0,
             "timeout": 30,
             "retries": 2,
             "parties": list(self.tables),
             "progress": False,
         } | self.start
-        with LocalGrid(app, nodes, {"run-name": "night"}, storage=storage) as local:
+        with LocalGrid(app, nodes, {"run-name": self.name}, storage=storage) as local:
             for context in local.contexts.values():
                 context.run_id = run_id
             grid = FaultyGrid(local, app, **faults)

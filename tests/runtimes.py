@@ -10,6 +10,7 @@ import time
 
 ROOT = pathlib.Path(__file__).parents[1]
 BIN = pathlib.Path(sys.executable).parent
+IN_MEMORY = '[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = ":local-in-memory:"\n'
 
 
 def free_port():

@@ -8,8 +8,8 @@ from test_vfem_privacy import numbers, words
 from vfem_runs import recorded
 
 from flwr_vertical.crypto import FixedPoint
+from flwr_vertical.products.rotation import GROUP, rotate
 from strategies.glm import VerticalGLM
-from strategies.glm.rotation import GROUP, rotate
 
 NAMES = ["p0", "p1", "p2"]
 N = 400

@@ -14,11 +14,11 @@ from flwr.app import ArrayRecord, ConfigRecord
 
 from flwr_vertical import LocalGrid, MemoryStorage, RecordingGrid, Table, party_app
 from flwr_vertical.crypto import FixedPoint
+from flwr_vertical.node.state import State
 from flwr_vertical.protocol import decode, encode
 from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, UPDATES, VALUES, read_envelope
-from flwr_vertical.protocol.state import State
 from strategies.fknn import FKNN
-from strategies.fknn.distances import make_features, party_terms, squared_distances
+from strategies.imputation.fknn.distances import make_features, party_terms, squared_distances
 
 NAMES = ["bank", "court", "shop"]
 N = 60

@@ -2,15 +2,18 @@
 
 import pathlib
 import re
+import shutil
 import tomllib
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from apps import generate
 from apps.client_app import app as client_app
 from apps.server_app import app as server_app
-from flwr_vertical import __version__, load_strategy, make_strategy
+from flwr_vertical import __version__, load_strategy, make_strategy, simulate
+from flwr_vertical.node.config import NODE_KEYS
 from strategies import BUILTIN, register_all
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -34,6 +37,19 @@ def test_example_strategy_of_the_readme_runs():
     head, _, last = code.strip().rpartition("\n")
     exec(head, names)
     np.testing.assert_allclose(eval(last, names), [4.0, 16.0, 20.0], atol=1e-9)
+
+
+def test_example_of_the_authors_page_runs():
+    text = (ROOT / "docs" / "add-a-strategy.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    names = {"__name__": __name__}
+    exec(code, names)
+    bank = pd.DataFrame({"u": [1.0, np.nan], "v": [3.0, 4.0]}, index=["a", "b"])
+    court = pd.DataFrame({"w": [10.0, 20.0]}, index=["b", "c"])
+    strategy = names["KnownCells"](2.5, columns="u, w")
+    result = simulate(strategy, {"bank": bank, "court": court}, progress=False)
+    assert result.metrics["cells"] == pytest.approx(2.5 * 3)
+    assert result.settings["columns"] == "u,w"
 
 
 def flat(table, prefix=""):
@@ -60,6 +76,13 @@ def test_run_config_holds_every_setting_with_the_constructors_type(project):
             assert isinstance(config[f"{name}.{key.replace('_', '-')}"], type(value))
 
 
+def test_readme_names_every_key_of_the_node_config():
+    text = (ROOT / "README.md").read_text()
+    flowers = {"partition-id", "num-partitions"}
+    keys = {key.name for key in NODE_KEYS} - flowers
+    assert [name for name in sorted(keys) if f"`{name}" not in text] == []
+
+
 def test_presets_only_use_known_keys(project):
     known = set(dict(flat(project["tool"]["flwr"]["app"]["config"])))
     presets = sorted((ROOT / "apps").glob("*.toml"))
@@ -68,6 +91,43 @@ def test_presets_only_use_known_keys(project):
         config = dict(flat(tomllib.loads(preset.read_text())))
         assert set(config) <= known
         make_strategy(config["strategy"], config)
+
+
+def test_what_follows_from_the_fields_is_up_to_date(capsys):
+    assert generate.main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_ci_checks_that_it_is():
+    assert "python -m apps.generate --check" in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+def test_the_readme_names_every_strategy():
+    text = (ROOT / "README.md").read_text()
+    assert [name for name in BUILTIN if f"`{name}`" not in text] == []
+
+
+def test_a_stale_file_is_named_and_nothing_is_written(tmp_path, capsys, monkeypatch):
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    for name in ("apps", "docs"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    project = (tmp_path / "pyproject.toml").read_text()
+    stale = project.replace("n-neighbors = 5", "n-neighbors = 4")
+    assert stale != project
+    (tmp_path / "pyproject.toml").write_text(stale)
+    assert generate.main(["--check"]) == 1
+    said = capsys.readouterr().out
+    assert "out of date: pyproject.toml" in said
+    assert "out of date: docs/strategies.md" in said
+    assert "README" not in said
+    assert (tmp_path / "pyproject.toml").read_text() == stale
+    assert generate.main([]) == 0
+    assert (tmp_path / "pyproject.toml").read_text() == project
+    assert generate.main(["--check"]) == 0
+    (tmp_path / "apps" / "mine.toml").write_text('strategy = "fknn"\nfknn.n-neighbours = 3\n')
+    assert generate.main(["--check"]) == 1
+    assert "did you mean 'fknn.n-neighbors'" in capsys.readouterr().err
 
 
 def test_entry_points_name_the_built_in_strategies(project):

@@ -3,10 +3,14 @@
 import ast
 import importlib
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
 import flwr_vertical
+from flwr_vertical import load_strategy
+from strategies import BUILTIN, register_all
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOLDERS = ["flwr_vertical", "strategies", "apps", "simulations"]  # none may import a later one
@@ -62,16 +66,84 @@ def test_imports_point_one_way(folder):
     assert {path: names for path, names in wrong.items() if names} == {}
 
 
+# The folders and modules of the core, from the bottom: none imports a later one.
+CORE = [
+    "errors", "version", "optional", "settings", "privacy", "crypto", "tables", "results",
+    "protocol", "grids", "channel", "node", "server", "products", "alignment", "app", "strategy",
+    "registry", "strategies", "simulation", "run_config", "align_command", "strategies_command",
+    "cli",
+]  # fmt: skip
+
+
+def part_of(name):
+    """The folder or module of the core that a dotted name belongs to, None for other packages."""
+    first, *rest = name.split(".")
+    return rest[0] if first == "flwr_vertical" and rest and rest[0] in CORE else None
+
+
+def test_no_folder_of_the_core_imports_upwards_or_in_a_circle():
+    base = ROOT / "flwr_vertical"
+    found = {path.relative_to(base).parts[0].removesuffix(".py") for path in base.rglob("*.py")}
+    assert found - {"__init__"} <= set(CORE)
+    wrong = []
+    for path in modules("flwr_vertical"):
+        own = path.relative_to(base).parts[0].removesuffix(".py")
+        if own == "__init__":  # the facade of all
+            continue
+        parts = {part_of(name) for name in imports(path)} - {None}
+        wrong += [
+            f"{path.relative_to(ROOT)} imports {part}"
+            for part in parts
+            if CORE.index(part) > CORE.index(own)
+        ]
+        assert "flwr_vertical" not in imports(path), f"{path} imports the facade"
+    assert wrong == []
+    for sealed in ("grids", "channel"):  # are given an app, and know neither side
+        for path in modules(f"flwr_vertical/{sealed}"):
+            assert not {part_of(name) for name in imports(path)} & {"node", "server", "tables"}
+
+
+def test_no_folder_of_the_core_is_a_room_for_everything():
+    lines = {}
+    for path in modules("flwr_vertical"):
+        folder = path.relative_to(ROOT / "flwr_vertical").parts[0]
+        lines[folder] = lines.get(folder, 0) + len(path.read_text().splitlines())
+    assert max(lines.values()) <= 0.2 * sum(lines.values()), lines
+
+
+def test_no_party_has_more_than_four_classes_above_it():
+    register_all()
+    for name in BUILTIN:
+        above = load_strategy(name).party.__mro__[1:]
+        assert len(above) <= 4, (name, [cls.__name__ for cls in above])
+
+
+def test_no_party_inherits_from_another_method():
+    """Shared are the core's classes and those of a family, not those of a method's folder."""
+    register_all()
+    for name in BUILTIN:
+        party = load_strategy(name).party
+        home = party.__module__.split(".")[:3]  # strategies, family, method
+        for cls in party.__mro__[1:]:
+            place = cls.__module__.split(".")
+            if place[0] == "strategies" and len(place) > 3:
+                assert place[:3] == home, (name, cls)
+
+
 PURE = [
     *modules("flwr_vertical/crypto"),
     *modules("flwr_vertical/tables"),
     *modules("flwr_vertical/privacy"),
     *(
-        ROOT / "strategies" / "copula" / f"{name}.py"
+        ROOT / "flwr_vertical/products" / f"{name}.py"
+        for name in ("columns", "rotation", "sketches")
+    ),
+    *(
+        ROOT / "strategies/synthesis/copula" / f"{name}.py"
         for name in ("bridge", "correlation", "latent", "margins", "ranks", "release", "scores")
     ),
-    ROOT / "strategies" / "fknn" / "distances.py",
-    ROOT / "strategies" / "fknn" / "neighbours.py",
+    ROOT / "strategies/imputation/fknn" / "distances.py",
+    ROOT / "strategies/imputation/fknn" / "neighbours.py",
 ]
 
 
@@ -86,8 +158,11 @@ def test_pure_modules_import_neither_flower_nor_the_protocol(path):
     assert {name for name in own if not name.startswith(allowed)} <= {"flwr_vertical"}
 
 
-def test_importing_the_core_needs_no_optional_package():
-    """TenSEAL, Ray and torch are imported where they are used, not at the top of a module."""
+OPTIONAL = {"tenseal", "ray", "torch"}
+
+
+def test_optional_packages_are_imported_where_they_are_used():
+    """TenSEAL, Ray and torch, not at the top of a module; but torch in ``strategies/deep``."""
     for path in modules("flwr_vertical") + modules("strategies"):
         top = {
             name.split(".")[0]
@@ -100,10 +175,56 @@ def test_importing_the_core_needs_no_optional_package():
                 else []
             )
         }
-        assert not top & {"tenseal", "ray", "torch"}, path
+        deep = path.is_relative_to(ROOT / "strategies" / "deep") and path.name != "__init__.py"
+        assert not top & OPTIONAL - ({"torch"} if deep else set()), path
+
+
+def without_optional_packages(code):
+    """Run code in a process of its own, in which no optional package can be imported."""
+    block = (
+        "import sys; from tests.blocked import Absent\n"
+        f"sys.meta_path.insert(0, Absent({sorted(OPTIONAL)}))\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", block + code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def test_importing_the_core_needs_no_optional_package():
+    done = without_optional_packages(
+        "import pkgutil, importlib, flwr_vertical, strategies\n"
+        "for package in (flwr_vertical, strategies):\n"
+        "    for found in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
+        "        if not found.name.startswith('strategies.deep.'):\n"
+        "            importlib.import_module(found.name)\n"
+        "strategies.register_all()\n"
+        "assert set(strategies.BUILTIN) <= set(flwr_vertical.available_strategies())\n"
+        "for name, target in strategies.BUILTIN.items():\n"
+        "    try:\n"
+        "        flwr_vertical.load_strategy(name)\n"
+        "    except flwr_vertical.errors.ConfigError as error:\n"
+        "        assert \"pip install 'flwr-vertical[torch]'\" in str(error), (name, error)\n"
+        "        print('needs torch:', name)\n"
+    )
+    assert done.returncode == 0, done.stderr
+    # Only a strategy that says so in its name's place may need one.
+    deep = [name for name, target in BUILTIN.items() if ".deep." in target]
+    assert set(done.stdout.replace("needs torch: ", "").split()) <= set(deep)
+
+
+def test_the_facade_of_strategies_with_the_apps_imports_none_even_if_it_is_there():
+    code = (
+        "import sys, apps.client_app, apps.server_app, flwr_vertical, strategies\n"
+        "strategies.register_all(); flwr_vertical.available_strategies()\n"
+        f"sys.exit(repr(set(sys.modules) & {OPTIONAL}) if set(sys.modules) & {OPTIONAL} else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_strategy_states_what_it_discloses_in_its_own_module():
-    for path in (ROOT / "strategies").glob("*/strategy.py"):
+    for path in (ROOT / "strategies").glob("**/strategy.py"):
         text = path.read_text()
         assert "disclosure = (" in text, path

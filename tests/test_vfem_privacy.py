@@ -21,11 +21,10 @@ from flwr_vertical.crypto.identity import (
 )
 from flwr_vertical.crypto.pair_seeds import pair_seed, random_signs
 from flwr_vertical.errors import PartyError
+from flwr_vertical.products.sketches import rank_scores
 from flwr_vertical.protocol import decode, encode
-from flwr_vertical.protocol.messages import ARGUMENTS, UPDATES, VALUES, read_envelope
-from flwr_vertical.protocol.opening import ARBITER
+from flwr_vertical.protocol.messages import ARBITER, ARGUMENTS, UPDATES, VALUES, read_envelope
 from strategies.vfem import VFEM
-from strategies.vfem.sketches import rank_scores
 
 NAMES = ["p0", "p1", "p2"]
 N = 400

@@ -35,7 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"next: python -m apps.deploy.federation run vfem --home {home}")
             return 0
         if options.command == "run":
-            return run(home, options.strategy, options.run_config, options.run_name)
+            labels = _absolute(options.labels)
+            given = options.run_config, options.run_name, labels, options.label_column
+            return run(home, options.strategy, *given)
         if options.command == "status":
             return status(home)
         if options.command == "down":
@@ -72,8 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "run",
         help="run a strategy on it and say where the results are",
-        description="Runs `flwr-vertical run` with the preset apps/STRATEGY.toml, the parties and "
-        "the labels of this federation. Exits with 1 if the run fails.",
+        description="Runs `flwr-vertical run` with the parties and the labels of this "
+        "federation. Exits with 1 if the run fails.",
     )
     command.add_argument("strategy", help="vfem, fknn or another name that the app knows")
     command.add_argument("--run-name", default="", help="default: strategy, day and time")
@@ -81,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         "-c", "--run-config", action="append", default=[], metavar="KEY=VALUE|TOML",
         help="settings of the run, such as 'vfem.standard-errors=\"gram\"'; may be repeated",
     )  # fmt: skip
+    _add_labels(command, "for this run (default: that of `up`, if the strategy uses labels)")
     _add_home(command)
     command = commands.add_parser("status", help="show processes and connected SuperNodes")
     _add_home(command)
@@ -108,13 +111,23 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
         "data inside scikit-learn are split over the parties, a third of the rows removed",
     )  # fmt: skip
     command.add_argument("--id-column", default="", help="of these files (default: the first)")
-    command.add_argument("--labels", default="", metavar="FILE", help="label file of the server")
-    command.add_argument("--label-column", default="", help="its column, if it has several")
+    _add_labels(command, "for every strategy that uses labels")
     command.add_argument(
         "--arbiter", action="store_true",
         help="start an arbiter, which aggregation=\"ckks\" and vfem.standard-errors=\"gram\" need",
     )  # fmt: skip
     command.add_argument("--port", type=int, help="of the SuperLink (default: a free one)")
+
+
+def _add_labels(command: argparse.ArgumentParser, when: str) -> None:
+    command.add_argument(
+        "--labels", default="", metavar="FILE", help=f"label file of the server, {when}"
+    )
+    command.add_argument("--label-column", default="", help="its column, if it has several")
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().resolve()) if path else ""
 
 
 def _plan(options: argparse.Namespace) -> Plan:
@@ -133,7 +146,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     if listed and (strange := sorted(set(files) - set(listed))):
         raise ConfigError(f"--data names parties {strange} that --parties does not")
     parties = {name: files.get(name, "") for name in listed or files}
-    labels = str(Path(options.labels).expanduser().resolve()) if options.labels else ""
+    labels = _absolute(options.labels)
     return Plan(parties, options.arbiter, labels, options.label_column, options.id_column)
 
 

@@ -16,8 +16,9 @@ from flwr_vertical.crypto.identity import (
     write_identity,
 )
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.protocol.storage import check_name
+from flwr_vertical.node.storage import check_name
 from flwr_vertical.results import write_text_atomically
+from flwr_vertical.settings.toml import toml_text, toml_value
 
 LINK = "deploy"  # name of the SuperLink in the analyst's Flower configuration
 ARBITER = "arbiter"
@@ -191,20 +192,8 @@ def label_file(home: Path) -> Path:
     return home / "server" / "labels.csv"
 
 
-def toml_value(value: object) -> str:
-    """Write a text, number or truth value as TOML."""
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
-    return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
 def write_toml(path: Path, values: dict[str, Any]) -> Path:
     """Write flat settings; keys with dots become tables, as Flower reads them."""
-    lines = []
-    for key, value in values.items():
-        head, dot, rest = key.partition(".")
-        name = f"{head}.{toml_value(rest)}" if dot else head
-        lines.append(f"{name} = {toml_value(value)}\n")
-    path.write_text("".join(lines))
+    path.write_text(toml_text(values))
     os.chmod(path, 0o600)
     return path

@@ -70,6 +70,8 @@ def run(
     strategy: str,
     settings: Sequence[str] = (),
     run_name: str = "",
+    labels: str = "",
+    label_column: str = "",
     say: Callable[[str], None] = print,
 ) -> int:
     """Run a strategy by `flwr-vertical run` and say where the results are."""
@@ -81,7 +83,7 @@ def run(
     name = run_name or re.sub(r"[^\w-]", "-", strategy) + time.strftime("-%Y%m%d-%H%M%S")
     if not re.fullmatch(r"\w[\w .+-]{0,127}", name):
         raise ConfigError(f"--run-name {name!r} is not usable: letters, digits, spaces and _.+-")
-    config = run_config(home, state.plan, strategy, name, settings)
+    config = run_config(home, state.plan, strategy, name, settings, labels, label_column)
     file = write_toml(home / "analyst" / f"{name}.toml", config)
     vertical = [sys.executable, "-m", "flwr_vertical.cli", "run", str(ROOT), LINK]
     code = subprocess.run(

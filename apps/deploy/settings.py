@@ -1,26 +1,51 @@
 """The run config of a run on a trial federation."""
 
-import re
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from apps.deploy.folder import Plan, label_file
+from flwr_vertical import load_strategy
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.settings.toml import read_items
+from flwr_vertical.strategy import Strategy
+from strategies import BUILTIN, register_all
 
 ROOT = Path(__file__).parents[2]
 
-_LABELLED = {"vfem", "single", "complete-case", "mean-impute"}
-
 
 def run_config(
-    home: Path, plan: Plan, strategy: str, run_name: str, settings: Sequence[str] = ()
+    home: Path,
+    plan: Plan,
+    strategy: str,
+    run_name: str,
+    settings: Sequence[str] = (),
+    labels: str = "",
+    label_column: str = "",
 ) -> dict[str, Any]:
-    """Run config of a strategy: its preset in ``apps``, this federation's files, then settings."""
-    preset = ROOT / "apps" / f"{strategy}.toml"
-    config = flat(tomllib.loads(preset.read_text())) if preset.exists() else {}
-    config = {key: value for key, value in config.items() if not key.startswith("demo.")}
+    """Run config of a strategy: its defaults, this federation's files, then settings.
+
+    Parameters
+    ----------
+    home : Path
+        Folder of the federation.
+    plan : Plan
+        Who takes part, and the labels named when it was brought up.
+    strategy, run_name : str
+        What to run, and under which name.
+    settings : Sequence[str]
+        Options of ``--run-config``.
+    labels, label_column : str
+        A label file for this run, whatever the strategy says about labels.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such strategy or file, or a setting cannot be read.
+    """
+    register_all()
+    method = load_strategy(strategy)
+    config = {} if strategy not in BUILTIN else method.config_defaults(f"{strategy}.")
     config |= {
         "strategy": strategy,
         "run-name": run_name,
@@ -30,34 +55,17 @@ def run_config(
         "output": str(home / "server" / "results"),
         "labels": "",
     }
-    if strategy in _LABELLED:
-        own = plan.labels or ("" if plan.own_data else str(label_file(home)))
-        config |= {"labels": own, "label-column": plan.label_column}
-    for item in settings:
-        config |= parse_setting(item)
-    return config
+    if labels:
+        if not Path(labels).is_file():
+            raise ConfigError(f"there is no file {labels}")
+        config |= {"labels": labels, "label-column": label_column}
+    elif found := _labels(home, plan, method):
+        config |= {"labels": found, "label-column": plan.label_column}
+    return config | read_items(settings)
 
 
-def parse_setting(item: str) -> dict[str, Any]:
-    """Read settings as Flower does: a TOML file, or key=value pairs with spaces between."""
-    try:
-        if item.endswith(".toml"):
-            return flat(tomllib.loads(Path(item).expanduser().read_text()))
-        pairs = re.findall(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)", item)
-        if not pairs:
-            raise ValueError("it is no key=value")
-        return flat(tomllib.loads("\n".join(f"{key} = {value}" for key, value in pairs)))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"cannot read the setting {item!r} ({error}); expected for instance "
-            "'vfem.max-iter=50 aggregation=\"ckks\"'; texts have quotes"
-        ) from error
-
-
-def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Write nested tables as one, the keys joined by dots."""
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        inner = isinstance(value, Mapping)
-        found |= flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
-    return found
+def _labels(home: Path, plan: Plan, strategy: type[Strategy]) -> str:
+    """Return the label file of a federation, if the strategy has a use for it."""
+    if not (strategy.needs_labels or strategy.uses_labels):
+        return ""
+    return plan.labels or ("" if plan.own_data else str(label_file(home)))

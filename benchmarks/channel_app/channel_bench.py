@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from flwr_vertical import Federation, Party, party_app, step
 from flwr_vertical.channel import ChannelGrid
-from flwr_vertical.protocol.opening import wait_for_nodes
+from flwr_vertical.server.roster import wait_for_nodes
 
 server = ServerApp()
 

@@ -5,21 +5,31 @@ from flwr_vertical.alignment.base import (
     Aligner,
     Alignment,
     check_overlap,
-    make_aligner,
-    register_aligner,
 )
 from flwr_vertical.alignment.blind_rsa import BlindRsaAligner
 from flwr_vertical.alignment.plain import PlainAligner
 from flwr_vertical.alignment.private_id import PrivateIdAligner
+from flwr_vertical.alignment.registry import (
+    aligner_class,
+    alignment_steps,
+    load_aligner,
+    make_aligner,
+    register_aligner,
+)
+from flwr_vertical.alignment.steps import AlignmentSteps
 
 __all__ = [
     "ROWS",
     "Aligner",
     "Alignment",
+    "AlignmentSteps",
     "BlindRsaAligner",
     "PlainAligner",
     "PrivateIdAligner",
+    "aligner_class",
+    "alignment_steps",
     "check_overlap",
+    "load_aligner",
     "make_aligner",
     "register_aligner",
 ]

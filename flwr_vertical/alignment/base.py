@@ -1,7 +1,7 @@
 """The interface of alignment: from the parties' tables to a common row index and a mask."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.alignment.steps import AlignmentSteps
+from flwr_vertical.crypto.order import secret_order
 from flwr_vertical.errors import ConfigError, DataError, ProtocolError
-from flwr_vertical.protocol.aligning import secret_order
-from flwr_vertical.protocol.federation import Federation
+from flwr_vertical.server.federation import Federation
+from flwr_vertical.server.settings import ROWS as ROWS
 from flwr_vertical.tables.ids import check_normalisation
-
-ROWS = ("union", "intersection", "labelled")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,11 @@ class Aligner(ABC):
     ----------
     disclosure : tuple[tuple[str, str], ...]
         Who learns what: rows of the disclosure table.
+    steps : type[AlignmentSteps]
+        The party half: steps that every party of the run offers.
     """
+
+    steps: ClassVar[type[AlignmentSteps]]
 
     disclosure: ClassVar[tuple[tuple[str, str], ...]] = (
         ("server", "the parties' names, the number of samples, and which party has which sample"),
@@ -209,25 +213,6 @@ def check_id_types(types: Mapping[str, str]) -> None:
             f"the parties' sample IDs are of different types: {dict(types)}; store them all as "
             "text or all as integers"
         )
-
-
-_ALIGNERS: dict[str, Callable[..., Aligner]] = {}
-
-
-def register_aligner(name: str, factory: Callable[..., Aligner]) -> None:
-    """Make an aligner available by name to `simulate` and the run config."""
-    _ALIGNERS[name] = factory
-
-
-def make_aligner(
-    alignment: "str | Aligner", rows: str = "union", normalise: Sequence[str] | str = ()
-) -> Aligner:
-    """Return the aligner of that name, or raise `ConfigError` listing the valid ones."""
-    if isinstance(alignment, Aligner):
-        return alignment
-    if alignment not in _ALIGNERS:
-        raise ConfigError(f"unknown alignment {alignment!r}; expected one of {sorted(_ALIGNERS)}")
-    return _ALIGNERS[alignment](rows=rows, normalise=normalise)
 
 
 def check_overlap(alignment: Alignment) -> None:

@@ -10,6 +10,7 @@ Compared with `private-id`: the work falls on the key holder, messages are 384 b
 bits), and the holder could make the tag of any ID it guesses (but sees nobody's tags).
 """
 
+import hashlib
 import io
 from collections.abc import Callable
 from typing import Any
@@ -22,16 +23,98 @@ from flwr_vertical.alignment.base import (
     Aligner,
     Alignment,
     check_id_types,
-    register_aligner,
     to_tokens,
 )
+from flwr_vertical.alignment.steps import AlignmentSteps
 from flwr_vertical.crypto import blind_rsa, rsa_key
+from flwr_vertical.crypto.order import secret_order
 from flwr_vertical.errors import ConfigError, PartyError
-from flwr_vertical.protocol.aligning import secret_order
-from flwr_vertical.protocol.federation import Federation
+from flwr_vertical.node.base import step
+from flwr_vertical.protocol import pins
+from flwr_vertical.server.federation import Federation
 from flwr_vertical.tables.ids import id_type, normal_ids
 
 LABELS = "server (labels)"
+
+_BLINDING = "align.blinding"
+_RSA_PUBLIC = "align.rsa-public"
+_HASHES = "align.hashes"
+_RSA_KEY = "align.rsa-key"
+
+
+class BlindRsaSteps(AlignmentSteps):
+    """A party signs blinded IDs of others, or has its own signed."""
+
+    @step
+    def rsa_open(self, nonce: bytes, normalise: list[str], bits: int) -> dict[str, Any]:
+        """Make the RSA key of this run and tag the own IDs with it."""
+        key = rsa_key.RsaKey.generate(bits)
+        self.state[_RSA_KEY] = key.to_bytes()
+        ids = self.shuffled_ids(normalise)
+        hashes = blind_rsa.fdh(ids, key.n, nonce, self.id_secret())
+        tags = blind_rsa.tags(blind_rsa.sign_own(hashes, key))
+        endorsement = pins.endorse(
+            self.party.identity("blind-rsa"), _rsa_payload(key.public, nonce)
+        )
+        return {
+            "public": key.public,
+            "tags": tags,
+            "id_type": id_type(self.party.own_ids, self.name),
+            **endorsement,
+        }
+
+    @step
+    def rsa_blind(
+        self,
+        public: bytes,
+        nonce: bytes,
+        normalise: list[str],
+        holder: str,
+        identity: bytes = b"",
+        signature: bytes = b"",
+    ) -> dict[str, Any]:
+        """Blind the own hashed IDs for the key holder to sign.
+
+        Where the holder's identity is pinned here, its signature of the key must be valid: whoever
+        swaps the key could make tags of guessed IDs.
+        """
+        node = self.party.identity("blind-rsa")
+        pins.check_endorsement(
+            node,
+            pins.read_pins(node, None),
+            holder,
+            _rsa_payload(public, nonce),
+            identity,
+            signature,
+        )
+        key = rsa_key.load_public(public, holder)
+        hashes = blind_rsa.fdh(self.shuffled_ids(normalise), key.n, nonce, self.id_secret())
+        blinded, blinding = blind_rsa.blind(hashes, key)
+        self.state[_RSA_PUBLIC] = public
+        self.state[_HASHES] = hashes
+        self.state[_BLINDING] = blinding
+        return {"blinded": blinded, "id_type": id_type(self.party.own_ids, self.name)}
+
+    @step
+    def rsa_sign(self, senders: list[str], **blinded: Any) -> dict[str, Any]:
+        """Sign the other parties' blinded hashes; ``blinded["k"]`` came from ``senders[k]``."""
+        key = rsa_key.RsaKey.from_bytes(self.state[_RSA_KEY])
+        return {
+            str(k): blind_rsa.sign(blinded[str(k)], key, sender) for k, sender in enumerate(senders)
+        }
+
+    @step
+    def rsa_tags(self, signed: Any, holder: str) -> dict[str, Any]:
+        """Unblind the signatures, check them, and turn them into tags."""
+        key = rsa_key.load_public(self.state[_RSA_PUBLIC], holder)
+        signatures = blind_rsa.unblind(
+            signed, self.state[_BLINDING], self.state[_HASHES], key, holder
+        )
+        return {"tags": blind_rsa.tags(signatures)}
+
+
+def _rsa_payload(public: bytes, nonce: bytes) -> dict[str, bytes]:
+    return {"purpose": b"blind-rsa", "key": hashlib.sha256(public).digest(), "run": nonce}
 
 
 class BlindRsaAligner(Aligner):
@@ -50,6 +133,8 @@ class BlindRsaAligner(Aligner):
         ("server", "the number of samples of each party; RSA tags of this run, not IDs"),
         ("the first party by name (key holder)", "the number of samples of every other party"),
     )
+
+    steps = BlindRsaSteps
 
     def __init__(self, rows: str = "union", normalise: Any = (), bits: int = 3072) -> None:
         super().__init__(rows, normalise)
@@ -168,6 +253,3 @@ def _checked(tags: Any, party: str, count: int | None = None) -> npt.NDArray[np.
         raise PartyError(party, "rsa_tags", f"returned {len(tags)} tags for {count} samples")
     checked: npt.NDArray[np.uint8] = tags
     return checked
-
-
-register_aligner("blind-rsa", BlindRsaAligner)

@@ -5,9 +5,20 @@ from typing import Any
 
 import pandas as pd
 
-from flwr_vertical.alignment.base import Aligner, Alignment, check_id_types, register_aligner
-from flwr_vertical.protocol.federation import Federation
+from flwr_vertical.alignment.base import Aligner, Alignment, check_id_types
+from flwr_vertical.alignment.steps import AlignmentSteps
+from flwr_vertical.node.base import step
+from flwr_vertical.server.federation import Federation
 from flwr_vertical.tables.ids import id_type, normal_ids
+
+
+class PlainSteps(AlignmentSteps):
+    """A party hands over its IDs."""
+
+    @step
+    def share_ids(self, normalise: list[str]) -> dict[str, Any]:
+        """Hand over the sample IDs (they are public in this mode)."""
+        return {"ids": normal_ids(self.party.own_ids, normalise, self.name)}
 
 
 class PlainAligner(Aligner):
@@ -22,6 +33,7 @@ class PlainAligner(Aligner):
         ("server", "every party's sample IDs"),
         ("a party that lacks samples", "the IDs of all samples"),
     )
+    steps = PlainSteps
     _random_rows = False  # the IDs are public
 
     def align(
@@ -48,6 +60,3 @@ class PlainAligner(Aligner):
             if alignment.mask[:, k].any():  # it may complete samples it lacks; IDs are public here
                 federation.update(name, {"ids": shared})
         return replace(alignment, ids=pd.Index(union))
-
-
-register_aligner("plain", PlainAligner)

@@ -21,16 +21,67 @@ from flwr_vertical.alignment.base import (
     Aligner,
     Alignment,
     check_id_types,
-    register_aligner,
     to_tokens,
 )
+from flwr_vertical.alignment.steps import AlignmentSteps
 from flwr_vertical.crypto import commutative
+from flwr_vertical.crypto.order import secret_order
 from flwr_vertical.errors import PartyError
-from flwr_vertical.protocol.aligning import secret_order
-from flwr_vertical.protocol.federation import Federation
+from flwr_vertical.node.base import step
+from flwr_vertical.server.federation import Federation
 from flwr_vertical.tables.ids import id_type, normal_ids
 
 Points = npt.NDArray[np.uint8]
+
+_KEY = "align.key"
+
+
+class PrivateIdSteps(AlignmentSteps):
+    """A party blinds its own IDs, and the points of others."""
+
+    @step
+    def blind_ids(self, nonce: bytes, normalise: list[str], labels: Any = None) -> dict[str, Any]:
+        """Hash, blind and shuffle the own IDs.
+
+        Parameters
+        ----------
+        nonce : bytes
+            Of this run, the same at all parties: hashes of different runs have nothing in common.
+        normalise : list of str
+            Normalisation steps.
+        labels : numpy.ndarray of shape (n_labels, 32), uint8, optional
+            The server's blinded label IDs, to be blinded once more.
+
+        Returns
+        -------
+        dict[str, Any]
+            ``points`` of shape (n_own, 32), ``id_type``, and ``labels`` blinded.
+        """
+        self.state[_KEY] = commutative.generate_blinding_key()
+        ids = self.shuffled_ids(normalise)
+        answer = {
+            "points": commutative.hash_and_blind(ids, nonce, self.state[_KEY], self.id_secret()),
+            "id_type": id_type(self.party.own_ids, self.name),
+        }
+        if labels is not None:
+            answer["labels"] = self._blind_foreign(labels, "server (labels)")
+        return answer
+
+    @step
+    def blind_for(
+        self, points: Any, sender: str, labels: Any = None, labels_sender: str = ""
+    ) -> dict[str, Any]:
+        """Blind another party's points (and the server's labels) once more, in their order.
+
+        ``sender`` and ``labels_sender`` name who blinded them last, for errors.
+        """
+        answer = {"points": self._blind_foreign(points, sender)}
+        if labels is not None:
+            answer["labels"] = self._blind_foreign(labels, labels_sender)
+        return answer
+
+    def _blind_foreign(self, points: Any, sender: str) -> Any:
+        return commutative.check_and_blind(points, sender, self.state[_KEY])
 
 
 class PrivateIdAligner(Aligner):
@@ -45,6 +96,8 @@ class PrivateIdAligner(Aligner):
         ("server", "the number of samples of each party; pseudonyms of this run, not IDs"),
         ("every party", "the number of samples of the parties (and labels) it blinds for"),
     )
+
+    steps = PrivateIdSteps
 
     def align(
         self,
@@ -70,17 +123,17 @@ class PrivateIdAligner(Aligner):
             labels.points = _same_size(replies[first]["labels"], labels.points, first)
         check_id_types(types)
         sets: dict[str, Points] = {name: replies[name]["points"] for name in parties}
-        for step in range(1, len(parties)):
-            # Party k blinds the set that party k - step owns and party k - 1 has just handed on;
-            # the labels visit party `step`. Who blinds a set checks its points before.
-            owners = {name: parties[k - step] for k, name in enumerate(parties)}
+        for shift in range(1, len(parties)):
+            # Party k blinds the set that party k - shift owns and party k - 1 has just handed on;
+            # the labels visit party `shift`. Who blinds a set checks its points before.
+            owners = {name: parties[k - shift] for k, name in enumerate(parties)}
             arguments: dict[str, dict[str, Any]] = {
                 name: {"points": sets[owners[name]], "sender": parties[k - 1]}
                 for k, name in enumerate(parties)
             }
             if labels is not None:
-                visited = arguments[parties[step]]
-                visited["labels"], visited["labels_sender"] = labels.points, parties[step - 1]
+                visited = arguments[parties[shift]]
+                visited["labels"], visited["labels_sender"] = labels.points, parties[shift - 1]
             replies = federation.call("blind_for", per_party=arguments)
             sets |= {
                 owner: _same_size(replies[name]["points"], sets[owner], name)
@@ -88,7 +141,7 @@ class PrivateIdAligner(Aligner):
             }
             if labels is not None:
                 labels.points = _same_size(
-                    replies[parties[step]]["labels"], labels.points, parties[step]
+                    replies[parties[shift]]["labels"], labels.points, parties[shift]
                 )
         for k, owner in enumerate(parties):  # the last in the ring has nobody to check after it
             commutative.check_points(sets[owner], parties[k - 1])
@@ -140,6 +193,3 @@ def _same_size(points: Any, sent: Points, party: str) -> Points:
         )
     same: Points = points
     return same
-
-
-register_aligner("private-id", PrivateIdAligner)

@@ -17,9 +17,9 @@ from flwr_vertical.channel.frames import (
     BYE,
     REPLY,
     REQUEST,
+    Assembled,
     Assembler,
     FrameError,
-    Parcel,
     cut,
     total_size,
 )
@@ -93,32 +93,32 @@ class Stream:
     ) -> None:
         assembler = Assembler(self._offer.max_bytes)
         for frame in connection:
-            parcel = assembler.feed(frame)
-            if parcel is None:
+            assembled = assembler.feed(frame)
+            if assembled is None:
                 continue
-            if parcel.kind == BYE:
+            if assembled.kind == BYE:
                 self._over.set()
                 if finish is not None:
-                    finish(bool(parcel.number))
+                    finish(bool(assembled.number))
                 connection.outbox.finish(cut(BYE))
                 try:
                     connection.await_end(5.0)
                 except grpc.RpcError:
                     logger.debug("the channel ended after its goodbye", exc_info=True)
                 return
-            if parcel.kind != REQUEST:
-                raise FrameError(f"the server sent a frame of kind {parcel.kind}")
-            self._kept = {k: kept for k, kept in self._kept.items() if k >= parcel.settled}
-            pieces = self._kept.get(parcel.number)
+            if assembled.kind != REQUEST:
+                raise FrameError(f"the server sent a frame of kind {assembled.kind}")
+            self._kept = {k: kept for k, kept in self._kept.items() if k >= assembled.settled}
+            pieces = self._kept.get(assembled.number)
             if pieces is None:
-                pieces = self._kept[parcel.number] = self._answer(parcel, handle)
+                pieces = self._kept[assembled.number] = self._answer(assembled, handle)
             # An answer goes the way its request came: if that is cut, the request comes again.
-            connection.outbox.put(cut(REPLY, parcel.number, pieces))
-            del parcel, frame, pieces
+            connection.outbox.put(cut(REPLY, assembled.number, pieces))
+            del assembled, frame, pieces
         raise ChannelError("the server ended the channel without a goodbye")
 
-    def _answer(self, parcel: Parcel, handle: Handler) -> list[Piece]:
-        message = unpack(parcel.pieces)
+    def _answer(self, assembled: Assembled, handle: Handler) -> list[Piece]:
+        message = unpack(assembled.pieces)
         pieces = pack(handle(message))
         size = total_size(pieces)
         if size > self._offer.max_bytes:

@@ -94,14 +94,14 @@ class Connection:
         timer.daemon = True
         timer.start()
         try:
-            parcel = Assembler(_WELCOME_BYTES).feed(next(self._call))
+            assembled = Assembler(_WELCOME_BYTES).feed(next(self._call))
         except StopIteration:
-            parcel = None
+            assembled = None
         finally:
             timer.cancel()
-        if parcel is None or parcel.kind != WELCOME:
+        if assembled is None or assembled.kind != WELCOME:
             raise FrameError("whoever listens there does not speak this protocol")
-        return b"".join(parcel.pieces).decode()
+        return b"".join(assembled.pieces).decode()
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._call)

@@ -10,8 +10,8 @@ import grpc
 from flwr.app import Message
 
 from flwr_vertical.channel.address import advertised, is_loopback, join_address, split_address
+from flwr_vertical.channel.admission import Admission
 from flwr_vertical.channel.certificate import make_certificate
-from flwr_vertical.channel.door import Door
 from flwr_vertical.channel.frames import LARGEST_FRAME, REQUEST, WELCOME, cut, total_size
 from flwr_vertical.channel.mailbox import LOST, RAISED, Mailbox
 from flwr_vertical.channel.offer import METHOD, SERVICE, Offer
@@ -56,7 +56,7 @@ class Endpoint:
 
     Attributes
     ----------
-    door : Door
+    admission : Admission
         Who may open a channel.
     mailbox : Mailbox
         Messages and replies.
@@ -80,7 +80,7 @@ class Endpoint:
         reconnect: float = 10.0,
     ) -> None:
         self.max_bytes = max_bytes
-        self.door, self.mailbox = Door(), Mailbox()
+        self.admission, self.mailbox = Admission(), Mailbox()
         self.lost: dict[int, str] = {}
         self._heartbeat, self._silence, self._dial_timeout = heartbeat, silence, dial_timeout
         self._reconnect = reconnect
@@ -135,7 +135,7 @@ class Endpoint:
             earlier.cut(_REPLACED)
         elif away:
             self._lose(node_id, _REPLACED)
-        token = self.door.invite(node_id)
+        token = self.admission.invite(node_id)
         return Offer(
             address=self.address,
             certificate=self._certificate,
@@ -148,12 +148,12 @@ class Endpoint:
 
     def _admit(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         with self._lock:  # whoever sees that a node has come in finds its stream
-            node_id, code, text = self.door.judge(context.invocation_metadata())
+            node_id, code, text = self.admission.judge(context.invocation_metadata())
             if code is grpc.StatusCode.OK:
                 peer = Peer(node_id, self.max_bytes, self._deliver, self._on_end, self._confirm)
                 earlier = self._peers.get(node_id)
                 self._peers[node_id] = peer
-                back = self.door.expect_back(node_id) if self._reconnect > 0 else ""
+                back = self.admission.expect_back(node_id) if self._reconnect > 0 else ""
                 first = chain(cut(WELCOME, 0, [back.encode()]), self._again(node_id))
                 returned = self._away.pop(node_id, None) is not None or earlier is not None
                 self.lost.pop(node_id, None)
@@ -194,12 +194,12 @@ class Endpoint:
     def _confirm(self, peer: Peer) -> None:
         with self._lock:
             if self._peers.get(peer.node_id) is peer:
-                self.door.confirm(peer.node_id)
+                self.admission.confirm(peer.node_id)
 
     def _lose(self, node_id: int, reason: str) -> None:
         """Count a node as lost: messages to it fail, and it cannot come back by itself."""
         with self._lock:
-            self.door.bar(node_id)
+            self.admission.bar(node_id)
             self._away.pop(node_id, None)
             self.lost[node_id] = reason
             for number in [k for k, (node, _) in self._unanswered.items() if node == node_id]:
@@ -282,7 +282,7 @@ class Endpoint:
         while self._away and time.monotonic() < deadline - 0.6 * patience:
             time.sleep(0.05)
         self._stop.set()
-        self.door.shut()
+        self.admission.shut()
         with self._lock:
             peers = list(self._peers.values())
         for peer in peers:

@@ -24,7 +24,7 @@ class FrameError(ValueError):
     """The other end sent a frame that it must not send."""
 
 
-class Parcel(NamedTuple):
+class Assembled(NamedTuple):
     """A whole message as it arrived."""
 
     kind: int
@@ -73,7 +73,7 @@ class Assembler:
         self._left = 0
         self._pieces: list[memoryview] = []
 
-    def feed(self, frame: bytes) -> Parcel | None:
+    def feed(self, frame: bytes) -> Assembled | None:
         """Take a frame; return the message that it completes, if it does.
 
         Raises
@@ -108,7 +108,7 @@ class Assembler:
         if self._next < parts:
             return None
         self._header, pieces, self._pieces = None, self._pieces, []
-        return Parcel(kind, number, pieces, settled)
+        return Assembled(kind, number, pieces, settled)
 
 
 class Outbox:

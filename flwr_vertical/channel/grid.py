@@ -40,6 +40,9 @@ class ChannelGrid(WrappingGrid):
         Where nodes dial, if that is another address.
     timeout : float, default 60
         Seconds in which the channels must open.
+    enough : int, optional
+        How many nodes the run needs. Once so many have dialled on entering, the others are waited
+        for as long again (at least 5 s): one that Flower lists may be dead.
     max_bytes : int
         Largest message.
     heartbeat, silence : float
@@ -60,6 +63,7 @@ class ChannelGrid(WrappingGrid):
         bind: str = "127.0.0.1:0",
         address: str = "",
         timeout: float = 60.0,
+        enough: int | None = None,
         max_bytes: int = 4 << 30,
         heartbeat: float = 5.0,
         silence: float = 25.0,
@@ -75,7 +79,7 @@ class ChannelGrid(WrappingGrid):
         self._bind, self._advertised = bind, address
         self._max_bytes, self._heartbeat, self._silence = max_bytes, heartbeat, silence
         self._reconnect = reconnect
-        self._timeout = timeout
+        self._timeout, self._enough = timeout, enough
         self._keep_state = keep_state
         self._endpoint: Endpoint | None = None
         self._opening: Opening | None = None
@@ -96,7 +100,7 @@ class ChannelGrid(WrappingGrid):
             )
             self._opening = Opening(self._grid, self._endpoint, self._timeout, self._transport)
             try:
-                self._opening.open(list(self.get_node_ids()))
+                self._opening.open(list(self.get_node_ids()), self._enough)
             except BaseException:
                 self.close()
                 raise

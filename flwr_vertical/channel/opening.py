@@ -1,6 +1,7 @@
 """Opening channels: one ordinary message to each node, then wait until it has dialled."""
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 
@@ -16,6 +17,7 @@ logger = logging.getLogger("flwr_vertical")
 
 _POLLS = (0.05, 1.0)  # seconds between looks at the wrapped grid: first and longest
 _TOLD_EVERY = 10.0
+_GRACE = 5.0  # seconds that nodes which are not needed are waited for at least
 _OFFLINE = "Flower does not take messages for it: it is not connected"
 
 
@@ -48,8 +50,16 @@ class Opening:
         self._plain: set[int] = set()
         self._invited: dict[int, tuple[float, str | None]] = {}  # until when; the message's ID
 
-    def open(self, node_ids: Sequence[int]) -> None:
+    def open(self, node_ids: Sequence[int], enough: int | None = None) -> None:
         """Invite those nodes that were not invited yet, and wait for them.
+
+        Parameters
+        ----------
+        node_ids : Sequence[int]
+            The nodes.
+        enough : int, optional
+            Once so many have a channel, the others are waited for as long again, and at least
+            some seconds; they may still dial later.
 
         Raises
         ------
@@ -60,19 +70,29 @@ class Opening:
         if not fresh:
             return
         started = told = time.monotonic()
-        self._invite(fresh, self._timeout)
+        self._invite([n for n in fresh if n not in self._invited], self._timeout)
+        limit = math.inf
         poll = _POLLS[0]
         causes: dict[int, str] = {}
         while waiting := sorted(self._invited.keys() & set(fresh)):
             causes |= self._look(poll)
             poll = min(1.5 * poll, _POLLS[1])
+            now = time.monotonic()
+            if enough is not None and len(self.channels) >= enough:
+                limit = min(limit, now + max(_GRACE, now - started))
+                if now > limit:
+                    logger.warning("going on without nodes that have not dialled: %s", waiting)
+                    break
             if time.monotonic() - told > _TOLD_EVERY:
                 told = time.monotonic()
                 logger.info("waiting for nodes to dial %s: %s", self._endpoint.address, waiting)
         if opened := self.channels & set(fresh):
             seconds = time.monotonic() - started
             logger.info("%d channels are open after %.1f s", len(opened), seconds)
-        if causes:
+        if self._transport == "channel" and enough is not None and len(self.channels) >= enough:
+            if causes:
+                logger.warning("going on without nodes that have no channel: %s", causes)
+        elif causes:
             self._give_up(causes)
 
     def reopen(self, node_ids: Sequence[int]) -> list[int]:
@@ -108,7 +128,7 @@ class Opening:
 
     def _look(self, pause: float) -> dict[int, str]:
         """See who has dialled, at most for some time; return who will not, and why."""
-        for node_id in self._endpoint.door.wait(self._invited.keys(), pause):
+        for node_id in self._endpoint.admission.wait(self._invited.keys(), pause):
             self.channels.add(node_id)
             del self._invited[node_id]
         failed = {
@@ -126,7 +146,7 @@ class Opening:
             del self._invited[node_id]
             # Revoke first: a node that dialled after its fall-back would wait on the channel for
             # messages that wait at Flower for the node.
-            if not self._endpoint.door.revoke(node_id):
+            if not self._endpoint.admission.revoke(node_id):
                 self.channels.add(node_id)
                 del failed[node_id]
         return failed

@@ -112,16 +112,16 @@ class Peer:
                 if first:
                     self._on_heard(self)
                     first = False
-                parcel = self._assembler.feed(frame)
-                if parcel is None:
+                assembled = self._assembler.feed(frame)
+                if assembled is None:
                     continue
-                if parcel.kind == BYE:
+                if assembled.kind == BYE:
                     return self.end("")
-                if parcel.kind != REPLY:
-                    raise FrameError(f"a party sent a frame of kind {parcel.kind}")
-                message = unpack(parcel.pieces)
-                number = parcel.number
-                del parcel, frame  # a large block must not outlive its round here
+                if assembled.kind != REPLY:
+                    raise FrameError(f"a party sent a frame of kind {assembled.kind}")
+                message = unpack(assembled.pieces)
+                number = assembled.number
+                del assembled, frame  # a large block must not outlive its round here
                 wrong = self._on_reply(self.node_id, number, message)
                 del message
                 if wrong:

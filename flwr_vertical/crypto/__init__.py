@@ -18,6 +18,7 @@ Nothing here sends, stores or names a message; the protocol does.
 
 from flwr_vertical.crypto import blind_rsa, commutative
 from flwr_vertical.crypto.ckks import (
+    RELEASE_BITS,
     CkksDecryptor,
     CkksEncryptor,
     add_ciphertexts,
@@ -25,10 +26,18 @@ from flwr_vertical.crypto.ckks import (
     value_limit,
 )
 from flwr_vertical.crypto.ckks_context import SLOTS, VALUE_LIMIT, CkksKeys, generate_keys
-from flwr_vertical.crypto.fixed_point import FixedPoint, decode_integers, encode_integers
+from flwr_vertical.crypto.fixed_point import (
+    DEFAULT_SCALE,
+    FixedPoint,
+    check_scale,
+    decode_integers,
+    encode_integers,
+)
 from flwr_vertical.crypto.masks import PairwiseMasker, generate_keypair, unmask_sum
 
 __all__ = [
+    "DEFAULT_SCALE",
+    "RELEASE_BITS",
     "SLOTS",
     "VALUE_LIMIT",
     "CkksDecryptor",
@@ -38,6 +47,7 @@ __all__ = [
     "PairwiseMasker",
     "add_ciphertexts",
     "blind_rsa",
+    "check_scale",
     "commutative",
     "decode_integers",
     "encode_integers",

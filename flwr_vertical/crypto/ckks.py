@@ -38,6 +38,9 @@ from flwr_vertical.crypto.ckks_context import (
 )
 from flwr_vertical.errors import ConfigError, ProtocolError
 
+RELEASE_BITS = 24
+"""Binary digits after the point to which decrypted sums are rounded."""
+
 
 def value_limit(n_parties: int) -> float:
     """Return the largest absolute value one party may send into a sum over `n_parties` parties."""
@@ -65,7 +68,12 @@ class CkksEncryptor:
         self._context = load_public(public)
 
     def encrypt(
-        self, values: ArrayLike, n_parties: int, name: str = "values", party: str | None = None
+        self,
+        values: ArrayLike,
+        n_parties: int,
+        name: str = "values",
+        party: str | None = None,
+        exponent: int = 0,
     ) -> list[bytes]:
         """Encrypt an array in blocks of `SLOTS` values, in C order.
 
@@ -77,6 +85,8 @@ class CkksEncryptor:
             Number of terms in the sum, at least 1.
         name, party : str, optional
             What errors call the array and its owner.
+        exponent : int, default 0
+            Values are multiplied by ``2**exponent``; the decrypted sum has to be divided by it.
 
         Returns
         -------
@@ -88,28 +98,36 @@ class CkksEncryptor:
         DataError
             If a value is NaN or infinite, or the values are not real numbers.
         FixedPointOverflowError
-            If a value is above ``value_limit(n_parties)``.
+            If a value is above ``value_limit(n_parties) / 2**exponent``.
         """
-        return list(self.iter_encrypt(values, n_parties, name, party))
+        return list(self.iter_encrypt(values, n_parties, name, party, exponent))
 
     def iter_encrypt(
-        self, values: ArrayLike, n_parties: int, name: str = "values", party: str | None = None
+        self,
+        values: ArrayLike,
+        n_parties: int,
+        name: str = "values",
+        party: str | None = None,
+        exponent: int = 0,
     ) -> Iterator[bytes]:
         """Like `encrypt`, one block at a time; the range is checked before the first."""
-        limit = value_limit(n_parties)
+        limit = math.ldexp(value_limit(n_parties), -exponent)
         flat = _checks.real_array(values, name, party).reshape(-1)
         if flat.size and not _checks.within(flat, limit):
             factor = _checks.largest_magnitude(flat) / limit
             remedy = (
                 f"standardise the columns, or divide them by {factor:.3g} or more at every party"
             )
+            if exponent:
+                remedy += f", or let the server ask for a scale {factor:.3g} times larger"
             _checks.raise_out_of_range(flat, limit, name, party, remedy)
-        return self._blocks(flat)
+        return self._blocks(flat, exponent)
 
-    def _blocks(self, flat: NDArray[Any]) -> Iterator[bytes]:
+    def _blocks(self, flat: NDArray[Any], exponent: int) -> Iterator[bytes]:
         ts = tenseal()
         for start in range(0, flat.size, SLOTS):
             block = flat[start : start + SLOTS].astype(np.float64, copy=False)
+            block = np.ldexp(block, exponent) if exponent else block
             # The binding takes lists; a tensor is copied element by element.
             ciphertext: bytes = ts.ckks_vector(self._context, block.tolist()).serialize()
             yield ciphertext
@@ -189,7 +207,7 @@ class CkksDecryptor:
         If `release_bits` is outside 0 to 52, or TenSEAL is not installed.
     """
 
-    def __init__(self, secret: bytes, release_bits: int | None = 24) -> None:
+    def __init__(self, secret: bytes, release_bits: int | None = RELEASE_BITS) -> None:
         if release_bits is not None and not 0 <= release_bits <= 52:
             raise ConfigError(f"release_bits must be None or 0 to 52, got {release_bits}")
         self._context = load_secret(secret)

@@ -1,9 +1,11 @@
 """Real numbers and counts as elements of a ring Z/2^w, where sums are exact and masks are uniform.
 
-A real number x travels as ``round(x * 2**fraction_bits) mod 2**64`` in two's complement, so that
-adding the encodings of all parties modulo 2^64 gives the encoding of the sum. The only error is
-the rounding of each term, at most half a `resolution` per party. Counts need no fraction and keep
-a ring as narrow as their data type, which is what makes them cheap to send.
+A real number x travels as ``round(x / scale * 2**fraction_bits) mod 2**w`` in two's complement, so
+that adding the encodings of all parties modulo 2^w gives the encoding of the sum. The only error
+is the rounding of each term, at most half a `resolution` per party. float64 values ride in Z/2^64;
+float32 values in Z/2^32, whose 32 bits are divided between range and resolution by a scale that all
+parties know. Counts need no fraction and keep a ring as narrow as their data type, which is what
+makes them cheap to send.
 """
 
 import math
@@ -16,10 +18,16 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_vertical.crypto import _checks
 from flwr_vertical.errors import ConfigError, DataError, ProtocolError
 
+DEFAULT_SCALE = 2.0**8
+"""Scale of float32 values if none is given: every party may send up to 256 at least."""
+
 _CHUNK = 1 << 15
 """Values per pass: 256 KiB of float64, so that the passes over a chunk stay in the L2 cache."""
 
 _MAX_FRACTION_BITS = 62
+_MAX_SCALE_EXPONENT = 90  # float32 holds 2^(90 + 30) and its inverse
+
+_Float = np.float32 | np.float64
 
 
 def _largest_float(bound: int) -> float:
@@ -28,39 +36,99 @@ def _largest_float(bound: int) -> float:
     return value if int(value) <= bound else math.nextafter(value, 0.0)
 
 
-def _limit(n_parties: int, fraction_bits: int) -> float:
-    """Return the largest |value| of one party whose sum over `n_parties` stays below 2^63 units."""
-    # Dividing by a power of two is exact.
-    return _largest_float((2**63 - 1) // n_parties) / 2.0**fraction_bits
+def _units(n_parties: int, ring_bits: int) -> int:
+    """Return how many units one party may send so that the sum stays below 2^(w - 1)."""
+    return int((2 ** (ring_bits - 1) - 1) // n_parties)
 
 
-@dataclass(frozen=True)
-class FixedPoint:
-    """Fixed-point encoding of real numbers in the ring Z/2^64.
-
-    Parameters
-    ----------
-    fraction_bits : int, default 32
-        Binary digits after the point, 0 to 62. More digits: finer sums, smaller range.
+def check_scale(scale: float) -> float:
+    """Return the power of two at or above `scale`.
 
     Raises
     ------
     ConfigError
-        If `fraction_bits` is outside 0 to 62.
+        If it is no positive number from 2^-90 to 2^90.
+    """
+    least = 2.0**-_MAX_SCALE_EXPONENT
+    if (
+        isinstance(scale, bool)
+        or not isinstance(scale, int | float | np.integer | np.floating)
+        or not least <= float(scale) <= 1.0 / least
+    ):
+        raise ConfigError(
+            "the scale of a summand is the largest absolute value that a party shall be able to "
+            f"send, a number from {least:.0e} to {1 / least:.0e}, got {scale!r}"
+        )
+    fraction, exponent = math.frexp(float(scale))
+    return math.ldexp(1.0, exponent - (fraction == 0.5))
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """Fixed-point encoding of real numbers in the ring Z/2^64 or Z/2^32.
+
+    Parameters
+    ----------
+    fraction_bits : int, default 32
+        Binary digits after the point, 0 to 62 (0 to 30 in Z/2^32). More digits: wider sums,
+        smaller range.
+    ring_bits : {64, 32}, default 64
+        Width of the ring.
+    scale : float, optional
+        Values are divided by it first; a power of two, so that this is exact. By default they
+        are not.
+
+    Raises
+    ------
+    ConfigError
+        If `fraction_bits`, `ring_bits` or `scale` is none of these.
     """
 
     fraction_bits: int = 32
+    ring_bits: int = 64
+    scale: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.fraction_bits <= _MAX_FRACTION_BITS:
-            raise ConfigError(
-                f"fraction_bits must be 0 to {_MAX_FRACTION_BITS}, got {self.fraction_bits}"
-            )
+        if self.ring_bits not in (32, 64):
+            raise ConfigError(f"ring_bits must be 32 or 64, got {self.ring_bits}")
+        most = min(_MAX_FRACTION_BITS, self.ring_bits - 2)
+        if not 0 <= self.fraction_bits <= most:
+            raise ConfigError(f"fraction_bits must be 0 to {most}, got {self.fraction_bits}")
+        if self.scale is not None and check_scale(self.scale) != self.scale:
+            raise ConfigError(f"scale must be a power of two here, got {self.scale}")
+
+    @classmethod
+    def fitting(cls, scale: float, n_parties: int, ring_bits: int) -> "FixedPoint":
+        """Return the finest encoding in which every party may send values up to `scale`.
+
+        Parameters
+        ----------
+        scale : float
+            Positive; the power of two at or above it is taken.
+        n_parties : int
+            Number of terms in the sum, at least 1 and at most 2^30.
+        ring_bits : {64, 32}
+            Width of the ring.
+
+        Returns
+        -------
+        FixedPoint
+            Its ``limit(n_parties)`` is at least `scale` and less than four times as large; its
+            resolution is at most ``4 * n_parties * scale / 2**ring_bits`` of that power of two.
+
+        Raises
+        ------
+        ConfigError
+            If the scale, or the number of parties, is out of range.
+        """
+        _checks.check_n_parties(n_parties)
+        bits = _units(n_parties, ring_bits).bit_length() - 1
+        return cls(bits, ring_bits, check_scale(scale))
 
     @property
     def resolution(self) -> float:
-        """Step between neighbouring encodings, ``2**-fraction_bits``, in units of the values."""
-        return 2.0**-self.fraction_bits
+        """Step between neighbouring encodings, ``scale * 2**-fraction_bits``."""
+        return (1.0 if self.scale is None else self.scale) * 2.0**-self.fraction_bits
 
     def limit(self, n_parties: int) -> float:
         """Return the largest absolute value one party may send.
@@ -81,11 +149,12 @@ class FixedPoint:
             If `n_parties` is below 1.
         """
         _checks.check_n_parties(n_parties)
-        return _limit(n_parties, self.fraction_bits)
+        # Multiplying by a power of two is exact.
+        return _largest_float(_units(n_parties, self.ring_bits)) * self.resolution
 
     def encode(
         self, values: ArrayLike, n_parties: int, name: str = "values", party: str | None = None
-    ) -> NDArray[np.uint64]:
+    ) -> NDArray[np.unsignedinteger[Any]]:
         """Encode real numbers for a sum over `n_parties` parties.
 
         Parameters
@@ -99,7 +168,7 @@ class FixedPoint:
 
         Returns
         -------
-        ndarray of uint64, shape of `values`
+        ndarray of uint64 or uint32, shape of `values`
             Freshly allocated, C-contiguous: it may be masked in place.
 
         Raises
@@ -113,54 +182,70 @@ class FixedPoint:
         """
         limit = self.limit(n_parties)
         array = _checks.real_array(values, name, party)
-        ring = np.empty(array.shape, dtype=np.uint64)
-        flat, signed = array.reshape(-1), ring.reshape(-1).view(np.int64)
-        buffer = np.empty(min(_CHUNK, flat.size), dtype=np.float64)
-        scale = 2.0**self.fraction_bits
+        ring = np.empty(array.shape, dtype=f"u{self.ring_bits // 8}")
+        flat, signed = array.reshape(-1), ring.reshape(-1).view(f"i{self.ring_bits // 8}")
+        # In float32 multiplying by a power of two and rounding are exact too, at half the cost.
+        narrow = self.ring_bits == 32 and array.dtype in (np.float16, np.float32)
+        work: type[_Float] = np.float32 if narrow else np.float64
+        buffer = np.empty(min(_CHUNK, flat.size), dtype=work)
+        factor = work(1.0 / self.resolution)
         for start in range(0, flat.size, _CHUNK):
             chunk = flat[start : start + _CHUNK]
             if not _checks.within(chunk, limit):
                 _checks.raise_out_of_range(flat, limit, name, party, self._remedy(flat, n_parties))
             scaled = buffer[: chunk.size]
-            np.multiply(chunk, scale, out=scaled, dtype=np.float64)
+            np.multiply(chunk, factor, out=scaled, dtype=work)
             np.rint(scaled, out=scaled)
             np.copyto(signed[start : start + _CHUNK], scaled, casting="unsafe")
         return ring
 
-    def decode(self, ring: NDArray[np.uint64]) -> NDArray[np.float64]:
+    def decode(self, ring: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.floating[Any]]:
         """Turn ring elements, usually a sum over parties, back into real numbers.
 
         Parameters
         ----------
-        ring : ndarray of uint64, any shape
+        ring : ndarray of uint64 or uint32 (the width of the ring), any shape
             Two's complement fixed point.
 
         Returns
         -------
-        ndarray of float64, shape of `ring`
-            Sums beyond 2^53 units of resolution are rounded to the nearest float64.
+        ndarray of float64 (float32 from Z/2^32), shape of `ring`
+            Sums beyond 2^53 (2^24) units of resolution are rounded to the nearest such number.
 
         Raises
         ------
         ProtocolError
-            If `ring` is not an array of uint64.
+            If `ring` is of another data type.
         """
-        if ring.dtype != np.uint64:
-            raise ProtocolError(f"fixed-point sums are arrays of uint64, got {ring.dtype}")
+        if ring.dtype != f"u{self.ring_bits // 8}":
+            raise ProtocolError(
+                f"fixed-point sums are arrays of uint{self.ring_bits}, got {ring.dtype}"
+            )
         array = np.asarray(ring, order="C")
-        values = np.empty(array.shape, dtype=np.float64)
-        flat, signed = values.reshape(-1), array.reshape(-1).view(np.int64)
+        signed = array.reshape(-1).view(f"i{self.ring_bits // 8}")
+        work: type[_Float] = np.float32 if self.ring_bits == 32 else np.float64
+        values: NDArray[np.floating[Any]] = np.empty(array.shape, dtype=work)
+        flat, unit = values.reshape(-1), work(self.resolution)
         for start in range(0, flat.size, _CHUNK):
             chunk = flat[start : start + _CHUNK]
-            np.copyto(chunk, signed[start : start + _CHUNK])
-            np.multiply(chunk, self.resolution, out=chunk)
+            np.copyto(chunk, signed[start : start + _CHUNK], casting="same_kind")
+            np.multiply(chunk, unit, out=chunk)
         return values
 
     def _remedy(self, values: NDArray[Any], n_parties: int) -> str:
         """Return what to do about values beyond the limit."""
         largest = _checks.largest_magnitude(values)
+        if self.scale is not None:
+            if largest > 2.0**_MAX_SCALE_EXPONENT:
+                return "standardise the columns: no scale carries values this large"
+            wider = FixedPoint.fitting(largest, n_parties, self.ring_bits)
+            remedy = (
+                f"standardise the columns, or let the server ask for the sum with scale "
+                f"{wider.scale:g} instead of {self.scale:g} (resolution {wider.resolution:.3g})"
+            )
+            return remedy + (", or send float64" if self.ring_bits == 32 else "")
         for bits in range(self.fraction_bits - 1, -1, -1):
-            if largest <= _limit(n_parties, bits):
+            if largest <= FixedPoint(bits, self.ring_bits).limit(n_parties):
                 return (
                     f"standardise the columns, or lower fraction_bits from {self.fraction_bits} to "
                     f"{bits} (resolution {2.0**-bits:.3g}) at every party"

@@ -16,10 +16,12 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from flwr_vertical.crypto.masks import KEY_BYTES, MAX_STREAM_BYTES, MIN_NONCE_BYTES
+from flwr_vertical.crypto.masks import KEY_BYTES, MIN_NONCE_BYTES
 from flwr_vertical.errors import ProtocolError
 
 SEED_BYTES = 32
+MAX_STREAM_BYTES = 2**38 - 64
+"""Bytes that one seed gives: ChaCha20 counts 2^32 blocks of 64 bytes (256 GiB)."""
 
 _DOMAIN = b"flwr-vertical pair seed v1"
 _BLOCK_SIGNS = 1 << 20

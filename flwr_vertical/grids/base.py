@@ -5,7 +5,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
@@ -14,6 +14,14 @@ from flwr.supercore.run import Run
 from flwr_vertical.errors import ConfigError
 
 NodeConfig = Mapping[str, bool | float | int | str]
+
+
+class Outputs(Protocol):
+    """Holds what each party saved as output, and of its model, by the party's name."""
+
+    outputs: dict[str, Any]
+    models: dict[str, bytes]
+
 
 # Flower's codes for an exception in the ClientApp and for a ClientApp process that died.
 RAISED, CRASHED = 2, 8
@@ -124,6 +132,10 @@ class NodesGrid(Grid):
     @abstractmethod
     def outputs(self) -> dict[str, Any]:
         """Return what each party saved as its output, by party name (simulation only)."""
+
+    @abstractmethod
+    def models(self) -> dict[str, bytes]:
+        """Return what each party saved of its model, by party name (simulation only)."""
 
     def close(self) -> None:
         """Stop what serves the nodes."""

@@ -1,31 +1,39 @@
 """`RayGrid`: parties pinned to Ray actors, on one machine or a Ray cluster."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.grids.base import CRASHED, RAISED, NodeConfig, NodesGrid, error_reply
-from flwr_vertical.protocol.app import PartyTypes, party_app
-from flwr_vertical.protocol.storage import MemoryStorage
-from flwr_vertical.tables import Table
+from flwr_vertical.grids.base import (
+    CRASHED,
+    RAISED,
+    NodeConfig,
+    NodesGrid,
+    Outputs,
+    error_reply,
+)
+from flwr_vertical.optional import require
+
+# Makes, in an actor, the app of the parties whose tables it is given: own ones, then fitted ones.
+MakeApp = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[ClientApp, Outputs]]
 
 
-class _Host:
-    """The actor: holds the contexts and tables of its parties and serves their messages."""
+class _PartyActor:
+    """Holds the contexts and tables of its parties and serves their messages."""
 
     def __init__(
         self,
-        types: PartyTypes,
+        make_app: MakeApp,
         contexts: dict[int, Context],
-        tables: dict[str, Table],
-        fitted: dict[str, Table],
+        tables: dict[str, Any],
+        fitted: dict[str, Any],
     ) -> None:
         self._contexts = contexts
-        self._storage = MemoryStorage(tables, fitted)
-        self._app = party_app(types[0], arbiter=types[1], storage=self._storage)
+        self._app, self._storage = make_app(tables, fitted)
 
     def handle(self, message: Message) -> Message:
         """Serve one message."""
@@ -38,14 +46,18 @@ class _Host:
         """Return what the parties saved."""
         return self._storage.outputs
 
+    def models(self) -> dict[str, bytes]:
+        """Return what the parties saved of their models."""
+        return self._storage.models
+
 
 class RayGrid(NodesGrid):
     """Serves nodes by Ray actors; a party stays in its actor, with its table, for the whole run.
 
     Parameters
     ----------
-    types : tuple[type[Party], type[Arbiter]]
-        What party nodes and the arbiter node run.
+    make_app : Callable
+        Makes, in an actor, the app of its parties from their tables (`memory_app`).
     nodes : Sequence[NodeConfig]
         The node config of each node; ``party`` names it.
     tables : Mapping[str, Table]
@@ -56,47 +68,70 @@ class RayGrid(NodesGrid):
         What an earlier run left at each party.
     address : str, optional
         Address of a running Ray cluster (``"auto"``, ``"ray://host:10001"``); by default the
-        Ray that is initialised in this process, or a new local one, which `close` shuts down.
+        Ray that is initialised in this process, or the one that the environment variable
+        ``RAY_ADDRESS`` names, or a new local one, which `close` shuts down.
     n_actors : int, optional
         Number of actors over which the parties are spread (default: one per CPU that Ray has,
         at most one per party).
+    num_gpus : float, default 0
+        GPUs that each actor reserves, whole or a share of one.
+
+    Raises
+    ------
+    ConfigError
+        If Ray is not installed, or has fewer GPUs than the actors need.
     """
 
     def __init__(
         self,
-        types: PartyTypes,
+        make_app: MakeApp,
         nodes: Sequence[NodeConfig],
-        tables: Mapping[str, Table],
+        tables: Mapping[str, Any],
         run_config: Mapping[str, Any] | None = None,
         *,
-        fitted: Mapping[str, Table] | None = None,
+        fitted: Mapping[str, Any] | None = None,
         address: str | None = None,
         n_actors: int | None = None,
+        num_gpus: float = 0.0,
     ) -> None:
         super().__init__(nodes, run_config)
-        ray = _import_ray()
+        ray: Any = require("ray", "engine 'ray'")
+        if num_gpus < 0:
+            raise ConfigError(f"num_gpus must be 0 or more, got {num_gpus:g}")
+        self._ray = ray
+        self._actors: list[Any] = []
         self._owns_ray = not ray.is_initialized()
         if self._owns_ray:
             # Ray probes for accelerators and phones home unless told not to.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+            # Without an address Ray would wait for a cluster that is gone, if one that was killed
+            # has left its file 'ray_current_cluster'.
+            address = address or os.environ.get("RAY_ADDRESS") or "local"
             ray.init(
                 address=address,
-                include_dashboard=False if address is None else None,
+                include_dashboard=False if address == "local" else None,
                 log_to_driver=False,
                 configure_logging=False,
             )
-        cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        resources = ray.cluster_resources()
+        cpus = max(1, int(resources.get("CPU", 1)))
         n_actors = max(1, min(n_actors or cpus, len(nodes)))
+        if num_gpus * n_actors > resources.get("GPU", 0.0):
+            self.close()
+            raise ConfigError(
+                f"{n_actors} Ray actors with {num_gpus:g} GPUs each were asked for, but Ray has "
+                f"{resources.get('GPU', 0.0):g}; lower num_gpus (a share of one will do) or "
+                "n_actors, or give the address of a cluster that has them"
+            )
         share = min(1.0, cpus / n_actors)
-        actor = ray.remote(num_cpus=share)(_Host)
-        self._actors = []
+        actor = ray.remote(num_cpus=share, num_gpus=num_gpus)(_PartyActor)
         self._actor_of: dict[int, Any] = {}
         for k in range(n_actors):
             own = {i: c for i, c in self.contexts.items() if i % n_actors == k}
             names = {str(c.node_config.get("party")) for c in own.values()}
             handle = actor.remote(
-                types,
+                make_app,
                 own,
                 {name: table for name, table in tables.items() if name in names},
                 {name: table for name, table in (fitted or {}).items() if name in names},
@@ -104,7 +139,6 @@ class RayGrid(NodesGrid):
             self._actors.append(handle)
             self._actor_of.update(dict.fromkeys(own, handle))
         self._pending: dict[str, tuple[Any, Message]] = {}
-        self._ray = ray
 
     def _submit(self, number: str, message: Message) -> None:
         reference = self._actor_of[message.metadata.dst_node_id].handle.remote(message)
@@ -132,8 +166,15 @@ class RayGrid(NodesGrid):
 
     def outputs(self) -> dict[str, Any]:
         """Fetch what each party saved as its output."""
+        return self._gather([actor.outputs.remote() for actor in self._actors])
+
+    def models(self) -> dict[str, bytes]:
+        """Fetch what each party saved of its model."""
+        return self._gather([actor.models.remote() for actor in self._actors])
+
+    def _gather(self, references: list[Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for part in self._ray.get([actor.outputs.remote() for actor in self._actors]):
+        for part in self._ray.get(references):
             found.update(part)
         return found
 
@@ -145,13 +186,3 @@ class RayGrid(NodesGrid):
         if self._owns_ray and self._ray.is_initialized():
             self._ray.shutdown()
             self._owns_ray = False
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError(
-            "engine 'ray' needs Ray: pip install 'flwr-vertical[ray]' (or use engine='local')"
-        ) from error
-    return ray

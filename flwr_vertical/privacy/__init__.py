@@ -11,6 +11,7 @@ from flwr_vertical.privacy.accounting import (
     split_budget,
 )
 from flwr_vertical.privacy.keystream import (
+    KEY_BYTES,
     Keystream,
     fresh_keystream,
     noise_is_seeded,
@@ -19,6 +20,7 @@ from flwr_vertical.privacy.keystream import (
 from flwr_vertical.privacy.laplace import laplace_integers, rational
 
 __all__ = [
+    "KEY_BYTES",
     "ColumnSpending",
     "Keystream",
     "PrivacyStatement",

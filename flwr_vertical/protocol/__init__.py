@@ -1,22 +1,5 @@
-"""The protocol core: parties and their steps, rounds, private sums."""
+"""What the server and the parties share: the wire form, private sums, pinned identities."""
 
-from flwr_vertical.protocol.app import party_app
 from flwr_vertical.protocol.codec import decode, encode
-from flwr_vertical.protocol.federation import Federation, Total
-from flwr_vertical.protocol.party import Arbiter, Party, Summands, step
-from flwr_vertical.protocol.storage import FileStorage, MemoryStorage, Storage
 
-__all__ = [
-    "Arbiter",
-    "Federation",
-    "FileStorage",
-    "MemoryStorage",
-    "Party",
-    "Storage",
-    "Summands",
-    "Total",
-    "decode",
-    "encode",
-    "party_app",
-    "step",
-]
+__all__ = ["decode", "encode"]

@@ -72,8 +72,25 @@ def decode(records: RecordDict, prefix: str) -> Payload:
         for name, array in arrays.items():
             payload[name] = _array_from_record(name, array)
     if isinstance(values, ConfigRecord):
-        payload.update(values)
+        # A list is copied, since a record may be shared with other nodes of this process.
+        payload.update({k: list(v) if isinstance(v, list) else v for k, v in values.items()})
     return payload
+
+
+def override(common: RecordDict, own: RecordDict, prefix: str) -> RecordDict:
+    """Join two encoded payloads of one prefix; what is in both is taken from `own`.
+
+    The data of `common` are shared, not copied, and `common` stays as it is.
+    """
+    kinds = (("arrays", ArrayRecord), ("values", ConfigRecord))
+    names = {name for kind, _ in kinds for name in own[f"{prefix}.{kind}"]}
+    joined = RecordDict()
+    for kind, record in kinds:
+        both: Any = record()
+        both.update({k: v for k, v in common[f"{prefix}.{kind}"].items() if k not in names})
+        both.update(own[f"{prefix}.{kind}"])
+        joined[f"{prefix}.{kind}"] = both
+    return joined
 
 
 def payload_bytes(records: RecordDict) -> int:

@@ -9,13 +9,14 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from flwr_vertical.errors import CodecError, ProtocolError
+from flwr_vertical.errors import CodecError, ProtocolError, StorageError
 from flwr_vertical.protocol.messages import ENVELOPE
 
 # Readable and writable by the owner alone: such files hold private keys.
@@ -88,7 +89,7 @@ def unpack(payload: bytes) -> tuple[dict[str, Any], RecordDict]:
     return meta, records
 
 
-def write_frame(file: BinaryIO, pieces: Iterable[bytes]) -> None:
+def write_frame(file: BinaryIO, pieces: Iterable[bytes | memoryview]) -> None:
     """Append a frame to an open file; `flush_to_disk` makes it durable."""
     pieces = list(pieces)
     crc = 0
@@ -136,6 +137,75 @@ def flush_to_disk(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
+def replace_file(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+    """Write a private file of one frame; it is whole under its name, or not there.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; names the file.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+        with os.fdopen(descriptor, "wb") as file:
+            write_frame(file, pieces)
+            flush_to_disk(file)
+        temporary.replace(path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # a full disk names no file
+            raise type(error)(error.errno, error.strerror, str(path)) from error
+        raise
+    flush_folder(path.parent)
+
+
+def flush_folder(path: Path) -> None:
+    """Return when the names in a folder outlive a power cut, where the system can do that."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:  # Windows opens no folders
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def writing(what: str, path: Path) -> Iterator[None]:
+    """Say what could not be written, and where, if the system refuses it.
+
+    Parameters
+    ----------
+    what : str
+        Whose it is and what.
+    path : Path
+        The file or folder.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageError(
+            f"{what} {path} cannot be written: {reason}; make room or give access there, or "
+            "have 'output' name another folder"
+        ) from error
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of this machine lives; taken for granted where signal 0 would end it."""
+    if os.name == "nt":
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        return True
+    return True
+
+
 def private_folder(path: Path) -> None:
     """Make a folder that only its owner can look into; parents as usual."""
     for attempt in range(_TRIES):
@@ -150,8 +220,20 @@ def private_folder(path: Path) -> None:
             return
 
 
-def digest(step: str, records: RecordDict) -> bytes:
-    """Digest what a request asks for: its step and all its records but the envelope."""
+def digest(step: str, records: RecordDict, known: dict[int, bytes] | None = None) -> bytes:
+    """Digest what a request asks for: its step and all its records but the envelope.
+
+    Parameters
+    ----------
+    step : str
+        Its step.
+    records : RecordDict
+        Its content.
+    known : dict[int, bytes], optional
+        Digests of arrays by their ``id``, to be filled and used again: requests to several
+        parties share the arrays that all get. It must not outlive the requests.
+    """
+    known = {} if known is None else known
     found = hashlib.blake2b(step.encode(), digest_size=16)
     for name in sorted(set(records) - {ENVELOPE}):
         record = records[name]
@@ -160,7 +242,9 @@ def digest(step: str, records: RecordDict) -> bytes:
             if isinstance(value, Array):
                 head = [name, key, value.dtype, list(value.shape), value.stype, len(value.data)]
                 found.update(json.dumps(head).encode())
-                found.update(value.data)
+                if id(value) not in known:
+                    known[id(value)] = hashlib.blake2b(value.data, digest_size=32).digest()
+                found.update(known[id(value)])
             else:
                 blobs: list[bytes] = []
                 found.update(json.dumps([name, key, _spec(value, blobs)]).encode())

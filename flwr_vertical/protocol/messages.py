@@ -2,11 +2,12 @@
 
 ::
 
-    server -> node   envelope {step, sequence, mode, ...}, updates.*, arguments.*
+    server -> node   envelope {step, sequence, mode, ...}, updates.*, arguments.*, scales
     node -> server   envelope {status, seconds, ...}, values.*, sums.*
 
 ``updates`` are values that the node puts into its state before it takes the step: public keys of
 the other parties, its row positions. They ride along instead of costing a round of their own.
+``scales`` say, for summands by name, which range a private sum must have.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,15 @@ UPDATES = "updates"
 ARGUMENTS = "arguments"
 VALUES = "values"
 SUMS = "sums"
+SCALES = "scales"
 PROTOCOL_VERSION = 1
+
+# Steps of the protocol itself, and the arbiter's name among the nodes of a run.
+HELLO = "hello"
+FAREWELL = "farewell"
+SNAPSHOT = "snapshot"  # write down where you are
+RESTORE = "restore"  # go back to a snapshot, with new keys
+ARBITER = "(arbiter)"
 
 # Long enough for the slowest step; a message whose time to live has passed loses its reply.
 TIME_TO_LIVE = 3 * 24 * 3600.0
@@ -33,18 +42,29 @@ TIME_TO_LIVE = 3 * 24 * 3600.0
 def make_request(
     step: str,
     sequence: int,
-    arguments: Mapping[str, Any],
+    arguments: Mapping[str, Any] | RecordDict,
     updates: Mapping[str, Any] | None = None,
+    scales: Mapping[str, float] | None = None,
     **envelope: Any,
 ) -> RecordDict:
-    """Compose the content of a message to a node."""
-    records = encode(arguments, ARGUMENTS)
+    """Compose the content of a message to a node; arguments may be encoded already."""
+    if isinstance(arguments, RecordDict):  # shared between messages
+        records = RecordDict(dict(arguments))
+    else:
+        records = encode(arguments, ARGUMENTS)
+    if scales:
+        records[SCALES] = ConfigRecord(dict(scales))
     if updates:
         records.update(encode(updates, UPDATES))
     records[ENVELOPE] = ConfigRecord(
         {"version": PROTOCOL_VERSION, "step": step, "sequence": sequence, **envelope}
     )
     return records
+
+
+def read_scales(request: RecordDict) -> dict[str, float]:
+    """Return the scales of summands that a request asks for."""
+    return {name: float(scale) for name, scale in request.get(SCALES, {}).items()}  # type: ignore[arg-type]
 
 
 def make_reply(envelope: Mapping[str, Any], values: Mapping[str, Any]) -> RecordDict:
@@ -54,16 +74,28 @@ def make_reply(envelope: Mapping[str, Any], values: Mapping[str, Any]) -> Record
     return records
 
 
-def make_error_reply(error: BaseException) -> RecordDict:
-    """Compose the content of a reply that reports a failed step."""
+def make_error_reply(error: BaseException, party: str = "") -> RecordDict:
+    """Compose the content of a reply that reports a failed step of a party, if it has a name."""
     text = str(error) or type(error).__name__
-    return RecordDict(
-        {
-            ENVELOPE: ConfigRecord(
-                {"status": "error", "error": type(error).__name__, "message": text[:2000]}
-            )
-        }
-    )
+    told = {"status": "error", "error": type(error).__name__, "message": text[:2000]}
+    return RecordDict({ENVELOPE: ConfigRecord({**told, "party": party})})
+
+
+def renumber(content: RecordDict, sequence: int, retake: int) -> RecordDict:
+    """Return a request under another number, to be taken again from the state before a message.
+
+    Parameters
+    ----------
+    content : RecordDict
+        A request.
+    sequence : int
+        Its new number.
+    retake : int
+        The number under which the round was asked for first.
+    """
+    envelope: Any = content[ENVELOPE]
+    other = ConfigRecord({**envelope, "sequence": sequence, "retake": retake})
+    return RecordDict({**content, ENVELOPE: other})
 
 
 def make_message(content: RecordDict, node_id: int, message_type: str = MESSAGE_TYPE) -> Message:

@@ -25,7 +25,7 @@ from flwr_vertical.crypto.identity import (
 )
 from flwr_vertical.errors import ConfigError, ProtocolError
 from flwr_vertical.protocol import private_sum
-from flwr_vertical.protocol.opening import ARBITER
+from flwr_vertical.protocol.messages import ARBITER
 
 logger = logging.getLogger("flwr_vertical")
 
@@ -49,7 +49,7 @@ _HANDED_ON = {
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeIdentity:
     """A node as far as identities go.
 
     Parameters
@@ -99,12 +99,12 @@ class Pins:
         return mode == "masked" and bool(set(self.keys) - {ARBITER})
 
 
-def introduce(node: Node, keys: Mapping[str, bytes]) -> dict[str, bytes]:
+def introduce(node: NodeIdentity, keys: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return what a node adds to its greeting: its identity and a signature, if it has a key.
 
     Parameters
     ----------
-    node : Node
+    node : NodeIdentity
         The node.
     keys : Mapping[str, bytes]
         The public keys of the run in its greeting.
@@ -135,7 +135,7 @@ def introduce(node: Node, keys: Mapping[str, bytes]) -> dict[str, bytes]:
     return greeting
 
 
-def endorse(node: Node, payload: Mapping[str, bytes]) -> dict[str, bytes]:
+def endorse(node: NodeIdentity, payload: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return ``identity`` and ``signature`` of a payload; nothing if the node has no key.
 
     Raises
@@ -161,7 +161,7 @@ def endorse(node: Node, payload: Mapping[str, bytes]) -> dict[str, bytes]:
     }
 
 
-def read_pins(node: Node, own: bytes | None) -> Pins:
+def read_pins(node: NodeIdentity, own: bytes | None) -> Pins:
     """Read a node's pins from its node config.
 
     The list may be the same at all nodes: a pin of the node itself is compared with its own
@@ -219,14 +219,14 @@ def check_updates(updates: Mapping[str, Any]) -> bool:
     return not _HANDED_ON.isdisjoint(updates)
 
 
-def verify(node: Node, handed_on: Mapping[str, Any]) -> None:
+def verify(node: NodeIdentity, handed_on: Mapping[str, Any]) -> None:
     """Check the keys that were handed to a party, before it keeps or uses them.
 
     A signature must be valid whether its owner is pinned or not.
 
     Parameters
     ----------
-    node : Node
+    node : NodeIdentity
         The party.
     handed_on : Mapping[str, Any]
         The state as it would be with the new keys.
@@ -261,7 +261,7 @@ def verify(node: Node, handed_on: Mapping[str, Any]) -> None:
 
 
 def check_endorsement(
-    node: Node,
+    node: NodeIdentity,
     pins: Pins,
     name: str,
     payload: Mapping[str, bytes],
@@ -281,20 +281,20 @@ def check_endorsement(
         if pins.every:
             raise ProtocolError(
                 f"{node} has pin-all = true in its node config, but does not pin {who}: get its "
-                f"public identity key from its people and add {pin!r}"
+                f"public identity key by a way you trust and add {pin!r}"
             )
         if not identity and not signature:
             return
     elif not identity:
         raise ProtocolError(
             f"{who} presented no identity, but {node} pins it: a relay removed it, or {who} runs "
-            f"without 'identity-key'; ask its people, and remove {pin!r} only if they say so"
+            f"without 'identity-key'; ask whoever runs it, and remove {pin!r} only if they say so"
         )
     elif identity != expected:
         raise ProtocolError(
             f"{who} presented the identity {identity_text(identity)}, but {node} pins "
             f"{identity_text(expected)}: a relay swapped keys, or {who} has a new identity; "
-            f"compare the two with its people by another way and only then change {pin!r}"
+            f"compare the two with whoever runs it by another way and only then change {pin!r}"
         )
     label = "arbiter" if name == ARBITER else name
     if not verify_greeting(identity, label, payload, signature):
@@ -306,7 +306,7 @@ def check_endorsement(
 
 
 def _keys_in_use(
-    node: Node, handed_on: Mapping[str, Any], presented: list[str]
+    node: NodeIdentity, handed_on: Mapping[str, Any], presented: list[str]
 ) -> dict[str, dict[str, bytes]]:
     """Return, by name of each other node of the run, what its signature must cover."""
     if node.mode == "ckks":
@@ -322,7 +322,7 @@ def _keys_in_use(
     return keys
 
 
-def _signed(node: Node, role: str, keys: Mapping[str, bytes]) -> dict[str, bytes]:
+def _signed(node: NodeIdentity, role: str, keys: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return what a signature covers beside the name; a large CKKS context by its hash."""
     covered = {
         "role": role.encode(),

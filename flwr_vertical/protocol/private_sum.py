@@ -9,21 +9,29 @@ masked     fixed point in Z/2^64 plus pairwise one-time masks   nobody alone (K 
 ckks       CKKS ciphertexts under the arbiter's public key      arbiter and server together
 =========  ===================================================  =================================
 
+float32 (and float16) summands come back as float32 in every mode, other floats as float64. In
+``masked`` mode float32 travels in Z/2^32, whose range is fitted to a scale that the server asks
+for: the largest absolute value that each party shall be able to send.
+
 This module joins the arrays of a round with the crypto layer; it knows records but no messages.
 """
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from flwr_vertical.crypto import (
+    DEFAULT_SCALE,
+    RELEASE_BITS,
     CkksDecryptor,
     CkksEncryptor,
     FixedPoint,
     PairwiseMasker,
     add_ciphertexts,
+    check_scale,
     decode_integers,
     encode_integers,
     unmask_sum,
@@ -45,12 +53,37 @@ MASK_SEQUENCE = "sum.last-sequence"
 
 _FLOATS = "names:floats"
 
+# The last number but one of a ciphertext's shape.
+_FLOAT64, _INTEGER, _FLOAT32 = 0, 1, 2
+
+EVERY = ""
+"""Stands in scales for all floating summands that are not named."""
+
 
 def check_mode(aggregation: str) -> str:
     """Return the mode, or raise `ConfigError` listing the valid ones."""
     if aggregation not in MODES:
         raise ConfigError(f"unknown aggregation {aggregation!r}; expected one of {list(MODES)}")
     return aggregation
+
+
+def check_scales(scale: float | Mapping[str, float] | None) -> dict[str, float]:
+    """Return scales by summand, powers of two; one number stands for all (`EVERY`).
+
+    Raises
+    ------
+    ConfigError
+        If a scale is no positive number, or out of range.
+    """
+    if scale is None:
+        return {}
+    named = scale if isinstance(scale, Mapping) else {EVERY: scale}
+    return {name: check_scale(value) for name, value in named.items()}
+
+
+def is_narrow(dtype: Any) -> bool:
+    """Whether floats of this type are summed as float32."""
+    return bool(np.dtype(dtype).kind == "f" and np.dtype(dtype).itemsize <= 4)
 
 
 def protect(
@@ -63,6 +96,8 @@ def protect(
     fraction_bits: int,
     state: Any,
     cache: dict[str, Any],
+    scales: Mapping[str, float] | None = None,
+    modular: Collection[str] = (),
 ) -> dict[str, Any]:
     """Turn a party's summands into what travels.
 
@@ -79,9 +114,13 @@ def protect(
     n_parties : int
         How many terms the sum has, for the overflow check.
     fraction_bits : int
-        Fixed-point resolution is ``2**-fraction_bits``.
+        Fixed-point resolution of float64 summands without a scale is ``2**-fraction_bits``.
     state, cache : MutableMapping
         The node's state (keys, last mask used) and process cache.
+    scales : Mapping[str, float], optional
+        Scales that the server asks for, as `check_scales` returns them.
+    modular : Collection[str]
+        Names of uint64 summands whose sum is wanted modulo 2^64, so that nothing overflows.
 
     Returns
     -------
@@ -92,10 +131,22 @@ def protect(
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub":
             raise ProtocolError(f"summand {name!r} has dtype {array.dtype}; it must be numeric")
+    scales = scales or {}
+    floats = [name for name in sorted(arrays) if arrays[name].dtype.kind == "f"]
+    if unknown := sorted(set(scales) - {EVERY, *floats}):
+        raise ProtocolError(
+            f"the server asks for scales of {unknown}, but the floating summands of this step are "
+            f"{floats}; integers are summed exactly and take no scale"
+        )
+    for name in modular:
+        if arrays[name].dtype != np.uint64:
+            raise ProtocolError(f"summand {name!r} modulo 2^64 has dtype {arrays[name].dtype}")
+        if mode == "ckks":
+            raise ProtocolError(f"summand {name!r} is a sum modulo 2^64, which 'ckks' cannot carry")
     if mode == "plain":
         return dict(arrays)
     if mode == "ckks":
-        return _encrypt(arrays, party, n_parties, state, cache)
+        return _encrypt(arrays, party, n_parties, state, cache, scales)
 
     n_peers = len(_peers(party, state))
     if n_parties != n_peers:  # one who is told that it is alone would send its values as they are
@@ -103,19 +154,22 @@ def protect(
             f"party {party!r} was told of {n_parties} parties in the sum, but got the keys of "
             f"{n_peers}"
         )
-    fixed_point = FixedPoint(fraction_bits)
     names = sorted(arrays)
-    rings = [
-        fixed_point.encode(arrays[name], n_parties, name=name, party=party)
-        if arrays[name].dtype.kind == "f"
-        else encode_integers(arrays[name], n_parties, name=name, party=party)
-        for name in names
-    ]
+    rings = []
+    for name in names:
+        array, where = arrays[name], {"name": name, "party": party}
+        if array.dtype.kind == "f":
+            scale = scales.get(name, scales.get(EVERY))
+            codec = _codec(is_narrow(array.dtype), n_parties, fraction_bits, scale)
+            rings.append(codec.encode(array, n_parties, **where))
+        elif name in modular:
+            rings.append(np.array(array, order="C"))  # a copy, which is masked in place
+        else:
+            rings.append(encode_integers(array, n_parties, **where))
     if n_parties > 1:
         _masker(party, state, cache).mask(rings, sequence)
         state[MASK_SEQUENCE] = sequence
     # The names of floating summands tell the server which totals to decode as fixed point.
-    floats = [name for name in names if arrays[name].dtype.kind == "f"]
     return {**dict(zip(names, rings, strict=True)), _FLOATS: floats}
 
 
@@ -124,6 +178,7 @@ def combine(
     mode: str,
     fraction_bits: int,
     ckks_public: bytes | None = None,
+    scales: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """Add up what the parties sent, in the order given.
 
@@ -131,7 +186,7 @@ def combine(
     ----------
     replies : Sequence[Mapping[str, Any]]
         What `protect` made at each party.
-    mode, fraction_bits
+    mode, fraction_bits, scales
         As in `protect`.
     ckks_public : bytes, optional
         The arbiter's public key, in ``ckks`` mode.
@@ -139,27 +194,68 @@ def combine(
     Returns
     -------
     dict[str, Any]
-        Totals by name (float64, or int64 for integer summands); in ``ckks`` mode the summed
-        ciphertexts, which only the arbiter can open.
+        Totals by name (float32 or float64 as sent, or the integers of the ring); in ``ckks`` mode
+        the summed ciphertexts, which only the arbiter can open.
     """
     if mode == "ckks":
         return _add_encrypted(replies, ckks_public)
     if mode == "plain" or not replies[0]:
         return {name: _plain_sum([reply[name] for reply in replies]) for name in replies[0]}
-    fixed_point = FixedPoint(fraction_bits)
+    scales, floats = scales or {}, set(replies[0][_FLOATS])
     totals: dict[str, Any] = {}
     for name in (key for key in replies[0] if key != _FLOATS):
         ring = unmask_sum([reply[name] for reply in replies])
-        is_float = name in replies[0][_FLOATS]
-        totals[name] = fixed_point.decode(ring) if is_float else decode_integers(ring)
+        if name in floats:
+            scale = scales.get(name, scales.get(EVERY))
+            codec = _codec(ring.itemsize == 4, len(replies), fraction_bits, scale)
+            totals[name] = codec.decode(ring)
+        else:
+            totals[name] = decode_integers(ring)
     return totals
 
 
-def limit(mode: str, n_parties: int, fraction_bits: int) -> float:
-    """Largest absolute value that one party may send into a sum over ``n_parties`` parties."""
+def limit(
+    mode: str,
+    n_parties: int,
+    fraction_bits: int,
+    dtype: Any = np.float64,
+    scale: float | None = None,
+) -> float:
+    """Largest absolute value that one party may send into a sum over ``n_parties`` parties.
+
+    Parameters
+    ----------
+    mode, n_parties, fraction_bits
+        As in `protect`.
+    dtype : numpy dtype, default float64
+        Of a floating summand.
+    scale : float, optional
+        The scale that the server asks for.
+    """
     if mode == "masked":
-        return FixedPoint(fraction_bits).limit(n_parties)
-    return value_limit(n_parties) if mode == "ckks" else math.inf
+        return _codec(is_narrow(dtype), n_parties, fraction_bits, scale).limit(n_parties)
+    if mode == "ckks":
+        return value_limit(n_parties) * 2.0 ** -_exponent(n_parties, scale)
+    return math.inf
+
+
+def resolution(
+    mode: str,
+    n_parties: int,
+    fraction_bits: int,
+    dtype: Any = np.float64,
+    scale: float | None = None,
+) -> float:
+    """Step to which a party's value is rounded; parameters as of `limit`.
+
+    Half of it per party is the error of a ``masked`` sum. A ``ckks`` sum is rounded once, when it
+    is opened. 0 in ``plain`` mode.
+    """
+    if mode == "masked":
+        return _codec(is_narrow(dtype), n_parties, fraction_bits, scale).resolution
+    if mode == "ckks":
+        return 2.0 ** -(RELEASE_BITS + _exponent(n_parties, scale))
+    return 0.0
 
 
 def open_ciphertexts(
@@ -172,9 +268,13 @@ def open_ciphertexts(
         cache["decryptor"] = CkksDecryptor(state[CKKS_SECRET])
     opened = {}
     for name in (key for key in payload if not key.startswith("shape:")):
-        *shape, integer = payload[f"shape:{name}"]
+        *shape, kind, exponent = payload[f"shape:{name}"]
         array = cache["decryptor"].decrypt(payload[name], tuple(shape))
-        opened[name] = np.rint(array).astype(np.int64) if integer else array
+        if kind == _INTEGER:
+            opened[name] = np.rint(array).astype(np.int64)
+        else:
+            array = np.ldexp(array, -exponent) if exponent else array
+            opened[name] = array.astype(np.float32) if kind == _FLOAT32 else array
     return opened
 
 
@@ -222,22 +322,48 @@ def shapes(reply: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     found = {name: value.shape for name, value in reply.items() if isinstance(value, np.ndarray)}
     for key, value in reply.items():
         if key.startswith("shape:"):
-            found[key.removeprefix("shape:")] = tuple(value[:-1])
+            found[key.removeprefix("shape:")] = tuple(value[:-2])
     return found
 
 
 def number_types(reply: Mapping[str, Any]) -> dict[str, str]:
     """Types of the summands in a party's reply that must agree between parties, in any mode."""
     floats = reply.get(_FLOATS)
+    kinds = {_FLOAT64: "64-bit floats", _INTEGER: "integers", _FLOAT32: "32-bit floats"}
     found = {}
     for name, value in reply.items():
         if name.startswith("shape:"):
-            found[name.removeprefix("shape:")] = "integers" if value[-1] else "floats"
+            times = f" times 2^{value[-1]}" if value[-1] else ""
+            found[name.removeprefix("shape:")] = kinds[value[-2]] + times
         elif isinstance(value, np.ndarray):
             ring = "" if floats is None else f" in a ring of {8 * value.itemsize} bits"
-            is_float = value.dtype.kind == "f" or name in (floats or ())
-            found[name] = "floats" if is_float else f"integers{ring}"
+            if value.dtype.kind == "f" or name in (floats or ()):
+                found[name] = f"{32 if value.itemsize <= 4 else 64}-bit floats"
+            else:
+                found[name] = f"integers{ring}"
     return found
+
+
+def count_values(reply: Mapping[str, Any]) -> int:
+    """Count the values that a party sent into a sum, whatever the mode."""
+    return sum(math.prod(shape) for shape in shapes(reply).values())
+
+
+@functools.lru_cache(maxsize=256)
+def _codec(narrow: bool, n_parties: int, fraction_bits: int, scale: float | None) -> FixedPoint:
+    """Return how floats travel in ``masked`` mode."""
+    if narrow:
+        return FixedPoint.fitting(scale or DEFAULT_SCALE, n_parties, 32)
+    if scale is not None:
+        return FixedPoint.fitting(scale, n_parties, 64)
+    return FixedPoint(fraction_bits)
+
+
+def _exponent(n_parties: int, scale: float | None) -> int:
+    """Return the power of two by which values are multiplied in ``ckks`` mode to fill its range."""
+    if scale is None:
+        return 0
+    return math.frexp(value_limit(n_parties))[1] - math.frexp(check_scale(scale))[1]
 
 
 def _peers(party: str, state: Any) -> list[str]:
@@ -266,7 +392,12 @@ def _masker(party: str, state: Any, cache: dict[str, Any]) -> PairwiseMasker:
 
 
 def _encrypt(
-    arrays: dict[str, Any], party: str, n_parties: int, state: Any, cache: dict[str, Any]
+    arrays: dict[str, Any],
+    party: str,
+    n_parties: int,
+    state: Any,
+    cache: dict[str, Any],
+    scales: Mapping[str, float],
 ) -> dict[str, Any]:
     if "encryptor" not in cache:
         if CKKS_PUBLIC not in state:
@@ -276,10 +407,14 @@ def _encrypt(
         cache["encryptor"] = CkksEncryptor(state[CKKS_PUBLIC])
     payload: dict[str, Any] = {}
     for name, array in arrays.items():
+        kind, exponent = _INTEGER, 0
+        if array.dtype.kind == "f":
+            kind = _FLOAT32 if is_narrow(array.dtype) else _FLOAT64
+            exponent = _exponent(n_parties, scales.get(name, scales.get(EVERY)))
         payload[name] = cache["encryptor"].encrypt(
-            array.astype(float, copy=False), n_parties, name=name, party=party
+            array.astype(float, copy=False), n_parties, name=name, party=party, exponent=exponent
         )
-        payload[f"shape:{name}"] = [*array.shape, int(array.dtype.kind != "f")]
+        payload[f"shape:{name}"] = [*array.shape, kind, exponent]
     return payload
 
 
@@ -299,5 +434,5 @@ def _plain_sum(terms: Sequence[Any]) -> Any:
     dtype = np.float64 if terms[0].dtype.kind == "f" else np.int64
     total = terms[0].astype(dtype)
     for term in terms[1:]:
-        np.add(total, term, out=total)
-    return total
+        np.add(total, term.astype(dtype, copy=False), out=total)
+    return total.astype(np.float32) if is_narrow(terms[0].dtype) else total

@@ -4,6 +4,7 @@ Knows neither Flower nor the rest of the package but errors and the privacy stat
 and notebooks can use it alone.
 
 - `Result`: metrics, history, tables, coefficients; `save`, `load`, `report`
+- `Model`: a fitted model in a form that can be saved
 - `Ledger`: rounds, messages, bytes, seconds, privacy spent
 - `render_page`, `Section`, `dataframe_html`: self-contained HTML pages, for reports and studies
 - `margin_quality`, `correlation_quality`, `downstream_quality`: how good synthetic tables are
@@ -13,6 +14,7 @@ and notebooks can use it alone.
 
 from flwr_vertical.results.atomic import atomic_path, write_bytes_atomically, write_text_atomically
 from flwr_vertical.results.ledger import Ledger
+from flwr_vertical.results.model import Model
 from flwr_vertical.results.page import (
     Section,
     bullet_list,
@@ -36,6 +38,7 @@ from flwr_vertical.results.units import human_bytes, human_seconds
 
 __all__ = [
     "Ledger",
+    "Model",
     "Progress",
     "Result",
     "Section",

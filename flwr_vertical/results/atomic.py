@@ -25,13 +25,15 @@ def temporary_name(path: Path) -> Path:
 
 
 @contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_path(path: str | os.PathLike[str], mode: int = 0o666) -> Iterator[Path]:
     """Yield a temporary path whose file replaces `path` when the block ends without an error.
 
     Parameters
     ----------
     path : path-like
         Where the file shall be. Missing parent folders are made.
+    mode : int, default 0o666
+        Permissions of the file, less the umask; 0o600 for what is its owner's alone.
 
     Yields
     ------
@@ -47,7 +49,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_name(target)
     # Not tempfile.mkstemp: its files stay readable by the owner only, ours follow the umask.
-    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
     try:
         yield temporary
         _flush_to_disk(temporary)
@@ -58,9 +60,9 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
-def write_bytes_atomically(path: str | os.PathLike[str], data: bytes) -> Path:
+def write_bytes_atomically(path: str | os.PathLike[str], data: bytes, mode: int = 0o666) -> Path:
     """Write `data` to `path`, whole or not at all, and return the path."""
-    with atomic_path(path) as temporary:
+    with atomic_path(path, mode) as temporary:
         temporary.write_bytes(data)
     return Path(path)
 

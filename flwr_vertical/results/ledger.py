@@ -149,6 +149,10 @@ class Ledger:
             raise ConfigError(f"party {party!r}, {what}: epsilon must be at least 0, got {epsilon}")
         self._spendings.append(Spending(party, what, float(epsilon)))
 
+    def spendings(self, first: int = 0) -> list[Spending]:
+        """Return what was spent, in the order of writing, from an entry on."""
+        return self._spendings[first:]
+
     @property
     def rounds(self) -> int:
         """Number of rounds in which a message was sent."""

@@ -1,4 +1,4 @@
-"""Progress of a run: a bar in a terminal, a few log lines elsewhere."""
+"""Progress of a run: a bar in a terminal, a log line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import logging
 import sys
 import threading
 import time
+from collections import deque
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, SupportsFloat, overload
 
 from flwr_vertical.results.units import human_seconds
 
 logger = logging.getLogger("flwr_vertical")
 
-_LOG_EVERY_SECONDS = 10.0
+_LOG_EVERY_SECONDS = 5.0
 _LOG_EVERY_SHARE = 0.10
+_DRAW_EVERY_SECONDS = 0.1
+# The rate is that of the last half minute, once there is a second of it.
+_WINDOW_SECONDS, _SHORTEST_SECONDS, _MARK_EVERY_SECONDS = 30.0, 1.0, 0.25
 
 # Two bars drawn at once overwrite each other: a run inside a study leaves the bar to the study.
 _drawing = threading.Lock()
@@ -33,12 +37,15 @@ class Progress:
         False shows nothing at all.
     stream : text file, optional
         Where the bar is drawn: standard error by default. A bar needs a terminal; elsewhere lines
-        go to the logger ``flwr_vertical`` at level INFO, one per 10 % or 10 seconds.
+        go to the logger ``flwr_vertical`` at level INFO, one per 10 % or 5 seconds.
 
     Examples
     --------
     >>> with Progress("FKNN", total=12) as p:
     ...     p.step("distances", detail="block 3 of 10")
+    >>> with Progress("FALSE-VFL") as p:
+    ...     for i in range(3):
+    ...         p.step(i + 1, 3, loss=1.0 / (i + 1))
     """
 
     def __init__(
@@ -58,6 +65,10 @@ class Progress:
         self._task: Any = None
         self._started = self._last_time = time.monotonic()
         self._last_done = 0
+        self._name = ""
+        self._drawn = 0.0
+        self._waiting: tuple[str, dict[str, SupportsFloat]] | None = None
+        self._marks: deque[tuple[float, int]] = deque([(self._started, 0)])
 
     @property
     def total(self) -> int | None:
@@ -70,22 +81,96 @@ class Progress:
         if self._bar is not None:
             self._bar.update(self._task, total=total)
 
-    def step(self, name: str, advance: int = 1, detail: str = "") -> None:
-        """Say that `advance` more steps are done, and what is going on."""
+    @overload
+    def step(
+        self, name: str, advance: int = 1, detail: str = "", **values: SupportsFloat
+    ) -> None: ...
+    @overload
+    def step(
+        self, name: int, advance: int | None = None, detail: str = "", **values: SupportsFloat
+    ) -> None: ...
+    def step(
+        self,
+        name: str | int,
+        advance: int | None = None,
+        detail: str = "",
+        **values: SupportsFloat,
+    ) -> None:
+        """Say what is done: ``step("distances")``, or ``step(i, total, loss=loss)`` in a training.
+
+        Parameters
+        ----------
+        name : str or int
+            What is going on; or how many steps are done, which begins again with each phase.
+        advance : int, optional
+            After a name, how many more steps are done (default 1). After a number, how many there
+            are in all.
+        detail : str, optional
+            More about it.
+        **values : float
+            Numbers to be shown, such as ``loss=0.3``. They are read only when they are shown, so
+            that a number on an accelerator does not make every step wait for it.
+        """
         if not self._enabled:
             return
-        self.done += advance
+        if isinstance(name, str):
+            self._name = name
+            self.done += 1 if advance is None else advance
+        else:
+            if advance is not None and advance != self._total:
+                self.total = int(advance)
+            self.done = int(name)
+        now = time.monotonic()
+        self._mark(now)
         if self._bar is not None:
-            self._bar.update(self._task, advance=advance, step=name, detail=detail)
-        elif self._due():
-            self._last_time, self._last_done = time.monotonic(), self.done
+            self._bar.update(self._task, completed=self.done, step=self._name)
+            self._waiting = detail, values
+            if now - self._drawn >= _DRAW_EVERY_SECONDS:
+                self._draw(now)
+        elif self._due(now):
+            self._last_time, self._last_done = now, self.done
             of = f"/{self._total}" if self._total else ""
             share = f" ({self.done / self._total:.0%})" if self._total else ""
-            tail = f", {detail}" if detail else ""
-            logger.info("%s: %s %d%s%s%s", self.title, name, self.done, of, share, tail)
+            tail = "".join(f", {part}" for part in self._parts(now, detail, values))
+            what = f"{self._name} " if self._name else ""
+            logger.info("%s: %s%d%s%s%s", self.title, what, self.done, of, share, tail)
+
+    def _mark(self, now: float) -> None:
+        """Remember when how much was done, as far as the rate needs it."""
+        if self.done < self._marks[-1][1]:  # another phase
+            self._marks = deque([(now, self.done)])
+            self._last_done = self.done
+        elif now - self._marks[-1][0] >= _MARK_EVERY_SECONDS:
+            self._marks.append((now, self.done))
+        while len(self._marks) > 2 and now - self._marks[1][0] >= _WINDOW_SECONDS:
+            self._marks.popleft()
+
+    def _rate(self, now: float) -> float:
+        """Return steps a second, 0 while that is not known."""
+        since, done = self._marks[0]
+        return (self.done - done) / (now - since) if now - since >= _SHORTEST_SECONDS else 0.0
+
+    def _parts(self, now: float, detail: str, values: dict[str, SupportsFloat]) -> list[str]:
+        """Return what stands behind the count: values, detail, rate and time left."""
+        parts = [f"{name.replace('_', ' ')} {_number(value)}" for name, value in values.items()]
+        if detail:
+            parts.append(detail)
+        if rate := self._rate(now):
+            parts.append(f"{rate:.3g} it/s" if rate >= 1 else f"{human_seconds(1 / rate)}/it")
+            if self._total and self._total > self.done:
+                parts.append(f"{human_seconds((self._total - self.done) / rate)} left")
+        return parts
+
+    def _draw(self, now: float) -> None:
+        """Bring the text beside the bar up to date."""
+        if self._waiting is not None:
+            detail, values = self._waiting
+            self._waiting, self._drawn = None, now
+            self._bar.update(self._task, detail=", ".join(self._parts(now, detail, values)))
 
     def __enter__(self) -> Progress:
         self._started = self._last_time = time.monotonic()
+        self._marks = deque([(self._started, self.done)])
         if self._enabled:
             self._open_bar()
         return self
@@ -97,6 +182,7 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         if self._bar is not None:
+            self._draw(time.monotonic())
             bar, self._bar = self._bar, None
             try:
                 bar.stop()
@@ -107,8 +193,8 @@ class Progress:
             spent = human_seconds(time.monotonic() - self._started)
             logger.info("%s: %s after %d steps, %s", self.title, end, self.done, spent)
 
-    def _due(self) -> bool:
-        if time.monotonic() - self._last_time >= _LOG_EVERY_SECONDS:
+    def _due(self, now: float) -> bool:
+        if now - self._last_time >= _LOG_EVERY_SECONDS:
             return True
         return bool(self._total) and (
             self.done - self._last_done >= _LOG_EVERY_SHARE * (self._total or 1)
@@ -124,6 +210,13 @@ class Progress:
         except Exception as error:
             _drawing.release()
             logger.debug("no progress bar: %s", error)
+
+
+def _number(value: SupportsFloat) -> str:
+    try:
+        return f"{float(value):.6g}"
+    except (TypeError, ValueError):  # a display must never stop a run
+        return str(value)
 
 
 def progress(title: str, total: int | None = None, *, enabled: bool = True) -> Progress:

@@ -44,8 +44,8 @@ class Result:
         The server's labels after the run, indexed by sample ID: predicted, completed or synthetic.
     predictions : DataFrame, optional
         Of samples without a label: index sample ID; prediction, std_error, lower, upper.
-    model : Any, optional
-        The fitted model, in the strategy's own form.
+    model : Model or plain values, optional
+        The fitted model, as the server knows it.
     mask : bool array of shape (n_samples, n_parties), optional
         True where the party has no row of the sample (a missing block).
     parties : list of str, optional
@@ -88,6 +88,9 @@ class Result:
     privacy: PrivacyStatement | None = None
     figures: dict[str, str | bytes] = field(default_factory=dict)
     where: Path | None = None
+    # What the parties of a simulation saved of their models, as files' bytes. `simulate` hands
+    # them on to a later run's parties; the server half of a strategy never has them.
+    _party_models: dict[str, bytes] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if not self.parties:
@@ -99,9 +102,10 @@ class Result:
 
         Writes result.json (strategy, settings, metrics, history, notes, disclosure, privacy
         statement, totals of the ledger), ledger.csv, privacy.csv, coefficients.csv,
-        predictions.parquet, labels.parquet, mask.npy, figures and one Parquet file per party under
-        tables. Model, originals and truth are not saved: the first has no common form, the others
-        are the user's own.
+        predictions.parquet, labels.parquet, mask.npy, model.npz, figures and one Parquet file per
+        party under tables; of a simulation, also what each party saved of its model, under
+        parties. Originals and truth are not saved: they are the user's own. A model that is neither
+        a `Model` nor made of arrays, DataFrames, numbers and text is left out, and the log says so.
 
         Every file is whole or not there, result.json is the last one, and files of others in the
         folder stay.
@@ -118,7 +122,15 @@ class Result:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Result:
-        """Load what `save` wrote."""
+        """Load what `save` wrote.
+
+        Raises
+        ------
+        DataError
+            If the folder holds no result, or a file of it is damaged.
+        ConfigError
+            If its model is another one than it says, or of a newer version than this library's.
+        """
         from flwr_vertical.results.storage import load
 
         return load(Path(folder))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import re
 import secrets
@@ -17,14 +18,29 @@ import pandas as pd
 
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.privacy.accounting import PrivacyStatement
-from flwr_vertical.results.atomic import TEMPORARY_PREFIX, atomic_path, write_text_atomically
+from flwr_vertical.results.atomic import (
+    TEMPORARY_PREFIX,
+    atomic_path,
+    write_bytes_atomically,
+    write_text_atomically,
+)
 from flwr_vertical.results.ledger import Ledger
+from flwr_vertical.results.model import (
+    Model,
+    UnknownModel,
+    describe_model,
+    pack_model,
+    unpack_model,
+)
 from flwr_vertical.results.page import GENERATOR
 from flwr_vertical.results.result import Result
+
+logger = logging.getLogger("flwr_vertical")
 
 FORMAT = "flwr-vertical result"
 VERSION = 1
 _INDEX = "result.json"
+_PRIVATE = 0o600  # a party's part of a model: its owner's alone
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -45,7 +61,7 @@ def save(result: Result, folder: Path) -> Path:
         else:
             names = list(_flat(files))
             for name in [*names, _INDEX]:
-                (folder / name).parent.mkdir(exist_ok=True)
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (staging / name).replace(folder / name)
             for name in old - set(names):
                 (folder / name).unlink(missing_ok=True)
@@ -79,7 +95,11 @@ def load(folder: Path) -> Result:
         title: path.read_text("utf-8") if path.suffix == ".svg" else path.read_bytes()
         for title, path in ((t, folder / name) for t, name in files.get("figures", {}).items())
     }
-    return Result(
+    model = None
+    if "model" in files:
+        path = folder / files["model"]
+        model = unpack_model(path.read_bytes(), str(path), index["model"])
+    result = Result(
         strategy=index["strategy"],
         **{name: _revive(index[name]) for name in ("settings", "metrics", "history", "notes")},
         **{name: _revive(index[name]) for name in ("parties", "party_metrics")},
@@ -101,10 +121,20 @@ def load(folder: Path) -> Result:
         coefficients=coefficients,
         predictions=predictions,
         labels=labels,
+        model=model,
         mask=mask,
         figures=figures,
         where=folder,
     )
+    result._party_models = {
+        party: (folder / name).read_bytes() for party, name in files.get("parties", {}).items()
+    }
+    return result
+
+
+def holds_result(folder: Path) -> bool:
+    """Whether a folder holds a saved result."""
+    return _read_index(folder) is not None
 
 
 def safe_name(name: str, taken: Iterable[str] = ()) -> str:
@@ -127,7 +157,8 @@ def _check_folder(folder: Path) -> set[str]:
     if index is not None:
         # Only names that this module makes: an edited index must not lead out of the folder.
         names = set(_flat(index["files"]))
-        return {n for n in names if re.fullmatch(r"((tables|figures)/)?[\w-]+\.\w+", n)}
+        own = r"((tables|figures|parties/[\w-]+)/)?[\w-]+\.\w+"
+        return {n for n in names if re.fullmatch(own, n)}
     for entry in folder.iterdir():
         if not entry.name.startswith(TEMPORARY_PREFIX) and not is_own_report(entry):
             raise ConfigError(
@@ -175,6 +206,14 @@ def _write_files(result: Result, folder: Path) -> dict[str, Any]:
         files["mask"] = "mask.npy"
         with atomic_path(folder / "mask.npy") as path:
             np.save(path, np.asarray(result.mask, dtype=bool))
+    if (model := _packed_model(result)) is not None:
+        files["model"] = "model.npz"
+        write_bytes_atomically(folder / "model.npz", model)
+    for party, part in result._party_models.items():
+        names = files.setdefault("parties", {})
+        name = safe_name(party, (Path(n).parent.name for n in names.values()))
+        names[party] = f"parties/{name}/model.npz"
+        write_bytes_atomically(folder / names[party], part, _PRIVATE)
     for party, table in result.tables.items():
         names = files.setdefault("tables", {})
         name = safe_name(party, (Path(n).stem for n in names.values()))
@@ -187,6 +226,19 @@ def _write_files(result: Result, folder: Path) -> dict[str, Any]:
         with atomic_path(folder / names[title]) as path:
             path.write_bytes(figure.encode() if isinstance(figure, str) else figure)
     return files
+
+
+def _packed_model(result: Result) -> bytes | None:
+    if result.model is None:
+        return None
+    try:
+        return pack_model(result.model, result.strategy)
+    except ConfigError as error:
+        if isinstance(result.model, Model | UnknownModel):
+            raise
+        # What a strategy leaves there is its own affair; only a `Model` promises to be savable.
+        logger.warning("the model is not saved: %s; make it a flwr_vertical.Model", error)
+        return None
 
 
 def _write_parquet(table: pd.DataFrame, path: Path, whose: str) -> None:
@@ -212,6 +264,7 @@ def _index_text(result: Result, files: dict[str, Any]) -> str:
         "disclosure": result.disclosure,
         "privacy": None if result.privacy is None else result.privacy.to_dict(),
         "ledger": result.ledger.totals(),
+        "model": describe_model(result.model, result.strategy) if "model" in files else None,
         "files": files,
         "levels": levels,
         "label_name": None if result.labels is None else result.labels.name,

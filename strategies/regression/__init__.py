@@ -1,17 +1,16 @@
 """What regression strategies share: tables as matrices, labels, tables of coefficients."""
 
 from strategies.regression.coefficients import coefficient_table
-from strategies.regression.design import Design, DesignParty, check_design_settings
-from strategies.regression.party import RegressionParty
+from strategies.regression.data import RegressionData
+from strategies.regression.design import Design, make_design
 from strategies.regression.problem import LABEL_POLICIES, Problem, open_problem
 
 __all__ = [
     "LABEL_POLICIES",
     "Design",
-    "DesignParty",
     "Problem",
-    "RegressionParty",
-    "check_design_settings",
+    "RegressionData",
     "coefficient_table",
+    "make_design",
     "open_problem",
 ]

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.protocol import Party
+from flwr_vertical.errors import DataError
 from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import Levels, fit_levels
 
@@ -21,16 +20,6 @@ Indices = npt.NDArray[np.int64]
 
 ENCODINGS = ("none", "one-hot")
 MISSING_CELLS = ("error", "drop-row")
-
-
-def check_design_settings(encoding: str, missing_cells: str) -> None:
-    """Raise `ConfigError` unless both settings are known."""
-    for name, value, known in (
-        ("encoding", encoding, ENCODINGS),
-        ("missing_cells", missing_cells, MISSING_CELLS),
-    ):
-        if value not in known:
-            raise ConfigError(f"unknown {name} {value!r}; expected one of {list(known)}")
 
 
 @dataclass(frozen=True)
@@ -55,42 +44,47 @@ class Design:
     dropped: Indices
 
 
-class DesignParty(Party):
-    """A party of a regression method.
+def make_design(
+    table: Table, positions: Indices, party: str, encoding: str, missing_cells: str
+) -> Design:
+    """Turn a party's table into a matrix, in aligned order.
 
-    Its settings (``encoding``, ``missing_cells``) are put into its state by the first step.
+    Parameters
+    ----------
+    table : Table
+        The party's own.
+    positions : numpy.ndarray of shape (n_rows,)
+        Aligned row number of each row of the table, -1 if it is left out.
+    party : str
+        Name of the party, for errors.
+    encoding, missing_cells : str
+        Of `ENCODINGS` and `MISSING_CELLS`.
+
+    Raises
+    ------
+    DataError
+        If a column cannot be encoded, a cell is missing where none may be, or no row is left.
     """
-
-    @property
-    def design(self) -> Design:
-        """The own table as a matrix, aligned; made once per process."""
-        if "design" not in self.cache:
-            self.cache["design"] = self._make_design()
-        design: Design = self.cache["design"]
-        return design
-
-    def _make_design(self) -> Design:
-        columns, x = numeric_matrix(self.table, self.name, str(self.state["encoding"]))
-        positions = self.positions
-        order = np.argsort(positions, kind="stable")
-        order = order[positions[order] >= 0]
-        x, rows = x[order], positions[order]
-        incomplete = np.isnan(x).any(axis=1)
-        if incomplete.any() and self.state["missing_cells"] == "error":
-            per_column = np.isnan(x).sum(axis=0)
-            gaps = {name: int(n) for name, n in zip(columns, per_column, strict=True) if n}
-            raise DataError(
-                f"party {self.name!r}: {int(incomplete.sum())} of {len(x)} rows have missing cells "
-                f"(cells by column: {gaps}); impute them first (strategy 'fknn'), or set "
-                "missing_cells='drop-row' to treat such rows as missing altogether"
-            )
-        kept = ~incomplete
-        if not kept.any():
-            raise DataError(
-                f"party {self.name!r}: no row without missing cells takes part; impute the cells "
-                "first (strategy 'fknn') or leave out the columns that are mostly missing"
-            )
-        return Design(columns, x[kept], rows[kept], rows[incomplete])
+    columns, x = numeric_matrix(table, party, encoding)
+    order = np.argsort(positions, kind="stable")
+    order = order[positions[order] >= 0]
+    x, rows = x[order], positions[order]
+    incomplete = np.isnan(x).any(axis=1)
+    if incomplete.any() and missing_cells == "error":
+        per_column = np.isnan(x).sum(axis=0)
+        gaps = {name: int(n) for name, n in zip(columns, per_column, strict=True) if n}
+        raise DataError(
+            f"party {party!r}: {int(incomplete.sum())} of {len(x)} rows have missing cells "
+            f"(cells by column: {gaps}); impute them first (strategy 'fknn'), or set "
+            "missing_cells='drop-row' to treat such rows as missing altogether"
+        )
+    kept = ~incomplete
+    if not kept.any():
+        raise DataError(
+            f"party {party!r}: no row without missing cells takes part; impute the cells "
+            "first (strategy 'fknn') or leave out the columns that are mostly missing"
+        )
+    return Design(columns, x[kept], rows[kept], rows[incomplete])
 
 
 def numeric_matrix(table: Table, party: str, encoding: str) -> tuple[list[str], Array]:

@@ -12,7 +12,7 @@ import pandas as pd
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import DataError, PartyError
-from flwr_vertical.protocol import Total
+from flwr_vertical.server import Total
 from flwr_vertical.tables import checked_ids
 
 logger = logging.getLogger("flwr_vertical")

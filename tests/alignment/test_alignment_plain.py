@@ -24,9 +24,9 @@ from flwr_vertical.alignment import (
     make_aligner,
     register_aligner,
 )
-from flwr_vertical.alignment.base import _ALIGNERS
+from flwr_vertical.alignment.registry import _ALIGNERS
 from flwr_vertical.errors import ConfigError, DataError, PartyError
-from flwr_vertical.protocol.state import State
+from flwr_vertical.node.state import State
 
 
 class Bystander(Party):

@@ -116,14 +116,17 @@ class Straight:
     """A federation without messages: thousands of cases in seconds."""
 
     def __init__(self, tables):
-        from flwr_vertical.protocol.node import Host
+        from flwr_vertical.alignment import alignment_steps
+        from flwr_vertical.node.base import NodeServices
 
         self.parties = sorted(tables)
         self.given = {name: {} for name in tables}
         self.nodes = {}
         for name, table in tables.items():
-            host = Host(name, {}, {}, {}, {}, None, None, None, None)
-            self.nodes[name] = type(f"P{name}", (PositionsParty,), {"own_ids": table.index})(host)
+            services = NodeServices(name, {}, {}, {}, {}, None, None, None, None)
+            self.nodes[name] = type(f"P{name}", (PositionsParty,), {"own_ids": table.index})(
+                services, alignment_steps(None)
+            )
 
     def call(self, step, arguments=None, *, per_party=None, parties=None):
         return {
@@ -418,7 +421,7 @@ def test_tampered_points_stop_the_run_and_name_the_sender(monkeypatch, change, n
 def test_fewer_points_than_sent_stop_the_run(monkeypatch):
     original = commutative.blind
     monkeypatch.setattr(
-        "flwr_vertical.protocol.aligning.AligningNode._blind_foreign",
+        "flwr_vertical.alignment.private_id.PrivateIdSteps._blind_foreign",
         lambda self, points, sender: original(points, self.state["align.key"])[1:],
     )
     with pytest.raises(PartyError, match=r"returned points of shape \(1, 32\)"):

@@ -1,12 +1,10 @@
 import pytest
-from runtimes import Flower, stop_all
+from runtimes import IN_MEMORY, Flower, stop_all
 
 
 @pytest.fixture(scope="session")
 def flower(tmp_path_factory):
     home = tmp_path_factory.mktemp("flower")
-    (home / "config.toml").write_text(
-        '[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = ":local-in-memory:"\n'
-    )
+    (home / "config.toml").write_text(IN_MEMORY)
     yield Flower(home)
     stop_all(home)

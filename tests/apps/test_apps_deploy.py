@@ -22,15 +22,18 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from runtimes import BIN, free_port
+from third_party import install_known_cells, python_path
 
+from apps.deploy import federation as federation_command
 from apps.deploy import operations, processes
 from apps.deploy.certificates import make_node_key, make_server_certificate, write_private
 from apps.deploy.federation import _parser, _plan, main
 from apps.deploy.folder import Plan, State, load_state, prepare, write_files, write_toml
-from apps.deploy.settings import ROOT, flat, run_config
+from apps.deploy.settings import ROOT, run_config
 from flwr_vertical import simulate
 from flwr_vertical.crypto.identity import identity_text, load_identity, public_identity
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.settings.toml import flat
 from flwr_vertical.tables import read_labels, read_table
 from strategies.vfem import VFEM
 
@@ -210,6 +213,31 @@ def test_settings_of_a_run_are_keys_that_the_app_knows(tmp_path):
         assert set(run_config(tmp_path, PLAN, strategy, "x")) <= known
 
 
+@pytest.mark.parametrize("strategy", ["glm", "vfem", "single", "vcds", "ievcds", "vfem-predict"])
+def test_labels_reach_every_strategy_that_has_a_use_for_them(tmp_path, strategy):
+    own = Plan({"bank": "bank.csv"}, labels="/srv/profit.csv", label_column="profit")
+    config = run_config(tmp_path, own, strategy, "x")
+    assert (config["labels"], config["label-column"]) == ("/srv/profit.csv", "profit")
+    assert run_config(tmp_path, own, "fknn", "x")["labels"] == ""
+    demo = run_config(tmp_path, PLAN, strategy, "x")["labels"]
+    assert demo == str(tmp_path / "server" / "labels.csv")
+
+
+def test_labels_of_one_run_are_those_of_its_options(tmp_path, monkeypatch):
+    (tmp_path / "other.csv").write_text("customer,x\na,1\n")
+    monkeypatch.chdir(tmp_path)
+    options = ["--labels", "other.csv", "--label-column", "x", "--home", str(tmp_path / "fed")]
+    given = []
+    monkeypatch.setattr(federation_command, "run", lambda *arguments: given.extend(arguments) or 0)
+    assert main(["run", "fknn", *options]) == 0
+    _, strategy, settings, name, *labels = given
+    assert labels == [str(tmp_path / "other.csv"), "x"]
+    config = run_config(tmp_path, PLAN, strategy, name, settings, *labels)
+    assert (config["labels"], config["label-column"]) == (str(tmp_path / "other.csv"), "x")
+    with pytest.raises(ConfigError, match=r"there is no file /no/labels\.csv"):
+        run_config(tmp_path, PLAN, "glm", "x", labels="/no/labels.csv")
+
+
 @pytest.mark.parametrize("item", ["nonsense", "a=b c", "/no/such/file.toml"])
 def test_unreadable_setting_is_an_error(tmp_path, item):
     with pytest.raises(ConfigError, match="cannot read the setting"):
@@ -325,11 +353,15 @@ def test_up_again_and_dead_process_are_said(folder, capsys):
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
-    home = tmp_path_factory.mktemp("deploy") / "fed"
-    operations.up(home, PLAN, None)
-    yield home
-    if home.exists():
-        operations.down(home, remove=False)
+    folder = tmp_path_factory.mktemp("deploy")
+    with pytest.MonkeyPatch.context() as patch:
+        elsewhere = install_known_cells(folder / "elsewhere")
+        patch.setenv("PYTHONPATH", python_path(elsewhere))  # the nodes have it installed
+        patch.syspath_prepend(elsewhere)
+        operations.up(folder / "fed", PLAN, None)
+        yield folder / "fed"
+        if (folder / "fed").exists():
+            operations.down(folder / "fed", remove=False)
 
 
 def online(home):
@@ -352,6 +384,21 @@ def refused(home, private, ca, elsewhere):
     finally:
         processes.stop(elsewhere, [started])  # Flower may leave its SuperExec behind
     return pathlib.Path(started.log).read_text()
+
+
+@pytest.mark.flower
+@pytest.mark.timeout(600)
+def test_a_strategy_of_somebody_else_runs_on_it_with_its_settings(federation):
+    code = operations.run(federation, "known-cells", ["known-cells.scale=2.5"], "third")
+    assert code == 0
+    saved = json.loads((federation / "server" / "results" / "third" / "result.json").read_text())
+    tables = [
+        read_table(federation / "nodes" / p / f"{p}.csv", id_column="id", party=p) for p in PARTIES
+    ]
+    known = sum(table.frame.notna().to_numpy().sum() for table in tables)
+    assert saved["metrics"]["cells"] == pytest.approx(2.5 * known)
+    assert saved["metrics"]["labels"] > 400  # those of the federation, as it uses labels
+    assert saved["settings"]["scale"] == 2.5
 
 
 @pytest.mark.flower

@@ -1,11 +1,13 @@
 """`flwr run .` on Flower's own runtimes, against the same run in process."""
 
+import json
 import time
 
 import numpy as np
 import pandas as pd
 import pytest
-from runtimes import free_port
+from runtimes import IN_MEMORY, Flower, free_port, stop_all
+from third_party import install_known_cells
 
 from apps.demo import demo_tables
 from flwr_vertical import simulate
@@ -39,10 +41,29 @@ def test_simulation_runtime_equals_simulate(flower):
 
 
 def test_failed_run_exits_with_one_and_the_cause(flower):
-    answer = flower.run("run", ".", "--run-config", 'strategy="nope"')
+    answer = flower.run("run", ".", "--run-config", "fknn.n-neighbors=100000")
     assert answer.returncode == 1
-    assert "unknown strategy 'nope'" in answer.stderr
-    assert "fknn" in answer.stderr
+    assert "n_neighbors = 100000" in answer.stderr
+
+
+def test_a_strategy_of_somebody_else_runs_with_its_settings(tmp_path):
+    """A package of its own, found where Flower's processes find packages, and no file of ours."""
+    flower = Flower(tmp_path / "flower")  # processes that another test started know no such package
+    flower.home.mkdir()
+    (flower.home / "config.toml").write_text(IN_MEMORY)
+    flower.env["PYTHONPATH"] = str(install_known_cells(tmp_path / "elsewhere"))
+    settings = 'strategy="known-cells" known-cells.scale=2.5 labels="demo"'
+    try:
+        answer = flower.run("run", ".", "--run-config", settings)
+    finally:
+        stop_all(flower.home)
+    assert answer.returncode == 0, answer.stdout[-3000:] + answer.stderr[-2000:]
+    (saved,) = (flower.results / "server").glob("run-*/result.json")
+    found = json.loads(saved.read_text())
+    incomplete, _ = demo_tables()
+    known = sum(table.notna().to_numpy().sum() for table in incomplete.values())
+    assert found["metrics"]["cells"] == pytest.approx(2.5 * known)
+    assert found["settings"]["scale"] == 2.5
 
 
 def test_deployment_runtime_with_own_files(flower, tmp_path):

@@ -3,19 +3,24 @@
 import json
 import logging
 import pathlib
+import sys
 import tomllib
 
 import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import Context, RecordDict
+from third_party import install_known_cells
 
 from apps.client_app import app as client_app
+from apps.client_app import pick
 from apps.demo import demo_labels, demo_names, demo_tables
 from apps.server_app import app as server_app
 from flwr_vertical import LocalGrid, RecordingGrid, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
-from flwr_vertical.protocol.storage import FileStorage
+from flwr_vertical.node.storage import FileStorage
+from flwr_vertical.server.journal import Journal
+from flwr_vertical.settings.toml import flat, read_items, toml_text
 from strategies.fknn import FKNN
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -162,9 +167,10 @@ def test_labels_from_a_file_and_from_a_party(home, bank, court):
     labels.to_csv(home / "labels.csv")
     run_app(own_files(home, bank=bank, court=court), labels=str(home / "labels.csv"))
     with_label = bank.assign(y=labels)
-    run_app(own_files(home, bank=with_label, court=court), label_holder="bank", label_column="y")
+    nodes = own_files(home, bank=with_label, court=court)
+    run_app(nodes, run_name="held", label_holder="bank", label_column="y")
     # The label is no feature: the bank's table comes back without it.
-    written = pd.read_parquet(home / "bank-out" / "test" / "bank.parquet")
+    written = pd.read_parquet(home / "bank-out" / "held" / "bank.parquet")
     assert list(written.columns) == ["u", "v", "w"]
 
 
@@ -223,6 +229,34 @@ def test_too_few_nodes_say_how_to_get_more(home):
 def test_unknown_setting_lists_the_valid_ones(home):
     with pytest.raises(ConfigError, match=r"\['n_neighbours'\].*fknn\.n-neighbors"):
         run_app(simulated(2), **{"fknn.n-neighbours": 3})
+
+
+@pytest.fixture
+def known_cells(home, monkeypatch):
+    monkeypatch.syspath_prepend(install_known_cells(home / "elsewhere"))
+    yield
+    sys.modules.pop("somebody_elses", None)
+
+
+@pytest.mark.usefixtures("known_cells")
+def test_a_strategy_of_somebody_else_is_given_its_settings(home, bank, court):
+    nodes = own_files(home, bank=bank, court=court)
+    settings = '{"scale": 2.5, "columns": "u,debts"}'
+    run_app(nodes, strategy="known-cells", settings=settings)
+    saved = json.loads((home / "results" / "server" / "test" / "result.json").read_text())
+    assert saved["metrics"]["cells"] == pytest.approx(2.5 * (39 + 38))
+    assert saved["settings"]["columns"] == "u,debts"
+
+
+@pytest.mark.usefixtures("known_cells")
+def test_server_and_party_refuse_settings_that_cannot_be(home, bank, court):
+    nodes = own_files(home, bank=bank, court=court)
+    wrong = {"strategy": "known-cells", "settings": '{"scale": 0}'}
+    with pytest.raises(ConfigError, match="strategy 'known-cells': scale must be a number above 0"):
+        run_app(nodes, **wrong)
+    context = Context(1, 1, dict(nodes[0]), RecordDict(), defaults() | wrong)
+    with pytest.raises(ConfigError, match="scale must be a number above 0"):
+        pick(context)
 
 
 def test_demo_data_are_seeded_and_complete():
@@ -300,6 +334,76 @@ def test_a_run_that_broke_off_is_resumed(home, bank, court, monkeypatch):
         pd.testing.assert_frame_equal(*tables)
 
 
+class ServerKilled(BaseException):
+    """As if by a signal."""
+
+
+@pytest.mark.parametrize("at", ["report", "discard", "end"])
+def test_a_run_killed_between_result_and_end_is_finished_by_resume(
+    home, bank, court, monkeypatch, at
+):
+    nodes = own_files(home, bank=bank, court=court)
+
+    def killed(*_):
+        raise ServerKilled
+
+    def killed_half_way(result, folder):
+        result.save(folder)
+        raise ServerKilled
+
+    with monkeypatch.context() as patch:
+        if at == "report":
+            patch.setattr("apps.server_app.save_result", killed_half_way)
+        elif at == "discard":
+            patch.setattr(Journal, "discard", killed)
+        if at == "end":  # all is there, and only Flower does not know
+            run_app(nodes, checkpoint=True)
+        else:
+            with pytest.raises(ServerKilled):
+                run_app(nodes, checkpoint=True)
+    server = home / "results" / "server" / "test"
+    assert (server / "result.json").is_file()
+    assert (server / "report.html").is_file() == (at != "report")
+    made = (home / "bank-out" / "test" / "bank.parquet").read_bytes()
+    if at != "end":
+        with pytest.raises(ConfigError, match=r"unfinished run of this name.*resume=true"):
+            run_app(nodes)
+    run_app(nodes, resume=True)
+    assert (server / "report.html").is_file()
+    assert not [path for path in home.rglob("*") if path.name.startswith(".")]
+    assert (home / "bank-out" / "test" / "bank.parquet").read_bytes() == made
+    # Once more: it is finished, and nobody is asked for anything.
+    run_app(nodes[:1], resume=True)
+    with pytest.raises(ConfigError, match=r"was another one .*n_neighbors: 5 then, 3 now"):
+        run_app(nodes, resume=True, **{"fknn.n-neighbors": 3})
+    (server / "report.html").unlink()
+    run_app(nodes, resume=True)
+    assert (server / "report.html").is_file()
+
+
+def test_a_second_run_of_a_name_is_refused_before_anything_is_computed(home, bank, court):
+    nodes = own_files(home, bank=bank, court=court)
+    run_app(nodes)
+    server = home / "results" / "server" / "test"
+    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    grids = []
+
+    def recorded(grid):
+        grids.append(RecordingGrid(grid))
+        return grids[0]
+
+    with pytest.raises(ConfigError) as caught:
+        run_app(nodes, wrap=recorded)
+    assert str(server) in str(caught.value)
+    assert "use another run-name" in str(caught.value)
+    assert grids[0].transcript == []
+    # At the parties, too: the server's folder may be another one.
+    with pytest.raises(PartyError, match=r"party '(bank|court)' has the result of an earlier run"):
+        run_app(nodes, output=str(home / "elsewhere"))
+    assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
+    run_app(nodes, run_name="second")
+
+
 @pytest.mark.parametrize("key", ["checkpoint", "resume"])
 def test_checkpoints_need_a_name(home, key):
     with pytest.raises(ConfigError, match="checkpoint=true and resume=true need a run-name"):
@@ -327,13 +431,14 @@ def test_names_of_runs_stay_in_the_folder_of_the_node(home, bank, court, name):
     assert not list(home.glob("*-out/*"))
 
 
-def test_settings_of_several_options_reach_flower_in_one():
+def test_settings_of_several_options_are_put_together():
     """Of two options `flwr run` would keep the last setting of a strategy's table alone."""
-    from flwr_vertical.cli import _joined
-
-    given = ["apps/vfem.toml", 'vfem.step="gradient"', "vfem.tol=0.0 seed=1"]
-    assert _joined(given) == ["apps/vfem.toml", 'vfem.step="gradient" vfem.tol=0.0 seed=1']
-    assert _joined([]) == []
+    given = [str(ROOT / "apps" / "vfem.toml"), 'vfem.step="gradient"', "vfem.tol=0.0 seed=1"]
+    read = read_items(given)
+    assert (read["strategy"], read["demo.dataset"], read["seed"]) == ("vfem", "diabetes", 1)
+    assert (read["vfem.step"], read["vfem.tol"], read["vfem.initial"]) == ("gradient", 0.0, "zeros")
+    assert flat(tomllib.loads(toml_text(read))) == read
+    assert read_items([]) == {}
 
 
 def test_a_ray_that_does_not_start_is_named_with_what_to_do():

@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 from flwr.app import Message
 
-from flwr_vertical.channel import connection, door
+from flwr_vertical.channel import admission, connection
 from flwr_vertical.channel.address import advertised, split_address
 from flwr_vertical.channel.certificate import make_certificate
 from flwr_vertical.channel.client import ChannelError, dial
@@ -53,13 +53,13 @@ def test_a_wrong_token_another_nodes_token_and_an_earlier_one_are_refused(endpoi
 
 def test_a_revoked_token_is_refused(endpoint):
     offer = endpoint.invite(1)
-    assert endpoint.door.revoke(1)
+    assert endpoint.admission.revoke(1)
     assert "was revoked: it dialled too late" in refused(offer)
 
 
 def test_a_token_that_was_used_cannot_be_revoked(endpoint):
     stream = dial(endpoint.invite(1), 1)
-    assert not endpoint.door.revoke(1)
+    assert not endpoint.admission.revoke(1)
     stream.close()
 
 
@@ -68,14 +68,14 @@ def test_codes_of_refusals(endpoint):
 
     def code(**changed):
         given = {TOKEN_KEY: offer.token, VERSION_KEY: __version__, NODE_KEY: "1"} | changed
-        return endpoint.door.judge(given.items())[1]
+        return endpoint.admission.judge(given.items())[1]
 
     assert code(**{TOKEN_KEY: "no"}) is grpc.StatusCode.UNAUTHENTICATED
     assert code(**{NODE_KEY: "many"}) is grpc.StatusCode.UNAUTHENTICATED
     assert code(**{VERSION_KEY: "0"}) is grpc.StatusCode.FAILED_PRECONDITION
     assert code() is grpc.StatusCode.OK
     assert code() is grpc.StatusCode.PERMISSION_DENIED
-    assert endpoint.door.judge([])[1] is grpc.StatusCode.UNAUTHENTICATED
+    assert endpoint.admission.judge([])[1] is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_another_version_is_refused_with_both(endpoint, monkeypatch):
@@ -244,9 +244,9 @@ def test_secrets_are_in_no_log_and_no_representation(endpoint, log):
     stream = dial(offer, 1)
     refused(offer)
     stream.close()
-    shown = log.text + repr(offer) + repr(endpoint.door.__dict__) + repr(endpoint.__dict__)
+    shown = log.text + repr(offer) + repr(endpoint.admission.__dict__) + repr(endpoint.__dict__)
     assert "refused a channel" in log.text
     for secret in (offer.token, "y" * 43, "PRIVATE KEY"):
         assert secret not in shown
     assert Offer(**asdict(offer)) == Offer.read(offer.records())
-    assert door.Door().judge([])[0] == 0
+    assert admission.Admission().judge([])[0] == 0

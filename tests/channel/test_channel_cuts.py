@@ -140,7 +140,7 @@ def test_a_token_to_come_back_opens_one_stream_and_ends_with_a_new_invitation(pa
     first = Connection(offer, 1, offer.token, 5.0, lambda _: None)
     assert first.back not in ("", offer.token)
     second = Connection(offer, 1, first.back, 5.0, lambda _: None)
-    wait_until(lambda: len(patient.door._guests[1].back) == 1)  # it has heard the welcome
+    wait_until(lambda: len(patient.admission._entries[1].back) == 1)  # it has heard the welcome
     for token in (offer.token, first.back):
         with pytest.raises(Exception, match=r"was used already|not the one"):
             Connection(offer, 1, token, 5.0, lambda _: None)
@@ -162,12 +162,12 @@ def test_a_token_to_come_back_stays_good_until_the_next_one_has_arrived(patient)
     time.sleep(0.5)  # until the server has heard that the welcome arrived
     given = {TOKEN_KEY: first.back, VERSION_KEY: __version__, NODE_KEY: "1"}.items()
     for _ in range(3):  # admitted, and the fresh token never arrives
-        assert patient.door.judge(given)[1].name == "OK"
-        lost = patient.door.expect_back(1)
+        assert patient.admission.judge(given)[1].name == "OK"
+        lost = patient.admission.expect_back(1)
     second = Connection(offer, 1, first.back, 5.0, lambda _: None)
-    wait_until(lambda: patient.door._guests[1].back == (second.back,))
-    assert patient.door.judge(given)[1].name != "OK"
-    assert patient.door.judge([*given, (TOKEN_KEY, lost)])[1].name != "OK"
+    wait_until(lambda: patient.admission._entries[1].back == (second.back,))
+    assert patient.admission.judge(given)[1].name != "OK"
+    assert patient.admission.judge([*given, (TOKEN_KEY, lost)])[1].name != "OK"
     first.close()
     second.close()
 

@@ -12,7 +12,8 @@ import pytest
 from channel_runs import Echo, echo_grid
 from flwr.app import ConfigRecord, Context, RecordDict
 
-from flwr_vertical import Arbiter, Federation, RayGrid, Table
+from flwr_vertical import Federation, RayGrid, Table
+from flwr_vertical.app import memory_app
 from flwr_vertical.channel import ChannelGrid, detached
 
 
@@ -86,7 +87,7 @@ def test_parties_of_one_ray_actor_are_served_at_the_same_time(ray_cluster):
     names = [f"p{k}" for k in range(3)]
     tables = {name: Table.of(pd.DataFrame({"x": [1.0]})) for name in names}
     nodes = [{"party": name} for name in names]
-    with RayGrid((Echo, Arbiter), nodes, tables, n_actors=1) as inner:
+    with RayGrid(memory_app(Echo), nodes, tables, n_actors=1) as inner:
         with ChannelGrid(inner, transport="channel") as grid:
             assert len(grid.channels) == 3
             rounds = federation(grid)

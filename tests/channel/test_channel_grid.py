@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 
 from apps.demo import demo_labels, demo_tables
 from flwr_vertical import Federation, LocalGrid, MemoryStorage, RecordingGrid, Table, party_app
-from flwr_vertical.channel import ChannelClientApp, ChannelGrid, app
+from flwr_vertical.channel import ChannelClientApp, ChannelGrid, app, opening
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.protocol.messages import make_message
 from flwr_vertical.version import __version__
@@ -215,7 +215,7 @@ def test_an_app_that_knows_no_channels_is_served_by_messages(log):
 
 def test_parties_of_another_version_are_refused_with_both_versions(monkeypatch, log):
     monkeypatch.setattr("flwr_vertical.channel.connection.__version__", "0.0.9")
-    monkeypatch.setattr("flwr_vertical.protocol.app.__version__", "0.0.9")
+    monkeypatch.setattr("flwr_vertical.node.service.__version__", "0.0.9")
     with echo_grid(2) as inner:
         with ChannelGrid(inner) as grid:
             assert grid.channels == set()
@@ -316,3 +316,43 @@ def test_by_messages_nothing_is_opened():
 def test_settings_are_checked(settings, text):
     with echo_grid() as inner, pytest.raises(ConfigError, match=text):
         ChannelGrid(inner, **settings)
+
+
+class Crowded(RecordingGrid):
+    """Lists a node whose machine has died: what is sent to it gets no answer."""
+
+    dead = 99
+
+    def get_node_ids(self):
+        return [*super().get_node_ids(), self.dead]
+
+    def push_messages(self, messages):
+        sent = list(messages)
+        living = [m for m in sent if m.metadata.dst_node_id != self.dead]
+        ids = dict(zip(map(id, living), super().push_messages(living), strict=True))
+        return [ids.get(id(m), f"to the dead {k}") for k, m in enumerate(sent)]
+
+
+@pytest.mark.parametrize("transport", ["auto", "channel"])
+def test_a_dead_node_holds_nobody_up_where_enough_have_dialled(monkeypatch, transport):
+    monkeypatch.setattr(opening, "_GRACE", 0.3)
+    with (
+        echo_grid() as inner,
+        ChannelGrid(Crowded(inner), transport=transport, timeout=600.0, enough=3) as grid,
+    ):
+        assert grid.channels == {1, 2, 3}
+        rounds = federation(grid, parties=["p1", "p2", "p3"], timeout=600.0)
+        assert rounds.parties == ["p1", "p2", "p3"]
+        assert rounds.call("count")["p2"]["count"] == 1
+
+
+def test_a_dead_node_is_waited_for_where_it_may_be_needed():
+    with echo_grid() as inner:
+        with ChannelGrid(Crowded(inner), transport="auto", timeout=1.0) as grid:
+            assert grid.channels == {1, 2, 3}
+            assert grid.reopen([1, 99]) == [1, 99]  # by Flower's messages from now on
+        with (
+            pytest.raises(ConfigError, match="node 99: it has not dialled within channel-timeout"),
+            ChannelGrid(Crowded(inner), transport="channel", timeout=1.0),
+        ):
+            pass

@@ -110,9 +110,9 @@ def test_frames_join_to_what_was_cut(size):
     for frame in first:
         assert assembler.feed(frame) is None
         assert assembler.feed(next(cut(BEAT))) is None
-    parcel = assembler.feed(last)
-    assert (parcel.kind, parcel.number) == (REQUEST, 9)
-    assert b"".join(parcel.pieces) == data
+    assembled = assembler.feed(last)
+    assert (assembled.kind, assembled.number) == (REQUEST, 9)
+    assert b"".join(assembled.pieces) == data
 
 
 def test_an_oversized_message_is_refused_by_its_first_frame():

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from flwr_vertical.crypto import FixedPoint, decode_integers, encode_integers
+from flwr_vertical.crypto import FixedPoint, check_scale, decode_integers, encode_integers
 from flwr_vertical.errors import ConfigError, DataError, FixedPointOverflowError, ProtocolError
 
 
@@ -138,7 +138,7 @@ def test_integer_sums_are_exact(data, n_parties):
     dtype = np.dtype(data.draw(st.sampled_from(names)))
     low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     if dtype.itemsize > 1:
-        low, high = -(-low // n_parties), high // n_parties
+        low, high = max(low, -(high // n_parties)), high // n_parties
     numbers = st.integers(low, high) if dtype.kind != "b" else st.booleans()
     terms = [data.draw(hnp.arrays(dtype, 4, elements=numbers)) for _ in range(n_parties)]
     total = sum(encode_integers(term, n_parties) for term in terms)
@@ -173,3 +173,94 @@ def test_integer_types():
     with pytest.raises(ProtocolError, match="int64"):
         decode_integers(np.zeros(1, np.int64))
     assert encode_integers(np.zeros((0, 3), np.uint8), 2).shape == (0, 3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    data=st.data(),
+    n_parties=st.integers(1, 40),
+    exponent=st.integers(-80, 80),
+    ring_bits=st.sampled_from([32, 64]),
+)
+def test_a_fitted_sum_is_within_half_a_resolution_per_party(data, n_parties, exponent, ring_bits):
+    dtype = np.dtype(f"f{ring_bits // 8}")
+    scale = data.draw(st.floats(0.6, 1.0)) * 2.0**exponent
+    codec = FixedPoint.fitting(scale, n_parties, ring_bits)
+    assert codec.resolution <= 4 * n_parties * check_scale(scale) / 2**ring_bits
+    limit = codec.limit(n_parties)
+    assert scale <= limit < 4 * scale
+    fractions = hnp.arrays(dtype, 5, elements=st.floats(-1, 1, width=ring_bits))
+    terms = [data.draw(fractions) * dtype.type(limit) * dtype.type(0.999) for _ in range(n_parties)]
+    rings = [codec.encode(term, n_parties) for term in terms]
+    assert all(ring.dtype == f"u{ring_bits // 8}" for ring in rings)
+    total = codec.decode(np.sum(rings, axis=0, dtype=rings[0].dtype))
+    assert total.dtype == dtype
+    exact = np.sum([term.astype(np.longdouble) for term in terms], axis=0)
+    # And the rounding of the total to its own type.
+    own = np.finfo(dtype).eps * np.abs(exact)
+    assert np.all(np.abs(total - exact) <= n_parties * codec.resolution / 2 + own)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    n_parties=st.integers(1, 5000),
+    exponent=st.integers(-90, 90),
+    ring_bits=st.sampled_from([32, 64]),
+    sign=st.sampled_from([-1, 1]),
+)
+def test_a_fitted_sum_at_the_limit_does_not_wrap(n_parties, exponent, ring_bits, sign):
+    codec = FixedPoint.fitting(2.0**exponent, n_parties, ring_bits)
+    limit = codec.limit(n_parties)
+    term = int(codec.encode(sign * limit, n_parties).view(f"i{ring_bits // 8}")[()])
+    assert abs(n_parties * term) < 2 ** (ring_bits - 1)
+    with pytest.raises(FixedPointOverflowError):
+        codec.encode(np.nextafter(limit, np.inf), n_parties)
+
+
+def test_narrow_floats_do_not_round_the_limit_of_the_narrow_ring():
+    """float32 has no number between 512 and the limit of 511.99999809 below it."""
+    codec = FixedPoint.fitting(256.0, 8, 32)
+    assert codec.limit(8) < 512.0 == float(np.float32(codec.limit(8)))
+    with pytest.raises(FixedPointOverflowError, match="1 of 1 "):
+        codec.encode(np.array([512], np.float32), 8)
+    below = np.nextafter(np.float32(512), np.float32(0))
+    assert codec.decode(codec.encode(np.array([below], np.float32), 8))[0] == below
+
+
+@pytest.mark.parametrize("size", [0, 1, 32768, 32769, 100_000])
+def test_narrow_chunks_equal_one_pass(size):
+    values = np.random.default_rng(size).normal(size=size).astype(np.float32)
+    codec = FixedPoint.fitting(8.0, 5, 32)
+    expected = np.rint(values.astype(np.float64) / codec.resolution).astype(np.int32)
+    for array in (values, values.astype(np.float64)):
+        np.testing.assert_array_equal(codec.encode(array, 5), expected.view(np.uint32))
+    decoded = (expected * codec.resolution).astype(np.float32)
+    np.testing.assert_array_equal(codec.decode(expected.view(np.uint32)), decoded)
+
+
+def test_an_overflow_of_a_scale_says_which_scale_would_do():
+    values = np.array([0.5, -3.0], np.float32)
+    with pytest.raises(FixedPointOverflowError) as caught:
+        FixedPoint.fitting(1.0, 4, 32).encode(values, 4, name="grad", party="bank")
+    message = str(caught.value)
+    for part in ("'grad'", "'bank'", "1 of 2", "scale 4 instead of 1", "send float64"):
+        assert part in message
+    FixedPoint.fitting(4.0, 4, 32).encode(values, 4)
+    with pytest.raises(FixedPointOverflowError, match="no scale carries"):
+        FixedPoint.fitting(1.0, 4, 64).encode([1e300], 4)
+
+
+def test_scales_are_powers_of_two_at_or_above():
+    for scale, expected in ((1, 1.0), (1.0, 1.0), (0.3, 0.5), (1000, 1024.0), (2.0**-90, 2.0**-90)):
+        assert check_scale(scale) == expected
+    for scale in (0, -1.0, np.nan, np.inf, 1e-30, 1e30, True, "1", None):
+        with pytest.raises(ConfigError, match="largest absolute value that a party"):
+            check_scale(scale)
+    with pytest.raises(ConfigError, match="power of two"):
+        FixedPoint(scale=0.3)
+    with pytest.raises(ConfigError, match="ring_bits must be 32 or 64"):
+        FixedPoint(ring_bits=16)
+    with pytest.raises(ConfigError, match="fraction_bits must be 0 to 30, got 31"):
+        FixedPoint(31, ring_bits=32)
+    with pytest.raises(ProtocolError, match="uint32, got uint64"):
+        FixedPoint(8, ring_bits=32).decode(np.zeros(2, np.uint64))

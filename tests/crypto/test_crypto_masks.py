@@ -6,7 +6,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles.chacha20 import chacha20_stream, hkdf_sha256, x25519
+from oracles.aes import aes_ctr_stream
+from oracles.chacha20 import hkdf_sha256, x25519
 
 from flwr_vertical.crypto import (
     FixedPoint,
@@ -140,7 +141,7 @@ def test_order_of_names_is_irrelevant():
     np.testing.assert_array_equal(one, other)
 
 
-def test_known_answer_from_the_rfcs():
+def test_known_answer_from_the_standards():
     names = ("bank", "shop", "été")
     private, public = fixed_keys(*names)
     arrays = [np.arange(3, dtype=np.uint16), np.arange(40, dtype=np.uint64).reshape(5, 8)]
@@ -151,12 +152,13 @@ def test_known_answer_from_the_rfcs():
         info = b""
         low, high = sorted(("shop", peer))
         for part in (
-            b"flwr-vertical pairwise mask v1",
+            b"flwr-vertical pairwise mask v2",
             *(low.encode(), public[low], high.encode(), public[high]),
         ):
             info += len(part).to_bytes(4, "big") + part
         key = hkdf_sha256(x25519(private["shop"], public[peer]), NONCE, info, 32)
-        stream = chacha20_stream(key, bytes(4) + (7).to_bytes(8, "little"), 6 + 320)
+        counter = (int.from_bytes(key[16:], "big") + 7 * 2**64) % 2**128
+        stream = aes_ctr_stream(key[:16], counter.to_bytes(16, "big"), 6 + 320)
         masks_of_arrays = [
             np.frombuffer(stream[:6], "<u2"),
             np.frombuffer(stream[6:], "<u8").reshape(5, 8),
@@ -165,6 +167,14 @@ def test_known_answer_from_the_rfcs():
             array += mask if adds else -mask
     for array, want in zip(arrays, expected, strict=True):
         np.testing.assert_array_equal(array, want)
+
+
+def test_a_masker_that_travelled_goes_on_with_the_same_streams():
+    one, other = maskers("a", "b")["a"], maskers("a", "b")["a"]
+    mask_of(one, 0)
+    one = pickle.loads(pickle.dumps(one))
+    np.testing.assert_array_equal(mask_of(one, 1), mask_of(other, 1))
+    np.testing.assert_array_equal(mask_of(one, 9), mask_of(other, 9))
 
 
 def test_sequence_numbers_only_grow():
@@ -211,7 +221,9 @@ def test_arrays_that_cannot_be_masked_leave_the_sequence_unused(monkeypatch):
 
 
 def test_the_stated_bound_is_below_the_counter():
-    assert masks.MAX_STREAM_BYTES == 64 * (2**32 - 1)
+    assert masks.MAX_STREAM_BYTES < 16 * 2**64
+    # So that nobody tells 2^34 distinct blocks from random ones (which could repeat).
+    assert (masks.MAX_STREAM_BYTES / 16) ** 2 / 2**129 <= 2.0**-61
 
 
 @pytest.mark.parametrize(

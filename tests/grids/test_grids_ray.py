@@ -11,6 +11,7 @@ import pytest
 from flwr.serverapp import Grid
 
 from flwr_vertical import Arbiter, Federation, LocalGrid, MemoryStorage, RayGrid, Table, party_app
+from flwr_vertical.app import memory_app
 from flwr_vertical.errors import PartyError
 
 pytestmark = pytest.mark.ray
@@ -73,7 +74,7 @@ def tables(n):
 
 def ray_grid(n, **kwargs):
     own = tables(n)
-    return RayGrid(halves(), [{"party": name} for name in own], own, **kwargs)
+    return RayGrid(memory_app(*halves()), [{"party": name} for name in own], own, **kwargs)
 
 
 def opened(grid, mode="masked", **kwargs):

@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 
 from flwr_vertical import Arbiter, MemoryStorage, Party, Summands, Table, party_app, step
 from flwr_vertical.crypto import generate_keypair
+from flwr_vertical.node.state import State
 from flwr_vertical.protocol import decode, encode
 from flwr_vertical.protocol.messages import (
     ENVELOPE,
@@ -20,7 +21,6 @@ from flwr_vertical.protocol.messages import (
     make_request,
     read_envelope,
 )
-from flwr_vertical.protocol.state import State
 from flwr_vertical.version import __version__
 
 TABLE = Table.of(pd.DataFrame({"x": [1.0, 2.0, 4.0]}, index=[10, 20, 30]))
@@ -324,7 +324,8 @@ def test_the_private_key_stays_in_the_state():
 @pytest.mark.parametrize("mode", ["call", "plain", "ckks"])
 def test_keys_are_made_only_where_they_are_needed(mode):
     _, context = greeted(mode=mode)
-    assert set(State(context)) == {"node.name", "sum.mode", "protocol.last-sequence"}
+    own = {"node.name", "node.seed", "node.secret"}
+    assert set(State(context)) == {*own, "sum.mode", "protocol.last-sequence"}
 
 
 def test_only_the_arbiter_makes_ckks_keys_and_it_keeps_the_secret():
@@ -374,7 +375,7 @@ def test_halves_may_be_chosen_by_the_run_config():
     class Other(Party):
         @step
         def who(self):
-            return {"who": self.host.run_config["strategy"]}
+            return {"who": self.services.run_config["strategy"]}
 
     def choose(context):
         assert context.run_config["strategy"] == "other"

@@ -35,10 +35,9 @@ from flwr_vertical.crypto.identity import (
     write_identity,
 )
 from flwr_vertical.errors import PartyError
+from flwr_vertical.node.state import State
 from flwr_vertical.protocol import decode, encode
-from flwr_vertical.protocol.messages import SUMS, UPDATES, VALUES, read_envelope
-from flwr_vertical.protocol.opening import ARBITER
-from flwr_vertical.protocol.state import State
+from flwr_vertical.protocol.messages import ARBITER, SUMS, UPDATES, VALUES, read_envelope
 
 TERMS = {"bank": [1.5, -2.0, 1e3], "court": [0.25, 4.0, -7.0], "hospital": [2.0, 2.0, 2.0]}
 NAMES = sorted(TERMS)
@@ -591,7 +590,7 @@ def test_a_relay_cannot_choose_a_mode_that_the_pins_do_not_protect(people, mode,
     nodes = config(people, mode, pins=False)
     nodes["bank"] |= {f"pin.{name}": people[name][1] for name in pins}
     error = stopped(nodes, mode)
-    assert (error.party, error.step) == ("node 1", "hello")
+    assert (error.party, error.step) == ("bank", "hello")
     assert "party 'bank' has pins in its node config, but they would not protect" in str(error)
     assert why in str(error)
     assert ASKED == []

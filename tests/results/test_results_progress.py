@@ -42,7 +42,85 @@ def test_a_long_wait_is_logged(lines, monkeypatch):
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
     with Progress("VFEM", stream=io.StringIO()) as p:
         p.step("iterate", detail="gap 0.1")
-    assert lines.messages[0] == "VFEM: iterate 1, gap 0.1"
+    assert lines.messages[0] == "VFEM: iterate 1, gap 0.1, 11.0 s/it"
+
+
+class Clock:
+    def __init__(self, monkeypatch):
+        self.now = 100.0
+        monkeypatch.setattr("time.monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+def test_a_training_shows_loss_rate_and_time_left(lines, clock):
+    with Progress("FALSE-VFL", stream=io.StringIO()) as p:
+        for i in range(400):
+            clock.now += 0.125
+            p.step(i + 1, 4000, loss=1 / (i + 1), learning_rate=0.5)
+    assert lines.messages[0] == (
+        "FALSE-VFL: 40/4000 (1%), loss 0.025, learning rate 0.5, 8 it/s, 8 min 15 s left"
+    )
+    assert len(lines.messages) == 10 + 1  # every five seconds, and the end
+    assert lines.messages[-1] == "FALSE-VFL: done after 400 steps, 50.0 s"
+
+
+def test_the_rate_is_that_of_late(lines, clock):
+    with Progress("X", total=1000, stream=io.StringIO()) as p:
+        for seconds, count in ((0.0625, 500), (5.0, 50)):
+            for _ in range(count):
+                clock.now += seconds
+                p.step("train")
+    assert "16 it/s, " in lines.messages[0]
+    assert lines.messages[-2] == "X: train 550/1000 (55%), 5.0 s/it, 37 min 30 s left"
+
+
+def test_a_phase_begins_anew(lines, clock):
+    with Progress("X", stream=io.StringIO()) as p:
+        for i in range(100):
+            clock.now += 0.125
+            p.step(i + 1, 100)
+        p.step("stage two", 0)
+        for i in range(20):
+            clock.now += 1.0
+            p.step(i + 1, 40, loss=float("nan"))
+    late = [line for line in lines.messages if "stage two" in line]
+    assert late[-1] == "X: stage two 17/40 (42%), loss nan, 1 it/s, 23.0 s left"
+
+
+def test_values_are_read_only_when_they_are_shown(lines, clock, monkeypatch):
+    read = []
+
+    class OnAnAccelerator:
+        def __float__(self):
+            read.append(clock.now)
+            return 0.25
+
+    with Progress("X", stream=io.StringIO()) as p:
+        for i in range(640):
+            clock.now += 0.015625
+            p.step(i + 1, 100_000, loss=OnAnAccelerator())
+    assert len(read) == 2  # in ten seconds
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    terminal = Terminal()
+    with Progress("X", stream=terminal) as p:
+        for i in range(640):
+            clock.now += 0.015625
+            p.step(i + 1, 2000, loss=OnAnAccelerator())
+    assert len(read) <= 2 + 100
+    assert "640/2000" in terminal.getvalue()
+    assert "loss 0.25, 64 it/s, 21.2 s left" in terminal.getvalue()
+
+
+def test_a_value_that_is_no_number_stops_nothing(lines, clock):
+    with Progress("X", stream=io.StringIO()) as p:
+        clock.now += 6
+        p.step("train", loss=None, size=[1, 2])
+    assert lines.messages[0] == "X: train 1, loss None, size [1, 2], 6.0 s/it"
 
 
 def test_a_failing_run_says_so_and_passes_the_error_on(lines):

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from flwr_vertical import Arbiter, Party, Result, Strategy, load_strategy, make_strategy, simulate
+from flwr_vertical.node.base import steps_of
 from flwr_vertical.privacy import seeded_noise
-from flwr_vertical.protocol.node import steps_of
 from strategies import BUILTIN
 from strategies.baselines import Max, Mean, Min, MostFrequent
 from strategies.copula import EVCDS, IEVCDS, VCDS

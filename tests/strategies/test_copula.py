@@ -13,8 +13,8 @@ from flwr_vertical.privacy import fresh_keystream, laplace_integers, rational, s
 from flwr_vertical.protocol import decode
 from flwr_vertical.protocol.messages import VALUES
 from strategies.copula import EVCDS, IEVCDS, VCDS
-from strategies.copula.margins import ITERATIONS, degree
-from strategies.copula.ranks import Flip, flip_tiles
+from strategies.synthesis.copula.margins import ITERATIONS, degree
+from strategies.synthesis.copula.ranks import Flip, flip_tiles
 
 ALL = [VCDS, EVCDS, IEVCDS]
 HUGE = 1e6
@@ -273,17 +273,17 @@ def test_a_run_takes_two_rounds_after_alignment():
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"epsilon": 0.0}, "epsilon must be positive"),
-        ({"epsilon": -1}, "epsilon must be positive"),
-        ({"epsilon": float("nan")}, "epsilon must be positive"),
+        ({"epsilon": 0.0}, "epsilon must be a number above 0"),
+        ({"epsilon": -1}, "epsilon must be a number above 0"),
+        ({"epsilon": float("nan")}, "epsilon must be a number above 0"),
         ({"epsilon": "1"}, "epsilon must be a number"),
-        ({"budget": "all"}, "budget must be one of"),
-        ({"rank_share": 1.0}, "rank_share must be between"),
+        ({"budget": "all"}, "unknown budget 'all'; expected one of"),
+        ({"rank_share": 1.0}, "rank_share must be a number above 0 and below 1"),
         ({"rows": -5}, "rows must be an integer"),
         ({"rows": 2.5}, "rows must be an integer"),
         ({"min_joint": 1}, "min_joint must be an integer of at least 3"),
-        ({"missing": "drop"}, "missing must be one of"),
-        ({"margin_noise": "gauss"}, "margin_noise must be one of"),
+        ({"missing": "drop"}, "unknown missing 'drop'; expected one of"),
+        ({"margin_noise": "gauss"}, "unknown margin_noise 'gauss'; expected one of"),
         ({"bounds": {"x": (3, 1)}}, "bounds must give"),
         ({"bounds": "x=1:3"}, "bounds must give"),
     ],

@@ -138,8 +138,8 @@ def test_fitted_tables_that_do_not_fit(edit, error, why):
         ({"n_neighbors": 2.5}, "n_neighbors must be an integer of at least 1, got 2.5"),
         ({"n_neighbors": "5"}, "n_neighbors must be an integer of at least 1, got '5'"),
         ({"n_neighbors": True}, "n_neighbors must be an integer of at least 1, got True"),
-        ({"weighting": "mean"}, r"weighting must be one of \['party-mean', 'exact'\], got 'mean'"),
-        ({"weights": "gauss"}, r"weights must be one of \['uniform', 'distance'\], got 'gauss'"),
+        ({"weighting": "mean"}, r"weighting 'mean'; expected one of \['party-mean', 'exact'\]"),
+        ({"weights": "gauss"}, r"weights 'gauss'; expected one of \['uniform', 'distance'\]"),
         ({"block_pairs": -1}, "block_pairs must be .*-1"),
         ({"block_pairs": 1e6}, "block_pairs must be .*1000000"),
         ({"block_pairs": "many"}, "block_pairs must be .*many"),
@@ -209,7 +209,10 @@ class NotAStrategy(Party):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("fkn", r"unknown strategy 'fkn'; expected one of \[.*'neighbours'.*\] or 'module:Class'"),
+        (
+            "fkn",
+            r"'fkn' \(did you mean 'fknn'\?\); expected one of \[.*'neighbours'.*\] or 'module:",
+        ),
         ("strategies.nowhere:FKNN", "cannot load 'strategies.nowhere:FKNN'.*No module named"),
         ("strategies.fknn:FKKN", "cannot load .*has no attribute 'FKKN'"),
         ("strategies.fknn:FKNNParty", "'strategies.fknn:FKNNParty' is not a subclass of Strategy"),

@@ -6,7 +6,7 @@ import pytest
 
 from flwr_vertical import Kind, simulate
 from strategies.fknn import FKNN
-from strategies.fknn.distances import (
+from strategies.imputation.fknn.distances import (
     N_EXPONENTS,
     common_scale,
     magnitude,
@@ -14,7 +14,7 @@ from strategies.fknn.distances import (
     party_terms,
     squared_distances,
 )
-from strategies.fknn.neighbours import impute_column, nearest, relative_weights
+from strategies.imputation.fknn.neighbours import impute_column, nearest, relative_weights
 
 MODES = ["plain", "masked", "ckks"]
 SIZES = pd.CategoricalDtype(["small", "mid", "large", "huge"], ordered=True)

@@ -23,10 +23,10 @@ from strategies.glm import VerticalGLM
         ({"lla_steps": 0}, "lla_steps must be an integer of at least 1"),
         ({"max_iter": 1.5}, "max_iter must be an integer"),
         ({"intercept": "false"}, "intercept must be true or false"),
-        ({"kkt_tol": 0}, "kkt_tol must be above 0 and below 1"),
-        ({"lambda_ratio": 2}, "lambda_ratio must be above 0 and below 1"),
+        ({"kkt_tol": 0}, "kkt_tol must be a number above 0 and below 1, got 0"),
+        ({"lambda_ratio": 2}, "lambda_ratio must be a number above 0 and below 1, got 2"),
         ({"dp": "laplace"}, "unknown dp 'laplace'"),
-        ({"epsilon": 0.0}, "epsilon must be above 0"),
+        ({"epsilon": 0.0}, "epsilon must be a number above 0, got 0.0"),
         ({"standard_errors": "expected"}, "unknown standard_errors 'expected'"),
         ({"encoding": "hash"}, "unknown encoding"),
     ],
@@ -186,7 +186,7 @@ def test_noise_costs_what_the_ledger_says():
 
 @pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
 def test_labels_that_are_all_the_same(family):
-    from strategies.glm.central import fit_glm
+    from strategies.regression.glm.central import fit_glm
 
     x = np.random.default_rng(0).normal(size=(40, 3))
     table, same = pd.DataFrame(x, columns=["a", "b", "c"]), pd.Series(np.ones(40))

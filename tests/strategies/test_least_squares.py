@@ -9,7 +9,7 @@ import pytest
 from flwr_vertical import Strategy, simulate, step
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError, DataError, PartyError
-from flwr_vertical.protocol.app import StepServer
+from flwr_vertical.node.service import StepServer
 from strategies.least_squares import (
     CompleteCase,
     LeastSquaresParty,
@@ -17,8 +17,8 @@ from strategies.least_squares import (
     Single,
     solve,
 )
-from strategies.least_squares.inference import completed_labels, variance_correction
 from strategies.regression import open_problem
+from strategies.regression.least_squares.inference import completed_labels, variance_correction
 
 OPENING = 2  # greeting and alignment
 FEDERATED = {"complete": CompleteCase, "imputed": MeanImpute}
@@ -224,7 +224,8 @@ def test_nothing_hangs_on_a_process(monkeypatch):
 class TellingParty(LeastSquaresParty):
     @step
     def tell(self):
-        return {"beta": self.state["ls.beta"], "x": self.x, "left": "ls.directions" in self.state}
+        beta = self.least_squares.solution()
+        return {"beta": beta, "x": self.data.x, "left": "ls.directions" in self.state}
 
 
 class Twice(Strategy):

@@ -7,8 +7,7 @@ from scipy.stats import spearmanr
 
 from flwr_vertical.crypto.pair_seeds import random_signs
 from flwr_vertical.errors import DataError, ProtocolError
-from strategies.vfem.rank_check import summarise_rank_correlations
-from strategies.vfem.sketches import (
+from flwr_vertical.products.sketches import (
     MAX_NOISE,
     estimate_products,
     rank_correlation_noise,
@@ -17,6 +16,7 @@ from strategies.vfem.sketches import (
     sketch,
     standard_error_of_products,
 )
+from strategies.regression.vfem.rank_check import summarise_rank_correlations
 
 
 def seed(number):

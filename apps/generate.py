@@ -1,0 +1,155 @@
+"""Write what follows from the strategies' fields: run config, presets, tables, a page of the docs.
+
+Run it in the root of the repository after adding a strategy or changing a setting::
+
+    python -m apps.generate            # write
+    python -m apps.generate --check    # exit with 1 if something is out of date
+
+Between ``begin generated`` and ``end generated`` it replaces the text of ``pyproject.toml`` and
+``README.md``; ``docs/strategies.md`` and the presets ``apps/*.toml`` are written whole.
+"""
+
+import argparse
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from apps import pages
+from apps.settings import app_config
+from flwr_vertical import load_strategy
+from flwr_vertical.errors import ConfigError, VerticalError
+from flwr_vertical.run_config import checked_config
+from flwr_vertical.settings.toml import flat, toml_value
+from flwr_vertical.strategy import Strategy
+from strategies import BUILTIN, register_all
+
+ROOT = Path(__file__).parents[1]
+_PART = re.compile(
+    r"(?P<begin>^(?:#|<!--) begin generated: (?P<name>.*?)(?: -->)?$\n)"
+    r"(?P<text>.*?)"
+    r"(?P<end>^(?:#|<!--) end generated(?: -->)?$)",
+    re.M | re.S,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m apps.generate", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, exit with 1 if stale")
+    options = parser.parse_args(arguments)
+    try:
+        wanted = generated(ROOT)
+        check_presets(wanted)
+    except VerticalError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    stale = [path for path, text in wanted.items() if not _same(path, text)]
+    if options.check:
+        for path in stale:
+            print(f"out of date: {path.relative_to(ROOT)}; run `python -m apps.generate`")
+        return int(bool(stale))
+    for path in stale:
+        path.write_text(wanted[path])
+        print(f"written: {path.relative_to(ROOT)}")
+    return 0
+
+
+def generated(root: Path) -> dict[Path, str]:
+    """Return the text that every generated file should have.
+
+    Raises
+    ------
+    ConfigError
+        If a file names a part that there is none of.
+    """
+    register_all()
+    methods = {name: load_strategy(name) for name in sorted(BUILTIN)}
+    found = {
+        root / "pyproject.toml": _replaced(
+            root / "pyproject.toml", {"entry points": entry_points, "run config": config_tables}
+        ),
+        root / "README.md": _replaced(root / "README.md", {"settings": pages.settings_table}),
+        root / "docs" / "strategies.md": pages.strategies_page(list(methods.values())),
+    }
+    for name, method in methods.items():
+        if method.demo:
+            found[root / "apps" / f"{name}.toml"] = preset(method)
+    return found
+
+
+def entry_points() -> str:
+    """Return the entry points of the built-in strategies."""
+    return "".join(f'{name} = "{target}"\n' for name, target in sorted(BUILTIN.items()))
+
+
+def config_tables() -> str:
+    """Return the app's run config: what can be set, and its default."""
+    lines = ["[tool.flwr.app.config]\n"]
+    table = ""
+    for key, value in app_config().items():
+        head, dot, rest = key.rpartition(".")
+        if head != table:
+            lines.append(f"\n[tool.flwr.app.config.{head}]\n")
+            table = head
+        lines.append(f"{rest if dot else key} = {toml_value(value)}\n")
+    return "".join(lines)
+
+
+def preset(method: type[Strategy]) -> str:
+    """Return a preset: the demonstration of a strategy, and all of its settings."""
+    own = method.config_defaults(f"{method.name}.")
+    config = {"strategy": method.name, **method.demo}
+    lines = [
+        f"# Run config of {method.__name__}, made by `python -m apps.generate`:\n",
+        f"#     flwr-vertical run . --run-config apps/{method.name}.toml\n",
+        "# It runs the demonstration data inside scikit-learn. For your own data copy what you need"
+        "\n# of it",
+    ]
+    named = 'name "labels" (a file of the server) or "label-holder"'
+    lines.append(f", and {named}.\n" if "labels" in config else ".\n")
+    tables: dict[str, dict[str, object]] = {"": {}, "demo": {}, method.name: {}}
+    for key, value in {**own, **config}.items():
+        head, _, rest = key.rpartition(".")
+        tables[head][rest] = value
+    for head, values in tables.items():
+        if head and values:
+            lines.append(f"\n[{head}]\n")
+        lines += [f"{key} = {toml_value(value)}\n" for key, value in values.items()]
+    return "".join(lines)
+
+
+def check_presets(wanted: Mapping[Path, str]) -> None:
+    """Raise `ConfigError` unless all presets, also those written by hand, can be used."""
+    defaults = app_config()
+    presets = {path: path.read_text() for path in sorted((ROOT / "apps").glob("*.toml"))}
+    presets |= {path: text for path, text in wanted.items() if path.parent.name == "apps"}
+    for path, text in presets.items():
+        try:
+            checked_config(defaults, flat(tomllib.loads(text)), here=False)
+        except (ConfigError, ValueError) as error:
+            raise ConfigError(f"{path.relative_to(ROOT)}: {error}") from error
+
+
+def _replaced(path: Path, parts: Mapping[str, Callable[..., str]]) -> str:
+    """Return a file's text with its generated parts made anew."""
+
+    def made(match: re.Match[str]) -> str:
+        name, _, arguments = match["name"].partition(": ")
+        if name not in parts:
+            raise ConfigError(f"{path.name}: there is no generated part {name!r}: {list(parts)}")
+        return match["begin"] + parts[name](*arguments.split()) + match["end"]
+
+    text = path.read_text()
+    if "begin generated" not in text:
+        raise ConfigError(f"{path.name} has no generated part")
+    return _PART.sub(made, text)
+
+
+def _same(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text() == text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

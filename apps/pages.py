@@ -1,0 +1,117 @@
+"""Settings and strategies as Markdown."""
+
+import inspect
+import textwrap
+from collections.abc import Sequence
+
+from apps.settings import AppSettings, DemoSettings
+from flwr_vertical import load_strategy
+from flwr_vertical.server import RunSettings
+from flwr_vertical.settings import Setting, Settings, settings_of
+from flwr_vertical.strategies_command import default_text, kind_text, labels_text
+from flwr_vertical.strategy import Strategy
+
+_WIDTH = 100
+_HEAD = """\
+# Strategies
+
+Made by `python -m apps.generate` from the classes; change a setting's field, not this page.
+A setting of a strategy is given to its constructor with underscores, `FKNN(n_neighbors=7)`, and in
+a run config with hyphens under the strategy's name, `fknn.n-neighbors=7`, where None is `"none"`
+or `""`. `flwr-vertical strategies NAME` shows the same of any installed strategy.
+[add-a-strategy.md](add-a-strategy.md) says how to add one.
+"""
+
+
+def settings_table(name: str, *fields: str) -> str:
+    """Return a table of settings, for the README.
+
+    Parameters
+    ----------
+    name : str
+        ``"run"`` for the keys of the run config, or a strategy, as called from Python.
+    *fields : str
+        Which of the strategy's settings, in order (default: all).
+    """
+    if name == "run":
+        rows = ["| key | default | meaning |", "|---|---|---|"]
+        for record, prefix in ((AppSettings, ""), (RunSettings, ""), (DemoSettings, "demo.")):
+            for item in _on_flower(record):
+                meaning = _markdown(item.doc) + _among(item)
+                rows.append(f"| `{prefix}{item.key}` | `{default_text(item)}` | {meaning} |")
+    else:
+        rows = ["| setting | values | meaning |", "|---|---|---|"]
+        declared = {item.name: item for item in settings_of(load_strategy(name))}
+        for field in fields or declared:
+            item = declared[field]
+            rows.append(f"| `{field}` | {_values(item)} | {_markdown(item.doc)} |")
+    return "\n".join(rows) + "\n"
+
+
+def strategies_page(methods: Sequence[type[Strategy]]) -> str:
+    """Return the page of the documentation with a section for each strategy."""
+    return _HEAD + "".join(map(strategy_section, methods))
+
+
+def strategy_section(method: type[Strategy]) -> str:
+    """Return what there is to know about a strategy before running it."""
+    module, _, _ = method.__module__.rpartition(".")
+    lines = ["", f"## {method.name}", "", f"`{module}.{method.__name__}`", ""]
+    lines += [*_prose(method), ""]
+    for item in settings_of(method):
+        kind = kind_text(item)
+        if item.limits.choices is not None:
+            kind = kind.strip("{}").replace('"', "`")
+        text = f"- `{item.key}` = `{default_text(item)}` ({kind}): {_markdown(item.doc)}"
+        if item.default != item.flower_default:
+            text += f" From Python the default is `{item.default}`."
+        lines += textwrap.wrap(
+            text, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
+    packages = ", ".join(f"`{name}`" for name in method.requires) or "none beside the core's"
+    lines += ["", f"Labels: {labels_text(method)}. Packages: {packages}.", ""]
+    lines += ["Who learns what, beside alignment and sums:", ""]
+    for who, what in method.disclosure:
+        lines += textwrap.wrap(
+            f"- *{who}*: {what}", _WIDTH, subsequent_indent="  ", break_long_words=False
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _prose(method: type[Strategy]) -> list[str]:
+    """Return a docstring's paragraphs before its parameters."""
+    text = inspect.cleandoc(method.__doc__ or "")
+    for section in ("Parameters", "Notes", "Examples", "References"):
+        text = text.partition(f"\n{section}\n---")[0]
+    return _markdown(text).strip().splitlines()
+
+
+def _on_flower(record: type[Settings]) -> list[Setting]:
+    return [item for item in settings_of(record) if item.on_flower]
+
+
+def _values(item: Setting) -> str:
+    """Return the values of a setting as a Python programmer writes them."""
+    if item.limits.choices is None and item.values.scalars != (bool,):
+        default = f'"{item.default}"' if isinstance(item.default, str) else item.default
+        return f"`{default}` (default), {item.values.text}{_limits(item)}"
+    choices = list(item.limits.choices or (True, False))
+    if item.values.none:
+        choices = [*(choice for choice in choices if choice != "none"), None]
+    default = None if item.values.none and item.default == "none" else item.default
+    ordered = [default, *(choice for choice in choices if choice != default)]
+    return ", ".join(f"`{c!r}`" + " (default)" * (c is default) for c in ordered).replace("'", '"')
+
+
+def _among(item: Setting) -> str:
+    if item.limits.choices is None:
+        return _limits(item)
+    return " One of " + ", ".join(f"`{choice}`" for choice in item.limits.choices) + "."
+
+
+def _limits(item: Setting) -> str:
+    return f" ({item.bounds_text})" if item.bounds_text else ""
+
+
+def _markdown(text: str) -> str:
+    return text.replace("``", "`")

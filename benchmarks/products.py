@@ -1,0 +1,153 @@
+"""Private products: all products of the parties' columns, beside rotation and ciphertexts.
+
+    python benchmarks/products.py            # 166,207 x 35, and 1,000,000 x 50
+    python benchmarks/products.py --quick    # small sizes, for CI
+
+Parties run in this process; the time is that of the rounds that hand over the masked columns and
+open the sums, all parties and the server together on this machine's cores. Rotation is timed as
+its arithmetic alone, ciphertexts by one pair of columns times the number of pairs.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from machine import machine_line
+
+from flwr_vertical import Party, Strategy, Uses, simulate
+from flwr_vertical.products import HeldColumns, PairKeySteps
+from flwr_vertical.products.group_key import GroupKey, GroupKeySteps
+from flwr_vertical.products.opened import PrivateProducts
+from flwr_vertical.products.private import PrivateProductSteps
+from flwr_vertical.products.rotation import rotate
+
+
+class Multiplying(Party):
+    """A party whose columns are multiplied as they are."""
+
+    pair_keys = Uses(PairKeySteps)
+    group_key = Uses(GroupKeySteps)
+    products = Uses(PrivateProductSteps, purpose="benchmark")
+
+    def columns_to_multiply(self) -> HeldColumns:
+        """Return all columns in the aligned order."""
+        if "columns" not in self.cache:
+            rows = np.asarray(self.positions)
+            order = np.argsort(rows)
+            values = self.table.frame.to_numpy(dtype=float)[order]
+            self.cache["columns"] = HeldColumns(values, rows[order], self.n_samples)
+        found: HeldColumns = self.cache["columns"]
+        return found
+
+
+class AllProducts(Strategy):
+    """Opens the sums of all products over all rows."""
+
+    limbs: int = 1
+
+    name = "all-products"
+    party = Multiplying
+    disclosure = (("server", "sums of products of two columns over all rows"),)
+
+    def run(self, federation, alignment, result, progress):  # type: ignore[no-untyped-def]
+        """Hand over, open, and time both."""
+        products = PrivateProducts(federation, GroupKey(federation), self.limbs)
+        products.group_key.arguments()
+        started = time.perf_counter()
+        products.send()
+        sent = time.perf_counter()
+        found = products.moments(np.zeros(alignment.n_samples, dtype=np.int64), 1)
+        result.metrics["send"] = sent - started
+        result.metrics["open"] = time.perf_counter() - sent
+        result.model = found.products[0]
+        products.close()
+
+
+def make_parties(n_rows: int, sizes: tuple[int, ...]) -> dict[str, pd.DataFrame]:
+    """Make correlated columns of several parties."""
+    rng = np.random.default_rng(0)
+    common = rng.normal(size=n_rows)
+    return {
+        f"party-{k}": pd.DataFrame(
+            0.5 * common[:, None] + rng.normal(size=(n_rows, size))
+        ).add_prefix("x")
+        for k, size in enumerate(sizes)
+    }
+
+
+def measure(n_rows: int, sizes: tuple[int, ...], limbs: int, goal: str = "") -> float:
+    """Time all products of one size; returns seconds."""
+    parties = make_parties(n_rows, sizes)
+    result = simulate(AllProducts(limbs=limbs), parties, progress=False)
+    pooled = np.hstack([frame.to_numpy() for frame in parties.values()])
+    size = np.sqrt((pooled**2).sum(axis=0))
+    error = np.abs((result.model - pooled.T @ pooled) / np.outer(size, size)).max()
+    status = Path("/proc/self/status").read_text()
+    peak = int(next(line for line in status.splitlines() if "VmHWM" in line).split()[1]) / 2**20
+    seconds = result.metrics["send"] + result.metrics["open"]
+    print(
+        f"private products, {n_rows:,} x {sum(sizes)}, {len(sizes)} parties, limbs {limbs}: "
+        f"{seconds:.2f} s (send {result.metrics['send']:.2f}, open {result.metrics['open']:.2f}), "
+        f"largest error {error:.0e} of the columns' lengths, peak {peak:.2f} GiB{goal}",
+        flush=True,
+    )
+    return seconds
+
+
+def rotation_seconds(n_rows: int, sizes: tuple[int, ...]) -> float:
+    """Time rotating every party's columns once for each other one, and multiplying."""
+    parties = [frame.to_numpy() for frame in make_parties(n_rows, sizes).values()]
+    started = time.perf_counter()
+    for k, x in enumerate(parties):
+        for z in parties[:k]:
+            seed = bytes(32)
+            rotate(x, seed).T @ rotate(z, seed)
+    return time.perf_counter() - started
+
+
+def ciphertext_seconds(n_rows: int, sizes: tuple[int, ...]) -> float | None:
+    """Estimate the time of all products by ciphertexts from one pair; None without TenSEAL."""
+    try:
+        from flwr_vertical.crypto.ckks_products import (
+            cross_products,
+            encrypt_columns,
+            generate_product_keys,
+            open_products,
+        )
+
+        keys = generate_product_keys()
+    except ImportError:
+        return None
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(size=(n_rows, 1)), rng.normal(size=(n_rows, 1))
+    started = time.perf_counter()
+    encrypted = encrypt_columns(keys.public, a)
+    products = cross_products(keys.public, encrypted, b)
+    open_products(keys.secret, products, (1, 1))
+    one = time.perf_counter() - started
+    pairs = (sum(sizes) ** 2 - sum(size**2 for size in sizes)) // 2
+    return one * pairs
+
+
+def main() -> None:
+    """Print a line per size and way."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small sizes, for CI")
+    quick = parser.parse_args().quick
+    print(machine_line())
+    n_rows, sizes = (5_000 if quick else 166_207), (7, 7, 7, 7, 7)
+    ours = measure(n_rows, sizes, 1, "" if quick else ", target 3 s")
+    measure(n_rows, sizes, 2)
+    rotated = rotation_seconds(n_rows, sizes)
+    print(f"rotation, the same: {rotated:.2f} s, {rotated / ours:.1f} times as long")
+    encrypted = ciphertext_seconds(n_rows, sizes)
+    if encrypted is not None:
+        print(f"ciphertexts, the same: about {encrypted:.1f} s, from one pair of columns")
+    if not quick:
+        measure(1_000_000, (10, 10, 10, 10, 10), 1, ", target 2 GiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Find alignment protocols by name: built in, registered in this process, or ``module:Class``."""
+
+import importlib
+from collections.abc import Callable, Sequence
+
+from flwr_vertical.alignment.base import Aligner
+from flwr_vertical.alignment.blind_rsa import BlindRsaAligner
+from flwr_vertical.alignment.plain import PlainAligner
+from flwr_vertical.alignment.private_id import PrivateIdAligner
+from flwr_vertical.alignment.steps import AlignmentSteps
+from flwr_vertical.errors import ConfigError
+
+_BUILT_IN: tuple[type[Aligner], ...] = (PlainAligner, PrivateIdAligner, BlindRsaAligner)
+_ALIGNERS: dict[str, Callable[..., Aligner]] = {
+    "plain": PlainAligner,
+    "private-id": PrivateIdAligner,
+    "blind-rsa": BlindRsaAligner,
+}
+
+
+def register_aligner(name: str, aligner: type[Aligner]) -> None:
+    """Make an aligner available by name to `simulate` and the run config."""
+    _ALIGNERS[name] = aligner
+
+
+def load_aligner(name: str) -> Callable[..., Aligner]:
+    """Return an aligner's class by its name or as ``"module:Class"``.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such aligner (listing those there are) or it is not an `Aligner`.
+    """
+    if name in _ALIGNERS:
+        return _ALIGNERS[name]
+    if ":" not in name:
+        raise ConfigError(
+            f"unknown alignment {name!r}; expected one of {sorted(_ALIGNERS)} or 'module:Class'"
+        )
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"alignment {name!r} cannot be loaded ({error})") from error
+    if not (isinstance(found, type) and issubclass(found, Aligner)):
+        raise ConfigError(f"alignment {name!r} is not a subclass of Aligner")
+    return found
+
+
+def make_aligner(
+    alignment: "str | Aligner", rows: str = "union", normalise: Sequence[str] | str = ()
+) -> Aligner:
+    """Return the aligner of that name, or raise `ConfigError` listing the valid ones."""
+    if isinstance(alignment, Aligner):
+        return alignment
+    return load_aligner(alignment)(rows=rows, normalise=normalise)
+
+
+def aligner_class(alignment: "str | Aligner") -> type[Aligner]:
+    """Return the class of an aligner, or of that name."""
+    if isinstance(alignment, Aligner):
+        return type(alignment)
+    return load_aligner(alignment)  # type: ignore[return-value]
+
+
+def alignment_steps(alignment: "str | type[Aligner] | None") -> tuple[type[AlignmentSteps], ...]:
+    """Return the step groups that a party offers for the alignment of a run.
+
+    Parameters
+    ----------
+    alignment : str or type[Aligner], optional
+        The run's alignment, where the node knows it; those of all built-in protocols otherwise.
+    """
+    if alignment is None:
+        return tuple(aligner.steps for aligner in _BUILT_IN)
+    aligner = load_aligner(alignment) if isinstance(alignment, str) else alignment
+    steps: type[AlignmentSteps] = aligner.steps  # type: ignore[union-attr]
+    return (steps,)

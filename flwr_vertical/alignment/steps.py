@@ -1,0 +1,43 @@
+"""What the party halves of alignment protocols share."""
+
+from pathlib import Path
+
+from flwr_vertical.crypto.order import secret_order
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.node.base import StepGroup
+from flwr_vertical.node.party import ORDER, Party
+from flwr_vertical.tables.ids import normal_ids
+
+
+class AlignmentSteps(StepGroup):
+    """The party half of an alignment protocol: its steps work on the party's ``own_ids``."""
+
+    party: Party
+
+    def shuffled_ids(self, normalise: list[str]) -> list[bytes]:
+        """Own IDs as bytes in a fresh secret order, which is kept to undo it."""
+        order = secret_order(len(self.party.own_ids))
+        self.state[ORDER] = order
+        return [
+            str(value).encode()
+            for value in normal_ids(self.party.own_ids, normalise, self.name)[order]
+        ]
+
+    def id_secret(self) -> bytes | None:
+        """Return the secret that the parties share against guessing of IDs, if the node has one."""
+        path = self.party.services.node_config.get("id-secret")
+        if not path:
+            return None
+        try:
+            secret = Path(str(path)).read_bytes().strip()
+        except OSError as error:
+            raise ConfigError(
+                f"party {self.name!r}: cannot read the file {str(path)!r} named as 'id-secret' in "
+                f"the node config ({error.strerror})"
+            ) from error
+        if len(secret) < 16:
+            raise ConfigError(
+                f"party {self.name!r}: the secret in {str(path)!r} has {len(secret)} bytes; use at "
+                "least 16 random ones, the same at every party"
+            )
+        return secret

@@ -1,0 +1,96 @@
+"""`party_app`: a Flower ``ClientApp`` that serves the steps of a party."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from flwr_vertical.alignment import Aligner, alignment_steps
+from flwr_vertical.channel.app import ChannelClientApp
+from flwr_vertical.node.party import Arbiter, Party
+from flwr_vertical.node.service import NodeTypes, StepServer
+from flwr_vertical.node.storage import FileStorage, MemoryStorage, Storage
+from flwr_vertical.tables import Table
+
+Halves = tuple[type[Party], type[Arbiter]]
+
+
+def party_app(
+    party: type[Party] | Callable[[Context], Halves],
+    *,
+    arbiter: type[Arbiter] = Arbiter,
+    alignment: str | type[Aligner] | None = None,
+    storage: Storage | None = None,
+) -> ClientApp:
+    """Make a Flower ``ClientApp`` of a party.
+
+    Parameters
+    ----------
+    party : type[Party] or Callable[[Context], tuple[type[Party], type[Arbiter]]]
+        The party half of a strategy, or a function that picks both halves by the run config.
+    arbiter : type[Arbiter]
+        What a node with ``role = "arbiter"`` in its node config runs.
+    alignment : str or type[Aligner], optional
+        Whose steps the parties offer (default: ``alignment`` of the run config; without it those
+        of all built-in protocols).
+    storage : Storage, optional
+        Where tables are read from and written to; by default files named in the node config.
+
+    Returns
+    -------
+    flwr.clientapp.ClientApp
+        Answers messages of the type ``query.step``, from Flower or over a live channel.
+
+    Examples
+    --------
+    >>> from flwr_vertical import Party, party_app, step
+    >>> class Counter(Party):
+    ...     @step
+    ...     def count(self) -> dict[str, int]:
+    ...         return {"rows": self.table.n_samples}
+    >>> app = party_app(Counter)
+    """
+
+    def types(context: Context) -> NodeTypes:
+        halves = (party, arbiter) if isinstance(party, type) else party(context)
+        chosen = alignment or context.run_config.get("alignment")
+        groups = alignment_steps(chosen if isinstance(chosen, str | type) else None)
+        return NodeTypes(*halves, groups=groups)
+
+    app = ChannelClientApp()
+    server = StepServer(types, storage or FileStorage())
+
+    @app.query("step")
+    def serve(message: Message, context: Context) -> Message:
+        return Message(server.answer(message.content, context), reply_to=message)
+
+    return app
+
+
+@dataclass(frozen=True)
+class memory_app:  # noqa: N801 (used as a function; a class so that it can travel to an actor)
+    """Makes the app of parties whose tables lie in memory, in the process that serves them.
+
+    Parameters
+    ----------
+    party, arbiter, alignment
+        See `party_app`.
+    fitted_models, folder
+        See `MemoryStorage`.
+    """
+
+    party: type[Party]
+    arbiter: type[Arbiter] = Arbiter
+    alignment: str | type[Aligner] | None = None
+    fitted_models: Mapping[str, bytes] = field(default_factory=dict)
+    folder: Path | None = None
+
+    def __call__(
+        self, tables: Mapping[str, Table], fitted: Mapping[str, Table]
+    ) -> tuple[ClientApp, MemoryStorage]:
+        """Return the app, and the storage in which it leaves the parties' outputs and models."""
+        storage = MemoryStorage(tables, fitted, self.fitted_models, self.folder)
+        app = party_app(self.party, arbiter=self.arbiter, alignment=self.alignment, storage=storage)
+        return app, storage

@@ -1,0 +1,125 @@
+"""The keys of a node config: one table of what a node reads, and a refusal of all else.
+
+A key that is misspelt would be ignored, and with it what it was to protect: ``pin_all`` or
+``max_epsilon`` look right and do nothing. So a node that has a key nobody reads takes part in no
+run.
+"""
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flwr_vertical.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class NodeKey:
+    """A key of the node config.
+
+    Parameters
+    ----------
+    name : str
+        As it is written; one that ends in a dot is a prefix, such as ``kind.``.
+    types : tuple[type, ...]
+        What its value may be.
+    doc : str
+        One sentence for users.
+    """
+
+    name: str
+    types: tuple[type, ...]
+    doc: str
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether it stands for all keys that begin with it."""
+        return self.name.endswith(".")
+
+    def covers(self, key: str) -> bool:
+        """Whether a key of a node config is this one."""
+        return (
+            len(key) > len(self.name) and key.startswith(self.name)
+            if self.is_prefix
+            else (key == self.name)
+        )
+
+
+_NUMBER = (int, float)
+
+NODE_KEYS = (
+    NodeKey("party", (str,), "name of the party"),
+    NodeKey("role", (str,), "'party', or 'arbiter' for the node that opens encrypted sums"),
+    NodeKey("data", (str,), "the party's table: CSV, TSV or Parquet"),
+    NodeKey("id-column", (str, int), "column of sample IDs, several with commas"),
+    NodeKey("id-secret", (str,), "file with a secret of the parties, against guessing of IDs"),
+    NodeKey("output", (str,), "folder of the party's results and checkpoints"),
+    NodeKey("kind.", (str,), "kind of a column: continuous, binary, categorical, ordinal, count"),
+    NodeKey("max-epsilon", _NUMBER, "the most that a run with privacy noise may spend here"),
+    NodeKey("identity-key", (str,), "file with this node's private identity key"),
+    NodeKey("pin.", (str,), "public identity key of a party, or of the arbiter"),
+    NodeKey("pin-all", (bool,), "whether every node that takes part must be pinned"),
+    NodeKey("partition-id", (int,), "set by Flower's Simulation Runtime"),
+    NodeKey("num-partitions", (int,), "set by Flower's Simulation Runtime"),
+)
+
+_TYPES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+# Find keys that strategies of other runs read; the registry of strategies adds one.
+_ELSEWHERE: list[Callable[[], Iterable[NodeKey]]] = []
+
+
+def find_keys_by(find: Callable[[], Iterable[NodeKey]]) -> None:
+    """Have a function find the keys that other runs read, if one would be unknown without."""
+    _ELSEWHERE.append(find)
+
+
+def check_node_config(
+    who: str, config: Mapping[str, Any], declared: Iterable[NodeKey] = ()
+) -> None:
+    """Refuse keys that nobody reads, and values of another type.
+
+    Parameters
+    ----------
+    who : str
+        The node, for errors.
+    config : Mapping[str, Any]
+        Its node config.
+    declared : Iterable[NodeKey]
+        Keys that the run's strategy and alignment read, beside those of the core. Those of other
+        strategies, which a node may have for other runs, are known as well.
+
+    Raises
+    ------
+    ConfigError
+        Names the key, and the one that is meant perhaps.
+    """
+    known = [*NODE_KEYS, *declared]
+    if any(_find(key, known) is None for key in config):
+        known += [key for find in _ELSEWHERE for key in find()]
+    for key, value in config.items():
+        found = _find(key, known)
+        if found is None:
+            raise ConfigError(
+                f"{who}: unknown key {key!r} in its node config{_suggestion(key, known)}; nothing "
+                "reads it, so what it was to set would not hold. Correct it or take it out; there "
+                f"are {', '.join(sorted({k.name + '*' * k.is_prefix for k in known}))}"
+            )
+        # True is an int in Python.
+        fits = isinstance(value, found.types) and isinstance(value, bool) == (bool in found.types)
+        if not fits:
+            expected = " or ".join(dict.fromkeys(_TYPES.get(t, t.__name__) for t in found.types))
+            raise ConfigError(f"{who}: node config {key} = {value!r}; expected {expected}")
+
+
+def _find(key: str, known: Iterable[NodeKey]) -> NodeKey | None:
+    return next((candidate for candidate in known if candidate.covers(key)), None)
+
+
+def _suggestion(key: str, known: Iterable[NodeKey]) -> str:
+    """Say which key may be meant; of a key with a dot the part before it is compared."""
+    head, dot, tail = key.replace("_", "-").lower().partition(".")
+    names = {candidate.name for candidate in known if candidate.is_prefix == bool(dot)}
+    near = difflib.get_close_matches(head + dot, sorted(names), n=1)
+    return f"; did you mean {near[0] + tail!r}?" if near else ""

@@ -1,0 +1,49 @@
+"""The step by which a party hands its label column to the server."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.node.base import StepGroup, step
+
+if TYPE_CHECKING:
+    from flwr_vertical.node.party import Party
+
+
+class LabelColumn(StepGroup):
+    """Hands over the labels where the run config names the party as their holder."""
+
+    party: "Party"
+
+    @property
+    def column(self) -> str:
+        """The label column, if the run config names this party as the labels' holder, else ""."""
+        config = self.party.services.run_config
+        if config.get("label-holder") != self.name:
+            return ""
+        return str(config.get("label-column", ""))
+
+    @step
+    def labels(self) -> dict[str, Any]:
+        """Hand the labels to the server, if the run config names this party as their holder."""
+        column = self.column
+        if not column:
+            raise ConfigError(
+                f"party {self.name!r} was asked for labels, but the run config does not name it as "
+                "'label-holder' together with a 'label-column'"
+            )
+        frame = self.party.services.load_table().frame
+        if column not in frame.columns:
+            raise DataError(
+                f"party {self.name!r} has no column {column!r} for the labels; "
+                f"its columns are {list(frame.columns)}"
+            )
+        values = pd.to_numeric(frame[column]).to_numpy(dtype=float)
+        # Strategies may align further rows before those of the table (fitted donors).
+        positions = self.party.positions[-len(values) :]
+        # In the aligned order, as the order of the own rows may tell about their IDs; and none
+        # of rows that are left out.
+        order = np.argsort(positions)[np.count_nonzero(positions < 0) :]
+        return {"labels": values[order], "positions": positions[order]}

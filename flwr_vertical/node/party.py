@@ -1,0 +1,224 @@
+"""Parties and arbiters.
+
+A `Party` subclass is the party half of a strategy: each method marked with `step` can be called
+by the server in one message. The party's table stays where it is; what must survive from one
+message to the next goes into ``self.state`` (Flower may run each message in a new process),
+what can be computed again may be kept in ``self.cache``, and models that are trained in
+``self.live``.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from flwr_vertical.errors import ProtocolError
+from flwr_vertical.node.base import Node, NodeServices, Summands, Uses, step
+from flwr_vertical.node.labels import LabelColumn
+from flwr_vertical.node.rows import own_rows, rows_of, to_aligned
+from flwr_vertical.protocol import pins
+from flwr_vertical.results.model import Model
+
+if TYPE_CHECKING:
+    from flwr_vertical.tables import Table
+
+__all__ = ["Arbiter", "NodeServices", "Party", "Summands", "step"]
+
+_M = TypeVar("_M", bound=Model)
+
+# The secret order in which a private alignment saw the own rows.
+ORDER = "align.order"
+
+
+class Party(Node):
+    """One organisation's side of a strategy.
+
+    Subclass it, mark methods with `step`; a step takes the payload as keyword arguments and
+    returns a mapping of values (`Federation.call`) or `Summands` (`Federation.sum`). Steps that
+    several strategies share come in groups, which a party declares by `Uses`.
+
+    Attributes
+    ----------
+    name : str
+        The party's name.
+    table : Table
+        Its own data, read from the node's own storage at first use.
+    state : State
+        Values that survive between messages.
+    cache : dict
+        Values that survive as long as the process does, and can be computed again.
+    live : LiveObjects
+        Models and other objects that stay in the process; never lost without an error.
+    """
+
+    label_column = Uses(LabelColumn)
+
+    @property
+    def table(self) -> "Table":
+        """The party's own table, without its label column; cached while the process lives."""
+        if "table" not in self.cache:
+            table = self.services.load_table()
+            column = self.label_column.column
+            if column in table.frame.columns:
+                kinds = {name: kind for name, kind in table.kinds.items() if name != column}
+                table = replace(table, frame=table.frame.drop(columns=column), kinds=kinds)
+            self.cache["table"] = table
+        own: Table = self.cache["table"]
+        return own
+
+    @property
+    def fitted(self) -> "Table | None":
+        """The table that an earlier run left at this party, if the run names one (``fitted``)."""
+        if "fitted" not in self.cache:
+            self.cache["fitted"] = self.services.load_fitted()
+        table: Table | None = self.cache["fitted"]
+        return table
+
+    def save_output(self, frame: pd.DataFrame) -> str:
+        """Write what the party holds afterwards to its own storage; returns where."""
+        return self.services.save_output(frame)
+
+    def save_model(self, model: Model) -> str:
+        """Keep this party's part of the model in its own storage, under the run's name.
+
+        Parameters
+        ----------
+        model : Model
+            Only what this party may know; no message carries it. It replaces what an earlier step
+            of the run saved.
+
+        Returns
+        -------
+        str
+            Where it is, for the party's own log.
+        """
+        return self.services.save_model(model.to_bytes())
+
+    def load_model(self, kind: type[_M], run: str = "") -> _M | None:
+        """Read what this party saved of a model in an earlier run.
+
+        Parameters
+        ----------
+        kind : type[Model]
+            The model that is expected.
+        run : str, optional
+            Name of that run (default: the one named ``fitted`` in the run config).
+
+        Returns
+        -------
+        Model or None
+            None if no run is named at all.
+
+        Raises
+        ------
+        DataError
+            If the run left no model here, or its file is damaged.
+        ConfigError
+            If it is the model of another strategy, or of a newer version.
+        """
+        data = self.services.load_model(run)
+        if data is None:
+            return None
+        earlier = run or self.services.run_config.get("fitted")
+        named = f" {str(earlier)!r}" if earlier else ""
+        return kind.from_bytes(data, f"what party {self.name!r} saved in the earlier run{named}")
+
+    def identity(self, purpose: str) -> pins.NodeIdentity:
+        """Say who this party is where a key for a purpose is signed or checked."""
+        return pins.NodeIdentity(self.name, "party", purpose, 0, self.services.node_config)
+
+    # -- the aligned rows ------------------------------------------------------------------
+
+    @property
+    def own_ids(self) -> "pd.Index[Any]":
+        """IDs of the rows that take part in alignment; strategies may add rows of their own."""
+        return self.table.ids
+
+    @property
+    def n_samples(self) -> int:
+        """Number of aligned samples over all parties."""
+        return int(self._aligned("n_samples"))
+
+    @property
+    def positions(self) -> Any:
+        """Aligned row number of each own row, -1 if it is left out; array of shape (n_own,)."""
+        positions = self._aligned("positions")
+        if ORDER not in self.state:
+            return positions
+        # Private protocols see the rows in a secret order; only this party can undo it.
+        if "positions" not in self.cache:
+            own = np.empty(len(positions), dtype=np.int64)
+            own[self.state[ORDER]] = positions
+            self.cache["positions"] = own
+        return self.cache["positions"]
+
+    def to_aligned(self, values: Any, fill: Any) -> Any:
+        """Scatter values of the own rows into the aligned order.
+
+        Parameters
+        ----------
+        values : array_like of shape (n_own, ...)
+            A value for each of `own_ids`.
+        fill : scalar
+            Stands where this party has no row.
+
+        Returns
+        -------
+        numpy.ndarray of shape (n_samples, ...)
+            Of the values' dtype, or the smallest that holds `fill`, too.
+        """
+        return to_aligned(values, self.positions, self.n_samples, fill)
+
+    def rows_of(self, batch: Any) -> tuple[Any, Any]:
+        """Find which rows of a batch this party holds.
+
+        Parameters
+        ----------
+        batch : array_like of shape (n_batch,)
+            Aligned row numbers, in any order.
+
+        Returns
+        -------
+        places : numpy.ndarray of shape (n_held,), int64
+            Where in the batch the rows held stand, ascending.
+        rows : numpy.ndarray of shape (n_held,), int64
+            Which own rows these are: ``values[rows]`` belongs to ``batch[places]``.
+        """
+        if "own-rows" not in self.cache:
+            self.cache["own-rows"] = own_rows(self.positions, self.n_samples)
+        return rows_of(batch, self.cache["own-rows"])
+
+    def _aligned(self, key: str) -> Any:
+        if key not in self.state:
+            raise ProtocolError(
+                f"party {self.name!r} has no {key!r} yet: samples are aligned before other steps"
+            )
+        return self.state[key]
+
+
+class Arbiter(Node):
+    """The node that opens encrypted sums; it holds the secret key and no data.
+
+    A strategy that wants something else than the sum to leave the arbiter (ranks instead of
+    distances, say) subclasses it and names one of its steps as ``release`` of
+    `Federation.sum`; the step receives the opened sums as ``sums``. In the modes ``plain`` and
+    ``masked`` the server takes the same step itself, on an arbiter without a node.
+    """
+
+    def __init__(self, services: NodeServices | None = None) -> None:
+        super().__init__(services or _without_node())
+
+    @step
+    def reveal(self, sums: dict[str, Any]) -> dict[str, Any]:
+        """Release the sums as they are."""
+        return sums
+
+
+def _without_node() -> NodeServices:
+    """Return what an arbiter half has where the server takes a release step itself."""
+
+    def refuse(*_: object) -> Any:
+        raise ProtocolError("the server holds no table; a release step works on the sums alone")
+
+    return NodeServices("server", {}, {}, {}, {}, refuse, refuse, refuse, refuse)

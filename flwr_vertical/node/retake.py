@@ -1,0 +1,83 @@
+"""Going back to the state before a step that is not repeatable, so that it can be taken again.
+
+Only for runs without checkpoints: with them, an answer that was lost is found on disk.
+"""
+
+from typing import Any
+
+from flwr.app import Context, RecordDict
+
+from flwr_vertical.errors import ProtocolError
+from flwr_vertical.node.state import State
+from flwr_vertical.protocol import private_sum
+
+SEQUENCE = "protocol.last-sequence"
+_BEFORE = "state-before"
+_TABLES = ("table", "fitted", "data-checked")  # in the cache, and of no step
+
+
+def remember(context: Context, cache: dict[str, Any], first: int) -> None:
+    """Remember the state before a step, while the process lives.
+
+    Parameters
+    ----------
+    context : flwr.app.Context
+        The node's.
+    cache : dict
+        The process's.
+    first : int
+        Number of the message; of the first one if the round is taken again.
+    """
+    cache[_BEFORE] = first, _copy(context.state)
+
+
+def take_back(context: Context, cache: dict[str, Any], first: int, sequence: int) -> None:
+    """Go back to the state before a message, where it was answered, to take its step again.
+
+    Parameters
+    ----------
+    context, cache
+        As in `remember`.
+    first : int
+        Number of the message under which the step was asked for first.
+    sequence : int
+        Its number now.
+
+    Raises
+    ------
+    ProtocolError
+        If the node answered the message, but another process remembers the state before it.
+    """
+    known = int(State(context).get(SEQUENCE, -1))
+    if known >= sequence:  # taken already; the kept reply, or an error, follows
+        return
+    if known >= first:
+        number, before = cache.get(_BEFORE, (None, None))
+        if number != first:
+            raise ProtocolError(
+                f"message {first} was answered, and the state before it is gone with the process "
+                "that remembered it; start the run again"
+            )
+        context.state.clear()
+        context.state.update(_copy(before))
+        kept = {key: cache[key] for key in _TABLES if key in cache}
+        cache.clear()
+        cache.update(kept)
+    state = State(context)
+    if "node.name" in state:
+        # Numbers up to this one may have masked something; none of them is used again.
+        state[SEQUENCE] = state[private_sum.MASK_SEQUENCE] = sequence - 1
+        state.save()
+
+
+def _copy(records: RecordDict) -> RecordDict:
+    """Return records that do not change when these do; they share the values, which nobody changes.
+
+    `State.save` replaces values in the records of a context.
+    """
+    copied = RecordDict()
+    for name, record in records.items():
+        twin: Any = type(record)()
+        twin.update(record)
+        copied[name] = twin
+    return copied

@@ -1,0 +1,338 @@
+"""Where a party's table comes from and where its results go: always the party's own side."""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import pandas as pd
+from flwr.app import Context
+
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.node.outputs import OutputFolder
+from flwr_vertical.protocol.disk import FILE_MODE, writing
+from flwr_vertical.results.atomic import write_bytes_atomically
+from flwr_vertical.tables import Kind, Table, read_table, write_table
+
+
+class Storage(Protocol):
+    """A party's own storage, as `party_app` needs it."""
+
+    def role(self, context: Context) -> str:
+        """Role of the node: ``"party"`` or ``"arbiter"``."""
+
+    def party_name(self, context: Context) -> str:
+        """Name of the party that runs on this node."""
+
+    def load(self, context: Context) -> Table:
+        """Read the party's table."""
+
+    def load_fitted(self, context: Context) -> Table | None:
+        """Read what the earlier run named ``fitted`` left here, if the run config names one."""
+
+    def load_truth(self, context: Context) -> pd.DataFrame | None:
+        """Return the complete table where it is known, as in demonstrations."""
+
+    def save(self, context: Context, frame: pd.DataFrame) -> str:
+        """Store what the party holds after the run; returns where, for the party's own log."""
+
+    def save_model(self, context: Context, data: bytes) -> str:
+        """Store the party's part of the run's model, for its owner's eyes; returns where."""
+
+    def load_model(self, context: Context, run: str) -> bytes | None:
+        """Read the party's part of an earlier run's model.
+
+        Parameters
+        ----------
+        context : Context
+            The node's.
+        run : str
+            Name of the run; empty for the one named ``fitted`` in the run config.
+
+        Returns
+        -------
+        bytes or None
+            None if no run is named.
+
+        Raises
+        ------
+        DataError
+            If that run left none.
+        """
+
+
+class MemoryStorage:
+    """Tables held in memory, by party name: for notebooks, tests and studies.
+
+    Parameters
+    ----------
+    tables : Mapping[str, Table]
+        Each party's table.
+    fitted : Mapping[str, Table], optional
+        What an earlier run left at each party.
+    fitted_models : Mapping[str, bytes], optional
+        What each party saved of an earlier run's model.
+    folder : path-like, optional
+        What the parties save is also kept there, and what is there belongs to this run.
+    """
+
+    in_memory = True
+
+    def __init__(
+        self,
+        tables: Mapping[str, Table],
+        fitted: Mapping[str, Table] | None = None,
+        fitted_models: Mapping[str, bytes] | None = None,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._tables = dict(tables)
+        self._fitted = dict(fitted or {})
+        self._fitted_models = dict(fitted_models or {})
+        self.outputs: dict[str, pd.DataFrame] = {}
+        self.models: dict[str, bytes] = {}
+        self._folder = None if folder is None else OutputFolder(folder)
+        if self._folder is not None:
+            self.outputs, self.models = self._folder.load(self._tables)
+
+    def role(self, context: Context) -> str:
+        """Role of the node, from the node config."""
+        return configured_role(context)
+
+    def party_name(self, context: Context) -> str:
+        """Name of the party, from the node config."""
+        return _configured_name(context)
+
+    def load(self, context: Context) -> Table:
+        """Return the party's table."""
+        return self._tables[self.party_name(context)]
+
+    def load_fitted(self, context: Context) -> Table | None:
+        """Return what the earlier run left at the party."""
+        return self._fitted.get(self.party_name(context))
+
+    def load_truth(self, context: Context) -> pd.DataFrame | None:
+        """Return None: `simulate` compares with the truth itself."""
+
+    def data_version(self, context: Context) -> str:
+        """Return a digest of the party's table."""
+        tables = self._tables.get(self.party_name(context)), self.load_fitted(context)
+        parts = ["none" if t is None else data_digest(t.frame) for t in tables]
+        model = self.load_model(context)
+        return " ".join([*parts, "none" if model is None else _bytes_digest(model)])
+
+    def save(self, context: Context, frame: pd.DataFrame) -> str:
+        """Keep the result in ``outputs``."""
+        self.outputs[self.party_name(context)] = frame
+        if self._folder is not None:
+            self._folder.save_table(self.party_name(context), frame)
+        return "memory"
+
+    def save_model(self, context: Context, data: bytes) -> str:
+        """Keep the party's part of the model in ``models``."""
+        self.models[self.party_name(context)] = data
+        if self._folder is not None:
+            self._folder.save_model(self.party_name(context), data)
+        return "memory"
+
+    def load_model(self, context: Context, run: str = "") -> bytes | None:
+        """Return the party's part of the earlier run's model; there is one such run at most."""
+        return self._fitted_models.get(self.party_name(context))
+
+
+class FileStorage:
+    """Files named in the node config: ``party``, ``data``, ``id-column``, ``output``.
+
+    Results are written to ``<output>/<run name>/<party>.parquet``, the party's part of a model to
+    ``<party>.model.npz`` beside it; ``output`` defaults to ``FLWR_VERTICAL_HOME`` or
+    ``~/flwr-vertical``. Column kinds can be set by keys
+    ``kind.<column> = "continuous" | "binary" | "categorical" | "ordinal" | "count"``.
+    """
+
+    def role(self, context: Context) -> str:
+        """Role of the node, from the node config."""
+        return configured_role(context)
+
+    def party_name(self, context: Context) -> str:
+        """Name of the party, from the node config."""
+        return _configured_name(context)
+
+    def load(self, context: Context) -> Table:
+        """Read the file that the node config names as ``data``."""
+        party = self.party_name(context)
+        path = context.node_config.get("data")
+        if not path:
+            raise ConfigError(
+                f"party {party!r}: the node config has no 'data'; start the SuperNode with "
+                f"--node-config \"party='{party}' data='/path/to/table.csv'\""
+            )
+        id_column = context.node_config.get("id-column")
+        return read_table(
+            str(path),
+            id_column=None if id_column is None else str(id_column),
+            kinds=_stated_kinds(context),
+            party=party,
+            like=self.load_fitted(context),
+        )
+
+    def load_fitted(self, context: Context) -> Table | None:
+        """Read the table that the run named ``fitted`` in the run config left here."""
+        earlier = context.run_config.get("fitted")
+        if not earlier:
+            return None
+        party = self.party_name(context)
+        path = party_folder(context) / _run_folder("fitted", earlier) / f"{party}.parquet"
+        if not path.is_file():
+            if _model_path(context, party, earlier).is_file():  # it fitted a model, and no table
+                return None
+            raise DataError(
+                f"party {party!r} has nothing from a run named {earlier!r} "
+                "in its output folder; check 'fitted' in the run config"
+            )
+        return read_table(path, kinds=fitted_kinds(_stated_kinds(context)), party=party)
+
+    def load_truth(self, context: Context) -> pd.DataFrame | None:
+        """Return None: nobody knows the truth about a real table."""
+
+    def data_version(self, context: Context) -> str:
+        """Return a digest of the party's file, and of what an earlier run left, if that is used."""
+        paths = [Path(str(context.node_config.get("data", "")))]
+        if earlier := context.run_config.get("fitted"):
+            folder = party_folder(context) / _run_folder("fitted", earlier)
+            paths.append(folder / f"{self.party_name(context)}.parquet")
+            paths.append(_model_path(context, self.party_name(context), earlier))
+        return " ".join(_file_digest(path) for path in paths)
+
+    def earlier_result(self, context: Context) -> Path | None:
+        """Return the result of an earlier run that has the name of this one, if there is one."""
+        if self.role(context) == "arbiter" or not context.run_config.get("run-name"):
+            return None
+        path = self._result(context)
+        return path if path.exists() else None
+
+    def save(self, context: Context, frame: pd.DataFrame) -> str:
+        """Write the result under the run's name."""
+        path = self._result(context)
+        with writing(f"party {self.party_name(context)!r}: its result", path):
+            write_table(frame, path)
+        return str(path)
+
+    def save_model(self, context: Context, data: bytes) -> str:
+        """Write the party's part of the model under the run's name; only its owner can read it."""
+        path = _model_path(context, self.party_name(context), run_name(context))
+        with writing(f"party {self.party_name(context)!r}: its part of the model", path):
+            return str(write_bytes_atomically(path, data, FILE_MODE))
+
+    def load_model(self, context: Context, run: str = "") -> bytes | None:
+        """Read the party's part of the model of the run named, or of ``fitted``."""
+        earlier = run or context.run_config.get("fitted")
+        if not earlier:
+            return None
+        party = self.party_name(context)
+        path = _model_path(context, party, earlier)
+        if not path.is_file():
+            raise DataError(
+                f"party {party!r} has no model from a run named {str(earlier)!r}: there is no "
+                f"file {path.name} in that run's folder inside its output folder; check 'fitted' "
+                "in the run config"
+            )
+        return path.read_bytes()
+
+    def _result(self, context: Context) -> Path:
+        return party_folder(context) / run_name(context) / f"{self.party_name(context)}.parquet"
+
+
+def _model_path(context: Context, party: str, run: object) -> Path:
+    """Return where a party's part of a run's model is."""
+    return party_folder(context) / _run_folder("fitted", run) / f"{party}.model.npz"
+
+
+def check_name(name: object) -> str:
+    """Return a party's name if it can stand in file names and tables, else raise."""
+    if not isinstance(name, str) or not re.fullmatch(r"[\w][\w .+-]{0,63}", name):
+        raise ConfigError(
+            f"party name {name!r} is not usable; expected 1 to 64 letters, digits, spaces or _.+-, "
+            "beginning with a letter or digit"
+        )
+    return name
+
+
+def _stated_kinds(context: Context) -> dict[str, Kind | str]:
+    return {
+        key.removeprefix("kind."): str(value)
+        for key, value in context.node_config.items()
+        if key.startswith("kind.")
+    }
+
+
+def fitted_kinds(kinds: Mapping[str, Kind | str]) -> dict[str, Kind | str]:
+    """Kinds that hold for an imputed table too: imputed counts are means, not whole numbers."""
+    return {name: kind for name, kind in kinds.items() if kind != Kind.COUNT}
+
+
+def configured_role(context: Context) -> str:
+    """Role of a node: ``"party"`` (default) or ``"arbiter"``, from its node config."""
+    role = str(context.node_config.get("role", "party"))
+    if role not in ("party", "arbiter"):
+        raise ConfigError(f"node config role = {role!r}; expected 'party' or 'arbiter'")
+    return role
+
+
+def data_digest(data: "pd.DataFrame | pd.Series[Any]") -> str:
+    """Return a digest of a table or of labels, with their index and the names of the columns."""
+    rows = pd.util.hash_pandas_object(data, index=True).to_numpy()
+    found = hashlib.blake2b(rows.tobytes(), digest_size=16)
+    if isinstance(data, pd.DataFrame):
+        found.update(repr([*map(str, data.columns)]).encode())
+    return found.hexdigest()
+
+
+def _bytes_digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except OSError:  # whoever reads it will say what is wrong
+        return "unreadable"
+
+
+def output_home() -> Path:
+    """Folder for results where nothing else is configured."""
+    configured = os.environ.get("FLWR_VERTICAL_HOME")
+    return Path(configured) if configured else Path.home() / "flwr-vertical"
+
+
+def party_folder(context: Context) -> Path:
+    """Folder on the party's own disk that its results go to."""
+    configured = context.node_config.get("output")
+    return Path(str(configured)) if configured else output_home() / "parties"
+
+
+def run_name(context: Context) -> str:
+    """Name of the run: ``run-name`` of the run config, or the run's ID."""
+    configured = context.run_config.get("run-name")
+    return _run_folder("run-name", configured) if configured else f"run-{context.run_id}"
+
+
+def _run_folder(key: str, value: object) -> str:
+    """Return a run's name, which comes from the server, if it stays in a party's own folder."""
+    name = str(value)
+    if not re.fullmatch(r"\w[\w .+-]{0,127}", name):
+        raise ConfigError(
+            f"{key} {name!r} is not usable; it names a folder inside each party's own: expected 1 "
+            "to 128 letters, digits, spaces or _.+-, beginning with a letter or digit"
+        )
+    return name
+
+
+def _configured_name(context: Context) -> str:
+    if "party" not in context.node_config:
+        raise ConfigError(
+            f"node {context.node_id} has no party name; start its SuperNode with "
+            "--node-config \"party='bank' data='/path/to/table.csv'\""
+        )
+    return check_name(context.node_config["party"])

@@ -1,0 +1,54 @@
+"""The columns that a party multiplies, and which of the aligned samples it holds."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class HeldColumns:
+    """A party's columns in the samples that it holds.
+
+    Parameters
+    ----------
+    values : numpy.ndarray of shape (n_held, n_columns)
+        Finite.
+    rows : numpy.ndarray of shape (n_held,)
+        Numbers of these samples, the same at all parties; ascending, which is the order of the
+        weights that the server sends.
+    n_samples : int
+        How many samples there are.
+    """
+
+    values: Array
+    rows: npt.NDArray[np.integer[Any]]
+    n_samples: int
+
+    def weighted(self, weight: Array) -> "HeldColumns":
+        """Return the columns, each row times its weight; shape (n_held,)."""
+        return HeldColumns(self.values * weight[:, None], self.rows, self.n_samples)
+
+    @property
+    def filled(self) -> Array:
+        """All samples, 0 where the party lacks one; shape (n_samples, n_columns)."""
+        filled = np.zeros((self.n_samples, self.values.shape[1]))
+        filled[self.rows] = self.values
+        return filled
+
+
+class MultipliesColumns(Protocol):
+    """What a party has to have where products of its columns are wanted."""
+
+    def columns_to_multiply(self) -> HeldColumns:
+        """Return the columns, centred or scaled as the method wants them."""
+
+
+class RanksColumns(Protocol):
+    """What a party has to have where rank correlations of its columns are wanted."""
+
+    def columns_to_rank(self) -> HeldColumns:
+        """Return the columns; NaN where a cell is missing."""

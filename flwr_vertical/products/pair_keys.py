@@ -1,0 +1,163 @@
+"""Keys that every two parties share and the server does not have, and how they are handed out.
+
+What travels to the server under such a seed (sketches, rotated columns) hides rows from it, but not
+from the other owner of the seed. The public keys pass through the server (see `key_checks`).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from flwr_vertical.crypto import generate_keypair
+from flwr_vertical.crypto.pair_seeds import pair_seed
+from flwr_vertical.errors import ProtocolError
+from flwr_vertical.node import Party, StepGroup, step
+from flwr_vertical.products.key_checks import MODE, check_key, key_payload
+from flwr_vertical.protocol import pins
+from flwr_vertical.server import Federation
+
+# Under a prefix that the server may not write to (`pins.check_updates`).
+_PRIVATE, _PUBLIC = "node.pairs.private-key", "node.pairs.public-key"
+_NAMES, _PUBLICS = "node.pairs.names", "node.pairs.publics"
+_SIGNED_FOR = "pair key"
+
+
+class PairKeySteps(StepGroup):
+    """A party's key pair of this run, with which it shares a seed with every other party.
+
+    Parameters
+    ----------
+    party : Party
+        Whose they are.
+    sends : str
+        What it sends to the server under the seeds, for errors.
+    without : str
+        Which settings of the strategy do without, for errors.
+    """
+
+    party: Party
+
+    def __init__(
+        self,
+        party: Party,
+        sends: str = "hidden columns",
+        without: str = "settings that need no other party's key",
+    ) -> None:
+        super().__init__(party)
+        self._sends, self._without = sends, without
+
+    @step
+    def pair_key(self, nonce: bytes) -> dict[str, Any]:
+        """Make a key pair of this run; tell its public half, and who vouches for it."""
+        private, public = generate_keypair()
+        self.state[_PRIVATE], self.state[_PUBLIC] = private, public
+        payload = key_payload(_SIGNED_FOR, public, nonce)
+        return {"public": public, **pins.endorse(self.party.identity(MODE), payload)}
+
+    @step
+    def keep_pair_keys(
+        self,
+        nonce: bytes,
+        names: list[str],
+        publics: list[bytes],
+        identities: list[bytes],
+        signatures: list[bytes],
+    ) -> None:
+        """Check the other parties' keys, and who vouches for them, and keep them.
+
+        A step that is given the keys with its own arguments calls this before it uses them.
+
+        Parameters
+        ----------
+        nonce : bytes
+            Of this run.
+        names, publics, identities, signatures : list
+            Every party's name, public key, and who vouches for it.
+
+        Raises
+        ------
+        ProtocolError
+            If a key is not signed as the party's pins demand.
+        """
+        node = self.party.identity(MODE)
+        for name, public, *endorsement in zip(names, publics, identities, signatures, strict=True):
+            if name != self.name:
+                payload = key_payload(_SIGNED_FOR, public, nonce)
+                check_key(
+                    node, name, payload, *endorsement, sends=self._sends, without=self._without
+                )
+        self.state[_NAMES], self.state[_PUBLICS] = names, publics
+
+    def seeds(self, nonce: bytes, purpose: str) -> dict[str, bytes]:
+        """Return the seeds shared with every other party, by its name.
+
+        Parameters
+        ----------
+        nonce : bytes
+            Of this run.
+        purpose : str
+            What the seeds are for; another purpose gives others. What two matrices are hidden
+            by must differ, so each use has a purpose of its own.
+
+        Raises
+        ------
+        ProtocolError
+            If keys have not been exchanged.
+        """
+        if _PRIVATE not in self.state or _NAMES not in self.state:
+            raise ProtocolError(
+                f"party {self.name!r} shares no seeds with other parties yet: the steps 'pair_key' "
+                "and 'keep_pair_keys' come first"
+            )
+        return {
+            name: pair_seed(
+                self.state[_PRIVATE], self.name, name, self.state[_PUBLIC], public, nonce, purpose
+            )
+            for name, public in zip(self.state[_NAMES], self.state[_PUBLICS], strict=True)
+            if name != self.name
+        }
+
+
+@dataclass
+class PairKeys:
+    """The server half: collects the public keys of a run, and hands them out.
+
+    Parameters
+    ----------
+    federation : Federation
+        Of the run.
+    nonce : bytes, optional
+        Of this run; drawn if left out.
+    handed_out : bool
+        Whether the parties keep each other's keys already.
+    """
+
+    federation: Federation
+    nonce: bytes = b""
+    handed_out: bool = False
+    _keys: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.nonce = self.nonce or self.federation.random_bytes(32)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return every party's key, as `PairKeySteps.keep_pair_keys` takes them.
+
+        One round when called first.
+        """
+        if self._keys is None:
+            replies = self.federation.call("pair_key", {"nonce": self.nonce})
+            names = self.federation.parties
+            self._keys = {
+                "names": names,
+                "publics": [replies[name]["public"] for name in names],
+                "identities": [replies[name].get("identity", b"") for name in names],
+                "signatures": [replies[name].get("signature", b"") for name in names],
+            }
+        return {"nonce": self.nonce, **self._keys}
+
+    def hand_out(self) -> None:
+        """Have the parties keep each other's keys, unless they do; up to two rounds."""
+        arguments = self.arguments()
+        if not self.handed_out:
+            self.federation.call("keep_pair_keys", arguments)
+            self.handed_out = True

@@ -1,0 +1,598 @@
+"""The server's view of the parties: a strategy is a straight-line program over a `Federation`."""
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Unpack
+
+import numpy as np
+from flwr.app import RecordDict
+from flwr.serverapp import Grid
+
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.node.party import Arbiter
+from flwr_vertical.protocol import private_sum
+from flwr_vertical.protocol.codec import Payload, decode, encode, override
+from flwr_vertical.protocol.messages import (
+    ARBITER,
+    ARGUMENTS,
+    FAREWELL,
+    HELLO,
+    RESTORE,
+    SUMS,
+    VALUES,
+    make_request,
+    renumber,
+)
+from flwr_vertical.protocol.objects import pack_object
+from flwr_vertical.server.greeting import Greeting, keys_of_run
+from flwr_vertical.server.journal import Entry, Journal
+from flwr_vertical.server.loop import SnapshotLoop
+from flwr_vertical.server.record import RunRecord
+from flwr_vertical.server.recovery import exchange_patiently, find_all, say_farewell
+from flwr_vertical.server.roster import make_roster, wait_for_nodes
+from flwr_vertical.server.rounds import PartyStateLostError, exchange
+from flwr_vertical.server.settings import RunOptions, RunSettings
+
+# More messages than a loop sends between two snapshots: those that the server sent before it was
+# killed, and that neither its journal nor the disk of a node may know of.
+_UNKNOWN = 2**24
+
+logger = logging.getLogger("flwr_vertical")
+
+_TAKING_BACK = 20.0  # seconds to wait for nodes that shall forget a run that did not begin
+
+
+@dataclass(frozen=True)
+class Total:
+    """What `Federation.sum` returns.
+
+    Parameters
+    ----------
+    values : dict[str, Any]
+        The sums over parties by name, or what the ``release`` step made of them.
+    public : dict[str, dict[str, Any]]
+        By party, the values that the step declared public.
+    """
+
+    values: dict[str, Any]
+    public: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+
+class Federation:
+    """Parties reached over a Flower grid.
+
+    Parameters
+    ----------
+    grid : flwr.serverapp.Grid
+        How messages travel; any of this library's or Flower's own.
+    run : RunSettings, optional
+        Settings of the run, or some of them as keyword arguments: ``aggregation``,
+        ``fraction_bits``, ``parties``, ``min_nodes``, ``patience``, ``timeout``, ``retries``.
+    arbiter : type[Arbiter], default Arbiter
+        The arbiter half of the strategy; its release steps run on the server itself unless the
+        mode is ``ckks``.
+    needs_arbiter : str, optional
+        What of the strategy needs an arbiter, if anything does, whatever the mode.
+    journal : Journal, optional
+        Keeps what the parties answer; they keep checkpoints then. The rounds in a journal that
+        is resumed are answered from it.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        run: RunSettings | None = None,
+        *,
+        arbiter: type[Arbiter] = Arbiter,
+        needs_arbiter: str | None = None,
+        journal: Journal | None = None,
+        **options: Unpack[RunOptions],
+    ) -> None:
+        run = RunSettings.of(run, options)
+        if run.checkpoint_every is not None and journal is None:
+            raise ConfigError("checkpoint_every needs checkpoint: the folder of the run's journal")
+        self.checkpoint_every = run.checkpoint_every
+        self.grid = grid
+        self.aggregation = run.aggregation
+        self.fraction_bits = run.fraction_bits
+        self.timeout = run.timeout
+        self.retries = run.retries
+        self.patience = run.patience
+        self._record = RunRecord(journal)
+        self.ledger = self._record.ledger
+        self.parties: list[str] = []
+        self.labels: Any = None
+        self.rng = np.random.default_rng()
+        self._expected = None if run.parties is None else list(run.parties)
+        ckks = run.aggregation == "ckks"
+        self._arbiter_for = "aggregation 'ckks'" if ckks else needs_arbiter
+        self._min_nodes = run.min_nodes
+        self._nodes: dict[str, int] = {}
+        self._release = arbiter()  # takes release steps here, without a node
+        self._updates: dict[str, Payload] = {}
+        self._journal = journal
+        # In every message, so that nodes know whose checkpoint they keep.
+        self._mark: dict[str, Any] = {} if journal is None else {"checkpoint": journal.token}
+        # The last complete snapshot of a loop, and whether rounds now rely on it alone.
+        self.snapshot: int | None = None
+        self.between_snapshots = False
+        self._furthest = 0  # a message number that no earlier life of this run came to
+        self._seed = str(run.seed)  # as text: it may be larger than Flower's integers
+        self._unrepeatable: dict[str, set[str]] = {}
+
+    # -- opening ---------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Greet every node: learn names and roles, exchange public keys. One round.
+
+        Raises
+        ------
+        ConfigError
+            If a name occurs twice, an expected party is absent, or ``ckks`` has no arbiter.
+        """
+        if self._journal is not None and self._journal.opening is not None:
+            self._reopen(self._journal, self._journal.opening)
+            return
+        wanted = self._min_nodes or 1
+        if self._expected and not self._min_nodes:
+            wanted = len(self._expected) + (self._arbiter_for is not None)
+        node_ids = wait_for_nodes(self.grid, wanted, self.patience)
+        self._nodes = {f"node {node_id}": node_id for node_id in node_ids}
+        try:
+            greeting = Greeting(
+                self.grid,
+                self._nodes,
+                self._expected,
+                self._arbiter_for,
+                lambda requests, enough: self._round(HELLO, requests, mode="call", enough=enough),
+            )
+            envelope = {"mode": self.aggregation, "seed": self._seed, **self._mark}
+            greetings = greeting.greet(wanted, envelope)
+            roster = make_roster(greetings, self._expected, self._arbiter_for)
+        except Exception:
+            self._take_back()
+            raise
+        self.parties, self._nodes = roster.parties, roster.nodes
+        by_name = {name: greetings[node_id] for name, node_id in self._nodes.items()}
+        self._note_unrepeatable(by_name)
+        self._record.open(by_name)
+        self._hand_out_keys(by_name)
+
+    def _take_back(self) -> None:
+        """Have nodes remove what they keep of a run that did not begin: its private keys."""
+        if self._journal is not None:
+            request = make_request(FAREWELL, 1, {}, mode="call", **self._mark)
+            seconds = min(self.timeout, self.patience, _TAKING_BACK)
+            say_farewell(self.grid, self._nodes, request, seconds)
+
+    def _hand_out_keys(self, greetings: Mapping[str, Payload]) -> None:
+        keys = keys_of_run(self.aggregation, self.parties, greetings, self.random_bytes)
+        self._ckks_public = keys.get(private_sum.CKKS_PUBLIC)
+        for name in self.parties:
+            self.update(name, keys)
+
+    def _reopen(self, journal: Journal, opening: Entry) -> None:
+        """Find the nodes of a run that broke off, and take up its course from the beginning."""
+        names = list(opening.public)
+        self.parties = sorted(set(names) - {ARBITER})
+        self._nodes = dict.fromkeys(names, -1)
+        if not journal.done:  # else no message is left to be sent
+            self.snapshot = journal.snapshot
+            self.between_snapshots = journal.snapshot is not None
+            greeting = self._greeting()
+            found = find_all(self.grid, journal, names, greeting, self.patience)
+            self._nodes = {name: found[name].node_id for name in names}
+            if self.between_snapshots:
+                self._furthest = max(node.last for node in found.values()) + _UNKNOWN
+            self._record.note_greeted(journal.last_round + 1, greeting, found)
+        self._note_unrepeatable(opening.public)
+        self._record.take_up(opening)
+        self._hand_out_keys(opening.public)
+
+    def _note_unrepeatable(self, greetings: Mapping[str, Payload]) -> None:
+        """Note which steps each node declares as not repeatable."""
+        self._unrepeatable = {
+            name: set(greeting.get("unrepeatable", ())) for name, greeting in greetings.items()
+        }
+
+    def _greeting(self) -> RecordDict:
+        """Compose the greeting of a node that shall go on from its checkpoint."""
+        marks = self._marks()
+        return make_request(HELLO, 0, {}, mode=self.aggregation, resume=True, **marks)
+
+    def _marks(self) -> dict[str, Any]:
+        """Say in a message which run it belongs to, and which snapshot is complete."""
+        if self.snapshot is None:
+            return self._mark
+        transient = {"transient": True} if self.between_snapshots else {}
+        return {**self._mark, "snapshot": self.snapshot, **transient}
+
+    def close(self) -> None:
+        """End a run with a journal: every node removes its checkpoint; one message to each.
+
+        A node that does not hear of it keeps its checkpoint; the run is none the worse.
+        """
+        if self._journal is None:
+            return
+        nodes = self._nodes
+        if self._journal.done:  # resumed after its end, so nobody has been greeted
+            nodes = {f"node {node_id}": node_id for node_id in self.grid.get_node_ids()}
+        self._journal.mark_done()
+        request = make_request(FAREWELL, self._record.sequence + 1, {}, mode="call", **self._mark)
+        say_farewell(self.grid, nodes, request, min(self.timeout, self.patience))
+
+    # -- rounds ----------------------------------------------------------------------------
+
+    def random_bytes(self, count: int) -> bytes:
+        """Return bytes of the system's generator: for nonces, keys and orders of the server.
+
+        A run that is resumed gets those it had, so that it takes the same course.
+        """
+        return self._record.random_bytes(count)
+
+    def update(self, party: str, values: Mapping[str, Any]) -> None:
+        """Put values into a party's state; they ride with the next message to it."""
+        self._updates.setdefault(party, {}).update(values)
+
+    def call(
+        self,
+        step: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        per_party: Mapping[str, Mapping[str, Any]] | None = None,
+        parties: Sequence[str] | None = None,
+        unkept: Collection[str] = (),
+    ) -> dict[str, Payload]:
+        """Have parties take a step; one round.
+
+        Parameters
+        ----------
+        step : str
+            Name of the step.
+        arguments : Mapping[str, Any], optional
+            Sent to every party.
+        per_party : Mapping[str, Mapping[str, Any]], optional
+            Further arguments for single parties.
+        parties : Sequence[str], optional
+            Who is called (default: all).
+        unkept : Collection[str]
+            Names of values that never go into a journal. Where the round is answered from one,
+            they are absent (see `next_step`).
+
+        Returns
+        -------
+        dict[str, dict[str, Any]]
+            Each party's answer.
+
+        Raises
+        ------
+        PartyError
+            If a party fails or does not answer; nothing is replaced by zero.
+        """
+        requests = self._requests(step, arguments, per_party, parties, mode="call")
+
+        here: dict[str, Payload] = {}
+
+        def live() -> tuple[Payload, dict[str, Payload]]:
+            replies, _ = self._round(step, requests, mode="call")
+            here.update((name, decode(reply, VALUES)) for name, reply in replies.items())
+            kept = {
+                name: {key: value for key, value in told.items() if key not in unkept}
+                for name, told in here.items()
+            }
+            return {}, kept
+
+        answers = self._record.once(step, requests, live)[1]
+        return here if unkept and here else answers
+
+    def keep(self, name: str, make: Callable[[], Payload]) -> Payload:
+        """Return what the server works out from values that are not kept, and keep that instead.
+
+        Parameters
+        ----------
+        name : str
+            What it is. A resumed run has it from the journal, without calling `make`.
+        make : Callable[[], dict[str, Any]]
+            Works it out.
+        """
+        return self._record.once(name, {}, lambda: (make(), {}))[0]
+
+    def next_step(self) -> str | None:
+        """Return which step a resumed run takes next from its journal; None if it takes none."""
+        return None if self._journal is None else self._journal.next_step()
+
+    def sum(
+        self,
+        step: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        per_party: Mapping[str, Mapping[str, Any]] | None = None,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        release: str | None = None,
+        release_arguments: Mapping[str, Any] | None = None,
+        scale: float | Mapping[str, float] | None = None,
+    ) -> Total:
+        """Have all parties take a step and learn the sum of what they return; one round.
+
+        Totals come back in the type that the parties sent (float32 or float64), in every mode.
+
+        Parameters
+        ----------
+        step, arguments, per_party
+            As in `call`; the step returns `Summands`.
+        shapes : Mapping[str, tuple[int, ...]], optional
+            Expected shape of each summand.
+        release : str, optional
+            A step of the strategy's arbiter half; what it returns replaces the sums. In ``ckks``
+            mode the arbiter takes it (one more round), else the server.
+        release_arguments : Mapping[str, Any], optional
+            Its arguments.
+        scale : float or Mapping[str, float], optional
+            Largest absolute value that each party shall be able to send, of all floating summands
+            or of some by name. The power of two at or above it decides limit and resolution of a
+            ``masked`` or ``ckks`` sum (`limit_of`, `resolution_of`). It must be public: it goes to
+            every party. By default 256 for float32; float64 has ``fraction_bits``.
+
+        Returns
+        -------
+        Total
+            Sums (or what was released) and public values.
+
+        Raises
+        ------
+        PartyError
+            If a party fails, does not answer, sends other summands than the first party or a
+            value beyond the limit; or if there is no floating summand of a name in `scale`.
+        ConfigError
+            If a scale is no positive number.
+        """
+        mode = self.aggregation
+        scales = private_sum.check_scales(scale)
+        requests = self._requests(
+            step,
+            arguments,
+            per_party,
+            None,
+            scales=scales,
+            mode=mode,
+            **{"n-parties": len(self.parties), "fraction-bits": self.fraction_bits},
+        )
+
+        def live() -> tuple[Payload, dict[str, Payload]]:
+            replies, terms = self._round(step, requests, mode=mode)
+            private_sum.check_terms(step, terms, shapes)
+            public = {name: decode(replies[name], VALUES) for name in self.parties}
+            del replies
+            key = self._ckks_public if mode == "ckks" else None
+            sent = list(terms.values())
+            totals = private_sum.combine(sent, mode, self.fraction_bits, key, scales)
+            del terms, sent
+            more = dict(release_arguments or {})
+            if mode == "ckks" and totals:
+                return self._open(totals, release or "reveal", more), public
+            if release is not None:
+                totals = self._release.take(release, {"sums": totals, **more})
+            return totals, public
+
+        return Total(*self._record.once(step, requests, live))
+
+    def loop(
+        self,
+        total: int | None,
+        body: Callable[[int], Any],
+        live: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take many steps, with a snapshot every ``checkpoint_every`` of them.
+
+        Without ``checkpoint_every`` this is a ``for`` loop. With it, what a step was answered is
+        not kept. Where a party has lost what it remembered, or the server is resumed, server and
+        parties go back to the last snapshot, make new keys and take the steps since then again.
+
+        Parameters
+        ----------
+        total : int or None
+            How many steps; None if `body` says when to stop.
+        body : Callable[[int], Any]
+            Takes a step, given its number from 0: any number of rounds. Ends the loop by
+            returning something true. What it changes on the server must be in `live`, and it
+            draws random numbers from `rng` or from what is in `live`: a step that is taken
+            again must find what it found before.
+        live : Mapping[str, Any], optional
+            What `body` changes on the server, by name: PyTorch modules and optimisers, NumPy
+            generators, dicts and lists (``result.history``), or objects with ``pack`` and
+            ``unpack``. They are changed in place where the loop goes back. `rng` and what the
+            ledger counts belong to a snapshot without being named. In a loop within a loop,
+            name all of it in the outer one, whose snapshots are the only ones.
+
+        Raises
+        ------
+        PartyError
+            If a party fails or is lost for good, or again and again in one step.
+        CodecError
+            If something in `live` cannot be written down.
+        ConfigError
+            If it is an array: it could not be changed in place.
+
+        Examples
+        --------
+        >>> def body(i):  # doctest: +SKIP
+        ...     total = federation.sum("gradient", {"batch": i})
+        ...     model["w"] -= 0.1 * total["gradient"]
+        >>> federation.loop(1000, body, {"model": model})  # doctest: +SKIP
+        """
+        live = dict(live or {})
+        for name, value in live.items():
+            if isinstance(value, np.ndarray):
+                raise ConfigError(
+                    f"live[{name!r}] is an array, which a step would replace unseen: put it into a "
+                    "dict, and the dict into live"
+                )
+            pack_object(name, value)  # says before the first step whether it can be done
+        inside = self._record.transient  # another loop's body: that one's snapshots count
+        if self._journal is not None and self.checkpoint_every is not None and not inside:
+            every = self.checkpoint_every
+            SnapshotLoop(self, self._journal, self._record, total, body, live, every).run()
+            return
+        for i in itertools.count() if total is None else range(total):
+            if body(i):
+                return
+
+    def tell_all(self, step: str, **envelope: Any) -> dict[str, Payload]:
+        """Send every node a message of the protocol's own; it is no part of a strategy's course."""
+        self._record.sequence += 1
+        number, answered = self._record.sequence, self._record.answered
+        marks = {key: value for key, value in self._marks().items() if key != "transient"}
+        requests = {
+            name: make_request(
+                step,
+                number,
+                {},
+                self._updates.pop(name, None),
+                mode="call",
+                **{"after": answered[name], **marks, **envelope},
+            )
+            for name in self._nodes
+        }
+        replies, _ = self._round(step, requests, mode="call")
+        return {name: decode(reply, VALUES) for name, reply in replies.items()}
+
+    def restore_all(self, number: int) -> None:
+        """Have every node go back to a snapshot; masked sums get new keys, handed out as at first.
+
+        Message numbers go on above all that were ever sent: what pads by them stays secret.
+        """
+        self.stand_at(number)
+        self._record.sequence = max(self._record.sequence, self._furthest)
+        greetings = self.tell_all(RESTORE, after=number, snapshot=number)
+        if self.aggregation == "masked":
+            self._hand_out_keys(greetings)
+
+    def stand_at(self, number: int) -> None:
+        """Stand where a snapshot was complete: nodes had got all that waited to ride along."""
+        self.snapshot = number
+        self._updates.clear()
+
+    @property
+    def summand_limit(self) -> float:
+        """Largest absolute float64 a party may send into a sum; infinite in ``plain`` mode."""
+        return self.limit_of()
+
+    def limit_of(self, dtype: Any = np.float64, scale: float | None = None) -> float:
+        """Largest absolute value of a floating type that a party may send into a sum.
+
+        Parameters
+        ----------
+        dtype : numpy dtype, default float64
+            Type of the summand.
+        scale : float, optional
+            As in `sum`. The limit is at least that.
+
+        Returns
+        -------
+        float
+            Infinite in ``plain`` mode.
+        """
+        how = self.aggregation, len(self.parties), self.fraction_bits
+        return private_sum.limit(*how, dtype, scale)
+
+    def resolution_of(self, dtype: Any = np.float64, scale: float | None = None) -> float:
+        """Step to which values are rounded on their way into a sum; parameters as of `limit_of`.
+
+        Returns
+        -------
+        float
+            A ``masked`` sum errs by half of it for each party, a ``ckks`` sum by one. 0 in
+            ``plain`` mode. float32 totals have their own rounding on top.
+        """
+        how = self.aggregation, len(self.parties), self.fraction_bits
+        return private_sum.resolution(*how, dtype, scale)
+
+    def _open(self, totals: Payload, release: str, arguments: Mapping[str, Any]) -> Payload:
+        """Send summed ciphertexts to the arbiter; what its release step returns comes back."""
+        request = self._requests(release, arguments, None, [ARBITER], mode="call")
+        self._record.course -= 1  # parties draw the same numbers in every mode
+        request[ARBITER].update(encode(totals, SUMS))
+        replies, _ = self._round(release, request, mode="open")
+        return decode(replies[ARBITER], VALUES)
+
+    def _requests(
+        self,
+        step: str,
+        arguments: Mapping[str, Any] | None,
+        per_party: Mapping[str, Mapping[str, Any]] | None,
+        parties: Sequence[str] | None,
+        scales: Mapping[str, float] | None = None,
+        **envelope: Any,
+    ) -> dict[str, RecordDict]:
+        self._record.sequence += 1
+        self._record.course += 1
+        if self._record.course != self._record.sequence:  # there have been snapshots
+            envelope["course"] = self._record.course
+        requests = {}
+        common = encode(arguments or {}, ARGUMENTS)  # once, however many parties get it
+        for name in self.parties if parties is None else parties:
+            if name not in self._nodes:
+                raise ConfigError(f"no party {name!r} in this run; its parties are {self.parties}")
+            own = (per_party or {}).get(name)
+            requests[name] = make_request(
+                step,
+                self._record.sequence,
+                override(common, encode(own, ARGUMENTS), ARGUMENTS) if own else common,
+                self._updates.pop(name, None),
+                scales,
+                after=self._record.answered[name],
+                **self._marks(),
+                **envelope,
+            )
+        return requests
+
+    def _round(
+        self,
+        step: str,
+        requests: Mapping[str, RecordDict],
+        *,
+        mode: str,
+        enough: Callable[[Mapping[str, RecordDict]], bool] | None = None,
+    ) -> tuple[dict[str, RecordDict], dict[str, Payload]]:
+        """Send one message to each node; return the replies and, of a sum, its terms by party."""
+        number = self.ledger.next_round()
+        started = time.perf_counter()
+        how: dict[str, Any] = {"step": step, "timeout": self.timeout, "retries": self.retries}
+        if self._journal is None or step == HELLO:
+            first = self._record.sequence
+
+            def renew() -> dict[str, RecordDict]:
+                self._record.sequence += 1
+                number = self._record.sequence
+                return {name: renumber(r, number, first) for name, r in requests.items()}
+
+            once = any(step in self._unrepeatable.get(name, ()) for name in requests)
+            how |= {"renew": renew if once else None, "enough": enough}
+            answered = exchange(self.grid, self._nodes, requests, **how)
+        else:
+            greeting, how["patience"] = self._greeting(), self.patience
+            try:
+                answered, back = exchange_patiently(
+                    self.grid, self._nodes, requests, greeting, **how
+                )
+            except PartyStateLostError:  # the round is taken again, and was sent all the same
+                nothing = dict.fromkeys(requests, RecordDict())
+                seconds = time.perf_counter() - started
+                self._record.note_round(number, step, mode, requests, nothing, seconds, {})
+                raise
+            self._record.note_greeted(number, greeting, back)
+        # Replies come in any order; what is computed from them must not depend on it.
+        answered = {name: answered[name] for name in requests if name in answered}
+        self._record.answered |= dict.fromkeys(requests, self._record.sequence)
+        seconds = time.perf_counter() - started
+        terms: dict[str, Payload] = {}
+        if mode in private_sum.MODES:
+            terms = {name: decode(reply, SUMS) for name, reply in answered.items()}
+        self._record.note_round(number, step, mode, requests, answered, seconds, terms)
+        return answered, terms

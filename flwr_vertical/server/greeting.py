@@ -1,0 +1,135 @@
+"""Greeting the nodes of a run: who is here, and the keys that they make for it."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from flwr.app import RecordDict
+from flwr.serverapp import Grid
+
+from flwr_vertical.errors import PartyError
+from flwr_vertical.grids.wrapping import reopen
+from flwr_vertical.protocol import pins, private_sum
+from flwr_vertical.protocol.codec import Payload, decode
+from flwr_vertical.protocol.messages import ARBITER, HELLO, VALUES, make_request
+
+logger = logging.getLogger("flwr_vertical")
+
+Enough = Callable[[Mapping[str, RecordDict]], bool]
+Send = Callable[[Mapping[str, RecordDict], Enough], object]
+
+
+class Greeting:
+    """Greets nodes until all that must take part have answered.
+
+    Parameters
+    ----------
+    grid : flwr.serverapp.Grid
+        Carries the messages.
+    nodes : Mapping[str, int]
+        Node ID by a name for it, since nobody has told its own yet.
+    expected : Sequence[str] or None
+        Names of the parties that must take part; None if all that are connected do.
+    arbiter_for : str or None
+        What needs an arbiter, if anything does.
+    send : Callable
+        Sends a request to each node, as one round that ends when enough have answered.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        nodes: Mapping[str, int],
+        expected: Sequence[str] | None,
+        arbiter_for: str | None,
+        send: Send,
+    ) -> None:
+        self._grid, self._nodes, self._send = grid, nodes, send
+        self._expected, self._arbiter_for = set(expected or ()), arbiter_for
+
+    def greet(self, wanted: int, envelope: Mapping[str, Any]) -> dict[int, Payload]:
+        """Greet the nodes; return what each said, by node ID.
+
+        Where the parties are known, nodes that do not answer hold nobody up: a node whose machine
+        died stays in Flower's list for a minute.
+
+        Parameters
+        ----------
+        wanted : int
+            How many nodes the run needs.
+        envelope : Mapping[str, Any]
+            What the greeting says beside its step.
+        """
+        asked = list(self._nodes)
+        if self._expected:
+            ready = set(reopen(self._grid, [*self._nodes.values()]))
+            asked = [name for name, node_id in self._nodes.items() if node_id in ready]
+            if len(asked) < wanted:
+                asked = list(self._nodes)
+        heard: dict[int, Payload] = {}
+
+        def enough(replies: Mapping[str, RecordDict]) -> bool:
+            heard.update((self._nodes[n], decode(r, VALUES)) for n, r in replies.items())
+            return self._is_enough(heard.values())
+
+        silent: list[str] = []
+        while asked:
+            requests = {name: make_request(HELLO, 0, {}, **envelope) for name in asked}
+            try:
+                self._send(requests, enough)
+            except PartyError as error:
+                if self._expected and error.party in self._nodes:  # it has told no name
+                    here = {str(told["party"]) for told in heard.values()}
+                    absent = sorted(self._expected - here)
+                    cause = f"{error.cause}; of the parties, {absent} have not answered"
+                    raise PartyError(error.party, HELLO, cause) from error
+                raise
+            silent = [name for name, node_id in self._nodes.items() if node_id not in heard]
+            asked = [] if self._is_enough(heard.values()) else silent
+        if silent:
+            logger.warning(
+                "%s did not answer the greeting and take no part; all parties of the run are here",
+                silent,
+            )
+        return heard
+
+    def _is_enough(self, greetings: Iterable[Payload]) -> bool:
+        """Whether all parties that must take part have answered, and the arbiter if needed."""
+        if not self._expected:
+            return False
+        here = [(greeting["role"], greeting["party"]) for greeting in greetings]
+        has_arbiter = self._arbiter_for is None or "arbiter" in [role for role, _ in here]
+        return has_arbiter and {n for role, n in here if role == "party"} >= self._expected
+
+
+def keys_of_run(
+    mode: str,
+    parties: Sequence[str],
+    greetings: Mapping[str, Payload],
+    random: Callable[[int], bytes],
+) -> Payload:
+    """Return what every party is told of the others' keys, and who made them.
+
+    Parameters
+    ----------
+    mode : str
+        Mode of the private sum.
+    parties : Sequence[str]
+        Names of the parties.
+    greetings : Mapping[str, dict[str, Any]]
+        By name, what each node said; the arbiter under `ARBITER`.
+    random : Callable[[int], bytes]
+        Draws the nonce of masked sums.
+    """
+    if mode == "masked":
+        keys: Payload = {
+            private_sum.PEERS: list(parties),
+            private_sum.PUBLIC_KEYS: [greetings[name]["public-key"] for name in parties],
+            private_sum.NONCE: random(32),
+        }
+    elif mode == "ckks":
+        keys = {private_sum.CKKS_PUBLIC: greetings[ARBITER]["ckks-public"]}
+    else:
+        return {}
+    senders = [*parties, *([ARBITER] if mode == "ckks" else [])]
+    return keys | pins.hand_on({name: greetings[name] for name in senders})

@@ -1,0 +1,151 @@
+"""One round: send a message to each node, collect the replies, try again what may pass."""
+
+import logging
+from collections.abc import Callable, Mapping
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from flwr_vertical.errors import PartyError, StateLostError
+from flwr_vertical.protocol.messages import make_message, read_envelope
+
+logger = logging.getLogger("flwr_vertical")
+
+# Flower's codes for failures of transport, which a second try may cure: message or reply not
+# available, node not available, ClientApp crashed. A step that raised is not tried again.
+_TRANSIENT = {3, 4, 5, 8}
+
+
+class PartyStateLostError(PartyError):
+    """A party is there, but what it remembered of the run ended with its process."""
+
+
+def exchange(
+    grid: Grid,
+    nodes: Mapping[str, int],
+    requests: Mapping[str, RecordDict],
+    *,
+    step: str,
+    timeout: float,
+    retries: int,
+    renew: Callable[[], Mapping[str, RecordDict]] | None = None,
+    enough: Callable[[Mapping[str, RecordDict]], bool] | None = None,
+) -> dict[str, RecordDict]:
+    """Send one request to each node and return all replies.
+
+    Parameters
+    ----------
+    grid : flwr.serverapp.Grid
+        Carries the messages.
+    nodes : Mapping[str, int]
+        Node ID by name.
+    requests : Mapping[str, RecordDict]
+        What to send, by name.
+    step : str
+        Name of the step, for messages to the user.
+    timeout : float
+        Seconds to wait for replies, each time.
+    retries : int
+        How often a request is sent again.
+    renew : Callable[[], Mapping[str, RecordDict]], optional
+        Returns all requests under a new number: for a step that is not repeatable, which all nodes
+        take again if one answer is lost.
+    enough : Callable[[Mapping[str, RecordDict]], bool], optional
+        Told the replies there are; says whether the others can be done without.
+
+    Returns
+    -------
+    dict[str, RecordDict]
+        A reply for every request, or enough of them.
+
+    Raises
+    ------
+    PartyError
+        If a node's step raised, or it still has not answered after the last try.
+    """
+    answered: dict[str, RecordDict] = {}
+    causes: dict[str, str] = {}
+    pending = dict(requests)
+    for again in range(retries + 1):
+        if again:
+            who = "; ".join(f"{name}: {causes[name]}" for name in sorted(pending))
+            logger.warning("step %r: trying again (%d of %d) for %s", step, again, retries, who)
+            if renew is not None:
+                pending, answered = dict(renew()), {}
+        found, causes = attempt(grid, nodes, pending, step=step, timeout=timeout)
+        answered |= found
+        pending = {name: pending[name] for name in causes}
+        if (enough is not None and enough(answered)) or not pending:
+            return answered
+    raise lost(causes, step, retries + 1)
+
+
+def attempt(
+    grid: Grid,
+    nodes: Mapping[str, int],
+    requests: Mapping[str, RecordDict],
+    *,
+    step: str,
+    timeout: float,
+) -> tuple[dict[str, RecordDict], dict[str, str]]:
+    """Send one request to each node, once.
+
+    Returns
+    -------
+    answered : dict[str, RecordDict]
+        The replies that came.
+    causes : dict[str, str]
+        Why there is none from the other nodes; a second try may cure it.
+
+    Raises
+    ------
+    PartyError
+        If a node's step raised.
+    """
+    names = {nodes[name]: name for name in requests}
+    messages = [make_message(requests[name], nodes[name]) for name in requests]
+    causes = dict.fromkeys(requests, f"no answer within {timeout:g} s")
+    answered: dict[str, RecordDict] = {}
+    replies = [
+        (names.get(reply.metadata.src_node_id, ""), reply)
+        for reply in grid.send_and_receive(messages, timeout=timeout)
+    ]
+    # By name: if several failed, which one is reported must not depend on who was first.
+    for name, reply in sorted(replies, key=lambda pair: pair[0]):
+        if name not in causes:
+            continue
+        content, cause = read_reply(reply, name, step)
+        if content is None:
+            causes[name] = cause
+        else:
+            answered[name] = content
+            del causes[name]
+    return answered, causes
+
+
+def lost(causes: Mapping[str, str], step: str, tries: int, why: str = "") -> PartyError:
+    """Return the error that ends a run because of nodes that did not answer."""
+    name = min(causes)
+    others = sorted(set(causes) - {name})
+    note = f" (the same round failed for {others})" if others else ""
+    count = "1 try" if tries == 1 else f"{tries} tries"
+    return PartyError(name, step, f"{causes[name]} after {count}{why}{note}")
+
+
+def read_reply(reply: Message, name: str, step: str) -> tuple[RecordDict | None, str]:
+    """Return a reply's content, or None and a cause that may pass; raise what will not pass."""
+    if reply.has_error():
+        reason = (reply.error.reason or "no reason given").strip().splitlines()[-1]
+        cause = f"Flower reports error {reply.error.code}: {reason}"
+        if reply.error.code not in _TRANSIENT:
+            raise PartyError(name, step, cause)
+        return None, cause
+    envelope = read_envelope(reply.content)
+    if envelope is None:
+        raise PartyError(name, step, "its answer is not in this library's form")
+    if envelope["status"] == "error":
+        if envelope["error"] == StateLostError.__name__:
+            raise PartyStateLostError(name, step, str(envelope["message"]))
+        who = str(envelope.get("party") or name) if name.startswith("node ") else name
+        raise PartyError(who, step, f"{envelope['error']!s}: {envelope['message']!s}")
+    return reply.content, ""

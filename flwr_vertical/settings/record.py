@@ -1,0 +1,160 @@
+"""Settings as frozen records: the field of a class is the only statement of a setting.
+
+A subclass of `Settings` is a frozen dataclass whose fields are made by `setting`, with their
+documentation, choices and bounds. The constructor checks them; the class's documentation, the
+run config of an app and the tables of the documentation are made of the same fields.
+"""
+
+import dataclasses
+import functools
+import typing
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.settings.documentation import documented
+from flwr_vertical.settings.field import Setting, extra_of
+from flwr_vertical.settings.spelling import nearest
+from flwr_vertical.settings.values import Values
+
+_DECLARED: "weakref.WeakKeyDictionary[type[Settings], tuple[Setting, ...]]" = (
+    weakref.WeakKeyDictionary()
+)
+
+
+@dataclasses.dataclass(frozen=True)
+# `setting` is no field specifier: type checkers would overlook a default given by position.
+@typing.dataclass_transform(frozen_default=True)
+class Settings:
+    """A frozen record of settings; subclasses become dataclasses by themselves.
+
+    A subclass with an ``__init__`` of its own is left as it is, and so are those of it.
+
+    Attributes
+    ----------
+    by_hand : bool
+        Whether the constructor was written by hand, so that there are no fields to read.
+    """
+
+    by_hand: typing.ClassVar[bool] = False
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        cls.by_hand = cls.by_hand or "__init__" in vars(cls)
+        if cls.by_hand:
+            return
+        _refuse_reserved(cls)
+        written = vars(cls).get("__doc__")
+        # As a decorator it would have to be repeated, and could be forgotten, for each subclass.
+        dataclasses.dataclass(frozen=True)(cls)
+        cls.__init__ = _helpful(cls.__init__, cls)  # type: ignore[method-assign]
+        cls.__doc__ = documented(written, cls)
+
+    def __post_init__(self) -> None:
+        try:
+            for item in settings_of(type(self)):
+                object.__setattr__(self, item.name, item.check(getattr(self, item.name)))
+            self.check()
+        except ConfigError as error:
+            raise ConfigError(f"{self._subject()}{error}") from error.__cause__
+
+    def check(self) -> None:
+        """Raise `ConfigError` if settings do not go together; each by itself is checked before."""
+
+    @classmethod
+    def _subject(cls) -> str:
+        """Return what errors begin with."""
+        return ""
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], prefix: str = "") -> Self:
+        """Make the record of the keys of a run config; other keys are not looked at.
+
+        Parameters
+        ----------
+        config : Mapping[str, Any]
+            Keys are spelt with hyphens.
+        prefix : str
+            What keys begin with, such as ``"demo."``.
+
+        Raises
+        ------
+        ConfigError
+            If a value cannot be used.
+        """
+        keys = {f"{prefix}{item.key}": item.name for item in settings_of(cls) if item.on_flower}
+        return cls(**{name: config[key] for key, name in keys.items() if key in config})
+
+    @classmethod
+    def config_defaults(cls, prefix: str = "") -> dict[str, Any]:
+        """Return the keys of a run config with their defaults, in order."""
+        return {
+            f"{prefix}{item.key}": item.to_plain(item.flower_default)
+            for item in settings_of(cls)
+            if item.on_flower and item.flower_default is not dataclasses.MISSING
+        }
+
+
+def settings_of(record: type[Settings]) -> tuple[Setting, ...]:
+    """Return the settings of a record class, in the order of its constructor."""
+    if record in _DECLARED:
+        return _DECLARED[record]
+    try:
+        hints = typing.get_type_hints(record)
+    except NameError as error:
+        raise TypeError(
+            f"{record.__name__}: an annotation cannot be read ({error}); import its names at the "
+            "top of the module, outside TYPE_CHECKING"
+        ) from error
+    found = []
+    for field in dataclasses.fields(record):
+        extra = extra_of(field)
+        on_flower = extra.flower_default
+        found.append(
+            Setting(
+                field.name,
+                extra.doc,
+                Values.of(hints[field.name]),
+                extra.limits,
+                field.default,
+                field.default if on_flower is dataclasses.MISSING else on_flower,
+                extra.on_flower,
+                extra.parse,
+                extra.plain,
+            )
+        )
+    _DECLARED[record] = tuple(found)
+    return _DECLARED[record]
+
+
+def _helpful(init: Callable[..., None], cls: Any) -> Callable[..., None]:
+    """Make a constructor answer a misspelt setting with the nearest one."""
+    known = [field.name for field in dataclasses.fields(cls)]
+
+    @functools.wraps(init)
+    def __init__(self: Any, *values: Any, **named: Any) -> None:  # noqa: N807
+        for name in named:
+            if name not in known:
+                hint = nearest(name, known)
+                raise TypeError(f"{cls.__name__} has no setting {name!r}{hint}; it has {known}")
+        init(self, *values, **named)
+
+    return __init__
+
+
+def _refuse_reserved(cls: type) -> None:
+    """Raise unless the annotated names are free: ``name: str = "mine"`` would be a setting."""
+    bases = [base for base in cls.__mro__[1:] if base.__module__.startswith("flwr_vertical.")]
+    taken: set[str] = set()
+    fields: set[str] = set()
+    for base in bases:
+        taken |= {*vars(base), *vars(base).get("__annotations__", {})}
+        if dataclasses.is_dataclass(base):
+            fields |= {field.name for field in dataclasses.fields(base)}
+    for name, annotation in vars(cls).get("__annotations__", {}).items():
+        if "ClassVar" not in str(annotation) and name in taken - fields:
+            raise TypeError(
+                f"{cls.__name__}.{name} cannot be a setting, since the name has another meaning; "
+                "drop the annotation or write ClassVar, if that is meant, or choose another name"
+            )

@@ -1,0 +1,1 @@
+"""Imputation of missing cells and of rows that a party lacks."""

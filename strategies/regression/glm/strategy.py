@@ -1,0 +1,242 @@
+"""VerticalGLM: sparse generalised linear models over parties, by sharing ADMM (VFL-GLM-VS).
+
+Tang, Feng, Li and Wang, "Data Privatization in Vertical Federated Learning with Client-wise Missing
+Problem", Section 4. What `solver` and `block` compute travels as follows, for n samples that all
+parties hold and L values of lambda that are still iterated:
+
+=================  ==============================================================================
+round              what travels
+=================  ==============================================================================
+prepare            up: names of columns, number of rows
+begin              down: n numbers (the labels' residuals); summed: one number
+admm, once an      down: n numbers for each lambda, and for each that is tested n more; summed: n
+iteration          for each lambda (the fits) and one more, for each that is tested two more; in
+                   the first eight rounds n more both ways
+finish             up: the chosen coefficients; summed: one number for each sample without a label
+pair_key,          with standard errors: keys; down: n numbers; up: for each other party, the
+rotate_selected    selected columns times a random rotation, n numbers each
+=================  ==============================================================================
+
+All values of lambda and all LLA weights are columns of the same messages, so a path takes about as
+many rounds as its slowest lambda.
+"""
+
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+
+from flwr_vertical import Federation, Result, Strategy
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.results import Progress
+from flwr_vertical.settings import setting
+from strategies.regression import open_problem
+from strategies.regression import settings as shared
+from strategies.regression.glm.families import FAMILIES
+from strategies.regression.glm.fit import fit_federated
+from strategies.regression.glm.outcome import fill_result
+from strategies.regression.glm.party import GLMParty
+from strategies.regression.glm.path import parse_lambdas
+from strategies.regression.glm.penalties import PENALTIES, check_penalty
+from strategies.regression.glm.samples import names_by_party, used_samples
+
+STANDARD_ERRORS = ("gram", "none")
+PROTECTIONS = ("admm", "none")
+
+
+def _with_commas(columns: "str | Sequence[str]") -> str:
+    return columns if isinstance(columns, str) else ",".join(columns)
+
+
+class VerticalGLM(Strategy):
+    """A generalised linear model whose columns lie at several parties, with variable selection.
+
+    Minimises ``mean of psi(eta) - y eta + sum of P_lambda(|beta_j|)`` with ``eta = intercept + sum
+    over parties of x_k' beta_k`` on the labelled samples that all parties hold.
+
+    Notes
+    -----
+    Samples that some party lacks are left out of the fit. `Result.coefficients` is indexed by
+    (party, variable), the intercept under ``server``; `Result.predictions` has, for samples without
+    a label that all parties hold, ``prediction`` (the expected label) and ``linear_predictor``.
+    ``model.outcome`` is ``converged``, ``max iterations`` or ``separated`` (a logistic fit that has
+    no finite estimate).
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> from flwr_vertical import simulate
+    >>> rng = np.random.default_rng(0)
+    >>> bank = pd.DataFrame(rng.normal(size=(500, 3)), columns=["a", "b", "c"])
+    >>> court = pd.DataFrame(rng.normal(size=(500, 2)), columns=["d", "e"])
+    >>> y = 1 + 2 * bank["a"] - court["e"] + rng.normal(scale=0.1, size=500)
+    >>> result = simulate(VerticalGLM(), {"bank": bank, "court": court}, y, progress=False)
+    >>> result.coefficients["estimate"].round(1).to_list()
+    [1.0, 2.0, 0.0, 0.0, 0.0, -1.0]
+    """
+
+    family: str = setting(
+        "gaussian",
+        "Of the labels, with the canonical link: any numbers; 0 and 1; counts.",
+        choices=tuple(FAMILIES),
+    )
+    penalty: str | None = setting(
+        "scad",
+        "What keeps coefficients zero; without one, the estimates of maximum likelihood.",
+        choices=PENALTIES,
+    )
+    lambdas: str | float | Sequence[float] = setting(
+        "bic",
+        "Strength of the penalty in label units per standard deviation of a column (with "
+        "`standardize`); of several, BIC chooses. ``bic`` makes the values itself, and does not "
+        "iterate to the end those far from the best. All ride in the same messages, so the path "
+        "takes as many rounds as its slowest value.",
+        parse=parse_lambdas,
+    )
+    n_lambdas: int = setting(50, "How many values ``bic`` compares.", at_least=1)
+    lambda_ratio: float = setting(
+        0.01,
+        "The smallest of them over the largest, at which no column is selected.",
+        above=0,
+        below=1,
+    )
+    intercept: bool = setting(
+        True,
+        "Whether there is one. Without, columns are not centred; parties whose columns have a "
+        "common level then overlap, which takes many more rounds.",
+    )
+    unpenalized: str | Sequence[str] = setting(
+        "",
+        "Columns that always stay: ``bank:age, court:cases``, or a sequence of such texts.",
+        parse=_with_commas,
+    )
+    penalty_shape: float = setting(0.0, "The ``a`` of SCAD or MCP; 0 is the usual, 3.7 and 3.")
+    lla_steps: int = setting(
+        3,
+        "How often the tangents of a concave penalty are drawn again (local linear "
+        "approximation), beginning with a lasso. Two reach the oracle solution with high "
+        "probability (Fan, Xue and Zou, 2014).",
+        at_least=1,
+    )
+    standard_errors: str | None = setting(
+        "gram",
+        "On the selected columns, from the Fisher information; the server then learns second "
+        "moments of the selected columns.",
+        choices=STANDARD_ERRORS,
+    )
+    standardize: bool = setting(
+        True,
+        "Whether a penalty treats columns in units of their standard deviation. Results are in "
+        "the units given.",
+    )
+    max_iter: int = setting(500, "Most rounds of iterations.", at_least=1)
+    tol: float = setting(
+        1e-3,
+        "The paper's absolute and relative tolerance of primal and dual residuals.",
+        above=0,
+        below=1,
+    )
+    kkt_tol: float = setting(
+        1e-4,
+        "How far the optimality conditions may be violated, in units of the labels' standard "
+        "deviation.",
+        above=0,
+        below=1,
+    )
+    encoding: str = shared.encoding()
+    missing_cells: str = shared.missing_cells()
+    missing_labels: str = shared.missing_labels()
+    dp: str | None = setting(
+        None,
+        "Add noise to every party's coefficients in every round: the baseline VFL-ADMM-DP after "
+        "Hu et al. (2020), which costs most of the accuracy. ``release`` says what it promises.",
+        choices=PROTECTIONS,
+    )
+    epsilon: float = setting(
+        1.0,
+        "Privacy of one round of one lambda, with `dp`; the ledger holds all rounds together.",
+        above=0,
+    )
+    delta: float = setting(1e-5, "As `epsilon`.", above=0, below=1)
+    dp_rounds: int = setting(20, "Rounds with `dp`, which has no other end.", at_least=1)
+
+    name: ClassVar[str] = "glm"
+    needs_labels = True
+    demo = MappingProxyType(
+        {
+            "labels": "demo",
+            "demo.dataset": "breast-cancer",
+            "demo.missing-cells": 0.0,
+            "demo.missing-blocks": 0.1,
+            "glm.family": "binomial",
+            "glm.penalty": "lasso",
+        }
+    )
+    party = GLMParty
+    disclosure = (
+        ("server", "names of the parties' columns, which are constant, and rows left out"),
+        (
+            "server, and arbiter in ckks mode",
+            "for each sample of the fit, each lambda and each iteration, the sum of the parties' "
+            "fits; for each sample without a label, the last one. Together these span what the "
+            "columns span: the server could come to know all parties' columns but for a linear map",
+        ),
+        (
+            "server, and arbiter in ckks mode",
+            "for each lambda and iteration, the sum of the parties' penalties",
+        ),
+        (
+            "server, and arbiter in ckks mode",
+            "for eight vectors of the server, the sum of their projections on the parties' columns",
+        ),
+        (
+            "server",
+            "a bound on the largest correlation of a column with the labels; for each lambda how "
+            "many columns are selected, and how far the fit is from optimal (sums over parties)",
+        ),
+        ("server", "each party's coefficients for the chosen lambda; of several stated, for all"),
+        (
+            "server, with standard errors",
+            "second moments of the selected columns, also across parties, weighted; the same over "
+            "groups of some 1,000 samples in an order that it does not know",
+        ),
+        (
+            "every party",
+            "which samples that it holds all parties hold, and which have a label",
+        ),
+        (
+            "every party",
+            "for each sample of the fit, each lambda and each iteration, label less expectation "
+            "(or that and a multiple of what the fits lack): the first shows the labels",
+        ),
+        (
+            "every party, with standard errors",
+            "the variance of each label under the model, which shows the size of its predictor",
+        ),
+        ("nobody", "a value of another party's columns, unless it has as many fits as columns"),
+    )
+
+    def check(self) -> None:
+        """Raise if the penalty cannot have this shape."""
+        check_penalty(self.penalty, self.penalty_shape)
+
+    def run(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Iterate all values of lambda, let BIC choose, and fill in the result."""
+        free = names_by_party(_with_commas(self.unpenalized), federation.parties)
+        problem = open_problem(
+            federation,
+            alignment,
+            result,
+            encoding=self.encoding,
+            missing_cells=self.missing_cells,
+            missing_labels=self.missing_labels,
+            standardize=self.standardize,
+            intercept=self.intercept,
+        )
+        used = used_samples(problem, result, self.penalty or "none")
+        y = np.asarray(federation.labels)[problem.labelled][used]
+        fit = fit_federated(self, federation, problem, used, y, free, result, progress)
+        fill_result(self, federation, alignment, problem, fit, y, result, progress)

@@ -1,0 +1,180 @@
+"""Models of the covariance of all columns: what is free in it.
+
+The label is the last column. A model maps free parameters to a covariance and says how each
+parameter moves it, so that one fit serves all models.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+
+class CovarianceModel(ABC):
+    """A family of covariance matrices.
+
+    Attributes
+    ----------
+    n_columns : int
+        Columns of all parties and the label, which is the last.
+    """
+
+    n_columns: int
+
+    @abstractmethod
+    def nearest(self, covariance: Array) -> Array:
+        """Return parameters of a member of the family close to a positive definite matrix."""
+
+    @abstractmethod
+    def covariance(self, parameters: Array) -> Array:
+        """Return the covariance, array of shape (n_columns, n_columns)."""
+
+    @abstractmethod
+    def directions(self, parameters: Array) -> Array:
+        """Return its derivatives, array of shape (n_columns, n_columns, n_parameters)."""
+
+    @abstractmethod
+    def curvature(self, parameters: Array, gradient: Array) -> Array:
+        """Return second derivatives of ``tr(gradient Sigma)``, (n_parameters, n_parameters)."""
+
+    @abstractmethod
+    def maximise(self, moments: Array, mean_gap: Array) -> Array:
+        """Return the parameters of maximum likelihood for complete data.
+
+        Parameters
+        ----------
+        moments : numpy.ndarray of shape (n_columns, n_columns)
+            Their covariance about the estimated mean.
+        mean_gap : numpy.ndarray of shape (n_columns,)
+            Unused by families whose mean is free.
+        """
+
+
+class FullCovariance(CovarianceModel):
+    """Any covariance, with zeros where two columns are hardly ever observed together.
+
+    Parameters
+    ----------
+    free : numpy.ndarray of shape (n_columns, n_columns), bool
+        Symmetric; False where the covariance is held at zero.
+    """
+
+    def __init__(self, free: npt.NDArray[np.bool_]) -> None:
+        self.n_columns = len(free)
+        self._rows, self._columns = np.nonzero(np.tril(free | np.eye(len(free), dtype=bool)))
+        self.complete = bool(free.all())
+
+    def nearest(self, covariance: Array) -> Array:
+        """Return the free elements."""
+        return np.asarray(covariance[self._rows, self._columns])
+
+    def covariance(self, parameters: Array) -> Array:
+        """Return the matrix with these elements."""
+        found = np.zeros((self.n_columns, self.n_columns))
+        found[self._rows, self._columns] = parameters
+        found[self._columns, self._rows] = parameters
+        return found
+
+    def directions(self, parameters: Array) -> Array:
+        """Return one symmetric unit matrix for each element."""
+        count = np.arange(len(parameters))
+        found = np.zeros((self.n_columns, self.n_columns, len(parameters)))
+        found[self._rows, self._columns, count] = 1.0
+        found[self._columns, self._rows, count] = 1.0
+        return found
+
+    def curvature(self, parameters: Array, gradient: Array) -> Array:
+        """Return zero: the covariance is linear in its elements."""
+        return np.zeros((len(parameters), len(parameters)))
+
+    def maximise(self, moments: Array, mean_gap: Array) -> Array:
+        """Return the elements of the moments."""
+        return self.nearest(moments)
+
+
+class BlockCovariance(CovarianceModel):
+    """Columns of different parties uncorrelated; the label is linear in all of them.
+
+    The model of VFEM (Tang, Wang, Feng and Li). Parameters: the lower triangle of each party's
+    block, the coefficients beta, the noise variance.
+
+    Parameters
+    ----------
+    widths : sequence of int
+        Number of columns of each party.
+    """
+
+    def __init__(self, widths: Sequence[int]) -> None:
+        self.n_columns = sum(widths) + 1
+        rows, columns, start = [], [], 0
+        for width in widths:
+            i, j = np.tril_indices(width)
+            rows.append(i + start)
+            columns.append(j + start)
+            start += width
+        self._rows, self._columns = np.concatenate(rows), np.concatenate(columns)
+
+    def split(self, parameters: Array) -> tuple[Array, Array, float]:
+        """Return the columns' covariance, beta and the noise variance."""
+        p, n_blocks = self.n_columns - 1, len(self._rows)
+        inner = np.zeros((p, p))
+        inner[self._rows, self._columns] = parameters[:n_blocks]
+        inner[self._columns, self._rows] = parameters[:n_blocks]
+        return inner, parameters[n_blocks:-1], float(parameters[-1])
+
+    def nearest(self, covariance: Array) -> Array:
+        """Keep the blocks, and the regression of the label on all columns."""
+        inner, beta = (
+            covariance[:-1, :-1],
+            np.linalg.solve(covariance[:-1, :-1], covariance[:-1, -1]),
+        )
+        noise = covariance[-1, -1] - beta @ covariance[:-1, -1]
+        return np.concatenate([inner[self._rows, self._columns], beta, [noise]])
+
+    def covariance(self, parameters: Array) -> Array:
+        """Return the covariance that the parameters imply."""
+        inner, beta, noise = self.split(parameters)
+        fitted = inner @ beta
+        top = np.column_stack([inner, fitted])
+        return np.vstack([top, np.append(fitted, beta @ fitted + noise)])
+
+    def directions(self, parameters: Array) -> Array:
+        """Return how blocks, coefficients and noise move the covariance."""
+        inner, beta, _ = self.split(parameters)
+        p, n_blocks = self.n_columns - 1, len(self._rows)
+        found = np.zeros((p + 1, p + 1, len(parameters)))
+        for k, (i, j) in enumerate(zip(self._rows, self._columns, strict=True)):
+            found[i, j, k] = found[j, i, k] = 1.0
+            found[i, p, k] += beta[j]
+            found[p, i, k] += beta[j]
+            found[p, p, k] = beta[i] * beta[j] * (1.0 if i == j else 2.0)
+            if i != j:
+                found[j, p, k] += beta[i]
+                found[p, j, k] += beta[i]
+        fitted = inner @ beta
+        found[:p, p, n_blocks:-1] = inner
+        found[p, :p, n_blocks:-1] = inner
+        found[p, p, n_blocks:-1] = 2.0 * fitted
+        found[p, p, -1] = 1.0
+        return found
+
+    def curvature(self, parameters: Array, gradient: Array) -> Array:
+        """Return the second derivatives, of coefficients with blocks and with each other."""
+        inner, beta, _ = self.split(parameters)
+        p, n_blocks = self.n_columns - 1, len(self._rows)
+        found = np.zeros((len(parameters), len(parameters)))
+        by_label, corner = gradient[:p, p], gradient[p, p]
+        found[n_blocks:-1, n_blocks:-1] = 2.0 * corner * inner
+        for k, (i, j) in enumerate(zip(self._rows, self._columns, strict=True)):
+            for a, b in {(i, j), (j, i)}:
+                # d Sigma_ay = beta_b, d Sigma_yy = beta_a beta_b for the element (a, b).
+                found[k, n_blocks + b] += 2.0 * by_label[a] + 2.0 * corner * beta[a]
+        found[n_blocks:-1, :n_blocks] = found[:n_blocks, n_blocks:-1].T
+        return found
+
+    def maximise(self, moments: Array, mean_gap: Array) -> Array:
+        """Return blocks of the moments, and the regression of the label on all columns."""
+        return self.nearest(moments)

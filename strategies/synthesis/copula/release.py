@@ -1,0 +1,199 @@
+"""What a holder of columns releases: perturbed ranks, and noisy margins that it keeps itself.
+
+Parties and, for the labels, the server do the same. Every column has one latent variable: numbers
+in their own order, ordinal and nominal levels in the order of their level numbers (of nominal ones
+the sorted order, which says nothing about the data, so only what is monotone in it survives).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.privacy import Keystream, split_budget
+from flwr_vertical.tables import Kind
+from strategies.synthesis.copula.margins import Margin, continuous_margin, discrete_margin
+from strategies.synthesis.copula.ranks import Flip, perturbed_ranks
+
+Array = npt.NDArray[np.float64]
+
+BUDGETS = ("per-variable", "total")
+MOST_LEVELS = 64  # a count column with a wider range is treated as continuous, and rounded
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much a holder may spend, and how.
+
+    Parameters
+    ----------
+    epsilon : float
+        The whole budget of a column ("per-variable") or of a party ("total").
+    budget : {"per-variable", "total"}
+        Which of the two.
+    rank_share : float
+        Share of the ranks; the margin has the rest.
+    margin_noise : {"increments", "coefficients"}
+        See `margins`.
+    """
+
+    epsilon: float
+    budget: str = "per-variable"
+    rank_share: float = 0.5
+    margin_noise: str = "increments"
+
+
+@dataclass
+class Release:
+    """What one holder made of its columns.
+
+    Parameters
+    ----------
+    ranks : numpy.ndarray of shape (n_samples, n_columns), int32
+        Perturbed ranks among the observed values of the column, 0 where it has none.
+    flips : list of Flip
+        Chance of each column's comparisons to be turned round.
+    margins : list of Margin
+        Noisy margins. They stay with the holder, but for cuts of columns of levels.
+    epsilon_margins : list of float
+        What each margin spent.
+    exact_range : list of bool
+        Of each column, whether its observed range was used.
+    rare : list of int
+        Columns with a level that a single sample holds.
+    n_bounded : int
+        How many of the bounds are those of a numeric column here.
+    """
+
+    ranks: npt.NDArray[np.int32]
+    flips: list[Flip] = field(default_factory=list)
+    margins: list[Margin] = field(default_factory=list)
+    epsilon_margins: list[float] = field(default_factory=list)
+    exact_range: list[bool] = field(default_factory=list)
+    rare: list[int] = field(default_factory=list)
+    n_bounded: int = 0
+
+
+def make_release(
+    codes: Array,
+    kinds: Mapping[str, Kind],
+    n_levels: Sequence[int],
+    bounds: Mapping[str, tuple[float, float]],
+    budget: Budget,
+    stream: Keystream,
+    who: str,
+) -> Release:
+    """Perturb ranks and margins of all columns.
+
+    Parameters
+    ----------
+    codes : numpy.ndarray of shape (n_samples, n_columns)
+        Values of numeric columns, level numbers of others; NaN = missing.
+    kinds : mapping of column name to Kind
+        In the order of the columns.
+    n_levels : sequence of int
+        How many levels each column has; 0 for numeric ones.
+    bounds : mapping of column name to (low, high)
+        Ranges of numeric columns that are public.
+    budget : Budget
+        What may be spent.
+    stream : Keystream
+        Random bits.
+    who : str
+        Whose columns they are, to begin messages with.
+
+    Raises
+    ------
+    DataError
+        If a column is constant, or has too few values to be compared.
+    """
+    n_columns = codes.shape[1]
+    epsilon_ranks, epsilon_margin = split_budget(
+        budget.epsilon, budget.budget, n_columns, budget.rank_share
+    )
+    flip = Flip.of(epsilon_ranks)
+    made = Release(np.zeros(codes.shape, dtype=np.int32))
+    for j, (name, kind) in enumerate(kinds.items()):
+        seen = ~np.isnan(codes[:, j])
+        values = codes[seen, j]
+        if len(values) < 2 or values.min() == values.max():
+            raise DataError(
+                f"{who}, column {name!r} is constant or all but empty in the rows that take part: "
+                "it has no ranks; leave it out"
+            )
+        made.ranks[seen, j] = perturbed_ranks(values, flip, stream)
+        made.flips.append(flip)
+        made.epsilon_margins.append(epsilon_margin)
+        low, high = bounds.get(name, (float(values.min()), float(values.max())))
+        if n_levels[j]:
+            first, count = 0, n_levels[j]
+        else:
+            first, count = int(np.floor(low)), int(np.ceil(high)) - int(np.floor(low)) + 1
+        made.exact_range.append(not n_levels[j] and name not in bounds)
+        made.n_bounded += not n_levels[j] and name in bounds
+        if n_levels[j] or (kind is Kind.COUNT and count <= MOST_LEVELS):
+            margin = discrete_margin(values, first, count, epsilon_margin, stream)
+            if n_levels[j] and (np.bincount(values.astype(np.int64)) == 1).any():
+                made.rare.append(j)
+        else:
+            if kind is Kind.COUNT:  # rounding gives the ends as much room as the rest
+                low, high = low - 0.5, high + 0.5
+            margin = continuous_margin(
+                values, low, high, epsilon_margin, stream, noise=budget.margin_noise
+            )
+        made.margins.append(margin)
+    return made
+
+
+def synthetic_codes(margins: Sequence[Margin], levels: Array, kinds: Mapping[str, Kind]) -> Array:
+    """Turn probabilities into values or level numbers, column by column.
+
+    Parameters
+    ----------
+    margins : sequence of Margin
+        One for each column.
+    levels : numpy.ndarray of shape (n_rows, n_columns)
+        In [0, 1].
+    kinds : mapping of column name to Kind
+        In the order of the columns; counts are rounded.
+    """
+    codes = np.empty(levels.shape)
+    for j, (margin, kind) in enumerate(zip(margins, kinds.values(), strict=True)):
+        codes[:, j] = margin.quantile(levels[:, j])
+        if kind is Kind.COUNT and not margin.discrete:
+            whole = np.ceil(margin.values[0]), np.floor(margin.values[-1])
+            codes[:, j] = np.clip(np.rint(codes[:, j]), *whole)
+    return codes
+
+
+def read_bounds(bounds: "str | Mapping[str, Sequence[float]] | None") -> str:
+    """Return bounds of columns as JSON text, checked.
+
+    Parameters
+    ----------
+    bounds : mapping of column name to (low, high), or JSON text of one, optional
+        The label's are named by the labels' name, or "label".
+    """
+    if not bounds:
+        return ""
+    try:
+        given = json.loads(bounds) if isinstance(bounds, str) else dict(bounds)
+        read = {str(name): [float(low), float(high)] for name, (low, high) in given.items()}
+    except (TypeError, ValueError, AttributeError):
+        read = {"": [0.0, 0.0]}
+    for low, high in read.values():
+        if not (isfinite(low) and isfinite(high) and low < high):
+            raise ConfigError(
+                'bounds must give each column a low and a higher high, such as {"age": [0, 120]}, '
+                f"got {bounds!r}"
+            )
+    return json.dumps(read)
+
+
+def parse_bounds(text: str) -> dict[str, tuple[float, float]]:
+    """Return the bounds in the text that `read_bounds` made."""
+    return {name: (low, high) for name, (low, high) in json.loads(text or "{}").items()}

@@ -1,0 +1,239 @@
+"""What VCDS, EVCDS and IEVCDS share: settings, both rounds, and the privacy statement."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Federation, Result, Strategy
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import DataError
+from flwr_vertical.privacy import (
+    ColumnSpending,
+    PrivacyStatement,
+    count_columns,
+    noise_is_seeded,
+    rank_error,
+)
+from flwr_vertical.results import Progress
+from flwr_vertical.settings import setting
+from strategies.synthesis.copula.correlation import RankCorrelations
+from strategies.synthesis.copula.label import SERVER, Label
+from strategies.synthesis.copula.latent import Observed, check_joint, correlate
+from strategies.synthesis.copula.margins import NOISES
+from strategies.synthesis.copula.party import CopulaParty
+from strategies.synthesis.copula.ranks import Flip
+from strategies.synthesis.copula.release import BUDGETS, Budget, parse_bounds, read_bounds
+
+Array = npt.NDArray[np.float64]
+
+MISSING = ("pairwise", "complete-case", "impute")
+
+
+class CopulaSynthesis(Strategy):
+    """Synthetic tables from perturbed ranks and noisy margins; see `VCDS` for the settings."""
+
+    epsilon: float = setting(1.0, "Privacy budget; `Result.privacy` says what it means.", above=0)
+    budget: str = setting(
+        "per-variable",
+        "Whether each column has this budget, or all columns of a party together (Theorem 1). The "
+        "numbers printed in the paper need the first.",
+        choices=BUDGETS,
+    )
+    rows: int | None = setting(
+        0,
+        "Synthetic rows to make (0: as many as there are aligned samples).",
+        at_least=0,
+        parse=lambda rows: 0 if rows is None else rows,
+    )
+    rank_share: float = setting(
+        0.5,
+        "Share of the budget for ranks (the paper's epsilon_1), the rest is for margins "
+        "(epsilon_2).",
+        above=0,
+        below=1,
+    )
+    missing: str = setting(
+        "pairwise",
+        "Use all that each pair of columns has; only samples that all parties have (the paper's "
+        "CC); or fill what is missing with means and most frequent levels first (Impute).",
+        choices=MISSING,
+    )
+    min_joint: int = setting(30, "Least number of rows that two columns must share.", at_least=3)
+    margin_noise: str = setting(
+        "increments",
+        "Where margins get their noise: on increments, with sensitivity 2 / n, or on the l + 1 "
+        "Bernstein coefficients, with sensitivity (l + 1) / n as in the paper. The guarantee is "
+        "the same.",
+        choices=NOISES,
+    )
+    bounds: str | Mapping[str, Sequence[float]] | None = setting(
+        "",
+        "Public ranges of numeric columns: a mapping of column name to (low, high), or the same "
+        "as JSON text. Where there is none the observed range is used, which no guarantee "
+        "covers; the privacy statement counts these columns.",
+        parse=read_bounds,
+    )
+
+    party = CopulaParty
+    uses_labels = True
+    demo = MappingProxyType(
+        {
+            "labels": "demo",
+            "demo.dataset": "diabetes",
+            "demo.missing-cells": 0.0,
+            "demo.missing-blocks": 0.1,
+        }
+    )
+
+    def run(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Collect perturbed ranks, draw latents, hand each party its own; two rounds."""
+        progress.total = 2
+        rows = self._rows(federation, alignment)
+        replies = federation.call("perturb", self._arguments(rows))
+        progress.step("perturb")
+        label = self._label(federation, result, rows)
+        observed = _gather(replies, label)
+        # A study may have made its data from the same seed; then the very same numbers would come.
+        rng = federation.rng.spawn(1)[0]
+        levels = self._levels(observed, self.rows or alignment.n_samples, rng, result)
+        first = 0 if label is None else 1
+        parts = {}
+        for name, reply in replies.items():
+            after = first + len(reply["flips"])
+            parts[name] = {"levels": np.ascontiguousarray(levels[:, first:after])}
+            first = after
+        federation.call("synthesise", per_party=parts)
+        progress.step("synthesise")
+        result.labels = None if label is None else label.synthesise(levels[:, 0])
+        self._state_privacy(result, replies, label, observed)
+
+    def _rows(self, federation: Federation, alignment: Alignment) -> npt.NDArray[np.int64] | None:
+        """Rows that take part, where these are not all."""
+        if self.missing != "complete-case":
+            return None
+        complete = ~np.asarray(alignment.mask).any(axis=1)
+        if federation.labels is not None:
+            complete &= ~np.isnan(federation.labels)
+        if not complete.any():
+            raise DataError("no sample is complete; use missing='pairwise'")
+        return np.flatnonzero(complete)
+
+    def _arguments(self, rows: npt.NDArray[np.int64] | None) -> dict[str, Any]:
+        return {
+            "epsilon": self.epsilon,
+            "budget": self.budget,
+            "rank_share": self.rank_share,
+            "margin_noise": self.margin_noise,
+            "bounds": self.bounds,
+            "impute": self.missing == "impute",
+            **({} if rows is None else {"rows": rows}),
+        }
+
+    def _label(
+        self, federation: Federation, result: Result, rows: npt.NDArray[np.int64] | None
+    ) -> "Label | None":
+        """Perturb the labels like everybody's columns."""
+        if federation.labels is None:
+            return None
+        name = "label" if result.labels is None else str(result.labels.name or "label")
+        values = federation.labels if rows is None else federation.labels[rows]
+        key = federation.random_bytes(16)  # a run that is resumed perturbs them in the same way
+        return Label(
+            name,
+            values,
+            None if result.labels is None else result.labels.dtype,
+            self.missing == "impute",
+            parse_bounds(read_bounds(self.bounds)),
+            Budget(self.epsilon, self.budget, self.rank_share, self.margin_noise),
+            key,
+        )
+
+    @abstractmethod
+    def _levels(
+        self, observed: Observed, rows: int, rng: np.random.Generator, result: Result
+    ) -> Array:
+        """Return the probabilities of all synthetic rows and columns, array of shape (rows, p)."""
+
+    def _correlate(self, observed: Observed, result: Result) -> RankCorrelations:
+        correlations = correlate(observed)
+        least = check_joint(correlations, observed.owners, self.min_joint)
+        result.metrics["smallest-joint-rows"] = float(least)
+        return correlations
+
+    @property
+    def _warnings(self) -> list[str]:
+        """What of the settings weakens the guarantee."""
+        return []
+
+    def _state_privacy(
+        self,
+        result: Result,
+        replies: Mapping[str, Mapping[str, Any]],
+        label: "Label | None",
+        observed: Observed,
+    ) -> None:
+        """Say what was spent, and what to mind."""
+        margins = [*([] if label is None else label.made.epsilon_margins)]
+        ranges = [*([] if label is None else label.made.exact_range)]
+        warnings = self._warnings
+        for name, reply in replies.items():
+            margins += reply["epsilon_margins"]
+            ranges += reply["exact_range"]
+            if reply["rare"]:
+                warnings.append(
+                    f"Party {name!r} has a level that a single sample holds in "
+                    f"{count_columns(reply['rare'])}; that it may occur in the synthetic table "
+                    "tells that somebody holds it. Its log names the columns: merge these levels."
+                )
+        if noise_is_seeded() or any(reply["seeded"] for reply in replies.values()):
+            warnings.append(
+                "The noise was drawn from a known seed: nothing of this run is private."
+            )
+        columns = []
+        for j, (owner, n, flip) in enumerate(
+            zip(observed.owners, observed.n.tolist(), observed.flips, strict=True)
+        ):
+            error = rank_error(flip.noise_variance(n), n)
+            columns.append(
+                ColumnSpending(owner, n, flip.epsilon, margins[j], 1, error, bool(ranges[j]))
+            )
+        result.privacy = PrivacyStatement(columns, warnings)
+        for party, spent in result.privacy.vdadp.items():
+            if isfinite(spent):
+                result.ledger.spend(party, spent, "ranks and margins (VDADP, per comparison)")
+        result.metrics["rows"] = float(self.rows or len(observed.ranks))
+        result.metrics["columns"] = float(len(columns))
+        result.notes += result.privacy.sentences
+        bounded = sum(int(reply["n_bounded"]) for reply in replies.values())
+        bounded += 0 if label is None else label.made.n_bounded
+        stated = len(parse_bounds(read_bounds(self.bounds)))
+        if bounded < stated:
+            result.notes.append(
+                f"{stated - bounded} of the bounds name no numeric column; mistyped?"
+            )
+
+
+def _gather(replies: Mapping[str, Mapping[str, Any]], label: Label | None) -> Observed:
+    """Put everybody's columns side by side, the labels first."""
+    ranks = [] if label is None else [label.made.ranks]
+    flips = [] if label is None else list(label.made.flips)
+    cuts: list[Array | None] = []
+    if label is not None:
+        cuts += [m.cuts if m.discrete else None for m in label.made.margins]
+    owners = [] if label is None else [SERVER]
+    for name, reply in replies.items():
+        ranks.append(reply["ranks"])
+        flips += [Flip(int(numerator)) for numerator in reply["flips"]]
+        start = 0
+        for count in reply["n_cuts"]:
+            cuts.append(None if count < 0 else reply["cuts"][start : start + count])
+            start += max(count, 0)
+        owners += [name] * len(reply["flips"])
+    return Observed(np.hstack(ranks), flips, cuts, owners)

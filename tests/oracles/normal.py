@@ -1,0 +1,36 @@
+"""The joint normal likelihood row by row, and its maximum by a generic optimiser."""
+
+import numpy as np
+from scipy.optimize import minimize
+
+
+def log_likelihood(rows, mean, covariance):
+    """Log likelihood of rows with NaN where a cell is missing, one row at a time."""
+    total = 0.0
+    for row in rows:
+        o = np.flatnonzero(~np.isnan(row))
+        if len(o):
+            gap, own = row[o] - mean[o], covariance[np.ix_(o, o)]
+            total -= gap @ np.linalg.solve(own, gap) / 2 + np.linalg.slogdet(own)[1] / 2
+            total -= len(o) * np.log(2 * np.pi) / 2
+    return total
+
+
+def maximum(rows, start_mean, start_covariance):
+    """Maximise over mean and Cholesky factor, from numerical gradients."""
+    d = len(start_mean)
+    tril = np.tril_indices(d)
+
+    def split(theta):
+        root = np.zeros((d, d))
+        root[tril] = theta[d:]
+        return theta[:d], root @ root.T
+
+    start = np.concatenate([start_mean, np.linalg.cholesky(start_covariance)[tril]])
+    found = minimize(
+        lambda theta: -log_likelihood(rows, *split(theta)) / len(rows),
+        start,
+        method="BFGS",
+        options={"gtol": 1e-7},
+    )
+    return *split(found.x), -found.fun * len(rows)

@@ -1,0 +1,201 @@
+"""Private products: exact, uniform to the server, and safe only under the rules they state."""
+
+import numpy as np
+import pytest
+
+from flwr_vertical.errors import ConfigError, FixedPointOverflowError, ProtocolError
+from flwr_vertical.products import ring
+from flwr_vertical.products.column_products import Layout, corrections, open_products, rows_by_group
+from flwr_vertical.products.streams import content_tag, stream
+from flwr_vertical.products.vector_products import (
+    helper_share,
+    helpers,
+    open_vector_products,
+    owner_share,
+)
+
+SEED = bytes(range(32))
+RNG = np.random.default_rng(12)
+
+
+def unit(x):
+    return x / np.sqrt((x**2).mean(axis=0))
+
+
+def random_ring(*shape):
+    return RNG.integers(0, 2**64, size=shape, dtype=np.uint64)
+
+
+def tables(n, widths):
+    return {f"p{k}": unit(RNG.normal(size=(n, width))) for k, width in enumerate(widths)}
+
+
+def masked(tables, limbs):
+    n = len(next(iter(tables.values())))
+    bits = ring.fraction_bits(n)
+    encoded = {name: ring.encode(x, bits, limbs) for name, x in tables.items()}
+    streams = {
+        name: stream(SEED, f"run {name}", e.shape, content_tag(SEED, e))
+        for name, e in encoded.items()
+    }
+    layout = Layout({name: e.shape[1] for name, e in encoded.items()})
+    return bits, encoded, streams, layout, {name: encoded[name] + streams[name] for name in tables}
+
+
+@pytest.mark.parametrize("widths", [(2, 3), (1, 4, 2), (3, 1, 2, 2, 1)])
+@pytest.mark.parametrize("limbs", [1, 2])
+def test_products_by_group_are_those_of_the_pooled_columns(widths, limbs):
+    n, n_groups = 500, 4
+    own = tables(n, widths)
+    group = RNG.integers(-1, n_groups, size=n)  # -1: in no group
+    groups = rows_by_group(group, n_groups)
+    bits, encoded, streams, layout, sent = masked(own, limbs)
+    terms = [
+        corrections(name, encoded[name], streams, layout, groups, name == "p0") for name in own
+    ]
+    total = np.sum(terms, axis=0, dtype=np.uint64)
+    opened = open_products(sent, total, layout, groups)
+    for g in range(n_groups):
+        rows = group == g
+        for a in own:
+            for b in own:
+                block = opened[g][layout.slice(a), layout.slice(b)]
+                if a == b:  # nobody is told what its owner knows anyway
+                    assert not block.any()
+                    continue
+                found = ring.decode(block, bits, limbs, limbs)
+                expected = own[a][rows].T @ own[b][rows]
+                tolerance = n * (2.0**-bits if limbs == 1 else 2.0 ** (-2 * bits) + 1e-15)
+                np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("limbs", [1, 2])
+def test_products_with_a_vector_of_the_server(limbs):
+    n = 400
+    x, v = unit(RNG.normal(size=(n, 3))), unit(RNG.normal(size=(n, 2)))
+    bits, encoded, streams, _, sent = masked({"p0": x}, limbs)
+    v_encoded = ring.encode(v, bits, limbs)
+    rho, pad = random_ring(n, 2 * limbs), random_ring(3 * limbs, 2 * limbs)
+    a = owner_share(encoded["p0"], v_encoded + rho, pad)
+    b = helper_share(streams["p0"], rho, pad)
+    opened = open_vector_products(sent["p0"], rho, a, b)
+    tolerance = n * (2.0**-bits if limbs == 1 else 2.0 ** (-2 * bits) + 1e-15)
+    np.testing.assert_allclose(
+        ring.decode(opened, bits, limbs, limbs), x.T @ v, rtol=0, atol=tolerance
+    )
+
+
+def test_what_the_server_gets_follows_from_uniform_numbers_and_the_product():
+    """C = U'U - X'X: a simulator that has the product alone makes the same view."""
+    own = tables(300, (2, 2))
+    _, encoded, streams, layout, sent = masked(own, 1)
+    groups = [np.arange(300)]
+    total = np.sum(
+        [corrections(name, encoded[name], streams, layout, groups, name == "p0") for name in own],
+        axis=0,
+        dtype=np.uint64,
+    )[0]
+    left, right = layout.slice("p0"), layout.slice("p1")
+    simulated = ring.product(sent["p0"], sent["p1"]) - ring.product(encoded["p0"], encoded["p1"])
+    np.testing.assert_array_equal(total[left, right], simulated)
+    # U itself: bits are fair, and say nothing of the columns.
+    bits = np.unpackbits(np.ascontiguousarray(sent["p0"]).view(np.uint8))
+    assert abs(bits.mean() - 0.5) < 4 * 0.5 / np.sqrt(len(bits))
+    top = sent["p0"][:, 0].astype(np.float64)
+    assert abs(np.corrcoef(top, own["p0"][:, 0])[0, 1]) < 4 / np.sqrt(300)
+
+
+def test_the_same_content_has_the_same_stream_and_another_content_another_one():
+    encoded = random_ring(50, 3)
+    again = stream(SEED, "run p0", (50, 3), content_tag(SEED, encoded))
+    np.testing.assert_array_equal(
+        again, stream(SEED, "run p0", (50, 3), content_tag(SEED, encoded.copy()))
+    )
+    corrected = encoded.copy()
+    corrected[7, 1] += np.uint64(1)
+    other = stream(SEED, "run p0", (50, 3), content_tag(SEED, corrected))
+    difference = (corrected + other) - (encoded + again)
+    # One stream for both would have shown the change, and zeros elsewhere.
+    assert np.count_nonzero(difference) == difference.size
+    shown = (corrected + again) - (encoded + again)
+    assert np.count_nonzero(shown) == 1
+    for label, shape, seed in (
+        ("run p1", (50, 3), SEED),
+        ("run p0", (3, 50), SEED),
+        ("run p0", (50, 3), bytes(32)),
+    ):
+        different = stream(seed, label, shape, content_tag(SEED, encoded))
+        assert not (different.reshape(-1) == again.reshape(-1)).any()
+    assert content_tag(SEED, encoded) != content_tag(bytes(32), encoded)
+    assert content_tag(SEED, encoded) != content_tag(SEED, encoded.reshape(3, 50))
+
+
+def test_one_pad_for_two_masks_opens_an_equation():
+    """Why a repeated attempt takes a fresh pad: the rule is not idle."""
+    n = 100
+    own, v = random_ring(n, 2), random_ring(n, 1)
+    first, second, pad = random_ring(n, 1), random_ring(n, 1), random_ring(2, 1)
+    difference = owner_share(own, v + first, pad) - owner_share(own, v + second, pad)
+    np.testing.assert_array_equal(difference, ring.product(own, first - second))
+    fresh = random_ring(2, 1)
+    safe = owner_share(own, v + first, pad) - owner_share(own, v + second, fresh)
+    assert (safe != ring.product(own, first - second)).all()
+
+
+def test_no_node_gets_a_masked_vector_and_its_mask():
+    for parties in (["a", "b"], ["a", "b", "c"], ["a", "b", "c", "d", "e"]):
+        chosen = helpers(parties)
+        assert set(chosen) == set(parties)
+        for helper in set(chosen.values()):
+            # One rho for each helper: whoever it serves gets v + rho, and it has the seed.
+            assert helper not in {owner for owner, other in chosen.items() if other == helper}
+        assert len(set(chosen.values())) == 2
+    with pytest.raises(ConfigError, match="second party as helper"):
+        helpers(["a"])
+
+
+@pytest.mark.parametrize("n", [10, 1_000, 166_207, 524_288, 1_000_000, 10_000_000])
+def test_fraction_bits_leave_room_for_any_two_columns_of_unit_mean_square(n):
+    bits = ring.fraction_bits(n)
+    assert n * 4.0**bits <= 2.0**62
+    assert n * 4.0 ** (bits + 1) > 2.0**62 / 2
+    # 22 bits, which serve below 524,288 rows, do not serve there.
+    assert (bits >= 22) == (n <= 2**18)
+
+
+def test_a_column_too_long_for_the_ring_is_named():
+    x = unit(RNG.normal(size=(100, 2)))
+    x[:, 1] *= 30.0
+    with pytest.raises(FixedPointOverflowError, match=r"'bank', column 'income'.* is 30") as caught:
+        ring.encode(x, ring.fraction_bits(100), 1, ["age", "income"], "bank")
+    assert "divide" in str(caught.value)
+    x[3, 1] = np.nan
+    with pytest.raises(FixedPointOverflowError, match="income"):
+        ring.encode(x, 20, 1, ["age", "income"], "bank")
+
+
+def test_the_longest_columns_that_pass_do_not_overflow():
+    n = 4096
+    bits = ring.fraction_bits(n)
+    spike = np.zeros((n, 1))
+    spike[5] = np.sqrt(n)  # all of the norm in one row: the largest single product
+    for a, b in ((spike, spike), (spike, -spike), (np.ones((n, 1)), np.ones((n, 1)))):
+        found = ring.decode(ring.product(ring.encode(a, bits, 1), ring.encode(b, bits, 1)), bits)
+        np.testing.assert_allclose(found, a.T @ b, rtol=1e-6)
+
+
+def test_integer_products_equal_python_s():
+    a, b = random_ring(9000, 2), random_ring(9000, 3)
+    found = ring.product(a, b)
+    for i in range(2):
+        for j in range(3):
+            exact = sum(int(x) * int(y) for x, y in zip(a[:, i], b[:, j], strict=True)) % 2**64
+            assert int(found[i, j]) == exact
+
+
+def test_a_seed_of_another_length_is_refused():
+    for wrong in (b"", bytes(16)):
+        with pytest.raises(ProtocolError, match="32 bytes"):
+            stream(wrong, "x", (2, 2))
+        with pytest.raises(ProtocolError, match="32 bytes"):
+            content_tag(wrong, random_ring(2, 2))

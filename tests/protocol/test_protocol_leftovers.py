@@ -1,0 +1,396 @@
+"""What a run leaves behind, what it would replace, and data that change while it goes on."""
+
+import logging
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+from resuming import METHODS, FaultyGrid, Place, ServerKilled, assert_same
+
+from flwr_vertical import FileStorage, LocalGrid, Party, party_app, registry
+from flwr_vertical.errors import ConfigError, PartyError, StorageError
+from flwr_vertical.node import checkpoint as checkpoints
+from flwr_vertical.node.base import StepGroup, Uses, node_keys_of
+from flwr_vertical.node.config import NODE_KEYS, NodeKey, check_node_config
+from flwr_vertical.node.storage import MemoryStorage
+from strategies.vfem import VFEM
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+# -- openings that fail ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["masked", "ckks"])
+def test_a_failed_opening_leaves_no_key(tmp_path, mode):
+    place = Place(tmp_path, mode=mode)
+    place.configs["court"] = {"outptu": "elsewhere"}
+    error = place.broken(PartyError)
+    assert "outptu" in str(error)
+    assert place.files() == []
+    assert not list(tmp_path.rglob(".checkpoint"))
+    place.configs.clear()
+    place.start["parties"] = ["bank", "court", "nobody"]
+    place.start["min_nodes"] = 2
+    assert "absent" in str(place.broken(ConfigError))
+    assert place.files() == []
+
+
+def test_leftovers_of_an_opening_that_was_killed_go_with_the_next_run(tmp_path):
+    place = Place(tmp_path)
+    place.broken(die_after=1)
+    left = place.checkpoint("bank")
+    assert left.is_file()
+    half = left.with_name("bank.party.999999999.new")
+    half.write_bytes(b"half")
+    other = Place(tmp_path)
+    other.name, other.server = "morning", tmp_path / "server" / "morning"
+    other.run()
+    assert place.files() == [place.journal]  # the server's, which holds no key and no round
+    assert not left.parent.exists()
+    place.run(resume=True)
+    assert place.files() == []
+
+
+def test_a_run_that_got_further_is_left_alone_by_the_next(tmp_path):
+    place = Place(tmp_path)
+    expected = Place(tmp_path / "whole").run()
+    place.broken(die_after=5)
+    other = Place(tmp_path)
+    other.name, other.server = "morning", tmp_path / "server" / "morning"
+    other.run()
+    assert_same(place.run(resume=True), expected)
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_run_killed_before_its_first_round_begins_anew(tmp_path, at):
+    """Nothing is lost, even where a party has cleared away what it kept of the opening."""
+    place = Place(tmp_path)
+    expected = Place(tmp_path / "whole").run()
+    place.broken(die_after=at)
+    place.checkpoint("bank").unlink()
+    assert_same(place.run(resume=True), expected)
+    assert place.files() == []
+
+
+def test_resuming_an_opening_that_fails_again_can_be_tried_again(tmp_path):
+    place = Place(tmp_path)
+    place.broken(die_after=1)
+    tables = place.tables
+    place.tables = {"bank": tables["bank"]}
+    place.start |= {"parties": ["bank", "court"], "patience": 1.0}
+    place.broken(ConfigError, resume=True)
+    place.tables, place.start["patience"] = tables, 30.0
+    place.run(resume=True)
+    assert place.files() == []
+
+
+# -- data that change ------------------------------------------------------------------------
+
+
+class NewProcesses:
+    """An app whose process ends after every message; Flower keeps the state."""
+
+    def __init__(self, strategy):
+        self.strategy = strategy
+
+    def __call__(self, message, context):
+        app = party_app(self.strategy.party, arbiter=self.strategy.arbiter, storage=FileStorage())
+        return app(message, context)
+
+
+class Changing(FaultyGrid):
+    """Has somebody replace a party's file before a round."""
+
+    def __init__(self, grid, app, at, change):
+        super().__init__(grid, app)
+        self.at, self.change = at, change
+
+    def send_and_receive(self, messages, *, timeout=None):
+        if self.rounds + 1 == self.at:
+            self.change()
+        return super().send_and_receive(messages, timeout=timeout)
+
+
+def run_on_files(folder, at, change, process=NewProcesses, **start):
+    make, data = METHODS["vfem"]
+    tables, labels = data()
+    strategy = make()
+    nodes = []
+    for name, table in tables.items():
+        table.rename_axis("id").to_csv(folder / f"{name}.csv")
+        output = str(folder / f"{name}-out")
+        nodes.append({"party": name, "data": str(folder / f"{name}.csv"), "output": output})
+    app = process(strategy)
+    with LocalGrid(app, nodes, {"run-name": "night"}) as local:
+        grid = Changing(local, app, at, lambda: change(folder / "court.csv"))
+        return strategy.start(
+            grid=grid, labels=labels, alignment="plain", progress=False, retries=0,
+            parties=list(tables), **start,
+        )  # fmt: skip
+
+
+def other_values(path):
+    table = pd.read_csv(path, index_col=0)
+    (table + 1.0).to_csv(path)
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["no checkpoint", "checkpoint"])
+@pytest.mark.parametrize("at", [3, 4, 6])
+def test_a_table_that_changes_is_refused_by_any_process(tmp_path, at, kept):
+    start = {"checkpoint": tmp_path / "server" / "night"} if kept else {}
+    with pytest.raises(PartyError, match="'court': its data have changed since the run began"):
+        run_on_files(tmp_path, at, other_values, **start)
+
+
+def test_the_same_file_written_again_is_the_same_data(tmp_path):
+    whole = run_on_files(tmp_path, 99, None)
+    again = run_on_files(tmp_path, 4, lambda path: path.write_bytes(path.read_bytes()))
+    np.testing.assert_array_equal(
+        again.coefficients["estimate"].to_numpy(), whole.coefficients["estimate"].to_numpy()
+    )
+
+
+def test_the_file_is_digested_once_in_a_process(tmp_path, monkeypatch):
+    counted = []
+    digest = FileStorage.data_version
+
+    def counting(self, context):
+        counted.append(context.node_config["party"])
+        return digest(self, context)
+
+    monkeypatch.setattr(FileStorage, "data_version", counting)
+    run_on_files(
+        tmp_path, 99, None,
+        process=lambda s: party_app(s.party, arbiter=s.arbiter, storage=FileStorage()),
+    )  # fmt: skip
+    assert sorted(counted) == ["bank", "court"]
+
+
+def test_tables_in_memory_are_not_digested(monkeypatch):
+    from flwr_vertical import simulate
+
+    digested = []
+    version = MemoryStorage.data_version
+
+    def counting(storage, context):
+        digested.append(storage.party_name(context))
+        return version(storage, context)
+
+    monkeypatch.setattr(MemoryStorage, "data_version", counting)
+    make, data = METHODS["vfem"]
+    simulate(make(), *data(), progress=False)
+    assert digested == []
+
+
+def test_a_deleted_checkpoint_is_written_again_with_the_digest_of_the_data(tmp_path):
+    place = Place(tmp_path)
+
+    class Deleting(VFEM):
+        def run(self, federation, *args):
+            place.checkpoint("court").unlink()
+            super().run(federation, *args)
+
+    place.broken(strategy=Deleting(max_iter=6), die_before=8)
+    assert place.checkpoint("court").is_file()
+    place.tables["court"] = place.tables["court"] + 1.0
+    error = place.broken(PartyError, resume=True)
+    assert (error.party, "its data have changed" in str(error)) == ("court", True)
+
+
+# -- the node config -------------------------------------------------------------------------
+
+WRONG_KEYS = [
+    ({"outptu": "x"}, r"unknown key 'outptu' .*did you mean 'output'\?"),
+    ({"pin_all": True}, r"unknown key 'pin_all' .*did you mean 'pin-all'\?"),
+    ({"max_epsilon": 1.0}, r"unknown key 'max_epsilon' .*did you mean 'max-epsilon'\?"),
+    ({"kinds.age": "count"}, r"unknown key 'kinds.age' .*did you mean 'kind.age'\?"),
+    ({"Data": "x"}, r"unknown key 'Data' .*did you mean 'data'\?"),
+    ({"kind.": "count"}, r"unknown key 'kind\.'"),
+    ({"zzz": 1}, r"unknown key 'zzz' in its node config; nothing reads it"),
+    ({"max-epsilon": "much"}, r"max-epsilon = 'much'; expected a whole number or a number"),
+    ({"max-epsilon": True}, r"max-epsilon = True; expected"),
+    ({"data": 5}, r"data = 5; expected a text"),
+]
+
+
+@pytest.mark.parametrize(("config", "why"), WRONG_KEYS)
+def test_keys_that_nobody_reads_are_refused(config, why):
+    with pytest.raises(ConfigError, match=rf"party 'bank': .*{why}"):
+        check_node_config("party 'bank'", {"party": "bank", **config})
+
+
+def test_keys_that_are_read_are_not():
+    config = {
+        "party": "bank", "data": "x.csv", "id-column": 0, "kind.a.b": "count", "pin.court": "x",
+        "pin-all": False, "max-epsilon": 1, "partition-id": 0, "num-partitions": 2,
+    }  # fmt: skip
+    check_node_config("party 'bank'", config)
+    assert len({key.name for key in NODE_KEYS}) == len(NODE_KEYS)
+
+
+class Deep(StepGroup):
+    node_keys = (NodeKey("device", (str,), "where networks are trained"),)
+
+
+class Reader(Party):
+    node_keys = (NodeKey("prior.", (float,), "a prior by column"),)
+    deep = Uses(Deep)
+
+
+class Reading(VFEM):
+    party = Reader
+
+
+def test_strategies_and_groups_declare_keys_of_their_own(monkeypatch):
+    keys = node_keys_of(Reader)
+    assert {key.name for key in keys} == {"device", "prior."}
+    config = {"device": "cpu", "prior.x": 0.5}
+    check_node_config("x", config, keys)
+    # A node has them in its config while it takes part in runs of other strategies, too.
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "load_strategy", lambda name: Reading)
+        check_node_config("x", config)
+    with pytest.raises(ConfigError, match="unknown key 'device'"):
+        check_node_config("x", config)
+    with pytest.raises(ConfigError, match="did you mean 'device'"):
+        check_node_config("x", {"devise": "cpu"}, keys)
+
+
+def test_the_greeting_refuses_them_before_anything_is_computed(tmp_path):
+    place = Place(tmp_path)
+    place.configs["court"] = {"pin_all": True}
+    error = place.broken(PartyError, checkpoint=False)
+    assert (error.party, error.step) == ("court", "hello")
+    assert "did you mean 'pin-all'" in str(error)
+    assert place.rounds == 1
+
+
+# -- results of earlier runs -----------------------------------------------------------------
+
+
+def saved_by_parties(folder):
+    (folder / "night").mkdir(parents=True)
+    return folder / "night" / "court.parquet"
+
+
+def test_a_party_does_not_lose_an_earlier_result(tmp_path):
+    earlier = saved_by_parties(tmp_path / "court-out")
+    earlier.write_bytes(b"of an earlier run")
+    with pytest.raises(PartyError, match=r"'court' failed in step 'hello': .*another run-name"):
+        run_on_files(tmp_path, 99, None)
+    assert earlier.read_bytes() == b"of an earlier run"
+
+
+def test_runs_without_a_name_have_folders_of_their_own(tmp_path):
+    """They are named by Flower's number of the run."""
+    from flwr.app import Context, RecordDict
+
+    storage = FileStorage()
+    for name, taken in (("", None), ("night", tmp_path / "night" / "court.parquet")):
+        config = {"party": "court", "output": str(tmp_path)}
+        context = Context(7, 1, config, RecordDict(), {"run-name": name})
+        storage.save(context, pd.DataFrame({"x": [1.0]}, index=["a"]))
+        assert storage.earlier_result(context) == taken
+
+
+# -- errors that name who and where ----------------------------------------------------------
+
+
+def test_a_full_disk_is_told_with_path_and_party(tmp_path, monkeypatch):
+    place = Place(tmp_path)
+
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "flush_to_disk", full)
+    error = place.broken(PartyError)
+    assert error.party in ("bank", "court")
+    path = place.checkpoint(error.party)
+    assert f"party {error.party!r}: its checkpoint {path} cannot be written" in str(error)
+    assert "No space left on device" in str(error)
+    assert place.files() == []
+
+
+def test_a_full_disk_of_the_server_is_told_with_the_path(tmp_path, monkeypatch):
+    from flwr_vertical.server import journal
+
+    place = Place(tmp_path)
+    calls = []
+
+    def full(file):
+        calls.append(file)
+        if len(calls) == 5:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(journal, "flush_to_disk", full)
+    error = place.broken(StorageError)
+    assert f"the journal {place.journal} cannot be written: No space left" in str(error)
+    monkeypatch.undo()
+    assert place.run(resume=True).result.coefficients is not None
+
+
+def test_a_result_that_cannot_be_written_names_path_and_party(tmp_path, monkeypatch):
+    from flwr.app import Context, RecordDict
+
+    from flwr_vertical.node import storage
+
+    def full(frame, path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(storage, "write_table", full)
+    context = Context(7, 1, {"party": "bank", "output": str(tmp_path)}, RecordDict(), {})
+    with pytest.raises(StorageError, match=r"party 'bank': its result .*bank\.parquet cannot be"):
+        FileStorage().save(context, pd.DataFrame())
+
+
+# -- nodes that are dead ---------------------------------------------------------------------
+
+
+class Silent(FaultyGrid):
+    """Lists a node that is dead: Flower reports it lost, or it never answers."""
+
+    dead, answers = 99, False
+
+    def get_node_ids(self):
+        return [*super().get_node_ids(), self.dead]
+
+    def send_and_receive(self, messages, *, timeout=None):
+        from flwr.app import Error, Message
+
+        sent = list(messages)
+        lost = [m for m in sent if m.metadata.dst_node_id == self.dead]
+        replies = list(super().send_and_receive([m for m in sent if m not in lost]))
+        self.asked = getattr(self, "asked", 0) + len(lost)
+        return replies + [Message(Error(code=4, reason="it is gone"), reply_to=m) for m in lost]
+
+
+def test_a_dead_node_that_is_no_party_of_the_run_holds_nobody_up(tmp_path, caplog, monkeypatch):
+    import resuming
+
+    monkeypatch.setattr(logging.getLogger("flwr_vertical"), "propagate", True)
+    expected = Place(tmp_path / "whole").run()
+    monkeypatch.setattr(resuming, "FaultyGrid", Silent)
+    place = Place(tmp_path)
+    assert_same(place.run(), expected)
+    assert "['node 99'] did not answer the greeting and take no part" in caplog.text
+    # Who the parties are decides; without names it might have been one of them.
+    place.start["parties"] = None
+    error = place.broken(PartyError)
+    assert (error.party, "it is gone" in str(error)) == ("node 99", True)
+    # With a party absent it may be that one, and the error says so.
+    place.start |= {"parties": ["bank", "court", "hospital"], "min_nodes": 2}
+    error = place.broken(PartyError)
+    assert "of the parties, ['hospital'] have not answered" in str(error)
+    assert [p for p in place.files() if p.suffix == ".party"] == []
+
+
+def test_server_killed_is_no_reason_to_forget(tmp_path):
+    """Only an opening that fails is taken back; a server that dies says no farewell."""
+    place = Place(tmp_path)
+    place.broken(ServerKilled, die_after=1)
+    assert place.checkpoint("bank").is_file()

@@ -1,0 +1,759 @@
+"""A training loop with snapshots: whoever is killed, and whenever, the numbers stay the same."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+from resuming import ServerKilled
+from training import (
+    STEPS,
+    Momentum,
+    NumpyHalf,
+    TorchTrainer,
+    Trainer,
+    TrainingPlace,
+    assert_same_model,
+)
+
+from flwr_vertical import LocalGrid, MemoryStorage, Table, party_app, simulate, step
+from flwr_vertical.channel import ChannelGrid
+from flwr_vertical.crypto.identity import (
+    generate_identity,
+    identity_text,
+    public_identity,
+    write_identity,
+)
+from flwr_vertical.errors import CodecError, ConfigError, PartyError, ProtocolError
+from flwr_vertical.node.state import State
+from flwr_vertical.protocol.messages import SNAPSHOT, read_envelope
+from flwr_vertical.server.snapshots import ServerSnapshots
+
+EVERY = 5
+MODES = ["plain", "masked"]
+# Greeting and alignment, preparation and the snapshot it begins with, then two rounds a step.
+FIRST = 5
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture
+def expected(tmp_path):
+    return TrainingPlace(tmp_path / "unbroken").plain()
+
+
+def live(place, lives):
+    """Start a run, and resume it until it ends; each life has its own faults."""
+    for k, faults in enumerate(lives):
+        try:
+            return place.run(resume=k > 0, run_id=1 + k, **faults)
+        except ServerKilled:
+            continue
+    raise AssertionError("killed in its last life")
+
+
+# -- same numbers ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("strategy", "mode", "every"),
+    [(Trainer, mode, every) for mode in MODES for every in (1, 5, 100)]
+    + [(TorchTrainer, "masked", 5)],
+)
+def test_snapshots_change_no_number(tmp_path, strategy, mode, every):
+    if strategy is TorchTrainer:
+        pytest.importorskip("torch")
+    without = TrainingPlace(tmp_path / "without", mode, strategy).plain()
+    place = TrainingPlace(tmp_path / "with", mode, strategy, every)
+    found = place.run()
+    assert_same_model(found, without)
+    assert place.files() == []
+    steps = found.result.ledger.to_frame()["step"].value_counts()
+    snapshots = 1 + (STEPS - 1) // every + 1  # the first, every so many steps, the last
+    assert steps[SNAPSHOT] == 2 * snapshots
+    assert steps["forward"] == 2 * STEPS
+    # Per step as well, where nobody asks for snapshots.
+    place.start["checkpoint_every"] = None
+    assert_same_model(place.run(), without)
+
+
+FATES = ["server", "party", "moved", "lost", "both", "all"]
+KILLED = [(Trainer, mode, who, k) for k, mode in enumerate(MODES) for who in FATES]
+KILLED += [(TorchTrainer, "masked", who, 0) for who in FATES]
+
+
+@pytest.mark.parametrize(("strategy", "mode", "who", "seed"), KILLED)
+def test_killed_at_a_random_round(tmp_path, strategy, mode, who, seed):
+    if strategy is TorchTrainer:
+        pytest.importorskip("torch")
+    whole = TrainingPlace(tmp_path / "whole", mode, strategy)
+    expected = whole.run()
+    rng = np.random.default_rng([seed, sum(map(ord, who + mode)), strategy is Trainer])
+    place = TrainingPlace(tmp_path / "broken", mode, strategy)
+    place.start["timeout"] = 0.8 if who == "lost" else 5
+    first, second, third = (int(n) for n in rng.integers(2, whole.rounds - 1, 3))
+    fates = {"party": "before", "moved": "moved", "lost": "lost"}
+    if who in fates:
+        lives = [{"lose": {first: fates[who], second: fates[who]}}]
+    elif who == "server":
+        lives = [{"die_after": first}, {"die_before": 3}, {}]
+    elif who == "both":  # a party is lost first, the server dies while that is mended or later
+        late = first + int(rng.integers(1, 6))
+        lives = [{"lose": {first: "moved"}, "die_after": late}, {"lose": {6: "after"}}]
+    else:
+        second = {"lose": {4: "before"}, "die_after": 7}
+        lives = [{"die_after": first}, second, {"die_before": max(3, third // 2)}, {}]
+    found = live(place, lives)
+    assert_same_model(found, expected)
+    assert place.files() == []
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before sending", "after answers"])
+def test_a_server_killed_at_every_round(tmp_path, expected, after):
+    whole = TrainingPlace(tmp_path / "whole")
+    whole.run()
+    for at in range(2, whole.rounds, 4):
+        place = TrainingPlace(tmp_path / str(at))
+        place.broken(**{"die_after" if after else "die_before": at})
+        assert_same_model(place.run(resume=True), expected)
+        assert place.files() == []
+
+
+def test_two_loops_and_a_server_killed_at_every_second_round(tmp_path):
+    """Rounds between and after loops are replayed; of a loop that is over, its end."""
+
+    def make():
+        return Trainer(steps=7, loops=2)
+
+    expected = TrainingPlace(tmp_path / "plain", strategy=make).plain()
+    whole = TrainingPlace(tmp_path / "whole", strategy=make, every=3)
+    assert_same_model(whole.run(), expected)
+    for at in range(2, whole.rounds, 2):
+        place = TrainingPlace(tmp_path / str(at), strategy=make, every=3)
+        place.broken(die_after=at)
+        assert_same_model(place.run(resume=True), expected)
+    # Every life takes a few rounds more than the one before.
+    place, lives = TrainingPlace(tmp_path / "lives", strategy=make, every=3), 0
+    while True:
+        try:
+            found = place.run(resume=lives > 0, run_id=1 + lives, die_after=12)
+            break
+        except ServerKilled:
+            lives += 1
+            assert lives < 20
+    assert lives > 2
+    assert_same_model(found, expected)
+    assert place.files() == []
+
+
+def test_ckks_goes_back_too(tmp_path):
+    """The arbiter's key is that of the snapshot; noise differs between two runs."""
+    pytest.importorskip("tenseal")
+    place = TrainingPlace(tmp_path, "ckks", lambda: Trainer(steps=7), every=3)
+    place.broken(die_after=15)
+    found = place.run(resume=True, lose={7: "moved"})
+    expected = TrainingPlace(tmp_path / "plain", "plain", lambda: Trainer(steps=7)).plain()
+    np.testing.assert_allclose(found.result.model, expected.result.model, atol=1e-4)
+    assert place.files() == []
+
+
+def test_a_loop_within_a_loop(tmp_path):
+    """The outer one's snapshots count."""
+
+    class Nested(Trainer):
+        def run(self, federation, alignment, result, progress):
+            federation.call("prepare")
+            head = Momentum(3)
+
+            def inner(i):
+                head.move(federation.sum("forward", {"batch": np.arange(4)})["hidden"].mean(axis=0))
+                result.history.append({"w": head.w.tolist()})
+
+            live = {"head": head, "history": result.history}
+            federation.loop(5, lambda i: federation.loop(3, inner, live), live)
+
+    expected = TrainingPlace(tmp_path / "a", strategy=Nested).plain()
+    place = TrainingPlace(tmp_path / "b", strategy=Nested, every=2)
+    place.broken(die_after=14)
+    found = place.run(resume=True)
+    assert found.result.history == expected.result.history
+    assert len(found.result.history) == 15
+    steps = found.result.ledger.to_frame()["step"].value_counts()
+    assert steps[SNAPSHOT] == 2 * 4
+
+
+def test_a_loop_that_ends_by_itself(tmp_path):
+    class Early(Trainer):
+        def run(self, federation, alignment, result, progress):
+            federation.call("prepare")
+            head = Momentum(3)
+
+            def body(i):
+                head.move(federation.sum("forward", {"batch": np.arange(4)})["hidden"].mean(axis=0))
+                result.history.append({"step": i})
+                return i == 7
+
+            federation.loop(None, body, {"head": head, "history": result.history})
+            result.model = head.w
+
+    expected = TrainingPlace(tmp_path / "a", strategy=Early).plain()
+    assert [row["step"] for row in expected.result.history] == [*range(8)]
+    place = TrainingPlace(tmp_path / "b", strategy=Early, every=3)
+    place.broken(die_after=11)
+    found = place.run(resume=True)
+    assert found.result.history == expected.result.history
+    np.testing.assert_array_equal(found.result.model, expected.result.model)
+
+
+def test_a_simulation_goes_on_from_a_snapshot(tmp_path, expected):
+    """Where both parties share a folder."""
+    place = TrainingPlace(tmp_path / "x")
+
+    class Killed(Trainer):
+        def run(self, federation, *args):
+            once = federation.sum
+
+            def dying(step, arguments):
+                if len(args[1].history) == 12:
+                    raise ServerKilled
+                return once(step, arguments)
+
+            federation.sum = dying
+            super().run(federation, *args)
+
+    options = {
+        "labels": place.labels,
+        "checkpoint": tmp_path / "run",
+        "checkpoint_every": EVERY,
+        "progress": False,
+    }
+    with pytest.raises(ServerKilled):
+        simulate(Killed(), place.tables, **options)
+    names = [path.name for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert sum("snapshot-" in name for name in names) == 3
+    result = simulate(Trainer(), place.tables, resume=True, **options)
+    np.testing.assert_array_equal(result.model, expected.result.model)
+    assert result.history == expected.result.history
+    assert not [p for p in (tmp_path / "run").rglob("*") if "snapshot" in p.name]
+
+
+def test_over_live_channels(tmp_path, expected):
+    """As on nodes of Flower: the process that serves the stream holds the model."""
+    place = TrainingPlace(tmp_path)
+    storage = MemoryStorage({n: Table.of(t) for n, t in place.tables.items()})
+    nodes = [{"party": n, "output": str(tmp_path / n)} for n in place.tables]
+    app = party_app(NumpyHalf, storage=storage)
+    with (
+        LocalGrid(app, nodes, {"run-name": "night"}, storage=storage) as local,
+        ChannelGrid(local, transport="channel") as grid,
+    ):
+        result = Trainer().start(
+            grid=grid,
+            labels=place.labels,
+            alignment="plain",
+            progress=False,
+            min_nodes=2,
+            checkpoint=place.server,
+            checkpoint_every=EVERY,
+        )
+    np.testing.assert_array_equal(result.model, expected.result.model)
+    assert result.history == expected.result.history
+    assert place.files() == []
+
+
+# -- what travels and what is counted --------------------------------------------------------
+
+
+def envelopes(place):
+    return [read_envelope(r.content) for r in place.transcript if r.direction == "down"]
+
+
+def test_message_numbers_grow_and_the_course_comes_again(tmp_path):
+    whole = TrainingPlace(tmp_path / "whole")
+    whole.run()
+    place = TrainingPlace(tmp_path / "broken")
+    place.broken(lose={12: "moved"}, die_after=27)
+    place.run(resume=True)
+    numbers = [int(e["sequence"]) for e in envelopes(place)]
+    asked = {}
+    for envelope in envelopes(place):
+        asked.setdefault(int(envelope["sequence"]), set()).add(str(envelope["step"]))
+    assert all(len(steps) == 1 for n, steps in asked.items() if n)  # a number is used for one step
+    kept = [n for n in numbers if n]
+    assert kept == sorted(kept)
+
+    def courses(found):
+        return {
+            (int(e.get("course", e["sequence"])), str(e["step"]))
+            for e in envelopes(found)
+            if e["step"] in ("forward", "backward", "finish")
+        }
+
+    assert courses(place) == courses(whole)  # so that what is drawn by it is drawn again
+
+
+def test_keys_are_new_after_going_back(tmp_path):
+    place = TrainingPlace(tmp_path)
+    place.run(lose={14: "before"})
+    keys = [
+        bytes(record.content["values.values"]["public-key"])
+        for record in place.transcript
+        if record.direction == "up" and "public-key" in record.content.get("values.values", {})
+    ]
+    assert len(keys) == len(set(keys)) == 4
+    nonces = [
+        bytes(record.content["updates.values"]["sum.nonce"])
+        for record in place.transcript
+        if record.direction == "down" and "sum.nonce" in record.content.get("updates.values", {})
+    ]
+    assert len(nonces) == 4
+    assert len(set(nonces)) == 2
+
+
+def test_rounds_that_are_taken_again_are_counted_again(tmp_path):
+    place = TrainingPlace(tmp_path)
+    found = place.run(lose={FIRST + 2 * 8 + 2: "before"})
+    rows = found.result.ledger.to_frame()
+    steps = rows["step"].value_counts()
+    assert steps["restore"] == 2
+    assert 2 * STEPS < steps["forward"] <= 2 * (STEPS + EVERY)
+    down = [r for r in place.transcript if r.direction == "down"]
+    messages = {(int(read_envelope(r.content)["sequence"]), r.node_id) for r in down}
+    # All but the farewell; and the one that was lost on its way.
+    assert len(rows) == len(messages) - 2 + 1
+
+
+def test_a_resumed_run_counts_what_its_first_life_took(tmp_path):
+    """Rounds, and what was spent: also of those that are taken again."""
+    place = TrainingPlace(tmp_path, strategy=lambda: Trainer(spend=True))
+    place.broken(die_before=FIRST + 2 * 8 + 1)  # eight steps, a snapshot after five
+    found = place.run(resume=True)
+    steps = found.result.ledger.to_frame()["step"].value_counts()
+    assert steps["forward"] == 2 * (STEPS + 3)
+    spent = found.result.ledger.privacy["what"].value_counts()
+    # The third of them is spent after its last round, and nobody knew of it yet.
+    assert [spent[f"step {k}"] for k in range(10)] == [1, 1, 1, 1, 1, 2, 2, 1, 1, 1]
+    # In one life everything is known.
+    other = TrainingPlace(tmp_path, strategy=lambda: Trainer(spend=True))
+    found = other.run(lose={FIRST + 2 * 8 + 1: "before"})
+    spent = found.result.ledger.privacy["what"].value_counts()
+    assert [spent[f"step {k}"] for k in range(10)] == [1, 1, 1, 1, 1, 2, 2, 2, 1, 1]
+
+
+def test_pinned_identities_sign_the_new_keys(tmp_path):
+    place, public = TrainingPlace(tmp_path), {}
+    for name in place.tables:
+        key = generate_identity()
+        write_identity(tmp_path / f"{name}.pem", key)
+        public[name] = identity_text(public_identity(key))
+    for name in place.tables:
+        (other,) = set(place.tables) - {name}
+        place.configs[name] = {
+            "identity-key": str(tmp_path / f"{name}.pem"),
+            f"pin.{other}": public[other],
+        }
+    expected = place.run()
+    place.broken(die_after=19, run_id=7)
+    assert_same_model(place.run(resume=True, run_id=2**62, lose={8: "moved"}), expected)
+    # Whoever signs by another key than the pinned one is found out when keys are new.
+    place.broken(die_after=19)
+    write_identity(tmp_path / "court-2.pem", generate_identity())
+    place.configs["court"]["identity-key"] = str(tmp_path / "court-2.pem")
+    error = place.broken(PartyError, resume=True)
+    assert "but 'bank' pins" in str(error) or "pins" in str(error)
+
+
+# -- the disk --------------------------------------------------------------------------------
+
+
+class Watching(Trainer):
+    """Looks at the disks before each step."""
+
+    def __init__(self, place, seen, steps=STEPS):
+        super().__init__(steps)
+        self._place, self._seen = place, seen
+
+    def run(self, federation, alignment, result, progress):
+        once = federation.sum
+
+        def looking(*args, **kwargs):
+            files = {p.name: p.stat().st_size for p in self._place.files()}
+            stamps = {p.name: p.stat().st_mtime_ns for p in self._place.files()}
+            self._seen.append((files, stamps))
+            return once(*args, **kwargs)
+
+        federation.sum = looking
+        super().run(federation, alignment, result, progress)
+
+
+def watched(tmp_path, every, steps=STEPS):
+    place, seen = TrainingPlace(tmp_path, every=every), []
+    place.strategy = lambda: Watching(place, seen, steps)
+    place.run()
+    return place, seen
+
+
+def test_nothing_is_written_between_two_snapshots_but_rows_of_the_ledger(tmp_path):
+    place, seen = watched(tmp_path, 10)
+    journal = place.journal.name
+    for at in range(1, STEPS):
+        (_, before), (_, now) = seen[at - 1 : at + 1]
+        changed = {name for name in now if before.get(name) != now[name]}
+        if at in (1, 11, 21):  # what is no longer needed goes with the step after a snapshot
+            assert changed <= {journal}
+        elif at % 10:
+            assert changed == {journal}
+            assert set(now) == set(before)
+        else:
+            assert len(changed) == 1 + 2 * 3 + 1  # journal, three files a party, the server's own
+    sizes = [files[journal] for files, _ in seen]
+    grown = np.diff(sizes)
+    assert max(grown) < 1500  # two rounds of two parties
+
+
+def test_the_journal_does_not_grow_by_what_is_summed(tmp_path):
+    """A hundred times the values, the same journal."""
+
+    class Wide(NumpyHalf):
+        @step
+        def forward(self, batch):
+            found = super().forward(batch)
+            wide = {"wide": np.ones(20_000)}
+            return type(found)({**found.values, **wide})
+
+    class Widely(Trainer):
+        party = Wide
+
+    sizes = {}
+    for name, strategy in {"narrow": Trainer, "wide": Widely}.items():
+        place = TrainingPlace(tmp_path / name, strategy=strategy, every=100)
+        place.broken(die_before=40)
+        sizes[name] = place.journal.stat().st_size
+    assert abs(sizes["wide"] - sizes["narrow"]) < 500
+
+
+def test_one_generation_lies_there_once_the_next_is_complete(tmp_path):
+    place, seen = watched(tmp_path, EVERY)
+    for at, (files, _) in enumerate(seen):
+        if at == 0 or at % EVERY == 0:
+            continue  # the older one goes with the first message after the snapshot
+        for name in place.tables:
+            mine = [f.removeprefix(f"{name}.party") for f in files if f.startswith(f"{name}.")]
+            assert sum(f.startswith(".snapshot-") for f in mine) == 1
+            assert sum(f.startswith(".live-") for f in mine) == 1
+        assert sum(".flwr-vertical-journal.snapshot-" in f for f in files) == 1
+    assert max(len(files) for files, _ in seen) <= 2 + 2 * 5
+
+
+def test_files_are_private(tmp_path):
+    place = TrainingPlace(tmp_path)
+    place.broken(die_after=20)
+    assert len(place.files()) == 2 + 2 * 3
+    for path in place.files():
+        assert path.stat().st_mode & 0o777 == 0o600
+    # A neighbour's file of a like name is left alone.
+    odd = place.checkpoint("bank").with_name("bank.party.snapshot-1.party")
+    odd.write_bytes(b"a party named bank.party.snapshot-1")
+    half = place.checkpoint("bank").with_name("bank.party.live-00ff.123.new")
+    half.write_bytes(b"half")
+    place.run(resume=True)
+    assert place.files() == [odd]
+
+
+def test_a_snapshot_whose_live_objects_did_not_change_is_not_written_again(tmp_path):
+    class Still(Trainer):
+        def run(self, federation, alignment, result, progress):
+            federation.call("prepare")
+            federation.call("finish")  # begins a list
+
+            def body(i):
+                federation.call("finish")
+                names.append({n for n in place.beside("bank") if n.startswith(".live-")})
+
+            federation.loop(6, body, {})
+
+    place, names = TrainingPlace(tmp_path, strategy=Still, every=2), []
+    place.run()
+    assert len({frozenset(found) for found in names}) == 1
+    assert len(names[0]) == 1
+
+
+# -- what goes wrong -------------------------------------------------------------------------
+
+
+class Crash(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("mark", ["before the server writes", "before the journal says so"])
+@pytest.mark.parametrize("nth", [1, 2, 4])
+def test_a_crash_between_the_parties_files_and_the_mark(tmp_path, monkeypatch, expected, mark, nth):
+    from flwr_vertical.server.journal import Journal
+
+    place, count = TrainingPlace(tmp_path), [0]
+    owner, name = (
+        (ServerSnapshots, "write") if mark.startswith("before the s") else (Journal, "add_snapshot")
+    )
+    real = getattr(owner, name)
+
+    def crash(*args, **kwargs):
+        count[0] += 1
+        if count[0] == nth:
+            raise Crash
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, crash)
+    place.broken(Crash)
+    numbers = [n for n in place.beside("court") if "snapshot" in n]
+    assert len(numbers) == min(nth, 2)  # the one before it is there as well
+    monkeypatch.undo()
+    assert_same_model(place.run(resume=True), expected)
+    assert place.files() == []
+
+
+def test_a_party_that_dies_while_it_writes_a_snapshot(tmp_path, monkeypatch, expected):
+    from flwr_vertical.node import snapshot
+
+    place, real, count = TrainingPlace(tmp_path), snapshot.replace_file, [0]
+
+    def full(path, pieces):
+        count[0] += 1
+        if count[0] == 6:
+            path.with_name(f"{path.name}.77.new").write_bytes(b"half")
+            raise OSError(28, "No space left on device", str(path))
+        real(path, pieces)
+
+    monkeypatch.setattr(snapshot, "replace_file", full)
+    error = place.broken(PartyError)
+    assert "No space left on device" in str(error)
+    assert ".live-" in str(error)
+    monkeypatch.undo()
+    assert_same_model(place.run(resume=True), expected)
+    assert place.files() == []
+
+
+@pytest.mark.parametrize("kind", ["snapshot", "live"])
+@pytest.mark.parametrize("how", ["cut", "empty", "flipped", "gone"])
+def test_a_torn_snapshot_of_a_party(tmp_path, expected, kind, how):
+    place = TrainingPlace(tmp_path)
+    place.broken(die_after=20)
+    (name,) = (n for n in place.beside("court") if n.startswith(f".{kind}-"))
+    path = place.checkpoint("court").with_name(f"court.party{name}")
+    whole = path.read_bytes()
+    if how == "gone":
+        path.unlink()
+    else:
+        middle = len(whole) // 2
+        flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+        path.write_bytes({"cut": whole[:-9], "empty": b"", "flipped": flipped}[how])
+    error = place.broken(PartyError, resume=True)
+    assert error.party == "court"
+    assert path.name in str(error) or (kind, how) == ("live", "gone")
+    path.write_bytes(whole)
+    assert_same_model(place.run(resume=True), expected)
+
+
+@pytest.mark.parametrize("how", ["cut", "gone", "another run"])
+def test_a_torn_snapshot_of_the_server(tmp_path, expected, how):
+    place = TrainingPlace(tmp_path / "a")
+    place.broken(die_after=20)
+    (path,) = (p for p in place.files() if "journal.snapshot-" in p.name)
+    whole = path.read_bytes()
+    if how == "cut":
+        path.write_bytes(whole[:-3])
+    elif how == "gone":
+        path.unlink()
+    else:
+        other = TrainingPlace(tmp_path / "b")
+        other.broken(die_after=20)
+        path.write_bytes(next(p for p in other.files() if p.name == path.name).read_bytes())
+    error = place.broken(ProtocolError, resume=True)
+    assert str(path) in str(error)
+    path.write_bytes(whole)
+    assert_same_model(place.run(resume=True), expected)
+
+
+def test_a_snapshot_of_another_run_is_refused(tmp_path):
+    place = TrainingPlace(tmp_path)
+    place.broken(die_after=20)
+    kept = shutil.copytree(tmp_path / "court", tmp_path.parent / "court of another run")
+    for path in place.files():
+        path.unlink()
+    place.broken(die_after=20)
+    shutil.rmtree(tmp_path / "court")
+    shutil.copytree(kept, tmp_path / "court")
+    error = place.broken(PartyError, resume=True)
+    assert error.party == "court"
+    assert "belongs to another run of the same name" in str(error)
+
+
+def test_other_data_at_a_party_are_refused(tmp_path):
+    place = TrainingPlace(tmp_path)
+    place.broken(die_after=20)
+    place.tables["court"] = place.tables["court"].copy()
+    place.tables["court"].iloc[0, 0] += 1e-9
+    error = place.broken(PartyError, resume=True)
+    assert (error.party, "its data have changed" in str(error)) == ("court", True)
+
+
+CHANGES = {
+    "steps: 23 then, 24 now": lambda place: setattr(place, "strategy", lambda: Trainer(steps=24)),
+    "seed: 0 then, 1 now": lambda place: place.start.update(seed=1),
+    'aggregation: "masked" then, "plain" now': lambda place: setattr(place, "mode", "plain"),
+    "checkpoint_every: 5 then, 6 now": lambda place: place.start.update(checkpoint_every=6),
+    "checkpoint_every: 5 then, not set now": lambda place: place.start.update(
+        checkpoint_every=None
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_snapshot_from_other_settings_is_refused(tmp_path, what):
+    place = TrainingPlace(tmp_path)
+    place.broken(die_after=20)
+    before = {path: path.read_bytes() for path in place.files()}
+    CHANGES[what](place)
+    error = place.broken(ConfigError, resume=True)
+    assert what in str(error)
+    assert {path: path.read_bytes() for path in place.files()} == before
+
+
+def test_code_that_trains_other_objects_is_refused(tmp_path):
+    place = TrainingPlace(tmp_path)
+    place.broken(die_after=20)
+
+    class Other(Trainer):
+        def run(self, federation, alignment, result, progress):
+            federation.call("prepare")
+            federation.loop(STEPS, lambda i: None, {"another": {}})
+
+    error = place.broken(ProtocolError, resume=True, strategy=Other())
+    assert "holds the objects ['federation.rng', 'head', 'history']" in str(error)
+
+    class NoLoop(Trainer):
+        def run(self, federation, alignment, result, progress):
+            federation.call("prepare")
+            federation.call("finish")
+
+    error = place.broken(ProtocolError, resume=True, strategy=NoLoop())
+    assert "is a loop with snapshots, but the strategy now asks for step 'finish'" in str(error)
+
+
+def losing(federation, at):
+    """End all processes, as Flower does after each message, but not their state."""
+    grid, once, count = federation.grid, federation.sum, [0]
+
+    def forgetting(*args, **kwargs):
+        count[0] += 1
+        if count[0] in at:
+            grid.app.forget()
+        return once(*args, **kwargs)
+
+    federation.sum = forgetting
+
+
+def losing_strategy(at):
+    class Losing(Trainer):
+        def run(self, federation, *args):
+            losing(federation, at)
+            super().run(federation, *args)
+
+    return Losing()
+
+
+def test_a_process_change_without_checkpoints_is_an_error(tmp_path):
+    place = TrainingPlace(tmp_path, strategy=lambda: losing_strategy({4}))
+    with pytest.raises(PartyError) as caught:
+        place.plain()
+    assert caught.value.party == "bank"
+    assert caught.value.step == "forward"
+    assert "live objects that its last step left are lost" in str(caught.value)
+    assert "checkpoint_every" in str(caught.value)
+
+
+def test_a_process_change_with_a_checkpoint_at_each_step_is_mended(tmp_path, expected):
+    place = TrainingPlace(tmp_path, every=None, strategy=lambda: losing_strategy({4, 9}))
+    assert_same_model(place.run(), expected)
+    assert place.files() == []
+
+
+def test_a_process_change_between_snapshots_goes_back(tmp_path, expected):
+    place = TrainingPlace(tmp_path, strategy=lambda: losing_strategy({4, 9, 10, 20}))
+    found = place.run()
+    assert_same_model(found, expected)
+    steps = found.result.ledger.to_frame()["step"].value_counts()
+    assert steps["restore"] >= 2 * 2
+    assert "resume" not in steps  # the nodes were there all the time
+
+
+def test_a_new_process_for_every_message_ends_the_run(tmp_path):
+    place = TrainingPlace(tmp_path, strategy=lambda: losing_strategy(set(range(500))))
+    error = place.broken(PartyError)
+    assert "lost 3 times" in str(error)
+    assert "resume=true run-name='night'" in str(error)
+
+
+def test_a_step_that_fails_leaves_no_half_changed_model(tmp_path):
+    """The next step finds what the last one that ended left, or says that it is lost."""
+
+    class Stumbling(NumpyHalf):
+        @step
+        def stumble(self):
+            self.live.get("layer", self._new).w += 1
+            raise ValueError("after the change")
+
+    class Careless(Trainer):
+        party = Stumbling
+
+        def run(self, federation, alignment, result, progress):
+            federation.call("prepare")
+            with pytest.raises(PartyError, match="after the change"):
+                federation.call("stumble")
+            result.party_metrics = federation.call("finish")
+
+    place = TrainingPlace(tmp_path, strategy=Careless, every=None)
+    with pytest.raises(PartyError, match="are lost"):
+        place.run(checkpoint=False)
+    found = place.run()
+    expected = TrainingPlace(tmp_path / "x", strategy=lambda: Trainer(steps=0)).plain()
+    for name, table in expected.tables.items():
+        np.testing.assert_array_equal(found.tables[name].to_numpy(), table.to_numpy())
+
+
+def test_bad_settings_and_objects(tmp_path):
+    place = TrainingPlace(tmp_path)
+    for value in (-1, 2.5, True):
+        place.start["checkpoint_every"] = value
+        assert "checkpoint_every" in str(place.broken(ConfigError))
+    place.start["checkpoint_every"] = 5
+    assert "needs checkpoint" in str(place.broken(ConfigError, checkpoint=False))
+
+    class Bare(Trainer):
+        def run(self, federation, alignment, result, progress):
+            federation.loop(3, lambda i: None, {"x": self.bare})
+
+    for bare, words in {"array": np.zeros(2), "object": object()}.items():
+        strategy = Bare()
+        strategy.bare = words
+        error = ConfigError if bare == "array" else CodecError
+        assert "'x'" in str(place.broken(error, strategy=strategy))
+        for path in place.files():
+            path.unlink()
+
+
+def test_the_state_holds_a_version_and_no_model(tmp_path):
+    place, states = TrainingPlace(tmp_path), []
+
+    class Spied(Trainer):
+        def run(self, federation, alignment, result, progress):
+            super().run(federation, alignment, result, progress)
+            states.extend(dict(State(c)) for c in federation.grid.local.contexts.values())
+
+    place.strategy = Spied
+    place.run()
+    for state in states:
+        assert len(state["node.live"]) == 16
+        assert "layer" not in "".join(state)

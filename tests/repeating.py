@@ -1,0 +1,89 @@
+"""Asks every sum twice, the second time a process that has forgotten all: no pad may cover two."""
+
+import contextlib
+import copy
+
+import pytest
+
+from flwr_vertical.node.base import unrepeatable_steps
+from flwr_vertical.node.service import StepServer
+from flwr_vertical.protocol.messages import ENVELOPE, HELLO, read_envelope
+from flwr_vertical.protocol.private_sum import MODES
+
+
+class SecondAnswerError(AssertionError):
+    """A step answered something else when it was taken again from the same state."""
+
+
+class Repetition:
+    """What was asked twice.
+
+    Attributes
+    ----------
+    steps : set of str
+        Steps of sums that answered the same bytes both times.
+    declared : set of str
+        Steps of sums that are declared as not repeatable; nobody sends such a message again.
+    """
+
+    def __init__(self):
+        self.steps, self.declared = set(), set()
+        self.differences = []
+
+    def compare(self, step, first, second):
+        first, second = (_contents(reply) for reply in (first, second))
+        if first == second:
+            self.steps.add(step)
+        else:
+            self.differences.append(step)
+
+
+def _contents(reply):
+    """All that a reply carries, but for the seconds it took."""
+    found = {}
+    for name, record in reply.items():
+        for key, value in record.items():
+            if (name, key) != (ENVELOPE, "seconds"):
+                raw = (value.dtype, value.shape, value.data) if hasattr(value, "data") else value
+                found[name, key] = raw
+    return found
+
+
+@contextlib.contextmanager
+def every_sum_twice():
+    """Within it every message of a sum is answered by a fresh process first.
+
+    Yields
+    ------
+    Repetition
+
+    Raises
+    ------
+    SecondAnswerError
+        At the end, if a step that is not declared as unrepeatable answered two different things.
+    """
+    repetition = Repetition()
+    once = StepServer.answer
+
+    def twice(self, request, context):
+        envelope = read_envelope(request)
+        step = str(envelope["step"])
+        if step == HELLO or envelope["mode"] not in MODES:
+            return once(self, request, context)
+        if step in unrepeatable_steps(*self._types(context).of(self._storage.role(context))):
+            repetition.declared.add(step)
+            return once(self, request, context)
+        forgetful = StepServer(self._types, self._storage)
+        first = once(forgetful, request, copy.deepcopy(context))
+        second = once(self, request, context)
+        repetition.compare(step, first, second)
+        return second
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StepServer, "answer", twice)
+        yield repetition
+    if repetition.differences:
+        raise SecondAnswerError(
+            f"{sorted(set(repetition.differences))} answered something else when taken again; draw "
+            "from self.rng or self.secret_bytes, or declare @step(repeatable=False)"
+        )

@@ -1,0 +1,314 @@
+"""Models of every built-in strategy, saved and loaded; parties' parts, in memory and on disk."""
+
+import dataclasses
+import pathlib
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from flwr.app import Context, RecordDict
+
+from flwr_vertical import FileStorage, LocalGrid, Model, Result, party_app, simulate
+from flwr_vertical.errors import ConfigError, DataError, PartyError
+from strategies import BUILTIN
+from strategies.copula import EVCDS, IEVCDS, VCDS
+from strategies.fknn import FKNN
+from strategies.glm import VerticalGLM
+from strategies.regression.vfem.party_model import VFEMPart
+from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def data(n=160, seed=0, missing=0.2):
+    rng = np.random.default_rng(seed)
+    ids = [f"firm {seed}-{i}" for i in range(n)]
+    bank = pd.DataFrame(rng.normal([5, -2], [2, 0.5], size=(n, 2)), index=ids, columns=["u", "v"])
+    court = pd.DataFrame({"w": rng.normal(size=n), "town": rng.choice(list("abc"), n)}, index=ids)
+    y = bank["u"] + 3 * bank["v"] - 2 * court["w"] + 7 + rng.normal(size=n)
+    keep = rng.random((2, n)) >= missing
+    return {"bank": bank[keep[0]], "court": court[keep[1]]}, y.rename("profit")
+
+
+def fit(strategy, **settings):
+    tables, y = data()
+    if isinstance(strategy, VerticalGLM) and strategy.family == "binomial":
+        y = (y > y.median()).astype(float)
+    return simulate(strategy, tables, y, progress=False, **settings)
+
+
+def assert_equal(one, other):
+    """Compare values of all kinds that a model holds, types included."""
+    if isinstance(one, Model):
+        assert type(one) is type(other)
+        assert_equal(dataclasses.asdict(one), dataclasses.asdict(other))
+    elif isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            assert_equal(one[key], other[key])
+    elif isinstance(one, pd.DataFrame):
+        pd.testing.assert_frame_equal(one, other, check_exact=True)
+    elif isinstance(one, np.ndarray):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+    else:
+        assert type(one) is type(other)
+        np.testing.assert_equal(one, other)  # NaN equals NaN
+
+
+WITH_MODEL = [
+    VFEM(encoding="one-hot"),
+    VFEM(encoding="one-hot", standard_errors="sketch", sketch_size=20, n_sketches=2),
+    VFEM("gradient", 5.0, None, encoding="one-hot"),  # diverges
+    VerticalGLM(encoding="one-hot", n_lambdas=5),
+    VerticalGLM("binomial", "lasso", lambdas=[0.1, 0.01], encoding="one-hot"),
+    VCDS(min_joint=10),
+    EVCDS(min_joint=10),
+    IEVCDS(min_joint=10, iterations=2),
+]
+WITHOUT = {"complete-case", "mean-impute", "single", "vfem-predict"} | {
+    "fknn", "max", "mean", "min", "most-frequent"
+}  # fmt: skip
+
+
+def test_every_strategy_is_here():
+    assert {strategy.name for strategy in WITH_MODEL} | WITHOUT == set(BUILTIN)
+
+
+@pytest.mark.parametrize("strategy", WITH_MODEL, ids=lambda s: s.name)
+def test_models_come_back_equal(strategy, tmp_path):
+    result = fit(strategy)
+    assert result.model is not None
+    assert_equal(result.model, Result.load(result.save(tmp_path / "r")).model)
+
+
+@pytest.mark.parametrize("strategy", [CompleteCase, MeanImpute, lambda: Single("bank"), FKNN])
+def test_strategies_without_a_model_save_none(strategy, tmp_path):
+    tables, y = data()
+    tables["court"] = tables["court"][["w"]]
+    result = simulate(strategy(), tables, y, progress=False)
+    folder = result.save(tmp_path / "r")
+    assert Result.load(folder).model is None
+    assert not list(folder.rglob("*.npz"))
+
+
+def test_a_process_that_has_not_imported_the_strategy_reads_its_model(tmp_path):
+    folder = fit(VerticalGLM(encoding="one-hot", n_lambdas=3)).save(tmp_path / "r")
+    code = (
+        "import sys; from strategies import register_all; register_all()\n"
+        "from flwr_vertical import Result\n"
+        "assert not any(name.startswith('strategies.regression') for name in sys.modules)\n"
+        "print(type(Result.load(sys.argv[1]).model).__name__)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert run.stdout.strip() == "GLMModel", run.stderr
+
+
+def test_a_fit_that_diverged_has_a_model_and_no_part():
+    result = fit(VFEM("gradient", 5.0, None, encoding="one-hot"))
+    assert result.model.outcome == "diverged"
+    assert result._party_models == {}
+
+
+# -- the parties' own parts -----------------------------------------------------------------
+
+
+def test_simulated_parties_keep_their_part_and_the_server_has_none():
+    transcript = []
+    result = fit(VFEM(encoding="one-hot"), transcript=transcript)
+    parts = {name: VFEMPart.from_bytes(data) for name, data in result._party_models.items()}
+    assert {name: part.columns for name, part in parts.items()} == {
+        "bank": ["u", "v"], "court": ["w", "town=b", "town=c"],
+    }  # fmt: skip
+    tables, y = data()
+    own = tables["bank"].loc[tables["bank"].index.intersection(y.index)]
+    np.testing.assert_allclose(parts["bank"].center, own.mean(), rtol=1e-9)
+    np.testing.assert_allclose(parts["bank"].scale, own.std(ddof=0), rtol=1e-9)
+    estimates = result.coefficients["estimate"]["bank"].to_numpy()
+    unit = estimates[0] / parts["bank"].beta[0]
+    np.testing.assert_allclose(estimates, unit * parts["bank"].beta, rtol=1e-12)
+    # No message carries centres, scales or moments of a row.
+    sent = b"".join(
+        array.data
+        for record in transcript
+        for part in record.content.array_records.values()
+        for array in part.values()
+    )
+    for part in parts.values():
+        for secret in (part.center, part.scale, part.mean, part.covariance):
+            assert all(value.tobytes() not in sent for value in np.ravel(secret) if value % 1)
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_later_simulation_is_given_what_the_parties_kept(saved, tmp_path):
+    result = fit(VFEM(encoding="one-hot"))
+    if saved:
+        result = Result.load(result.save(tmp_path / "r"))
+    new, _ = data(40, 1)
+    alone = simulate(VFEMPredict(result), new, progress=False)
+    checked = simulate(VFEMPredict(result), new, fitted=result, progress=False)
+    pd.testing.assert_frame_equal(alone.predictions, checked.predictions, check_exact=True)
+    assert alone.ledger.rounds == checked.ledger.rounds
+
+
+@pytest.mark.ray
+def test_parts_travel_to_actors_and_back(ray_cluster):
+    result = fit(VFEM(encoding="one-hot"), engine="ray", n_actors=2)
+    assert result._party_models == fit(VFEM(encoding="one-hot"))._party_models
+    new, _ = data(40, 1)
+    simulate(VFEMPredict(result), new, fitted=result, engine="ray", progress=False)
+    with pytest.raises(PartyError, match="are not those that it fitted itself"):
+        simulate(VFEMPredict(tampered(result)), new, fitted=result, engine="ray", progress=False)
+
+
+def tampered(result):
+    """A result of whose making the parties know nothing: it reads the column u."""
+    wrong = Result(
+        "vfem",
+        metrics=result.metrics,
+        party_metrics=result.party_metrics,
+        coefficients=result.coefficients.assign(estimate=0.0),
+    )
+    wrong.coefficients.loc[("bank", "u"), "estimate"] = 1.0
+    return wrong
+
+
+def test_a_party_refuses_coefficients_that_it_did_not_fit():
+    result = fit(VFEM(encoding="one-hot"))
+    new, _ = data(40, 1)
+    simulate(VFEMPredict(tampered(result)), new, progress=False)  # nothing to compare with
+    with pytest.raises(PartyError, match=r"'bank'.*'u', 'v'.*are not those that it fitted itself"):
+        simulate(VFEMPredict(tampered(result)), new, fitted=result, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("names", "beta", "expected"),
+    [
+        (["u", "v"], [1.0, -2.0], True),
+        (["u", "v"], [3.0, -6.0 * (1 + 1e-12)], True),
+        (["u", "v"], [3.0, -6.0 * (1 + 1e-6)], False),
+        (["u", "v"], [-1.0, 2.0], False),
+        (["u", "v"], [1.0, 0.0], False),
+        (["u", "v"], [0.0, 0.0], True),
+        (["u", "v"], [1.0, -2.0, 0.0], False),
+        (["v", "u"], [1.0, -2.0], False),
+    ],
+)
+def test_coefficients_are_known_again_in_any_unit_of_the_labels(names, beta, expected):
+    part = VFEMPart(["u", "v"], np.array([1.0, -2.0]), *np.zeros((3, 2)), np.eye(2))
+    assert part.is_behind(names, np.array(beta)) is expected
+
+
+class Nodes:
+    """Nodes with files of their own, on which one run follows another."""
+
+    def __init__(self, folder, tables):
+        self.configs = []
+        for name, table in tables.items():
+            table.to_csv(folder / f"{name}.csv", index_label="firm")
+            out = str(folder / "out" / name)
+            path = str(folder / f"{name}.csv")
+            self.configs.append({"party": name, "data": path, "output": out})
+        self.folder = folder / "out"
+
+    def run(self, strategy, labels=None, **config):
+        config = {key.replace("_", "-"): value for key, value in config.items()}
+        with LocalGrid(party_app(strategy.party), self.configs, config) as grid:
+            return strategy.start(grid=grid, labels=labels, progress=False)
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    return Nodes(tmp_path, data()[0])
+
+
+def test_on_disk_the_later_run_uses_what_the_parties_fitted(nodes):
+    result = nodes.run(VFEM(encoding="one-hot"), data()[1], run_name="the fit")
+    paths = [nodes.folder / name / "the fit" / f"{name}.model.npz" for name in ("bank", "court")]
+    for path in paths:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert [p.name for p in path.parent.iterdir()] == [path.name]  # no temporary file is left
+    assert result._party_models == {}  # they stay with the parties
+    free = nodes.run(VFEMPredict(result), run_name="later")
+    again = nodes.run(VFEMPredict(result), run_name="later", fitted="the fit")
+    np.testing.assert_allclose(
+        again.predictions.sort_values("prediction"), free.predictions.sort_values("prediction")
+    )
+    with pytest.raises(PartyError, match="are not those that it fitted itself in the run"):
+        nodes.run(VFEMPredict(tampered(result)), run_name="later", fitted="the fit")
+
+
+def test_a_part_that_is_absent_foreign_or_damaged_is_an_error_that_says_so(nodes):
+    result = nodes.run(VFEM(encoding="one-hot"), data()[1], run_name="fit")
+    predict = VFEMPredict(result)
+    with pytest.raises(PartyError, match=r"'bank' has nothing from a run named 'fot'"):
+        nodes.run(predict, run_name="later", fitted="fot")
+    with pytest.raises(PartyError, match=r"fitted '\.\./fit' is not usable"):
+        nodes.run(predict, run_name="later", fitted="../fit")
+    path = nodes.folder / "bank" / "fit" / "bank.model.npz"
+    good = path.read_bytes()
+    path.write_bytes(result.model.to_bytes())
+    with pytest.raises(PartyError) as caught:
+        nodes.run(predict, run_name="later", fitted="fit")
+    assert caught.value.party == "bank"
+    assert (
+        "what party 'bank' saved in the earlier run 'fit' is a model of strategy 'vfem' "
+        "(VFEMModel, version 1); expected one of strategy 'vfem' (VFEMPart, version 1)"
+    ) in caught.value.cause
+    path.write_bytes(good[: len(good) // 2])
+    with pytest.raises(PartyError, match=r"saved in the earlier run 'fit' is damaged"):
+        nodes.run(predict, run_name="later", fitted="fit")
+    path.unlink()
+    (nodes.folder / "bank" / "fit" / "bank.parquet").write_bytes(
+        _parquet(nodes.folder.parent / "bank.csv")
+    )
+    with pytest.raises(PartyError, match=r"'bank' has no model from a run named 'fit': there is "):
+        nodes.run(predict, run_name="later", fitted="fit")
+
+
+def _parquet(path):
+    return pd.read_csv(path, index_col=0).to_parquet()
+
+
+def test_a_part_of_a_newer_version_is_refused(nodes, monkeypatch):
+    monkeypatch.setattr(VFEMPart, "version", 2)
+    result = nodes.run(VFEM(encoding="one-hot"), data()[1], run_name="fit")
+    monkeypatch.setattr(VFEMPart, "version", 1)
+    with pytest.raises(PartyError, match=r"\(VFEMPart, version 2\); this library reads up to ver"):
+        nodes.run(VFEMPredict(result), run_name="later", fitted="fit")
+
+
+def test_names_of_runs_stay_in_the_party_s_folder(nodes):
+    storage, config = FileStorage(), nodes.configs[0]
+    for name in ("../evil", "/etc", "a/b", "..", "a\nb"):
+        context = Context(1, 1, dict(config), RecordDict(), {"run-name": name})
+        with pytest.raises(ConfigError, match="run-name"):
+            storage.save_model(context, b"x")
+        with pytest.raises(ConfigError, match="is not usable"):
+            storage.load_model(context, name)
+    assert not nodes.folder.exists()
+
+
+def test_a_write_that_fails_leaves_the_earlier_part(nodes, monkeypatch):
+    storage = FileStorage()
+    context = Context(1, 1, dict(nodes.configs[0]), RecordDict(), {"run-name": "fit"})
+    path = pathlib.Path(storage.save_model(context, b"good"))
+
+    def fail(self, data):
+        self.open("wb").write(data[:1])
+        raise OSError("disk full")
+
+    monkeypatch.setattr(pathlib.Path, "write_bytes", fail)
+    with pytest.raises(OSError, match="disk full"):
+        storage.save_model(context, b"better")
+    assert [p.name for p in path.parent.iterdir()] == ["bank.model.npz"]
+    assert path.read_bytes() == b"good"
+    assert storage.load_model(context, "fit") == b"good"
+    assert storage.load_model(context) is None  # no run is named
+    with pytest.raises(DataError, match="no model from a run named 'other'"):
+        storage.load_model(context, "other")

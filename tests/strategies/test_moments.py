@@ -1,0 +1,168 @@
+"""The normal model from moments: against rows, generic optimisers, least squares and VFEM."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from oracles import normal
+
+from flwr_vertical import simulate
+from flwr_vertical.errors import DataError
+from strategies.regression.moments import BlockCovariance, FullCovariance, Patterns, fit_normal
+from strategies.regression.moments.fit import _information
+from strategies.vfem import VFEM
+
+
+def data(n, widths, correlation=0.4, missing=0.35, seed=0, beta=None):
+    """Columns of several parties with rows missing in blocks, the label last; beta too."""
+    rng = np.random.default_rng(seed)
+    p = sum(widths)
+    z = rng.multivariate_normal(
+        np.arange(p) / p, correlation + (1 - correlation) * np.eye(p), size=n
+    )
+    beta = rng.normal(size=p) if beta is None else beta
+    y = 0.7 + z @ beta + rng.normal(size=n)
+    absent = rng.random((n, len(widths))) < missing
+    absent[absent.all(axis=1), 0] = False
+    return np.column_stack([np.where(np.repeat(absent, widths, axis=1), np.nan, z), y]), beta
+
+
+def full(d):
+    return FullCovariance(np.ones((d, d), dtype=bool))
+
+
+def test_the_likelihood_from_moments_is_that_of_the_rows():
+    rows, _ = data(60, [2, 1], seed=1)
+    rows[3, -1] = np.nan  # a sample without a label
+    mean = np.array([0.1, 0.2, -0.3, 1.0])
+    covariance = 0.3 + np.diag([1.0, 2.0, 0.5, 4.0])
+    found = Patterns.of(rows).log_likelihood(mean, covariance)
+    assert found == pytest.approx(normal.log_likelihood(rows, mean, covariance), abs=1e-8)
+    assert Patterns.of(rows).log_likelihood(mean, -covariance) == -np.inf
+
+
+@pytest.mark.parametrize("model", [full(4), BlockCovariance([2, 1])], ids=["full", "block"])
+def test_score_and_information_are_derivatives_of_the_likelihood(model):
+    patterns = Patterns.of(data(80, [2, 1], seed=2)[0])
+    covariance = 0.2 + np.diag([1.0, 1.5, 0.8, 3.0])
+    theta = np.concatenate([[0.1, 0.0, 0.4, 0.5], model.nearest(covariance)])
+
+    def value(theta):
+        return patterns.log_likelihood(theta[:4], model.covariance(theta[4:]))
+
+    def score(theta):
+        by_mean, by_covariance = patterns.score(theta[:4], model.covariance(theta[4:]))
+        directions = model.directions(theta[4:])
+        return np.concatenate([by_mean, np.einsum("ijk,ij->k", directions, by_covariance)])
+
+    h = 1e-5
+    steps = h * np.eye(len(theta))
+    numeric = [(value(theta + e) - value(theta - e)) / (2 * h) for e in steps]
+    np.testing.assert_allclose(score(theta), numeric, rtol=1e-5, atol=1e-4)
+    hessian = np.array([(score(theta + e) - score(theta - e)) / (2 * h) for e in steps])
+    information = _information(patterns, model, theta[:4], theta[4:], observed=True)
+    np.testing.assert_allclose(information, -hessian, rtol=1e-6, atol=1e-4)
+
+
+def test_expected_information_is_the_mean_of_the_observed_one():
+    rng = np.random.default_rng(3)
+    model, mean = full(3), np.array([0.5, -1.0, 2.0])
+    covariance = np.array([[2.0, 0.5, 0.3], [0.5, 1.0, -0.2], [0.3, -0.2, 1.5]])
+    absent = rng.random((400, 3)) < 0.3
+    absent[absent.all(axis=1)] = False
+    found = []
+    for _ in range(200):
+        rows = rng.multivariate_normal(mean, covariance, size=400)
+        patterns = Patterns.of(np.where(absent, np.nan, rows))
+        found.append(_information(patterns, model, mean, model.nearest(covariance), True))
+    expected = _information(patterns, model, mean, model.nearest(covariance), False)
+    error = np.std(found, axis=0) / np.sqrt(200)
+    assert (np.abs(np.mean(found, axis=0) - expected) <= 5 * error + 1e-9).all()
+
+
+def test_the_maximum_is_that_of_a_generic_optimiser():
+    rows, _ = data(60, [1, 1], seed=4)
+    fit = fit_normal(Patterns.of(rows), full(3))
+    mean, covariance, value = normal.maximum(rows, np.zeros(3), 2.0 * np.eye(3))
+    assert fit.converged
+    assert fit.log_likelihood >= value - 1e-6
+    np.testing.assert_allclose(fit.mean, mean, atol=2e-4)
+    np.testing.assert_allclose(fit.covariance, covariance, atol=2e-3)
+
+
+@pytest.mark.parametrize("model", [full(5), BlockCovariance([4])], ids=["full", "one block"])
+def test_with_nothing_missing_it_is_least_squares(model):
+    rows, _ = data(200, [4], missing=0.0, seed=5)
+    fit = fit_normal(Patterns.of(rows), model)
+    x = np.column_stack([np.ones(200), rows[:, :-1]])
+    beta, rss = np.linalg.lstsq(x, rows[:, -1], rcond=None)[:2]
+    np.testing.assert_allclose([fit.intercept, *fit.beta], beta, atol=1e-9)
+    assert fit.noise == pytest.approx(rss[0] / 200)
+    expected = np.sqrt(np.diag(np.linalg.inv(x.T @ x)) * rss[0] / 200)
+    np.testing.assert_allclose(fit.std_error, expected, rtol=1e-6)
+    np.testing.assert_allclose(fit.missing_information, 0.0, atol=1e-6)
+
+
+def test_block_covariance_is_the_model_of_vfem():
+    rows, _ = data(400, [2, 2, 1], correlation=0.2, seed=6)
+    ids = [f"s{i:03}" for i in range(400)]
+    frame = pd.DataFrame(rows, index=ids, columns=[*"abcde", "y"])
+    parties = {
+        name: frame[list(own)].dropna() for name, own in (("p", "ab"), ("q", "cd"), ("r", "e"))
+    }
+    reference = simulate(
+        VFEM(standard_errors=None, tol=1e-10), parties, labels=frame["y"], progress=False
+    ).coefficients["estimate"]
+    fit = fit_normal(Patterns.of(rows), BlockCovariance([2, 2, 1]))
+    np.testing.assert_allclose([fit.intercept, *fit.beta], reference, atol=1e-6)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.3, 0.6])
+def test_intervals_cover_and_the_error_is_below_that_of_complete_rows(correlation):
+    beta = np.array([1.0, -1.0, 0.5, 0.5])
+    inside, ours, complete = [], [], []
+    for seed in range(60):
+        rows, _ = data(400, [2, 1, 1], correlation, 0.3, seed=100 + seed, beta=beta)
+        fit = fit_normal(Patterns.of(rows), full(5))
+        assert fit.converged
+        inside.append(np.abs(fit.beta - beta) <= 1.96 * fit.std_error[1:])
+        ours.append(fit.beta - beta)
+        whole = rows[~np.isnan(rows).any(axis=1)]
+        x = np.column_stack([np.ones(len(whole)), whole[:, :-1]])
+        complete.append(np.linalg.lstsq(x, whole[:, -1], rcond=None)[0][1:] - beta)
+    # 240 intervals: the standard error of their coverage is 1.4 points.
+    assert 0.908 <= np.mean(inside) <= 0.992
+    assert np.mean(np.square(ours)) < np.mean(np.square(complete))
+
+
+def test_columns_that_are_never_held_together_have_no_covariance():
+    rows, _ = data(600, [1, 1, 1], correlation=0.3, missing=0.0, seed=8)
+    rows[:300, 0], rows[300:, 1] = np.nan, np.nan
+    patterns = Patterns.of(rows)
+    free = patterns.joint_rows() >= 20
+    assert not free[0, 1]
+    fit = fit_normal(patterns, FullCovariance(free))
+    assert fit.converged
+    assert fit.covariance[0, 1] == fit.covariance[1, 0] == 0.0
+    assert np.linalg.eigvalsh(fit.covariance)[0] > 0.0
+    assert np.isfinite(fit.std_error).all()
+    # Whatever else is free is at its best: the score vanishes there.
+    by_mean, by_covariance = patterns.score(fit.mean, fit.covariance)
+    assert np.abs(by_mean).max() < 1e-2
+    assert np.abs(by_covariance[free]).max() < 1e-2
+
+
+def test_missing_information_grows_with_what_is_missing():
+    shares = [
+        fit_normal(Patterns.of(data(2000, [2, 2], missing=m, seed=9)[0]), full(5))
+        .missing_information[1:]
+        .mean()
+        for m in (0.0, 0.2, 0.5)
+    ]
+    assert shares[0] < 1e-6 < shares[1] < shares[2] < 1.0
+
+
+def test_a_constant_column_is_refused():
+    rows, _ = data(50, [2], seed=10)
+    rows[:, 1] = np.where(np.isnan(rows[:, 1]), np.nan, 3.0)
+    with pytest.raises(DataError, match=r"columns \[1\].* do not vary"):
+        fit_normal(Patterns.of(rows), full(3))

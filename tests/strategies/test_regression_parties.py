@@ -1,0 +1,64 @@
+"""Parties of regressions offer what their own method asks for, and nothing of the others'."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flwr_vertical import simulate
+from flwr_vertical.errors import PartyError
+from flwr_vertical.node.base import steps_of
+from strategies.glm import VerticalGLM
+from strategies.least_squares import CompleteCase, MeanImpute, Single
+from strategies.vfem import VFEM, VFEMPredict
+
+PAIR_KEYS = {"pair_key", "keep_pair_keys"}
+LEAST_SQUARES = {"prepare", "ls_step", "ls_finish"}
+ITERATING = {"begin", "gradient", "scoring", "shorten", "extrapolate"}
+INFERENCE = {"information", "parts", "finish"}
+PRODUCTS = {"sketch_ranks", "sketch_rows", "encrypt_rows", "multiply_rows"}
+STEPS = {
+    CompleteCase: LEAST_SQUARES,
+    MeanImpute: LEAST_SQUARES,
+    Single: {"prepare", "ls_single"},
+    VFEM: PAIR_KEYS | LEAST_SQUARES | ITERATING | INFERENCE | PRODUCTS,
+    VFEMPredict: {"predict"},
+    VerticalGLM: PAIR_KEYS | {"prepare", "begin", "admm", "count", "finish", "rotate_selected"},
+}
+
+
+@pytest.mark.parametrize("strategy", STEPS, ids=lambda cls: cls.name)
+def test_a_party_offers_the_steps_of_its_method(strategy):
+    assert set(steps_of(strategy.party)) == STEPS[strategy] | {"labels"}
+
+
+def test_a_step_of_another_method_is_refused():
+    rng = np.random.default_rng(0)
+    tables = {name: pd.DataFrame({name: rng.normal(size=40)}) for name in ("a", "b")}
+
+    class Asks(Single):
+        def run(self, federation, alignment, result, progress):
+            federation.call("pair_key", {"nonce": bytes(32)})
+
+    labels = pd.Series(rng.normal(size=40))
+    with pytest.raises(PartyError, match="SingleParty has no step 'pair_key'"):
+        simulate(Asks(), tables, labels, progress=False)
+
+
+def test_too_few_rows_and_collinear_columns_are_looked_for_unless_the_fit_is_penalised():
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(12, 3))
+    tables = {
+        "a": pd.DataFrame({"one": x[:, 0], "two": x[:, 1], "both": x[:, 0] + x[:, 1]}),
+        "b": pd.DataFrame(x[:, 2:], columns=["other"]),
+    }
+    labels = pd.Series(x @ [1.0, 2.0, 0.5] + 0.1 * rng.normal(size=12))
+    penalized = VerticalGLM(penalty="lasso", lambdas=0.1, standard_errors=None)
+    free = CompleteCase()
+    notes = simulate(free, tables, labels, progress=False).notes
+    assert any("['both'] are constant or follow from others" in note for note in notes)
+    notes = simulate(penalized, tables, labels, progress=False).notes
+    assert not any("follow from others" in note for note in notes)
+    few = {name: table[:4] for name, table in tables.items()}
+    with pytest.raises(PartyError, match=r"holds 4 rows of labelled samples.* at least 5"):
+        simulate(free, few, labels[:4], progress=False)
+    assert simulate(penalized, few, labels[:4], progress=False).coefficients is not None

@@ -1,0 +1,197 @@
+"""A sum that is answered twice: the same bytes, or a new number. Every built-in strategy."""
+
+import os
+import secrets
+
+import numpy as np
+import pandas as pd
+import pytest
+from repeating import SecondAnswerError, every_sum_twice
+
+from flwr_vertical import (
+    Party,
+    Strategy,
+    Summands,
+    available_strategies,
+    load_strategy,
+    simulate,
+    step,
+)
+from strategies import register_all
+from strategies.copula import EVCDS, IEVCDS, VCDS
+from strategies.fknn import FKNN
+from strategies.glm import VerticalGLM
+from strategies.least_squares import CompleteCase, MeanImpute, Single
+from strategies.vfem import VFEM, VFEMPredict
+
+N = 60
+IDS = [f"s{i:02}" for i in range(N)]
+
+
+def complete():
+    rng = np.random.default_rng(3)
+    tables = {
+        "bank": pd.DataFrame(rng.normal(size=(N, 2)), index=IDS, columns=["a", "b"]),
+        "court": pd.DataFrame(rng.normal(size=(N, 2)), index=IDS, columns=["c", "d"]),
+    }
+    labels = 1 + tables["bank"]["a"] - tables["court"]["c"] + rng.normal(scale=0.3, size=N)
+    return tables, labels.rename("y")
+
+
+def with_missing_blocks():
+    tables, labels = complete()
+    return {"bank": tables["bank"][:50], "court": tables["court"][8:]}, labels
+
+
+def with_missing_cells():
+    tables, _ = with_missing_blocks()
+    for k, table in enumerate(tables.values()):
+        table.iloc[3 + k :: 6, k] = np.nan
+    return tables, None
+
+
+def unlabelled():
+    return complete()[0], None
+
+
+def binary():
+    tables, labels = complete()
+    return tables, (labels > 1).astype(float)
+
+
+def a_model():
+    return simulate(VFEM(max_iter=5), *with_missing_blocks(), progress=False)
+
+
+# By strategy: settings that take different steps, and what they are run on.
+RUNS = {
+    "fknn": [
+        (lambda: FKNN(n_neighbors=2, block_pairs=200), with_missing_cells),
+        (lambda: FKNN(n_neighbors=2, weighting="exact"), with_missing_cells),
+    ],
+    "mean": [],
+    "min": [],
+    "max": [],
+    "most-frequent": [],
+    "complete-case": [(CompleteCase, with_missing_blocks)],
+    "mean-impute": [(MeanImpute, with_missing_blocks)],
+    "single": [(lambda: Single(party_name="bank"), with_missing_blocks)],
+    "vfem": [
+        (lambda: VFEM(max_iter=6), with_missing_blocks),
+        (
+            lambda: VFEM(max_iter=4, step="gradient", acceleration=None, initial="mean-imputed"),
+            with_missing_blocks,
+        ),
+        (lambda: VFEM(max_iter=4, standard_errors="sketch"), with_missing_blocks),
+    ],
+    "vfem-predict": [(lambda: VFEMPredict(a_model()), with_missing_blocks)],
+    "glm": [
+        (lambda: VerticalGLM(lambdas=0.05, max_iter=30), complete),
+        (lambda: VerticalGLM(family="binomial", lambdas=0.05, max_iter=30), binary),
+        (lambda: VerticalGLM(dp="admm", lambdas=0.05, dp_rounds=4), complete),
+    ],
+    "vcds": [(VCDS, unlabelled)],
+    "evcds": [(EVCDS, unlabelled)],
+    "ievcds": [(lambda: IEVCDS(iterations=2), unlabelled)],
+}
+for _name in ("mean", "min", "max", "most-frequent"):
+    RUNS[_name] = [(lambda name=_name: load_strategy(name)(), with_missing_cells)]
+
+# Theirs are calls; what is sent is no term of a sum.
+WITHOUT_SUMS = {"vcds", "evcds", "ievcds"}
+
+CASES = [(name, k) for name, runs in RUNS.items() for k in range(len(runs))]
+
+
+def test_every_built_in_strategy_is_here():
+    register_all()
+    own = {n for n, target in available_strategies().items() if target.startswith("strategies.")}
+    assert set(RUNS) == own
+
+
+@pytest.mark.parametrize(("name", "number"), CASES, ids=[f"{n}-{k}" for n, k in CASES])
+def test_a_sum_answered_twice_gives_equal_bytes_or_has_a_new_number(name, number):
+    make, data = RUNS[name][number]
+    strategy = make()
+    tables, labels = data()
+    with every_sum_twice() as repetition:
+        simulate(strategy, tables, labels, aggregation="masked", progress=False)
+    assert bool(repetition.steps | repetition.declared) == (name not in WITHOUT_SUMS)
+
+
+def test_the_noise_of_dp_admm_is_another_in_each_run_and_message():
+    tables, labels = complete()
+    found = []
+    for _ in range(2):
+        result = simulate(
+            VerticalGLM(dp="admm", lambdas=0.05, dp_rounds=4), tables, labels, progress=False
+        )
+        found.append(result.coefficients["estimate"].to_numpy())
+    assert not np.array_equal(*found)
+
+
+# -- a test that cannot fail shows nothing ---------------------------------------------------
+
+
+def count_in_process(party):
+    party.cache["n"] = party.cache.get("n", 0) + 1
+    return np.full(3, party.cache["n"])
+
+
+def some(draw):
+    return np.frombuffer(draw(24), dtype="<u8") >> np.uint64(40)
+
+
+DRAWS = {
+    "numpy": lambda party: np.random.default_rng().normal(size=3),
+    "numpy's old one": lambda party: np.random.normal(size=3),  # noqa: NPY002
+    "secrets": lambda party: some(secrets.token_bytes),
+    "the system": lambda party: some(os.urandom),
+    "what the process remembers": count_in_process,
+}
+
+
+def strategy_of(party_class):
+    class Drawing(Strategy):
+        name = "drawing"
+        party = party_class
+
+        def run(self, federation, alignment, result, progress):
+            for _ in range(3):
+                federation.sum("draw")
+
+    return Drawing()
+
+
+def run_twice(party_class):
+    tables, _ = complete()
+    with every_sum_twice() as repetition:
+        simulate(strategy_of(party_class), tables, progress=False)
+    return repetition
+
+
+@pytest.mark.parametrize("source", DRAWS)
+def test_random_numbers_of_a_third_kind_are_noticed(source):
+    class Undeclared(Party):
+        @step
+        def draw(self):
+            return Summands({"noise": np.asarray(DRAWS[source](self), dtype=float)})
+
+    with pytest.raises(SecondAnswerError, match="'draw'"):
+        run_twice(Undeclared)
+
+
+def test_declared_steps_and_own_random_numbers_are_not():
+    class Declared(Party):
+        @step(repeatable=False)
+        def draw(self):
+            return Summands({"noise": np.random.default_rng().normal(size=3)})
+
+    class Own(Party):
+        @step
+        def draw(self):
+            key = some(lambda count: self.secret_bytes("noise", count))
+            return Summands({"noise": self.rng.normal(size=3) + key})
+
+    assert run_twice(Declared).declared == {"draw"}
+    assert run_twice(Own).steps == {"draw"}

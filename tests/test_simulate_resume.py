@@ -1,0 +1,213 @@
+"""`simulate(checkpoint=..., resume=True)`: killed anywhere and resumed, it ends with the same."""
+
+import pathlib
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flwr_vertical import LocalGrid, Result, simulate
+from flwr_vertical.errors import ConfigError, PartyError
+from flwr_vertical.node.outputs import OutputFolder
+from strategies.vfem import VFEM
+from tests.resuming import METHODS, ServerKilled
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def run(method, folder=None, resume=False, **settings):
+    strategy, data = METHODS[method]
+    tables, labels = data()
+    options = {"progress": False, "checkpoint": folder, "resume": resume} | settings
+    return simulate(options.pop("strategy", None) or strategy(), tables, labels, **options)
+
+
+class Killer:
+    """Ends the simulation before or after a round, as if its process were killed."""
+
+    def __init__(self, monkeypatch):
+        self.rounds, self.at, self.when = 0, 0, ""
+        original = LocalGrid.send_and_receive
+
+        def send_and_receive(grid, messages, *, timeout=None):
+            self.rounds += 1
+            if (self.rounds, "before") == (self.at, self.when):
+                raise ServerKilled
+            replies = original(grid, messages, timeout=timeout)
+            if (self.rounds, "after") == (self.at, self.when):
+                raise ServerKilled
+            return replies
+
+        monkeypatch.setattr(LocalGrid, "send_and_receive", send_and_receive)
+
+    def kill(self, at, when, method, folder, **settings):
+        self.rounds, self.at, self.when = 0, at, when
+        with pytest.raises(ServerKilled):
+            run(method, folder, **settings)
+        self.rounds, self.at = 0, 0
+
+
+@pytest.fixture
+def killer(monkeypatch):
+    return Killer(monkeypatch)
+
+
+def files(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def assert_same(one, other):
+    assert one.metrics == other.metrics
+    assert one.history == other.history
+    assert list(one.tables) == list(other.tables)
+    for name, table in one.tables.items():
+        pd.testing.assert_frame_equal(table, other.tables[name], check_exact=True)
+    assert one._party_models == other._party_models
+    if one.coefficients is not None:
+        pd.testing.assert_frame_equal(one.coefficients, other.coefficients, check_exact=True)
+
+
+@pytest.fixture(scope="module")
+def unbroken():
+    return {method: run(method) for method in METHODS}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_with_checkpoints_gives_the_same_and_leaves_nothing(method, unbroken, tmp_path):
+    assert_same(run(method, tmp_path / "r"), unbroken[method])
+    assert files(tmp_path) == ["r"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("method", METHODS)
+def test_killed_at_any_round_and_resumed_it_gives_the_same(
+    method, when, killer, unbroken, tmp_path
+):
+    run(method)
+    rounds = killer.rounds
+    assert rounds > 4
+    odd = when == "after"
+    for at in sorted({*range(2 + odd, rounds + 1, 2), rounds}):
+        folder = tmp_path / f"{at}"
+        killer.kill(at, when, method, folder)
+        assert_same(run(method, folder, resume=True), unbroken[method])
+        taken = killer.rounds
+        # Greeting and farewell, no more; a run with no round but its greeting begins anew.
+        again = 0 if (at, when) == (2, "before") else at
+        assert taken <= rounds - again + 2 + (when == "after")
+        assert files(folder) == []
+
+
+def test_killed_twice_with_a_party_in_between(killer, unbroken, tmp_path):
+    killer.kill(4, "after", "fknn", tmp_path)
+    killer.kill(2, "before", "fknn", tmp_path, resume=True)
+    assert_same(run("fknn", tmp_path, resume=True), unbroken["fknn"])
+
+
+def test_a_killed_process_can_be_resumed_by_another(unbroken, tmp_path):
+    code = (
+        "import os, signal, sys\n"
+        "from flwr_vertical import LocalGrid\n"
+        "from tests.test_simulate_resume import run\n"
+        "original, count = LocalGrid.send_and_receive, [0]\n"
+        "def send(grid, messages, *, timeout=None):\n"
+        "    count[0] += 1\n"
+        "    if count[0] == 5: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return original(grid, messages, timeout=timeout)\n"
+        "LocalGrid.send_and_receive = send\n"
+        "run('vfem', sys.argv[1])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert kept
+    for path in kept:  # private keys are among them
+        assert path.stat().st_mode & 0o077 == 0, path
+    assert_same(run("vfem", tmp_path, resume=True), unbroken["vfem"])
+
+
+def test_private_alignment_and_ciphertexts_are_resumed_too(killer, tmp_path):
+    pytest.importorskip("tenseal")
+    settings = {"aggregation": "ckks", "alignment": "private-id"}
+    killer.kill(6, "after", "vfem", tmp_path, **settings)
+    found = run("vfem", tmp_path, resume=True, **settings)
+    expected = run("vfem", **settings)
+    np.testing.assert_allclose(
+        found.coefficients["estimate"], expected.coefficients["estimate"], atol=1e-4
+    )
+    assert files(tmp_path) == []
+
+
+def test_what_is_missing_or_different_is_refused(killer, tmp_path):
+    with pytest.raises(ConfigError, match="resume=True needs checkpoint"):
+        run("vfem", resume=True)
+    with pytest.raises(ConfigError, match="it holds no journal"):
+        run("vfem", tmp_path, resume=True)
+    killer.kill(5, "after", "vfem", tmp_path)
+    with pytest.raises(ConfigError, match="unfinished run"):
+        run("vfem", tmp_path)
+    with pytest.raises(ConfigError, match="max_iter"):
+        run("vfem", tmp_path, resume=True, strategy=VFEM(max_iter=7))
+    with pytest.raises(ConfigError, match="seed"):
+        run("vfem", tmp_path, resume=True, seed=3)
+    tables, labels = METHODS["vfem"][1]()
+    tables["bank"] = tables["bank"] + 1.0
+    with pytest.raises((ConfigError, PartyError), match=r"'bank': its data have changed"):
+        simulate(
+            METHODS["vfem"][0](), tables, labels, checkpoint=tmp_path, resume=True, progress=False
+        )
+    run("vfem", tmp_path, resume=True)
+
+
+def test_what_a_run_that_was_given_up_left_is_not_the_next_one_s(killer, unbroken, tmp_path):
+    stale = OutputFolder(tmp_path / "parties")
+    stale.save_table("bank", pd.DataFrame({"old": [1.0]}))
+    stale.save_model("bank", b"old")
+    killer.kill(4, "after", "vfem", tmp_path)
+    assert_same(run("vfem", tmp_path, resume=True), unbroken["vfem"])
+
+
+def test_a_damaged_output_is_refused(killer, tmp_path):
+    run("fknn")
+    killer.kill(killer.rounds, "after", "fknn", tmp_path)
+    path = tmp_path / "parties" / "bank.table.npz"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match=r"bank\.table\.npz is damaged"):
+        run("fknn", tmp_path, resume=True)
+
+
+def test_a_fitted_model_belongs_to_what_must_not_change(killer, tmp_path):
+    from strategies.vfem import VFEMPredict
+
+    tables, labels = METHODS["vfem"][1]()
+    fit = simulate(VFEM(), tables, labels, progress=False)
+    other = simulate(VFEM(max_iter=2), tables, labels, progress=False)
+    settings = {"strategy": VFEMPredict(fit)}
+    killer.kill(3, "before", "vfem", tmp_path, fitted=fit, **settings)
+    with pytest.raises((ConfigError, PartyError), match="its data have changed"):
+        run("vfem", tmp_path, resume=True, fitted=other, **settings)
+    found = run("vfem", tmp_path, resume=True, fitted=fit, **settings)
+    assert isinstance(found, Result)
+    assert len(found.predictions) == 40
+
+
+@pytest.mark.ray
+def test_actors_keep_checkpoints_too(ray_cluster, unbroken, monkeypatch, tmp_path):
+    from flwr_vertical.grids import NodesGrid
+
+    original, count = NodesGrid.send_and_receive, [0]
+
+    def send(grid, messages, *, timeout=None):
+        count[0] += 1
+        if count[0] == 5:
+            raise ServerKilled
+        return original(grid, messages, timeout=timeout)
+
+    monkeypatch.setattr(NodesGrid, "send_and_receive", send)
+    with pytest.raises(ServerKilled):
+        run("vfem", tmp_path, engine="ray", n_actors=2)
+    assert_same(run("vfem", tmp_path, resume=True, engine="ray", n_actors=2), unbroken["vfem"])
+    assert files(tmp_path) == []
