@@ -21,7 +21,6 @@ from strategies.regression.moments.covariances import (
 )
 from strategies.regression.moments.fit import Fit, fit_normal
 from strategies.regression.moments.groups import all_rows, by_pattern, complete_rows
-from strategies.regression.moments.joint import Joint, Regression
 from strategies.regression.moments.linear import LinearFit, least_squares
 from strategies.regression.moments.opening import OpenedMoments, open_moments
 from strategies.regression.moments.patterns import Pattern, Patterns
@@ -32,13 +31,11 @@ __all__ = [
     "CovarianceModel",
     "Fit",
     "FullCovariance",
-    "Joint",
     "LinearFit",
     "MomentSteps",
     "OpenedMoments",
     "Pattern",
     "Patterns",
-    "Regression",
     "all_rows",
     "by_pattern",
     "complete_rows",

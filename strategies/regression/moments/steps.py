@@ -60,9 +60,8 @@ class MomentSteps(PrivateProductSteps):
         else:
             told = self._nothing_offered(labelled)
         told |= self.other(PairKeySteps).pair_key(nonce)
-        stated = self._stated
-        if stated is not None:
-            told["min_rows"] = stated
+        if self._own_minimum is not None:
+            told["min_rows"] = self._own_minimum
         return Summands({}, told)
 
     def _nothing_offered(self, labelled: npt.NDArray[np.uint8] | None) -> dict[str, Any]:
@@ -76,11 +75,6 @@ class MomentSteps(PrivateProductSteps):
             "dropped": np.zeros(0, dtype=np.int64),
             "collinear": [],
         }
-
-    @property
-    def _stated(self) -> int | None:
-        found = self.party.services.node_config.get("min-rows")
-        return None if found is None else int(found)
 
     def send_masked(self, limbs: int, owner: str, sealed: bytes, **keys: Any) -> dict[str, Any]:
         """Hand over the masked columns, and what they were standardised by.
@@ -111,7 +105,7 @@ class MomentSteps(PrivateProductSteps):
             )
         self.state[_FIXED] = left_out
         n_rows = len(self._columns().rows)
-        needed = self._least(self._columns().values.shape[1])
+        needed = self._own_minimum or min_rows(self._columns().values.shape[1], 1)
         if 0 < n_rows < needed and self.state[_OFFERED]:
             raise DataError(
                 f"party {self.name!r}: {n_rows} of its rows take part, and of fewer than {needed} "
@@ -120,9 +114,6 @@ class MomentSteps(PrivateProductSteps):
         told = super().send_masked(limbs, owner, sealed, **keys)
         center, unit = self._standard
         return told | {"center": center, "unit": unit}
-
-    def _least(self, n_columns: int) -> int:
-        return min_rows(n_columns, 1) if self._stated is None else self._stated
 
     # -- the columns -----------------------------------------------------------------------
 
