@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.errors import ConfigError, DataError, PartyError
-from flwr_vertical.products import ring
+from flwr_vertical.products import ring, row_groups
 from flwr_vertical.products.column_products import Layout, open_products, rows_by_group
 from flwr_vertical.products.group_key import GroupKey
 from flwr_vertical.products.streams import SEED_BYTES, stream
@@ -59,6 +59,7 @@ class PrivateProducts:
     _masked: dict[str, ring.Ring] = field(default_factory=dict)
     _scale: dict[str, Array] = field(default_factory=dict)
     _tags: dict[str, bytes] = field(default_factory=dict)
+    _minima: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.limbs not in (1, 2):
@@ -73,8 +74,14 @@ class PrivateProducts:
                 "private products need two parties or more: of one alone all products are its own"
             )
 
-    def send(self) -> None:
-        """Have every party hand over its columns under the group's key stream; one round."""
+    def send(self) -> dict[str, dict[str, Any]]:
+        """Have every party hand over its columns under the group's key stream; one round.
+
+        Returns
+        -------
+        dict[str, dict[str, Any]]
+            By party, what a step that does more than `PrivateProductSteps.send_masked` told.
+        """
         replies = self.federation.call(
             "send_masked",
             {"limbs": self.limbs},
@@ -83,8 +90,9 @@ class PrivateProducts:
         )
         self._tags = {name: reply["tag"] for name, reply in replies.items()}
         self._scale = {name: np.asarray(reply["scale"]) for name, reply in replies.items()}
+        self._minima = {n: int(r["min_rows"]) for n, r in replies.items() if "min_rows" in r}
         if not all("masked" in reply for reply in replies.values()):
-            return  # from the journal of a run that is resumed: asked for again when needed
+            return replies  # from the journal of a run that is resumed: asked for when needed
         n_samples = {len(reply["masked"]) for reply in replies.values()}
         if len(n_samples) > 1:
             sizes = {name: len(reply["masked"]) for name, reply in replies.items()}
@@ -98,6 +106,26 @@ class PrivateProducts:
                     f"{len(self._scale[name])} in {self.limbs} limbs",
                 )
             self._masked[name] = reply["masked"]
+        return replies
+
+    def min_rows(self, n_columns: int, n_vectors: int) -> int:
+        """Return the fewest rows of a group that every party tells of.
+
+        Parameters
+        ----------
+        n_columns : int
+            Columns of all parties that are multiplied.
+        n_vectors : int
+            Vectors of the server that they are multiplied with.
+
+        Returns
+        -------
+        int
+            The largest over the parties of ``min-rows`` of their node configs, or of the default
+            `row_groups.min_rows` where a party has none.
+        """
+        default = row_groups.min_rows(n_columns, n_vectors)
+        return max(self._minima.get(name, default) for name in self.federation.parties)
 
     def moments(
         self,
