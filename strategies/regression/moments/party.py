@@ -13,7 +13,7 @@ class MomentParty(Party):
     """Sends its columns under the group's key stream, and keeps its coefficients in the end."""
 
     data = Uses(RegressionData)
-    pair_keys = Uses(PairKeySteps, sends="masked columns", without="methods without products")
+    pair_keys = Uses(PairKeySteps, sends="masked columns")
     group_key = Uses(GroupKeySteps)
     moments = Uses(MomentSteps, purpose="moments")
     prediction = Uses(PredictionSteps)

@@ -31,7 +31,9 @@ def fit_from_moments(
     covariance: str,
     intercept: bool,
     check_correlation: bool,
-    **tables: str,
+    encoding: str,
+    missing_cells: str,
+    missing_labels: str,
 ) -> None:
     """Fit by maximum likelihood of the moments and fill in the result.
 
@@ -39,14 +41,19 @@ def fit_from_moments(
     ----------
     federation, alignment, result, progress
         As given to `Strategy.run`.
-    covariance, intercept, check_correlation
+    covariance, intercept, check_correlation, encoding, missing_cells, missing_labels
         Settings of `VFEM`.
-    **tables
-        ``encoding``, ``missing_cells`` and ``missing_labels``, see `open_moments`.
     """
     progress.total = 3
     opened = open_moments(
-        federation, alignment, result, intercept=intercept, with_unheld=True, **tables
+        federation,
+        alignment,
+        result,
+        encoding=encoding,
+        missing_cells=missing_cells,
+        missing_labels=missing_labels,
+        intercept=intercept,
+        with_unheld=True,
     )
     progress.step("moments")
     found = maximise(opened, covariance, intercept)
@@ -176,16 +183,10 @@ def in_columns(standard: Regressions, opened: OpenedMoments, kept: Any) -> Regre
         Numbers of these columns; all others have coefficients of zero.
     """
     coefficients = np.zeros((len(standard.present), opened.n_columns))
-    coefficients[:, kept] = standard.coefficients / opened.unit[kept]
-    shift = np.stack(
-        [coefficients[:, own] @ opened.center[own] for own in opened.parties.values()], axis=1
-    )
-    return replace(
-        standard,
-        coefficients=coefficients,
-        offsets=standard.offsets + shift,
-        widths=tuple(own.stop - own.start for own in opened.parties.values()),
-    )
+    coefficients[:, kept] = standard.coefficients
+    widths = tuple(own.stop - own.start for own in opened.parties.values())
+    every = replace(standard, coefficients=coefficients, widths=widths)
+    return every.of_columns(opened.center, opened.unit)
 
 
 def _note(result: Result, opened: OpenedMoments, found: Maximum) -> None:

@@ -13,6 +13,8 @@ from strategies.regression.moments import (
     FullCovariance,
     OpenedMoments,
     Patterns,
+    RegressionCovariance,
+    Through,
     fit_normal,
 )
 from strategies.regression.moments.usable import redundant, restrict, unobserved
@@ -62,7 +64,7 @@ class Maximum:
         ]
 
 
-def maximise(opened: OpenedMoments, covariance: str) -> Maximum:
+def maximise(opened: OpenedMoments, covariance: str, intercept: bool = True) -> Maximum:
     """Fit the joint normal model to opened moments.
 
     Parameters
@@ -71,6 +73,8 @@ def maximise(opened: OpenedMoments, covariance: str) -> Maximum:
         From `open_moments`, grouped by pattern.
     covariance : {"full", "block"}
         What is free between columns of different parties: everything, or nothing.
+    intercept : bool, default True
+        Whether there is one.
 
     Raises
     ------
@@ -102,8 +106,12 @@ def maximise(opened: OpenedMoments, covariance: str) -> Maximum:
         zero = np.argwhere(~free[:-1, :-1])
         pairs = {(int(owner[i]), int(owner[j])) for i, j in zero if owner[i] < owner[j]}
         unidentified = [(names[a], names[b]) for a, b in sorted(pairs)]
-        model = FullCovariance(free)
-    fit = fit_normal(patterns, model)
+        model = FullCovariance(free) if intercept else RegressionCovariance(free[:-1, :-1])
+    through = None
+    if not intercept:
+        assert isinstance(model, RegressionCovariance)
+        through = Through(-opened.center[kept] / opened.unit[kept], model)
+    fit = fit_normal(patterns, model, through=through)
     return Maximum(fit, model, patterns, kept, np.flatnonzero(unseen), unidentified)
 
 
