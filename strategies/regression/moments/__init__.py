@@ -18,6 +18,7 @@ from strategies.regression.moments.covariances import (
     BlockCovariance,
     CovarianceModel,
     FullCovariance,
+    RegressionCovariance,
 )
 from strategies.regression.moments.fit import Fit, fit_normal
 from strategies.regression.moments.groups import all_rows, by_pattern, complete_rows
@@ -25,6 +26,7 @@ from strategies.regression.moments.linear import LinearFit, least_squares
 from strategies.regression.moments.opening import OpenedMoments, open_moments
 from strategies.regression.moments.patterns import Pattern, Patterns
 from strategies.regression.moments.steps import MomentSteps
+from strategies.regression.moments.through import Through
 
 __all__ = [
     "BlockCovariance",
@@ -36,6 +38,8 @@ __all__ = [
     "OpenedMoments",
     "Pattern",
     "Patterns",
+    "RegressionCovariance",
+    "Through",
     "all_rows",
     "by_pattern",
     "complete_rows",
