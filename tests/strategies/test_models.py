@@ -24,7 +24,7 @@ from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def data(n=160, seed=0, missing=0.2):
+def data(n=300, seed=0, missing=0.2):
     rng = np.random.default_rng(seed)
     ids = [f"firm {seed}-{i}" for i in range(n)]
     bank = pd.DataFrame(rng.normal([5, -2], [2, 0.5], size=(n, 2)), index=ids, columns=["u", "v"])
@@ -38,7 +38,7 @@ def fit(strategy, **settings):
     tables, y = data()
     if isinstance(strategy, VerticalGLM) and strategy.family == "binomial":
         y = (y > y.median()).astype(float)
-    return simulate(strategy, tables, y, progress=False, **settings)
+    return simulate(strategy, tables, y, progress=False, **({"min_rows": 20} | settings))
 
 
 def assert_equal(one, other):
@@ -60,10 +60,15 @@ def assert_equal(one, other):
         np.testing.assert_equal(one, other)  # NaN equals NaN
 
 
+DIVERGES = VFEM(
+    "block", "sums", step="gradient", learning_rate=5.0, acceleration=None, encoding="one-hot"
+)
 WITH_MODEL = [
     VFEM(encoding="one-hot"),
-    VFEM(encoding="one-hot", standard_errors="sketch", sketch_size=20, n_sketches=2),
-    VFEM("gradient", 5.0, None, encoding="one-hot"),  # diverges
+    VFEM(
+        "block", "sums", encoding="one-hot", standard_errors="sketch", sketch_size=20, n_sketches=2
+    ),
+    DIVERGES,
     VerticalGLM(encoding="one-hot", n_lambdas=5),
     VerticalGLM("binomial", "lasso", lambdas=[0.1, 0.01], encoding="one-hot"),
     VCDS(min_joint=10),
@@ -111,7 +116,7 @@ def test_a_process_that_has_not_imported_the_strategy_reads_its_model(tmp_path):
 
 
 def test_a_fit_that_diverged_has_a_model_and_no_part():
-    result = fit(VFEM("gradient", 5.0, None, encoding="one-hot"))
+    result = fit(DIVERGES)
     assert result.model.outcome == "diverged"
     assert result._party_models == {}
 
