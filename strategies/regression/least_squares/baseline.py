@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import DataError
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.regression import coefficient_table
@@ -64,6 +65,13 @@ class Baseline(Strategy):
         )
         progress.step("moments")
         rows = self._rows(opened)
+        needed = opened.n_columns + 1 + self.intercept
+        if rows.n_rows < needed:
+            raise DataError(
+                f"the fit has {int(rows.n_rows)} samples, but {opened.n_columns} columns need at "
+                f"least {needed}; leave out columns, align more samples, or use vfem or "
+                "mean-impute, which need no rows that all parties hold"
+            )
         if not self.intercept:  # columns in their own units, not less their mean
             origin = np.append(-opened.center / opened.unit, 0.0)
             rows = Pattern(rows.observed, rows.n_rows, *rows.about(origin))
