@@ -85,7 +85,16 @@ def run(strategy, mode="masked", **kwargs):
 
 REGRESSIONS = [
     VFEM(encoding="one-hot"),
-    VFEM("gradient", 0.1, encoding="one-hot", missing_cells="drop-row", max_iter=20),
+    VFEM(
+        "block",
+        "sums",
+        step="gradient",
+        learning_rate=0.1,
+        acceleration=None,
+        encoding="one-hot",
+        missing_cells="drop-row",
+        max_iter=20,
+    ),
     CompleteCase(encoding="one-hot"),
     MeanImpute(encoding="one-hot"),
     Single("court", encoding="one-hot"),

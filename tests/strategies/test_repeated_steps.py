@@ -61,7 +61,7 @@ def binary():
 
 
 def a_model():
-    return simulate(VFEM(max_iter=5), *with_missing_blocks(), progress=False)
+    return simulate(VFEM(), *with_missing_blocks(), progress=False)
 
 
 # By strategy: settings that take different steps, and what they are run on.
@@ -78,12 +78,20 @@ RUNS = {
     "mean-impute": [(MeanImpute, with_missing_blocks)],
     "single": [(lambda: Single(party_name="bank"), with_missing_blocks)],
     "vfem": [
-        (lambda: VFEM(max_iter=6), with_missing_blocks),
+        (VFEM, with_missing_blocks),
+        (lambda: VFEM("block", "sums", max_iter=6), with_missing_blocks),
         (
-            lambda: VFEM(max_iter=4, step="gradient", acceleration=None, initial="mean-imputed"),
+            lambda: VFEM(
+                "block",
+                "sums",
+                max_iter=4,
+                step="gradient",
+                acceleration=None,
+                initial="mean-imputed",
+            ),
             with_missing_blocks,
         ),
-        (lambda: VFEM(max_iter=4, standard_errors="sketch"), with_missing_blocks),
+        (lambda: VFEM("block", "sums", max_iter=4, standard_errors="sketch"), with_missing_blocks),
     ],
     "predict": [(lambda: Predict(a_model()), with_missing_blocks)],
     "vfem-predict": [],
