@@ -248,7 +248,9 @@ class _Problem:
         """Have the parties evaluate variance and cumulant where the mean was evaluated last."""
         family, (_, placed) = self._family, self._last
         # Of counts the cumulant is the mean, whose sum is known.
-        functions = [family.variance] + [family.cumulant] * (family.name == "binomial")
+        functions: list[Callable[[Array], Array]] = [family.variance]
+        if family.name == "binomial":
+            functions.append(family.cumulant)
         expansions, bounds = self._expand(functions), self._bounds[1:][: len(functions)]
         information, cumulant = self._means.open_information(
             placed, placed.centre, expansions, bounds

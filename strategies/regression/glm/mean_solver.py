@@ -215,7 +215,7 @@ class _Curvature:
         out[free] = scale * linalg.solve(
             inner * np.outer(scale, scale), scale * score[free], assume_a="pos"
         )
-        return out, float(np.sqrt(max(score @ out, 0.0)))
+        return out, float(np.sqrt(max(float(score @ out), 0.0)))
 
 
 def predicted_information(family: Family, moments: Moments, here: Array) -> Array:
