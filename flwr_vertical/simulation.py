@@ -11,6 +11,7 @@ from flwr_vertical.app import memory_app
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.grids import LocalGrid, NodesGrid, RayGrid, RecordingGrid
 from flwr_vertical.node.outputs import OutputFolder
+from flwr_vertical.node.party import ANY_EXCHANGE
 from flwr_vertical.node.storage import check_name, fitted_kinds
 from flwr_vertical.results import Result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
@@ -105,7 +106,8 @@ def simulate(
     tables = _tables(parties, kinds or {}, earlier)
     if unknown := sorted(set(truth or {}) - set(tables)):
         raise ConfigError(f"truth names unknown parties {unknown}; the parties are {list(tables)}")
-    nodes: list[dict[str, Any]] = [{"party": name} for name in tables]
+    # All tables lie in this process: nobody is left to be asked for consent.
+    nodes: list[dict[str, Any]] = [{"party": name, "exchanges": ANY_EXCHANGE} for name in tables]
     if run.aggregation == "ckks" or strategy.needs_arbiter:
         nodes.append({"role": "arbiter"})
     run_config: dict[str, Any] = {}

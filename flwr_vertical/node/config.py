@@ -56,6 +56,12 @@ NODE_KEYS = (
     NodeKey("output", (str,), "folder of the party's results and checkpoints"),
     NodeKey("kind.", (str,), "kind of a column: continuous, binary, categorical, ordinal, count"),
     NodeKey("max-epsilon", _NUMBER, "the most that a run with privacy noise may spend here"),
+    NodeKey(
+        "exchanges",
+        (str,),
+        "exchanges that tell more than a method's default one and that this node takes part in: "
+        "names with commas, or 'any'",
+    ),
     NodeKey("identity-key", (str,), "file with this node's private identity key"),
     NodeKey("pin.", (str,), "public identity key of a party, or of the arbiter"),
     NodeKey("pin-all", (bool,), "whether every node that takes part must be pinned"),
