@@ -34,12 +34,12 @@ from flwr_vertical.settings import setting
 from strategies.regression import open_problem
 from strategies.regression import settings as shared
 from strategies.regression.glm.families import FAMILIES
-from strategies.regression.glm.fit import fit_federated
-from strategies.regression.glm.outcome import fill_result
 from strategies.regression.glm.party import GLMParty
 from strategies.regression.glm.path import parse_lambdas
 from strategies.regression.glm.penalties import PENALTIES, check_penalty
 from strategies.regression.glm.samples import names_by_party, used_samples
+from strategies.regression.glm.sums.fit import fit_federated
+from strategies.regression.glm.sums.outcome import fill_result
 
 STANDARD_ERRORS = ("gram", "none")
 PROTECTIONS = ("admm", "none")

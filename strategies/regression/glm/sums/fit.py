@@ -9,15 +9,15 @@ import numpy.typing as npt
 from flwr_vertical import Federation, Result
 from flwr_vertical.results import Progress
 from strategies.regression import Problem
-from strategies.regression.glm.block import Request
-from strategies.regression.glm.central import choose_lambdas, label_unit, null_level
 from strategies.regression.glm.families import Family, check_labels, family_named
-from strategies.regression.glm.fits import CONVERGED, EXHAUSTED, SEPARATED, Fits, Settings
-from strategies.regression.glm.party import NORM
 from strategies.regression.glm.path import BIC, information_criterion, parse_lambdas
 from strategies.regression.glm.penalties import check_penalty
-from strategies.regression.glm.release import composed, noise_scale
-from strategies.regression.glm.solver import Solver
+from strategies.regression.glm.sums.block import Request
+from strategies.regression.glm.sums.central import choose_lambdas, label_unit, null_level
+from strategies.regression.glm.sums.fits import CONVERGED, EXHAUSTED, SEPARATED, Fits, Settings
+from strategies.regression.glm.sums.release import composed, noise_scale
+from strategies.regression.glm.sums.solver import Solver
+from strategies.regression.glm.sums.steps import NORM
 from strategies.regression.least_squares.baseline import note
 
 if TYPE_CHECKING:
