@@ -73,8 +73,14 @@ class PrivateProducts:
                 "private products need two parties or more: of one alone all products are its own"
             )
 
-    def send(self) -> None:
-        """Have every party hand over its columns under the group's key stream; one round."""
+    def send(self) -> dict[str, dict[str, Any]]:
+        """Have every party hand over its columns under the group's key stream; one round.
+
+        Returns
+        -------
+        dict[str, dict[str, Any]]
+            By party, what a step that does more than `PrivateProductSteps.send_masked` told.
+        """
         replies = self.federation.call(
             "send_masked",
             {"limbs": self.limbs},
@@ -84,7 +90,7 @@ class PrivateProducts:
         self._tags = {name: reply["tag"] for name, reply in replies.items()}
         self._scale = {name: np.asarray(reply["scale"]) for name, reply in replies.items()}
         if not all("masked" in reply for reply in replies.values()):
-            return  # from the journal of a run that is resumed: asked for again when needed
+            return replies  # from the journal of a run that is resumed: asked for when needed
         n_samples = {len(reply["masked"]) for reply in replies.values()}
         if len(n_samples) > 1:
             sizes = {name: len(reply["masked"]) for name, reply in replies.items()}
@@ -98,6 +104,7 @@ class PrivateProducts:
                     f"{len(self._scale[name])} in {self.limbs} limbs",
                 )
             self._masked[name] = reply["masked"]
+        return replies
 
     def moments(
         self,

@@ -13,6 +13,7 @@ from scipy import linalg, sparse
 
 from flwr_vertical.errors import DataError
 from strategies.regression.moments.covariances import CovarianceModel, FullCovariance
+from strategies.regression.moments.joint import Joint
 from strategies.regression.moments.patterns import Patterns
 
 Array = npt.NDArray[np.float64]
@@ -44,6 +45,8 @@ class Fit:
         Of EM and of Newton's method together.
     converged : bool
         Whether the last step changed the log likelihood by less than the tolerance.
+    joint : Joint
+        Regressions of the label on some of the columns only.
     """
 
     mean: Array
@@ -56,6 +59,7 @@ class Fit:
     log_likelihood: float
     iterations: int
     converged: bool
+    joint: Joint
 
     @property
     def std_error(self) -> Array:
@@ -214,42 +218,37 @@ def _finish(
     converged: bool,
 ) -> Fit:
     covariance = model.covariance(parameters)
-    inner, outer = covariance[:-1, :-1], covariance[:-1, -1]
-    beta = np.linalg.solve(inner, outer)
     information = _information(patterns, model, mean, parameters, observed=True)
-    # Delta method: d beta = inner^-1 (d outer - d inner beta), d intercept = d mean_y - ...
+    inverse = _inverse_of(information)
     directions = model.directions(parameters)
-    moved = directions[:-1, -1] - np.einsum("ijk,j->ik", directions[:-1, :-1], beta)
-    by_parameters = np.linalg.solve(inner, moved)
-    d = len(mean)
-    jacobian = np.zeros((d, d + len(parameters)))
-    jacobian[1:, d:] = by_parameters
-    jacobian[0, : d - 1], jacobian[0, d - 1] = -beta, 1.0
-    jacobian[0, d:] = -mean[:-1] @ by_parameters
-    scale = 1.0 / np.sqrt(np.maximum(np.abs(np.diag(information)), 1e-300))
-    half = jacobian * scale
-    try:
-        factor = linalg.cho_factor(information * np.outer(scale, scale))
-        covered = linalg.cho_solve(factor, half.T)
-    except linalg.LinAlgError:
-        inverse = np.linalg.pinv(information * np.outer(scale, scale), rcond=1e-12, hermitian=True)
-        covered = inverse @ half.T
-    vcov = half @ covered
-    noise = float(covariance[-1, -1] - beta @ outer)
+    joint = Joint(mean, covariance, directions, inverse)
+    whole = joint.regress(np.arange(len(mean) - 1))
     # With complete rows: noise times the inverse of the second moments of (1, x), over the rows.
-    second = np.block([[np.ones((1, 1)), mean[None, :-1]], [mean[:-1, None], np.zeros_like(inner)]])
-    second[1:, 1:] = inner + np.outer(mean[:-1], mean[:-1])
+    second = np.ones((len(mean), len(mean)))
+    second[0, 1:] = second[1:, 0] = mean[:-1]
+    second[1:, 1:] = covariance[:-1, :-1] + np.outer(mean[:-1], mean[:-1])
     n_rows = sum(p.n_rows for p in patterns.patterns)
-    complete = noise * np.diag(np.linalg.inv(second)) / n_rows
+    complete = whole.noise * np.diag(np.linalg.inv(second)) / n_rows
     return Fit(
         mean=mean,
         covariance=covariance,
-        intercept=float(mean[-1] - mean[:-1] @ beta),
-        beta=np.asarray(beta, dtype=np.float64),
-        noise=noise,
-        vcov=vcov,
-        missing_information=np.clip(1.0 - complete / np.diag(vcov), 0.0, 1.0),
+        intercept=whole.intercept,
+        beta=whole.beta,
+        noise=whole.noise,
+        vcov=whole.vcov,
+        missing_information=np.clip(1.0 - complete / np.diag(whole.vcov), 0.0, 1.0),
         log_likelihood=value,
         iterations=steps,
         converged=converged,
+        joint=joint,
     )
+
+
+def _inverse_of(information: Array) -> Array:
+    scale = 1.0 / np.sqrt(np.maximum(np.abs(np.diag(information)), 1e-300))
+    scaled = information * np.outer(scale, scale)
+    try:
+        inverse = linalg.cho_solve(linalg.cho_factor(scaled), np.eye(len(scaled)))
+    except linalg.LinAlgError:
+        inverse = np.linalg.pinv(scaled, rcond=1e-12, hermitian=True)
+    return np.asarray(inverse * np.outer(scale, scale), dtype=np.float64)
