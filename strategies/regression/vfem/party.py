@@ -17,6 +17,7 @@ from flwr_vertical.products import (
 from strategies.regression import RegressionData
 from strategies.regression.data import RIDGE, constant_or_collinear
 from strategies.regression.least_squares import LeastSquaresSteps
+from strategies.regression.prediction import PredictionSteps
 from strategies.regression.vfem.block import (
     Block,
     Coupling,
@@ -28,7 +29,6 @@ from strategies.regression.vfem.block import (
 )
 from strategies.regression.vfem.information import directions
 from strategies.regression.vfem.parameters import Array, BlockParameters
-from strategies.regression.vfem.party_model import VFEMPart
 
 _LONGEST = 1e3
 _WITHOUT_PRODUCTS = "check_correlation=False and standard_errors='expected'"
@@ -53,6 +53,7 @@ class VFEMParty(Party):
     rank_sketches = Uses(RankSketchSteps, purpose="vfem rank check")
     sketches = Uses(SketchSteps, purpose="vfem information")
     encrypted = Uses(EncryptedProductSteps, without=_WITHOUT_PRODUCTS)
+    prediction = Uses(PredictionSteps)
 
     @step
     def prepare(self, **settings: Any) -> Summands:
@@ -267,7 +268,7 @@ class VFEMParty(Party):
 
     @step
     def finish(self, reduction: Array | None = None, covariance: Array | None = None) -> Summands:
-        """Hand over the estimates, and fits of the samples without a label; keep the own model.
+        """Hand over the estimates.
 
         Parameters
         ----------
@@ -280,10 +281,10 @@ class VFEMParty(Party):
         Returns
         -------
         Summands
-            Summed, of shape (n_unlabelled,): ``fit``; ``spread``, the variance of the fit through
-            the coefficients. Public: ``beta`` and ``std_error`` in label units per unit of the
-            column (of standardised labels), ``offset`` (what centring adds to the intercept),
-            ``mean_fit`` and ``explained``.
+            Public: ``beta`` and ``std_error`` in label units per unit of the column (of
+            standardised labels), ``offset`` (what centring adds to the intercept), ``mean_fit``,
+            ``explained``, and ``spread``, the variance of the fit through the coefficients, on
+            average over rows.
         """
         theta = self._at("current")
         if reduction is not None:
@@ -292,12 +293,6 @@ class VFEMParty(Party):
             covariance = np.linalg.inv(np.asarray(self.state["gram"]))
             covariance = covariance - solved @ reduction @ solved.T
         data = self.data
-        x, rows, n_free = data.unlabelled
-        fit, spread = np.full(n_free, theta.mean_fit), np.zeros(n_free)
-        fit[rows] = x @ theta.beta
-        if covariance is not None:
-            centred = x - theta.mean
-            spread[rows] = np.einsum("ij,jk,ik->i", centred, covariance, centred)
         public: dict[str, Any] = {
             "beta": theta.beta / data.scale,
             "offset": float(data.center @ (theta.beta / data.scale)),
@@ -307,17 +302,8 @@ class VFEMParty(Party):
         if covariance is not None:
             std_error = np.sqrt(np.maximum(np.diag(covariance), 0.0)) / data.scale
             public["std_error"] = np.where(data.collinear, np.nan, std_error)
-        self.save_model(
-            VFEMPart(
-                data.design.columns,
-                public["beta"],
-                data.center,
-                data.scale,
-                theta.mean,
-                theta.covariance,
-            )
-        )
-        return Summands({"fit": fit, "spread": spread} if n_free else {}, public)
+            public["spread"] = float(np.sum(covariance * theta.covariance))
+        return Summands({}, public)
 
     def _directions(self) -> tuple[BlockParameters, Array]:
         theta = self._at("current")
