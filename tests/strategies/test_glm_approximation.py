@@ -76,7 +76,7 @@ def test_bic_chooses_as_on_the_rows(penalty, standardize):
 def test_all_rows_are_the_complete_ones_where_nothing_is_missing():
     X, y = rows(2)
     patterns = Patterns.of(np.column_stack([X, y]))
-    one, other = complete(X, y), from_all_rows(patterns, free(P + 1), True)
+    one, other = complete(X, y), from_all_rows(patterns, free(P + 1), True)[0]
     for name in ("n_rows", "center", "scale", "estimate", "noise", "information"):
         np.testing.assert_allclose(getattr(other, name), getattr(one, name), rtol=1e-6, atol=1e-6)
 
@@ -85,7 +85,7 @@ def test_rows_with_missing_blocks_add_information():
     X, y = rows(3, n=2000)
     table = np.column_stack([X, y])
     table[:600, :3] = table[600:1000, 3:5] = np.nan
-    at = from_all_rows(Patterns.of(table), free(P + 1), True)
+    at = from_all_rows(Patterns.of(table), free(P + 1), True)[0]
     fewer = complete(X[1000:], y[1000:])
     spread, of_fewer = (np.sqrt(np.diag(a.covariance(np.arange(P), a.noise))) for a in (at, fewer))
     assert (spread[1:] < of_fewer[1:] * 1.02).all()

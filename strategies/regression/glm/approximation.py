@@ -60,6 +60,10 @@ class Approximation:
         hessian = inner * np.outer(per, per) / self.n_rows
         return Quadratic(hessian, hessian @ (self.estimate[1:] * self.scale))
 
+    def with_scale(self, scale: Array) -> "Approximation":
+        """Return the same likelihood with other units for the penalty."""
+        return replace(self, scale=scale)
+
     def levels(self, beta: Array) -> Array:
         """Return the best level of each column of coefficients, shape (n_columns, n_fits)."""
         if not self.intercept:
@@ -76,21 +80,29 @@ class Approximation:
         here, least = self.loss.loss(both)
         return float(self.noise + 2.0 * max(here - least, 0.0))
 
-    def in_units(self, center: Array, unit: Array) -> "Approximation":
-        """Return the same likelihood where each column is `center` plus `unit` times that here.
+    def in_units(
+        self, center: Array, unit: Array, y_center: float = 0.0, y_unit: float = 1.0
+    ) -> "Approximation":
+        """Return the same likelihood in other units.
 
         Parameters
         ----------
         center, unit : numpy.ndarray of shape (n_columns,)
-            Without an intercept, `center` is 0.
+            Each column is ``center + unit * z`` with z the one here; without an intercept `center`
+            is 0.
+        y_center, y_unit : float
+            Likewise of normal labels.
         """
         size = np.concatenate([[1.0], unit])
+        estimate = y_unit * self.estimate / size
+        estimate[0] += y_center
         return replace(
             self,
             center=center + unit * self.center,
             scale=self.scale * unit,
             information=self.information * np.outer(size, size),
-            estimate=self.estimate / size,
+            estimate=estimate,
+            noise=None if self.noise is None else y_unit**2 * self.noise,
         )
 
     def covariance(self, chosen: npt.NDArray[np.int64], dispersion: float) -> Array | None:

@@ -5,13 +5,15 @@ missing, columns and label are jointly normal: the maximum over all rows and its
 information (`fit_normal`) take their place.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.errors import DataError
 from strategies.regression.glm.approximation import Approximation
 from strategies.regression.glm.quadratic import Quadratic
-from strategies.regression.moments import CovarianceModel, Pattern, Patterns, fit_normal
+from strategies.regression.moments import CovarianceModel, Fit, Pattern, Patterns, fit_normal
 
 Array = npt.NDArray[np.float64]
 
@@ -60,7 +62,15 @@ def from_complete_rows(rows: Pattern, standardize: bool, intercept: bool) -> App
     )
 
 
-def from_all_rows(patterns: Patterns, model: CovarianceModel, standardize: bool) -> Approximation:
+def shifted(rows: Pattern, by: Array) -> Pattern:
+    """Return the moments of the rows plus a vector, array of shape (n_observed,)."""
+    sums, products = rows.about(_spread(-by, rows))
+    return replace(rows, sums=sums, products=products)
+
+
+def from_all_rows(
+    patterns: Patterns, model: CovarianceModel, standardize: bool
+) -> tuple[Approximation, Fit]:
     """Return the likelihood of rows with blocks missing, columns and label being jointly normal.
 
     Parameters
@@ -71,6 +81,17 @@ def from_all_rows(patterns: Patterns, model: CovarianceModel, standardize: bool)
         What is free in the covariance.
     standardize : bool
         As in `from_complete_rows`.
+
+    Returns
+    -------
+    Approximation
+    Fit
+        The joint model at its maximum.
+
+    Raises
+    ------
+    DataError
+        If the joint model cannot be fitted.
     """
     fit = fit_normal(patterns, model)
     if not fit.converged:
@@ -87,7 +108,7 @@ def from_all_rows(patterns: Patterns, model: CovarianceModel, standardize: bool)
     size = np.sqrt(np.diag(at_center))
     information = np.linalg.inv(at_center / np.outer(size, size)) / np.outer(size, size)
     variance = np.diag(fit.covariance)[:-1]
-    return Approximation(
+    at = Approximation(
         n_rows=sum(p.n_rows for p in patterns.patterns),
         center=center,
         scale=_units(variance, np.zeros(len(center), dtype=bool), standardize),
@@ -95,6 +116,14 @@ def from_all_rows(patterns: Patterns, model: CovarianceModel, standardize: bool)
         estimate=np.concatenate([[fit.mean[-1]], fit.beta]),
         noise=fit.noise,
     )
+    return at, fit
+
+
+def _spread(values: Array, rows: Pattern) -> Array:
+    """Return values of the observed columns among all columns."""
+    found = np.zeros(int(rows.observed.max()) + 1)
+    found[rows.observed] = values
+    return found
 
 
 def _units(variance: Array, flat: npt.NDArray[np.bool_], standardize: bool) -> Array:

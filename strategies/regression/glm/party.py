@@ -1,14 +1,38 @@
 """The party half of VerticalGLM: moments of its columns by default, sums of fits with consent."""
 
-from flwr_vertical import Party, Uses
-from flwr_vertical.products import PairKeySteps
+from typing import Any
+
+from flwr_vertical import Party, Summands, Uses, step
+from flwr_vertical.products import GroupKeySteps, PairKeySteps
 from strategies.regression import RegressionData
 from strategies.regression.glm.sums.steps import SharingSteps
+from strategies.regression.moments import MomentSteps
+from strategies.regression.prediction import PredictionSteps
 
 
 class GLMParty(Party):
-    """Keeps its columns; what leaves depends on the exchange."""
+    """Keeps its columns and, of a fitted model, its own coefficients."""
 
     data = Uses(RegressionData, penalized=True)
-    pair_keys = Uses(PairKeySteps, sends="rotated columns", without="standard_errors='none'")
+    pair_keys = Uses(PairKeySteps, sends="masked columns", without="exchange='sums'")
+    group_key = Uses(GroupKeySteps)
+    moments = Uses(MomentSteps, purpose="glm")
+    prediction = Uses(PredictionSteps)
     sharing = Uses(SharingSteps)
+
+    @step
+    def keep_and_forget(self, **model: Any) -> Summands:
+        """Keep the own coefficients, and erase the group seed: nothing more will be opened.
+
+        Parameters
+        ----------
+        **model
+            See `PredictionSteps.keep_model`.
+
+        Returns
+        -------
+        Summands
+            As there.
+        """
+        self.group_key.erase_group_seed()
+        return self.prediction.keep_model(**model)
