@@ -280,7 +280,7 @@ def test_too_few_rows():
 
 def test_one_party_alone():
     X, y, _ = pooled("gaussian", n=150)
-    with pytest.raises(ConfigError, match="needs a second party.*exchange='sums'"):
+    with pytest.raises(ConfigError, match=r"needs a second party.*exchange='sums'"):
         run(X, y, sizes=(8,))
 
 

@@ -238,8 +238,8 @@ class VerticalGLM(Strategy):
             "all parties' columns: the party has the seed that hides them from the server",
         ),
         (
-            "the first two parties together, with exchange='moments'",
-            "the labels: one has the masked labels, the other the seed of the mask",
+            "a party and its helper together, with exchange='moments'",
+            "the labels: one has these under a mask, the other the seed of the mask",
         ),
         (
             "every party, with exchange='moments'",
