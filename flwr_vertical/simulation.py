@@ -10,6 +10,7 @@ from flwr_vertical.alignment import aligner_class
 from flwr_vertical.app import memory_app
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.grids import LocalGrid, NodesGrid, RayGrid, RecordingGrid
+from flwr_vertical.node.config import MIN_ROWS
 from flwr_vertical.node.outputs import OutputFolder
 from flwr_vertical.node.party import ANY_EXCHANGE
 from flwr_vertical.node.storage import check_name, fitted_kinds
@@ -33,6 +34,7 @@ def simulate(
     seed: int = 0,
     *,
     kinds: Mapping[str, Mapping[str, Any]] | None = None,
+    min_rows: int | None = None,
     fitted: Result | Mapping[str, pd.DataFrame] | None = None,
     truth: Mapping[str, pd.DataFrame] | None = None,
     ray_address: str | None = None,
@@ -63,6 +65,9 @@ def simulate(
         Seed of simulation randomness.
     kinds : Mapping[str, Mapping[str, str]], optional
         Column kinds by party and column, where they shall not be inferred.
+    min_rows : int, optional
+        The fewest rows of a set that private products may tell of: ``min-rows`` of every node
+        config. By default 100, or three times the columns and labels if that is more.
     fitted : Result or Mapping[str, pandas.DataFrame], optional
         An earlier result (or its tables): what it left at the parties is used, not fitted anew.
         A result also hands each party what that party saved of its model; by default it is the one
@@ -109,6 +114,8 @@ def simulate(
         raise ConfigError(f"truth names unknown parties {unknown}; the parties are {list(tables)}")
     # All tables lie in this process: nobody is left to be asked for consent.
     nodes: list[dict[str, Any]] = [{"party": name, "exchanges": ANY_EXCHANGE} for name in tables]
+    if min_rows is not None:
+        nodes = [{**node, MIN_ROWS: min_rows} for node in nodes]
     if run.aggregation == "ckks" or strategy.needs_arbiter:
         nodes.append({"role": "arbiter"})
     run_config: dict[str, Any] = {}

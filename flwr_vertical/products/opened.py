@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.errors import ConfigError, DataError, PartyError
-from flwr_vertical.products import ring
+from flwr_vertical.products import ring, row_groups
 from flwr_vertical.products.column_products import Layout, open_products, rows_by_group
 from flwr_vertical.products.group_key import GroupKey
 from flwr_vertical.products.streams import SEED_BYTES, stream
@@ -59,6 +59,7 @@ class PrivateProducts:
     _masked: dict[str, ring.Ring] = field(default_factory=dict)
     _scale: dict[str, Array] = field(default_factory=dict)
     _tags: dict[str, bytes] = field(default_factory=dict)
+    _minima: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.limbs not in (1, 2):
@@ -89,6 +90,7 @@ class PrivateProducts:
         )
         self._tags = {name: reply["tag"] for name, reply in replies.items()}
         self._scale = {name: np.asarray(reply["scale"]) for name, reply in replies.items()}
+        self._minima = {n: int(r["min_rows"]) for n, r in replies.items() if "min_rows" in r}
         if not all("masked" in reply for reply in replies.values()):
             return replies  # from the journal of a run that is resumed: asked for when needed
         n_samples = {len(reply["masked"]) for reply in replies.values()}
@@ -105,6 +107,25 @@ class PrivateProducts:
                 )
             self._masked[name] = reply["masked"]
         return replies
+
+    def min_rows(self, n_columns: int, n_vectors: int) -> int:
+        """Return the fewest rows of a group that every party tells of.
+
+        Parameters
+        ----------
+        n_columns : int
+            Columns of all parties that are multiplied.
+        n_vectors : int
+            Vectors of the server that they are multiplied with.
+
+        Returns
+        -------
+        int
+            The largest over the parties of ``min-rows`` of their node configs, or of the default
+            `row_groups.min_rows` where a party has none.
+        """
+        default = row_groups.min_rows(n_columns, n_vectors)
+        return max(self._minima.get(name, default) for name in self.federation.parties)
 
     def moments(
         self,

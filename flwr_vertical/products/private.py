@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node import Party, StepGroup, Summands, step
+from flwr_vertical.node.config import MIN_ROWS
 from flwr_vertical.products import ring
 from flwr_vertical.products.column_products import Layout, corrections, rows_by_group
 from flwr_vertical.products.columns import HeldColumns
@@ -47,14 +48,17 @@ class PrivateProductSteps(StepGroup):
     purpose : str
         What the products are for: another purpose has other key streams.
     at_least : int, optional
-        Fewest own rows of a set that may be told of (default: `row_groups.min_rows`).
+        Fewest own rows of a set that may be told of (default: `row_groups.min_rows`); ``min-rows``
+        of the node config replaces it.
     """
 
     party: Party
 
     def __init__(self, party: Party, purpose: str, at_least: int | None = None) -> None:
         super().__init__(party)
-        self._purpose, self._at_least = purpose, at_least
+        self._purpose = purpose
+        # The owner of the data decides: the node config goes before what a strategy says.
+        self._own_minimum: int | None = party.services.node_config.get(MIN_ROWS, at_least)
 
     @step
     def send_masked(self, limbs: int, owner: str, sealed: bytes, **keys: Any) -> dict[str, Any]:
@@ -71,14 +75,16 @@ class PrivateProductSteps(StepGroup):
         -------
         dict[str, numpy.ndarray or bytes]
             ``masked`` of shape (n_samples, limbs * n_columns), uint64; the ``tag`` of its content;
-            ``scale`` of shape (n_columns,), a power of two by which each was divided.
+            ``scale`` of shape (n_columns,), a power of two by which each was divided; ``min_rows``,
+            the fewest rows of a set that may be told of, where this node has its own number.
         """
         group_key = self.other(GroupKeySteps)
         group_key.take(owner, sealed, keys)
         encoded, scale = self._encoded(limbs)
         tag = content_tag(group_key.seed, encoded)
         mask = stream(group_key.seed, self._label(self.name), encoded.shape, tag)
-        return {"masked": encoded + mask, "tag": tag, "scale": scale}
+        told = {} if self._own_minimum is None else {"min_rows": self._own_minimum}
+        return {"masked": encoded + mask, "tag": tag, "scale": scale, **told}
 
     @step
     def open_products(
@@ -221,7 +227,7 @@ class PrivateProductSteps(StepGroup):
         _, refined = np.unique(atoms * (n_groups + 1) + own + 1, return_inverse=True)
         # What was told of before and is split now is told of in both parts.
         sizes = np.unique(refined[told], return_counts=True)[1]
-        needed = self._at_least
+        needed = self._own_minimum
         if needed is None:
             needed = min_rows(columns.values.shape[1], n_vectors)
         smallest = int(sizes.min()) if len(sizes) else needed

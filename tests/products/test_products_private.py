@@ -13,6 +13,7 @@ from flwr_vertical import (
     Table,
     Uses,
     party_app,
+    simulate,
 )
 from flwr_vertical.alignment import make_aligner
 from flwr_vertical.errors import ConfigError, PartyError
@@ -55,10 +56,14 @@ def tables(k, seed=0):
 class Opened:
     """An open federation of multiplying parties, aligned."""
 
-    def __init__(self, given, mode="masked", wrap=lambda grid: grid, party=MultiplyingParty):
+    def __init__(
+        self, given, mode="masked", wrap=lambda grid: grid, party=MultiplyingParty, config=None
+    ):
         own = {name: Table.of(frame) for name, frame in given.items()}
         app = party_app(party, storage=MemoryStorage(own))
-        self.local = LocalGrid(app, [{"party": name} for name in given])
+        self.local = LocalGrid(
+            app, [{"party": name, **(config or {}).get(name, {})} for name in given]
+        )
         self.federation = Federation(wrap(self.local), aggregation=mode)
         self.federation.open()
         self.alignment = make_aligner("plain").align(self.federation)
@@ -153,6 +158,41 @@ def test_groups_too_small_vectors_too_many_and_atoms_are_refused_by_the_parties(
         # Twenty vectors are known to the server already, over rows of each half.
         with pytest.raises(PartyError, match=r"\d+ vectors in all are too many"):
             products.moments(halves, 2, np.random.default_rng(0).normal(size=(n, 40)))
+
+
+class AskMinimum(Strategy):
+    """Opens sums over the first rows, as few as the parties say."""
+
+    name = "ask-minimum"
+    party = MultiplyingParty
+    disclosure = (("server", "sums over some rows"),)
+
+    def run(self, federation, alignment, result, progress):
+        products = PrivateProducts(federation, GroupKey(federation))
+        products.send()
+        result.metrics["asked"] = fewest = products.min_rows(3, 1)
+        group = np.where(np.arange(alignment.n_samples) < fewest, 0, -1)
+        result.metrics["sum"] = float(products.moments(group, 1).sums[0, 0])
+
+
+def test_the_minimum_of_rows_is_the_largest_of_the_parties():
+    given = {name: frame.loc[:"s699"] for name, frame in tables(2).items()}
+    shared = given["bank"].index.intersection(given["court"].index)
+    given = {name: frame.loc[shared] for name, frame in given.items()}
+    for minimum, asked in ((None, 100), (7, 7), (200, 200)):
+        found = simulate(AskMinimum(), given, min_rows=minimum, progress=False).metrics
+        assert found["asked"] == asked
+        assert np.isclose(found["sum"], given["bank"].iloc[:asked, 0].sum())
+    with Opened(given, config={"court": {"min-rows": 20}}) as opened:
+        products = PrivateProducts(opened.federation, GroupKey(opened.federation))
+        products.send()
+        assert products.min_rows(49, 1) == 150  # the bank has the default
+
+
+@pytest.mark.parametrize(("minimum", "why"), [(0, "expected at least 1"), (2.5, "a whole number")])
+def test_a_minimum_that_is_none_is_refused(minimum, why):
+    with pytest.raises(PartyError, match=rf"party 'bank': node config min-rows.*{why}"):
+        simulate(AskMinimum(), tables(2), min_rows=minimum, progress=False)
 
 
 def test_the_scale_of_a_column_tells_its_size_to_a_power_of_two():
