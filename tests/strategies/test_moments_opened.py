@@ -1,5 +1,7 @@
 """Moments that the server opens are those of the pooled table; grouping and its limits."""
 
+from typing import ClassVar
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -40,7 +42,7 @@ class Opened(Strategy):
         self.given.append(alignment.ids[self.given[0].problem.labelled])
         federation.call("erase_group_seed")
 
-    given = []
+    given: ClassVar[list] = []
 
 
 def tables(n=1200, missing=(0.15, 0.3, 0.5), seed=0):

@@ -18,27 +18,28 @@ from strategies.regression.moments.covariances import (
     BlockCovariance,
     CovarianceModel,
     FullCovariance,
+    RegressionCovariance,
 )
 from strategies.regression.moments.fit import Fit, fit_normal
 from strategies.regression.moments.groups import all_rows, by_pattern, complete_rows
-from strategies.regression.moments.joint import Joint, Regression
 from strategies.regression.moments.linear import LinearFit, least_squares
 from strategies.regression.moments.opening import OpenedMoments, open_moments
 from strategies.regression.moments.patterns import Pattern, Patterns
 from strategies.regression.moments.steps import MomentSteps
+from strategies.regression.moments.through import Through
 
 __all__ = [
     "BlockCovariance",
     "CovarianceModel",
     "Fit",
     "FullCovariance",
-    "Joint",
     "LinearFit",
     "MomentSteps",
     "OpenedMoments",
     "Pattern",
     "Patterns",
-    "Regression",
+    "RegressionCovariance",
+    "Through",
     "all_rows",
     "by_pattern",
     "complete_rows",

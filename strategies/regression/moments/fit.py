@@ -13,8 +13,8 @@ from scipy import linalg, sparse
 
 from flwr_vertical.errors import DataError
 from strategies.regression.moments.covariances import CovarianceModel, FullCovariance
-from strategies.regression.moments.joint import Joint
 from strategies.regression.moments.patterns import Patterns
+from strategies.regression.moments.through import Through
 
 Array = npt.NDArray[np.float64]
 
@@ -45,8 +45,6 @@ class Fit:
         Of EM and of Newton's method together.
     converged : bool
         Whether the last step changed the log likelihood by less than the tolerance.
-    joint : Joint
-        Regressions of the label on some of the columns only.
     """
 
     mean: Array
@@ -59,7 +57,6 @@ class Fit:
     log_likelihood: float
     iterations: int
     converged: bool
-    joint: Joint
 
     @property
     def std_error(self) -> Array:
@@ -68,7 +65,12 @@ class Fit:
 
 
 def fit_normal(
-    patterns: Patterns, model: CovarianceModel, *, tol: float = 1e-10, max_iter: int = 200
+    patterns: Patterns,
+    model: CovarianceModel,
+    *,
+    tol: float = 1e-10,
+    max_iter: int = 200,
+    through: Through | None = None,
 ) -> Fit:
     """Fit mean and covariance, and what they say of the label.
 
@@ -82,6 +84,8 @@ def fit_normal(
         End when a step's expected gain in log likelihood is below this, a row.
     max_iter : int
         Most steps of Newton's method.
+    through : Through, optional
+        Where the label's regression is zero; for models without an intercept.
 
     Raises
     ------
@@ -91,20 +95,24 @@ def fit_normal(
     mean, parameters = _start(patterns, model)
     n_rows = sum(p.n_rows for p in patterns.patterns)
     steps = 0
-    if not isinstance(model, FullCovariance) or model.complete:
+    if through is not None:
+        mean = through.mean(mean, parameters)
+    elif not isinstance(model, FullCovariance) or model.complete:
         for _ in range(_EM_STEPS):
             mean, parameters = _em_step(patterns, model, mean, parameters)
             steps += 1
     value = patterns.log_likelihood(mean, model.covariance(parameters))
     converged = False
     for _ in range(max_iter):
-        change, gain = _step(patterns, model, mean, parameters)
+        change, gain = _step(patterns, model, mean, parameters, through)
         if gain < tol * n_rows:
             converged = True
         length = 1.0
         for _ in range(_HALVINGS):
             trial_mean = mean + length * change[: len(mean)]
             trial = parameters + length * change[len(mean) :]
+            if through is not None:
+                trial_mean = through.mean(trial_mean, trial)
             found = patterns.log_likelihood(trial_mean, model.covariance(trial))
             if found >= value - 1e-12 * abs(value):
                 break
@@ -115,7 +123,7 @@ def fit_normal(
         steps += 1
         if converged:
             break
-    return _finish(patterns, model, mean, parameters, value, steps, converged)
+    return _finish(patterns, model, mean, parameters, value, steps, converged, through)
 
 
 def _start(patterns: Patterns, model: CovarianceModel) -> tuple[Array, Array]:
@@ -181,7 +189,11 @@ def _information(
 
 
 def _step(
-    patterns: Patterns, model: CovarianceModel, mean: Array, parameters: Array
+    patterns: Patterns,
+    model: CovarianceModel,
+    mean: Array,
+    parameters: Array,
+    through: Through | None,
 ) -> tuple[Array, float]:
     """Return a step and what it is expected to gain in log likelihood.
 
@@ -190,8 +202,13 @@ def _step(
     by_mean, by_covariance = patterns.score(mean, model.covariance(parameters))
     directions = model.directions(parameters).reshape(len(mean) ** 2, -1)
     score = np.concatenate([by_mean, directions.T @ by_covariance.reshape(-1)])
+    lift = np.eye(len(score)) if through is None else through.jacobian(mean, parameters)
+    score = lift.T @ score
     for observed in (True, False):
         information = _information(patterns, model, mean, parameters, observed)
+        information = lift.T @ information @ lift
+        if through is not None and observed:
+            information -= through.curvature(by_mean[-1], parameters)
         diagonal = np.diag(information)
         if (diagonal <= 0.0).any():
             continue
@@ -201,11 +218,11 @@ def _step(
         except linalg.LinAlgError:
             continue
         step = scale * linalg.cho_solve(factor, scale * score)
-        return step, float(score @ step) / 2.0
+        return np.asarray(lift @ step), float(score @ step) / 2.0
     # Some direction is not identified at all: stay where the data do not say.
     scale = 1.0 / np.sqrt(np.maximum(np.diag(information), 1e-300))
     solved = np.linalg.lstsq(information * np.outer(scale, scale), scale * score, rcond=1e-12)[0]
-    return scale * solved, float(score @ (scale * solved)) / 2.0
+    return np.asarray(lift @ (scale * solved)), float(score @ (scale * solved)) / 2.0
 
 
 def _finish(
@@ -216,39 +233,59 @@ def _finish(
     value: float,
     steps: int,
     converged: bool,
+    through: Through | None,
 ) -> Fit:
     covariance = model.covariance(parameters)
+    inner, outer = covariance[:-1, :-1], covariance[:-1, -1]
+    beta = np.linalg.solve(inner, outer)
     information = _information(patterns, model, mean, parameters, observed=True)
-    inverse = _inverse_of(information)
+    # Delta method: d beta = inner^-1 (d outer - d inner beta), d intercept = d mean_y - ...
     directions = model.directions(parameters)
-    joint = Joint(mean, covariance, directions, inverse)
-    whole = joint.regress(np.arange(len(mean) - 1))
-    # With complete rows: noise times the inverse of the second moments of (1, x), over the rows.
-    second = np.ones((len(mean), len(mean)))
-    second[0, 1:] = second[1:, 0] = mean[:-1]
-    second[1:, 1:] = covariance[:-1, :-1] + np.outer(mean[:-1], mean[:-1])
+    moved = directions[:-1, -1] - np.einsum("ijk,j->ik", directions[:-1, :-1], beta)
+    by_parameters = np.linalg.solve(inner, moved)
+    d = len(mean)
+    jacobian = np.zeros((d, d + len(parameters)))
+    jacobian[1:, d:] = by_parameters
+    jacobian[0, : d - 1], jacobian[0, d - 1] = -beta, 1.0
+    jacobian[0, d:] = -mean[:-1] @ by_parameters
+    if through is not None:
+        lift = through.jacobian(mean, parameters)
+        pull = float(patterns.score(mean, covariance)[0][-1])
+        information = lift.T @ information @ lift - through.curvature(pull, parameters)
+        jacobian = jacobian @ lift
+    scale = 1.0 / np.sqrt(np.maximum(np.abs(np.diag(information)), 1e-300))
+    half = jacobian * scale
+    try:
+        factor = linalg.cho_factor(information * np.outer(scale, scale))
+        covered = linalg.cho_solve(factor, half.T)
+    except linalg.LinAlgError:
+        inverse = np.linalg.pinv(information * np.outer(scale, scale), rcond=1e-12, hermitian=True)
+        covered = inverse @ half.T
+    vcov = half @ covered
+    noise = float(covariance[-1, -1] - beta @ outer)
     n_rows = sum(p.n_rows for p in patterns.patterns)
-    complete = whole.noise * np.diag(np.linalg.inv(second)) / n_rows
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lost = 1.0 - noise * _with_complete_rows(mean, inner, through) / n_rows / np.diag(vcov)
     return Fit(
         mean=mean,
         covariance=covariance,
-        intercept=whole.intercept,
-        beta=whole.beta,
-        noise=whole.noise,
-        vcov=whole.vcov,
-        missing_information=np.clip(1.0 - complete / np.diag(whole.vcov), 0.0, 1.0),
+        intercept=float(mean[-1] - mean[:-1] @ beta),
+        beta=np.asarray(beta, dtype=np.float64),
+        noise=noise,
+        vcov=vcov,
+        missing_information=np.clip(np.nan_to_num(lost), 0.0, 1.0),
         log_likelihood=value,
         iterations=steps,
         converged=converged,
-        joint=joint,
     )
 
 
-def _inverse_of(information: Array) -> Array:
-    scale = 1.0 / np.sqrt(np.maximum(np.abs(np.diag(information)), 1e-300))
-    scaled = information * np.outer(scale, scale)
-    try:
-        inverse = linalg.cho_solve(linalg.cho_factor(scaled), np.eye(len(scaled)))
-    except linalg.LinAlgError:
-        inverse = np.linalg.pinv(scaled, rcond=1e-12, hermitian=True)
-    return np.asarray(inverse * np.outer(scale, scale), dtype=np.float64)
+def _with_complete_rows(mean: Array, inner: Array, through: Through | None) -> Array:
+    """Return the variances of (intercept, beta) over noise, if each row were complete, times n."""
+    if through is not None:
+        gap = mean[:-1] - through.point
+        return np.append(0.0, np.diag(np.linalg.inv(inner + np.outer(gap, gap))))
+    second = np.ones((len(mean), len(mean)))
+    second[0, 1:] = second[1:, 0] = mean[:-1]
+    second[1:, 1:] = inner + np.outer(mean[:-1], mean[:-1])
+    return np.asarray(np.diag(np.linalg.inv(second)))

@@ -1,5 +1,6 @@
 """The party half of moments: its standardised columns enter private products, and nothing else."""
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ Indices = npt.NDArray[np.int64]
 
 LEFT_OUT = "moments.left-out"
 # Under a prefix that the server may not write to.
-_FIXED = "node.moments.left-out"
+_FIXED = "node.moments.rows"
 _OFFERED = "moments.offered"
 
 
@@ -60,9 +61,8 @@ class MomentSteps(PrivateProductSteps):
         else:
             told = self._nothing_offered(labelled)
         told |= self.other(PairKeySteps).pair_key(nonce)
-        stated = self._stated
-        if stated is not None:
-            told["min_rows"] = stated
+        if self._own_minimum is not None:
+            told["min_rows"] = self._own_minimum
         return Summands({}, told)
 
     def _nothing_offered(self, labelled: npt.NDArray[np.uint8] | None) -> dict[str, Any]:
@@ -76,11 +76,6 @@ class MomentSteps(PrivateProductSteps):
             "dropped": np.zeros(0, dtype=np.int64),
             "collinear": [],
         }
-
-    @property
-    def _stated(self) -> int | None:
-        found = self.party.services.node_config.get("min-rows")
-        return None if found is None else int(found)
 
     def send_masked(self, limbs: int, owner: str, sealed: bytes, **keys: Any) -> dict[str, Any]:
         """Hand over the masked columns, and what they were standardised by.
@@ -101,18 +96,13 @@ class MomentSteps(PrivateProductSteps):
         ------
         DataError
             If too few rows are left to tell their mean.
+        ProtocolError
+            If other rows took part before.
         """
-        left_out = np.asarray(self.state.get(LEFT_OUT, np.zeros(0, dtype=np.int64)))
-        fixed = self.state.get(_FIXED)
-        if fixed is not None and not np.array_equal(fixed, left_out):
-            raise ProtocolError(
-                f"party {self.name!r}: other rows are to be left out than when its columns were "
-                "sent first; their difference would tell of single rows"
-            )
-        self.state[_FIXED] = left_out
-        n_rows = len(self._columns().rows)
-        needed = self._least(self._columns().values.shape[1])
-        if 0 < n_rows < needed and self.state[_OFFERED]:
+        columns = self._columns()
+        n_rows, n_columns = columns.values.shape
+        needed = self._own_minimum or min_rows(n_columns, 1)
+        if 0 < n_rows < needed:
             raise DataError(
                 f"party {self.name!r}: {n_rows} of its rows take part, and of fewer than {needed} "
                 "nothing is told; leave them out"
@@ -121,18 +111,27 @@ class MomentSteps(PrivateProductSteps):
         center, unit = self._standard
         return told | {"center": center, "unit": unit}
 
-    def _least(self, n_columns: int) -> int:
-        return min_rows(n_columns, 1) if self._stated is None else self._stated
-
     # -- the columns -----------------------------------------------------------------------
 
     def _columns(self) -> HeldColumns:
         if "moments.columns" not in self.cache:
             raw, rows, n_labelled = self._kept
+            self._fix(rows, n_labelled)
             center, unit = self._standard
             self.cache["moments.columns"] = HeldColumns((raw - center) / unit, rows, n_labelled)
         columns: HeldColumns = self.cache["moments.columns"]
         return columns
+
+    def _fix(self, rows: Indices, n_labelled: int) -> None:
+        """Refuse other rows than those that took part before."""
+        labelled = np.asarray(self.state.get("labelled", np.zeros(0, dtype=np.uint8)))
+        parts = (rows.astype(np.int64), np.int64(n_labelled), labelled.astype(np.uint8))
+        chosen = hashlib.sha256(b"".join(part.tobytes() for part in parts)).digest()
+        if self.state.setdefault(_FIXED, chosen) != chosen:
+            raise ProtocolError(
+                f"party {self.name!r}: other rows are to take part than when its columns were sent "
+                "first; the difference would tell of single rows"
+            )
 
     @property
     def _kept(self) -> tuple[Array, Indices, int]:
@@ -141,7 +140,8 @@ class MomentSteps(PrivateProductSteps):
             n_labelled = int(self.state["moments.n-labelled"])
             return np.zeros((0, 0)), np.zeros(0, dtype=np.int64), n_labelled
         data = self.other(RegressionData)
-        kept = ~np.isin(data.rows, np.asarray(self.state[_FIXED]))
+        left_out = np.asarray(self.state.get(LEFT_OUT, np.zeros(0, dtype=np.int64)))
+        kept = ~np.isin(data.rows, left_out)
         return data.raw[kept], data.rows[kept], data.n_labelled
 
     @property

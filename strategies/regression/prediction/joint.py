@@ -11,7 +11,6 @@ first two and of the bracket. That is the leverage; no number of a row is needed
 """
 
 from collections.abc import Sequence
-from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +18,10 @@ from scipy import linalg
 
 from strategies.regression.moments import CovarianceModel, Fit, Patterns
 from strategies.regression.moments.fit import _information
-from strategies.regression.prediction.regressions import Regressions
+from strategies.regression.prediction.regressions import Regressions, pattern_list
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
-
-MANY_PARTIES = 6
-"""Up to so many parties every pattern has its regression."""
 
 
 def joint_regressions(
@@ -48,7 +44,7 @@ def joint_regressions(
     widths : sequence of int
         Number of columns of each party, in the order of the columns.
     occurring : numpy.ndarray of shape (n, n_parties), bool, optional
-        Patterns to have with more than `MANY_PARTIES` parties; all, none, single parties and all
+        Patterns to have with more than `regressions.MANY_PARTIES` parties; all, none, single parties and all
         but one are always among them.
 
     Returns
@@ -56,7 +52,7 @@ def joint_regressions(
     Regressions
         All parties first. If coefficients do not depend on the pattern, a single one.
     """
-    present = _patterns(len(widths), occurring)
+    present = pattern_list(len(widths), occurring)
     solve = _covariance_of_estimates(patterns, model, fit)
     directions = model.directions(model.nearest(fit.covariance))
     owner = np.repeat(np.arange(len(widths)), widths)
@@ -96,18 +92,6 @@ def joint_regressions(
     return found.compact()
 
 
-def _patterns(n_parties: int, occurring: Flags | None) -> Flags:
-    """List the patterns to have, all parties first, each once."""
-    if n_parties <= MANY_PARTIES:
-        every = np.array(list(product((True, False), repeat=n_parties)), dtype=bool)
-        return every.reshape(-1, n_parties)
-    alone = np.eye(n_parties, dtype=bool)
-    always = [np.ones((1, n_parties), dtype=bool), alone, ~alone, np.zeros((1, n_parties), bool)]
-    rows = np.vstack([*always, *([] if occurring is None else [occurring])])
-    first = np.unique(rows, axis=0, return_index=True)[1]
-    return np.asarray(rows[np.sort(first)])
-
-
 def _covariance_of_estimates(patterns: Patterns, model: CovarianceModel, fit: Fit) -> "_Solver":
     parameters = model.nearest(fit.covariance)
     return _Solver(_information(patterns, model, fit.mean, parameters, observed=True))
@@ -123,7 +107,9 @@ class _Solver:
         try:
             self._factor = linalg.cho_factor(scaled)
         except linalg.LinAlgError:
-            self._inverse = np.linalg.pinv(scaled, rcond=1e-12, hermitian=True)
+            self._inverse = np.asarray(
+                np.linalg.pinv(scaled, rcond=1e-12, hermitian=True), dtype=np.float64
+            )
 
     def __call__(self, right: Array) -> Array:
         side = (right.T * self._scale).T

@@ -9,6 +9,7 @@ absent party counts with the mean of its fit, and the variance of its fit is add
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,10 @@ Indices = npt.NDArray[np.int64]
 
 GRID = 0.01
 """Step to which a party rounds its term, as a share of the residual standard deviation."""
+
+
+MANY_PARTIES = 6
+"""Up to so many parties every pattern has its regression."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +155,22 @@ class Regressions:
             absent_leverage=_times(scale**2, self.absent_leverage),
         )
 
+    def of_columns(self, center: Array, unit: Array) -> "Regressions":
+        """Return them for columns in other units: ``center + unit * column``.
+
+        Parameters
+        ----------
+        center, unit : numpy.ndarray of shape (n_columns,)
+        """
+        coefficients = self.coefficients / unit
+        owner = np.repeat(np.arange(len(self.widths)), self.widths)
+        by_party = owner[:, None] == np.arange(len(self.widths))
+        return replace(
+            self,
+            coefficients=coefficients,
+            offsets=self.offsets + (coefficients * center) @ by_party,
+        )
+
     def compact(self, tolerance: float = 1e-9) -> "Regressions":
         """Return a single regression where coefficients do not depend on the pattern.
 
@@ -190,6 +211,31 @@ class Regressions:
     def _number(self, present: Flags) -> int | None:
         found = np.flatnonzero((self.present == present).all(axis=1))
         return int(found[0]) if len(found) else None
+
+
+def pattern_list(n_parties: int, occurring: Flags | None = None) -> Flags:
+    """List patterns of parties to have a regression for, each once.
+
+    Parameters
+    ----------
+    n_parties : int
+    occurring : numpy.ndarray of shape (n, n_parties), bool, optional
+        Patterns to have where there are more than `MANY_PARTIES` parties.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_patterns, n_parties), bool
+        All parties first. With many parties: all, single parties, all but one and none, then those
+        occurring; else every set of parties.
+    """
+    if n_parties <= MANY_PARTIES:
+        every = np.array(list(product((True, False), repeat=n_parties)), dtype=bool)
+        return every.reshape(-1, n_parties)
+    alone = np.eye(n_parties, dtype=bool)
+    always = [np.ones((1, n_parties), dtype=bool), alone, ~alone, np.zeros((1, n_parties), bool)]
+    rows = np.vstack([*always, *([] if occurring is None else [occurring])])
+    first = np.unique(rows, axis=0, return_index=True)[1]
+    return np.asarray(rows[np.sort(first)])
 
 
 def find_patterns(present: Flags, unseen: Array, held: Flags) -> Indices:

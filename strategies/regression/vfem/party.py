@@ -1,23 +1,23 @@
 """The party half of VFEM: its own coefficients, and the moments of its own rows."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical import Arbiter, Party, Summands, Uses, step
+from flwr_vertical import Arbiter, Summands, Uses, step
+from flwr_vertical.node.base import steps_of
 from flwr_vertical.products import (
     EncryptedProductSteps,
     HeldColumns,
-    PairKeySteps,
     ProductKeySteps,
     RankSketchSteps,
     SketchSteps,
 )
-from strategies.regression import RegressionData
 from strategies.regression.data import RIDGE, constant_or_collinear
 from strategies.regression.least_squares import LeastSquaresSteps
-from strategies.regression.prediction import PredictionSteps
+from strategies.regression.moments.party import MomentParty
 from strategies.regression.vfem.block import (
     Block,
     Coupling,
@@ -34,26 +34,34 @@ _LONGEST = 1e3
 _WITHOUT_PRODUCTS = "check_correlation=False and standard_errors='expected'"
 
 
+_GROUPS = (LeastSquaresSteps, RankSketchSteps, SketchSteps, EncryptedProductSteps)
+
+
 class VFEMArbiter(Arbiter):
     """Opens products of different parties' columns."""
 
     products = Uses(ProductKeySteps)
 
 
-class VFEMParty(Party):
-    """Keeps ``beta_k``, ``mu_k`` and ``Sigma_k``; sends its share of each sample's fit into a sum.
+class VFEMParty(MomentParty):
+    """Takes part in moments; in the paper's iterations, if the node agrees to them.
 
-    Its state holds vectors of `BlockParameters.coordinates`: ``current``; ``base``, from which the
-    last step was taken; ``older``, the base before; ``fallback``, where an extrapolation started.
+    There it keeps ``beta_k``, ``mu_k`` and ``Sigma_k``, and sends its share of each sample's fit
+    into a sum. Its state holds vectors of `BlockParameters.coordinates`: ``current``; ``base``,
+    from which the last step was taken; ``older``, the base before; ``fallback``, where an
+    extrapolation started.
     """
 
-    data = Uses(RegressionData)
     least_squares = Uses(LeastSquaresSteps)
-    pair_keys = Uses(PairKeySteps, sends="a sketch", without=_WITHOUT_PRODUCTS)
     rank_sketches = Uses(RankSketchSteps, purpose="vfem rank check")
     sketches = Uses(SketchSteps, purpose="vfem information")
     encrypted = Uses(EncryptedProductSteps, without=_WITHOUT_PRODUCTS)
-    prediction = Uses(PredictionSteps)
+
+    def take(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Take a step; those of the iterations only if the node agrees to them."""
+        if name in _OF_ITERATIONS:
+            self.check_exchange("sums")
+        return super().take(name, arguments)
 
     @step
     def prepare(self, **settings: Any) -> Summands:
@@ -388,3 +396,11 @@ class VFEMParty(Party):
             self.cache["block"] = Block.of(x, self.data.n_labelled, ridge)
         block: Block = self.cache["block"]
         return block
+
+
+_OF_ITERATIONS = frozenset().union(
+    ["prepare"],
+    (name for name in vars(VFEMParty) if name in steps_of(VFEMParty)),
+    *(steps_of(group) for group in _GROUPS),
+)
+"""Steps that tell something of single samples, or prepare to."""
