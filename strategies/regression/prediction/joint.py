@@ -44,8 +44,7 @@ def joint_regressions(
     widths : sequence of int
         Number of columns of each party, in the order of the columns.
     occurring : numpy.ndarray of shape (n, n_parties), bool, optional
-        Patterns to have with more than `regressions.MANY_PARTIES` parties; all, none, single parties and all
-        but one are always among them.
+        See `pattern_list`.
 
     Returns
     -------

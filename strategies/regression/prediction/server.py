@@ -7,6 +7,7 @@ server's own.
 """
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +79,15 @@ class Predictor(Model):
         from strategies.regression.prediction.strategy import Predict
 
         return Predict(result)
+
+    def bits_of_sum(self, parties: list[str]) -> int:
+        """Return what the sum of these parties' terms of one row tells at most.
+
+        It is the binary logarithm of the number of values that the sum can take, rounded up.
+        """
+        finest = min(self.coarser[name] for name in parties)
+        values = sum(2.0 ** (self.bits[name] + self.coarser[name] - finest) for name in parties)
+        return math.ceil(math.log2(values))
 
     def patterns_of(self, held: Flags) -> Indices:
         """Choose the regression of each row; see `find_patterns`."""
@@ -203,7 +213,7 @@ def keep_and_predict(
 
 def note_bits(result: Result, predictor: Predictor, told: dict[str, dict[str, Any]]) -> None:
     """Report what predictions tell of a row, and terms that lay out of bounds."""
-    result.metrics["bits_per_row"] = float(sum(predictor.bits[name] for name in told))
+    result.metrics["bits_per_row"] = float(predictor.bits_of_sum(list(told)))
     for name, values in told.items():
         if values["outside"]:
             result.notes.append(

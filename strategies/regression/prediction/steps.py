@@ -18,11 +18,11 @@ Indices = npt.NDArray[np.int64]
 
 MAX_BITS = 12
 """What the term of one row may tell, unless the node config says otherwise."""
-_MOST_BITS = 30
+_FEWEST_BITS, _MOST_BITS = 2, 30  # below 2 a term above and below 0 has no room
 _LONGEST = 2.0**50  # whole numbers that float64 and sums of them hold exactly
 
 PREDICTION_BITS = NodeKey(
-    "prediction-bits", (int,), "most bits of one row that a prediction may tell, 1 to 30"
+    "prediction-bits", (int,), "most bits of one row that a prediction may tell, 2 to 30"
 )
 
 
@@ -184,13 +184,13 @@ def most_bits(party: Party) -> int:
     Raises
     ------
     ConfigError
-        If the node config says no whole number from 1 to 30.
+        If the node config says no whole number from 2 to 30.
     """
     value = party.services.node_config.get(PREDICTION_BITS.name, MAX_BITS)
-    if not isinstance(value, int) or not 1 <= value <= _MOST_BITS:
+    if not isinstance(value, int) or not _FEWEST_BITS <= value <= _MOST_BITS:
         raise ConfigError(
             f"party {party.name!r}: node config {PREDICTION_BITS.name} = {value!r}; expected a "
-            f"whole number from 1 to {_MOST_BITS}"
+            f"whole number from {_FEWEST_BITS} to {_MOST_BITS}"
         )
     return value
 
