@@ -183,6 +183,20 @@ class PrivateProductSteps(StepGroup):
                 )
         return Summands(values, public, modular=("corrections",))
 
+    def allow(self, group: Indices, n_groups: int, n_vectors: int, attempt: bytes = b"") -> None:
+        """Count sums over groups of rows that another step group is asked for, or refuse them.
+
+        Parameters
+        ----------
+        group, n_groups
+            As in `open_products`.
+        n_vectors : int
+            With how many vectors columns are multiplied.
+        attempt : bytes
+            With vectors, the name of the pads; used once.
+        """
+        self._check_rows(group, n_groups, n_vectors, attempt)
+
     def _label(self, owner: str) -> str:
         return f"columns {self._purpose} of {owner}"
 
