@@ -81,6 +81,7 @@ def open_problem(
     intercept: bool,
     with_unheld: bool = False,
     extra: Mapping[str, Any] | None = None,
+    step: str = "prepare",
 ) -> Problem:
     """Check the labels, have the parties prepare their tables, and collect what they tell.
 
@@ -97,6 +98,8 @@ def open_problem(
         own distribution.
     extra : Mapping[str, Any], optional
         Further arguments for the party's own ``prepare``.
+    step : str
+        What takes the place of ``prepare``.
 
     Raises
     ------
@@ -131,7 +134,7 @@ def open_problem(
         result.notes.append(f"{len(unheld):,} labels belong to samples that no party holds")
     if len(free):
         arguments["labelled"] = known.view(np.uint8)
-    total = federation.sum("prepare", arguments)
+    total = federation.sum(step, arguments)
     mask = alignment.mask.copy()
     problem = Problem(
         y=(chosen - center) / scale,
@@ -166,7 +169,7 @@ def open_problem(
         if held != int(total.public[name]["n_observed"]):
             raise PartyError(
                 name,
-                "prepare",
+                step,
                 f"holds {total.public[name]['n_observed']} rows of labelled samples, but by the "
                 f"alignment {held}",
             )

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import Context, RecordDict
+from strategies.regression.vfem.party_model import VFEMPart
 
 from flwr_vertical import FileStorage, LocalGrid, Model, Result, party_app, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
@@ -17,7 +18,6 @@ from strategies import BUILTIN
 from strategies.copula import EVCDS, IEVCDS, VCDS
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
-from strategies.regression.vfem.party_model import VFEMPart
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -64,7 +64,7 @@ WITH_MODEL = [
     VFEM(encoding="one-hot", standard_errors="sketch", sketch_size=20, n_sketches=2),
     VFEM("gradient", 5.0, None, encoding="one-hot"),  # diverges
     VerticalGLM(encoding="one-hot", n_lambdas=5),
-    VerticalGLM("binomial", "lasso", lambdas=[0.1, 0.01], encoding="one-hot"),
+    VerticalGLM("binomial", "lasso", lambdas=[0.1, 0.01], encoding="one-hot", exchange="sums"),
     VCDS(min_joint=10),
     EVCDS(min_joint=10),
     IEVCDS(min_joint=10, iterations=2),

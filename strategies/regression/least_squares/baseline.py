@@ -15,10 +15,10 @@ from strategies.regression import settings as shared
 from strategies.regression.least_squares.inference import (
     Array,
     coefficients,
-    completed_labels,
     predictions,
 )
 from strategies.regression.least_squares.moments import Moments
+from strategies.regression.prediction.labels import completed_labels
 from strategies.regression.problem import sample_index
 
 logger = logging.getLogger("flwr_vertical")

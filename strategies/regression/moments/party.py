@@ -1,0 +1,36 @@
+"""A party of a linear method on moments: its table, its keys, its products, its coefficients."""
+
+from typing import Any
+
+from flwr_vertical import Party, Summands, Uses, step
+from flwr_vertical.products import GroupKeySteps, PairKeySteps
+from strategies.regression.data import RegressionData
+from strategies.regression.moments.steps import MomentSteps
+from strategies.regression.prediction.steps import PredictionSteps
+
+
+class MomentParty(Party):
+    """Sends its columns under the group's key stream, and keeps its coefficients in the end."""
+
+    data = Uses(RegressionData)
+    pair_keys = Uses(PairKeySteps, sends="masked columns")
+    group_key = Uses(GroupKeySteps)
+    moments = Uses(MomentSteps, purpose="moments")
+    prediction = Uses(PredictionSteps)
+
+    @step
+    def finish_moments(self, **model: Any) -> Summands:
+        """Erase the group seed, keep the own coefficients, and send terms of unlabelled samples.
+
+        Parameters
+        ----------
+        **model
+            See `PredictionSteps.keep_model`.
+
+        Returns
+        -------
+        Summands
+            As there.
+        """
+        self.group_key.erase_group_seed()
+        return self.prediction.keep_model(**model)
