@@ -43,7 +43,7 @@ Indices = npt.NDArray[np.int64]
 REACH_STEP = 0.25
 """Grid of what is told of the largest and the smallest fit."""
 
-_ROWS = "means.rows"
+_ROWS, _WITHHELD = "means.rows", "means.withheld"
 
 
 class MaskedMeanSteps(StepGroup):
@@ -81,8 +81,9 @@ class MaskedMeanSteps(StepGroup):
                 f"party {self.name!r} lacks samples of the fit: mean functions need samples that "
                 "all parties hold"
             )
-        self.other(PrivateProductSteps).allow(group, 1, 0)
+        withheld = self.other(PrivateProductSteps).allow(group, 1, 0)[0]
         self.state[_ROWS] = chosen.view(np.uint8)
+        self.state[_WITHHELD] = withheld.view(np.uint8)
         self.cache.pop("means.digits", None)
         digits, scale = self._digits
         tag = content_tag(group_key.seed, digits)
@@ -195,7 +196,12 @@ class MaskedMeanSteps(StepGroup):
                 "hides one content only"
             )
         group = np.where(self._chosen, 0, -1)
-        self.other(PrivateProductSteps).allow(group, 1, len(sine), attempt)
+        withheld = self.other(PrivateProductSteps).allow(group, 1, len(sine), attempt)[0]
+        if (withheld & ~self._withheld).any():
+            raise DataError(
+                f"party {self.name!r}: a value of one of its columns is too rare in the samples of "
+                "the fit to be told of again; leave the column out or merge its levels"
+            )
         n, roles = len(digits), Roles(names)
         gamma = np.zeros(n, dtype=np.uint64)
         for name, tag in zip(names, fit_tags, strict=True):
@@ -266,12 +272,19 @@ class MaskedMeanSteps(StepGroup):
         return np.asarray(self.state[_ROWS], dtype=bool)
 
     @property
+    def _withheld(self) -> npt.NDArray[np.bool_]:
+        """Columns of which nothing may be told; they count as 0."""
+        return np.asarray(self.state[_WITHHELD], dtype=bool)
+
+    @property
     def _centred(self) -> Array:
         """Columns less their means, shape (n, n_columns)."""
         if "means.centred" not in self.cache:
             columns = self._columns()
             values = columns.values[self._chosen[columns.rows]]
-            self.cache["means.centred"] = values - values.mean(axis=0)
+            centred = values - values.mean(axis=0)
+            centred[:, self._withheld] = 0.0
+            self.cache["means.centred"] = centred
         centred: Array = self.cache["means.centred"]
         return centred
 

@@ -61,7 +61,7 @@ class MeanFit:
     information : numpy.ndarray of shape (1 + n_columns, 1 + n_columns)
         Of (level, beta): of 1 and the columns less their means; 0 for constant columns.
     varies : numpy.ndarray of shape (n_columns,), bool
-        Which columns are not constant.
+        Which columns are in the fit: not constant, and told of by their party.
     has_intercept : bool
     log_likelihood : float
     deviance : float
@@ -198,6 +198,7 @@ class _Problem:
         spread = np.sqrt(np.maximum(np.diag(covariance), 0.0))
         # What moments leave of a constant column is rounding.
         self._varies = spread > 1e-6 * np.sqrt(np.maximum(np.diag(second), 1e-300))
+        self._varies &= ~opened.withheld[0]
         kept = np.flatnonzero(self._varies)
         if not len(kept):
             raise DataError("no column of any party varies over the samples of the fit")
