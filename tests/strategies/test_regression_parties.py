@@ -24,6 +24,7 @@ MOMENTS = {
     "send_masked",
     "open_products",
 }
+MEANS = {"send_digits", "place_fits", "open_means"}
 SHARING = {"begin", "admm", "count", "finish", "rotate_selected"}
 STEPS = {
     CompleteCase: LEAST_SQUARES,
@@ -31,7 +32,7 @@ STEPS = {
     Single: {"prepare", "ls_single"},
     VFEM: PAIR_KEYS | LEAST_SQUARES | ITERATING | INFERENCE | PRODUCTS,
     VFEMPredict: {"predict"},
-    VerticalGLM: PAIR_KEYS | MOMENTS | SHARING | {"keep_model", "keep_and_forget"},
+    VerticalGLM: PAIR_KEYS | MOMENTS | MEANS | SHARING | {"keep_model", "keep_and_forget"},
 }
 
 
