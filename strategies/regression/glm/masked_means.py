@@ -11,7 +11,6 @@ No node gets masked features and the seed of their mask: owners and helpers are 
 private products. An owner and its helper together read mu, but no label.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,11 +37,9 @@ from strategies.regression.glm.masked_numbers import (
 )
 from strategies.regression.glm.masked_steps import REACH_STEP, with_ones
 from strategies.regression.glm.mean_fourier import Expansion, to_circle
-from strategies.regression.glm.mean_solver import Evaluation
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
-Function = Callable[[Array], Array]
 
 _ATTEMPT_BYTES = 16
 
@@ -64,6 +61,11 @@ class Placed:
     tags: list[bytes]
     low: float
     high: float
+
+    @property
+    def centre(self) -> float:
+        """Half way between both."""
+        return (self.low + self.high) / 2.0
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,6 @@ class MaskedMeans:
 
     federation: Federation
     group_key: GroupKey
-    evaluations: int = 0
     _masked: dict[str, Ring] = field(default_factory=dict)
     _tags: dict[str, bytes] = field(default_factory=dict)
     _scale: dict[str, Array] = field(default_factory=dict)
@@ -181,42 +182,73 @@ class MaskedMeans:
             float(total["high"]) * REACH_STEP,
         )
 
-    def open(
-        self,
-        placed: Placed,
-        shift: float,
-        expansions: list[Expansion],
-        bounds: list[Bound],
-        offset: Array | None = None,
-    ) -> Evaluation:
-        """Open sums of functions of the linear predictors; one round.
+    def open_mean(
+        self, placed: Placed, shift: float, mean: Expansion, bound: Bound
+    ) -> tuple[float, Array]:
+        """Open sums with the mean; one round.
 
         Parameters
         ----------
         placed : Placed
         shift : float
-            Is taken from the linear predictors before the functions are applied.
-        expansions : list of Expansion
-            The mean; or mean, variance and cumulant, if the information is wanted.
-        bounds : list of Bound
-            By function, how large its values are.
-        offset : numpy.ndarray of shape (n,), optional
-            The server's own part of each linear predictor.
+            Is taken from the linear predictors before the function is applied.
+        mean : Expansion
+        bound : Bound
+            On the mean.
+
+        Returns
+        -------
+        total : float
+            Sum of the mean. Where it exceeds that of the bound, the others may have overflowed.
+        columns : numpy.ndarray of shape (n_columns,)
+            Sums of each column, centred over the samples of the fit, times the mean.
         """
-        names = self._names()
-        information = len(expansions) == 3
-        roles = Roles(names)
-        n, degrees = len(placed.alpha), (1, 2, 0)
-        sums = [
-            bound.of_sum(n, self._largest, degree)
-            for bound, degree in zip(bounds, degrees[: len(bounds)], strict=True)
-        ]
-        precision = choose_precision(expansions, sums)
+        sizes = [bound.of_sum(len(placed.alpha), self._largest, 1)]
+        found = self._ask(placed, shift, [mean], sizes, information=False)
+        return float(found["total"]), np.asarray(found["columns"])
+
+    def open_information(
+        self, placed: Placed, shift: float, expansions: list[Expansion], bounds: list[Bound]
+    ) -> tuple[Array, float | None]:
+        """Open products of columns with the variance, and the sum of the cumulant; one round.
+
+        Parameters
+        ----------
+        placed, shift
+            As in `open_mean`.
+        expansions : list of Expansion
+            Variance and cumulant, in the same harmonics; or the variance alone.
+        bounds : list of Bound
+            On them.
+
+        Returns
+        -------
+        information : numpy.ndarray of shape (1 + n_columns, 1 + n_columns)
+            Products of 1 and the columns, centred over the samples of the fit.
+        cumulant : float or None
+        """
+        n = len(placed.alpha)
+        sizes = [b.of_sum(n, self._largest, d) for b, d in zip(bounds, (2, 0), strict=False)]
+        found = self._ask(placed, shift, expansions, sizes, information=True)
+        return np.asarray(found["information"]), found.get("cumulant")
+
+    def _ask(
+        self,
+        placed: Placed,
+        shift: float,
+        expansions: list[Expansion],
+        sizes: list[float],
+        *,
+        information: bool,
+    ) -> dict[str, Any]:
+        names, roles = self._names(), Roles(self._names())
+        precision = choose_precision(expansions, sizes)
         first = expansions[0]
         alpha = placed.alpha - to_circle(np.array(shift))
-        if offset is not None:
-            alpha = alpha + to_circle(offset)
         features = server_features(alpha, first.times, first.n_terms, precision.feature)
+        constants = [
+            round(one.constant * 2.0 ** precision.of(f)) % 2**64 for f, one in enumerate(expansions)
+        ]
         common: dict[str, Any] = {
             "attempt": self.federation.random_bytes(_ATTEMPT_BYTES),
             "names": names,
@@ -226,13 +258,7 @@ class MaskedMeans:
             "times": first.times,
             "sine": np.stack([one.sine for one in expansions]),
             "cosine": np.stack([one.cosine for one in expansions]),
-            "constant": np.array(
-                [
-                    round(one.constant * 2.0 ** precision.of(f)) % 2**64
-                    for f, one in enumerate(expansions)
-                ],
-                dtype=np.uint64,
-            ),
+            "constant": np.array(constants, dtype=np.uint64),
             "weight_bits": list(precision.weight),
             "information": information,
         }
@@ -245,19 +271,12 @@ class MaskedMeans:
                 if other == helper:
                     own[name]["features"] = masked
         total = self.federation.sum("open_means", common, per_party=own)
-        self.evaluations += 1
         # A resumed run has the shares, but not what they are opened with.
         while not self._masked and self.federation.next_step() in (None, "send_digits"):
             self.send(self._group)
-        found = self.federation.keep(
-            "means",
-            lambda: self._opened(total.values, total.public, roles, precision, information),
-        )
-        return Evaluation(
-            float(found["total"]),
-            np.asarray(found["columns"]),
-            np.asarray(found["information"]) if information else None,
-            float(found["cumulant"]) if information else None,
+        opened = self._information if information else self._mean
+        return self.federation.keep(
+            "means", lambda: opened(total.values, total.public, roles, precision)
         )
 
     def close(self) -> None:
@@ -270,13 +289,12 @@ class MaskedMeans:
             raise ConfigError("the parties' columns have not been sent: call `send` first")
         return self.federation.parties
 
-    def _opened(
+    def _mean(
         self,
-        sums: dict[str, Any],
+        _: dict[str, Any],
         public: dict[str, dict[str, Any]],
         roles: Roles,
         precision: Precision,
-        information: bool,
     ) -> dict[str, Any]:
         unit = 2.0 ** -precision.of(0)
         columns, totals = [], {}
@@ -289,22 +307,27 @@ class MaskedMeans:
                 f"the parties come to different sums of the same means ({totals}); do all nodes "
                 "run the same version of the strategy?"
             )
-        found: dict[str, Any] = {
-            "columns": np.concatenate(columns),
-            "total": totals[roles.first] * unit,
-        }
-        if information:
-            shares = self._shares(public, roles, roles.first, "cumulant", 2, 0)
-            found["cumulant"] = float(shares[0, 0].view(np.int64)) * 2.0 ** -precision.of(2)
-            opened = open_information(
-                roles,
-                self._layout,
-                {name: with_ones(masked, N_LEADING) for name, masked in self._masked.items()},
-                {name: public[name]["rho"][1] for name in set(roles.helper.values())},
-                public,
-                np.asarray(sums["information"]).view(np.uint64),
-            )
-            found["information"] = self._assembled(opened) * 2.0 ** -precision.of(1)
+        return {"columns": np.concatenate(columns), "total": totals[roles.first] * unit}
+
+    def _information(
+        self,
+        sums: dict[str, Any],
+        public: dict[str, dict[str, Any]],
+        roles: Roles,
+        precision: Precision,
+    ) -> dict[str, Any]:
+        opened = open_information(
+            roles,
+            self._layout,
+            {name: with_ones(masked, N_LEADING) for name, masked in self._masked.items()},
+            {name: public[name]["rho"][0] for name in set(roles.helper.values())},
+            public,
+            np.asarray(sums["information"]).view(np.uint64),
+        )
+        found: dict[str, Any] = {"information": self._assembled(opened) * 2.0 ** -precision.of(0)}
+        if len(precision.weight) > 1:
+            shares = self._shares(public, roles, roles.first, "cumulant", 1, 0)
+            found["cumulant"] = float(shares[0, 0].view(np.int64)) * 2.0 ** -precision.of(1)
         return found
 
     def _shares(

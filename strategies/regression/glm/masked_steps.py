@@ -159,14 +159,15 @@ class MaskedMeanSteps(StepGroup):
         names, widths, column_tags, fit_tags : list
             Every party's name, number of columns, and tags of its columns and fits.
         times, sine, cosine
-            The Fourier sums, see `combine`: mean, variance, cumulant.
+            The Fourier sums, see `combine`: of the mean; of variance and cumulant, if the
+            information is wanted.
         constant : numpy.ndarray of shape (n_functions,), uint64
             Their constants.
         weight_bits : list of int
             Fraction bits of the weights, by function.
         information : bool
-            Whether to open the columns' products weighted by the variance, and the sum of the
-            cumulant.
+            Whether to open the columns' products weighted by the variance and the sum of the
+            cumulant, or sums of the columns with the mean.
         features : numpy.ndarray of shape (2 * n_terms, n), uint64
             Masked.
         rho_seed : bytes
@@ -175,11 +176,11 @@ class MaskedMeanSteps(StepGroup):
         Returns
         -------
         Summands
-            Summed, with information: ``information``, see `party_term`. Publicly ``owner:mean``
-            and ``helper:mean:<name>`` of shape (N_DIGITS * n_columns + 1, 1), shares of the sums
-            of the columns and of 1; of a helper ``rho`` of shape (n_functions, n). With
-            information also what `handed_over` makes, and ``owner:cumulant`` and
-            ``helper:cumulant:<name>`` of shape (1, 1).
+            Summed, with information: ``information``, see `party_term`. Publicly of a helper
+            ``rho`` of shape (n_functions, n), and ``owner:mean`` and ``helper:mean:<name>`` of
+            shape (N_DIGITS * n_columns + 1, 1), shares of the sums of the columns and of 1. With
+            information instead of these ``owner:cumulant`` and ``helper:cumulant:<name>`` of
+            shape (1, 1), and what `handed_over` makes.
 
         Raises
         ------
@@ -219,7 +220,9 @@ class MaskedMeanSteps(StepGroup):
             rho += secret(f"delta {self.name!r}", len(sine), n)
             public["rho"] = rho
         # Of each function that is summed, how many digits of the columns go with it.
-        summed = {"mean": (0, N_DIGITS)} | ({"cumulant": (2, 0)} if information else {})
+        summed = {} if information else {"mean": (0, N_DIGITS)}
+        if information and len(sine) > 1:
+            summed = {"cumulant": (1, 0)}
         for label, (function, n_digits) in summed.items():
 
             def pad(name: str, label: str = label, n_digits: int = n_digits) -> Ring:
@@ -241,10 +244,10 @@ class MaskedMeanSteps(StepGroup):
             | {f"{roles.first} itself": secret(f"Y itself {roles.first!r}", n, width[roles.first])},
         )
         own = with_ones(digits, N_LEADING)
-        weighted = rho[1] if helped else np.zeros(0, dtype=np.uint64)
+        weighted = rho[0] if helped else np.zeros(0, dtype=np.uint64)
         arguments = self.name, roles
-        public |= handed_over(*arguments, own, values[1], weighted, shared)
-        term = party_term(*arguments, Layout(width), own, values[1], weighted, shared)
+        public |= handed_over(*arguments, own, values[0], weighted, shared)
+        term = party_term(*arguments, Layout(width), own, values[0], weighted, shared)
         return Summands({"information": term}, public, modular=("information",))
 
     # -- the own columns over the samples of the fit ----

@@ -6,17 +6,16 @@ round              what the server learns
 open_products      moments of the columns and of columns with labels (`PrivateProducts`)
 send_digits        scales of the columns and their largest values, as powers of two
 place_fits         for each evaluation: how far the sum of fits reaches at most, to a grid
-open_means         for each evaluation: the sum of the means and of each column times them; at
-                   the maximum also the columns' products weighted by the variance, and the sum of
+open_means         for each evaluation: the sum of the means and of each column times them; once
+                   at the maximum: the columns' products weighted by the variance, and the sum of
                    the cumulant, which is what the log likelihood lacks
 =================  ===============================================================================
 
-An evaluation takes two rounds; a logistic fit takes about five, a Poisson fit three to twelve.
+An evaluation takes two rounds, the information one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +28,6 @@ from strategies.regression.glm.families import Family, check_labels
 from strategies.regression.glm.masked_means import Bound, MaskedMeans, Placed
 from strategies.regression.glm.mean_fourier import Expansion, expand
 from strategies.regression.glm.mean_solver import (
-    Evaluation,
     Maximum,
     Moments,
     OutOfReachError,
@@ -41,6 +39,7 @@ Indices = npt.NDArray[np.int64]
 
 _REACH = {"binomial": 50.0, "poisson": 14.0}
 """Linear predictors farther from their centre are refused: the sums would need too many terms."""
+_LEAST_RADIUS = 0.5
 _SINGULAR = 1e-9
 _FAR = 4.0
 """Means that sum up to more than so many times the labels are too far from the maximum."""
@@ -68,7 +67,8 @@ class MeanFit:
     deviance : float
     evaluations : int
         How often sums of means were opened.
-    converged : bool
+    distance : float
+        Length of the last step of Newton's method, in standard errors.
     """
 
     level: float
@@ -80,7 +80,7 @@ class MeanFit:
     log_likelihood: float
     deviance: float
     evaluations: int
-    converged: bool
+    distance: float
 
     @property
     def intercept(self) -> float:
@@ -96,9 +96,7 @@ class MeanFit:
             turn[0, 1:] = -self.mean
             inner = self.information
         else:  # about 0, not about the mean
-            back = np.eye(len(self.mean) + 1)
-            back[0, 1:] = self.mean
-            inner = back.T @ self.information @ back
+            inner = _about(self.information, self.mean)
         inner = inner[np.ix_(kept, kept)]
         scale = 1.0 / np.sqrt(np.diag(inner))
         covariance = np.zeros_like(self.information)
@@ -165,16 +163,11 @@ def fit_mean_model(
     names = [f"{party}:{name}" for party in federation.parties for name in columns[party]]
     if moments is None:
         moments = products.moments(group, 1, labels[:, None])
-    problem = _Problem(family, own, moments, names, intercept)
     means = MaskedMeans(federation, products.group_key)
+    problem = _Problem(means, family, own, moments, names, intercept)
     means.send(group)
     try:
-        found = maximise(
-            family,
-            problem.moments,
-            partial(problem.evaluate, means),
-            max_evaluations=max_evaluations,
-        )
+        found = maximise(family, problem.moments, problem, max_evaluations=max_evaluations)
     except OutOfReachError as error:
         raise problem.refusal(error.slopes) from error
     finally:
@@ -186,8 +179,17 @@ class _Problem:
     """The fit in units of the columns' standard deviations, without constant columns."""
 
     def __init__(
-        self, family: Family, y: Array, opened: Opened, names: list[str], intercept: bool
+        self,
+        means: MaskedMeans,
+        family: Family,
+        y: Array,
+        opened: Opened,
+        names: list[str],
+        intercept: bool,
     ) -> None:
+        self._means = means
+        self._total = 0.0
+        self._last = 0.0, Placed(np.zeros(0, dtype=np.uint64), [], 0.0, 0.0)
         self._family, self._y, self._names, self._intercept = family, y, names, intercept
         n = len(y)
         self._mean = opened.sums[0] / n
@@ -222,62 +224,71 @@ class _Problem:
                 "of them out"
             )
 
-    def evaluate(
-        self, means: MaskedMeans, level: float, slopes: Array, full: bool
-    ) -> Evaluation | None:
-        """Have the parties evaluate; None where the predictors are out of reach."""
+    def evaluate(self, level: float, slopes: Array) -> tuple[float, Array] | None:
+        """Have the parties evaluate the mean; None where the predictors are out of reach."""
         beta = self._raw(slopes)
         if not self._intercept:  # the parties centre their columns
             level = float(self._mean @ beta)
-        placed = means.place(beta)
-        centre = (placed.low + placed.high) / 2.0
-        expansions = self._expansions(placed, level + centre, full)
-        if expansions is None:
+        placed = self._means.place(beta)
+        self._last = level, placed
+        try:
+            (mean,) = self._expand([self._family.mean])
+        except DataError:
             return None
-        bounds = self._bounds(level + placed.low, level + placed.high)[: len(expansions)]
-        found = means.open(placed, centre, expansions, bounds)
-        if found.total > bounds[0].total:  # far beyond the labels, and sums may have overflowed
+        bound = self._bounds[0]
+        total, columns = self._means.open_mean(placed, placed.centre, mean, bound)
+        if total > bound.total:
             return None
-        total, columns, information = found.total, found.columns, found.information
+        self._total = total
         if not self._intercept:
             columns = columns + self._mean * total
-            if information is not None:
-                information = self._about_zero(information)
-        kept = self._kept
-        if information is not None:
-            chosen, unit = np.r_[0, 1 + kept], np.r_[1.0, self._scale]
-            information = information[np.ix_(chosen, chosen)] / np.outer(unit, unit)
-        return Evaluation(total, columns[kept] / self._scale, information, found.cumulant)
+        return total, columns[self._kept] / self._scale
+
+    def inform(self) -> tuple[Array, float]:
+        """Have the parties evaluate variance and cumulant where the mean was evaluated last."""
+        family, (_, placed) = self._family, self._last
+        # Of counts the cumulant is the mean, whose sum is known.
+        functions: list[Callable[[Array], Array]] = [family.variance]
+        if family.name == "binomial":
+            functions.append(family.cumulant)
+        expansions, bounds = self._expand(functions), self._bounds[1:][: len(functions)]
+        information, cumulant = self._means.open_information(
+            placed, placed.centre, expansions, bounds
+        )
+        if not self._intercept:
+            information = _about(information, self._mean)
+        chosen, unit = np.r_[0, 1 + self._kept], np.r_[1.0, self._scale]
+        return information[np.ix_(chosen, chosen)] / np.outer(unit, unit), (
+            self._total if cumulant is None else cumulant
+        )
 
     def _raw(self, slopes: Array) -> Array:
         beta = np.zeros(len(self._mean))
         beta[self._kept] = slopes / self._scale
         return beta
 
-    def _about_zero(self, information: Array) -> Array:
-        turn = np.eye(len(information))
-        turn[0, 1:] = self._mean
-        return np.asarray(turn.T @ information @ turn)
-
-    def _expansions(self, placed: Placed, middle: float, full: bool) -> list[Expansion] | None:
-        radius = max((placed.high - placed.low) / 2.0, 0.5)
-        if not radius <= _REACH[self._family.name]:
-            return None
-        family = self._family
+    def _expand(self, functions: list[Callable[[Array], Array]]) -> list[Expansion]:
+        family, (level, placed) = self._family, self._last
+        radius = max((placed.high - placed.low) / 2.0, _LEAST_RADIUS)
+        if not radius <= _REACH[family.name]:
+            raise DataError("out of reach")
+        middle = level + placed.centre
         typical = float(family.variance(np.array([family.link(float(self._y.mean()))]))[0])
-        functions = [family.mean, family.variance, family.cumulant][: 3 if full else 1]
 
         def unit(t: Array) -> Array:
-            # Relative to a mean or variance that is larger than the typical one.
+            # Errors are relative to the variance where it is larger than usual.
             return np.maximum(family.variance(middle + t), typical)
 
-        try:
-            return expand([lambda t, f=f: f(middle + t) for f in functions], radius, unit=unit)  # type: ignore[misc]
-        except DataError:
-            return None
+        def about(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+            return lambda t: function(middle + t)
 
-    def _bounds(self, low: float, high: float) -> list[Bound]:
-        family, n = self._family, len(self._y)
+        return expand([about(f) for f in functions], radius, unit=unit)
+
+    @property
+    def _bounds(self) -> list[Bound]:
+        """How large mean, variance and cumulant are where they are evaluated."""
+        family, n, (level, placed) = self._family, len(self._y), self._last
+        low, high = level + placed.low, level + placed.high
         ends = np.array([low, min(max(0.0, low), high), high])
         mean, variance, cumulant = (
             float(f(ends).max()) for f in (family.mean, family.variance, family.cumulant)
@@ -315,9 +326,7 @@ class _Problem:
         level = found.level
         if not self._intercept:
             level = float(self._mean @ beta)
-            turn = np.eye(len(beta) + 1)
-            turn[0, 1:] = -self._mean
-            information = turn.T @ information @ turn
+            information = _about(information, -self._mean)
         # The labels' own term, and the saturated model, from any linear predictor.
         nothing = np.zeros(len(self._y))
         at_zero = self._family.log_likelihood(self._y, nothing)
@@ -334,5 +343,12 @@ class _Problem:
             log_likelihood=value,
             deviance=deviance + 2.0 * (at_zero - value),
             evaluations=found.evaluations,
-            converged=found.converged,
+            distance=found.distance,
         )
+
+
+def _about(information: Array, mean: Array) -> Array:
+    """Return the information of 1 and the columns plus their means."""
+    turn = np.eye(len(information))
+    turn[0, 1:] = mean
+    return np.asarray(turn.T @ information @ turn)

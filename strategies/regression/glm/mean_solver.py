@@ -4,14 +4,15 @@ The server has the columns' covariance and ``X'y`` exactly, and may ask for the 
 score, ``X' mu``, at coefficients of its choice; each answer costs rounds. So the information is
 predicted rather than asked for: were the columns normal, Stein's lemma would give ``X' W X`` from
 the covariance alone. Quasi-Newton updates (BFGS) correct the prediction by what the scores show.
-Near the maximum the exact information is asked for once and a step of Newton's method ends the fit.
+Near the maximum the exact information is asked for once, and a step of Newton's method by it ends
+the fit.
 
 The log likelihood is concave (canonical link). A step that goes too far shows by its score, which
 then points back.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +26,10 @@ _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(64)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 _NEAR = 0.05
-"""Standard errors to the maximum at which the exact information is asked for."""
+"""Standard errors to the maximum at which a fit that comes no nearer ends."""
 _MOST_HALVINGS = 6
+_OVERSHOT = 0.7
+"""A step whose score points back by more than this share went much too far."""
 
 
 @dataclass(frozen=True)
@@ -53,29 +56,18 @@ class Moments:
     intercept: bool = True
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Sums at some coefficients.
+class Source(Protocol):
+    """Answers what the fit asks for; each answer costs rounds."""
 
-    Parameters
-    ----------
-    total : float
-        Of the mean.
-    columns : numpy.ndarray of shape (n_columns,)
-        Of each centred column times the mean.
-    information : numpy.ndarray of shape (1 + n_columns, 1 + n_columns), optional
-        Of 1 and the centred columns, weighted by the variance.
-    cumulant : float, optional
-        Sum of the cumulant.
-    """
+    def evaluate(self, level: float, slopes: Array) -> tuple[float, Array] | None:
+        """Return the sum of the mean, and of each centred column times it; None out of reach."""
 
-    total: float
-    columns: Array
-    information: Array | None = None
-    cumulant: float | None = None
+    def inform(self) -> tuple[Array, float]:
+        """Return, where it was evaluated last, the information and the sum of the cumulant.
 
-
-Evaluate = Callable[[float, Array, bool], Evaluation | None]
+        The information is that of 1 and the centred columns, weighted by the variance, of shape
+        (1 + n_columns, 1 + n_columns).
+        """
 
 
 @dataclass(frozen=True)
@@ -88,12 +80,13 @@ class Maximum:
         Linear predictor where all columns have their mean.
     slopes : numpy.ndarray of shape (n_columns,)
     information : numpy.ndarray of shape (1 + n_columns, 1 + n_columns)
-        Of level and slopes.
+        Of level and slopes, before the last step of Newton's method.
     log_likelihood : float
         Without the labels' own term, at the maximum.
     evaluations : int
-        How often sums were asked for.
-    converged : bool
+        How often sums of the mean were asked for.
+    distance : float
+        Length of the last step of Newton's method, in standard errors.
     """
 
     level: float
@@ -101,7 +94,7 @@ class Maximum:
     information: Array
     log_likelihood: float
     evaluations: int
-    converged: bool
+    distance: float
 
 
 class OutOfReachError(Exception):
@@ -121,9 +114,9 @@ class OutOfReachError(Exception):
 def maximise(
     family: Family,
     moments: Moments,
-    evaluate: Evaluate,
+    source: Source,
     *,
-    tol: float = 2e-3,
+    tol: float = 5e-3,
     max_evaluations: int = 40,
 ) -> Maximum:
     """Find the maximum of the likelihood.
@@ -134,14 +127,13 @@ def maximise(
         With canonical link.
     moments : Moments
         With positive definite covariance.
-    evaluate : Callable
-        Given level, slopes and whether information and cumulant are wanted, returns the sums, or
-        None where they are out of reach.
+    source : Source
+        Has the sums.
     tol : float
-        End when the maximum is so near, in standard errors; the last step of Newton's method then
-        leaves its square.
+        So near to the maximum, in standard errors, the exact information is asked for; the step of
+        Newton's method that follows leaves about the square.
     max_evaluations : int
-        Most evaluations.
+        Most evaluations; the nearest to the maximum is the last then.
 
     Raises
     ------
@@ -151,49 +143,41 @@ def maximise(
     target = np.r_[moments.labels, moments.with_labels]
     free = np.ones(len(target), dtype=bool)
     free[0] = moments.intercept
-    here, score, curvature = None, target, _Curvature(family, moments)
-    trial, full = _start(family, moments), False
-    evaluations = halvings = 0
-    last: Maximum | None = None
-    while evaluations < max_evaluations:
-        found = evaluate(float(trial[0]), trial[1:], full)
+    curvature = _Curvature(family, moments)
+    here, score, trial = None, target, _start(family, moments)
+    evaluations = halvings = stalled = 0
+    best = np.inf
+    while True:
+        found = source.evaluate(float(trial[0]), trial[1:])
         evaluations += 1
         if found is None:
             halvings += 1
-            if halvings > _MOST_HALVINGS:
+            if halvings > _MOST_HALVINGS or evaluations >= max_evaluations:
                 raise OutOfReachError(trial[1:])
             base = np.r_[trial[0], np.zeros(len(trial) - 1)] if here is None else here
-            trial, full = (base + trial) / 2.0, False
+            trial = (base + trial) / 2.0
             continue
-        told = np.where(free, target - np.r_[found.total, found.columns], 0.0)
+        told = np.where(free, target - np.r_[found], 0.0)
         if here is not None:
             step = trial - here
             curvature.note(step, score - told)
-            if told @ step < -0.7 * (score @ step):  # much too far: the maximum lies between
-                change, _ = curvature.newton(here, score, free)
-                trial, full = here + change, False
+            if told @ step < -_OVERSHOT * (score @ step) and evaluations < max_evaluations:
+                trial = here + curvature.newton(here, score, free)[0]  # the maximum lies between
                 continue
         here, score = trial, told
-        if found.information is not None and found.cumulant is not None:
-            curvature.replace(found.information)
         change, distance = curvature.newton(here, score, free)
-        if found.information is not None and found.cumulant is not None:
-            # The gain of the last step, by the exact information.
-            value = float(here @ target) - found.cumulant + float(score @ change) / 2.0
-            last = Maximum(
-                float(here[0] + change[0]),
-                here[1:] + change[1:],
-                found.information,
-                value,
-                evaluations,
-                distance < tol,
-            )
-            if last.converged:
-                return last
-        trial, full = here + change, distance < _NEAR
-    if last is None:
-        raise OutOfReachError(here[1:] if here is not None else trial[1:])
-    return last
+        stalled = 0 if distance < best / 2.0 else stalled + 1
+        best = min(best, distance)
+        # Rounding of what is told keeps the fit from coming nearer.
+        if distance < tol or (distance < _NEAR and stalled > 1) or evaluations >= max_evaluations:
+            break
+        trial = here + change
+    information, cumulant = source.inform()
+    curvature.replace(information)
+    change, distance = curvature.newton(here, score, free)
+    value = float(here @ target) - cumulant + float(score @ change) / 2.0
+    here = here + change
+    return Maximum(float(here[0]), here[1:], information, value, evaluations, distance)
 
 
 class _Curvature:
@@ -226,12 +210,12 @@ class _Curvature:
                 + np.outer(change, change) / (step @ change)
             )
         inner = information[np.ix_(free, free)]
-        scale = 1.0 / np.sqrt(np.diag(inner))
+        scale = np.asarray(1.0 / np.sqrt(np.diag(inner)))
         out = np.zeros(len(here))
         out[free] = scale * linalg.solve(
             inner * np.outer(scale, scale), scale * score[free], assume_a="pos"
         )
-        return out, float(np.sqrt(max(score @ out, 0.0)))
+        return out, float(np.sqrt(max(float(score @ out), 0.0)))
 
 
 def predicted_information(family: Family, moments: Moments, here: Array) -> Array:
@@ -272,7 +256,7 @@ def _start(family: Family, moments: Moments) -> Array:
             level = _level(family, mean, spread)
         slope = float(_WEIGHTS @ family.variance(level + spread * _NODES))
         factor = 0.5 * factor + 0.5 / slope
-    return np.r_[level, slopes * (spread / max(np.sqrt(variance), 1e-150))]
+    return np.concatenate([[level], slopes * (spread / max(np.sqrt(variance), 1e-150))])
 
 
 def _level(family: Family, mean: float, spread: float) -> float:
