@@ -22,6 +22,12 @@ Indices = npt.NDArray[np.int64]
 
 LABEL_POLICIES = ("drop", "error")
 
+# What becomes of columns that follow from others: with a fit of the parties' own, or from moments.
+_CONSEQUENCE = {
+    True: "a small ridge keeps the fit defined, and their coefficients mean nothing by themselves",
+    False: "they are left out, with coefficients of 0",
+}
+
 
 @dataclass
 class Problem:
@@ -159,8 +165,7 @@ def open_problem(
             _note(
                 result,
                 f"party {name!r}: columns {told['collinear']} are constant or follow from others "
-                "of its columns; a small ridge keeps the fit defined, and their coefficients "
-                "mean nothing by themselves",
+                f"of its columns; {_CONSEQUENCE[step == 'prepare']}",
             )
     nobody = np.ones((len(unheld), mask.shape[1]), dtype=bool)
     problem.mask, problem.free_mask = np.vstack([mask[labelled], nobody]), mask[free]

@@ -15,6 +15,7 @@ from strategies.baselines import Max, Mean, Min, MostFrequent
 from strategies.copula import EVCDS, IEVCDS, VCDS
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
+from strategies.predict import Predict
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict
 
 IMPUTERS = [
@@ -90,7 +91,7 @@ REGRESSIONS = [
     Single("court", encoding="one-hot"),
     VerticalGLM(penalty="lasso", lambdas=0.1, encoding="one-hot", kkt_tol=1e-6),
 ]
-REGRESSIONS.append(VFEMPredict(run(REGRESSIONS[0])))
+REGRESSIONS += [Predict(run(REGRESSIONS[0])), VFEMPredict(run(REGRESSIONS[0]))]
 STRATEGIES = IMPUTERS + SYNTHESES + REGRESSIONS
 every_strategy, every_imputer = named(STRATEGIES), named(IMPUTERS)
 every_regression, every_synthesis = named(REGRESSIONS), named(SYNTHESES)

@@ -114,11 +114,11 @@ def test_one_party_s_columns_alone_with_the_others_as_helpers():
 
 
 def test_rows_given_up_are_those_that_count_as_missing():
-    mask = np.array([[False, False]] * 5 + [[False, True]] * 9 + [[True, False]] * 2)
-    groups = by_pattern(mask, np.array([2, 1]), Minimum(6, by_rule=False))
-    assert (groups.n_merged, groups.n_left_out) == (5, 2)
+    mask = np.array([[False, False]] * 15 + [[False, True]] * 19 + [[True, False]] * 2)
+    groups = by_pattern(mask, np.array([2, 1]), Minimum(16, by_rule=False))
+    assert (groups.n_merged, groups.n_left_out) == (15, 2)
     assert rows_given_up(groups, mask, 0).tolist() == []
-    assert rows_given_up(groups, mask, 1).tolist() == [0, 1, 2, 3, 4, 14, 15]
+    assert rows_given_up(groups, mask, 1).tolist() == [*range(15), 34, 35]
 
 
 @pytest.mark.parametrize("grouping", ["pattern", "complete"])

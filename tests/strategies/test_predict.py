@@ -118,7 +118,9 @@ def test_predictions_are_conditional_expectations_but_for_the_grid(fitted):
     mean, variance = expected(fit, table[:100], held[:100])
     found = result.predictions.loc[table.index[:100]]
     grid = result.predictor.grid
-    assert grid == pytest.approx(0.01 * np.sqrt(fit.noise))
+    noise = result.predictor.noise
+    assert fit.noise < noise < 1.01 * fit.noise  # what the estimates take up
+    assert grid == pytest.approx(0.01 * np.sqrt(noise))
     unit = sum(grid * 2.0**c for c in result.predictor.coarser.values())
     assert unit <= 4 * grid  # one party's term is rounded to two steps: 12 bits are enough for that
     np.testing.assert_allclose(found["prediction"], mean, atol=unit / 2 + 1e-9)
@@ -126,7 +128,7 @@ def test_predictions_are_conditional_expectations_but_for_the_grid(fitted):
     # Beside the noise and what is not seen: what the estimates and the grid add, a per cent or so.
     assert (half**2 > variance).all()
     np.testing.assert_allclose(half**2, variance, rtol=0.02)
-    np.testing.assert_allclose(half**2, found["std_error"] ** 2 + fit.noise, rtol=1e-9)
+    np.testing.assert_allclose(half**2, found["std_error"] ** 2 + noise, rtol=1e-9)
     np.testing.assert_allclose(result.labels.loc[found.index], found["prediction"])
     # Several patterns of parties, each with coefficients of its own.
     assert len(np.unique(held[:100], axis=0)) == 7
@@ -456,6 +458,8 @@ def test_with_complete_rows_the_leverage_is_that_of_least_squares():
         )
         assert regressions.unseen[i] + fit.noise == pytest.approx(noise, rel=1e-6)
         assert regressions.leverage[i] == pytest.approx(noise * own.shape[1] / 500, rel=1e-5)
+        if i == 0:  # the unbiased estimate, to first order
+            assert regressions.noise == pytest.approx(rss[0] / (500 - 5), rel=2e-4)
 
 
 def test_with_missing_blocks_the_leverage_is_that_of_the_estimates():

@@ -9,7 +9,8 @@ from flwr_vertical.errors import PartyError
 from flwr_vertical.node.base import steps_of
 from strategies.glm import VerticalGLM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
-from strategies.vfem import VFEM, VFEMPredict
+from strategies.predict import Predict
+from strategies.vfem import VFEM
 
 PAIR_KEYS = {"pair_key", "keep_pair_keys"}
 LEAST_SQUARES = {"prepare", "ls_step", "ls_finish"}
@@ -24,14 +25,15 @@ MOMENTS = {
     "send_masked",
     "open_products",
 }
+MEANS = {"send_digits", "place_fits", "open_means"}
 SHARING = {"begin", "admm", "count", "finish", "rotate_selected"}
 STEPS = {
     CompleteCase: LEAST_SQUARES,
     MeanImpute: LEAST_SQUARES,
     Single: {"prepare", "ls_single"},
-    VFEM: PAIR_KEYS | LEAST_SQUARES | ITERATING | INFERENCE | PRODUCTS,
-    VFEMPredict: {"predict"},
-    VerticalGLM: PAIR_KEYS | MOMENTS | SHARING | {"keep_model", "keep_and_forget"},
+    VFEM: {"keep_model"} | PAIR_KEYS | LEAST_SQUARES | ITERATING | INFERENCE | PRODUCTS,
+    Predict: {"open_model", "predict_kept"},
+    VerticalGLM: PAIR_KEYS | MOMENTS | MEANS | SHARING | {"keep_model", "keep_and_forget"},
 }
 
 

@@ -22,7 +22,8 @@ from strategies.copula import EVCDS, IEVCDS, VCDS
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
-from strategies.vfem import VFEM, VFEMPredict
+from strategies.predict import Predict
+from strategies.vfem import VFEM
 
 N = 60
 IDS = [f"s{i:02}" for i in range(N)]
@@ -84,7 +85,8 @@ RUNS = {
         ),
         (lambda: VFEM(max_iter=4, standard_errors="sketch"), with_missing_blocks),
     ],
-    "vfem-predict": [(lambda: VFEMPredict(a_model()), with_missing_blocks)],
+    "predict": [(lambda: Predict(a_model()), with_missing_blocks)],
+    "vfem-predict": [],
     "glm": [
         (lambda: VerticalGLM(lambdas=0.05), complete),
         (lambda: VerticalGLM("binomial", exchange="sums", lambdas=0.05, max_iter=30), binary),

@@ -72,6 +72,12 @@ class Approximation:
         moved = self.information[0, 1:] @ gap / self.information[0, 0]
         return np.asarray(self.estimate[0] + moved)
 
+    @property
+    def working_variance(self) -> float:
+        """Variance of a label about its expectation, on the scale of the linear predictor."""
+        weight = self.information[0, 0]
+        return float(self.n_rows / weight) if weight > 0.0 else 1.0
+
     def noise_of(self, beta: Array) -> float:
         """Return the noise variance that coefficients per unit of the columns leave."""
         if self.noise is None:
@@ -141,6 +147,9 @@ class Selection:
         Per unit of the columns.
     selected : numpy.ndarray of shape (n_lambdas,)
         How many coefficients are not zero.
+    lost : numpy.ndarray of shape (n_lambdas,)
+        Twice the log likelihood that each fit lacks to the maximum, by the quadratic, in units of
+        the dispersion.
     chosen : int
     violation : float
         Of the conditions of optimality of the chosen fit, in units of the loss.
@@ -151,6 +160,7 @@ class Selection:
     beta: Array
     intercepts: Array
     selected: npt.NDArray[np.int64]
+    lost: Array
     chosen: int
     violation: float
 
@@ -193,12 +203,12 @@ def select(
     scaled[at.scale == 0.0] = 0.0  # not rounding's
     beta = scaled / unit[:, None]
     selected = np.count_nonzero(beta, axis=0)
-    # Twice the log likelihood that a fit lacks to the maximum, by the quadratic.
     lost = 2.0 * at.n_rows * (loss.loss(scaled) - loss.loss(loss.minimum()[:, None]))
     lost = np.maximum(lost, 0.0)
+    worse = lost
     if at.noise is not None:
-        lost = at.n_rows * np.log1p(lost / (at.n_rows * max(at.noise, 1e-300)))
-    bic = lost + selected * np.log(at.n_rows)
+        worse = at.n_rows * np.log1p(lost / (at.n_rows * max(at.noise, 1e-300)))
+    bic = worse + selected * np.log(at.n_rows)
     chosen = int(np.argmin(bic))
     return Selection(
         lambdas=lambdas,
@@ -206,6 +216,7 @@ def select(
         beta=beta,
         intercepts=at.levels(beta) - at.center @ beta,
         selected=selected,
+        lost=lost,
         chosen=chosen,
         violation=_violation(loss, scaled[:, chosen], lambdas[chosen], penalty, shape, penalised),
     )

@@ -11,6 +11,8 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.results import Progress
 from strategies.regression import Problem
 from strategies.regression.glm.approximation import Approximation, select
+from strategies.regression.glm.families import family_named
+from strategies.regression.glm.means import MaximumLikelihood, given_labels, maximum_likelihood
 from strategies.regression.glm.normal import from_all_rows, from_complete_rows, shifted
 from strategies.regression.glm.path import parse_lambdas, stated
 from strategies.regression.glm.penalties import check_penalty
@@ -35,29 +37,32 @@ Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 
-def fit_normal_labels(
+def fit_on_moments(
     settings: "VerticalGLM",
     federation: Federation,
     alignment: Alignment,
     result: Result,
     progress: Progress,
 ) -> None:
-    """Open the moments, select at the server, and have the parties keep their coefficients.
+    """Open sums, select at the server, and have the parties keep their coefficients.
 
-    Five rounds, whatever the number of lambdas.
+    Five rounds with gaussian labels, whatever the number of lambdas; with others, two more for each
+    evaluation of the means, and one.
 
     Parameters
     ----------
     settings : VerticalGLM
     federation, alignment, result, progress
         As given to `Strategy.run`.
+
+    Raises
+    ------
+    ConfigError
+        If there is one party alone, or a column to leave unpenalised is not there.
+    DataError
+        If labels are none of the family, rows are too few, or there is no maximum.
     """
-    if len(federation.parties) < 2:
-        raise ConfigError(
-            f"exchange='moments' needs a second party, which helps to hide the labels from the "
-            f"one that has the columns; {list(federation.parties)} takes part. With one party use "
-            "exchange='sums', which shows it the labels"
-        )
+    _check(settings, federation)
     progress.total = 2
     whole = settings.rows == "complete"
     opened = open_moments(
@@ -73,11 +78,16 @@ def fit_normal_labels(
     progress.step("moments")
     problem = opened.problem
     penalised = penalised_columns(str(settings.unpenalized), problem)
-    rows = opened.held
+    maximum: MaximumLikelihood | None = None
     if whole:
-        _note_left_out(problem, rows[0], result)
-        at = _of_complete_rows(settings, opened, rows[0])
-        mean, covariance = _moments_of(rows[0], opened)
+        rows = opened.held[0]
+        _note_left_out(problem, rows, result)
+        mean, covariance = _moments_of(rows, opened)
+        if settings.family == "gaussian":
+            at = _of_complete_rows(settings, opened, rows)
+        else:
+            maximum = maximum_likelihood(settings, federation, opened, rows)
+            at = maximum.at
     else:
         at, mean, covariance = _of_all_rows(settings, opened)
     penalty, shape = check_penalty(settings.penalty, settings.penalty_shape)
@@ -94,7 +104,11 @@ def fit_normal_labels(
     chosen = fill_selected(
         settings.family, problem, at, found, settings.standard_errors == "gram", result
     )
-    _fill_fit(at, chosen.beta, whole, result)
+    if maximum is None:
+        _fill_normal(at, chosen.beta, whole, result)
+    else:
+        y = given_labels(federation, problem)[opened.groups.group >= 0]
+        _fill_means(maximum, float(found.lost[found.chosen]), settings, y, result)
     keep_and_predict(
         federation,
         alignment,
@@ -104,8 +118,8 @@ def fit_normal_labels(
             covariance,
             chosen.intercept,
             chosen.beta,
-            at.covariance(np.flatnonzero(chosen.beta), chosen.dispersion),
-            chosen.dispersion,
+            chosen.covariance,
+            at.working_variance if maximum else chosen.dispersion,
             [len(problem.columns[name]) for name in federation.parties],
             settings.family,
         ),
@@ -114,6 +128,18 @@ def fit_normal_labels(
         step="keep_and_forget",
     )
     progress.step("keep")
+
+
+def _check(settings: "VerticalGLM", federation: Federation) -> None:
+    """Refuse before the first round what cannot be fitted."""
+    if len(federation.parties) < 2:
+        raise ConfigError(
+            f"exchange='moments' needs a second party, which helps to hide the labels from the "
+            f"one that has the columns; {list(federation.parties)} takes part. With one party use "
+            "exchange='sums', which shows it the labels"
+        )
+    if federation.labels is not None:
+        family_named(settings.family).check(federation.labels[np.isfinite(federation.labels)])
 
 
 def penalised_columns(unpenalised: str, problem: Problem) -> Flags:
@@ -189,12 +215,50 @@ def _note_left_out(problem: Problem, rows: Pattern, result: Result) -> None:
         )
 
 
-def _fill_fit(at: Approximation, beta: Array, whole: bool, result: Result) -> None:
-    """Fill in how well the chosen coefficients fit."""
+def _fill_normal(at: Approximation, beta: Array, whole: bool, result: Result) -> None:
+    """Fill in how well the chosen coefficients fit normal labels."""
     left, without = at.noise_of(beta), at.noise_of(np.zeros_like(beta))
     result.metrics["deviance_explained"] = 1.0 - left / max(without, 1e-300)
     if whole:  # with blocks missing, the labels' likelihood given the columns is not one number
         result.metrics["deviance"] = at.n_rows * left
         result.metrics["log_likelihood"] = float(
             -0.5 * at.n_rows * (np.log(2.0 * np.pi * max(left, 1e-300)) + 1.0)
+        )
+
+
+def _fill_means(
+    maximum: MaximumLikelihood,
+    lost: float,
+    settings: "VerticalGLM",
+    y: Array,
+    result: Result,
+) -> None:
+    """Fill in how well the chosen coefficients fit labels of other families.
+
+    Parameters
+    ----------
+    maximum : MaximumLikelihood
+    lost : float
+        Deviance of the chosen fit above that of the maximum, by the quadratic.
+    settings : VerticalGLM
+    y : numpy.ndarray of shape (n_used,)
+        Labels of the fit.
+    result : Result
+    """
+    family = family_named(settings.family)
+    level = family.link(float(y.mean())) if settings.intercept else 0.0
+    null = float(family.deviance(y[:, None], np.full((len(y), 1), level))[0])
+    deviance = float(maximum.deviance + lost)
+    result.metrics |= {
+        "deviance": deviance,
+        "deviance_explained": 1.0 - deviance / max(null, 1e-300),
+        "log_likelihood": float(maximum.log_likelihood - lost / 2.0),
+        "iterations": float(maximum.evaluations),
+        "converged": float(maximum.converged),
+    }
+    if not maximum.converged:
+        note(
+            result,
+            f"not converged after {maximum.evaluations} evaluations of the means; look for columns "
+            "that nearly determine each other, or have values far out",
         )

@@ -3,8 +3,9 @@
 from typing import Any
 
 from flwr_vertical import Party, Summands, Uses, step
-from flwr_vertical.products import GroupKeySteps, PairKeySteps
+from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps
 from strategies.regression import RegressionData
+from strategies.regression.glm.masked_steps import MaskedMeanSteps
 from strategies.regression.glm.sums.steps import SharingSteps
 from strategies.regression.moments import MomentSteps
 from strategies.regression.prediction import PredictionSteps
@@ -18,7 +19,12 @@ class GLMParty(Party):
     group_key = Uses(GroupKeySteps)
     moments = Uses(MomentSteps, purpose="glm")
     prediction = Uses(PredictionSteps)
+    means = Uses(MaskedMeanSteps)
     sharing = Uses(SharingSteps)
+
+    def columns_to_multiply(self) -> HeldColumns:
+        """Return the columns of the moments, of which means are summed, too."""
+        return self.moments._columns()
 
     @step
     def keep_and_forget(self, **model: Any) -> Summands:

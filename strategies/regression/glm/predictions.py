@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strategies.regression.prediction import Regressions
-from strategies.regression.prediction.joint import _patterns
+from strategies.regression.prediction.regressions import pattern_list
 
 Array = npt.NDArray[np.float64]
 
@@ -43,7 +43,7 @@ def conditional_regressions(
     family : str
         See `Regressions`.
     """
-    present = _patterns(len(widths), None)
+    present = pattern_list(len(widths))
     owner = np.repeat(np.arange(len(widths)), widths)
     n, p = len(present), len(beta)
     chosen = np.flatnonzero(beta)

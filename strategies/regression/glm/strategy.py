@@ -49,7 +49,7 @@ from flwr_vertical.settings import setting, settings_of
 from strategies.regression import open_problem
 from strategies.regression import settings as shared
 from strategies.regression.glm.families import FAMILIES
-from strategies.regression.glm.fit import fit_normal_labels
+from strategies.regression.glm.fit import fit_on_moments
 from strategies.regression.glm.party import GLMParty
 from strategies.regression.glm.path import parse_lambdas
 from strategies.regression.glm.penalties import PENALTIES, check_penalty
@@ -302,9 +302,10 @@ class VerticalGLM(Strategy):
                 f"{self.exchange!r}; leave it out, or set exchange='sums' (to which every node "
                 "must agree)"
             )
-        if self.family != "gaussian":
+        if self.rows == "all" and self.family != "gaussian":
             raise ConfigError(
-                f"family {self.family!r} needs exchange='sums' (to which every node must agree)"
+                f"rows='all' models columns and label as jointly normal; family {self.family!r} "
+                "needs rows='complete'"
             )
         if self.rows == "all" and not self.intercept:
             raise ConfigError(
@@ -318,7 +319,7 @@ class VerticalGLM(Strategy):
         if self.exchange == EXCHANGE:
             self._by_sums(federation, alignment, result, progress)
         else:
-            fit_normal_labels(self, federation, alignment, result, progress)
+            fit_on_moments(self, federation, alignment, result, progress)
 
     def _by_sums(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress

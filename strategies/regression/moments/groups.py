@@ -6,17 +6,20 @@ that it does not have, so that nothing of it can be opened.
 """
 
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.errors import DataError
-from flwr_vertical.products.row_groups import RowGroups, group_rows, min_rows
+from flwr_vertical.products.row_groups import RowGroups, group_rows, max_vectors, min_rows
 
 Flags = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.int64]
 
 N_VECTORS = 1  # the labels
+# Of fewer rows, parties multiply no vector of the server at all.
+_FOR_VECTORS = next(m for m in count(1) if max_vectors(m) >= N_VECTORS)
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Minimum:
     def of(self, n_columns: int) -> int:
         """Return the minimum of a group with so many columns."""
         rule = min_rows(n_columns, N_VECTORS) if self.by_rule else 1
-        return max(rule, self.stated or 1)
+        return max(rule, self.stated or 1, _FOR_VECTORS)
 
     def for_all(self, n_columns: int) -> int | None:
         """Return one minimum for groups of any columns up to `n_columns`; None: by the rule."""

@@ -23,8 +23,8 @@ class LinearFit:
         Rows of the fit.
     level : float
         Fit at the columns' means; 0 without an intercept.
-    mean : numpy.ndarray of shape (n_columns,)
-        Of the columns; 0 without an intercept.
+    means : numpy.ndarray of shape (n_columns,)
+        Of the columns.
     beta : numpy.ndarray of shape (n_columns,)
         0 where a column is dependent.
     dependent : numpy.ndarray of shape (n_columns,), bool
@@ -40,7 +40,7 @@ class LinearFit:
 
     n_rows: float
     level: float
-    mean: Array
+    means: Array
     beta: Array
     dependent: Flags
     covariance: Array
@@ -61,14 +61,15 @@ class LinearFit:
 
     @property
     def intercept(self) -> float:
-        """Fit where all columns are zero."""
-        return self.level - float(self.mean @ self.beta)
+        """Fit where all columns are zero; 0 without an intercept."""
+        return self.level - float(self.means @ self.beta) * self.has_intercept
 
     @property
     def vcov(self) -> Array:
         """Covariance matrix of (intercept, beta), shape (n_columns + 1, n_columns + 1)."""
-        side = -self.inverse @ self.mean
-        corner = (1.0 / self.n_rows + self.mean @ self.inverse @ self.mean) * self.has_intercept
+        mean = self.means * self.has_intercept
+        side = -self.inverse @ mean
+        corner = (1.0 / self.n_rows + mean @ self.inverse @ mean) * self.has_intercept
         found = np.block([[np.array([[corner]]), side[None, :]], [side[:, None], self.inverse]])
         return np.asarray(self.noise * found, dtype=np.float64)
 
@@ -111,7 +112,7 @@ def least_squares(rows: Pattern, intercept: bool, tolerance: float = 1e-9) -> Li
     return LinearFit(
         n_rows=n,
         level=float(mean[-1]),
-        mean=mean[:-1],
+        means=rows.sums[:-1] / n,
         beta=beta,
         dependent=dependent,
         covariance=gram / n,

@@ -19,6 +19,7 @@ LEFT_OUT = "moments.left-out"
 # Under a prefix that the server may not write to.
 _FIXED = "node.moments.rows"
 _OFFERED = "moments.offered"
+_ROUNDING = 1e-12
 
 
 class MomentSteps(PrivateProductSteps):
@@ -118,7 +119,10 @@ class MomentSteps(PrivateProductSteps):
             raw, rows, n_labelled = self._kept
             self._fix(rows, n_labelled)
             center, unit = self._standard
-            self.cache["moments.columns"] = HeldColumns((raw - center) / unit, rows, n_labelled)
+            # Rounding leaves a constant column with tiny values: these are zero.
+            small = np.abs(raw - center).max(axis=0, initial=0.0) <= _ROUNDING * np.abs(center)
+            values = np.where(small, 0.0, (raw - center) / unit)
+            self.cache["moments.columns"] = HeldColumns(values, rows, n_labelled)
         columns: HeldColumns = self.cache["moments.columns"]
         return columns
 
@@ -152,8 +156,7 @@ class MomentSteps(PrivateProductSteps):
             center, unit = np.zeros(raw.shape[1]), np.ones(raw.shape[1])
             if len(raw):
                 center, spread = raw.mean(axis=0), raw.std(axis=0)
-                # Rounding leaves a constant column with a tiny spread.
-                varies = spread > 1e-12 * np.abs(raw).max(axis=0)
+                varies = spread > _ROUNDING * np.abs(raw).max(axis=0)
                 unit = np.where(varies, spread, 1.0)
             self.cache["moments.standard"] = center, unit
         standard: tuple[Array, Array] = self.cache["moments.standard"]

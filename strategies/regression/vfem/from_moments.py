@@ -199,10 +199,16 @@ def _note(result: Result, opened: OpenedMoments, found: Maximum) -> None:
         )
     all_columns = np.arange(opened.n_columns)
     redundant = np.setdiff1d(np.setdiff1d(all_columns, found.kept), found.unseen)
+    told = [
+        own.start + opened.problem.columns[name].index(column)
+        for name, own in opened.parties.items()
+        for column in opened.problem.collinear[name]
+    ]
+    redundant = np.setdiff1d(redundant, told)
     if len(redundant):
         texts.append(
-            f"columns {opened.names(redundant)} are constant or follow from others; they are left "
-            "out, with coefficients of 0 and no standard errors"
+            f"columns {opened.names(redundant)} follow from columns of other parties; they are "
+            "left out, with coefficients of 0"
         )
     if found.unidentified:
         pairs = ", ".join(f"{a!r} and {b!r}" for a, b in found.unidentified)
