@@ -27,7 +27,8 @@ from flwr_vertical.products.encrypted import (
     encrypted_products,
 )
 from flwr_vertical.products.group_key import GroupKey, GroupKeySteps
-from flwr_vertical.products.opened import Moments, PrivateProducts
+from flwr_vertical.products.moments import Moments
+from flwr_vertical.products.opened import PrivateProducts
 from flwr_vertical.products.pair_keys import PairKeys, PairKeySteps
 from flwr_vertical.products.private import PrivateProductSteps
 from flwr_vertical.products.rotation import products_of_rotated, rotate_for_peers

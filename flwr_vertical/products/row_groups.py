@@ -29,8 +29,11 @@ def min_rows(n_columns: int, n_vectors: int) -> int:
 
 
 def max_vectors(n_rows: int) -> int:
-    """Return with how many vectors of the server a group of rows may be multiplied in all."""
-    return n_rows // 10
+    """Return with how many vectors of the server a group of rows may be multiplied in all.
+
+    One at least: groups of fewer than ten rows are told of only where a party lowers its minimum.
+    """
+    return max(n_rows // 10, 1)
 
 
 def flag_is_safe(n_rows: int, n_rarer: int, n_vectors: int) -> bool:
@@ -45,10 +48,30 @@ def flag_is_safe(n_rows: int, n_rarer: int, n_vectors: int) -> bool:
     n_vectors : int
         Vectors of the server that are multiplied with the column, 64 bits each.
     """
-    if n_rarer == 0:
+    return levels_are_safe(np.array([n_rows - n_rarer, n_rarer]), n_vectors)
+
+
+def levels_are_safe(
+    counts: npt.NDArray[np.int64], n_vectors: int, minimum: int | None = None
+) -> bool:
+    """Tell whether products of a column of few values leave open which rows have which value.
+
+    The rows must be able to have the values in ``2^(64 T + 20)`` ways.
+
+    Parameters
+    ----------
+    counts : numpy.ndarray of shape (n_levels,)
+        Rows of each value.
+    n_vectors : int
+        Vectors of the server that are multiplied with the column, 64 bits each.
+    minimum : int, optional
+        The owner's own minimum of rows: a column is safe too if each value has so many.
+    """
+    present = counts[counts > 0]
+    if len(present) < 2 or (minimum is not None and present.min() >= minimum):
         return True
-    ln_sets = math.lgamma(n_rows + 1) - math.lgamma(n_rarer + 1) - math.lgamma(n_rows - n_rarer + 1)
-    return ln_sets / math.log(2.0) >= 64 * n_vectors + 20
+    ln_ways = math.lgamma(int(present.sum()) + 1) - sum(math.lgamma(int(c) + 1) for c in present)
+    return ln_ways / math.log(2.0) >= 64 * n_vectors + 20
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import Context, RecordDict
+from strategies.regression.vfem.party_model import VFEMPart
 
 from flwr_vertical import FileStorage, LocalGrid, Model, Result, party_app, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
@@ -70,7 +71,7 @@ WITH_MODEL = [
     ),
     DIVERGES,
     VerticalGLM(encoding="one-hot", n_lambdas=5),
-    VerticalGLM("binomial", "lasso", lambdas=[0.1, 0.01], encoding="one-hot"),
+    VerticalGLM("binomial", "lasso", lambdas=[0.1, 0.01], encoding="one-hot", exchange="sums"),
     VCDS(min_joint=10),
     EVCDS(min_joint=10),
     IEVCDS(min_joint=10, iterations=2),

@@ -17,13 +17,23 @@ LEAST_SQUARES = {"prepare", "ls_step", "ls_finish"}
 ITERATING = {"begin", "gradient", "scoring", "shorten", "extrapolate"}
 INFERENCE = {"information", "parts", "finish"}
 PRODUCTS = {"sketch_ranks", "sketch_rows", "encrypt_rows", "multiply_rows"}
+MOMENTS = {
+    "prepare",
+    "prepare_moments",
+    "seal_group_seed",
+    "erase_group_seed",
+    "send_masked",
+    "open_products",
+}
+MEANS = {"send_digits", "place_fits", "open_means"}
+SHARING = {"begin", "admm", "count", "finish", "rotate_selected"}
 STEPS = {
     CompleteCase: LEAST_SQUARES,
     MeanImpute: LEAST_SQUARES,
     Single: {"prepare", "ls_single"},
     VFEM: {"keep_model"} | PAIR_KEYS | LEAST_SQUARES | ITERATING | INFERENCE | PRODUCTS,
     Predict: {"open_model", "predict_kept"},
-    VerticalGLM: PAIR_KEYS | {"prepare", "begin", "admm", "count", "finish", "rotate_selected"},
+    VerticalGLM: PAIR_KEYS | MOMENTS | MEANS | SHARING | {"keep_model", "keep_and_forget"},
 }
 
 
@@ -53,7 +63,7 @@ def test_too_few_rows_and_collinear_columns_are_looked_for_unless_the_fit_is_pen
         "b": pd.DataFrame(x[:, 2:], columns=["other"]),
     }
     labels = pd.Series(x @ [1.0, 2.0, 0.5] + 0.1 * rng.normal(size=12))
-    penalized = VerticalGLM(penalty="lasso", lambdas=0.1, standard_errors=None)
+    penalized = VerticalGLM(penalty="lasso", lambdas=0.1, standard_errors=None, exchange="sums")
     free = CompleteCase()
     notes = simulate(free, tables, labels, progress=False).notes
     assert any("['both'] are constant or follow from others" in note for note in notes)

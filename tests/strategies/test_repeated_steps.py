@@ -96,9 +96,9 @@ RUNS = {
     "predict": [(lambda: Predict(a_model()), with_missing_blocks)],
     "vfem-predict": [],
     "glm": [
-        (lambda: VerticalGLM(lambdas=0.05, max_iter=30), complete),
-        (lambda: VerticalGLM(family="binomial", lambdas=0.05, max_iter=30), binary),
-        (lambda: VerticalGLM(dp="admm", lambdas=0.05, dp_rounds=4), complete),
+        (lambda: VerticalGLM(lambdas=0.05), complete),
+        (lambda: VerticalGLM("binomial", exchange="sums", lambdas=0.05, max_iter=30), binary),
+        (lambda: VerticalGLM(exchange="sums", dp="admm", lambdas=0.05, dp_rounds=4), complete),
     ],
     "vcds": [(VCDS, unlabelled)],
     "evcds": [(EVCDS, unlabelled)],
@@ -133,9 +133,8 @@ def test_the_noise_of_dp_admm_is_another_in_each_run_and_message():
     tables, labels = complete()
     found = []
     for _ in range(2):
-        result = simulate(
-            VerticalGLM(dp="admm", lambdas=0.05, dp_rounds=4), tables, labels, progress=False
-        )
+        strategy = VerticalGLM(exchange="sums", dp="admm", lambdas=0.05, dp_rounds=4)
+        result = simulate(strategy, tables, labels, progress=False)
         found.append(result.coefficients["estimate"].to_numpy())
     assert not np.array_equal(*found)
 
