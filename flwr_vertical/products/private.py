@@ -53,23 +53,19 @@ class PrivateProductSteps(StepGroup):
         Whose columns they are.
     purpose : str
         What the products are for: another purpose has other key streams.
-    at_least, label_sets
+    **rules
         See `ToldRows`.
     """
 
     party: Party
 
-    def __init__(
-        self, party: Party, purpose: str, at_least: int | None = None, label_sets: int = 1
-    ) -> None:
+    def __init__(self, party: Party, purpose: str, **rules: Any) -> None:
         super().__init__(party)
         self._purpose = purpose
-        self._told = ToldRows(party, purpose, at_least, label_sets)
+        self._told = ToldRows(party, purpose, **rules)
 
     @step
-    def send_masked(
-        self, limbs: int, owner: str, sealed: bytes, commitment: bytes = b"", **keys: Any
-    ) -> dict[str, Any]:
+    def send_masked(self, limbs: int, owner: str, sealed: bytes, **keys: Any) -> dict[str, Any]:
         """Hand over the own columns under the key stream of the group seed.
 
         Parameters
@@ -77,9 +73,8 @@ class PrivateProductSteps(StepGroup):
         limbs : {1, 2}
             See `ring`.
         owner, sealed, **keys
-            See `GroupKeySteps.take`.
-        commitment : bytes
-            Of the server to the vectors that it will multiply with, if it knows them already.
+            See `GroupKeySteps.take`; also ``commitment``, bytes of the server to the vectors that
+            it will multiply with, if it knows them already.
 
         Returns
         -------
@@ -89,6 +84,7 @@ class PrivateProductSteps(StepGroup):
             node has its own number.
         """
         group_key = self.other(GroupKeySteps)
+        commitment = keys.pop("commitment", b"")
         group_key.take(owner, sealed, keys)
         if commitment:
             self._told.commit(commitment)
@@ -231,8 +227,7 @@ class PrivateProductSteps(StepGroup):
         numpy.ndarray of shape (n_groups, n_columns), bool
             True where nothing of a column may be told, see `ToldRows.admit`.
         """
-        held: HeldColumns = self.party.columns_to_multiply()  # type: ignore[attr-defined]
-        return self._told.admit(held, group, n_groups, None, n_vectors, attempt, None)
+        return self._told.admit(self._columns(), group, n_groups, None, n_vectors, attempt, None)
 
     def _pads(
         self,
@@ -274,6 +269,15 @@ class PrivateProductSteps(StepGroup):
             pad = stream(seed, f"asked {number} {digest}", total.shape)
             total += pad if sign > 0 else np.uint64(0) - pad
 
+    @property
+    def _own_minimum(self) -> int | None:
+        """The fewest rows of a set that may be told of, where this party has its own number."""
+        return self._told.minimum
+
+    def _columns(self) -> HeldColumns:
+        columns: HeldColumns = self.party.columns_to_multiply()  # type: ignore[attr-defined]
+        return columns
+
     def _label(self, owner: str) -> str:
         return f"columns {self._purpose} of {owner}"
 
@@ -284,8 +288,7 @@ class PrivateProductSteps(StepGroup):
         """Return the encoded columns, and their tag."""
         key = self._key(limbs)
         if key not in self.cache:
-            held: HeldColumns = self.party.columns_to_multiply()  # type: ignore[attr-defined]
-            encoded = EncodedColumns(held, limbs, self.name)
+            encoded = EncodedColumns(self._columns(), limbs, self.name)
             seed = self.other(GroupKeySteps).seed
             self.cache[key] = encoded, tag_of_blocks(seed, encoded.shape, encoded.blocks())
         found: tuple[EncodedColumns, bytes] = self.cache[key]

@@ -25,7 +25,7 @@ from strategies.regression.prediction import (
 from strategies.regression.prediction.regressions import find_patterns, pattern_list
 from strategies.regression.prediction.steps import bounds
 from strategies.regression.prediction.table import prediction_table
-from strategies.vfem import VFEM, VFEMPredict
+from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict
 
 COLUMNS = {"bank": ["u", "v"], "court": ["w"], "hospital": ["h"]}
 WIDTHS = (2, 1, 1)
@@ -118,7 +118,9 @@ def test_predictions_are_conditional_expectations_but_for_the_grid(fitted):
     mean, variance = expected(fit, table[:100], held[:100])
     found = result.predictions.loc[table.index[:100]]
     grid = result.predictor.grid
-    assert grid == pytest.approx(0.01 * np.sqrt(fit.noise))
+    noise = result.predictor.noise
+    assert fit.noise < noise < 1.01 * fit.noise  # what the estimates take up
+    assert grid == pytest.approx(0.01 * np.sqrt(noise))
     unit = sum(grid * 2.0**c for c in result.predictor.coarser.values())
     assert unit <= 4 * grid  # one party's term is rounded to two steps: 12 bits are enough for that
     np.testing.assert_allclose(found["prediction"], mean, atol=unit / 2 + 1e-9)
@@ -126,7 +128,7 @@ def test_predictions_are_conditional_expectations_but_for_the_grid(fitted):
     # Beside the noise and what is not seen: what the estimates and the grid add, a per cent or so.
     assert (half**2 > variance).all()
     np.testing.assert_allclose(half**2, variance, rtol=0.02)
-    np.testing.assert_allclose(half**2, found["std_error"] ** 2 + fit.noise, rtol=1e-9)
+    np.testing.assert_allclose(half**2, found["std_error"] ** 2 + noise, rtol=1e-9)
     np.testing.assert_allclose(result.labels.loc[found.index], found["prediction"])
     # Several patterns of parties, each with coefficients of its own.
     assert len(np.unique(held[:100], axis=0)) == 7
@@ -456,6 +458,8 @@ def test_with_complete_rows_the_leverage_is_that_of_least_squares():
         )
         assert regressions.unseen[i] + fit.noise == pytest.approx(noise, rel=1e-6)
         assert regressions.leverage[i] == pytest.approx(noise * own.shape[1] / 500, rel=1e-5)
+        if i == 0:  # the unbiased estimate, to first order
+            assert regressions.noise == pytest.approx(rss[0] / (500 - 5), rel=2e-4)
 
 
 def test_with_missing_blocks_the_leverage_is_that_of_the_estimates():
@@ -520,8 +524,37 @@ def test_other_families_average_over_what_is_not_seen(family, mean):
     assert (table["upper"] > table["prediction"]).all()
 
 
-def test_vfem_keeps_its_model_too():
-    tables, y, _, _ = make(400, 15)
-    result = simulate(VFEM(), tables, y, progress=False)
-    found = result.predict(make(400, 16)[0], make(400, 16)[1], progress=False)
-    assert 0.9 < found.metrics["coverage"] < 0.99
+# -- every method -----------------------------------------------------------------------------
+
+METHODS = {
+    "vfem": VFEM(),
+    "vfem, block": VFEM("block"),
+    "vfem, sums": VFEM("block", "sums", max_iter=20),
+    "complete-case": CompleteCase(),
+    "mean-impute": MeanImpute(),
+    "single": Single("bank"),
+}
+
+
+@pytest.mark.parametrize("strategy", METHODS.values(), ids=METHODS)
+def test_every_linear_method_predicts_later_as_in_its_fit(strategy, tmp_path):
+    tables, y, table, held = make(600, 15)
+    hidden = y.where(np.arange(600) >= 60)
+    fit = simulate(strategy, tables, hidden, min_rows=20, progress=False)
+    loaded = Result.load(fit.save(tmp_path / "fit"))
+    new = {name: t.loc[t.index.isin(table.index[:60])] for name, t in tables.items()}
+    later = loaded.predict(new, y, progress=False)
+    both = fit.predictions.join(later.predictions.add_suffix("_later"))
+    assert len(both) == 60
+    assert len(np.unique(held[:60], axis=0)) > 4
+    for column in ("prediction", "std_error", "lower", "upper"):
+        np.testing.assert_allclose(both[column], both[f"{column}_later"], rtol=1e-9)
+    assert later.metrics["coverage"] > 0.85
+    # Where all parties have a sample, it is the coefficients times the columns, but for the grid.
+    whole = table[:60][held[:60].all(axis=1)]
+    beta = fit.coefficients["estimate"]
+    exact = beta["server", "intercept"] + sum(
+        whole[column] * beta.get((name, column), 0.0) for name in NAMES for column in COLUMNS[name]
+    )
+    unit = sum(fit.predictor.grid * 2.0**c for c in fit.predictor.coarser.values())
+    np.testing.assert_allclose(both.loc[whole.index, "prediction"], exact, atol=unit / 2 + 1e-6)

@@ -9,20 +9,31 @@ from flwr_vertical.errors import PartyError
 from flwr_vertical.node.base import steps_of
 from strategies.glm import VerticalGLM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
-from strategies.vfem import VFEM, VFEMPredict
+from strategies.predict import Predict
+from strategies.vfem import VFEM
 
 PAIR_KEYS = {"pair_key", "keep_pair_keys"}
 LEAST_SQUARES = {"prepare", "ls_step", "ls_finish"}
 ITERATING = {"begin", "gradient", "scoring", "shorten", "extrapolate"}
 INFERENCE = {"information", "parts", "finish"}
 PRODUCTS = {"sketch_ranks", "sketch_rows", "encrypt_rows", "multiply_rows"}
+MOMENTS = {
+    "prepare",
+    "prepare_moments",
+    "seal_group_seed",
+    "erase_group_seed",
+    "send_masked",
+    "open_products",
+}
+MEANS = {"send_digits", "place_fits", "open_means"}
+SHARING = {"begin", "admm", "count", "finish", "rotate_selected"}
 STEPS = {
     CompleteCase: LEAST_SQUARES,
     MeanImpute: LEAST_SQUARES,
     Single: {"prepare", "ls_single"},
-    VFEM: PAIR_KEYS | LEAST_SQUARES | ITERATING | INFERENCE | PRODUCTS,
-    VFEMPredict: {"predict"},
-    VerticalGLM: PAIR_KEYS | {"prepare", "begin", "admm", "count", "finish", "rotate_selected"},
+    VFEM: {"keep_model"} | PAIR_KEYS | LEAST_SQUARES | ITERATING | INFERENCE | PRODUCTS,
+    Predict: {"open_model", "predict_kept"},
+    VerticalGLM: PAIR_KEYS | MOMENTS | MEANS | SHARING | {"keep_model", "keep_and_forget"},
 }
 
 
@@ -52,7 +63,7 @@ def test_too_few_rows_and_collinear_columns_are_looked_for_unless_the_fit_is_pen
         "b": pd.DataFrame(x[:, 2:], columns=["other"]),
     }
     labels = pd.Series(x @ [1.0, 2.0, 0.5] + 0.1 * rng.normal(size=12))
-    penalized = VerticalGLM(penalty="lasso", lambdas=0.1, standard_errors=None)
+    penalized = VerticalGLM(penalty="lasso", lambdas=0.1, standard_errors=None, exchange="sums")
     free = CompleteCase()
     notes = simulate(free, tables, labels, progress=False).notes
     assert any("['both'] are constant or follow from others" in note for note in notes)

@@ -54,6 +54,8 @@ class OpenedMoments:
         Of the labelled samples.
     center, unit : numpy.ndarray of shape (n_columns,)
         Of the parties' columns.
+    products : PrivateProducts
+        The columns as they were sent, for more products.
     parties : dict[str, slice]
         By party, where its columns stand.
     """
@@ -63,6 +65,7 @@ class OpenedMoments:
     groups: RowGroups
     center: Array
     unit: Array
+    products: PrivateProducts
     parties: dict[str, slice] = field(default_factory=dict)
 
     @property
@@ -156,6 +159,7 @@ def open_moments(
         groups=groups,
         center=center + unit * mean,
         unit=unit * spread,
+        products=products,
         parties={
             name: slice(int(a), int(b))
             for name, a, b in zip(widths, ends[:-1], ends[1:], strict=True)

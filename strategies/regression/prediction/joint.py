@@ -8,6 +8,10 @@ With mean mu and covariance Sigma, a row of which the columns o are observed is 
 so that with the estimates' covariance V (inverse of the observed information) its variance is on
 average over rows ``g' V g + tr(Sigma_oo^-1 H V H')``, where g and H are the derivatives of the
 first two and of the bracket. That is the leverage; no number of a row is needed for it.
+
+Maximum likelihood understates the noise, since the estimates follow the rows of the fit: with n
+complete rows and p columns by a share of ``(p + 1) / n``, which is the leverage over the noise. So
+predictions take the noise plus the leverage; with missing blocks this holds to first order.
 """
 
 from collections.abc import Sequence
@@ -85,7 +89,7 @@ def joint_regressions(
         offsets,
         np.maximum(unseen, 0.0),
         np.maximum(leverage, 0.0),
-        fit.noise,
+        fit.noise + float(leverage[0]),
         tuple(widths),
     )
     return found.compact()

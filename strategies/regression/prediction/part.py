@@ -79,6 +79,7 @@ class LinearPart(Model):
             If a column is absent or holds no numbers.
         """
         found = np.empty((len(table.frame), len(self.columns)))
+        texts: dict[str, npt.NDArray[np.object_]] = {}
         for j, (source, level) in enumerate(zip(self.sources, self.levels, strict=True)):
             if source not in table.frame.columns:
                 raise DataError(
@@ -87,9 +88,10 @@ class LinearPart(Model):
                 )
             column = table.frame[source]
             if source in self.known_levels:
-                texts = level_texts(column)
-                known = np.isin(texts, self.known_levels[source])
-                found[:, j] = np.where(known, texts == level, np.nan)
+                if source not in texts:
+                    texts[source] = level_texts(column, self.known_levels[source])
+                own = texts[source]
+                found[:, j] = np.where(own == "", np.nan, own == level)
                 continue
             try:
                 found[:, j] = column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -158,11 +160,24 @@ def column_sources(
     return list(sources), list(levels_of), used
 
 
-def level_texts(column: "pd.Series[Any]") -> npt.NDArray[np.object_]:
-    """Return the levels of a column as texts, whatever type they are stored in now."""
-    texts = np.array([_level_text(value) for value in column.astype(object)], dtype=object)
-    texts[column.isna().to_numpy()] = ""
-    return texts
+def level_texts(column: "pd.Series[Any]", known: list[str]) -> npt.NDArray[np.object_]:
+    """Return the levels of a column as texts, whatever type they are stored in now.
+
+    Parameters
+    ----------
+    column : pandas.Series of shape (n_rows,)
+    known : list of str
+        The levels of the fit.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_rows,)
+        Empty where a cell is missing or holds another level.
+    """
+    numbers, values = pd.factorize(column)
+    texts = np.array([*map(_level_text, values), ""], dtype=object)  # -1, missing, is the last
+    texts[~np.isin(texts.astype(str), known)] = ""
+    return np.asarray(texts[numbers])
 
 
 def _level_text(value: Any) -> str:

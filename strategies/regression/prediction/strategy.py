@@ -87,7 +87,8 @@ class Predict(Strategy):
         (
             "server",
             "for each sample, the sum of the parties' terms (columns times the coefficients that "
-            "each party kept), rounded to a grid: at most ``bits_per_row`` bits",
+            "each party kept), rounded to a grid: at most ``bits_per_row`` bits. Of a sample that "
+            "one of the parties of this run holds alone, this is that party's own term",
         ),
         (
             "server",
@@ -99,7 +100,11 @@ class Predict(Strategy):
             "which model is used; where coefficients depend on the parties at hand, which of its "
             "rows have the same parties",
         ),
-        ("nobody", "a value of another party's columns, or a party's term of a sum"),
+        (
+            "nobody",
+            "a value of another party's columns, but for what bits of a term tell of them; another "
+            "party's coefficients",
+        ),
     )
 
     @property
