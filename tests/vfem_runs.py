@@ -99,11 +99,11 @@ def recorded(
     storage = MemoryStorage({name: Table.of(frame) for name, frame in tables.items()})
     if app is None:
         app = party_app(strategy.party, arbiter=strategy.arbiter, storage=storage)
-    nodes = [{"party": name, "exchanges": "sums"} for name in tables]
+    nodes = [{"party": name} for name in tables]
     if mode == "ckks" or strategy.needs_arbiter:
         nodes.append({"role": "arbiter"})
     for node in nodes:
-        node.update((configs or {}).get(node.get("party", ARBITER), {}))
+        node.update((configs or {}).get(node.get("party", ARBITER), {"exchanges": "sums"}))
     with LocalGrid(app, nodes, run_config, storage=storage) as grid:
         carrier = RecordingGrid(relay(grid) if relay else grid)
         result = strategy.start(
