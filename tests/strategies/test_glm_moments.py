@@ -17,7 +17,7 @@ from strategies.glm import VerticalGLM
 N, FREE = 400, 20
 LAMBDAS = tuple(np.geomspace(1.5, 0.005, 25))
 ROUNDS = dict.fromkeys(
-    ("prepare_moments", "seal_group_seed", "send_masked", "open_products", "keep_and_forget"), 1
+    ("prepare_moments", "seal_group_seed", "send_masked", "open_products", "finish_moments"), 1
 )
 
 

@@ -33,7 +33,7 @@ STEPS = {
     Single: {"prepare", "ls_single"},
     VFEM: {"keep_model"} | PAIR_KEYS | LEAST_SQUARES | ITERATING | INFERENCE | PRODUCTS,
     Predict: {"open_model", "predict_kept"},
-    VerticalGLM: PAIR_KEYS | MOMENTS | MEANS | SHARING | {"keep_model", "keep_and_forget"},
+    VerticalGLM: PAIR_KEYS | MOMENTS | MEANS | SHARING | {"keep_model", "finish_moments"},
 }
 
 
