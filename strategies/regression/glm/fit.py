@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
+_FLAT = 1e-9
+
 
 def fit_on_moments(
     settings: "VerticalGLM",
@@ -171,26 +173,29 @@ def _complete_rows(settings: "VerticalGLM", opened: OpenedMoments, result: Resul
         raise DataError("the parties told of no column: each has a value that is too rare")
     rows, n_columns = opened.held[0], opened.n_columns
     _note_left_out(opened.problem, rows, result)
-    kept = rows.observed
-    if settings.penalty == "none" and settings.family == "gaussian":
-        # Without a penalty nothing chooses among columns that follow from each other.
-        follows = np.append(redundant(opened.patterns), False)
-        _note_redundant(opened, rows, follows, result)
-        kept = kept[~follows[kept]]
-    return on_all_columns(rows, kept, n_columns + 1)
-
-
-def _note_redundant(opened: OpenedMoments, rows: Pattern, follows: Flags, result: Result) -> None:
-    """Name columns that follow from others; `fill_selected` names those that do not vary."""
-    variance = np.zeros(len(follows))
-    variance[rows.observed] = np.diag(rows.about(_mean_of(rows, len(follows)))[1])
-    named = np.flatnonzero(follows & (variance > 1e-9 * rows.n_rows))
-    if len(named):
+    used = np.zeros(n_columns + 1, dtype=bool)
+    used[rows.observed] = True
+    # In units of standard deviations.
+    variance = np.diag(rows.about(_mean_of(rows, n_columns + 1))[1]) / rows.n_rows
+    flat = rows.observed[variance < _FLAT]
+    if len(flat) and settings.intercept:
         note(
             result,
-            f"columns {opened.names(named)} follow from others; they are left out, with "
-            "coefficients of 0",
+            f"columns {opened.names(flat)} do not vary over the samples of the fit; their "
+            "coefficients are 0",
         )
+        used[flat] = False
+    if settings.penalty == "none" and settings.family == "gaussian":
+        # Without a penalty nothing chooses among columns that follow from each other.
+        follows = np.setdiff1d(np.flatnonzero(redundant(opened.patterns)), flat)
+        if len(follows):
+            note(
+                result,
+                f"columns {opened.names(follows)} follow from others; they are left out, with "
+                "coefficients of 0",
+            )
+            used[follows] = False
+    return on_all_columns(rows, np.flatnonzero(used), n_columns + 1)
 
 
 def _mean_of(rows: Pattern, n_columns: int) -> Array:
@@ -302,4 +307,11 @@ def _fill_means(
         "deviance_explained": 1.0 - deviance / max(null, 1e-300),
         "log_likelihood": float(maximum.log_likelihood - lost / 2.0),
         "iterations": float(maximum.evaluations),
+        "converged": float(maximum.converged),
     }
+    if not maximum.converged:
+        note(
+            result,
+            f"not converged after {maximum.evaluations} evaluations of the means; look for columns "
+            "that nearly determine each other, or have values far out",
+        )

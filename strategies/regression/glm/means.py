@@ -39,12 +39,15 @@ class MaximumLikelihood:
         At the maximum.
     evaluations : int
         How often sums of means were opened, two rounds each.
+    converged : bool
+        Whether the last step was far below a standard error.
     """
 
     at: Approximation
     log_likelihood: float
     deviance: float
     evaluations: int
+    converged: bool
 
 
 def maximum_likelihood(
@@ -92,6 +95,7 @@ def maximum_likelihood(
         fit.log_likelihood,
         fit.deviance,
         fit.evaluations,
+        fit.converged,
     )
 
 
