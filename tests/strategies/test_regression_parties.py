@@ -34,7 +34,7 @@ STEPS = {
     Single: LINEAR,
     VFEM: LINEAR | LEAST_SQUARES | ITERATING | INFERENCE | PRODUCTS,
     Predict: {"open_model", "predict_kept"},
-    VerticalGLM: PAIR_KEYS | MOMENTS | MEANS | SHARING | {"keep_model", "keep_and_forget"},
+    VerticalGLM: PAIR_KEYS | MOMENTS | MEANS | SHARING | {"keep_model", "finish_moments"},
 }
 
 

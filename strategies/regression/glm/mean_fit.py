@@ -40,6 +40,7 @@ Indices = npt.NDArray[np.int64]
 _REACH = {"binomial": 50.0, "poisson": 14.0}
 """Linear predictors farther from their centre are refused: the sums would need too many terms."""
 _LEAST_RADIUS = 0.5
+_CONVERGED = 0.1
 _SINGULAR = 1e-9
 _FAR = 4.0
 """Means that sum up to more than so many times the labels are too far from the maximum."""
@@ -81,6 +82,11 @@ class MeanFit:
     deviance: float
     evaluations: int
     distance: float
+
+    @property
+    def converged(self) -> bool:
+        """Whether the last step was so short that what it leaves does not matter."""
+        return self.distance < _CONVERGED
 
     @property
     def intercept(self) -> float:

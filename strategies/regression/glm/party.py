@@ -28,7 +28,7 @@ class GLMParty(Party):
         return self.moments.columns()
 
     @step
-    def keep_and_forget(self, **model: Any) -> Summands:
+    def finish_moments(self, **model: Any) -> Summands:
         """Keep the own coefficients, and erase the group seed: nothing more will be opened.
 
         Parameters

@@ -16,7 +16,7 @@ from strategies.regression import coefficient_table
 from strategies.regression import settings as shared
 from strategies.regression.moments import LinearFit, OpenedMoments, Pattern, Patterns, least_squares
 from strategies.regression.moments.opening import Grouping, open_moments
-from strategies.regression.moments.party import MomentParty
+from strategies.regression.moments.party import MomentArbiter, MomentParty
 from strategies.regression.prediction import Regressions, keep_and_predict
 
 logger = logging.getLogger("flwr_vertical")
@@ -46,6 +46,7 @@ class Baseline(Strategy):
         }
     )
     party = MomentParty
+    arbiter = MomentArbiter
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress

@@ -11,7 +11,9 @@ open_products          down: the group of each row; labels under a mask, its see
                        up: a private sum of small matrices, each party's own moments, two shares
 =====================  ===========================================================================
 
-A last step of the strategy erases the group seed (`GroupKeySteps.erase_group_seed`).
+A last step of the strategy erases the group seed (`GroupKeySteps.erase_group_seed`). With
+aggregation ``"ckks"``, and of one party alone, the same sums come from ciphertexts, in more rounds
+(`encrypted_groups`).
 """
 
 from collections.abc import Callable
@@ -23,7 +25,14 @@ import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.products import GroupKey, Moments, PairKeys, PrivateProducts
+from flwr_vertical.products import (
+    EncryptedProducts,
+    GroupKey,
+    Moments,
+    PairKeys,
+    PrivateProducts,
+    products_of,
+)
 from flwr_vertical.products.row_groups import RowGroups
 from strategies.regression.moments.groups import Minimum, by_pattern
 from strategies.regression.moments.patterns import Pattern, Patterns
@@ -34,6 +43,23 @@ Grouping = Callable[[npt.NDArray[np.bool_], npt.NDArray[np.int64], Minimum], Row
 
 # Two limbs take four times the work, and matter where rows are few: there they cost nothing.
 _TWO_LIMBS = 4e7
+
+
+@dataclass(frozen=True)
+class Offered:
+    """Columns as the parties offered them, for more products of them.
+
+    Parameters
+    ----------
+    moments : Moments
+        By group, with the labels of the problem.
+    center, unit : numpy.ndarray of shape (n_columns,)
+        A party's column is ``center + unit * z`` with ``z`` the offered one.
+    """
+
+    moments: Moments
+    center: Array
+    unit: Array
 
 
 @dataclass(frozen=True)
@@ -54,8 +80,10 @@ class OpenedMoments:
         Of the labelled samples.
     center, unit : numpy.ndarray of shape (n_columns,)
         Of the parties' columns.
-    products : PrivateProducts
-        The columns as they were sent, for more products.
+    products : PrivateProducts or EncryptedProducts
+        What opened them, for more products.
+    offered : Offered
+        The columns of `products`.
     parties : dict[str, slice]
         By party, where its columns stand.
     """
@@ -65,7 +93,8 @@ class OpenedMoments:
     groups: RowGroups
     center: Array
     unit: Array
-    products: PrivateProducts
+    products: PrivateProducts | EncryptedProducts
+    offered: Offered
     parties: dict[str, slice] = field(default_factory=dict)
 
     @property
@@ -144,10 +173,12 @@ def open_moments(
     groups = _group(federation, problem, widths, grouping, result)
     n_columns = sum(widths.values())
     limbs = 2 if len(problem.y) * n_columns**2 < _TWO_LIMBS else 1
-    products = PrivateProducts(federation, GroupKey(federation, pairs), limbs)
+    products = products_of(federation, GroupKey(federation, pairs), limbs)
     y = problem.y[:, None]
     products.send(y)
     moments = products.moments(groups.group, len(groups.mask), y, groups.mask)
+    if isinstance(products, EncryptedProducts):
+        products.close()  # keys of an arbiter; a group seed the strategy's last step erases
     rough = _patterns(moments, groups, problem.y)
     mean, spread = _standard(rough)
     center = np.concatenate([np.asarray(told[name]["center"]) for name in widths])
@@ -160,6 +191,7 @@ def open_moments(
         center=center + unit * mean,
         unit=unit * spread,
         products=products,
+        offered=Offered(moments, center, unit),
         parties={
             name: slice(int(a), int(b))
             for name, a, b in zip(widths, ends[:-1], ends[1:], strict=True)

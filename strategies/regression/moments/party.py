@@ -2,11 +2,17 @@
 
 from typing import Any
 
-from flwr_vertical import Party, Summands, Uses, step
-from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps, PrivateProductSteps
+from flwr_vertical import Arbiter, Party, Summands, Uses, step
+from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps, PrivateProductSteps, ProductKeySteps
 from strategies.regression.data import RegressionData
 from strategies.regression.moments.steps import MomentSteps
 from strategies.regression.prediction.steps import PredictionSteps
+
+
+class MomentArbiter(Arbiter):
+    """Opens blinded products where they come from ciphertexts."""
+
+    products = Uses(ProductKeySteps)
 
 
 class MomentParty(Party):
