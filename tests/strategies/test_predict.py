@@ -347,6 +347,46 @@ def test_a_chosen_model_tells_no_more_than_the_bits_of_the_node():
         assert (terms / 1e-9 <= high).all()
 
 
+def flags_read(n_parties, bits, seed=0):
+    """Share of 0/1 columns that the best guess from a prediction and known coefficients gets.
+
+    Six columns at each party, values equally likely, coefficients as large as the noise.
+    """
+    rng = np.random.default_rng(seed)
+    beta = rng.normal(size=(n_parties, 6))
+    every = ((np.arange(64)[:, None] >> np.arange(6)) & 1).astype(float)
+    levels = []
+    for own in beta:
+        terms = every @ own
+        coarser, low, high, _ = bounds(terms[:, None], 0.01, bits, "party")
+        unit = 2.0**coarser
+        levels.append(np.clip(np.rint(terms / 0.01 / unit) * unit, low, high).astype(np.int64))
+    sums = levels[0]
+    for own in levels[1:]:
+        sums = (sums[:, None] + own[None, :]).reshape(-1)
+    numbers = np.arange(64**n_parties)
+    shares = []
+    for party in range(n_parties):
+        rows = every[numbers // 64 ** (n_parties - 1 - party) % 64]
+        _, kind = np.unique(sums, return_inverse=True)
+        share = np.array([np.bincount(kind, rows[:, j]) for j in range(6)]) / np.bincount(kind)
+        guess = (share > 0.5).T[kind]
+        shares.append(np.mean(guess == rows.astype(bool)))
+    return float(np.mean(shares))
+
+
+def test_what_a_prediction_tells_of_columns_of_two_values():
+    """Alone, a party's six flags are read off 12 bits; few bits, or other parties, blur them."""
+    read = {
+        (n, bits): np.mean([flags_read(n, bits, seed) for seed in (1, 2, 3)])
+        for n, bits in ((1, 12), (1, 6), (1, 3), (3, 12))
+    }
+    # The figures of docs/privacy.md.
+    assert {key: round(100 * share) for key, share in read.items()} == {
+        (1, 12): 100, (1, 6): 75, (1, 3): 62, (3, 12): 58,
+    }  # fmt: skip
+
+
 # -- the node's own rule ---------------------------------------------------------------------
 
 
