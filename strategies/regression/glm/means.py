@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Federation
-from flwr_vertical.products import Moments
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.products import Moments, PrivateProducts
 from strategies.regression import Problem
 from strategies.regression.glm.approximation import Approximation
 from strategies.regression.glm.families import family_named
@@ -68,6 +69,12 @@ def maximum_likelihood(
         If labels are separated, or columns determine each other.
     """
     problem, offered = opened.problem, opened.offered
+    if not isinstance(opened.products, PrivateProducts):
+        raise ConfigError(
+            f"family {settings.family!r} needs columns under a key stream that two parties or more "
+            f"share; with aggregation {federation.aggregation!r} and {len(federation.parties)} "
+            "parties, use aggregation='masked', or exchange='sums'"
+        )
     y, inside = given_labels(federation, problem), opened.groups.group >= 0
     moments, center = _with_labels(offered.moments, problem), offered.center
     n_rows = float(inside.sum())

@@ -3,7 +3,13 @@
 from typing import Any
 
 from flwr_vertical import Arbiter, Party, Summands, Uses, step
-from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps, PrivateProductSteps, ProductKeySteps
+from flwr_vertical.products import (
+    GroupKeySteps,
+    HeldColumns,
+    PairKeySteps,
+    PrivateProductSteps,
+    ProductKeySteps,
+)
 from strategies.regression.data import RegressionData
 from strategies.regression.moments.steps import MomentSteps
 from strategies.regression.prediction.steps import PredictionSteps
