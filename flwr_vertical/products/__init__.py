@@ -20,12 +20,14 @@ the functions of the server half beside them::
         def columns_to_multiply(self) -> HeldColumns: ...
 """
 
+from flwr_vertical.products.chosen import products_of
 from flwr_vertical.products.columns import HeldColumns
 from flwr_vertical.products.encrypted import (
     EncryptedProductSteps,
     ProductKeySteps,
     encrypted_products,
 )
+from flwr_vertical.products.encrypted_moments import EncryptedProducts
 from flwr_vertical.products.group_key import GroupKey, GroupKeySteps
 from flwr_vertical.products.moments import Moments
 from flwr_vertical.products.opened import PrivateProducts
@@ -41,6 +43,7 @@ from flwr_vertical.products.sketched import (
 
 __all__ = [
     "EncryptedProductSteps",
+    "EncryptedProducts",
     "GroupKey",
     "GroupKeySteps",
     "HeldColumns",
@@ -53,6 +56,7 @@ __all__ = [
     "RankSketchSteps",
     "SketchSteps",
     "encrypted_products",
+    "products_of",
     "products_of_rotated",
     "rotate_for_peers",
     "sketched_products",

@@ -73,3 +73,23 @@ def digest_of(nonce: bytes, vectors: npt.NDArray[np.float64]) -> bytes:
     """
     content = np.ascontiguousarray(vectors, dtype="<f8")
     return hashlib.sha256(nonce + repr(content.shape).encode() + content.tobytes()).digest()
+
+
+def checked_vectors(vectors: npt.NDArray[np.float64], n_samples: int) -> npt.NDArray[np.float64]:
+    """Return vectors of the server as floats, if they have the right shape and are finite.
+
+    Raises
+    ------
+    DataError
+        Otherwise.
+    """
+    vectors = np.asarray(vectors, dtype=float)
+    if vectors.ndim != 2 or len(vectors) != n_samples:
+        raise DataError(f"vectors have shape {vectors.shape}, expected ({n_samples}, n_vectors)")
+    if not np.isfinite(vectors).all():
+        row, column = (int(i) for i in np.argwhere(~np.isfinite(vectors))[0])
+        raise DataError(
+            f"vector {column} is {vectors[row, column]} in row {row}; products need finite values: "
+            "put 0 where a label is missing, and the row into no group"
+        )
+    return vectors

@@ -14,7 +14,7 @@ from flwr_vertical.products.column_products import (
     blocks_by_group,
     products_of_masked,
 )
-from flwr_vertical.products.commitment import Commitment
+from flwr_vertical.products.commitment import Commitment, checked_vectors
 from flwr_vertical.products.group_key import GroupKey
 from flwr_vertical.products.moments import Moments, assemble, largest_minimum
 from flwr_vertical.products.streams import SEED_BYTES, KeyStream
@@ -266,23 +266,3 @@ class PrivateProducts:
             for name in served:
                 own[name] |= {"helper": helper, "masked_vectors": masked}
         return rho
-
-
-def checked_vectors(vectors: Array, n_samples: int) -> Array:
-    """Return vectors of the server as floats, if they have the right shape and are finite.
-
-    Raises
-    ------
-    DataError
-        Otherwise.
-    """
-    vectors = np.asarray(vectors, dtype=float)
-    if vectors.ndim != 2 or len(vectors) != n_samples:
-        raise DataError(f"vectors have shape {vectors.shape}, expected ({n_samples}, n_vectors)")
-    if not np.isfinite(vectors).all():
-        row, column = (int(i) for i in np.argwhere(~np.isfinite(vectors))[0])
-        raise DataError(
-            f"vector {column} is {vectors[row, column]} in row {row}; products need finite values: "
-            "put 0 where a label is missing, and the row into no group"
-        )
-    return vectors

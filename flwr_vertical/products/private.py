@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.errors import ProtocolError
-from flwr_vertical.node import Party, StepGroup, Summands, step
+from flwr_vertical.node import Summands, step
 from flwr_vertical.products import ring
 from flwr_vertical.products.column_products import (
     Indices,
@@ -33,19 +33,21 @@ from flwr_vertical.products.column_products import (
     blocks_by_group,
     corrections,
 )
-from flwr_vertical.products.columns import HeldColumns
 from flwr_vertical.products.encoded import EncodedColumns
+from flwr_vertical.products.encrypted_groups import EncryptedGroupSteps
 from flwr_vertical.products.group_key import GroupKeySteps
 from flwr_vertical.products.own_moments import own_moments
 from flwr_vertical.products.streams import KeyStream, stream, tag_of_blocks
-from flwr_vertical.products.told_rows import ToldRows
 from flwr_vertical.products.vector_products import limb_shares
 
 Flags = npt.NDArray[np.bool_]
 
 
-class PrivateProductSteps(StepGroup):
+class PrivateProductSteps(EncryptedGroupSteps):
     """A party's half of private products of what its `columns_to_multiply` returns.
+
+    It can also give the same sums from ciphertexts (`encrypted_groups`), where there is an arbiter,
+    or no second party.
 
     Parameters
     ----------
@@ -57,21 +59,14 @@ class PrivateProductSteps(StepGroup):
         See `ToldRows`.
     """
 
-    party: Party
-
-    def __init__(self, party: Party, purpose: str, **rules: Any) -> None:
-        super().__init__(party)
-        self._purpose = purpose
-        self._told = ToldRows(party, purpose, **rules)
-
     @step
     def send_masked(self, limbs: int, owner: str, sealed: bytes, **keys: Any) -> dict[str, Any]:
         """Hand over the own columns under the key stream of the group seed.
 
         Parameters
         ----------
-        limbs : {1, 2}
-            See `ring`.
+        limbs : {0, 1, 2}
+            See `ring`; 0 where ciphertexts take the place of masked columns.
         owner, sealed, **keys
             See `GroupKeySteps.take`; also ``commitment``, bytes of the server to the vectors that
             it will multiply with, if it knows them already.
@@ -83,11 +78,14 @@ class PrivateProductSteps(StepGroup):
             ``n_columns``; ``min_rows``, the fewest rows of a set that may be told of, where this
             node has its own number.
         """
-        group_key = self.other(GroupKeySteps)
         commitment = keys.pop("commitment", b"")
-        group_key.take(owner, sealed, keys)
         if commitment:
             self._told.commit(commitment)
+        minimum = {} if self._told.minimum is None else {"min_rows": self._told.minimum}
+        if not limbs:
+            return {"n_columns": self._columns().values.shape[1], **minimum}
+        group_key = self.other(GroupKeySteps)
+        group_key.take(owner, sealed, keys)
         self.cache.pop(self._key(limbs), None)  # the columns may be others now
         encoded, tag = self._encoded(limbs)
         masks = KeyStream(group_key.seed, self._label(self.name), encoded.shape, tag)
@@ -95,8 +93,7 @@ class PrivateProductSteps(StepGroup):
         for block in encoded.blocks():
             masked[at : at + len(block)] = block + masks.rows(at, at + len(block))
             at += len(block)
-        told = {} if self._told.minimum is None else {"min_rows": self._told.minimum}
-        return {"masked": masked, "tag": tag, "n_columns": len(encoded.scale), **told}
+        return {"masked": masked, "tag": tag, "n_columns": len(encoded.scale), **minimum}
 
     @step
     def open_products(
@@ -273,10 +270,6 @@ class PrivateProductSteps(StepGroup):
     def _own_minimum(self) -> int | None:
         """The fewest rows of a set that may be told of, where this party has its own number."""
         return self._told.minimum
-
-    def _columns(self) -> HeldColumns:
-        columns: HeldColumns = self.party.columns_to_multiply()  # type: ignore[attr-defined]
-        return columns
 
     def _label(self, owner: str) -> str:
         return f"columns {self._purpose} of {owner}"

@@ -79,17 +79,33 @@ def run(strategy, mode="masked", **kwargs):
     given = tables() if strategy in IMPUTERS + SYNTHESES else tables(cells=0.0)
     with seeded_noise(1):  # else no two runs are alike; has no say inside Ray's actors
         return simulate(
-            strategy, given, labels(), aggregation=mode, progress=False, **({"seed": 1} | kwargs)
+            strategy,
+            given,
+            labels(),
+            aggregation=mode,
+            progress=False,
+            min_rows=1,
+            **({"seed": 1} | kwargs),
         )
 
 
 REGRESSIONS = [
     VFEM(encoding="one-hot"),
-    VFEM("gradient", 0.1, encoding="one-hot", missing_cells="drop-row", max_iter=20),
+    VFEM(
+        "block",
+        "sums",
+        step="gradient",
+        learning_rate=0.1,
+        acceleration=None,
+        encoding="one-hot",
+        missing_cells="drop-row",
+        max_iter=20,
+    ),
     CompleteCase(encoding="one-hot"),
     MeanImpute(encoding="one-hot"),
     Single("court", encoding="one-hot"),
-    VerticalGLM(penalty="lasso", lambdas=0.1, encoding="one-hot", kkt_tol=1e-6),
+    VerticalGLM(penalty="lasso", lambdas=0.1, encoding="one-hot"),
+    VerticalGLM(penalty="lasso", lambdas=0.1, exchange="sums", encoding="one-hot", kkt_tol=1e-6),
 ]
 REGRESSIONS += [Predict(run(REGRESSIONS[0])), VFEMPredict(run(REGRESSIONS[0]))]
 STRATEGIES = IMPUTERS + SYNTHESES + REGRESSIONS

@@ -9,7 +9,7 @@ from oracles.glm import lla
 from flwr_vertical.errors import DataError
 from strategies.regression.glm.approximation import select
 from strategies.regression.glm.normal import from_all_rows, from_complete_rows
-from strategies.regression.moments import FullCovariance, Patterns
+from strategies.regression.moments import FullCovariance, Patterns, fit_normal
 
 P = 8
 EVERY = np.ones(P, dtype=bool)
@@ -76,7 +76,7 @@ def test_bic_chooses_as_on_the_rows(penalty, standardize):
 def test_all_rows_are_the_complete_ones_where_nothing_is_missing():
     X, y = rows(2)
     patterns = Patterns.of(np.column_stack([X, y]))
-    one, other = complete(X, y), from_all_rows(patterns, free(P + 1), True)[0]
+    one, other = complete(X, y), joint(patterns)
     for name in ("n_rows", "center", "scale", "estimate", "noise", "information"):
         np.testing.assert_allclose(getattr(other, name), getattr(one, name), rtol=1e-6, atol=1e-6)
 
@@ -85,7 +85,7 @@ def test_rows_with_missing_blocks_add_information():
     X, y = rows(3, n=2000)
     table = np.column_stack([X, y])
     table[:600, :3] = table[600:1000, 3:5] = np.nan
-    at = from_all_rows(Patterns.of(table), free(P + 1), True)[0]
+    at = joint(Patterns.of(table))
     fewer = complete(X[1000:], y[1000:])
     spread, of_fewer = (np.sqrt(np.diag(a.covariance(np.arange(P), a.noise))) for a in (at, fewer))
     assert (spread[1:] < of_fewer[1:] * 1.02).all()
@@ -117,5 +117,8 @@ def test_labels_that_are_all_the_same():
         complete(X, np.ones(300))
 
 
-def free(d):
-    return FullCovariance(np.ones((d, d), dtype=bool))
+def joint(patterns):
+    free = FullCovariance(np.ones((P + 1, P + 1), dtype=bool))
+    return from_all_rows(
+        fit_normal(patterns, free), sum(p.n_rows for p in patterns.patterns), standardize=True
+    )

@@ -41,13 +41,13 @@ def fits():
     return get
 
 
-@pytest.mark.parametrize(("family", "within"), [("binomial", 1e-5), ("poisson", 1e-4)])
+@pytest.mark.parametrize(("family", "within"), [("binomial", 1e-6), ("poisson", 1e-5)])
 def test_without_a_penalty_it_is_statsmodels(fits, family, within):
     X, y, _ = data(family)
     result, other = fits(family), statsmodels_of(family, X[:-FREE], y[:-FREE])
     np.testing.assert_allclose(estimates(result), other.params, atol=within)
     np.testing.assert_allclose(result.coefficients["std_error"], other.bse, rtol=1e-3)
-    assert result.metrics["log_likelihood"] == pytest.approx(other.llf, abs=0.5)
+    assert result.metrics["log_likelihood"] == pytest.approx(other.llf, abs=0.05)
     assert result.metrics["deviance_explained"] == pytest.approx(
         1 - other.deviance / other.null_deviance, abs=1e-3
     )
@@ -58,8 +58,10 @@ def test_rounds(fits, family):
     result = fits(family)
     found = rounds_of(result)
     evaluations = int(result.metrics["iterations"])
-    assert found["place_fits"] == found["open_means"] == evaluations
-    assert result.ledger.rounds == 8 + 2 * evaluations <= 70
+    assert found["place_fits"] == evaluations
+    # Means once an evaluation; information and log likelihood once more, of the last.
+    assert evaluations < found["open_means"] <= evaluations + 2
+    assert result.ledger.rounds == 8 + found["place_fits"] + found["open_means"] <= 30
     assert result.metrics["converged"] == 1
 
 
@@ -150,3 +152,9 @@ def test_labels_of_another_family_are_refused_before_the_first_round():
         run(X, y - 0.5, family="poisson")
     with pytest.raises(ConfigError, match="rows='all' models columns and label as jointly normal"):
         VerticalGLM("binomial", rows="all")
+
+
+def test_one_party_alone_needs_sums():
+    X, y, _ = pooled("binomial", n=200)
+    with pytest.raises(ConfigError, match=r"family 'binomial' needs.*exchange='sums'"):
+        run(X, y, sizes=(8,), family="binomial")

@@ -17,7 +17,7 @@ from strategies.glm import VerticalGLM
 N, FREE = 400, 20
 LAMBDAS = tuple(np.geomspace(1.5, 0.005, 25))
 ROUNDS = dict.fromkeys(
-    ("prepare_moments", "seal_group_seed", "send_masked", "open_products", "keep_and_forget"), 1
+    ("prepare_moments", "seal_group_seed", "send_masked", "open_products", "finish_moments"), 1
 )
 
 
@@ -264,12 +264,17 @@ def test_constant_columns_and_copies():
     X, y, _ = pooled("gaussian", n=N)
     X[:, 4], X[:, 5] = 3.0, X[:, 0]
     result = run(X, y, penalty=None)
-    assert any("columns ['p1:x4'] do not vary" in note for note in result.notes)
-    assert any(note.startswith("no standard errors") for note in result.notes)
-    assert result.coefficients.loc[("p1", "x4"), "estimate"] == 0
+    assert any("columns ['p1.x4'] do not vary" in note for note in result.notes)
+    assert any("columns ['p2.x5'] follow from others" in note for note in result.notes)
+    table = result.coefficients.drop([("p1", "x4"), ("p2", "x5")])
+    assert (result.coefficients["estimate"].drop(table.index) == 0).all()
     other = sm.OLS(y, sm.add_constant(np.delete(X, [4, 5], axis=1))).fit()
-    fits = np.column_stack([np.ones(N), X]) @ estimates(result)
-    np.testing.assert_allclose(fits, other.fittedvalues, atol=1e-7)
+    np.testing.assert_allclose(table["estimate"], other.params, rtol=1e-7)
+    np.testing.assert_allclose(table["std_error"], other.bse, rtol=1e-7)
+    # A penalty chooses one of two that are the same.
+    chosen = run(X, y, penalty="lasso").coefficients["estimate"]
+    assert (chosen[("p0", "x0")] != 0) or (chosen[("p2", "x5")] != 0)
+    assert chosen[("p1", "x4")] == 0
 
 
 def test_too_few_rows():
@@ -278,10 +283,20 @@ def test_too_few_rows():
         run(X, y)
 
 
-def test_one_party_alone():
+def test_one_party_alone_and_encrypted_sums_open_the_same_moments():
+    pytest.importorskip("tenseal")
     X, y, _ = pooled("gaussian", n=150)
-    with pytest.raises(ConfigError, match=r"needs a second party.*exchange='sums'"):
-        run(X, y, sizes=(8,))
+    settings = {"penalty": "lasso", "lambdas": [0.3, 0.05]}
+    masked = run(X, y, "masked", **settings)
+    for other in (run(X, y, sizes=(8,), **settings), run(X, y, "ckks", **settings)):
+        np.testing.assert_allclose(
+            other.model.path_coefficients.to_numpy(),
+            masked.model.path_coefficients.to_numpy(), atol=1e-5,
+        )  # fmt: skip
+        np.testing.assert_allclose(
+            other.coefficients["std_error"].dropna().to_numpy(),
+            masked.coefficients["std_error"].dropna().to_numpy(), rtol=1e-5,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(

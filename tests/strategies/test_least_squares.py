@@ -26,7 +26,7 @@ def quiet(caplog):
     caplog.set_level(logging.CRITICAL)
 
 
-def make_data(sizes=(3, 2, 4), n=300, missing=0.2, unlabelled=20, rho=0.0, seed=0, noise=1.0):
+def make_data(sizes=(3, 2, 4), n=600, missing=0.4, unlabelled=20, rho=0.0, seed=0, noise=1.0):
     """Columns in all kinds of units; each party lacks random samples, the first have no label."""
     rng = np.random.default_rng(seed)
     p = sum(sizes)
@@ -66,7 +66,7 @@ def ols(x, y, intercept=True):
     return beta, sigma2 * inverse, sigma2, 1 - rss / tss
 
 
-def run(strategy, tables, labels, mode="masked", min_rows=15, **kwargs):
+def run(strategy, tables, labels, mode="masked", min_rows=10, **kwargs):
     return simulate(
         strategy, tables, labels, aggregation=mode, progress=False, min_rows=min_rows, **kwargs
     )
@@ -106,7 +106,7 @@ def test_equals_least_squares_on_the_pooled_table(rows, intercept, sizes):
 @pytest.mark.parametrize("intercept", [True, False])
 def test_columns_of_different_parties_may_be_correlated(rows, intercept):
     for rho in (0.5, 0.99999):
-        tables, labels = make_data(rho=rho, missing=0.1)
+        tables, labels = make_data(rho=rho)
         result = run(FEDERATED[rows](intercept=intercept), tables, labels)
         x, y, _ = pool(tables, labels, rows)
         assert error(result, *ols(x, y, intercept)[:2]) < 1e-6
@@ -123,7 +123,7 @@ def test_the_unit_of_the_labels_does_not_matter(rows):
 
 @both
 def test_labels_that_fit_exactly(rows):
-    tables, labels = make_data(noise=0.0, missing=0.05 if rows == "complete" else 0.0)
+    tables, labels = make_data(noise=0.0, missing=0.3 if rows == "complete" else 0.0)
     result = run(FEDERATED[rows](), tables, labels)
     assert result.metrics["r2"] == pytest.approx(1.0, abs=1e-12)
     x, y, _ = pool(tables, labels, rows)
@@ -141,14 +141,14 @@ def test_mean_impute_uses_the_means_of_rows_with_a_label():
     assert error(result, *ols(x, y)[:2]) < 1e-8
 
 
-def test_mean_impute_groups_rows_where_two_parties_share_few():
+def test_mean_impute_takes_a_block_off_rows_that_are_few():
     """The few rows that both have count with one block; nothing is opened over them alone."""
-    tables, labels = make_data((2, 2), missing=0.0, unlabelled=0)
+    tables, labels = make_data((2, 2), n=300, missing=0.0, unlabelled=0)
     tables["party 0"] = tables["party 0"].iloc[:160]
-    tables["party 1"] = tables["party 1"].iloc[150:]
-    result = run(MeanImpute(), tables, labels)
-    assert result.metrics["rows_merged"] == 10
-    tables["party 1"] = tables["party 1"].iloc[10:]  # as if it had not had them
+    tables["party 1"] = tables["party 1"].iloc[145:]
+    result = run(MeanImpute(), tables, labels, min_rows=20)
+    assert result.metrics["rows_merged"] == 15
+    tables["party 1"] = tables["party 1"].iloc[15:]  # as if it had not had them
     x, y, _ = pool(tables, labels, "imputed")
     assert error(result, *ols(x, y)[:2]) < 1e-8
 
@@ -278,7 +278,7 @@ def test_intervals_cover_the_labels(strategy):
 
 
 def test_labels_are_completed():
-    tables, labels = make_data()
+    tables, labels = make_data(missing=0.2)
     aligned = set().union(*(table.index for table in tables.values()))
     shuffled = labels.sample(frac=1.0, random_state=1).drop("firm 003")  # a party has this one
     shuffled["nobody's"] = np.nan
@@ -368,7 +368,7 @@ def test_a_column_that_is_constant_among_the_complete_rows():
 def test_levels_and_rows_with_missing_cells():
     tables, labels = make_data((2, 2), missing=0.1)
     rng = np.random.default_rng(1)
-    town = pd.Series(rng.choice(["Delft", "Gent", "Ulm"], size=300), index=labels.index)
+    town = pd.Series(rng.choice(["Delft", "Gent", "Ulm"], size=len(labels)), index=labels.index)
     tables["party 0"]["town"] = town.reindex(tables["party 0"].index)
     common = tables["party 1"].index.intersection(tables["party 0"].index)
     tables["party 1"].loc[common[::9], "x2"] = np.nan
@@ -409,7 +409,7 @@ def test_too_few_complete_rows():
     tables, labels = make_data((6, 6), n=60, unlabelled=0, missing=0.0)
     tables["party 0"], tables["party 1"] = tables["party 0"].iloc[:39], tables["party 1"].iloc[27:]
     with pytest.raises(DataError, match=r"12 labelled samples that all parties hold.*min-rows"):
-        run(CompleteCase(), tables, labels)
+        run(CompleteCase(), tables, labels, min_rows=20)
     with pytest.raises(DataError, match=r"12 samples.*12 columns.*at least 14"):
         run(CompleteCase(), tables, labels, min_rows=5)
     assert run(MeanImpute(), tables, labels, min_rows=5).metrics["n_samples"] == 60

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import Context, RecordDict
-from strategies.regression.vfem.party_model import VFEMPart
 
 from flwr_vertical import FileStorage, LocalGrid, Model, Result, party_app, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError

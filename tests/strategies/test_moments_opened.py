@@ -6,33 +6,25 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flwr_vertical import Party, Strategy, Uses, simulate
+from flwr_vertical import Strategy, simulate
 from flwr_vertical.errors import DataError
-from flwr_vertical.products import GroupKeySteps, PairKeySteps
-from strategies.regression import RegressionData
-from strategies.regression.moments import MomentSteps, all_rows, complete_rows, open_moments
-from strategies.regression.moments.groups import Minimum, by_pattern, rows_given_up
-
-
-class Opening(Party):
-    data = Uses(RegressionData)
-    pair_keys = Uses(PairKeySteps)
-    group_key = Uses(GroupKeySteps)
-    moments = Uses(MomentSteps, purpose="test")
+from strategies.regression.moments import by_pattern, complete_rows, open_moments
+from strategies.regression.moments.party import MomentParty
+from strategies.regression.moments.rough import rough_units
 
 
 class Opened(Strategy):
     """Opens moments and keeps them."""
 
     name = "opened"
-    party = Opening
+    party = MomentParty
     needs_labels = True
     disclosure = (("server", "moments"),)
     grouping: str = "pattern"
     columns_of: str = ""
 
     def run(self, federation, alignment, result, progress):
-        how = {"pattern": by_pattern, "complete": complete_rows, "all": all_rows}[self.grouping]
+        how = {"pattern": by_pattern, "complete": complete_rows}[self.grouping]
         self.given.append(
             open_moments(
                 federation, alignment, result, encoding="none", missing_cells="error",
@@ -97,28 +89,12 @@ def test_rounds_after_alignment():
     assert result.ledger.rounds == 2 + 4 + 1  # greeting and alignment; the end
 
 
-def test_all_rows_in_one_group_have_zeros_where_a_block_is_missing():
-    parties, y = tables()
-    _, moments, ids = opened(Opened("all"), parties, y)
-    rows = np.nan_to_num(pooled(parties, y, moments, ids))
-    (pattern,) = moments.held
-    np.testing.assert_allclose(pattern.products, rows.T @ rows, atol=1e-7)
-
-
 def test_one_party_s_columns_alone_with_the_others_as_helpers():
     parties, y = tables()
     parties["court"] = parties["court"].assign(town="Ulm")  # no number: it is not asked for
     _, moments, _ = opened(Opened("complete", "shop"), parties, y)
     assert moments.n_columns == 2
     assert moments.problem.columns == {"bank": [], "court": [], "shop": ["d", "e"]}
-
-
-def test_rows_given_up_are_those_that_count_as_missing():
-    mask = np.array([[False, False]] * 15 + [[False, True]] * 19 + [[True, False]] * 2)
-    groups = by_pattern(mask, np.array([2, 1]), Minimum(16, by_rule=False))
-    assert (groups.n_merged, groups.n_left_out) == (15, 2)
-    assert rows_given_up(groups, mask, 0).tolist() == []
-    assert rows_given_up(groups, mask, 1).tolist() == [*range(15), 34, 35]
 
 
 @pytest.mark.parametrize("grouping", ["pattern", "complete"])
@@ -128,8 +104,32 @@ def test_too_few_rows_are_refused_with_what_to_do(grouping):
         opened(Opened(grouping), parties, y)
 
 
-def test_pairs_of_parties_with_few_rows_in_common_are_grouped_by_pattern():
-    mask = np.array([[False, True]] * 200 + [[True, False]] * 200 + [[False, False]] * 3)
-    groups = all_rows(mask, np.array([1, 1]), Minimum())
-    assert groups.n_merged == 3
-    assert len(groups.mask) == 2
+def test_rough_units_tell_hardly_anything():
+    rng = np.random.default_rng(3)
+    flag = (np.arange(500) < 7).astype(float)
+    raw = np.column_stack([rng.normal(1e6, 3.0, size=500), flag, np.full(500, 0.1)])
+    center, unit = rough_units(raw, np.array([False, True, False]))
+    np.testing.assert_array_equal(unit, [4.0, 0.5, 1.0])
+    assert center[0] % 1.0 == 0.0
+    assert abs(center[0] - 1e6) <= 1.0
+    assert (center[1], center[2]) == (0.5, 0.1)  # however rare the flag is; the constant itself
+    again = rough_units(
+        np.where(flag[:, None] > 0, raw + 1e-3, raw), np.array([False, True, False])
+    )
+    np.testing.assert_array_equal(again[1][:1], unit[:1])
+
+
+def test_a_rare_level_counts_as_missing():
+    parties, y = tables()
+    parties["court"]["rare"] = 0.0
+    parties["court"].iloc[100:103, -1] = 1.0
+    result, moments, _ = opened(Opened(), parties, y)
+    assert result.metrics["columns_withheld"] == 1.0
+    assert any("'court.rare' has a value that is too rare" in note for note in result.notes)
+    with_c = [p for p in moments.patterns.patterns if 2 in p.observed]
+    assert any(3 not in p.observed for p in with_c)  # columns are a, b, c, rare, ...
+    for p in with_c:  # where it is told of, it is constant
+        if 3 in p.observed:
+            assert p.about(p.sums[list(p.observed).index(3)] / p.n_rows * np.ones(7))[1][
+                list(p.observed).index(3), list(p.observed).index(3)
+            ] == pytest.approx(0.0, abs=1e-8)

@@ -25,7 +25,7 @@ from strategies.regression.prediction import (
 from strategies.regression.prediction.regressions import find_patterns, pattern_list
 from strategies.regression.prediction.steps import bounds
 from strategies.regression.prediction.table import prediction_table
-from strategies.vfem import VFEM, VFEMPredict
+from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict
 
 COLUMNS = {"bank": ["u", "v"], "court": ["w"], "hospital": ["h"]}
 WIDTHS = (2, 1, 1)
@@ -347,6 +347,46 @@ def test_a_chosen_model_tells_no_more_than_the_bits_of_the_node():
         assert (terms / 1e-9 <= high).all()
 
 
+def flags_read(n_parties, bits, seed=0):
+    """Share of 0/1 columns that the best guess from a prediction and known coefficients gets.
+
+    Six columns at each party, values equally likely, coefficients as large as the noise.
+    """
+    rng = np.random.default_rng(seed)
+    beta = rng.normal(size=(n_parties, 6))
+    every = ((np.arange(64)[:, None] >> np.arange(6)) & 1).astype(float)
+    levels = []
+    for own in beta:
+        terms = every @ own
+        coarser, low, high, _ = bounds(terms[:, None], 0.01, bits, "party")
+        unit = 2.0**coarser
+        levels.append(np.clip(np.rint(terms / 0.01 / unit) * unit, low, high).astype(np.int64))
+    sums = levels[0]
+    for own in levels[1:]:
+        sums = (sums[:, None] + own[None, :]).reshape(-1)
+    numbers = np.arange(64**n_parties)
+    shares = []
+    for party in range(n_parties):
+        rows = every[numbers // 64 ** (n_parties - 1 - party) % 64]
+        _, kind = np.unique(sums, return_inverse=True)
+        share = np.array([np.bincount(kind, rows[:, j]) for j in range(6)]) / np.bincount(kind)
+        guess = (share > 0.5).T[kind]
+        shares.append(np.mean(guess == rows.astype(bool)))
+    return float(np.mean(shares))
+
+
+def test_what_a_prediction_tells_of_columns_of_two_values():
+    """Alone, a party's six flags are read off 12 bits; few bits, or other parties, blur them."""
+    read = {
+        (n, bits): np.mean([flags_read(n, bits, seed) for seed in (1, 2, 3)])
+        for n, bits in ((1, 12), (1, 6), (1, 3), (3, 12))
+    }
+    # The figures of docs/privacy.md.
+    assert {key: round(100 * share) for key, share in read.items()} == {
+        (1, 12): 100, (1, 6): 75, (1, 3): 62, (3, 12): 58,
+    }  # fmt: skip
+
+
 # -- the node's own rule ---------------------------------------------------------------------
 
 
@@ -524,8 +564,37 @@ def test_other_families_average_over_what_is_not_seen(family, mean):
     assert (table["upper"] > table["prediction"]).all()
 
 
-def test_vfem_keeps_its_model_too():
-    tables, y, _, _ = make(400, 15)
-    result = simulate(VFEM(), tables, y, progress=False)
-    found = result.predict(make(400, 16)[0], make(400, 16)[1], progress=False)
-    assert 0.9 < found.metrics["coverage"] < 0.99
+# -- every method -----------------------------------------------------------------------------
+
+METHODS = {
+    "vfem": VFEM(),
+    "vfem, block": VFEM("block"),
+    "vfem, sums": VFEM("block", "sums", max_iter=20),
+    "complete-case": CompleteCase(),
+    "mean-impute": MeanImpute(),
+    "single": Single("bank"),
+}
+
+
+@pytest.mark.parametrize("strategy", METHODS.values(), ids=METHODS)
+def test_every_linear_method_predicts_later_as_in_its_fit(strategy, tmp_path):
+    tables, y, table, held = make(600, 15)
+    hidden = y.where(np.arange(600) >= 60)
+    fit = simulate(strategy, tables, hidden, min_rows=20, progress=False)
+    loaded = Result.load(fit.save(tmp_path / "fit"))
+    new = {name: t.loc[t.index.isin(table.index[:60])] for name, t in tables.items()}
+    later = loaded.predict(new, y, progress=False)
+    both = fit.predictions.join(later.predictions.add_suffix("_later"))
+    assert len(both) == 60
+    assert len(np.unique(held[:60], axis=0)) > 4
+    for column in ("prediction", "std_error", "lower", "upper"):
+        np.testing.assert_allclose(both[column], both[f"{column}_later"], rtol=1e-9)
+    assert later.metrics["coverage"] > 0.85
+    # Where all parties have a sample, it is the coefficients times the columns, but for the grid.
+    whole = table[:60][held[:60].all(axis=1)]
+    beta = fit.coefficients["estimate"]
+    exact = beta["server", "intercept"] + sum(
+        whole[column] * beta.get((name, column), 0.0) for name in NAMES for column in COLUMNS[name]
+    )
+    unit = sum(fit.predictor.grid * 2.0**c for c in fit.predictor.coarser.values())
+    np.testing.assert_allclose(both.loc[whole.index, "prediction"], exact, atol=unit / 2 + 1e-6)

@@ -13,7 +13,7 @@ from strategies.predict import Predict
 from strategies.vfem import VFEM
 
 PAIR_KEYS = {"pair_key", "keep_pair_keys"}
-LEAST_SQUARES = {"prepare", "ls_step", "ls_finish"}
+LEAST_SQUARES = {"prepare", "ls_step"}
 ITERATING = {"begin", "gradient", "scoring", "shorten", "extrapolate"}
 INFERENCE = {"information", "parts", "finish"}
 PRODUCTS = {"sketch_ranks", "sketch_rows", "encrypt_rows", "multiply_rows"}
@@ -25,15 +25,16 @@ MOMENTS = {
     "send_masked",
     "open_products",
 }
+LINEAR = PAIR_KEYS | MOMENTS | {"keep_model", "finish_moments"}
 MEANS = {"send_digits", "place_fits", "open_means"}
 SHARING = {"begin", "admm", "count", "finish", "rotate_selected"}
 STEPS = {
-    CompleteCase: LEAST_SQUARES,
-    MeanImpute: LEAST_SQUARES,
-    Single: {"prepare", "ls_single"},
-    VFEM: {"keep_model"} | PAIR_KEYS | LEAST_SQUARES | ITERATING | INFERENCE | PRODUCTS,
+    CompleteCase: LINEAR,
+    MeanImpute: LINEAR,
+    Single: LINEAR,
+    VFEM: LINEAR | LEAST_SQUARES | ITERATING | INFERENCE | PRODUCTS,
     Predict: {"open_model", "predict_kept"},
-    VerticalGLM: PAIR_KEYS | MOMENTS | MEANS | SHARING | {"keep_model", "keep_and_forget"},
+    VerticalGLM: PAIR_KEYS | MOMENTS | MEANS | SHARING | {"keep_model", "finish_moments"},
 }
 
 
@@ -48,10 +49,10 @@ def test_a_step_of_another_method_is_refused():
 
     class Asks(Single):
         def run(self, federation, alignment, result, progress):
-            federation.call("pair_key", {"nonce": bytes(32)})
+            federation.call("admm")
 
     labels = pd.Series(rng.normal(size=40))
-    with pytest.raises(PartyError, match="SingleParty has no step 'pair_key'"):
+    with pytest.raises(PartyError, match="MomentParty has no step 'admm'"):
         simulate(Asks(), tables, labels, progress=False)
 
 

@@ -64,6 +64,23 @@ class Approximation:
         """Return the same likelihood with other units for the penalty."""
         return replace(self, scale=scale)
 
+    def on_all_columns(self, kept: npt.NDArray[np.int64], n_columns: int) -> "Approximation":
+        """Return the same likelihood with columns that have no effect beside those here.
+
+        Parameters
+        ----------
+        kept : numpy.ndarray of shape (n_kept,)
+            Numbers of the columns here among all.
+        n_columns : int
+            Of all.
+        """
+        at = np.concatenate([[0], 1 + kept])
+        information = np.zeros((1 + n_columns, 1 + n_columns))
+        information[np.ix_(at, at)] = self.information
+        center, scale, estimate = np.zeros(n_columns), np.zeros(n_columns), np.zeros(1 + n_columns)
+        center[kept], scale[kept], estimate[at] = self.center, self.scale, self.estimate
+        return replace(self, center=center, scale=scale, information=information, estimate=estimate)
+
     def levels(self, beta: Array) -> Array:
         """Return the best level of each column of coefficients, shape (n_columns, n_fits)."""
         if not self.intercept:

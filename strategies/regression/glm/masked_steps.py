@@ -285,8 +285,8 @@ class MaskedMeanSteps(StepGroup):
             centred = values - values.mean(axis=0)
             centred[:, self._withheld] = 0.0
             self.cache["means.centred"] = centred
-        centred: Array = self.cache["means.centred"]
-        return centred
+        found: Array = self.cache["means.centred"]
+        return found
 
     @property
     def _digits(self) -> tuple[Ring, Array]:

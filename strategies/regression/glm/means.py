@@ -4,19 +4,20 @@ Moments and masked means are of standardised columns; what comes back is an `App
 columns' units, as for normal labels.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Federation
-from flwr_vertical.products import Moments
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.products import Moments, PrivateProducts
 from strategies.regression import Problem
 from strategies.regression.glm.approximation import Approximation
 from strategies.regression.glm.families import family_named
 from strategies.regression.glm.mean_fit import MeanFit, fit_mean_model
-from strategies.regression.moments import OpenedMoments, Pattern
+from strategies.regression.moments import OpenedMoments
 
 if TYPE_CHECKING:
     from strategies.regression.glm.strategy import VerticalGLM
@@ -40,6 +41,7 @@ class MaximumLikelihood:
     evaluations : int
         How often sums of means were opened, two rounds each.
     converged : bool
+        Whether the last step was far below a standard error.
     """
 
     at: Approximation
@@ -50,9 +52,9 @@ class MaximumLikelihood:
 
 
 def maximum_likelihood(
-    settings: "VerticalGLM", federation: Federation, opened: OpenedMoments, rows: Pattern
+    settings: "VerticalGLM", federation: Federation, opened: OpenedMoments
 ) -> MaximumLikelihood:
-    """Find the maximum of the likelihood; two rounds for each evaluation, and one.
+    """Find the maximum of the likelihood; two rounds for each evaluation of the means, and more.
 
     Parameters
     ----------
@@ -60,30 +62,26 @@ def maximum_likelihood(
     federation : Federation
     opened : OpenedMoments
         Of the complete rows.
-    rows : Pattern
-        Their moments, the label the last column.
 
     Raises
     ------
     DataError
         If labels are separated, or columns determine each other.
     """
-    problem = opened.problem
-    sums, products = rows.sums, rows.products
-    center = opened.center
-    if not settings.intercept:
-        # Predictors are 0 where the columns are, not where they have their means.
-        shift = np.append(center / opened.unit, 0.0)
-        center = np.zeros_like(center)
-        products = (
-            products
-            + np.outer(sums, shift)
-            + np.outer(shift, sums)
-            + rows.n_rows * np.outer(shift, shift)
+    problem, offered = opened.problem, opened.offered
+    if not isinstance(opened.products, PrivateProducts):
+        raise ConfigError(
+            f"family {settings.family!r} needs columns under a key stream that two parties or more "
+            f"share; with aggregation {federation.aggregation!r} and {len(federation.parties)} "
+            "parties, use aggregation='masked', or exchange='sums'"
         )
-        sums = sums + rows.n_rows * shift
-    with_labels = problem.y_scale * products[:-1, -1] + problem.y_center * sums[:-1]
-    y = given_labels(federation, problem)
+    y, inside = given_labels(federation, problem), opened.groups.group >= 0
+    moments, center = _with_labels(offered.moments, problem), offered.center
+    n_rows = float(inside.sum())
+    if not settings.intercept:
+        # Predictors are 0 where the columns are, not where the offered ones are.
+        moments = _shifted(moments, center / offered.unit, n_rows, float(y[inside].sum()))
+        center = np.zeros_like(center)
     fit = fit_mean_model(
         federation,
         opened.products,
@@ -93,18 +91,45 @@ def maximum_likelihood(
         problem.columns,
         intercept=settings.intercept,
         max_evaluations=MOST_EVALUATIONS,
-        moments=Moments(sums[None, :-1], products[None, :-1, :-1], with_labels[None, :, None]),
+        moments=moments,
     )
-    variance = np.diag(products)[:-1] / rows.n_rows - (sums[:-1] / rows.n_rows) ** 2
-    at = _approximation(fit, rows.n_rows, np.sqrt(np.maximum(variance, 0.0)), settings.intercept)
+    variance = np.diag(moments.products[0]) / n_rows - (moments.sums[0] / n_rows) ** 2
+    at = _approximation(fit, n_rows, np.sqrt(np.maximum(variance, 0.0)), settings.intercept)
     if not settings.standardize:
-        at = at.with_scale(np.where(fit.varies, 1.0 / opened.unit, 0.0))
+        at = at.with_scale(np.where(fit.varies, 1.0 / offered.unit, 0.0))
     return MaximumLikelihood(
-        at.in_units(center, opened.unit),
+        at.in_units(center, offered.unit),
         fit.log_likelihood,
         fit.deviance,
         fit.evaluations,
         fit.converged,
+    )
+
+
+def _with_labels(moments: Moments, problem: Problem) -> Moments:
+    """Return the moments with the labels as they were given; they were standardised."""
+    own = problem.y_scale * moments.with_vectors
+    return replace(moments, with_vectors=own + problem.y_center * moments.sums[:, :, None])
+
+
+def _shifted(moments: Moments, by: Array, n_rows: float, labels: float) -> Moments:
+    """Return the moments of one group with a vector added to its rows.
+
+    Parameters
+    ----------
+    moments : Moments
+    by : numpy.ndarray of shape (n_columns,)
+    n_rows, labels : float
+        Number of rows, and the sum of their labels.
+    """
+    by = np.where(moments.withheld[0], 0.0, by)
+    sums = moments.sums[0]
+    across = np.outer(sums, by)
+    return replace(
+        moments,
+        sums=(sums + n_rows * by)[None],
+        products=(moments.products[0] + across + across.T + n_rows * np.outer(by, by))[None],
+        with_vectors=moments.with_vectors + labels * by[None, :, None],
     )
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from flwr_vertical.errors import DataError
 from strategies.regression.glm.approximation import Approximation
 from strategies.regression.glm.quadratic import Quadratic
-from strategies.regression.moments import CovarianceModel, Fit, Pattern, Patterns, fit_normal
+from strategies.regression.moments import Fit, Pattern
 
 Array = npt.NDArray[np.float64]
 
@@ -63,37 +63,45 @@ def from_complete_rows(rows: Pattern, standardize: bool, intercept: bool) -> App
 
 
 def shifted(rows: Pattern, by: Array) -> Pattern:
-    """Return the moments of the rows plus a vector, array of shape (n_observed,)."""
-    sums, products = rows.about(_spread(-by, rows))
+    """Return the moments of rows plus a vector, array of shape (n_columns,)."""
+    sums, products = rows.about(-by)
     return replace(rows, sums=sums, products=products)
 
 
-def from_all_rows(
-    patterns: Patterns, model: CovarianceModel, standardize: bool
-) -> tuple[Approximation, Fit]:
+def on_all_columns(rows: Pattern, kept: npt.NDArray[np.int64], n_columns: int) -> Pattern:
+    """Return the moments with zeros for columns that are left out.
+
+    Parameters
+    ----------
+    rows : Pattern
+    kept : numpy.ndarray of shape (n_kept,)
+        Columns that stay, ascending, by their numbers among all; all are observed.
+    n_columns : int
+    """
+    at = np.searchsorted(rows.observed, kept)
+    sums, products = np.zeros(n_columns), np.zeros((n_columns, n_columns))
+    sums[kept] = rows.sums[at]
+    products[np.ix_(kept, kept)] = rows.products[np.ix_(at, at)]
+    return Pattern(np.arange(n_columns), rows.n_rows, sums, products)
+
+
+def from_all_rows(fit: Fit, n_rows: float, standardize: bool) -> Approximation:
     """Return the likelihood of rows with blocks missing, columns and label being jointly normal.
 
     Parameters
     ----------
-    patterns : Patterns
-        Moments by pattern, the label the last column.
-    model : CovarianceModel
-        What is free in the covariance.
+    fit : Fit
+        The joint model at its maximum.
+    n_rows : float
+        Rows that it was fitted to.
     standardize : bool
         As in `from_complete_rows`.
-
-    Returns
-    -------
-    Approximation
-    Fit
-        The joint model at its maximum.
 
     Raises
     ------
     DataError
-        If the joint model cannot be fitted.
+        If the joint model has not converged.
     """
-    fit = fit_normal(patterns, model)
     if not fit.converged:
         raise DataError(
             f"the joint normal model did not converge in {fit.iterations} steps: some columns are "
@@ -108,22 +116,14 @@ def from_all_rows(
     size = np.sqrt(np.diag(at_center))
     information = np.linalg.inv(at_center / np.outer(size, size)) / np.outer(size, size)
     variance = np.diag(fit.covariance)[:-1]
-    at = Approximation(
-        n_rows=sum(p.n_rows for p in patterns.patterns),
+    return Approximation(
+        n_rows=n_rows,
         center=center,
         scale=_units(variance, np.zeros(len(center), dtype=bool), standardize),
         information=fit.noise * (information + information.T) / 2.0,
         estimate=np.concatenate([[fit.mean[-1]], fit.beta]),
         noise=fit.noise,
     )
-    return at, fit
-
-
-def _spread(values: Array, rows: Pattern) -> Array:
-    """Return values of the observed columns among all columns."""
-    found = np.zeros(int(rows.observed.max()) + 1)
-    found[rows.observed] = values
-    return found
 
 
 def _units(variance: Array, flat: npt.NDArray[np.bool_], standardize: bool) -> Array:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from flwr_vertical import Party, Summands, Uses, step
-from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps
+from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps, PrivateProductSteps
 from strategies.regression import RegressionData
 from strategies.regression.glm.masked_steps import MaskedMeanSteps
 from strategies.regression.glm.sums.steps import SharingSteps
@@ -17,17 +17,18 @@ class GLMParty(Party):
     data = Uses(RegressionData, penalized=True)
     pair_keys = Uses(PairKeySteps, sends="masked columns", without="exchange='sums'")
     group_key = Uses(GroupKeySteps)
-    moments = Uses(MomentSteps, purpose="glm")
+    moments = Uses(MomentSteps)
+    products = Uses(PrivateProductSteps, purpose="glm")
     prediction = Uses(PredictionSteps)
     means = Uses(MaskedMeanSteps)
     sharing = Uses(SharingSteps)
 
     def columns_to_multiply(self) -> HeldColumns:
         """Return the columns of the moments, of which means are summed, too."""
-        return self.moments._columns()
+        return self.moments.columns()
 
     @step
-    def keep_and_forget(self, **model: Any) -> Summands:
+    def finish_moments(self, **model: Any) -> Summands:
         """Keep the own coefficients, and erase the group seed: nothing more will be opened.
 
         Parameters

@@ -74,12 +74,6 @@ def fill_selected(
             "since columns determine each other",
         )
     names = [(party, name) for party, own in problem.columns.items() for name in own]
-    flat = [f"{party}:{name}" for (party, name), s in zip(names, at.scale, strict=True) if s == 0.0]
-    if flat:
-        note(
-            result,
-            f"columns {flat} do not vary over the samples of the fit; their coefficients are 0",
-        )
     by_party = _split(beta, problem)
     errors: dict[str, Array] | None = None
     level_error: float | None = None

@@ -13,7 +13,7 @@ seal_group_seed  up, of one party: the group seed, sealed for each other one
 send_masked      up: each party's columns under the group's key stream, their means and spreads
 open_products    down: the group of each row, labels under a mask; up: a private sum of p^2 numbers
                  for each group, a party's own moments, its shares of products with the labels
-keep_and_forget  down: each party's coefficients; summed: one whole number for each sample without
+finish_moments  down: each party's coefficients; summed: one whole number for each sample without
                  a label
 ===============  ===================================================================================
 
@@ -57,6 +57,7 @@ from strategies.regression.glm.samples import names_by_party, used_samples
 from strategies.regression.glm.sums import EXCHANGE
 from strategies.regression.glm.sums.fit import fit_federated
 from strategies.regression.glm.sums.outcome import fill_result
+from strategies.regression.moments.party import MomentArbiter
 
 STANDARD_ERRORS = ("gram", "none")
 PROTECTIONS = ("admm", "none")
@@ -216,6 +217,7 @@ class VerticalGLM(Strategy):
         }
     )
     party = GLMParty
+    arbiter = MomentArbiter
     disclosure = (
         (
             "server",

@@ -14,9 +14,9 @@ from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.regression import coefficient_table
 from strategies.regression import settings as shared
-from strategies.regression.moments import LinearFit, OpenedMoments, Pattern, least_squares
+from strategies.regression.moments import LinearFit, OpenedMoments, Pattern, Patterns, least_squares
 from strategies.regression.moments.opening import Grouping, open_moments
-from strategies.regression.moments.party import MomentParty
+from strategies.regression.moments.party import MomentArbiter, MomentParty
 from strategies.regression.prediction import Regressions, keep_and_predict
 
 logger = logging.getLogger("flwr_vertical")
@@ -24,6 +24,7 @@ logger = logging.getLogger("flwr_vertical")
 Array = npt.NDArray[np.float64]
 
 LEVEL = 0.95
+_LEAST_NOISE = 1e-12  # of the labels' variance: terms are rounded to a share of the noise
 
 
 class Baseline(Strategy):
@@ -45,6 +46,7 @@ class Baseline(Strategy):
         }
     )
     party = MomentParty
+    arbiter = MomentArbiter
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
@@ -98,8 +100,8 @@ class Baseline(Strategy):
         """Return which rows' sums are opened together."""
 
     def _rows(self, opened: OpenedMoments) -> Pattern:
-        """Return the sums over the rows of the fit."""
-        return opened.held[0]
+        """Return the sums over the rows of the fit; columns that nothing was told of are zero."""
+        return Patterns(opened.n_columns + 1, opened.held[:1]).total()
 
     def _regressions(self, opened: OpenedMoments, fit: LinearFit) -> Regressions:
         """Return what predicts: absent parties at their mean, the variance of their fit added."""
@@ -110,7 +112,7 @@ class Baseline(Strategy):
             fit.beta,
             mean,
             variance,
-            fit.noise,
+            max(fit.noise, _LEAST_NOISE * fit.tss / fit.n_rows),
             leverage=fit.noise * fit.n_parameters / fit.n_rows,
             absent_leverage=lost,
         )

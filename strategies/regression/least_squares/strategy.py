@@ -20,7 +20,7 @@ from strategies.regression.moments import (
     LinearFit,
     OpenedMoments,
     Pattern,
-    all_rows,
+    by_pattern,
     complete_rows,
 )
 from strategies.regression.moments.groups import Flags, Indices, Minimum
@@ -31,6 +31,11 @@ _PREDICTIONS = (
     "server",
     "for each sample without a label, the sum of the parties' rounded terms: the prediction; and "
     "how many bits a party's term tells",
+)
+_UNITS = (
+    "server",
+    "a rough unit of each column (a power of two near its standard deviation) and a centre to a "
+    "quarter of it",
 )
 _PARTIES = (
     "every party",
@@ -54,8 +59,9 @@ class CompleteCase(Baseline):
         (
             "server",
             "over the labelled samples that all parties hold: sums of columns, of products of two "
-            "columns, and of products of a column and the label; mean and deviation of columns",
+            "columns, and of products of a column and the label",
         ),
+        _UNITS,
         _PREDICTIONS,
         _PARTIES,
         ("nobody", "a value of another party's columns"),
@@ -71,8 +77,8 @@ class MeanImpute(Baseline):
     Notes
     -----
     Standard errors are those of least squares on the imputed table; they know nothing of the
-    imputation. Where two parties have some rows in common, but fewer than the minimum, rows are
-    grouped by their blocks, and those of small groups count with fewer blocks.
+    imputation. Rows whose blocks few other rows have count with fewer blocks, so that nothing is
+    told of few rows; ``metrics["rows_merged"]`` says how many.
     """
 
     name = "mean-impute"
@@ -80,28 +86,21 @@ class MeanImpute(Baseline):
         ("server", "names of the parties' columns, which are collinear, and rows left out"),
         (
             "server",
-            "over the labelled samples that two parties have in common: sums of products of their "
-            "columns; of each party's own: sums of columns, of their products, and of products "
-            "with the label; mean and deviation of columns. By missingness pattern where two "
-            "parties have few samples in common",
+            "for each missingness pattern, over no fewer rows than the parties' minimum: sums of "
+            "columns, of products of two columns, and of products of a column and the label",
         ),
+        _UNITS,
         _PREDICTIONS,
         _PARTIES,
         ("nobody", "a value of another party's columns"),
     )
 
     def _grouping(self, federation: Federation) -> Grouping:
-        return all_rows
+        return by_pattern
 
     def _rows(self, opened: OpenedMoments) -> Pattern:
         """Return the sums of the imputed table: columns are zero, their mean, where missing."""
-        d = opened.n_columns + 1
-        sums, products, n = np.zeros(d), np.zeros((d, d)), 0.0
-        for p in opened.patterns.patterns:
-            n += p.n_rows
-            sums[p.observed] += p.sums
-            products[np.ix_(p.observed, p.observed)] += p.products
-        return Pattern(np.arange(d), n, sums, products)
+        return opened.patterns.total()
 
     def _regressions(self, opened: OpenedMoments, fit: LinearFit) -> Regressions:
         # Rows with imputed blocks are among those that the noise was measured on.
@@ -131,8 +130,9 @@ class Single(Baseline, _OneParty):
         (
             "server",
             "over the labelled samples that the party holds: sums of its columns, of their "
-            "products, and of products with the label; their mean and deviation",
+            "products, and of products with the label",
         ),
+        _UNITS,
         _PREDICTIONS,
         (
             "every party",

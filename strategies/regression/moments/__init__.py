@@ -1,17 +1,10 @@
 """Regression from moments: sums over groups of rows, and what is fitted to them.
 
 A strategy's server half calls `open_moments` (prepare, keys, masked columns, products: four rounds)
-with a grouping of rows: `by_pattern`, `complete_rows` or `all_rows`. It gets `OpenedMoments`, whose
+with a grouping of rows, `by_pattern` or `complete_rows`. It gets `OpenedMoments`, whose
 `patterns` hold the sums of [1, observed columns, label] by group. `fit_normal` maximises the normal
 likelihood of all patterns; `least_squares` solves the normal equations of their total. Its party
-half declares::
-
-    data = Uses(RegressionData)
-    pair_keys = Uses(PairKeySteps, sends="masked columns", without="exchange='sums'")
-    group_key = Uses(GroupKeySteps)
-    moments = Uses(MomentSteps, purpose="my method")
-
-and its last step erases the group seed.
+half is a `party.MomentParty`, or has the same step groups; its last step erases the group seed.
 """
 
 from strategies.regression.moments.covariances import (
@@ -21,7 +14,7 @@ from strategies.regression.moments.covariances import (
     RegressionCovariance,
 )
 from strategies.regression.moments.fit import Fit, fit_normal
-from strategies.regression.moments.groups import all_rows, by_pattern, complete_rows
+from strategies.regression.moments.groups import by_pattern, complete_rows
 from strategies.regression.moments.linear import LinearFit, least_squares
 from strategies.regression.moments.opening import OpenedMoments, open_moments
 from strategies.regression.moments.patterns import Pattern, Patterns
@@ -40,7 +33,6 @@ __all__ = [
     "Patterns",
     "RegressionCovariance",
     "Through",
-    "all_rows",
     "by_pattern",
     "complete_rows",
     "fit_normal",

@@ -1,8 +1,7 @@
-"""Which rows' moments are opened together, and which rows each party leaves out for that.
+"""Which rows' moments are opened together.
 
 Rows with the same blocks missing form a group. Where a group is too small to be told of, its rows
-give up a block, or are left out (`row_groups`). A party masks a row that gave up its block as one
-that it does not have, so that nothing of it can be opened.
+give up a block, which counts as missing then, or are left out (`row_groups`).
 """
 
 from dataclasses import dataclass
@@ -95,48 +94,6 @@ def complete_rows(mask: Flags, widths: Indices, minimum: Minimum) -> RowGroups:
         n_merged=0,
         n_left_out=int((~complete & ~mask.all(axis=1)).sum()),
     )
-
-
-def all_rows(mask: Flags, widths: Indices, minimum: Minimum) -> RowGroups:
-    """Put all rows into one group, a missing block counting as zeros.
-
-    What is opened then are sums over the rows that two parties have in common. Where two have some,
-    but too few, rows are grouped by pattern instead, small groups merged.
-
-    Parameters
-    ----------
-    mask, widths, minimum
-        See `by_pattern`.
-    """
-    held = (~mask).astype(float)
-    common = held.T @ held
-    needed = minimum.of(int(widths.sum()))
-    if ((common > 0) & (common < needed)).any():
-        return by_pattern(mask, widths, minimum)
-    return RowGroups(
-        mask=np.zeros((1, mask.shape[1]), dtype=bool),
-        group=np.zeros(len(mask), dtype=np.int64),
-        n_merged=0,
-        n_left_out=0,
-    )
-
-
-def rows_given_up(groups: RowGroups, mask: Flags, party: int) -> Indices:
-    """Return the rows that a party has and that count as missing, ascending.
-
-    Parameters
-    ----------
-    groups : RowGroups
-        Of all rows.
-    mask : numpy.ndarray of shape (n_rows, n_parties), bool
-        True where a party has no row.
-    party : int
-        Number of the party.
-    """
-    counts = np.zeros(len(mask), dtype=bool)
-    inside = groups.group >= 0
-    counts[inside] = ~groups.mask[groups.group[inside], party]
-    return np.flatnonzero(~mask[:, party] & ~counts)
 
 
 def too_few(

@@ -11,7 +11,9 @@ open_products          down: the group of each row; labels under a mask, its see
                        up: a private sum of small matrices, each party's own moments, two shares
 =====================  ===========================================================================
 
-A last step of the strategy erases the group seed (`GroupKeySteps.erase_group_seed`).
+A last step of the strategy erases the group seed (`GroupKeySteps.erase_group_seed`). With
+aggregation ``"ckks"``, and of one party alone, the same sums come from ciphertexts, in more rounds
+(`encrypted_groups`).
 """
 
 from collections.abc import Callable
@@ -23,11 +25,17 @@ import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.products import GroupKey, Moments, PairKeys, PrivateProducts
+from flwr_vertical.products import (
+    EncryptedProducts,
+    GroupKey,
+    Moments,
+    PairKeys,
+    PrivateProducts,
+    products_of,
+)
 from flwr_vertical.products.row_groups import RowGroups
-from strategies.regression.moments.groups import Minimum, by_pattern, rows_given_up
+from strategies.regression.moments.groups import Minimum, by_pattern
 from strategies.regression.moments.patterns import Pattern, Patterns
-from strategies.regression.moments.steps import LEFT_OUT
 from strategies.regression.problem import Problem, open_problem
 
 Array = npt.NDArray[np.float64]
@@ -35,6 +43,23 @@ Grouping = Callable[[npt.NDArray[np.bool_], npt.NDArray[np.int64], Minimum], Row
 
 # Two limbs take four times the work, and matter where rows are few: there they cost nothing.
 _TWO_LIMBS = 4e7
+
+
+@dataclass(frozen=True)
+class Offered:
+    """Columns as the parties offered them, for more products of them.
+
+    Parameters
+    ----------
+    moments : Moments
+        By group, with the labels of the problem.
+    center, unit : numpy.ndarray of shape (n_columns,)
+        A party's column is ``center + unit * z`` with ``z`` the offered one.
+    """
+
+    moments: Moments
+    center: Array
+    unit: Array
 
 
 @dataclass(frozen=True)
@@ -55,8 +80,10 @@ class OpenedMoments:
         Of the labelled samples.
     center, unit : numpy.ndarray of shape (n_columns,)
         Of the parties' columns.
-    products : PrivateProducts
-        The columns as they were sent, for more products.
+    products : PrivateProducts or EncryptedProducts
+        What opened them, for more products.
+    offered : Offered
+        The columns of `products`.
     parties : dict[str, slice]
         By party, where its columns stand.
     """
@@ -66,7 +93,8 @@ class OpenedMoments:
     groups: RowGroups
     center: Array
     unit: Array
-    products: PrivateProducts
+    products: PrivateProducts | EncryptedProducts
+    offered: Offered
     parties: dict[str, slice] = field(default_factory=dict)
 
     @property
@@ -145,23 +173,32 @@ def open_moments(
     groups = _group(federation, problem, widths, grouping, result)
     n_columns = sum(widths.values())
     limbs = 2 if len(problem.y) * n_columns**2 < _TWO_LIMBS else 1
-    products = PrivateProducts(federation, GroupKey(federation, pairs), limbs)
-    sent = products.send()
+    products = products_of(federation, GroupKey(federation, pairs), limbs)
     y = problem.y[:, None]
-    moments = products.moments(groups.group, len(groups.mask), y)
+    products.send(y)
+    moments = products.moments(groups.group, len(groups.mask), y, groups.mask)
+    if isinstance(products, EncryptedProducts):
+        products.close()  # keys of an arbiter; a group seed the strategy's last step erases
+    rough = _patterns(moments, groups, problem.y)
+    mean, spread = _standard(rough)
+    center = np.concatenate([np.asarray(told[name]["center"]) for name in widths])
+    unit = np.concatenate([np.asarray(told[name]["unit"]) for name in widths])
     ends = np.cumsum([0, *widths.values()])
-    return OpenedMoments(
+    opened = OpenedMoments(
         problem=problem,
-        patterns=_patterns(moments, groups, problem.y, list(widths.values())),
+        patterns=rough.standardised(np.append(mean, 0.0), np.append(spread, 1.0)),
         groups=groups,
-        center=np.concatenate([np.asarray(sent[name]["center"]) for name in widths]),
-        unit=np.concatenate([np.asarray(sent[name]["unit"]) for name in widths]),
+        center=center + unit * mean,
+        unit=unit * spread,
         products=products,
+        offered=Offered(moments, center, unit),
         parties={
             name: slice(int(a), int(b))
             for name, a, b in zip(widths, ends[:-1], ends[1:], strict=True)
         },
     )
+    _note_withheld(result, opened, moments, list(widths.values()))
+    return opened
 
 
 def _group(
@@ -171,14 +208,11 @@ def _group(
     grouping: Grouping,
     result: Result,
 ) -> RowGroups:
-    """Group rows, tell each party which of its rows to leave out, and note what that cost."""
+    """Group rows, and note what that cost."""
     stated = [problem.total.public[name].get("min_rows") for name in federation.parties]
     known = [int(value) for value in stated if value is not None]
     minimum = Minimum(max(known) if known else None, by_rule=len(known) < len(stated))
     groups = grouping(problem.mask, np.array(list(widths.values())), minimum)
-    for k, name in enumerate(widths):
-        given_up = rows_given_up(groups, problem.mask, k)
-        federation.update(name, {LEFT_OUT: given_up})
     result.metrics["rows_merged"] = float(groups.n_merged)
     result.metrics["rows_left_out"] = float(groups.n_left_out)
     if groups.n_merged or (groups.n_left_out and grouping is by_pattern):
@@ -189,13 +223,18 @@ def _group(
     return groups
 
 
-def _patterns(moments: Moments, groups: RowGroups, y: Array, widths: list[int]) -> Patterns:
+def _patterns(moments: Moments, groups: RowGroups, y: Array) -> Patterns:
     """Put the opened sums and those of the labels together."""
-    n_columns = sum(widths)
+    n_columns = moments.sums.shape[1]
     found = []
-    for g, absent in enumerate(groups.mask):
-        own = y[groups.group == g]
-        columns = np.flatnonzero(np.repeat(~absent, widths))
+    alone = np.ones(len(y), dtype=bool)
+    for g, withheld in enumerate(moments.withheld):
+        rows = groups.group == g
+        columns = np.flatnonzero(~withheld)
+        if not len(columns):
+            continue
+        alone &= ~rows
+        own = y[rows]
         observed = np.append(columns, n_columns)
         sums = np.append(moments.sums[g][columns], own.sum())
         with_label = moments.with_vectors[g][columns, 0]
@@ -206,9 +245,32 @@ def _patterns(moments: Moments, groups: RowGroups, y: Array, widths: list[int]) 
             ]
         )
         found.append(Pattern(observed, float(len(own)), sums, products))
-    rest = y[groups.group < 0]
+    rest = y[alone]
     if len(rest):
         label = np.array([n_columns])
         square = np.array([[rest @ rest]])
         found.append(Pattern(label, float(len(rest)), np.array([rest.sum()]), square))
     return Patterns(n_columns + 1, found)
+
+
+def _standard(rough: Patterns) -> tuple[Array, Array]:
+    """Return mean and standard deviation of each column over all rows that were told of."""
+    mean, covariance = rough.available()
+    square = np.maximum(np.diag(covariance), 0.0)
+    varies = square > 1e-20 * (square + mean**2)
+    return mean[:-1], np.where(varies, np.sqrt(square), 1.0)[:-1]
+
+
+def _note_withheld(
+    result: Result, opened: OpenedMoments, moments: Moments, widths: list[int]
+) -> None:
+    """Name columns that parties told nothing of where they have the rows."""
+    absent = np.repeat(opened.groups.mask, widths, axis=1)
+    more = np.asarray(moments.withheld) & ~absent
+    for j in np.flatnonzero(more.any(axis=0)):
+        result.notes.append(
+            f"column {opened.names([j])[0]!r} has a value that is too rare to be told of in "
+            f"{int(more[:, j].sum())} of {int((~absent[:, j]).sum())} groups of rows; it counts as "
+            "missing there"
+        )
+    result.metrics["columns_withheld"] = float(more.any(axis=0).sum())

@@ -2,11 +2,23 @@
 
 from typing import Any
 
-from flwr_vertical import Party, Summands, Uses, step
-from flwr_vertical.products import GroupKeySteps, PairKeySteps
+from flwr_vertical import Arbiter, Party, Summands, Uses, step
+from flwr_vertical.products import (
+    GroupKeySteps,
+    HeldColumns,
+    PairKeySteps,
+    PrivateProductSteps,
+    ProductKeySteps,
+)
 from strategies.regression.data import RegressionData
 from strategies.regression.moments.steps import MomentSteps
 from strategies.regression.prediction.steps import PredictionSteps
+
+
+class MomentArbiter(Arbiter):
+    """Opens blinded products where they come from ciphertexts."""
+
+    products = Uses(ProductKeySteps)
 
 
 class MomentParty(Party):
@@ -15,8 +27,13 @@ class MomentParty(Party):
     data = Uses(RegressionData)
     pair_keys = Uses(PairKeySteps, sends="masked columns")
     group_key = Uses(GroupKeySteps)
-    moments = Uses(MomentSteps, purpose="moments")
+    moments = Uses(MomentSteps)
+    products = Uses(PrivateProductSteps, purpose="moments")
     prediction = Uses(PredictionSteps)
+
+    def columns_to_multiply(self) -> HeldColumns:
+        """Return the columns that enter private products."""
+        return self.moments.columns()
 
     @step
     def finish_moments(self, **model: Any) -> Summands:

@@ -1,4 +1,4 @@
-"""The party half of moments: its standardised columns enter private products, and nothing else."""
+"""The party half of moments: its columns in rough units, which enter private products."""
 
 import hashlib
 from typing import Any
@@ -6,29 +6,31 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical import Summands, step
-from flwr_vertical.errors import DataError, ProtocolError
-from flwr_vertical.products import HeldColumns, PairKeySteps, PrivateProductSteps
+from flwr_vertical import Party, StepGroup, Summands, step
+from flwr_vertical.errors import ProtocolError
+from flwr_vertical.node.config import MIN_ROWS
+from flwr_vertical.products import HeldColumns, PairKeySteps
+from flwr_vertical.products.levels import level_codes
 from flwr_vertical.products.row_groups import min_rows
 from strategies.regression.data import RegressionData
+from strategies.regression.moments.rough import rough_units
 
 Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
-LEFT_OUT = "moments.left-out"
 # Under a prefix that the server may not write to.
 _FIXED = "node.moments.rows"
 _OFFERED = "moments.offered"
-_ROUNDING = 1e-12
+_N_LABELLED = "moments.n-labelled"
 
 
-class MomentSteps(PrivateProductSteps):
-    """Offers a party's columns for products, on the rows that the server groups.
+class MomentSteps(StepGroup):
+    """Offers a party's columns for products; the party also uses `RegressionData`, `PairKeySteps`.
 
-    The party also uses `RegressionData`, `PairKeySteps` and `GroupKeySteps`. Columns are
-    standardised over the rows that take part: their mean and standard deviation there are functions
-    of the sums that are opened, so they tell nothing more.
+    Products are of columns in rough units, which tell hardly anything: the exact mean and standard
+    deviation would tell of rows that are in no group. The server standardises by what it opens.
     """
+
+    party: Party
 
     @step
     def prepare_moments(
@@ -53,7 +55,8 @@ class MomentSteps(PrivateProductSteps):
         -------
         Summands
             Nothing to be summed; publicly what `RegressionData.prepare` and
-            `PairKeySteps.pair_key` tell, and ``min_rows``, if the node config states it.
+            `PairKeySteps.pair_key` tell, ``center`` and ``unit`` of each column (`rough_units`),
+            and ``min_rows``, if the node config states it.
         """
         offered = columns_of in ("", self.name)
         self.state[_OFFERED] = offered
@@ -61,16 +64,18 @@ class MomentSteps(PrivateProductSteps):
             told = dict(self.other(RegressionData).prepare(labelled=labelled, **settings).public)
         else:
             told = self._nothing_offered(labelled)
-        told |= self.other(PairKeySteps).pair_key(nonce)
-        if self._own_minimum is not None:
-            told["min_rows"] = self._own_minimum
+        center, unit = self._units
+        told |= {"center": center, "unit": unit, **self.other(PairKeySteps).pair_key(nonce)}
+        minimum = self.party.services.node_config.get(MIN_ROWS)
+        if minimum is not None:
+            told["min_rows"] = int(minimum)
         return Summands({}, told)
 
     def _nothing_offered(self, labelled: npt.NDArray[np.uint8] | None) -> dict[str, Any]:
         held = self.party.positions[self.party.positions >= 0]
         if labelled is None:
             labelled = np.ones(self.party.n_samples, dtype=np.uint8)
-        self.state["moments.n-labelled"] = int(np.sum(labelled))
+        self.state[_N_LABELLED] = int(np.sum(labelled))
         return {
             "columns": [],
             "n_observed": int(np.asarray(labelled)[held].astype(bool).sum()),
@@ -78,86 +83,51 @@ class MomentSteps(PrivateProductSteps):
             "collinear": [],
         }
 
-    def send_masked(self, limbs: int, owner: str, sealed: bytes, **keys: Any) -> dict[str, Any]:
-        """Hand over the masked columns, and what they were standardised by.
+    # -- the columns -----------------------------------------------------------------------
 
-        Which rows the server leaves out of this party's is fixed from now on.
-
-        Parameters
-        ----------
-        limbs, owner, sealed, **keys
-            See `PrivateProductSteps.send_masked`.
-
-        Returns
-        -------
-        dict[str, numpy.ndarray or bytes]
-            As there, and ``center`` and ``unit`` of each column, shape (n_columns,).
+    def columns(self) -> HeldColumns:
+        """Return the columns that are multiplied, for ``columns_to_multiply`` of the party.
 
         Raises
         ------
-        DataError
-            If too few rows are left to tell their mean.
         ProtocolError
-            If other rows took part before.
+            If other samples have labels than when the columns were first offered.
         """
-        columns = self._columns()
-        n_rows, n_columns = columns.values.shape
-        needed = self._own_minimum or min_rows(n_columns, 1)
-        if 0 < n_rows < needed:
-            raise DataError(
-                f"party {self.name!r}: {n_rows} of its rows take part, and of fewer than {needed} "
-                "nothing is told; leave them out"
-            )
-        told = super().send_masked(limbs, owner, sealed, **keys)
-        center, unit = self._standard
-        return told | {"center": center, "unit": unit}
-
-    # -- the columns -----------------------------------------------------------------------
-
-    def _columns(self) -> HeldColumns:
         if "moments.columns" not in self.cache:
-            raw, rows, n_labelled = self._kept
-            self._fix(rows, n_labelled)
-            center, unit = self._standard
-            # Rounding leaves a constant column with tiny values: these are zero.
-            small = np.abs(raw - center).max(axis=0, initial=0.0) <= _ROUNDING * np.abs(center)
-            values = np.where(small, 0.0, (raw - center) / unit)
-            self.cache["moments.columns"] = HeldColumns(values, rows, n_labelled)
+            self.cache["moments.columns"] = self._columns()
         columns: HeldColumns = self.cache["moments.columns"]
         return columns
 
-    def _fix(self, rows: Indices, n_labelled: int) -> None:
-        """Refuse other rows than those that took part before."""
+    def _columns(self) -> HeldColumns:
+        if not self.state[_OFFERED]:
+            n_labelled = int(self.state[_N_LABELLED])
+            return HeldColumns(np.zeros((0, 0)), np.zeros(0, dtype=np.int64), n_labelled)
+        data = self.other(RegressionData)
+        # Rows are numbered among the labelled samples: other labels would give them other numbers,
+        # and the record of what was told of them would be of other rows.
         labelled = np.asarray(self.state.get("labelled", np.zeros(0, dtype=np.uint8)))
-        parts = (rows.astype(np.int64), np.int64(n_labelled), labelled.astype(np.uint8))
+        parts = (np.int64(data.n_labelled), labelled.astype(np.uint8))
         chosen = hashlib.sha256(b"".join(part.tobytes() for part in parts)).digest()
         if self.state.setdefault(_FIXED, chosen) != chosen:
             raise ProtocolError(
-                f"party {self.name!r}: other rows are to take part than when its columns were sent "
-                "first; the difference would tell of single rows"
+                f"party {self.name!r}: other samples are to have labels than when its columns were "
+                "first offered in this run; start another run for other labels"
             )
+        center, unit = self._units
+        return HeldColumns((data.raw - center) / unit, data.rows, data.n_labelled)
 
     @property
-    def _kept(self) -> tuple[Array, Indices, int]:
-        """Own rows that take part, their numbers among labelled samples, and how many these are."""
-        if not self.state[_OFFERED]:
-            n_labelled = int(self.state["moments.n-labelled"])
-            return np.zeros((0, 0)), np.zeros(0, dtype=np.int64), n_labelled
-        data = self.other(RegressionData)
-        left_out = np.asarray(self.state.get(LEFT_OUT, np.zeros(0, dtype=np.int64)))
-        kept = ~np.isin(data.rows, left_out)
-        return data.raw[kept], data.rows[kept], data.n_labelled
-
-    @property
-    def _standard(self) -> tuple[Array, Array]:
-        """Mean and standard deviation of each column over the rows that take part."""
-        if "moments.standard" not in self.cache:
-            raw = self._kept[0]
-            center, unit = np.zeros(raw.shape[1]), np.ones(raw.shape[1])
-            if len(raw):
-                center, spread = raw.mean(axis=0), raw.std(axis=0)
-                varies = spread > _ROUNDING * np.abs(raw).max(axis=0)
-                unit = np.where(varies, spread, 1.0)
-            self.cache["moments.standard"] = center, unit
-        standard: tuple[Array, Array] = self.cache["moments.standard"]
-        return standard
+    def _units(self) -> tuple[Array, Array]:
+        if "moments.units" not in self.cache:
+            if not self.state[_OFFERED]:
+                return np.zeros(0), np.ones(0)
+            raw = self.other(RegressionData).raw
+            n_columns = raw.shape[1]
+            needed = self.party.services.node_config.get(MIN_ROWS, min_rows(n_columns, 1))
+            center, unit = np.zeros(n_columns), np.ones(n_columns)
+            if len(raw) >= int(needed):
+                few = np.array([level_codes(column) is not None for column in raw.T], dtype=bool)
+                center, unit = rough_units(raw, few)
+            self.cache["moments.units"] = center, unit
+        units: tuple[Array, Array] = self.cache["moments.units"]
+        return units

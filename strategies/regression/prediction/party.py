@@ -10,6 +10,9 @@ from flwr_vertical.errors import DataError
 from strategies.regression.prediction.part import Flags, LinearPart
 from strategies.regression.prediction.steps import Array, check_pattern
 
+# Under a prefix that the server may not write to.
+_DONE = "node.predict.done"
+
 
 class PredictParty(Party):
     """Has its own coefficients from the run named ``fitted``; no step takes any."""
@@ -54,13 +57,13 @@ class PredictParty(Party):
             If this run has predicted already, with other regressions perhaps, or the party kept no
             such model.
         """
-        if "predict.done" in self.state:
+        if _DONE in self.state:
             raise DataError(
                 f"party {self.name!r} has predicted in this run already; each run predicts a row "
                 "once"
             )
         part = self._part(model)
-        self.state["predict.done"] = 1
+        self.state[_DONE] = 1
         term, outside = np.zeros(self.n_samples, dtype=np.int64), 0
         if part.columns:
             rows, used = self._rows(part)

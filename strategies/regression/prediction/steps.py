@@ -19,6 +19,8 @@ Indices = npt.NDArray[np.int64]
 MAX_BITS = 12
 """What the term of one row may tell, unless the node config says otherwise."""
 _FEWEST_BITS, _MOST_BITS = 2, 30  # below 2 a term above and below 0 has no room
+# Under a prefix that the server may not write to.
+_KEPT = "node.prediction.kept"
 _LONGEST = 2.0**50  # whole numbers that float64 and sums of them hold exactly
 
 PREDICTION_BITS = NodeKey(
@@ -91,13 +93,13 @@ class PredictionSteps(StepGroup):
         ConfigError
             If ``prediction-bits`` of the node config cannot be used.
         """
-        if "prediction.kept" in self.state:
+        if _KEPT in self.state:
             raise DataError(
                 f"party {self.name!r} has kept a model in this run already; each run has one, so "
                 "that no row is multiplied by several sets of coefficients"
             )
         part = self._part(model, parties, own, present, coefficients, offsets, grid, standardized)
-        self.state["prediction.kept"] = 1
+        self.state[_KEPT] = 1
         self.party.save_model(part)
         public = {"bits": part.bits, "coarser": part.coarser, "outside": 0}
         if not n_unlabelled:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.products.row_groups import distinct_rows
 from flwr_vertical.results import Progress
 from strategies.regression import coefficient_table
 from strategies.regression.moments import OpenedMoments, open_moments
@@ -163,7 +164,7 @@ def _party_fits(
 def _regressions(opened: OpenedMoments, found: Maximum) -> Regressions:
     """Return the label's regression for each set of parties, in the units of the tables."""
     problem = opened.problem
-    occurring = ~np.unique(np.vstack([problem.mask, problem.free_mask]), axis=0)
+    occurring = ~distinct_rows(np.vstack([problem.mask, problem.free_mask]))[0]
     standard = joint_regressions(
         found.patterns, found.model, found.fit, found.widths(opened), occurring
     ).in_units(problem.y_center, problem.y_scale)

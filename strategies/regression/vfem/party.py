@@ -270,7 +270,9 @@ class VFEMParty(MomentParty):
         return HeldColumns(self.data.x, self.data.rows, self.data.n_labelled)
 
     def columns_to_multiply(self) -> HeldColumns:
-        """Return the columns less their mean under the model."""
+        """Return the columns less their mean under the model; before iterations, those offered."""
+        if "current" not in self.state:
+            return super().columns_to_multiply()
         centred = self.data.x - self._at("current").mean
         return HeldColumns(centred, self.data.rows, self.data.n_labelled)
 

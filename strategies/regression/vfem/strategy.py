@@ -192,8 +192,8 @@ class VFEM(Strategy):
         ),
         (
             "server",
-            "mean and standard deviation of each column over the rows that take part, and how "
-            "many bits the party's predictions tell",
+            "a rough unit of each column (a power of two near its standard deviation) and a centre "
+            "to a quarter of it, and how many bits the party's predictions tell",
         ),
         (
             "server",
