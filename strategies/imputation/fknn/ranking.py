@@ -118,7 +118,9 @@ def _ratio(distance: Numbers, weight: Numbers, errors: Errors) -> tuple[Array, A
 
 
 def relative_weights(ranked: Ranked) -> Array:
-    """Inverse distances relative to the farthest listed donor: they show no distance itself.
+    """Inverse distances relative to the farthest listed donor, to seven digits.
+
+    More digits would hold the rounding of blinded distances, which is another in each run.
 
     Returns
     -------
@@ -129,5 +131,7 @@ def relative_weights(ranked: Ranked) -> Array:
     last = np.cumsum(counts) - 1
     farthest = np.repeat(np.sqrt(ranked.distances[last]), counts)
     with np.errstate(divide="ignore"):
-        weights: Array = np.where(farthest > 0, farthest, 1.0) / np.sqrt(ranked.distances)
-    return weights
+        weights = np.where(farthest > 0, farthest, 1.0) / np.sqrt(ranked.distances)
+    fraction, exponent = np.frexp(weights)
+    rounded: Array = np.ldexp(np.rint(fraction * 2.0**23) * 2.0**-23, exponent)
+    return rounded
