@@ -22,22 +22,25 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.products.streams import stream
+from flwr_vertical.products.streams import KeyStream, stream
 
 Array = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
+Bits = npt.NDArray[np.uint64]
 
 SCALE_BITS, FACTOR_BITS = 4, 8
 """Row factors reach from 2^-4 to 2^4, factors of pairs from 1 to 2^8."""
 
-DITHER_BITS = 11
-"""Low bits of a party's largest terms that a float64 cannot hold: filled at random."""
-
 LOW_BITS = 31
 """Bits of the low half of a distance where ciphertexts carry it in two halves."""
 
-HALF, WEIGHT_BITS = 2.0**LOW_BITS, 50
-"""The halves are below this; weights have at most so many bits, which factors of 53 bits reach."""
+HALF, WEIGHT_BITS = 2.0**LOW_BITS, 49
+"""The halves are below this; weights have at most so many bits, which factors of 52 bits reach."""
+
+_SPARE = 12  # bits of 64 that a factor does not need: they fill the low bits of large terms
+_HEAD = 2  # numbers of 64 bits for scale and shift
+_ONE = np.uint64(0x3FF0000000000000)  # the bits of 1.0, whose mantissa is 0
+_EXACT = np.uint64(0x4330000000000000)  # the bits of 2^52
 
 
 @dataclass(frozen=True)
@@ -59,31 +62,6 @@ class Units:
     weight: int
 
 
-@dataclass(frozen=True)
-class RowBlinding:
-    """What one row to be imputed is hidden by.
-
-    Parameters
-    ----------
-    order : numpy.ndarray of shape (n_donors,)
-        Which donor stands at which place.
-    factors : numpy.ndarray of shape (n_donors,)
-        Of the pairs, by place.
-    scale : float
-        Of the row.
-    shift : float
-        Of the row's distances, from 0 to 1 in units of the largest shift.
-    dither : numpy.ndarray of shape (n_donors,), uint64
-        Numbers below 2^11, by place.
-    """
-
-    order: npt.NDArray[np.intp]
-    factors: Array
-    scale: float
-    shift: float
-    dither: npt.NDArray[np.uint64]
-
-
 def secret_order(seed: bytes, n_samples: int) -> Integers:
     """Return the order in which the server names rows: the aligned row at each place.
 
@@ -98,69 +76,87 @@ def secret_order(seed: bytes, n_samples: int) -> Integers:
     return np.argsort(keys, kind="stable").astype(np.int64)
 
 
-def row_blinding(seed: bytes, place: int, n_donors: int) -> RowBlinding:
-    """Draw what hides the row at a place, and its donors.
+class Blinding:
+    """Blinds one party's terms, row by row.
 
     Parameters
     ----------
     seed : bytes of length 32
         Of the group of parties.
-    place : int
-        Of the row in the secret order.
-    n_donors : int
-        Number of donors.
-    """
-    numbers = stream(seed, f"fknn row {place}", (2 + n_donors + (n_donors + 1) // 2,))
-    scale, shift = _uniform(numbers[:2])
-    bits = numbers[2 : 2 + n_donors]
-    return RowBlinding(
-        _order(numbers[2 + n_donors :].astype("<u8", copy=False).view("<u4")[:n_donors]),
-        np.exp2(FACTOR_BITS * _uniform(bits)),
-        float(2.0 ** (SCALE_BITS * (2 * scale - 1))),
-        float(shift),
-        bits & np.uint64(2**DITHER_BITS - 1),
-    )
-
-
-def blind(
-    distance: Array, weight: npt.NDArray[np.uint16], row: RowBlinding, units: Units, dithers: bool
-) -> tuple[Integers, Integers]:
-    """Blind one party's terms of one row.
-
-    Parameters
-    ----------
-    distance, weight : numpy.ndarray of shape (n_donors,)
-        In the parties' own order of donors.
-    row : RowBlinding
-        Of this row.
+    n_samples, n_donors : int
+        Number of rows, and of donors.
     units : Units
         Of the run.
     dithers : bool
-        Whether this party fills the low bits: one of them does. Without, the zeros that floating
-        point leaves behind a large number would tell how large the parties' terms were.
-
-    Returns
-    -------
-    distance, weight : numpy.ndarray of shape (n_donors,), int64
-        In the row's secret order.
+        Whether this party fills the low bits of large terms with random ones: one of them does.
+        Without, the zeros that floating point leaves there would tell how large the parties' terms
+        were.
     """
-    unit = row.scale * 2.0**units.distance
-    if units.shift is not None:
-        distance = distance + (row.shift * 2.0**units.shift) * weight
-    blinded = distance.take(row.order)
-    blinded *= row.factors
-    blinded *= unit
-    terms = np.rint(blinded, out=blinded).astype(np.int64)
-    if dithers and units.shift is not None:
-        # Where factor and scale are largest, terms have up to 62 bits, of which 53 are held.
-        amplitude = row.scale * 2.0 ** (62 - 53 - DITHER_BITS - SCALE_BITS - FACTOR_BITS)
-        low = row.dither.astype(np.float64)
-        low *= row.factors
-        low *= amplitude
-        terms += low.astype(np.int64)
-    weights = weight.take(row.order) * row.factors
-    weights *= 2.0**units.weight
-    return terms, np.rint(weights, out=weights).astype(np.int64)
+
+    def __init__(
+        self, seed: bytes, n_samples: int, n_donors: int, units: Units, dithers: bool
+    ) -> None:
+        self._n_donors, self._units, self._dithers = n_donors, units, dithers
+        # Beyond 2^16 donors, too many would have the same key of 16 bits.
+        self._key_bits = 16 if n_donors <= 1 << 16 else 32
+        width = _HEAD + n_donors + -(-n_donors * self._key_bits // 64)
+        self._stream = KeyStream(seed, "fknn rows", (n_samples, width))
+
+    def order(self, place: int) -> npt.NDArray[np.intp]:
+        """Return which donor stands at which place of a row's own order.
+
+        Parameters
+        ----------
+        place : int
+            Of the row in the secret order.
+        """
+        return self._order(self._stream.rows(place, place + 1)[0])
+
+    def blind(
+        self, place: int, distance: Array, weight: npt.NDArray[np.uint16]
+    ) -> tuple[npt.NDArray[np.intp], Integers, Integers]:
+        """Blind this party's terms of one row.
+
+        Parameters
+        ----------
+        place : int
+            Of the row in the secret order.
+        distance, weight : numpy.ndarray of shape (n_donors,)
+            In the parties' own order of donors.
+
+        Returns
+        -------
+        order : numpy.ndarray of shape (n_donors,)
+            As `order` returns it.
+        distance, weight : numpy.ndarray of shape (n_donors,), int64
+            Blinded, in that order.
+        """
+        numbers = self._stream.rows(place, place + 1)[0]
+        order, units = self._order(numbers), self._units
+        scale, shift = (numbers[:_HEAD] >> np.uint64(_SPARE)).astype(np.float64) * 2.0**-52
+        scale = 2.0 ** (SCALE_BITS * (2 * scale - 1))
+        bits = numbers[_HEAD : _HEAD + self._n_donors]
+        factors = _factors(bits)
+        if units.shift is not None:
+            distance = distance + (shift * 2.0**units.shift) * weight
+        blinded = distance.take(order)
+        blinded *= factors
+        blinded *= scale * 2.0 ** (units.distance - FACTOR_BITS)
+        terms = np.rint(blinded, out=blinded).astype(np.int64)
+        if self._dithers and units.shift is not None:
+            terms += _dither(bits, factors, scale)
+        blinded = np.multiply(weight.take(order), factors, out=blinded)
+        blinded *= 2.0 ** (units.weight - FACTOR_BITS)
+        return order, terms, np.rint(blinded, out=blinded).astype(np.int64)
+
+    def _order(self, numbers: Bits) -> npt.NDArray[np.intp]:
+        """Sort the donors by random keys; stable passes over 16 bits are much the fastest."""
+        keys = numbers[_HEAD + self._n_donors :].astype("<u8", copy=False).view("<u2")
+        order = np.argsort(keys[: self._n_donors], kind="stable")
+        if self._key_bits == 32:
+            high = keys[self._n_donors : 2 * self._n_donors]
+            order = order[np.argsort(high[order], kind="stable")]
+        return order
 
 
 def halves(terms: Integers) -> tuple[Array, Array]:
@@ -174,12 +170,24 @@ def halves(terms: Integers) -> tuple[Array, Array]:
     return (terms >> LOW_BITS).astype(np.float64), (terms & (2**LOW_BITS - 1)).astype(np.float64)
 
 
-def _uniform(bits: npt.NDArray[np.uint64]) -> Array:
-    return (bits >> np.uint64(DITHER_BITS)).astype(np.float64) * 2.0**-53
+def _factors(bits: Bits) -> Array:
+    """Return the factors of pairs times 2^8: 2^8x, x from 1 to 2 with the first 52 bits."""
+    mantissas = bits >> np.uint64(_SPARE)
+    mantissas |= _ONE
+    factors = mantissas.view(np.float64)
+    factors *= FACTOR_BITS
+    return np.exp2(factors, out=factors)
 
 
-def _order(keys: npt.NDArray[np.uint32]) -> npt.NDArray[np.intp]:
-    """Sort by 32 bits in two stable passes over 16 each, several times as fast as one over 32."""
-    halves = keys.view("<u2").reshape(-1, 2)
-    first = np.argsort(halves[:, 0], kind="stable")
-    return first[np.argsort(halves[first, 1], kind="stable")]
+def _dither(bits: Bits, factors: Array, scale: float) -> Integers:
+    """Return numbers as large as the bits of terms that a float64 does not hold.
+
+    Where factor and scale are largest, terms have up to 62 bits, of which 53 are held.
+    """
+    spare = bits & np.uint64(2**_SPARE - 1)
+    spare |= _EXACT
+    low = spare.view(np.float64)
+    low -= 2.0**52
+    low *= factors
+    low *= scale * 2.0 ** (62 - 53 - _SPARE - SCALE_BITS - 2 * FACTOR_BITS)
+    return low.astype(np.int64)

@@ -11,6 +11,7 @@ Indices = npt.NDArray[np.int64]
 
 def listed_donors(
     orders: npt.NDArray[np.int32],
+    donors: Indices,
     neighbours: npt.NDArray[np.int32],
     ranks: npt.NDArray[np.int32],
     counts: npt.NDArray[np.int32],
@@ -20,8 +21,10 @@ def listed_donors(
 
     Parameters
     ----------
-    orders : numpy.ndarray of shape (n_rows, n_donors)
-        Which donor stands at which place of each row's secret order.
+    orders : numpy.ndarray of shape (n_rows, n_donors), int32
+        Which donor stands at which place of each row's own order.
+    donors : numpy.ndarray of shape (n_donors,)
+        The donors' sample numbers.
     neighbours, ranks : numpy.ndarray of shape (n_listed,)
         Places and ranks of the listed donors, row after row.
     counts : numpy.ndarray of shape (n_rows,)
@@ -32,21 +35,21 @@ def listed_donors(
 
     Returns
     -------
-    donors : numpy.ndarray of shape (n_rows, width), int32
-        Numbers of the donors, in ascending order of distance, then of number; -1 behind the last.
+    listed : numpy.ndarray of shape (n_rows, width), int32
+        Sample numbers in ascending order of distance, then of number; -1 behind the last.
     entries : numpy.ndarray of shape (n_rows, width)
         Where each of them was listed; 0 behind the last.
     """
     rows = np.repeat(np.arange(len(counts)), counts)
-    numbers = orders[rows, neighbours]
+    numbers = donors[orders[rows, neighbours]]
     entry = np.lexsort((numbers, ranks, rows))
     position = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     kept = position < width
     entry, at = entry[kept], (rows[kept], position[kept])
-    donors = np.full((len(counts), width), -1, dtype=np.int32)
+    listed = np.full((len(counts), width), -1, dtype=np.int32)
     entries = np.zeros((len(counts), width), dtype=np.int64)
-    donors[at], entries[at] = numbers[entry], entry
-    return donors, entries
+    listed[at], entries[at] = numbers[entry], entry
+    return listed, entries
 
 
 def impute_column(

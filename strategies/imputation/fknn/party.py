@@ -10,7 +10,7 @@ from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.products import GroupKeySteps, PairKeySteps
 from flwr_vertical.tables import Kind, is_numeric
 from flwr_vertical.tables.codes import fill_values
-from strategies.imputation.fknn.blinding import Units, blind, halves, row_blinding, secret_order
+from strategies.imputation.fknn.blinding import Blinding, Units, halves, secret_order
 from strategies.imputation.fknn.distances import (
     Features,
     make_features,
@@ -171,9 +171,8 @@ class FKNNParty(ImputingParty):
             assert neighbours is not None
             assert ranks is not None
             assert counts is not None
-            orders = self._orders(done)
-            listed, entries = listed_donors(orders, neighbours, ranks, counts, width)
-            listed = np.where(listed >= 0, self._donors[listed], -1).astype(np.int32)
+            orders = self._orders(done, agreed)
+            listed, entries = listed_donors(orders, self._donors, neighbours, ranks, counts, width)
             relative = None if weights is None else np.asarray(weights)[entries]
             summands["short"] = self._fill(self._order[done], listed, relative, exhausted)
         if len(rows):
@@ -236,31 +235,34 @@ class FKNNParty(ImputingParty):
         """Return this party's blinded distances and weights, by place in each row's own order."""
         aligned, donors = self._order[rows], self._donors
         distance, weight = party_terms(
-            *squared_distances(self._features, aligned, self._donor_rows), self.state["weighting"]
+            *squared_distances(self._features, aligned, donors), self.state["weighting"]
         )
-        own = np.searchsorted(donors, aligned)
-        inside = np.flatnonzero(donors[np.minimum(own, len(donors) - 1)] == aligned)
+        column = np.full(self.n_samples, -1)
+        column[donors] = np.arange(len(donors))
+        own = column[aligned]
+        inside = np.flatnonzero(own >= 0)
         distance[inside, own[inside]], weight[inside, own[inside]] = 0.0, 0  # no donor to itself
-        seed, dithers = self.group_key.seed, bool(self.state["dithers"])
-        terms = np.empty(distance.shape, dtype=np.int64)
-        weights = np.empty(distance.shape, dtype=np.int64)
+        blinding = self._blinding(units)
+        terms, weights = np.empty((2, *distance.shape), dtype=np.int64)
         orders = np.empty(distance.shape, dtype=np.int32)
         for i, place in enumerate(rows.tolist()):
-            row = row_blinding(seed, place, len(donors))
-            terms[i], weights[i] = blind(distance[i], weight[i], row, units, dithers)
-            orders[i] = row.order
+            orders[i], terms[i], weights[i] = blinding.blind(place, distance[i], weight[i])
         self.cache["orders"] = rows, orders
         return terms, weights
 
-    def _orders(self, rows: Indices) -> npt.NDArray[np.int32]:
+    def _orders(self, rows: Indices, units: Units) -> npt.NDArray[np.int32]:
         """Return the donors' order of each row of a block, as made with its distances or anew."""
         known, orders = self.cache.get("orders", (None, None))
         if not np.array_equal(known, rows):
-            seed, n_donors = self.group_key.seed, len(self._donors)
-            drawn = [row_blinding(seed, place, n_donors).order for place in rows.tolist()]
-            orders = np.array(drawn, dtype=np.int32).reshape(len(rows), n_donors)
+            blinding = self._blinding(units)
+            drawn = [blinding.order(place) for place in rows.tolist()]
+            orders = np.array(drawn, dtype=np.int32).reshape(len(rows), -1)
         found: npt.NDArray[np.int32] = orders
         return found
+
+    def _blinding(self, units: Units) -> Blinding:
+        seed, dithers = self.group_key.seed, bool(self.state["dithers"])
+        return Blinding(seed, self.n_samples, len(self._donors), units, dithers)
 
     def _magnitude(self) -> npt.NDArray[np.uint8]:
         return magnitude(
@@ -333,9 +335,10 @@ class FKNNParty(ImputingParty):
 
     @property
     def _donors(self) -> Indices:
-        """Aligned rows of the donors, ascending."""
-        rows = self._donor_rows
-        return np.arange(self.n_samples) if rows is None else rows
+        """Aligned rows of the donors, in the secret order."""
+        if self._donor_rows is None:
+            return self._order
+        return self._order[np.isin(self._order, self._donor_rows)]
 
     @property
     def _donor_rows(self) -> Indices | None:

@@ -15,6 +15,9 @@ _NOISE = 2.0**-44
 _PASS = 1 << 16
 """Pairs a pass: what is looked at stays in the cache."""
 
+_SHARE = 16
+"""One of so many donors is looked at first."""
+
 
 @dataclass(frozen=True)
 class Errors:
@@ -78,9 +81,9 @@ def rank_donors(distance: Numbers, weight: Numbers, width: int, errors: Errors) 
     for start in range(0, n_rows if width else 0, step):
         part = slice(start, start + step)
         ratio, off = _ratio(distance[part], weight[part], errors)
-        last = np.partition(ratio, width - 1, axis=1)[:, width - 1 : width]
-        with np.errstate(invalid="ignore"):  # infinite: all are listed that are not
-            cut = last + off + (errors.distance + last * errors.weight) * 2 / errors.least
+        last = _nth(ratio, width)
+        finite = np.where(np.isinf(last), 0.0, last)
+        cut = last + off + (errors.distance + finite * errors.weight) * 2 / errors.least
         listed = np.flatnonzero((ratio <= cut) & (ratio < np.inf))
         row, column = np.divmod(listed, n_donors)
         counts[part] = np.bincount(row, minlength=len(ratio))
@@ -103,17 +106,36 @@ def rank_donors(distance: Numbers, weight: Numbers, width: int, errors: Errors) 
     return Ranked(neighbours.astype(np.int32), ranks.astype(np.int32), counts, equal)
 
 
+def _nth(ratio: Array, width: int) -> Array:
+    """Return each row's `width`-th smallest value, array of shape (n_rows, 1)."""
+    n_rows, n_donors = ratio.shape
+    sample = n_donors // _SHARE
+    if sample < 2 * width:
+        return np.partition(ratio, width - 1, axis=1)[:, width - 1 : width]
+    # Donors come in a random order. A few values of the first tell which values are small at all.
+    few = width // _SHARE + 8
+    bound = np.partition(ratio[:, :sample], 2 * few, axis=1)[:, 2 * few]
+    last = np.empty((n_rows, 1))
+    for i, row in enumerate(ratio):
+        small = row[row <= bound[i]]
+        if len(small) < width:
+            small = row
+        last[i] = np.partition(small, width - 1)[width - 1]
+    return last
+
+
 def _ratio(distance: Numbers, weight: Numbers, errors: Errors) -> tuple[Array, Array]:
     """Return distances, infinite where undefined, and the rounding errors of each row."""
     weights = weight.astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = distance / weights
-    undefined = weights < errors.least / 2
-    ratio[undefined] = 0.0
+    undefined = np.flatnonzero(weights < errors.least / 2)
+    ratio.reshape(-1)[undefined] = 0.0
     np.maximum(ratio, 0.0, out=ratio)
-    n_defined = ratio.shape[1] - undefined.sum(axis=1, keepdims=True)
-    off = ratio.sum(axis=1, keepdims=True) * (_NOISE / np.maximum(n_defined, 1))
-    ratio[undefined] = np.inf
+    n_undefined = np.bincount(undefined // ratio.shape[1], minlength=len(ratio))
+    n_defined = np.maximum(ratio.shape[1] - n_undefined, 1)
+    off = (ratio.sum(axis=1) * (_NOISE / n_defined))[:, None]
+    ratio.reshape(-1)[undefined] = np.inf
     return ratio, off
 
 
