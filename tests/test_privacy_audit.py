@@ -153,7 +153,8 @@ def true_terms(run, party, places, units):
     weighting = run.result.settings["weighting"]
     distance, weight = party_terms(*squared_distances(features, order[places], order), weighting)
     distance[np.arange(len(places)), places] = weight[np.arange(len(places)), places] = 0
-    blinding = Blinding(run.seed, N, N, Units(units[0], units[2], units[1]), party == NAMES[0])
+    terms = len(NAMES) if party == NAMES[0] else 0
+    blinding = Blinding(run.seed, N, N, Units(units[0], units[2], units[1]), terms)
     rows = [blinding.blind(p, distance[i], weight[i])[1:] for i, p in enumerate(places.tolist())]
     distance, weight = (np.array(terms) for terms in zip(*rows, strict=True))
     return {"distance": distance, "weight": weight}

@@ -87,16 +87,18 @@ class Blinding:
         Number of rows, and of donors.
     units : Units
         Of the run.
-    dithers : bool
-        Whether this party fills the low bits of large terms with random ones: one of them does.
-        Without, the zeros that floating point leaves there would tell how large the parties' terms
-        were.
+    n_terms : int
+        If this party fills the lowest bits of the sums with random ones, how many parties there
+        are, else 0: one of them does. Without, equal terms would show, as they add up to multiples
+        of their number; and so would the size of large terms, behind which floating point leaves
+        zeros.
     """
 
     def __init__(
-        self, seed: bytes, n_samples: int, n_donors: int, units: Units, dithers: bool
+        self, seed: bytes, n_samples: int, n_donors: int, units: Units, n_terms: int
     ) -> None:
-        self._n_donors, self._units, self._dithers = n_donors, units, dithers
+        self._n_donors, self._units = n_donors, units
+        self._lowest = np.uint64(lowest(n_terms)) if n_terms else None
         # Beyond 2^16 donors, too many would have the same key of 16 bits.
         self._key_bits = 16 if n_donors <= 1 << 16 else 32
         width = _HEAD + n_donors + -(-n_donors * self._key_bits // 64)
@@ -143,11 +145,17 @@ class Blinding:
         blinded *= factors
         blinded *= scale * 2.0 ** (units.distance - FACTOR_BITS)
         terms = np.rint(blinded, out=blinded).astype(np.int64)
-        if self._dithers and units.shift is not None:
+        if self._lowest is not None and units.shift is not None:
             terms += _dither(bits, factors, scale)
         blinded = np.multiply(weight.take(order), factors, out=blinded)
         blinded *= 2.0 ** (units.weight - FACTOR_BITS)
-        return order, terms, np.rint(blinded, out=blinded).astype(np.int64)
+        weights = np.rint(blinded, out=blinded).astype(np.int64)
+        if self._lowest is not None:
+            low = (bits & self._lowest).view(np.int64)
+            weights += low
+            if units.shift is not None:
+                terms += low
+        return order, terms, weights
 
     def _order(self, numbers: Bits) -> npt.NDArray[np.intp]:
         """Sort the donors by random keys; stable passes over 16 bits are much the fastest."""
@@ -157,6 +165,11 @@ class Blinding:
             high = keys[self._n_donors : 2 * self._n_donors]
             order = order[np.argsort(high[order], kind="stable")]
         return order
+
+
+def lowest(n_parties: int) -> int:
+    """Return the largest number that is added to sums so that equal terms do not show."""
+    return int(max(2**4, 2 ** (n_parties - 1).bit_length()) - 1)
 
 
 def halves(terms: Integers) -> tuple[Array, Array]:

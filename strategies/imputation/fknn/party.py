@@ -85,7 +85,7 @@ class FKNNParty(ImputingParty):
         self.state["shifted"] = weights != "distance"
         self.state["standardize"] = standardize
         self.state["complete_blocks"] = complete_blocks
-        self.state["dithers"] = owner == self.name  # one party does
+        self.state["terms"] = len(keys["names"]) if owner == self.name else 0
         self.group_key.take(owner, sealed, keys)
         donor = self.is_donor
         missing = self.missing_cells(complete_blocks)
@@ -261,8 +261,8 @@ class FKNNParty(ImputingParty):
         return found
 
     def _blinding(self, units: Units) -> Blinding:
-        seed, dithers = self.group_key.seed, bool(self.state["dithers"])
-        return Blinding(seed, self.n_samples, len(self._donors), units, dithers)
+        n_donors, n_terms = len(self._donors), int(self.state["terms"])
+        return Blinding(self.group_key.seed, self.n_samples, n_donors, units, n_terms)
 
     def _magnitude(self) -> npt.NDArray[np.uint8]:
         return magnitude(

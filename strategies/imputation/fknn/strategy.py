@@ -41,7 +41,7 @@ from flwr_vertical.results import Progress
 from flwr_vertical.server import Total
 from flwr_vertical.settings import setting
 from strategies.imputation.fknn.arbiter import FKNNArbiter
-from strategies.imputation.fknn.blinding import HALF, WEIGHT_BITS, Units
+from strategies.imputation.fknn.blinding import HALF, WEIGHT_BITS, Units, lowest
 from strategies.imputation.fknn.party import FKNNParty
 from strategies.imputation.fknn.units import N_EXPONENTS, common_units
 
@@ -270,10 +270,11 @@ class FKNN(Strategy):
             shapes |= dict.fromkeys(names, (len(rows), len(plan.donors)))
             if split:
                 scale = {"high": HALF, "low": HALF, "weight": 2.0**WEIGHT_BITS}
-        weight_error = parties / 2
+        rounding = parties / 2 + lowest(parties)
+        weight_error = rounding
         if split:
             weight_error += 2 * federation.resolution_of(scale=2.0**WEIGHT_BITS)
-        errors = [parties / 2 + 1, weight_error, 2.0**plan.units.weight]
+        errors = [rounding, weight_error, 2.0**plan.units.weight]
         return federation.sum(
             "impute",
             {
