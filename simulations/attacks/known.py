@@ -14,6 +14,7 @@ from simulations.attacks.views import RESULT, View
 Array = npt.NDArray[np.float64]
 
 _CONDITION = 1e10
+_MOST_COLUMNS = 200  # of a party; longer arrays are no coefficients
 
 
 def known_coefficients(view: View, found: list[Family]) -> Iterator[Guess]:
@@ -96,10 +97,11 @@ def _coefficients(view: View) -> Iterator[Array]:
     named: dict[tuple[str, str, str], dict[str, list[Array]]] = {}
     for item in view.items:
         value = item.value
-        if item.other in view.parties and isinstance(value, np.ndarray):
-            if value.dtype.kind == "f" and value.ndim in (1, 2) and 0 < len(value) <= 200:
-                key = (item.step, item.name, item.way)
-                named.setdefault(key, {}).setdefault(item.other, []).append(value)
+        if item.other not in view.parties or not isinstance(value, np.ndarray):
+            continue
+        if value.dtype.kind == "f" and value.ndim in (1, 2) and 0 < len(value) <= _MOST_COLUMNS:
+            key = (item.step, item.name, item.way)
+            named.setdefault(key, {}).setdefault(item.other, []).append(value)
     for by_party in named.values():
         if set(by_party) != set(view.parties):
             continue

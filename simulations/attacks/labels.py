@@ -1,4 +1,4 @@
-"""Attacks of a party on labels: do they follow from what it received better than from its table?"""
+"""Attacks of a party on labels: do messages tell them better than its own table does."""
 
 from dataclasses import dataclass
 

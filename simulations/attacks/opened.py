@@ -189,9 +189,8 @@ def _rare_sets(values: Array, total: float, count: int, tolerance: float) -> lis
     for few in combinations(range(len(values)), count - 1):
         rest = total - values[list(few)].sum()
         low, high = np.searchsorted(ranked, [rest - tolerance, rest + tolerance])
-        for last in order[low:high]:
-            if not few or last > few[-1]:
-                found.append(np.array([*few, last]))
+        later = (last for last in order[low:high] if not few or last > few[-1])
+        found += [np.array([*few, last]) for last in later]
     return found
 
 

@@ -9,7 +9,7 @@ from scipy.stats import chisquare
 from simulations.attacks.vectors import Family, row_sets
 from simulations.attacks.views import View
 
-_MOST_PAIRS = 300
+_MOST_PAIRS = 100
 _UNIFORM = 1e-9  # a p-value below which numbers are not uniform
 
 
@@ -27,9 +27,10 @@ def reused_pads(view: View) -> list[Family]:
     by_shape: dict[tuple[int, ...], list[tuple[str, npt.NDArray[np.uint64]]]] = {}
     for item in view.items:
         value = item.value
-        if item.ring and isinstance(value, np.ndarray) and value.dtype == np.uint64:
-            if value.ndim in (1, 2) and value.size:
-                by_shape.setdefault(value.shape, []).append((item.name, value))
+        if not item.ring or not isinstance(value, np.ndarray) or value.dtype != np.uint64:
+            continue
+        if value.ndim in (1, 2) and value.size:
+            by_shape.setdefault(value.shape, []).append((item.name, value))
     found = []
     for arrays in by_shape.values():
         kept = _distinct(arrays)

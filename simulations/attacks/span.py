@@ -15,7 +15,7 @@ Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 _MOST_SETS = 12  # of rows; the largest, and those that one party has alone
-_MOST_SINGLE = 60  # vectors of a family, spread over its rounds
+_MOST_SINGLE = 24  # vectors of a family, spread over its rounds
 _FULL = 0.4  # a span of more dimensions than this share of the rows fits anything
 _SPARSE = 4  # vectors of a sparse combination
 _MOST_FLAG_DIMENSIONS = 24

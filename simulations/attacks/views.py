@@ -11,7 +11,12 @@ import pandas as pd
 from flwr_vertical import Result
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import (
-    ARBITER, ARGUMENTS, SUMS, UPDATES, VALUES, read_envelope,
+    ARBITER,
+    ARGUMENTS,
+    SUMS,
+    UPDATES,
+    VALUES,
+    read_envelope,
 )  # fmt: skip
 from flwr_vertical.results.model import Model
 from simulations.attacks.recording import PRODUCTS, Recording
@@ -111,7 +116,7 @@ def views_of(run: Recording) -> dict[str, View]:
     parties = sorted(positions)
     truth = aligned_truth(run, positions)
     labels = _labels(run, positions)
-    mask = np.asarray(run.result.mask)
+    mask = _mask(run.result)
     labelled = np.zeros(len(mask), dtype=bool) if labels is None else ~np.isnan(labels)
     common: dict[str, Any] = {
         "mask": mask, "parties": parties, "positions": positions, "labelled": labelled,
@@ -133,7 +138,7 @@ def views_of(run: Recording) -> dict[str, View]:
 
 def aligned_truth(run: Recording, positions: Mapping[str, Indices]) -> dict[str, pd.DataFrame]:
     """Return every party's columns as numbers, in the order of samples, NaN where it has no row."""
-    n_samples, found = len(run.result.mask), {}
+    n_samples, found = len(_mask(run.result)), {}
     for name, at in positions.items():
         numbers = as_numbers(pd.DataFrame(run.tables[name]))
         values = np.full((n_samples, numbers.shape[1]), np.nan)
@@ -153,6 +158,11 @@ def as_numbers(frame: pd.DataFrame) -> pd.DataFrame:
             shown = (column.astype(str) == level).astype(float)
             columns[f"{name}={level}"] = shown.where(column.notna())
     return pd.DataFrame(columns)
+
+
+def _mask(result: Result) -> npt.NDArray[np.bool_]:
+    assert result.mask is not None  # filled by `Strategy.start`
+    return np.asarray(result.mask, dtype=bool)
 
 
 def _messages(run: Recording) -> tuple[dict[str, dict[str, list[Item]]], dict[int, str]]:
@@ -199,7 +209,7 @@ def _positions(
 def _labels(run: Recording, positions: Mapping[str, Indices]) -> Array | None:
     if run.labels is None:
         return None
-    labels = np.full(len(run.result.mask), np.nan)
+    labels = np.full(len(_mask(run.result)), np.nan)
     for name, at in positions.items():
         known = run.labels.reindex(run.tables[name].index).to_numpy(dtype=float)
         labels[at] = np.where(np.isnan(known), labels[at], known)
