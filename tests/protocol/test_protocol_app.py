@@ -312,6 +312,15 @@ def test_a_masked_sum_needs_the_keys_of_the_others():
     assert "party 'bank' has no public keys of the other parties" in message
 
 
+def test_a_name_that_comes_twice_among_the_keys_is_refused():
+    """Counted as two parties it would have one mask, which whoever has that name takes off."""
+    app, context, updates = masked_node()
+    own, court = updates["sum.public-keys"]
+    updates |= {"sum.peers": ["bank", "court", "court"], "sum.public-keys": [own, court, court]}
+    message = error_of(ask(app, context, "total", 1, mode="masked", updates=updates))
+    assert "['bank', 'court', 'court'], of which some have one name" in message
+
+
 def test_the_private_key_stays_in_the_state():
     app, context = new_app(), new_context()
     reply = ask(app, context, "hello", 0, mode="masked")
