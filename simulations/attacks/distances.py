@@ -111,9 +111,10 @@ def anonymous(view: View, truth: Mapping[str, pd.DataFrame]) -> Iterator[Guess]:
             order[np.argsort((span**2).sum(axis=1))] = np.argsort(true)
             rows = complete[order]
             yield from (Guess(rows, flag) for flag in two_valued(span))
-            for (party, name), column in table.items():
-                weights = np.linalg.lstsq(span, column.to_numpy()[rows], rcond=None)[0]
-                yield Guess(rows, span @ weights, (party, name))
+            for party, frame in truth.items():
+                for name, column in frame.items():
+                    weights = np.linalg.lstsq(span, column.to_numpy()[rows], rcond=None)[0]
+                    yield Guess(rows, span @ weights, (party, str(name)))
 
 
 def scale_candidates(rows: Array, tol: float = 1e-9) -> Array:

@@ -16,6 +16,7 @@ Indices = npt.NDArray[np.int64]
 
 _RARE = 3  # as many ones are searched for by trying all sets of rows
 _SMALL = 34  # rows of a group of which all subsets are searched, in two halves
+_CLEARLY = 1e-2
 _EXACT = 1e-8  # of the labels' length: as exact as products are opened
 
 
@@ -112,8 +113,12 @@ def find_subset(vectors: Array, sums: Array, count: int) -> Indices | None:
         sets = _halves(vectors[:, 0], sums[0], count, tolerance[0])
     else:
         return None
-    fits = [s for s in sets if (np.abs(vectors[s].sum(axis=0) - sums) <= tolerance).all()]
-    return fits[0] if len(fits) == 1 else None
+    off = [float((np.abs(vectors[s].sum(axis=0) - sums) / tolerance).max()) for s in sets]
+    nearest = np.sort(off)
+    # More than one set may be as near as products are exact; one that is far nearer is the one.
+    if not off or nearest[0] > 1.0 or (len(off) > 1 and nearest[0] >= _CLEARLY * nearest[1]):
+        return None
+    return sets[int(np.argmin(off))]
 
 
 def isolated(groups: Sequence[Indices]) -> list[tuple[Indices, Array]]:

@@ -116,8 +116,10 @@ def _right(guess: Guess, truth: Array, spread: float) -> tuple[npt.NDArray[np.bo
     share = float(right[known].mean())
     beyond = max(0.0, (share - chance) / (1.0 - chance)) if chance < 1.0 else 0.0
     # A few hits among many cells are what a random guess has: 0.1 % of a normal column is so near.
-    lucky = known.sum() * (chance + 2 * TOLERANCE)
-    if right.sum() <= lucky + 4.0 * np.sqrt(lucky) + 1.0 and known.sum() > 10:
+    one = min(1.0, chance + 2 * TOLERANCE)
+    lucky = known.sum() * one
+    bound = lucky + 4.0 * np.sqrt(lucky * (1.0 - one)) + 1.0
+    if share < 1.0 and right.sum() <= bound and known.sum() > 10:
         return np.zeros(len(true), dtype=bool), 0.0
     return right, beyond
 

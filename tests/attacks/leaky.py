@@ -16,18 +16,17 @@ LEAKS = (
     "scaled distances",
     "pad",
     "labels",
-    "gradients",
 )
 _SCALE = 2.0**30
 
 
 class LeakyParty(Party):
     @step
-    def fit(self, beta):
+    def fit(self, turn, beta=None):
         """Sum the fits, opened by sample: what the first edition of the linear methods did."""
-        rows = self.rows_of(np.arange(self.n_samples))
-        total = np.zeros(self.n_samples)
-        total[rows.batch] = self._numbers()[rows.own] @ beta
+        if beta is None:  # the party's own
+            beta = np.random.default_rng([turn, *self.name.encode()]).normal(size=2)
+        total = self.to_aligned(self._numbers() @ beta, 0.0)
         return Summands({"fit": total})
 
     @step
@@ -70,15 +69,13 @@ class Leaky(Strategy):
     disclosure = (("server", "too much"),)
 
     def run(self, federation, alignment, result, progress):
-        widths = {name: 2 for name in federation.parties}
         rng = np.random.default_rng(1)
         for turn in range(self.rounds):
-            if self.leak in ("fits", "coefficients"):
-                beta = {name: {"beta": rng.normal(size=width)} for name, width in widths.items()}
-                if self.leak == "fits":  # drawn by the parties, not known to the server
-                    federation.sum("fit", per_party=_seeded(beta))
-                else:
-                    federation.sum("fit", per_party=beta)
+            if self.leak == "fits":
+                federation.sum("fit", {"turn": turn})
+            elif self.leak == "coefficients":
+                beta = {name: {"beta": rng.normal(size=2)} for name in federation.parties}
+                federation.sum("fit", {"turn": turn}, per_party=beta)
             elif self.leak == "pad" and turn < 2:
                 federation.call("masked", {"content": turn})
             elif self.leak == "labels":
@@ -90,10 +87,6 @@ class Leaky(Strategy):
             federation.sum("distances", {"scaled": self.leak != "distances"})
         if self.leak == "nothing":
             federation.call("listen", {"number": 1.0})
-
-
-def _seeded(beta):
-    return beta
 
 
 def make_tables(n=300, n_parties=3, seed=0, missing=False):
