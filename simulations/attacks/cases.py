@@ -59,7 +59,7 @@ def cases(consented: bool = False) -> list[Case]:
     for name, target in BUILTIN.items():
         kind = load_strategy(target)
         names = {item.name for item in settings_of(kind)}
-        settings: dict[str, Any] = {"party": PARTIES[0]} if name == "single" else {}
+        settings: dict[str, Any] = {"party_name": PARTIES[0]} if name == "single" else {}
         if not consented:
             found += [
                 Case(f"{name} {family}" if "family" in names else name, name, chosen, family)
@@ -77,7 +77,7 @@ def make_strategy_of(case: Case, tables: Mapping[str, pd.DataFrame], labels: Any
     """Return the strategy; a prediction's model is fitted first, to the same tables."""
     kind = load_strategy(BUILTIN[case.strategy])
     if case.strategy in _PREDICTORS:
-        return kind(fit(tables, labels))
+        return kind(model=fit(tables, labels))
     return kind(**case.settings)
 
 
@@ -132,15 +132,17 @@ def make_case_tables(
         values = rng.poisson(np.exp(0.3 + 0.4 * score)).astype(float)
     else:
         values = 3.0 + score + 0.7 * rng.normal(size=n)
-    labels = pd.Series(values, index=ids, name="y")
+    labels: pd.Series[Any] = pd.Series(values, index=ids, name="y")
     labels[rng.random(n) < 0.1] = np.nan
     if case.strategy not in _SYNTHESES and case.family == "gaussian":
         last = PARTIES[n_parties - 1]
         tables[last] = tables[last][rng.random(n) >= missing]
     if case.strategy in _IMPUTERS:
         for name, table in tables.items():
-            number = table[f"{name}.number"]
-            table[f"{name}.number"] = number.mask(rng.random(len(table)) < 0.1)
+            column = table[f"{name}.number"]
+            tables[name] = table.assign(
+                **{f"{name}.number": column.mask(rng.random(len(table)) < 0.1)}
+            )
     return tables, labels
 
 

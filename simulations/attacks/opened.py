@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -188,13 +188,22 @@ def _groups(view: View) -> Iterator[tuple[Opened, int, Indices]]:
 
 
 def _rare_sets(values: Array, total: float, count: int, tolerance: float) -> list[Indices]:
+    """Return sets of one to three rows whose values add up to a total."""
     order = np.argsort(values)
     ranked = values[order]
+    if count == 1:
+        firsts, sums = np.zeros((1, 0), dtype=np.int64), np.zeros(1)
+    elif count == 2:
+        firsts, sums = np.arange(len(values))[:, None], values
+    else:
+        pairs = np.triu_indices(len(values), 1)
+        firsts, sums = np.column_stack(pairs), values[pairs[0]] + values[pairs[1]]
+    low = np.searchsorted(ranked, total - sums - tolerance)
+    high = np.searchsorted(ranked, total - sums + tolerance)
     found = []
-    for few in combinations(range(len(values)), count - 1):
-        rest = total - values[list(few)].sum()
-        low, high = np.searchsorted(ranked, [rest - tolerance, rest + tolerance])
-        later = (last for last in order[low:high] if not few or last > few[-1])
+    for at in np.flatnonzero(high > low):
+        few = firsts[at]
+        later = (last for last in order[low[at] : high[at]] if not len(few) or last > few[-1])
         found += [np.array([*few, last]) for last in later]
     return found
 
