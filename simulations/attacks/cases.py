@@ -75,7 +75,7 @@ def cases(consented: bool = False) -> list[Case]:
 
 def make_strategy_of(case: Case, tables: Mapping[str, pd.DataFrame], labels: Any) -> Strategy:
     """Return the strategy; a prediction's model is fitted first, to the same tables."""
-    kind = load_strategy(BUILTIN[case.strategy])
+    kind: Any = load_strategy(BUILTIN[case.strategy])
     if case.strategy in _PREDICTORS:
         return kind(model=fit(tables, labels))
     return kind(**case.settings)

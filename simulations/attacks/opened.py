@@ -3,12 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from simulations.attacks.recording import PRODUCTS
 from simulations.attacks.score import Guess
+from simulations.attacks.vectors import row_sets
 from simulations.attacks.views import View
 
 Array = npt.NDArray[np.float64]
@@ -51,8 +53,24 @@ def opened_of(view: View) -> list[Opened]:
     found = []
     for at in dict.fromkeys(item.at for item in items):
         values = {item.name: np.asarray(item.value) for item in items if item.at == at}
-        found.append(Opened(**values))
+        found.append(Opened(**values | _over_all_samples(view, values)))
     return found
+
+
+def _over_all_samples(view: View, values: dict[str, Any]) -> dict[str, Any]:
+    """Return groups and vectors by sample: products may be of the labelled samples only."""
+    group, vectors = values["group"], values["vectors"]
+    if len(group) == view.n_samples:
+        return {}
+    sets = [np.flatnonzero(view.labelled), *map(np.sort, row_sets(view))]
+    rows = next((rows for rows in sets if len(rows) == len(group)), None)
+    if rows is None:
+        raise ValueError(f"products of {len(group)} rows, and nothing tells which these are")
+    all_groups = np.full(view.n_samples, -1, dtype=np.int64)
+    all_groups[rows] = group
+    all_vectors = np.zeros((view.n_samples, vectors.shape[1]))
+    all_vectors[rows] = vectors
+    return {"group": all_groups, "vectors": all_vectors}
 
 
 def projections(view: View) -> Iterator[Guess]:
