@@ -76,9 +76,12 @@ def cases(consented: bool = False) -> list[Case]:
 def make_strategy_of(case: Case, tables: Mapping[str, pd.DataFrame], labels: Any) -> Strategy:
     """Return the strategy; a prediction's model is fitted first, to the same tables."""
     kind: Any = load_strategy(BUILTIN[case.strategy])
+    made: Strategy
     if case.strategy in _PREDICTORS:
-        return kind(model=fit(tables, labels))
-    return kind(**case.settings)
+        made = kind(model=fit(tables, labels))
+    else:
+        made = kind(**case.settings)
+    return made
 
 
 def fit(tables: Mapping[str, pd.DataFrame], labels: Any) -> Result:

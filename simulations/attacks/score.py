@@ -59,6 +59,7 @@ def score(
     guesses: Iterable[Guess],
     truth: Mapping[str, pd.DataFrame],
     exclude: str = "",
+    tolerance: float = TOLERANCE,
 ) -> Score:
     """Compare guesses with the tables.
 
@@ -70,6 +71,8 @@ def score(
         By party, in the order of samples; NaN where there is nothing to guess.
     exclude : str
         A party whose columns do not count: the attacker itself.
+    tolerance : float
+        How near a guess must be, in standard deviations of the column.
     """
     targets = {
         (party, str(name)): frame[name].to_numpy(dtype=float)
@@ -84,7 +87,7 @@ def score(
         for target in targets if guess.target is None else [guess.target]:
             if target not in targets:
                 continue
-            right, share = _right(guess, targets[target], spreads[target])
+            right, share = _right(guess, targets[target], spreads[target], tolerance)
             if share > 0.0:
                 hit[target][guess.rows[right]] = True
                 if share >= 0.99 and right.sum() >= 10:
@@ -97,7 +100,9 @@ def score(
     return Score(cells / max(known, 1), len(whole), max(shares.values(), default=0.0))
 
 
-def _right(guess: Guess, truth: Array, spread: float) -> tuple[npt.NDArray[np.bool_], float]:
+def _right(
+    guess: Guess, truth: Array, spread: float, tolerance: float
+) -> tuple[npt.NDArray[np.bool_], float]:
     """Tell which cells of a guess are right, and the share beyond the commonest value's."""
     true, said = truth[guess.rows], np.asarray(guess.values, dtype=float)
     known = ~np.isnan(true) & np.isfinite(said)
@@ -108,7 +113,7 @@ def _right(guess: Guess, truth: Array, spread: float) -> tuple[npt.NDArray[np.bo
         if np.ptp(said[known]) == 0.0 or np.ptp(true[known]) == 0.0:
             return right, 0.0
         said = _calibrated(said, true, known)
-    right[known] = np.abs(said[known] - true[known]) <= TOLERANCE * spread
+    right[known] = np.abs(said[known] - true[known]) <= tolerance * spread
     if not right.any():
         return right, 0.0
     counts = np.unique(true[known], return_counts=True)[1]
@@ -116,7 +121,7 @@ def _right(guess: Guess, truth: Array, spread: float) -> tuple[npt.NDArray[np.bo
     share = float(right[known].mean())
     beyond = max(0.0, (share - chance) / (1.0 - chance)) if chance < 1.0 else 0.0
     # A few hits among many cells are what a random guess has: 0.1 % of a normal column is so near.
-    one = min(1.0, chance + 2 * TOLERANCE)
+    one = min(1.0, chance + 2 * tolerance)
     lucky = known.sum() * one
     bound = lucky + 4.0 * np.sqrt(lucky * (1.0 - one)) + 1.0
     if share < 1.0 and right.sum() <= bound and known.sum() > 10:

@@ -26,7 +26,12 @@ Labels = "pd.Series[Any]"
 
 
 def runs_with_other_labels(
-    strategy: Strategy, tables: Tables, n_runs: int, labelled: float = 0.5, seed: int = 0
+    strategy: Strategy,
+    tables: Tables,
+    n_runs: int,
+    labelled: float = 0.5,
+    seed: int = 0,
+    tolerance: float = 1e-3,
 ) -> Score:
     """Solve coefficients and predictions of honest runs with invented labels for columns.
 
@@ -42,6 +47,8 @@ def runs_with_other_labels(
         Share of the samples that have labels; the others are predicted.
     seed : int
         Of the labels.
+    tolerance : float
+        See `score`.
 
     Returns
     -------
@@ -55,7 +62,8 @@ def runs_with_other_labels(
     for _ in range(n_runs):
         labels = pd.Series(np.where(chosen, rng.normal(size=len(ids)), np.nan), index=ids)
         found = simulate(strategy, tables, labels, progress=False)
-        assert found.coefficients is not None and found.predictions is not None
+        assert found.coefficients is not None
+        assert found.predictions is not None
         estimates = found.coefficients["estimate"]
         own = estimates[estimates.index.get_level_values(0) != "server"]
         keys, rows = list(own.index), found.predictions.index
@@ -66,7 +74,9 @@ def runs_with_other_labels(
     columns = np.linalg.lstsq(np.array(slopes), _centred(np.array(fits)), rcond=None)[0]
     truth = {name: frame.loc[rows].reset_index(drop=True) for name, frame in tables.items()}
     at = np.arange(len(rows))
-    return score([Guess(at, c, k) for c, k in zip(columns, keys, strict=True)], truth)
+    return score(
+        [Guess(at, c, k) for c, k in zip(columns, keys, strict=True)], truth, tolerance=tolerance
+    )
 
 
 def runs_with_one_label_less(
