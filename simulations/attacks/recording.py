@@ -156,9 +156,9 @@ def watching(worked: list[Worked], transcript: list[Any]) -> Iterator[None]:
         return values
 
     def multiplied(
-        self: PrivateProducts, group: Any, n_groups: int, vectors: Any = None, **kwargs: Any
+        self: PrivateProducts, group: Any, n_groups: int, vectors: Any = None, *args: Any, **kw: Any
     ) -> Any:
-        found = moments_of(self, group, n_groups, vectors, **kwargs)
+        found = moments_of(self, group, n_groups, vectors, *args, **kw)
         given = {"group": np.asarray(group), "vectors": np.zeros((len(group), 0))}
         if vectors is not None:
             given["vectors"] = np.asarray(vectors, dtype=float)
