@@ -75,8 +75,8 @@ def fit(n_rows: int, family: str, exchange: str) -> None:
     goal = f" ({GOALS[family]})" if family in GOALS and exchange == "moments" else ""
     print(
         f"{family:9} {exchange:8} path of {strategy.n_lambdas}: {rounds:3} rounds, "
-        f"{seconds:6.1f} s ({busy:.1f} s of processor), {sent:7.0f} MiB sent, peak {gib():.2f} GiB ({before:.2f} with the "
-        f"tables){goal}",
+        f"{seconds:6.1f} s ({busy:.1f} s of processor), {sent:7.0f} MiB sent, "
+        f"peak {gib():.2f} GiB ({before:.2f} with the tables){goal}",
         flush=True,
     )
     if exchange == "moments":
