@@ -282,9 +282,9 @@ class MaskedMeanSteps(StepGroup):
         if "means.centred" not in self.cache:
             columns = self._columns()
             values = columns.values[self._chosen[columns.rows]]
-            centred = values - values.mean(axis=0)
-            centred[:, self._withheld] = 0.0
-            self.cache["means.centred"] = centred
+            values = values - values.mean(axis=0)
+            values[:, self._withheld] = 0.0
+            self.cache["means.centred"] = values
         found: Array = self.cache["means.centred"]
         return found
 
