@@ -419,7 +419,7 @@ def test_a_run_that_was_killed_goes_on_and_columns_in_digits_are_in_no_journal(
     whole = resuming.Place(tmp_path / "whole", "masked").run()
     first = 8  # rounds before: greeting, alignment, keys, columns, moments, digits
     last = first + 2 * int(whole.result.metrics["evaluations"])
-    for kill in (first - 1, first, first + 1, first + 2, last, last + 1):
+    for kill in (first, first + 1, last, last + 1):
         place = resuming.Place(tmp_path / str(kill), "masked")
         with pytest.raises(resuming.ServerKilled):
             place.run(**{("die_before", "die_after")[kill % 2]: kill})
