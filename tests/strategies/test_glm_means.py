@@ -152,3 +152,9 @@ def test_labels_of_another_family_are_refused_before_the_first_round():
         run(X, y - 0.5, family="poisson")
     with pytest.raises(ConfigError, match="rows='all' models columns and label as jointly normal"):
         VerticalGLM("binomial", rows="all")
+
+
+def test_one_party_alone_needs_sums():
+    X, y, _ = pooled("binomial", n=200)
+    with pytest.raises(ConfigError, match=r"family 'binomial' needs.*exchange='sums'"):
+        run(X, y, sizes=(8,), family="binomial")

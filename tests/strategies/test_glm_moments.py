@@ -283,10 +283,20 @@ def test_too_few_rows():
         run(X, y)
 
 
-def test_one_party_alone():
+def test_one_party_alone_and_encrypted_sums_open_the_same_moments():
+    pytest.importorskip("tenseal")
     X, y, _ = pooled("gaussian", n=150)
-    with pytest.raises(ConfigError, match=r"needs a second party.*exchange='sums'"):
-        run(X, y, sizes=(8,))
+    settings = {"penalty": "lasso", "lambdas": [0.3, 0.05]}
+    masked = run(X, y, "masked", **settings)
+    for other in (run(X, y, sizes=(8,), **settings), run(X, y, "ckks", **settings)):
+        np.testing.assert_allclose(
+            other.model.path_coefficients.to_numpy(),
+            masked.model.path_coefficients.to_numpy(), atol=1e-5,
+        )  # fmt: skip
+        np.testing.assert_allclose(
+            other.coefficients["std_error"].dropna().to_numpy(),
+            masked.coefficients["std_error"].dropna().to_numpy(), rtol=1e-5,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(

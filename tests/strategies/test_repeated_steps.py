@@ -60,6 +60,14 @@ def binary():
     return tables, (labels > 1).astype(float)
 
 
+def larger():
+    """As many rows as moments and masked means need by default."""
+    rng = np.random.default_rng(4)
+    x = pd.DataFrame(rng.normal(size=(150, 3)), columns=["a", "b", "c"])
+    labels = (x["a"] - x["c"] + 2.0 * rng.normal(size=150) > 0).astype(float)
+    return {"bank": x[["a", "b"]], "court": x[["c"]]}, labels.rename("y")
+
+
 def a_model():
     return simulate(VFEM(), *with_missing_blocks(), min_rows=1, progress=False)
 
@@ -96,7 +104,8 @@ RUNS = {
     "predict": [(lambda: Predict(a_model()), with_missing_blocks)],
     "vfem-predict": [],
     "glm": [
-        (lambda: VerticalGLM(lambdas=0.05), complete),
+        (lambda: VerticalGLM(lambdas=0.05), larger),
+        (lambda: VerticalGLM("binomial", lambdas=0.05), larger),
         (lambda: VerticalGLM("binomial", exchange="sums", lambdas=0.05, max_iter=30), binary),
         (lambda: VerticalGLM(exchange="sums", dp="admm", lambdas=0.05, dp_rounds=4), complete),
     ],

@@ -66,7 +66,8 @@ def fit_on_moments(
     Raises
     ------
     ConfigError
-        If there is one party alone, or a column to leave unpenalised is not there.
+        If a column to leave unpenalised is not there; or, other labels than gaussian, there is one
+        party alone or sums are encrypted.
     DataError
         If labels are none of the family, rows are too few, or there is no maximum.
     """
@@ -139,12 +140,6 @@ def fit_on_moments(
 
 def _check(settings: "VerticalGLM", federation: Federation) -> None:
     """Refuse before the first round what cannot be fitted."""
-    if len(federation.parties) < 2:
-        raise ConfigError(
-            f"exchange='moments' needs a second party, which helps to hide the labels from the "
-            f"one that has the columns; {list(federation.parties)} takes part. With one party use "
-            "exchange='sums', which shows it the labels"
-        )
     if federation.labels is not None:
         family_named(settings.family).check(federation.labels[np.isfinite(federation.labels)])
 
