@@ -35,6 +35,8 @@ CASES = [
     ("vfem", "masked", "plain"),
     ("vfem", "masked", "private-id"),
     ("vfem", "ckks", "private-id"),
+    ("moments", "masked", "private-id"),
+    ("moments", "ckks", "plain"),
     ("fknn", "plain", "private-id"),
     ("fknn", "masked", "private-id"),
     ("fknn", "ckks", "plain"),
@@ -406,7 +408,9 @@ def changed_label(place):
 
 
 CHANGES = {
-    "max_iter: 6 then, 7 now": lambda place: setattr(place, "strategy", lambda: VFEM(max_iter=7)),
+    "max_iter: 6 then, 7 now": lambda place: setattr(
+        place, "strategy", lambda: VFEM(exchange="sums", max_iter=7)
+    ),
     "strategy: vfem then, fknn now": lambda place: setattr(place, "strategy", FKNN),
     'aggregation: "masked" then, "plain" now': lambda place: setattr(place, "mode", "plain"),
     "seed: 0 then, 1 now": lambda place: place.start.update(seed=1),
