@@ -186,8 +186,8 @@ class VerticalGLM(Strategy):
         "moments",
         "What parties and server do. ``moments``: private products open sums over rows, and the "
         "server computes the whole path from them. ``sums``: the iterations of the paper, which "
-        "open the sum of fits of every sample in every round; every node must agree to it in its node "
-        'config (``exchanges = "sums"``).',
+        "open the sum of fits of every sample in every round; every node must agree to it in its "
+        'node config (``exchanges = "sums"``).',
         choices=EXCHANGES,
     )
     rows: str = setting(
