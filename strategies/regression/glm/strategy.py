@@ -62,7 +62,7 @@ from strategies.regression.glm.samples import names_by_party, used_samples
 from strategies.regression.glm.sums import EXCHANGE
 from strategies.regression.glm.sums.fit import fit_federated
 from strategies.regression.glm.sums.outcome import fill_result
-from strategies.regression.moments.party import MomentArbiter
+from strategies.regression.moment_party import MomentArbiter
 
 STANDARD_ERRORS = ("gram", "none")
 PROTECTIONS = ("admm", "none")
