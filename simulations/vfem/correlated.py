@@ -85,11 +85,12 @@ def correlated_table(frame: pd.DataFrame) -> pd.DataFrame:
     chosen = chosen.assign(method=split[0], number=split[2])
     index = ["correlation", "rate"]
     squares = chosen[chosen["number"] == "squared error"]
-    rmse = np.sqrt(squares.pivot_table(index=index, columns="method", values="value"))
+    rmse = squares.pivot_table(index=index, columns="method", values="value") ** 0.5
     covered = chosen[chosen["number"] == "coverage"]
     coverage = covered.pivot_table(index=index, columns="method", values="value")
     order = [FULL, BLOCK, COMPLETE, IMPUTE]
-    return pd.concat({"RMSE": rmse[order], "coverage": coverage[order]}, axis=1)
+    found = pd.concat([rmse[order], coverage[order]], axis=1, keys=["RMSE", "coverage"])
+    return pd.DataFrame(found)
 
 
 def correlated_target(table: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
