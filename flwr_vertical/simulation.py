@@ -70,7 +70,8 @@ def simulate(
         config. By default 100, or three times the columns and labels if that is more.
     fitted : Result or Mapping[str, pandas.DataFrame], optional
         An earlier result (or its tables): what it left at the parties is used, not fitted anew.
-        A result also hands each party what that party saved of its model.
+        A result also hands each party what that party saved of its model; by default it is the one
+        that the strategy builds on (`Strategy.earlier`), if any.
     truth : Mapping[str, pandas.DataFrame], optional
         Complete tables where they are known; the report compares with them. No party and no
         message sees them.
@@ -128,7 +129,8 @@ def simulate(
         if not run.resume and not (folder / JOURNAL).exists():  # of a run that was given up
             saved.clear()
 
-    parts = fitted._party_models if isinstance(fitted, Result) else {}
+    source = fitted if isinstance(fitted, Result) else strategy.earlier
+    parts = {} if source is None else source._party_models
     kept = None if saved is None else saved.path
     aligner = aligner_class(run.alignment)
     make_app = memory_app(strategy.party, strategy.arbiter, aligner, parts, kept)
@@ -170,6 +172,30 @@ def simulate(
         found = imputation_accuracy(tables[name].frame, result.tables[name], result.truth[name])
         result.party_metrics.setdefault(name, {}).update(found)
     return result
+
+
+def _predict(
+    result: Result,
+    parties: Mapping[str, pd.DataFrame | Table],
+    labels: "pd.Series[Any] | None" = None,
+    **options: Any,
+) -> Result:
+    """Predict new rows; see `Result.predict`."""
+    if result.predictor is None:
+        raise ConfigError(
+            f"a result of {result.strategy!r} holds no model that predicts new rows; expected that "
+            "of a regression that came to estimates"
+        )
+    if not result._party_models:
+        raise ConfigError(
+            "the parties kept their coefficients where they ran, and this result has none; predict "
+            "by a run of the app with strategy='predict' and the fit's run-name as 'fitted'"
+        )
+    strategy = result.predictor.strategy_for(result)
+    return simulate(strategy, parties, labels, fitted=result, **options)
+
+
+Result._predict_by = staticmethod(_predict)
 
 
 def _tables(

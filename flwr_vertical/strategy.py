@@ -108,6 +108,11 @@ class Strategy(Settings, ABC):
         """What needs an arbiter whatever the mode of the sums, for messages; None if nothing."""
         return None
 
+    @property
+    def earlier(self) -> Result | None:
+        """An earlier result that it builds on: a simulation hands on what its parties kept."""
+        return None
+
     def settings(self) -> dict[str, Any]:
         """Return the constructor's settings, for the result and the report: plain values."""
         if self.by_hand:

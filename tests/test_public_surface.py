@@ -142,6 +142,10 @@ PURE = [
         ROOT / "strategies/synthesis/copula" / f"{name}.py"
         for name in ("bridge", "correlation", "latent", "margins", "ranks", "release", "scores")
     ),
+    *(
+        ROOT / "strategies/regression/prediction" / f"{name}.py"
+        for name in ("joint", "regressions", "table")
+    ),
     ROOT / "strategies/imputation/fknn" / "distances.py",
     ROOT / "strategies/imputation/fknn" / "neighbours.py",
 ]

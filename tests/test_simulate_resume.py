@@ -180,12 +180,12 @@ def test_a_damaged_output_is_refused(killer, tmp_path):
 
 
 def test_a_fitted_model_belongs_to_what_must_not_change(killer, tmp_path):
-    from strategies.vfem import VFEMPredict
+    from strategies.predict import Predict
 
     tables, labels = METHODS["vfem"][1]()
     fit = simulate(VFEM(), tables, labels, progress=False)
     other = simulate(VFEM(max_iter=2), tables, labels, progress=False)
-    settings = {"strategy": VFEMPredict(fit)}
+    settings = {"strategy": Predict(fit)}
     killer.kill(3, "before", "vfem", tmp_path, fitted=fit, **settings)
     with pytest.raises((ConfigError, PartyError), match="its data have changed"):
         run("vfem", tmp_path, resume=True, fitted=other, **settings)

@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 Flags = npt.NDArray[np.bool_]
 
+_BITS = 62  # of a whole number that holds a row of flags
+
 
 def min_rows(n_columns: int, n_vectors: int) -> int:
     """Return the fewest rows of a group whose moments may be opened.
@@ -116,8 +118,7 @@ def group_rows(
         Fewest rows of a group (default: `min_rows` of its columns).
     """
     n_parties = mask.shape[1]
-    kinds, member, counts = np.unique(mask, axis=0, return_inverse=True, return_counts=True)
-    member = member.reshape(-1)
+    kinds, member, counts = distinct_rows(mask)
     # By set of parties that count, as a tuple of booleans (True = present).
     size = {tuple(bool(x) for x in ~kind): int(n) for kind, n in zip(kinds, counts, strict=True)}
     joined = {kind: kind for kind in size}  # where the rows of a pattern are in the end
@@ -160,3 +161,28 @@ def group_rows(
         n_merged=merged,
         n_left_out=left,
     )
+
+
+def distinct_rows(
+    mask: Flags,
+) -> tuple[Flags, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the different rows of a table of flags, which one each row is, and how often.
+
+    Parameters
+    ----------
+    mask : numpy.ndarray of shape (n_rows, n_columns), bool
+
+    Returns
+    -------
+    kinds : numpy.ndarray of shape (n_kinds, n_columns), bool
+    member : numpy.ndarray of shape (n_rows,)
+    counts : numpy.ndarray of shape (n_kinds,)
+    """
+    if mask.shape[1] > _BITS:
+        kinds, member, counts = np.unique(mask, axis=0, return_inverse=True, return_counts=True)
+        return kinds, member.reshape(-1), counts
+    # As whole numbers: sorting rows of an array takes ten times as long.
+    weights = np.int64(1) << np.arange(mask.shape[1], dtype=np.int64)[::-1]
+    codes = mask.astype(np.int64) @ weights
+    found, member, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    return (found[:, None] & weights) > 0, member, counts

@@ -213,7 +213,7 @@ def test_settings_of_a_run_are_keys_that_the_app_knows(tmp_path):
         assert set(run_config(tmp_path, PLAN, strategy, "x")) <= known
 
 
-@pytest.mark.parametrize("strategy", ["glm", "vfem", "single", "vcds", "ievcds", "vfem-predict"])
+@pytest.mark.parametrize("strategy", ["glm", "vfem", "single", "vcds", "ievcds", "predict"])
 def test_labels_reach_every_strategy_that_has_a_use_for_them(tmp_path, strategy):
     own = Plan({"bank": "bank.csv"}, labels="/srv/profit.csv", label_column="profit")
     config = run_config(tmp_path, own, strategy, "x")

@@ -1,0 +1,329 @@
+"""The party half of masked mean functions: sums ``X_k' mu(eta)`` without a number of a sample told.
+
+=================  ===============================================================================
+step               what travels
+=================  ===============================================================================
+send_digits        up: the own columns in digits, under a key stream of the group
+place_fits         down: the own coefficients; summed: n angles, the fits under key streams of the
+                   group; how far fits reach, to a grid
+open_means         down: 2 H n masked features, or the seed of their mask to a helper; up: small
+                   matrices under pads, and of a helper n masked numbers; with the information
+                   2 (2 p_k + 1) n masked numbers more, and a sum of small matrices
+=================  ===============================================================================
+
+What the server cannot come to, whatever it asks for: a key stream depends on what it hides, pads
+are used once, sums are over rows that are enough, and each evaluation counts as a vector that the
+columns are multiplied with (`PrivateProductSteps` has these rules).
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Party, StepGroup, Summands, step
+from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.products import GroupKeySteps, HeldColumns, PrivateProductSteps
+from flwr_vertical.products.column_products import Layout
+from flwr_vertical.products.ring import Ring
+from flwr_vertical.products.streams import content_tag, stream
+from flwr_vertical.products.vector_products import helper_share, owner_share
+from strategies.regression.glm.masked_information import (
+    Roles,
+    Streams,
+    handed_over,
+    party_term,
+)
+from strategies.regression.glm.masked_numbers import N_DIGITS, N_LEADING, combine, to_digits
+from strategies.regression.glm.mean_fourier import CIRCLE, to_circle
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+REACH_STEP = 0.25
+"""Grid of what is told of the largest and the smallest fit."""
+
+_ROWS, _WITHHELD = "means.rows", "means.withheld"
+
+
+class MaskedMeanSteps(StepGroup):
+    """A party's half of masked means over what its `columns_to_multiply` returns.
+
+    Columns are centred over the samples of the fit. The party uses `GroupKeySteps` and
+    `PrivateProductSteps`, too.
+    """
+
+    party: Party
+
+    @step
+    def send_digits(self, group: Indices, owner: str, sealed: bytes, **keys: Any) -> dict[str, Any]:
+        """Hand over the own columns in digits, under the key stream of the group seed.
+
+        Parameters
+        ----------
+        group : numpy.ndarray of shape (n_samples,)
+            0 for samples of the fit, all of which the party holds, else -1.
+        owner, sealed, **keys
+            See `GroupKeySteps.take`.
+
+        Returns
+        -------
+        dict[str, numpy.ndarray or bytes or float]
+            ``masked`` of shape (n, N_DIGITS * n_columns), uint64; the ``tag`` of its content;
+            ``scale`` of shape (n_columns,), powers of two by which centred columns were divided;
+            ``largest``, a power of two that no digit exceeds.
+        """
+        group_key = self.other(GroupKeySteps)
+        group_key.take(owner, sealed, keys)
+        chosen = np.asarray(group) >= 0
+        if not np.isin(np.flatnonzero(chosen), self._columns().rows).all():
+            raise DataError(
+                f"party {self.name!r} lacks samples of the fit: mean functions need samples that "
+                "all parties hold"
+            )
+        withheld = self.other(PrivateProductSteps).allow(group, 1, 0)[0]
+        self.state[_ROWS] = chosen.view(np.uint8)
+        self.state[_WITHHELD] = withheld.view(np.uint8)
+        self.cache.pop("means.digits", None)
+        digits, scale = self._digits
+        tag = content_tag(group_key.seed, digits)
+        mask = stream(group_key.seed, _digits_label(self.name), digits.shape, tag)
+        largest = float(np.abs(digits.view(np.int64)).max(initial=1))
+        return {
+            "masked": digits + mask,
+            "tag": tag,
+            "scale": scale,
+            "largest": 2.0 ** np.ceil(np.log2(largest)),
+        }
+
+    @step
+    def place_fits(self, beta: Array) -> Summands:
+        """Put the own fits on the circle, under a key stream of the group.
+
+        Parameters
+        ----------
+        beta : numpy.ndarray of shape (n_columns,)
+            Own coefficients, in the columns' units.
+
+        Returns
+        -------
+        Summands
+            Summed: ``angles`` of shape (n,), uint64; ``low`` and ``high``, the smallest and the
+            largest fit in steps of `REACH_STEP`, outwards. Publicly the ``tag`` of the fits.
+
+        Raises
+        ------
+        DataError
+            If a fit is half around the circle: the coefficients are far too large.
+        """
+        fits = self._centred @ np.asarray(beta)
+        low = np.floor(fits.min(initial=0.0) / REACH_STEP)
+        high = np.ceil(fits.max(initial=0.0) / REACH_STEP)
+        if not max(-low, high) * REACH_STEP < CIRCLE / 2:
+            # Said as a reach, for the server to take a shorter step; nothing is placed.
+            placed = np.zeros(len(fits), dtype=np.uint64)
+            low, high = -CIRCLE / REACH_STEP, CIRCLE / REACH_STEP
+        else:
+            placed = to_circle(fits)
+        seed = self.other(GroupKeySteps).seed
+        tag = content_tag(seed, placed)
+        values = {
+            "angles": placed + stream(seed, _fits_label(self.name), placed.shape, tag),
+            "low": np.array(int(low), dtype=np.int64),
+            "high": np.array(int(high), dtype=np.int64),
+        }
+        return Summands(values, public={"tag": tag}, modular=("angles",))
+
+    @step
+    def open_means(
+        self,
+        attempt: bytes,
+        names: list[str],
+        widths: list[int],
+        column_tags: list[bytes],
+        fit_tags: list[bytes],
+        times: int,
+        sine: Array,
+        cosine: Array,
+        constant: Ring,
+        weight_bits: list[int],
+        information: bool,
+        features: Ring,
+        rho_seed: bytes = b"",
+    ) -> Summands:
+        """Send what lets the server open sums of the columns with functions of the fits.
+
+        Parameters
+        ----------
+        attempt : bytes
+            Names the pads; used once.
+        names, widths, column_tags, fit_tags : list
+            Every party's name, number of columns, and tags of its columns and fits.
+        times, sine, cosine
+            The Fourier sums, see `combine`: of the mean; of variance and cumulant, if the
+            information is wanted.
+        constant : numpy.ndarray of shape (n_functions,), uint64
+            Their constants.
+        weight_bits : list of int
+            Fraction bits of the weights, by function.
+        information : bool
+            Whether to open the columns' products weighted by the variance and the sum of the
+            cumulant, or sums of the columns with the mean.
+        features : numpy.ndarray of shape (2 * n_terms, n), uint64
+            Masked.
+        rho_seed : bytes
+            At a helper, the seed of the mask of those that it helps; not that of `features`.
+
+        Returns
+        -------
+        Summands
+            Summed, with information: ``information``, see `party_term`. Publicly of a helper
+            ``rho`` of shape (n_functions, n), and ``owner:mean`` and ``helper:mean:<name>`` of
+            shape (N_DIGITS * n_columns + 1, 1), shares of the sums of the columns and of 1. With
+            information instead of these ``owner:cumulant`` and ``helper:cumulant:<name>`` of
+            shape (1, 1), and what `handed_over` makes.
+
+        Raises
+        ------
+        ProtocolError
+            If the attempt was used before, or the columns have changed.
+        """
+        seed = self.other(GroupKeySteps).seed
+        digits, _ = self._digits
+        if column_tags[names.index(self.name)] != content_tag(seed, digits):
+            raise ProtocolError(
+                f"party {self.name!r}: its columns are no longer those that it sent; a key stream "
+                "hides one content only"
+            )
+        group = np.where(self._chosen, 0, -1)
+        withheld = self.other(PrivateProductSteps).allow(group, 1, len(sine), attempt)[0]
+        if (withheld & ~self._withheld).any():
+            raise DataError(
+                f"party {self.name!r}: a value of one of its columns is too rare in the samples of "
+                "the fit to be told of again; leave the column out or merge its levels"
+            )
+        n, roles = len(digits), Roles(names)
+        gamma = np.zeros(n, dtype=np.uint64)
+        for name, tag in zip(names, fit_tags, strict=True):
+            gamma += stream(seed, _fits_label(name), (n,), tag)
+        own_helper = roles.helper[self.name]
+
+        def secret(what: str, *shape: int) -> Ring:
+            return stream(seed, f"means {what} {attempt.hex()}", shape)
+
+        values = combine(features, gamma, times, sine, cosine, weight_bits)
+        values += secret(f"delta {own_helper!r}", len(sine), n) + constant[:, None]
+        streams = {
+            name: stream(seed, _digits_label(name), (n, N_DIGITS * width), tag)
+            for name, width, tag in zip(names, widths, column_tags, strict=True)
+        }
+        helped = [name for name, helper in roles.helper.items() if helper == self.name]
+        rho = np.zeros((len(sine), 0), dtype=np.uint64)
+        public: dict[str, Any] = {}
+        if helped:
+            mask = stream(rho_seed, "features", features.shape)
+            rho = combine(mask, gamma, times, sine, cosine, weight_bits)
+            rho += secret(f"delta {self.name!r}", len(sine), n)
+            public["rho"] = rho
+        # Of each function that is summed, how many digits of the columns go with it.
+        summed = {} if information else {"mean": (0, N_DIGITS)}
+        if information and len(sine) > 1:
+            summed = {"cumulant": (1, 0)}
+        for label, (function, n_digits) in summed.items():
+
+            def pad(name: str, label: str = label, n_digits: int = n_digits) -> Ring:
+                width = n_digits * widths[names.index(name)] + 1
+                return secret(f"pad {label} {name!r}", width, 1)
+
+            own, vector = with_ones(digits, n_digits), values[function][:, None]
+            public[f"owner:{label}"] = owner_share(own, vector, pad(self.name))
+            for name in helped:
+                mask, vector = with_zeros(streams[name], n_digits), rho[function][:, None]
+                public[f"helper:{label}:{name}"] = helper_share(mask, vector, pad(name))
+        if not information:
+            return Summands({}, public)
+        width = {name: N_LEADING * w + 1 for name, w in zip(names, widths, strict=True)}
+        shared = Streams(
+            {name: with_zeros(s, N_LEADING) for name, s in streams.items()},
+            {name: secret(f"Z {name!r}", n, w) for name, w in width.items()},
+            {name: secret(f"Y {name!r}", n, w) for name, w in width.items()}
+            | {f"{roles.first} itself": secret(f"Y itself {roles.first!r}", n, width[roles.first])},
+        )
+        own = with_ones(digits, N_LEADING)
+        weighted = rho[0] if helped else np.zeros(0, dtype=np.uint64)
+        arguments = self.name, roles
+        public |= handed_over(*arguments, own, values[0], weighted, shared)
+        term = party_term(*arguments, Layout(width), own, values[0], weighted, shared)
+        return Summands({"information": term}, public, modular=("information",))
+
+    # -- the own columns over the samples of the fit ----
+
+    def _columns(self) -> HeldColumns:
+        columns: HeldColumns = self.party.columns_to_multiply()  # type: ignore[attr-defined]
+        return columns
+
+    @property
+    def _chosen(self) -> npt.NDArray[np.bool_]:
+        if _ROWS not in self.state:
+            raise ProtocolError(
+                f"party {self.name!r} was not told the samples of the fit: 'send_digits' comes "
+                "first"
+            )
+        return np.asarray(self.state[_ROWS], dtype=bool)
+
+    @property
+    def _withheld(self) -> npt.NDArray[np.bool_]:
+        """Columns of which nothing may be told; they count as 0."""
+        return np.asarray(self.state[_WITHHELD], dtype=bool)
+
+    @property
+    def _centred(self) -> Array:
+        """Columns less their means, shape (n, n_columns)."""
+        if "means.centred" not in self.cache:
+            columns = self._columns()
+            values = columns.values[self._chosen[columns.rows]]
+            centred = values - values.mean(axis=0)
+            centred[:, self._withheld] = 0.0
+            self.cache["means.centred"] = centred
+        found: Array = self.cache["means.centred"]
+        return found
+
+    @property
+    def _digits(self) -> tuple[Ring, Array]:
+        """Digits of the centred columns, and by what these were divided."""
+        if "means.digits" not in self.cache:
+            self.cache.pop("means.centred", None)
+            centred = self._centred
+            size = np.sqrt(np.mean(centred**2, axis=0))
+            largest = np.abs(self._columns().values).max(axis=0, initial=0.0)
+            # Of a constant column rounding leaves a little.
+            size = np.where(size > 1e-12 * largest, size, 1.0)
+            # A power of two: more would tell of the rows beyond what is opened.
+            scale = 2.0 ** np.ceil(np.log2(size))
+            self.cache["means.digits"] = to_digits(centred / scale), scale
+        digits: tuple[Ring, Array] = self.cache["means.digits"]
+        return digits
+
+
+def with_ones(digits: Ring, n_digits: int) -> Ring:
+    """Keep the leading digits of all columns, and append a column of 1."""
+    ones = np.ones((len(digits), 1), dtype=np.uint64)
+    return np.concatenate([_leading(digits, n_digits), ones], axis=1)
+
+
+def with_zeros(streams: Ring, n_digits: int) -> Ring:
+    """Return the key stream of `with_ones`: a column of 1 is no secret."""
+    zeros = np.zeros((len(streams), 1), dtype=np.uint64)
+    return np.concatenate([_leading(streams, n_digits), zeros], axis=1)
+
+
+def _leading(digits: Ring, n_digits: int) -> Ring:
+    return digits[:, : digits.shape[1] // N_DIGITS * n_digits]
+
+
+def _digits_label(owner: str) -> str:
+    return f"digits of {owner}"
+
+
+def _fits_label(owner: str) -> str:
+    return f"fits of {owner}"
