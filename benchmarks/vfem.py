@@ -103,7 +103,8 @@ def at_paper_size(n_rows: int, rates: tuple[float, ...], what: str) -> None:
         f"{peak_gib():.2f} GiB ({base:.2f} of it the tables and the library), target 1; "
         f"{result.ledger.rounds - OPENING} rounds after alignment, target 6; "
         f"{result.model.outcome} after {result.metrics['iterations']:.0f} steps at the server; "
-        f"RMSE of coefficients {np.sqrt(np.mean(error**2)):.4f}; {result.metrics['rows_merged']:.0f} rows merged",
+        f"RMSE of coefficients {np.sqrt(np.mean(error**2)):.4f}; "
+        f"{result.metrics['rows_merged']:.0f} rows merged",
         flush=True,
     )
 
