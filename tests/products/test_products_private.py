@@ -281,6 +281,24 @@ def test_a_flag_that_few_rows_have_is_withheld_and_the_rest_is_exact(n_ones, saf
         check_moments(found, opened, group, labels, withheld, 1e-12)
 
 
+def test_who_lowers_the_minimum_of_rows_lowers_it_for_levels():
+    config = {"bank": {"min-rows": 5}}
+    for n_ones, withheld in ((4, True), (5, False)):
+        with Opened(flags(n_ones), config=config) as opened:
+            labels = np.random.default_rng(1).normal(size=(N, 1))
+            found = opened.products().moments(np.zeros(N, dtype=int), 1, labels)
+            assert found.withheld.tolist() == [[withheld, False, False]]
+
+
+def test_more_labels_need_more_of_the_rarer_value():
+    """Sixty-four bits a vector: what one vector leaves open, three give away."""
+    for n_vectors, withheld in ((1, False), (3, True)):
+        with Opened(flags(20)) as opened:
+            labels = np.random.default_rng(1).normal(size=(N, n_vectors))
+            found = opened.products().moments(np.zeros(N, dtype=int), 1, labels)
+            assert found.withheld.tolist() == [[withheld, False, False]]
+
+
 def test_what_is_withheld_the_server_cannot_open_from_what_it_was_sent():
     with Opened(flags(5)) as opened:
         labels = np.random.default_rng(1).normal(size=(N, 1))
@@ -533,6 +551,7 @@ def test_a_run_that_was_killed_goes_on_and_the_masked_columns_are_in_no_journal(
     tmp_path, monkeypatch
 ):
     given = tables(3, seed=4)
+    given["bank"]["flag"] = (given["bank"]["bank0"] > 0.5).astype(float)  # levels are kept, too
     index = given["bank"].index
     labels = pd.Series(np.random.default_rng(3).normal(size=len(index)), index=index)
     monkeypatch.setitem(resuming.METHODS, "moments", (MomentsOnly, lambda: (given, labels)))

@@ -213,11 +213,12 @@ class MaskedMeanSteps(StepGroup):
 
         values = combine(features, gamma, times, sine, cosine, weight_bits)
         values += secret(f"delta {own_helper!r}", len(sine), n) + constant[:, None]
+        helped = [name for name, helper in roles.helper.items() if helper == self.name]
         streams = {
             name: stream(seed, _digits_label(name), (n, N_DIGITS * width), tag)
             for name, width, tag in zip(names, widths, column_tags, strict=True)
+            if information or name in helped
         }
-        helped = [name for name, helper in roles.helper.items() if helper == self.name]
         rho = np.zeros((len(sine), 0), dtype=np.uint64)
         public: dict[str, Any] = {}
         if helped:
@@ -282,9 +283,9 @@ class MaskedMeanSteps(StepGroup):
         if "means.centred" not in self.cache:
             columns = self._columns()
             values = columns.values[self._chosen[columns.rows]]
-            centred = values - values.mean(axis=0)
-            centred[:, self._withheld] = 0.0
-            self.cache["means.centred"] = centred
+            values = values - values.mean(axis=0)
+            values[:, self._withheld] = 0.0
+            self.cache["means.centred"] = values
         found: Array = self.cache["means.centred"]
         return found
 

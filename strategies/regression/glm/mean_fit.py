@@ -224,7 +224,7 @@ class _Problem:
     def _check_singular(self, correlation: Array) -> None:
         values, vectors = np.linalg.eigh(correlation)
         if values[0] < _SINGULAR:
-            involved = np.flatnonzero(np.abs(vectors[:, 0]) > 0.1)
+            involved = np.flatnonzero(np.abs(vectors[:, 0]) > 1e-3)
             shown = ", ".join(self._names[self._kept[j]] for j in involved)
             raise DataError(
                 f"columns follow from each other over the samples of the fit ({shown}); leave one "

@@ -100,12 +100,13 @@ def expand(
         If the circle is too short, or the tolerance cannot be reached.
     """
     best: list[Expansion] | None = None
+    enough = [n_terms for n_terms in _TERMS if n_terms > radius]  # fewer never are
     for ratio in _RATIOS:
         times = math.floor(CIRCLE / (ratio * radius))
-        for n_terms in _TERMS if times >= 1 else ():
+        for n_terms in enough if times >= 1 else ():
             if best is not None and n_terms >= best[0].n_terms:
                 break
-            found = [_fit(f, radius, times, n_terms, tolerance, unit) for f in functions]
+            found = _fit(functions, radius, times, n_terms, tolerance, unit)
             if all(one.error <= tolerance for one in found):
                 best = found
                 break
@@ -123,41 +124,38 @@ def _frequencies(times: int, n_terms: int) -> Array:
 
 
 def _fit(
-    function: Callable[[Array], Array],
+    functions: list[Callable[[Array], Array]],
     radius: float,
     times: int,
     n_terms: int,
     tolerance: float,
     unit: Callable[[Array], Array],
-) -> Expansion:
-    n_nodes = max(8 * n_terms, 200)
+) -> list[Expansion]:
+    n_nodes = max(5 * n_terms, 200)
     # Chebyshev's nodes: least squares there are close to the best uniform fit.
     nodes = radius * np.cos(np.pi * (np.arange(n_nodes) + 0.5) / n_nodes)
-    between = radius * np.linspace(-1.0, 1.0, 4 * n_nodes + 1)
+    between = radius * np.linspace(-1.0, 1.0, 2 * n_nodes + 1)
     frequencies = _frequencies(times, n_terms)
-    best: Expansion | None = None
+    fine = _basis(between, frequencies)
     left, singular, right = np.linalg.svd(
         _basis(nodes, frequencies) / unit(nodes)[:, None], full_matrices=False
     )
-    inner = left.T @ (function(nodes) / unit(nodes))
-    for cut in _CUTS:
-        kept = singular > cut * singular[0]
-        values = right[kept].T @ (inner[kept] / singular[kept])
-        off = np.abs(_basis(between, frequencies) @ values - function(between)) / unit(between)
-        found = Expansion(
-            times,
-            float(values[0]),
-            values[1 : n_terms + 1],
-            values[n_terms + 1 :],
-            radius,
-            float(off.max()),
-        )
-        if best is None or found.error < best.error:
-            best = found
-        if best.error <= tolerance:
-            break
-    assert best is not None
-    return best
+    out = []
+    for function in functions:
+        inner, truth = left.T @ (function(nodes) / unit(nodes)), function(between)
+        best: Expansion | None = None
+        for cut in _CUTS:
+            kept = singular > cut * singular[0]
+            values = right[kept].T @ (inner[kept] / singular[kept])
+            error = float((np.abs(fine @ values - truth) / unit(between)).max())
+            if best is None or error < best.error:
+                sine, cosine = values[1 : n_terms + 1], values[n_terms + 1 :]
+                best = Expansion(times, float(values[0]), sine, cosine, radius, error)
+            if best.error <= tolerance:
+                break
+        assert best is not None
+        out.append(best)
+    return out
 
 
 def _basis(t: Array, frequencies: Array) -> Array:
@@ -200,7 +198,7 @@ def harmonics(angle: Ring, times: int, n_terms: int) -> Iterator[tuple[Array, Ar
     Yields
     ------
     sine, cosine : numpy.ndarray of shape (n,)
-        For h = 1, 2, ..., `n_terms`; within ``h 2^-52``. Not to be changed.
+        For h = 1, 2, ..., `n_terms`; within ``(2 h + 6) 2^-52``. Not to be changed.
     """
     sine, cosine = _sine_cosine(angle * np.uint64(times))
     s, c = sine, cosine

@@ -144,7 +144,7 @@ def maximise(
     free = np.ones(len(target), dtype=bool)
     free[0] = moments.intercept
     curvature = _Curvature(family, moments)
-    here, score, trial = None, target, _start(family, moments)
+    here, means, score, trial = None, target, target, _start(family, moments)
     evaluations = halvings = stalled = 0
     best = np.inf
     while True:
@@ -157,15 +157,17 @@ def maximise(
             base = np.r_[trial[0], np.zeros(len(trial) - 1)] if here is None else here
             trial = (base + trial) / 2.0
             continue
-        told = np.where(free, target - np.r_[found], 0.0)
+        sums = np.r_[found]
+        told = np.where(free, target - sums, 0.0)
         if here is not None:
             step = trial - here
             curvature.note(step, score - told)
             if told @ step < -_OVERSHOT * (score @ step) and evaluations < max_evaluations:
-                trial = here + curvature.newton(here, score, free)[0]  # the maximum lies between
+                # The maximum lies between.
+                trial = here + curvature.newton(here, means, score, free)[0]
                 continue
-        here, score = trial, told
-        change, distance = curvature.newton(here, score, free)
+        here, means, score = trial, sums, told
+        change, distance = curvature.newton(here, means, score, free)
         stalled = 0 if distance < best / 2.0 else stalled + 1
         best = min(best, distance)
         # Rounding of what is told keeps the fit from coming nearer.
@@ -174,7 +176,7 @@ def maximise(
         trial = here + change
     information, cumulant = source.inform()
     curvature.replace(information)
-    change, distance = curvature.newton(here, score, free)
+    change, distance = curvature.newton(here, means, score, free)
     value = float(here @ target) - cumulant + float(score @ change) / 2.0
     here = here + change
     return Maximum(float(here[0]), here[1:], information, value, evaluations, distance)
@@ -197,11 +199,13 @@ class _Curvature:
         """Start anew from the exact information."""
         self._exact, self._pairs = information, []
 
-    def newton(self, here: Array, score: Array, free: npt.NDArray[np.bool_]) -> tuple[Array, float]:
+    def newton(
+        self, here: Array, means: Array, score: Array, free: npt.NDArray[np.bool_]
+    ) -> tuple[Array, float]:
         """Return a step to the maximum, and how far it is in standard errors."""
         information = self._exact
         if information is None:
-            information = predicted_information(self._family, self._moments, here)
+            information = predicted_information(self._family, self._moments, here, means)
         for step, change in self._pairs:
             moved = information @ step
             information = (
@@ -218,13 +222,27 @@ class _Curvature:
         return out, float(np.sqrt(max(float(score @ out), 0.0)))
 
 
-def predicted_information(family: Family, moments: Moments, here: Array) -> Array:
+def predicted_information(family: Family, moments: Moments, here: Array, means: Array) -> Array:
     """Return the information of level and slopes if the columns were normal.
 
     With ``eta = level + x' slopes`` and ``s = cov(x, eta)``, of a normal x: ``E[w x] = E[w'] s``
-    and ``E[w x x'] = E[w] cov + E[w''] s s'`` (Stein, 1981).
+    and ``E[w x x'] = E[w] cov + E[w''] s s'`` (Stein, 1981). Of counts, whose variance is the mean,
+    the sums of w and of x w are known; the columns' covariance, weighted by w, is what it was.
+
+    Parameters
+    ----------
+    family, moments
+        As in `maximise`.
+    here : numpy.ndarray of shape (1 + n_columns,)
+        Level and slopes.
+    means : numpy.ndarray of shape (1 + n_columns,)
+        Sums of the mean, and of each column times it.
     """
     covariance, slopes = moments.covariance, here[1:]
+    if family.name == "poisson":
+        known = np.zeros((len(here), len(here)))
+        known[1:, 1:] = means[0] * covariance
+        return np.asarray(known + np.outer(means, means) / means[0])
     along = covariance @ slopes
     variance = float(slopes @ along)
     spread = np.sqrt(variance)
