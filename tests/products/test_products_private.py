@@ -92,10 +92,6 @@ class Opened:
         return found
 
 
-class LenientParty(MultiplyingParty):
-    products = Uses(PrivateProductSteps, purpose="test", whole_groups=False)
-
-
 def in_groups(opened, *sets):
     """Group of each row: sets of places among the rows that all hold, -1 elsewhere."""
     group = np.full(len(opened.rows), -1)
@@ -150,14 +146,6 @@ def test_a_group_of_which_a_party_has_some_rows_is_refused():
         assert caught.value.party == "court"  # the bank has all of them
         found = products.moments(everything, 1, missing=np.array([[False, True, True]]))
         np.testing.assert_array_equal(found.withheld, [[False, True, True, True]])
-
-
-def test_a_party_class_may_allow_zeros_in_rows_that_it_lacks():
-    with Opened(tables(3), party=LenientParty) as opened:
-        labels = np.random.default_rng(1).normal(size=(len(opened.rows), 1))
-        everything = np.zeros(len(labels), dtype=int)
-        found = opened.products().moments(everything, 1, labels)
-        check_moments(found, opened, everything, labels, np.zeros((1, 4), dtype=bool), 1e-12)
 
 
 @pytest.mark.parametrize("k", [2, 3])
