@@ -216,6 +216,23 @@ def test_the_same_labels_again_cost_nothing_and_other_labels_are_refused():
             PrivateProducts(opened.federation, products.group_key).send(labels + 1e-9)
 
 
+def test_groups_and_vectors_that_do_not_fit_are_refused_before_anybody_is_asked():
+    with Opened(tables(2)) as opened:
+        products, n = opened.products(), len(opened.rows)
+        before, everything = opened.federation.ledger.rounds, in_groups(opened, slice(None))
+        infinite = np.full((n, 1), np.inf)
+        for arguments, why in (
+            ((np.full(n, -1), 0), r"no group of rows.* lower 'min-rows'"),
+            ((everything[1:], 1), rf"shape \({n - 1},\).* expected shape \({n},\)"),
+            ((everything + 1, 1), r"numbers from -1 to 1; expected .* from -1 to 0"),
+            ((everything, 1, np.zeros((n - 1, 1))), rf"shape \({n - 1}, 1\), expected \({n}"),
+            ((everything, 1, infinite), "vector 0 is inf in row 0"),
+        ):
+            with pytest.raises(DataError, match=why):
+                products.moments(*arguments)
+        assert opened.federation.ledger.rounds == before
+
+
 def test_an_auditor_can_open_the_commitment():
     with Opened(tables(2)) as opened:
         products = PrivateProducts(opened.federation, GroupKey(opened.federation))
