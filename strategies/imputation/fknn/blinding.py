@@ -98,6 +98,7 @@ class Blinding:
         self, seed: bytes, n_samples: int, n_donors: int, units: Units, n_terms: int
     ) -> None:
         self._n_donors, self._units = n_donors, units
+        self._work = np.empty(n_donors)
         self._lowest = np.uint64(lowest(n_terms)) if n_terms else None
         # Beyond 2^16 donors, too many would have the same key of 16 bits.
         self._key_bits = 16 if n_donors <= 1 << 16 else 32
@@ -115,8 +116,13 @@ class Blinding:
         return self._order(self._stream.rows(place, place + 1)[0])
 
     def blind(
-        self, place: int, distance: Array, weight: npt.NDArray[np.uint16]
-    ) -> tuple[npt.NDArray[np.intp], Integers, Integers]:
+        self,
+        place: int,
+        distance: Array,
+        weight: npt.NDArray[np.uint16],
+        terms: Integers,
+        weights: Integers,
+    ) -> npt.NDArray[np.intp]:
         """Blind this party's terms of one row.
 
         Parameters
@@ -124,38 +130,37 @@ class Blinding:
         place : int
             Of the row in the secret order.
         distance, weight : numpy.ndarray of shape (n_donors,)
-            In the parties' own order of donors.
+            In the parties' own order of donors; distances are overwritten.
+        terms, weights : numpy.ndarray of shape (n_donors,), int64
+            Where the blinded distances and weights are written, in the row's own order.
 
         Returns
         -------
-        order : numpy.ndarray of shape (n_donors,)
-            As `order` returns it.
-        distance, weight : numpy.ndarray of shape (n_donors,), int64
-            Blinded, in that order.
+        numpy.ndarray of shape (n_donors,)
+            That order, as `order` returns it.
         """
         numbers = self._stream.rows(place, place + 1)[0]
-        order, units = self._order(numbers), self._units
+        order, units, work = self._order(numbers), self._units, self._work
         scale, shift = (numbers[:_HEAD] >> np.uint64(_SPARE)).astype(np.float64) * 2.0**-52
         scale = 2.0 ** (SCALE_BITS * (2 * scale - 1))
         bits = numbers[_HEAD : _HEAD + self._n_donors]
         factors = _factors(bits)
         if units.shift is not None:
-            distance = distance + (shift * 2.0**units.shift) * weight
-        blinded = distance.take(order)
-        blinded *= factors
-        blinded *= scale * 2.0 ** (units.distance - FACTOR_BITS)
-        terms = np.rint(blinded, out=blinded).astype(np.int64)
-        if self._lowest is not None and units.shift is not None:
-            terms += _dither(bits, factors, scale)
-        blinded = np.multiply(weight.take(order), factors, out=blinded)
-        blinded *= 2.0 ** (units.weight - FACTOR_BITS)
-        weights = np.rint(blinded, out=blinded).astype(np.int64)
+            distance += np.multiply(weight, shift * 2.0**units.shift, out=work)
+        distance.take(order, out=work, mode="clip")
+        work *= factors
+        work *= scale * 2.0 ** (units.distance - FACTOR_BITS)
+        _round(work, terms)
+        np.multiply(weight.take(order), factors, out=work)
+        work *= 2.0 ** (units.weight - FACTOR_BITS)
+        _round(work, weights)
         if self._lowest is not None:
             low = (bits & self._lowest).view(np.int64)
             weights += low
             if units.shift is not None:
                 terms += low
-        return order, terms, weights
+                terms += _dither(bits, factors, scale)
+        return order
 
     def _order(self, numbers: Bits) -> npt.NDArray[np.intp]:
         """Sort the donors by random keys; stable passes over 16 bits are much the fastest."""
@@ -181,6 +186,10 @@ def halves(terms: Integers) -> tuple[Array, Array]:
         Such that ``terms = high * 2^31 + low``, ``low`` from 0.
     """
     return (terms >> LOW_BITS).astype(np.float64), (terms & (2**LOW_BITS - 1)).astype(np.float64)
+
+
+def _round(values: Array, out: Integers) -> None:
+    np.copyto(out, np.rint(values, out=values), casting="unsafe")
 
 
 def _factors(bits: Bits) -> Array:
