@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from oracles.fknn_unblinded import impute
 
-from flwr_vertical import LocalGrid, MemoryStorage, RecordingGrid, Table, party_app, simulate
+from flwr_vertical import Kind, LocalGrid, MemoryStorage, RecordingGrid, Table, party_app, simulate
 from flwr_vertical.errors import DataError, PartyError
 from flwr_vertical.node.state import State
 from flwr_vertical.products.streams import stream
@@ -120,7 +120,7 @@ def start(strategy, tables, mode="masked", exchanges=""):
 
 def test_weights_by_distance_need_each_node_s_consent():
     strategy = FKNN(n_neighbors=2, weights="distance")
-    with pytest.raises(PartyError, match="exchange 'distances'.*exchanges = 'sums'") as caught:
+    with pytest.raises(PartyError, match=r"exchange 'distances'.*exchanges = 'sums'") as caught:
         start(strategy, make(continuous), exchanges="sums")
     assert caught.value.step == "prepare"
     start(strategy, make(continuous), exchanges="sums, distances")
@@ -192,7 +192,7 @@ def test_servers_that_ask_for_more_are_refused(server, why):
 
 
 def features(values):
-    kinds = list(Table.of(pd.DataFrame(values)).kinds.values())
+    kinds = [Kind.CONTINUOUS] * values.shape[1]
     return make_features(values, kinds, [0] * len(kinds), False, np.ones(len(values), dtype=bool))
 
 
