@@ -8,6 +8,7 @@ read-only views on the received bytes, so decoding a large block costs nothing.
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -150,11 +151,10 @@ def _array_from_record(name: str, array: Array) -> Any:
 
 def _checked_dtype(name: str, text: object) -> "np.dtype[Any]":
     """Read a dtype as `_array_to_record` writes it, and no other: `np.dtype` takes much more."""
-    kind = _DTYPE.fullmatch(text) if isinstance(text, str) else None
-    try:
-        dtype = np.dtype(text) if kind else None
-    except (TypeError, ValueError):
-        dtype = None
+    dtype: np.dtype[Any] | None = None
+    if isinstance(text, str) and _DTYPE.fullmatch(text):
+        with suppress(TypeError, ValueError):
+            dtype = np.dtype(text)
     # Of items of no bytes a short message could hold any number, and NumPy gives each some.
     if dtype is None or dtype.kind not in _KINDS or dtype.itemsize == 0:
         raise CodecError(
