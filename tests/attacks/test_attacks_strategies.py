@@ -6,16 +6,13 @@ from flwr_vertical import load_strategy
 from simulations.attacks.cases import cases, make_case_tables, make_strategy_of
 from simulations.attacks.recording import record
 from simulations.attacks.several import runs_with_one_label_less, scales_found
-from simulations.attacks.suite import LABELS, attack_run, smallest_opened
+from simulations.attacks.suite import LABELS, RULED, attack_run, smallest_opened
 from simulations.attacks.views import SERVER
 from strategies import BUILTIN
 
 # R squared or AUC that messages may add to a party's guesses of labels.
 LABELS_WITHIN = 0.01
 N = 420  # three groups of rows that may be told of
-# Sums over groups of rows are outputs, but the rules on rows, vectors and flags leave nothing in
-# them: outputs excuse no find here.
-RULED = ("projections on labels", "subset sums", "atoms of row sets")
 # The papers' exchanges, to which nodes must agree: what must be found, so that the attacks bite.
 CONSENTED = {"glm exchange=sums": 0.2, "vfem exchange=sums": 0.2}
 

@@ -10,6 +10,8 @@ import pytest
 from flwr_vertical import Arbiter, Party, Result, Strategy, load_strategy, make_strategy, simulate
 from flwr_vertical.node.base import steps_of
 from flwr_vertical.privacy import seeded_noise
+from simulations.attacks.recording import Recording, watching
+from simulations.attacks.suite import ATTACKS, LABELS, RULED, attack_run
 from strategies import BUILTIN
 from strategies.baselines import Max, Mean, Min, MostFrequent
 from strategies.copula import EVCDS, IEVCDS, VCDS
@@ -74,8 +76,12 @@ def labels(n=40):
     return pd.Series(rng.normal(size=n), index=[f"firm {i:02}" for i in range(n)], name="y")
 
 
+def given_to(strategy):
+    return tables() if strategy in IMPUTERS + SYNTHESES else tables(cells=0.0)
+
+
 def run(strategy, mode="masked", **kwargs):
-    given = tables() if strategy in IMPUTERS + SYNTHESES else tables(cells=0.0)
+    given = given_to(strategy)
     with seeded_noise(1):  # else no two runs are alike; has no say inside Ray's actors
         return simulate(
             strategy, given, labels(), aggregation=mode, progress=False, **({"seed": 1} | kwargs)
@@ -91,6 +97,29 @@ REGRESSIONS = [
     VerticalGLM(penalty="lasso", lambdas=0.1, encoding="one-hot", kkt_tol=1e-6),
 ]
 REGRESSIONS.append(VFEMPredict(run(REGRESSIONS[0])))
+RECORDED = {}
+
+
+def recorded(strategy):
+    """Return one run of a strategy for all tests that only look at it, with its messages."""
+    if id(strategy) not in RECORDED:
+        worked, transcript = [], []
+        with watching(worked, transcript):
+            result = run(strategy, transcript=transcript)
+        RECORDED[id(strategy)] = Recording(
+            strategy, "masked", given_to(strategy), labels(), result, transcript, worked
+        )
+    return RECORDED[id(strategy)]
+
+
+def needs_consent(strategy):
+    """Whether nodes must agree to it, since it tells numbers of single samples."""
+    return (
+        getattr(strategy, "exchange", "") == "sums"
+        or getattr(strategy, "weights", "") == "distance"
+    )
+
+
 STRATEGIES = IMPUTERS + SYNTHESES + REGRESSIONS
 every_strategy, every_imputer = named(STRATEGIES), named(IMPUTERS)
 every_regression, every_synthesis = named(REGRESSIONS), named(SYNTHESES)
@@ -161,7 +190,7 @@ def test_the_same_seed_gives_the_same_result(strategy):
 
 @every_strategy
 def test_the_result_is_filled_in(strategy):
-    result = run(strategy)
+    result = recorded(strategy).result
     assert result.strategy == strategy.name
     assert result.parties == ["bank", "court"]
     assert result.mask.shape == (40, 2)
@@ -230,8 +259,18 @@ def test_it_declares_its_halves_and_what_it_discloses(strategy):
         assert what == what.strip()
         assert len(what) > 5
     assert type(strategy).__doc__
-    result = run(strategy)
+    result = recorded(strategy).result
     assert set(strategy.disclosure) <= {tuple(row) for row in result.disclosure}
+
+
+@every_strategy
+def test_attacks_on_what_nodes_see_find_nothing(strategy):
+    """Rules on rows, vectors and flags are not for so few rows; tests/attacks has more of them."""
+    if needs_consent(strategy):
+        pytest.skip("tells numbers of single samples, by consent of each node")
+    attacks = [name for name in (*ATTACKS, LABELS) if name not in RULED]
+    for finding in attack_run(recorded(strategy), attacks):
+        assert finding.beyond <= (0.01 if finding.attack == LABELS else 0.0), finding
 
 
 @every_imputer
