@@ -76,12 +76,8 @@ def labels(n=40):
     return pd.Series(rng.normal(size=n), index=[f"firm {i:02}" for i in range(n)], name="y")
 
 
-def given_to(strategy):
-    return tables() if strategy in IMPUTERS + SYNTHESES else tables(cells=0.0)
-
-
 def run(strategy, mode="masked", **kwargs):
-    given = given_to(strategy)
+    given = tables() if strategy in IMPUTERS + SYNTHESES else tables(cells=0.0)
     with seeded_noise(1):  # else no two runs are alike; has no say inside Ray's actors
         return simulate(
             strategy, given, labels(), aggregation=mode, progress=False, **({"seed": 1} | kwargs)
@@ -97,29 +93,6 @@ REGRESSIONS = [
     VerticalGLM(penalty="lasso", lambdas=0.1, encoding="one-hot", kkt_tol=1e-6),
 ]
 REGRESSIONS.append(VFEMPredict(run(REGRESSIONS[0])))
-RECORDED = {}
-
-
-def recorded(strategy):
-    """Return one run of a strategy for all tests that only look at it, with its messages."""
-    if id(strategy) not in RECORDED:
-        worked, transcript = [], []
-        with watching(worked, transcript):
-            result = run(strategy, transcript=transcript)
-        RECORDED[id(strategy)] = Recording(
-            strategy, "masked", given_to(strategy), labels(), result, transcript, worked
-        )
-    return RECORDED[id(strategy)]
-
-
-def needs_consent(strategy):
-    """Whether nodes must agree to it, since it tells numbers of single samples."""
-    return (
-        getattr(strategy, "exchange", "") == "sums"
-        or getattr(strategy, "weights", "") == "distance"
-    )
-
-
 STRATEGIES = IMPUTERS + SYNTHESES + REGRESSIONS
 every_strategy, every_imputer = named(STRATEGIES), named(IMPUTERS)
 every_regression, every_synthesis = named(REGRESSIONS), named(SYNTHESES)
@@ -263,16 +236,6 @@ def test_it_declares_its_halves_and_what_it_discloses(strategy):
     assert set(strategy.disclosure) <= {tuple(row) for row in result.disclosure}
 
 
-@every_strategy
-def test_attacks_on_what_nodes_see_find_nothing(strategy):
-    """Rules on rows, vectors and flags are not for so few rows; tests/attacks has more of them."""
-    if needs_consent(strategy):
-        pytest.skip("tells numbers of single samples, by consent of each node")
-    attacks = [name for name in (*ATTACKS, LABELS) if name not in RULED]
-    for finding in attack_run(recorded(strategy), attacks):
-        assert finding.beyond <= (0.01 if finding.attack == LABELS else 0.0), finding
-
-
 @every_imputer
 def test_new_rows_are_completed_from_an_earlier_result(strategy):
     """Blocks are missing among the donors as well as among the new rows."""
@@ -305,6 +268,40 @@ def test_ray_gives_the_same_result(strategy, ray_cluster):
     if local.coefficients is not None:
         pd.testing.assert_frame_equal(local.coefficients, ray.coefficients, check_exact=True)
     assert ray.settings["engine"] == "ray"
+
+
+RECORDED = {}
+
+
+def recorded(strategy):
+    """Return one run of a strategy for all tests that only look at it, with its messages."""
+    if id(strategy) not in RECORDED:
+        given = tables() if strategy in IMPUTERS + SYNTHESES else tables(cells=0.0)
+        worked, transcript = [], []
+        with watching(worked, transcript):
+            result = run(strategy, transcript=transcript)
+        RECORDED[id(strategy)] = Recording(
+            strategy, "masked", given, labels(), result, transcript, worked
+        )
+    return RECORDED[id(strategy)]
+
+
+def needs_consent(strategy):
+    """Whether nodes must agree to it, since it tells numbers of single samples."""
+    return (
+        getattr(strategy, "exchange", "") == "sums"
+        or getattr(strategy, "weights", "") == "distance"
+    )
+
+
+@every_strategy
+def test_attacks_on_what_nodes_see_find_nothing(strategy):
+    """Rules on rows, vectors and flags are not for so few rows; tests/attacks has more of them."""
+    if needs_consent(strategy):
+        pytest.skip("tells numbers of single samples, by consent of each node")
+    attacks = [name for name in (*ATTACKS, LABELS) if name not in RULED]
+    for finding in attack_run(recorded(strategy), attacks):
+        assert finding.beyond <= (0.01 if finding.attack == LABELS else 0.0), finding
 
 
 def test_every_built_in_strategy_is_in_the_list():
