@@ -141,7 +141,7 @@ class PrivacyLedger:
         LedgerError
             If the ledger is damaged, or that of another table, or the clock went back.
         """
-        with self._entry() as (connection, book, arrays):
+        with self._entry(run) as (connection, book, arrays):
             check_whole(connection, self.path, self._who)
             book.check_marks()
             self._check_table(arrays, rows)
@@ -200,7 +200,7 @@ class PrivacyLedger:
             raise ProtocolError(
                 f"{self._who}: expected a group for each of {len(rows)} own rows, got {own.shape}"
             )
-        with self._entry() as (connection, book, arrays):
+        with self._entry(run) as (connection, book, arrays):
             number = book.run(run)
             digest = _digest("rows", scope, rows.digest, own.tobytes(), n_vectors, commitment)
             told = int(np.count_nonzero(own >= 0))
@@ -280,7 +280,7 @@ class PrivacyLedger:
             )
         kind = "predictions" if predictions else "bits"
         field = "predictions" if predictions else "openings"
-        with self._entry() as (connection, book, arrays):
+        with self._entry(run) as (connection, book, arrays):
             number = book.run(run)
             digest = _digest(kind, rows.digest, mask.tobytes(), content)
             if self._is_known(connection, digest):
@@ -346,7 +346,7 @@ class PrivacyLedger:
                 f"{self._who}: epsilon must be above 0 and delta in [0, 1), got {epsilon!r}, "
                 f"{delta!r}"
             )
-        with self._entry() as (connection, book, _):
+        with self._entry(run) as (connection, book, _):
             number = book.run(run)
             digest = _digest("epsilon", release, epsilon, delta)
             if self._is_known(connection, digest):
@@ -382,7 +382,7 @@ class PrivacyLedger:
         ProtocolError
             If the stream hid something else: the difference of both would be in clear.
         """
-        with self._entry() as (connection, book, _):
+        with self._entry(run) as (connection, book, _):
             number = book.run(run)
             key, tag = _digest("stream", name), _digest("content", content)
             row = connection.execute(
@@ -414,14 +414,14 @@ class PrivacyLedger:
         PolicyError
             Names ``policy.foreign-ids``.
         """
-        with self._entry() as (_, book, _):
+        with self._entry(run) as (_, book, _):
             number = book.run(run)
             before = book.count(number, "ids")[1]
             if before + count > self.policy.foreign_ids * n_own:
                 raise PolicyError(
                     self._who,
                     key_of("foreign_ids"),
-                    f"{before + count:,} IDs that are not its own, {(before + count) / n_own:.3g} "
+                    f"{before + count:,} IDs that are not its own, {(before + count) / max(n_own, 1):.3g} "
                     "times as many as it has rows",
                     f"{self.policy.foreign_ids:g} times as many in a run",
                 )
@@ -430,7 +430,7 @@ class PrivacyLedger:
     # -- parts of these --------------------------------------------------------------------
 
     @contextmanager
-    def _entry(self) -> Iterator[tuple[sqlite3.Connection, Book, Arrays]]:
+    def _entry(self, run: str) -> Iterator[tuple[sqlite3.Connection, Book, Arrays]]:
         """Open a transaction; a refusal is written down in one of its own."""
         try:
             with transaction(self.path, self._who, self._patience) as connection:
@@ -438,16 +438,16 @@ class PrivacyLedger:
                 book.check_clock(self._clock())
                 yield connection, book, Arrays(connection, self.path, self._who)
         except PolicyError as error:
-            self._note_refusal(error)
+            self._note_refusal(run, error)
             raise
 
-    def _note_refusal(self, error: PolicyError) -> None:
+    def _note_refusal(self, run: str, error: PolicyError) -> None:
         with suppress(LedgerError), transaction(self.path, self._who, self._patience) as connection:
             book = Book(connection, self.path, self._who)
-            row = connection.execute("SELECT max(id) FROM runs").fetchone()
-            if row[0] is not None and book.count(row[0], "refused")[0] < _MOST_REFUSALS:
+            number = book.run(run)
+            if book.count(number, "refused")[0] < _MOST_REFUSALS:
                 what = f"{error.key}: asked {error.asked}; allowed {error.allowed}"
-                book.add(row[0], self._clock(), Entry("refused", "nobody", what))
+                book.add(number, self._clock(), Entry("refused", "nobody", what))
 
     def _meta(self, connection: sqlite3.Connection, key: str) -> str:
         row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
@@ -523,13 +523,13 @@ class PrivacyLedger:
         smallest = refined.smallest_new
         if not smallest or smallest >= needed:
             return
-        why = "together with what was opened before, "
+        why = "with what was opened before"
         if 0 < refined.n_changed_alone == smallest:
-            why = "as their cells have changed since sums of them were opened, "
+            why = "as their cells have changed since sums of them were opened"
         raise PolicyError(
             self._who,
             key_of("min_rows"),
-            f"sums that {why}tell of {smallest} of its rows alone",
+            f"sums that tell of {smallest} of its rows alone, {why}",
             f"sets of at least {needed:,} rows, over all runs",
             "ask for the same rows as before, or for enough others",
         )
