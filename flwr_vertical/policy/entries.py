@@ -1,7 +1,9 @@
 """The ledger's book: runs and what was opened in them, each entry marked by all before."""
 
 import hashlib
+import json
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -155,3 +157,43 @@ class Book:
 
 def _mark(before: bytes, values: tuple[Any, ...]) -> bytes:
     return hashlib.blake2b(before + repr(values).encode(), digest_size=16).digest()
+
+
+def add_run(
+    connection: sqlite3.Connection,
+    token: str,
+    name: str,
+    strategy: str,
+    settings: Mapping[str, Any],
+    now: float,
+) -> None:
+    """Write a run, or that it has greeted again."""
+    connection.execute(
+        "INSERT INTO runs (token, name, strategy, settings, began, greetings)"
+        " VALUES (?, ?, ?, ?, ?, 1) ON CONFLICT (token) DO UPDATE SET greetings = greetings + 1",
+        (token, name, strategy, json.dumps(dict(settings), default=str), now),
+    )
+
+
+def note_stream(
+    connection: sqlite3.Connection, run: int, name: str, content: bytes, who: str
+) -> None:
+    """Write what a key stream hides; see `PrivacyLedger.note_stream`."""
+    key, tag = digest_of("stream", name), digest_of("content", content)
+    row = connection.execute("SELECT content FROM streams WHERE name = ?", (key,)).fetchone()
+    if row is not None and row[0] != tag:
+        raise ProtocolError(
+            f"{who}: a key stream of this run hides one content only, and other content was to be "
+            "hidden by it; start the run again, which draws new keys"
+        )
+    connection.execute("INSERT OR IGNORE INTO streams VALUES (?, ?, ?)", (key, tag, run))
+
+
+def digest_of(*parts: object) -> bytes:
+    """Return a digest of parts, each with its length; 16 bytes."""
+    found = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part if isinstance(part, bytes) else repr(part).encode()
+        found.update(len(data).to_bytes(8, "big"))
+        found.update(data)
+    return found.digest()

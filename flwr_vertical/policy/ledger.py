@@ -5,15 +5,11 @@ it down. When it returns the entry is on disk, so a step calls it before it answ
 again, with the same content, costs nothing: a node that died between entry and answer repeats it.
 """
 
-import hashlib
-import json
 import os
-import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +19,11 @@ import pandas as pd
 
 from flwr_vertical.errors import LedgerError, PolicyError, ProtocolError
 from flwr_vertical.policy.arrays import Arrays
-from flwr_vertical.policy.atoms import Refined, refine
-from flwr_vertical.policy.entries import Book, Entry
+from flwr_vertical.policy.entries import Book, Entry, add_run, digest_of, note_stream
 from flwr_vertical.policy.file import check_whole, create, transaction
 from flwr_vertical.policy.record import Policy, key_of
+from flwr_vertical.policy.row_rules import RowRules, ToldRows, located
 from flwr_vertical.policy.rows import OwnRows, places
-from flwr_vertical.policy.vectors import AtomVectors
-
-Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 _PATIENCE = 30.0
 _MOST_REFUSALS = 20  # written down for a run: a server that asks for ever must not fill the disk
@@ -39,26 +31,6 @@ _ROUNDING = 1e-9  # of sums of bits and of epsilon
 
 HELD_BY_ALL = "the server and any party of the run, which hold the group seed"
 """Who could see the own columns of sums that were opened by private products."""
-
-
-@dataclass(frozen=True)
-class ToldRows:
-    """What `PrivacyLedger.check_and_note_rows` found.
-
-    Parameters
-    ----------
-    atom : numpy.ndarray of shape (n_rows,)
-        Number of each own row's atom, over all runs; 0 for rows that nothing was told of. Empty if
-        all of it was told before.
-    n_vectors : numpy.ndarray of shape (n_atoms + 1,)
-        With how many vectors of the server each atom was multiplied.
-    smallest : int
-        Rows of the smallest set that was not told of before; 0 if nothing is new.
-    """
-
-    atom: Numbers
-    n_vectors: Numbers
-    smallest: int
 
 
 class PrivacyLedger:
@@ -145,12 +117,7 @@ class PrivacyLedger:
             check_whole(connection, self.path, self._who)
             book.check_marks()
             self._check_table(arrays, rows)
-            connection.execute(
-                "INSERT INTO runs (token, name, strategy, settings, began, greetings)"
-                " VALUES (?, ?, ?, ?, ?, 1)"
-                " ON CONFLICT (token) DO UPDATE SET greetings = greetings + 1",
-                (run, name, strategy, json.dumps(dict(settings), default=str), self._clock()),
-            )
+            add_run(connection, run, name, strategy, settings, self._clock())
 
     def check_and_note_rows(
         self,
@@ -202,38 +169,19 @@ class PrivacyLedger:
             )
         with self._entry(run) as (connection, book, arrays):
             number = book.run(run)
-            digest = _digest("rows", scope, rows.digest, own.tobytes(), n_vectors, commitment)
+            digest = digest_of("rows", scope, rows.digest, own.tobytes(), n_vectors, commitment)
             told = int(np.count_nonzero(own >= 0))
             if self._is_known(connection, digest) and (commitment or not n_vectors):
                 entry = Entry("rows", receiver, f"{what} (again)", told, 0, 0, colluding=colluding)
                 book.add(number, self._clock(), entry)
-                return ToldRows(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64), 0)
-            people, at, stored = self._located(arrays, rows)
-            refined, contents = self._refine(arrays, rows, own, at, len(people), scope)
-            label, sizes = self._label(connection, number, n_vectors, commitment)
-            n_before = int(arrays.get(f"atoms {scope}", np.int64).max(initial=0))
-            before = AtomVectors.unpack(arrays.get(f"vectors {scope}", np.int64), n_before)
-            vectors = before.after(refined, label)
-            totals = vectors.totals(sizes)
-            fresh = [
-                len(now) > len(before.labels[p]) if p else bool(now)
-                for now, p in zip(vectors.labels, refined.parent.tolist(), strict=True)
-            ]
-            self._check_rows(refined, at_least)
-            self._check_vectors(refined, totals, np.array(fresh) | refined.is_new)
-            if not stored:
-                arrays.put("people", people, hashes=True)
-            if refined.is_new.any() or any(fresh):
-                arrays.put(f"atoms {scope}", refined.atom)
-                arrays.put(f"vectors {scope}", vectors.pack())
-            if contents is not None:
-                arrays.put(f"contents {scope}", contents, hashes=True)
+                return ToldRows.nothing_new()
+            rules = RowRules(connection, arrays, self._who, self.policy)
+            label = rules.label(number, n_vectors, commitment)
+            found, n_new = rules.admit(rows, own, scope, at_least, label)
             connection.execute("INSERT OR IGNORE INTO known VALUES (?)", (digest,))
-            smallest = refined.smallest_new
-            new = n_vectors if any(fresh) else 0
-            entry = Entry("rows", receiver, what, told, smallest, new, colluding=colluding)
+            entry = Entry("rows", receiver, what, told, found.smallest, n_new, colluding=colluding)
             book.add(number, self._clock(), entry)
-        return ToldRows(refined.atom[at], totals, smallest)
+            return found
 
     def open_bits(
         self,
@@ -282,7 +230,7 @@ class PrivacyLedger:
         field = "predictions" if predictions else "openings"
         with self._entry(run) as (connection, book, arrays):
             number = book.run(run)
-            digest = _digest(kind, rows.digest, mask.tobytes(), content)
+            digest = digest_of(kind, rows.digest, mask.tobytes(), content)
             if self._is_known(connection, digest):
                 entry = Entry(kind, receiver, f"{what} (again)", int(mask.sum()))
                 book.add(number, self._clock(), entry)
@@ -290,7 +238,7 @@ class PrivacyLedger:
             if predictions and bits > self.policy.grid:
                 limit = f"{self.policy.grid} bits of a row in one model's prediction"
                 raise PolicyError(self._who, key_of("grid"), f"{bits:g} bits of a row", limit)
-            people, at, stored = self._located(arrays, rows)
+            people, at = located(arrays, rows)
             spent = arrays.get(kind, np.float64, len(people))
             most = float(spent[at[mask]].max(initial=0.0)) if mask.any() else 0.0
             limit_of_all = float(getattr(self.policy, field))
@@ -304,13 +252,10 @@ class PrivacyLedger:
                 )
             spent = spent.copy()
             spent[at[mask]] += bits
-            if not stored:
-                arrays.put("people", people, hashes=True)
             arrays.put(kind, spent)
             connection.execute("INSERT OR IGNORE INTO known VALUES (?)", (digest,))
-            entry = Entry(
-                kind, receiver, what, int(mask.sum()), bits=bits, colluding=colluding
-            )  # fmt: skip
+            n_rows = int(mask.sum())
+            entry = Entry(kind, receiver, what, n_rows, bits=bits, colluding=colluding)
             book.add(number, self._clock(), entry)
 
     def spend_epsilon(
@@ -348,7 +293,7 @@ class PrivacyLedger:
             )
         with self._entry(run) as (connection, book, _):
             number = book.run(run)
-            digest = _digest("epsilon", release, epsilon, delta)
+            digest = digest_of("epsilon", release, epsilon, delta)
             if self._is_known(connection, digest):
                 return
             spent, _, releases = book.epsilon()
@@ -384,16 +329,7 @@ class PrivacyLedger:
         """
         with self._entry(run) as (connection, book, _):
             number = book.run(run)
-            key, tag = _digest("stream", name), _digest("content", content)
-            row = connection.execute(
-                "SELECT content FROM streams WHERE name = ?", (key,)
-            ).fetchone()
-            if row is not None and row[0] != tag:
-                raise ProtocolError(
-                    f"{self._who}: a key stream of this run hides one content only, and other "
-                    "content was to be hidden by it; start the run again, which draws new keys"
-                )
-            connection.execute("INSERT OR IGNORE INTO streams VALUES (?, ?, ?)", (key, tag, number))
+            note_stream(connection, number, name, content, self._who)
 
     def note_foreign_ids(self, run: str, count: int, n_own: int, sender: str = "server") -> None:
         """Blind IDs of others, or refuse.
@@ -421,8 +357,8 @@ class PrivacyLedger:
                 raise PolicyError(
                     self._who,
                     key_of("foreign_ids"),
-                    f"{before + count:,} IDs that are not its own, {(before + count) / max(n_own, 1):.3g} "
-                    "times as many as it has rows",
+                    f"{before + count:,} IDs that are not its own, "
+                    f"{(before + count) / max(n_own, 1):.3g} times as many as it has rows",
                     f"{self.policy.foreign_ids:g} times as many in a run",
                 )
             book.add(number, self._clock(), Entry("ids", sender, "IDs of others blinded", count))
@@ -466,97 +402,3 @@ class PrivacyLedger:
                 "another table and nothing leaves; have 'output' of the node config name a folder "
                 "of this table's own"
             )
-
-    def _located(self, arrays: Arrays, rows: OwnRows) -> tuple[Any, Numbers, bool]:
-        """Return all rows known, with the own ones, where these are, and if all were known."""
-        people = arrays.get("people", np.uint64)
-        at = places(people, rows.keys)
-        absent = at < 0
-        if not absent.any():
-            return people, at, True
-        at[absent] = len(people) + np.arange(np.count_nonzero(absent))
-        return np.concatenate([people, rows.keys[absent]]), at, False
-
-    def _refine(
-        self, arrays: Arrays, rows: OwnRows, own: Numbers, at: Numbers, n: int, scope: str
-    ) -> tuple[Refined, Any]:
-        """Return the atoms of all rows known, and contents where there are others to be kept."""
-        atoms = arrays.get(f"atoms {scope}", np.int64, n)
-        group = np.full(n, -1, dtype=np.int64)
-        group[at] = own
-        if rows.contents is None:
-            return refine(atoms, group), None
-        contents = arrays.get(f"contents {scope}", np.uint32, n)
-        now = contents.copy()
-        now[at] = rows.contents
-        refined = refine(atoms, group, now != contents)
-        kept = np.where(group >= 0, now, contents)
-        return refined, None if np.array_equal(kept, contents) else kept
-
-    def _label(
-        self, connection: sqlite3.Connection, run: int, n_vectors: int, commitment: bytes
-    ) -> tuple[int | None, dict[int, int]]:
-        """Return the number of these vectors, and how many vectors each number stands for."""
-        label = None
-        if n_vectors:
-            name = commitment or secrets.token_bytes(32)
-            row = connection.execute(
-                "SELECT id, n_vectors FROM labels WHERE commitment = ?", (name,)
-            ).fetchone()
-            if row is not None and row[1] != n_vectors:
-                raise ProtocolError(
-                    f"{self._who}: the server committed to {row[1]} vector(s), and now to "
-                    f"{n_vectors} in the same words"
-                )
-            if row is None:
-                cursor = connection.execute(
-                    "INSERT INTO labels (commitment, n_vectors, run) VALUES (?, ?, ?)",
-                    (name, n_vectors, run),
-                )
-                label = cursor.lastrowid
-            else:
-                label = int(row[0])
-        return label, dict(connection.execute("SELECT id, n_vectors FROM labels"))
-
-    def _check_rows(self, refined: Refined, at_least: int) -> None:
-        needed = at_least if self.policy.min_rows is None else self.policy.min_rows
-        smallest = refined.smallest_new
-        if not smallest or smallest >= needed:
-            return
-        why = "with what was opened before"
-        if 0 < refined.n_changed_alone == smallest:
-            why = "as their cells have changed since sums of them were opened"
-        raise PolicyError(
-            self._who,
-            key_of("min_rows"),
-            f"sums that tell of {smallest} of its rows alone, {why}",
-            f"sets of at least {needed:,} rows, over all runs",
-            "ask for the same rows as before, or for enough others",
-        )
-
-    def _check_vectors(self, refined: Refined, totals: Numbers, asked: Flags) -> None:
-        most = self.policy.vectors
-        limit = np.maximum(refined.size // 10, 1) if most is None else np.full(len(totals), most)
-        over = np.flatnonzero(asked & (totals > limit))
-        if not len(over):
-            return
-        worst = over[np.argmin(refined.size[over])]
-        rule = "" if most is not None else ", one for ten rows"
-        raise PolicyError(
-            self._who,
-            key_of("vectors"),
-            f"{totals[worst]} different vectors of the server, over all runs, with a set of "
-            f"{refined.size[worst]} of its rows",
-            f"{limit[worst]} with such a set{rule}",
-            "the same labels as before are free",
-        )
-
-
-def _digest(*parts: object) -> bytes:
-    """Return a digest of parts, each with its length."""
-    found = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        data = part if isinstance(part, bytes) else repr(part).encode()
-        found.update(len(data).to_bytes(8, "big"))
-        found.update(data)
-    return found.digest()
