@@ -15,6 +15,7 @@ from flwr_vertical.settings import settings_of
 from flwr_vertical.settings.toml import read_items
 
 _WIDTH = 96
+NOT_YET = "Runs of this version do not ask a node's policy yet, nor write its ledger."
 
 
 def explain_policy(
@@ -52,7 +53,7 @@ def explain_policy(
         stated = read_policy_file(who, Path(file))
         config |= {PREFIX + key: value for key, value in stated.items()}
     policy = read_policy(who, config)
-    lines = [f"{who}:", *_wrapped(in_words(policy)), "", *_stated_lines(policy)]
+    lines = [NOT_YET, "", f"{who}:", *_wrapped(in_words(policy)), "", *_stated_lines(policy)]
     if not run_config:
         return "\n".join(lines), True
     found = refusals(policy, request_of(read_items(run_config), app, party))
