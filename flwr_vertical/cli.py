@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     align.add_argument("--normalise", default="", help="of strip,casefold,nfc; default none")
     policy = commands.add_parser(
         "policy",
-        help="say in words what a node agrees to, and what a run would need of it",
+        help="say in words what a node agrees to (runs do not ask it yet)",
         description="Nothing is started. With --run-config it exits with 1 if the node would "
         "refuse the run, and prints the keys that its owner would have to set.",
         epilog="example: flwr-vertical policy --node-config \"party='bank' policy.min-rows=200\" "
