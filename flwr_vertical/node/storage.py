@@ -212,10 +212,10 @@ class FileStorage:
         return path if path.exists() else None
 
     def save(self, context: Context, frame: pd.DataFrame) -> str:
-        """Write the result under the run's name."""
+        """Write the result under the run's name; only its owner can read it."""
         path = self._result(context)
         with writing(f"party {self.party_name(context)!r}: its result", path):
-            write_table(frame, path)
+            write_table(frame, path, FILE_MODE)
         return str(path)
 
     def save_model(self, context: Context, data: bytes) -> str:

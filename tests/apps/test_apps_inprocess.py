@@ -91,6 +91,7 @@ def test_demonstration_runs_and_keeps_tables_at_the_parties(home, aggregation):
     assert sorted(path.name for path in parties.iterdir()) == sorted(
         f"{name}.{end}" for name in names for end in ("html", "parquet")
     )
+    assert {p.stat().st_mode & 0o777 for p in parties.glob("*.parquet")} == {0o600}
     assert not list(server.rglob("*.parquet"))
     assert json.loads((server / "result.json").read_text())["strategy"] == "fknn"
     incomplete, complete = demo_tables(n_parties=len(names))
