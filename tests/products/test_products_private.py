@@ -92,10 +92,6 @@ class Opened:
         return found
 
 
-class LenientParty(MultiplyingParty):
-    products = Uses(PrivateProductSteps, purpose="test", whole_groups=False)
-
-
 def in_groups(opened, *sets):
     """Group of each row: sets of places among the rows that all hold, -1 elsewhere."""
     group = np.full(len(opened.rows), -1)
@@ -150,14 +146,6 @@ def test_a_group_of_which_a_party_has_some_rows_is_refused():
         assert caught.value.party == "court"  # the bank has all of them
         found = products.moments(everything, 1, missing=np.array([[False, True, True]]))
         np.testing.assert_array_equal(found.withheld, [[False, True, True, True]])
-
-
-def test_a_party_class_may_allow_zeros_in_rows_that_it_lacks():
-    with Opened(tables(3), party=LenientParty) as opened:
-        labels = np.random.default_rng(1).normal(size=(len(opened.rows), 1))
-        everything = np.zeros(len(labels), dtype=int)
-        found = opened.products().moments(everything, 1, labels)
-        check_moments(found, opened, everything, labels, np.zeros((1, 4), dtype=bool), 1e-12)
 
 
 @pytest.mark.parametrize("k", [2, 3])
@@ -226,6 +214,23 @@ def test_the_same_labels_again_cost_nothing_and_other_labels_are_refused():
             products.moments(everything, 1, labels + 1e-9)
         with pytest.raises(PartyError, match=r"'bank'.*differ from those that it committed to"):
             PrivateProducts(opened.federation, products.group_key).send(labels + 1e-9)
+
+
+def test_groups_and_vectors_that_do_not_fit_are_refused_before_anybody_is_asked():
+    with Opened(tables(2)) as opened:
+        products, n = opened.products(), len(opened.rows)
+        before, everything = opened.federation.ledger.rounds, in_groups(opened, slice(None))
+        infinite = np.full((n, 1), np.inf)
+        for arguments, why in (
+            ((np.full(n, -1), 0), r"no group of rows.* lower 'min-rows'"),
+            ((everything[1:], 1), rf"shape \({n - 1},\).* expected shape \({n},\)"),
+            ((everything + 1, 1), r"numbers from -1 to 1; expected .* from -1 to 0"),
+            ((everything, 1, np.zeros((n - 1, 1))), rf"shape \({n - 1}, 1\), expected \({n}"),
+            ((everything, 1, infinite), "vector 0 is inf in row 0"),
+        ):
+            with pytest.raises(DataError, match=why):
+                products.moments(*arguments)
+        assert opened.federation.ledger.rounds == before
 
 
 def test_an_auditor_can_open_the_commitment():
