@@ -32,6 +32,13 @@ def make_parser() -> argparse.ArgumentParser:
             "user can mend, such as absent data, 130 stopped by Ctrl-C.",
         )
         _add_options(command, name)
+        if study.writes:
+            command.add_argument(
+                "--write",
+                type=Path,
+                metavar="FILE",
+                help=f"also write the page of the documentation, {study.writes}",
+            )
     return parser
 
 
@@ -82,6 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         workers=parsed.workers,
         seeds=parsed.seeds,
         quick=parsed.quick,
+        write=getattr(parsed, "write", None),
     )
     try:
         outcome = STUDIES[parsed.study].run(options)

@@ -19,11 +19,14 @@ class Study:
         Module that defines ``run(options) -> Outcome``; imported only when the study runs.
     description : str
         What ``--help`` shows: what is reproduced, from which data, how long it takes.
+    writes : str
+        Page of the documentation that ``--write`` writes; empty if there is none.
     """
 
     summary: str
     module: str
     description: str
+    writes: str = ""
 
     def run(self, options: Options) -> Outcome:
         """Run the study."""
@@ -68,5 +71,19 @@ STUDIES: dict[str, Study] = {
             "full study takes some two hours on two cores, --quick a minute. Every number "
             "of its settings and where it comes from is in simulations/copula/preset.toml."
         ),
+    ),
+    "attacks": Study(
+        summary="Attacks on what nodes see, for every built-in strategy, mode and view",
+        module="simulations.attacks.study",
+        description=(
+            "Runs every built-in strategy on generated tables, records all messages, and attacks "
+            "the view of the server, of an arbiter and of each party: spans and 0/1 columns in "
+            "them, known coefficients, moments, subset sums, atoms of row sets, distances, pads, "
+            "labels; predictions, repeated runs, synthetic tables. Shows the share of cells "
+            "recovered beside what the outputs alone allow. The full suite takes some ten minutes "
+            "on two cores, --quick about one. Every number of its settings is in "
+            "simulations/attacks/preset.toml."
+        ),
+        writes="docs/attacks.md",
     ),
 }

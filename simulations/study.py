@@ -34,6 +34,8 @@ class Options:
         Replications of every part, default as in the preset.
     quick : bool
         Whether to run the preset's small version.
+    write : Path, optional
+        A page of the documentation that the study writes, where it writes one.
     """
 
     output: Path
@@ -41,6 +43,7 @@ class Options:
     workers: int | None = None
     seeds: int | None = None
     quick: bool = False
+    write: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 def ray_cluster():
     """One local Ray with two CPUs for all tests that need one."""
     ray = pytest.importorskip("ray")
+    from flwr_vertical.grids.ray import start_ray
+
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    for attempt in range(3):  # on a busy machine Ray's own start may time out
-        try:
-            ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-            break
-        except Exception as error:
-            ray.shutdown()
-            if attempt == 2 or "timed out during startup" not in str(error):
-                raise
+    start_ray(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield ray
     ray.shutdown()

@@ -120,7 +120,8 @@ def stop(home: Path, processes: list[Process], patience: float = 15.0) -> list[s
             for pid in (left if sign == signal.SIGKILL else left & roots) - told:
                 _signal(pid, sign)
                 told.add(pid)
-            if not left & roots:  # what they should have ended and have not
+            # What they should have ended and have not; who was killed has all the patience.
+            if sign == signal.SIGTERM and not left & roots:
                 deadline = min(deadline, time.monotonic() + 3.0)
             if time.monotonic() > deadline:
                 break

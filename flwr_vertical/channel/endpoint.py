@@ -30,6 +30,9 @@ _OPTIONS = [
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    # Whoever connects and says nothing must not use up the descriptors that parties need.
+    ("grpc.server_handshake_timeout_ms", 4_000),
+    ("grpc.max_connection_idle_ms", 10_000),
 ]
 
 

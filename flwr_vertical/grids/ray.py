@@ -18,8 +18,29 @@ from flwr_vertical.grids.base import (
 )
 from flwr_vertical.optional import require
 
+_STARTS = 3
+
 # Makes, in an actor, the app of the parties whose tables it is given: own ones, then fitted ones.
 MakeApp = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[ClientApp, Outputs]]
+
+
+def start_ray(**options: Any) -> None:
+    """Start Ray, or join it; where its own start times out on a busy machine, try again.
+
+    Parameters
+    ----------
+    **options
+        Of ``ray.init``.
+    """
+    ray: Any = require("ray", "engine 'ray'")
+    for left in reversed(range(_STARTS)):
+        try:
+            ray.init(**options)
+            return
+        except Exception as error:
+            ray.shutdown()
+            if not left or "timed out" not in str(error).lower():
+                raise
 
 
 class _PartyActor:
@@ -108,7 +129,7 @@ class RayGrid(NodesGrid):
             # Without an address Ray would wait for a cluster that is gone, if one that was killed
             # has left its file 'ray_current_cluster'.
             address = address or os.environ.get("RAY_ADDRESS") or "local"
-            ray.init(
+            start_ray(
                 address=address,
                 include_dashboard=False if address == "local" else None,
                 log_to_driver=False,

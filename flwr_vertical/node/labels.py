@@ -40,7 +40,12 @@ class LabelColumn(StepGroup):
                 f"party {self.name!r} has no column {column!r} for the labels; "
                 f"its columns are {list(frame.columns)}"
             )
-        values = pd.to_numeric(frame[column]).to_numpy(dtype=float)
+        values = pd.to_numeric(frame[column], errors="coerce").to_numpy(dtype=float)
+        if np.isnan(values[frame[column].notna().to_numpy()]).any():  # the values stay here
+            raise DataError(
+                f"party {self.name!r}: the labels in column {column!r} must be numbers, and some "
+                "are not; encode them (0 and 1 for two classes)"
+            )
         # Strategies may align further rows before those of the table (fitted donors).
         positions = self.party.positions[-len(values) :]
         # In the aligned order, as the order of the own rows may tell about their IDs; and none

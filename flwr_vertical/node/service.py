@@ -101,7 +101,7 @@ class StepServer:
         except Exception as error:
             name = self._name(context)
             logger.exception("party %r could not take the step", name)
-            return make_error_reply(error, name)
+            return make_error_reply(error, name, in_full=getattr(self._storage, "in_memory", False))
 
     def _answer(self, request: RecordDict, context: Context) -> RecordDict:
         started = time.perf_counter()

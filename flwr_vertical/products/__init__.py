@@ -1,10 +1,12 @@
 """Products of different parties' columns, the second primitive beside the private sum.
 
-Four ways lead to ``X_k' X_l`` of two parties, and none shows a row to the server:
+Five ways lead to ``X_k' X_l`` of two parties, and none shows a row to the server:
 
 ========================  ======================================================================
 `private`, `opened`       exact, by group of rows, also with vectors that the server alone has;
                           under a seed of all parties (`group_key`)
+`encrypted_groups`,       the same sums from ciphertexts: under the key of an arbiter, or with
+`encrypted_moments`       one party alone; `products_of` chooses between the two
 `sketches`, `sketched`    estimates, from random projections under a seed that two parties share
 `rotation`                exact, from randomly rotated columns under such a seed
 `encrypted`               exact, from ciphertexts under the key of an arbiter

@@ -66,9 +66,14 @@ class Layout:
         return np.zeros((n_groups, self.limbs, self.total, self.total), dtype=np.uint64)
 
     def together(self, parts: Mapping[str, Ring]) -> list[Ring]:
-        """Put the encoded columns of all parties side by side, each limb by itself."""
-        by_party = [limbs_of(parts[name], self.limbs) for name in self.widths]
-        return [np.concatenate(limb, axis=1) for limb in zip(*by_party, strict=True)]
+        """Put the encoded columns of all parties together, each limb transposed by itself."""
+        n_rows = len(next(iter(parts.values())))
+        out = [np.empty((self.total, n_rows), dtype=np.uint64) for _ in range(self.limbs)]
+        for name, here in self.slices.items():
+            width = self.widths[name]
+            for i, limb in enumerate(out):
+                limb[here] = parts[name][:, i * width : (i + 1) * width].T
+        return out
 
 
 def rows_by_group(group: npt.NDArray[np.int64], n_groups: int) -> list[Indices]:
@@ -141,8 +146,8 @@ def corrections(
         if not len(rows):
             continue
         theirs, own_rows = _rows(masks, rows), _rows(mine, rows)
-        before = [limb[:, : here.start] for limb in theirs]
-        after = [limb[:, here.stop :] for limb in theirs]
+        before = [limb[: here.start] for limb in theirs]
+        after = [limb[here.stop :] for limb in theirs]
         found[:, here, : here.start] += product_of_limbs(own_rows, before)
         found[:, here.stop :, here] += product_of_limbs(after, own_rows)
         if first:
@@ -179,12 +184,12 @@ def _add_products(found: Ring, columns: Sequence[Ring], layout: Layout) -> None:
     """Add the products of every party's columns with those of the parties before it."""
     for here in layout.slices.values():
         if here.start:
-            of_party = [limb[:, here] for limb in columns]
-            before = [limb[:, : here.start] for limb in columns]
+            of_party = [limb[here] for limb in columns]
+            before = [limb[: here.start] for limb in columns]
             found[:, here, : here.start] += product_of_limbs(of_party, before)
 
 
 def _rows(limbs: Sequence[Ring], rows: Indices) -> list[Ring]:
-    if len(rows) == len(limbs[0]):  # all of them, in order: no copy is needed
+    if len(rows) == limbs[0].shape[1]:  # all of them, in order: no copy is needed
         return list(limbs)
-    return [limb[rows] for limb in limbs]
+    return [np.take(limb, rows, axis=1) for limb in limbs]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.products.column_products import Indices, rows_by_group
 from flwr_vertical.products.commitment import Commitment, checked_vectors
-from flwr_vertical.products.moments import Moments, assemble, largest_minimum
+from flwr_vertical.products.moments import Moments, assemble, checked_groups, largest_minimum
 from flwr_vertical.products.streams import SEED_BYTES, stream
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.server import Federation
@@ -99,7 +99,7 @@ class EncryptedProducts:
         """
         if not self._key:
             raise ConfigError("the parties' columns have not been sent: call `send` first")
-        group, names = np.asarray(group, dtype=np.int64), self.federation.parties
+        group, names = checked_groups(group, n_groups), self.federation.parties
         common: dict[str, Any] = {"group": group, "n_groups": n_groups}
         unit = np.zeros(0)
         if vectors is not None:

@@ -135,7 +135,8 @@ class LevelHistory:
             return withheld
         # Columns with the same past share one array of atoms, kept for all samples.
         past = self._state.get(self._key)
-        histories = [np.zeros(held.n_samples, dtype=np.int64)] if past is None else list(past)
+        none = np.zeros((1, held.n_samples), dtype=np.int64)
+        histories = none if past is None else np.asarray(past, dtype=np.int64)
         which = self._state.get(self._key + " of columns", np.zeros(len(withheld.T), dtype=int))
         split: dict[int, _Atoms] = {}
         after: dict[tuple[int, frozenset[int]], list[int]] = {}
@@ -149,7 +150,7 @@ class LevelHistory:
         kept, of_column = [], np.zeros(len(withheld.T), dtype=np.int64)
         for number, ((h, told_without), columns) in enumerate(after.items()):
             told = np.where(np.isin(own, sorted(told_without)), -1, own)
-            history = np.zeros(held.n_samples, dtype=np.int64)
+            history = np.zeros(held.n_samples, dtype=np.int32)
             history[held.rows] = refine(histories[h][held.rows], told, n_groups)
             kept.append(history)
             of_column[columns] = number

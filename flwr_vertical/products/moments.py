@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.errors import DataError
 from flwr_vertical.products import row_groups
 
 Array = npt.NDArray[np.float64]
@@ -35,6 +36,42 @@ class Moments:
     products: Array
     with_vectors: Array
     withheld: Flags
+
+
+def checked_groups(
+    group: npt.NDArray[np.int64], n_groups: int, n_samples: int | None = None
+) -> npt.NDArray[np.int64]:
+    """Return groups of rows if sums over them can be asked for.
+
+    Parameters
+    ----------
+    group : numpy.ndarray of shape (n_samples,)
+        Number of each row's group, -1 for rows in none.
+    n_groups : int
+        How many groups there are.
+    n_samples : int, optional
+        How many samples there are, where that is known.
+
+    Raises
+    ------
+    DataError
+        If there is no group, or the numbers do not fit.
+    """
+    group = np.asarray(group, dtype=np.int64)
+    if n_groups < 1:
+        raise DataError(
+            "there is no group of rows to open sums over: all sets of rows with the same blocks "
+            "missing are smaller than the minimum; lower 'min-rows' in the node configs, if the "
+            "parties agree, or take fewer columns"
+        )
+    expected = group.shape if n_samples is None else (n_samples,)
+    numbers = int(group.min(initial=-1)), int(group.max(initial=-1))
+    if group.ndim != 1 or group.shape != expected or not -1 <= numbers[0] <= numbers[1] < n_groups:
+        raise DataError(
+            f"group has shape {group.shape} and numbers from {numbers[0]} to {numbers[1]}; "
+            f"expected shape {expected} and numbers from -1 to {n_groups - 1}"
+        )
+    return group
 
 
 def largest_minimum(

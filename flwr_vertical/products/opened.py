@@ -16,7 +16,7 @@ from flwr_vertical.products.column_products import (
 )
 from flwr_vertical.products.commitment import Commitment, checked_vectors
 from flwr_vertical.products.group_key import GroupKey
-from flwr_vertical.products.moments import Moments, assemble, largest_minimum
+from flwr_vertical.products.moments import Moments, assemble, checked_groups, largest_minimum
 from flwr_vertical.products.streams import SEED_BYTES, KeyStream
 from flwr_vertical.products.vector_products import helpers, limb_shares
 from flwr_vertical.server import Federation, Total
@@ -155,18 +155,16 @@ class PrivateProducts:
         Raises
         ------
         DataError
-            If the vectors do not fit, or are not those committed to.
+            If there is no group, or vectors do not fit or are not those committed to.
         PartyError
             If a party refuses: a group too small, too many vectors.
         """
         if not self._tags:
             raise ConfigError("the parties' columns have not been sent: call `send` first")
         names = self.federation.parties
-        group = np.asarray(group, dtype=np.int64)
+        sent = next(iter(self._masked.values()), None)
+        group = checked_groups(group, n_groups, None if sent is None else len(sent))
         n_samples = len(group)
-        for masked in self._masked.values():
-            if group.shape != (len(masked),):
-                raise DataError(f"group has shape {group.shape}, expected ({len(masked)},)")
         bits = ring.fraction_bits(n_samples)
         layout = Layout({name: self._n_columns[name] for name in names}, self.limbs)
         common: dict[str, Any] = {

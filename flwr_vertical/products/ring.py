@@ -101,17 +101,22 @@ def product(a: Ring, b: Ring) -> Ring:
     numpy.ndarray of shape (n_a, n_b), uint64
     """
     total = np.zeros((a.shape[1], b.shape[1]), dtype=np.uint64)
-    # A transposed copy of some rows: NumPy multiplies integers ten times as fast along rows.
     for start in range(0, len(a), _ROWS):
-        left = np.ascontiguousarray(a[start : start + _ROWS].T)
-        total += left @ np.ascontiguousarray(b[start : start + _ROWS])
+        rows = slice(start, start + _ROWS)
+        total += _product(np.ascontiguousarray(a[rows].T), np.ascontiguousarray(b[rows].T))
     return total
 
 
+def _product(a: Ring, b: Ring) -> Ring:
+    # Sums run along memory: four times as fast as a matrix product of integers.
+    found: Ring = np.einsum("in,jn->ij", a, b)
+    return found
+
+
 def limbs_of(encoded: Ring, limbs: int) -> list[Ring]:
-    """Return the limbs of encoded columns: views of shape (n_rows, n_columns) each."""
+    """Return the limbs of encoded columns, transposed: copies of shape (n_columns, n_rows)."""
     width = encoded.shape[1] // limbs
-    return [encoded[:, i * width : (i + 1) * width] for i in range(limbs)]
+    return [np.ascontiguousarray(encoded[:, i * width : (i + 1) * width].T) for i in range(limbs)]
 
 
 def product_of_limbs(a: Sequence[Ring], b: Sequence[Ring]) -> Ring:
@@ -119,7 +124,7 @@ def product_of_limbs(a: Sequence[Ring], b: Sequence[Ring]) -> Ring:
 
     Parameters
     ----------
-    a, b : sequence of numpy.ndarray of shape (n_rows, n_a) and (n_rows, n_b), uint64
+    a, b : sequence of numpy.ndarray of shape (n_a, n_rows) and (n_b, n_rows), uint64
         Of `limbs_of`, as many of both.
 
     Returns
@@ -128,9 +133,9 @@ def product_of_limbs(a: Sequence[Ring], b: Sequence[Ring]) -> Ring:
         ``high'high``, and ``high'low + low'high`` where there are two limbs. Low times low is
         below the resolution of the rest.
     """
-    found = [product(a[0], b[0])]
+    found = [_product(a[0], b[0])]
     if len(a) == 2:
-        found.append(product(a[0], b[1]) + product(a[1], b[0]))
+        found.append(_product(a[0], b[1]) + _product(a[1], b[0]))
     return np.stack(found)
 
 

@@ -46,10 +46,6 @@ class ToldRows:
         the node config replaces it.
     label_sets : int, default 1
         With how many different sets of vectors of the server the columns are multiplied in a run.
-    whole_groups : bool, default True
-        Refuse groups of which the party has some rows and not all. Without, products with another
-        party's columns are sums over the rows that both have, and that these are enough the server
-        alone can check.
 
     Attributes
     ----------
@@ -58,18 +54,13 @@ class ToldRows:
     """
 
     def __init__(
-        self,
-        party: Party,
-        purpose: str,
-        at_least: int | None = None,
-        label_sets: int = 1,
-        whole_groups: bool = True,
+        self, party: Party, purpose: str, at_least: int | None = None, label_sets: int = 1
     ) -> None:
         self._name, self._state = party.name, party.state
         # The owner of the data decides: the node config goes before what a strategy says.
         self.minimum: int | None = party.services.node_config.get(MIN_ROWS, at_least)
         self._levels = LevelHistory(party, purpose, self.minimum)
-        self._label_sets, self._whole_groups = label_sets, whole_groups
+        self._label_sets = label_sets
 
     def commit(self, commitment: bytes) -> None:
         """Keep what the server commits to for its vectors, and refuse another one later.
@@ -158,7 +149,7 @@ class ToldRows:
             return withheld
         atoms = self._refined(held, own, n_groups, needed, vectors)
         withheld |= self._levels.refine(held, own, n_groups, known)
-        self._state[_ATOMS], self._state[_ATTEMPTS] = atoms, attempts
+        self._state[_ATOMS], self._state[_ATTEMPTS] = atoms.astype(np.int32), attempts
         self._state[_VECTORS], self._state[_KNOWN] = vectors, known
         self._state[_COUNTED] = counted
         return withheld
@@ -173,8 +164,6 @@ class ToldRows:
         absent: Flags = mine == 0
         if missing is not None:
             absent = absent | np.asarray(missing, dtype=bool)
-        if not self._whole_groups:
-            return absent
         # Else products with another party's column would be sums over the rows that both have,
         # and these may be few.
         partly = np.flatnonzero(~absent & (mine < rows))

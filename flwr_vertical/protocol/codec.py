@@ -5,7 +5,10 @@ with their dtype and shape; everything else travels in a ``ConfigRecord``. Decod
 read-only views on the received bytes, so decoding a large block costs nothing.
 """
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,9 @@ Payload = dict[str, Any]
 _STYPE = "flwr-vertical.raw"
 _STYPE_SCALAR = "flwr-vertical.raw-scalar"
 _KINDS = "biufcMmUS"  # bool, integers, floats, complex, dates, fixed-width text and bytes
+_DTYPE = re.compile(r"[<|=][biufcUS]\d{1,9}|[<=][mM]8(\[\w{1,8}\])?")
+_MAX_DIMENSIONS = 32
+_MAX_ITEMS = 2**40
 _INT64 = np.iinfo(np.int64)
 _REMEDY = (
     "a payload carries numpy arrays (no object arrays), int, float, bool, str, bytes, "
@@ -130,9 +136,8 @@ def _array_from_record(name: str, array: Array) -> Any:
             f"array {name!r} has serialisation {array.stype!r}, expected {_STYPE!r}: "
             "the sender does not speak this protocol"
         )
-    dtype = np.dtype(array.dtype)
-    shape = tuple(array.shape)
-    expected = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    dtype, shape = _checked_dtype(name, array.dtype), _checked_shape(name, array.shape)
+    expected = math.prod(shape) * dtype.itemsize
     if len(array.data) != expected:
         raise CodecError(
             f"array {name!r} of dtype {dtype} and shape {shape} should have {expected} bytes, "
@@ -142,6 +147,32 @@ def _array_from_record(name: str, array: Array) -> Any:
         return np.empty(shape, dtype=dtype)
     decoded = np.frombuffer(array.data, dtype=dtype).reshape(shape)
     return decoded[()] if array.stype == _STYPE_SCALAR else decoded
+
+
+def _checked_dtype(name: str, text: object) -> "np.dtype[Any]":
+    """Read a dtype as `_array_to_record` writes it, and no other: `np.dtype` takes much more."""
+    dtype: np.dtype[Any] | None = None
+    if isinstance(text, str) and _DTYPE.fullmatch(text):
+        with suppress(TypeError, ValueError):
+            dtype = np.dtype(text)
+    # Of items of no bytes a short message could hold any number, and NumPy gives each some.
+    if dtype is None or dtype.kind not in _KINDS or dtype.itemsize == 0:
+        raise CodecError(
+            f"array {name!r} has dtype {str(text)[:40]!r}, which no array of a payload has: the "
+            "sender does not speak this protocol"
+        )
+    return dtype
+
+
+def _checked_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    found = tuple(int(n) for n in shape)
+    items = math.prod(max(n, 1) for n in found)
+    if len(found) > _MAX_DIMENSIONS or min(found, default=0) < 0 or items > _MAX_ITEMS:
+        raise CodecError(
+            f"array {name!r} has {len(found)} dimensions and shape {str(found)[:60]}; expected at "
+            f"most {_MAX_DIMENSIONS}, none negative, and at most {_MAX_ITEMS:,} items"
+        )
+    return found
 
 
 def _check_scalar(name: str, value: Any) -> Any:

@@ -10,13 +10,16 @@ the other parties, its row positions. They ride along instead of costing a round
 ``scales`` say, for summands by name, which range a private sum must have.
 """
 
+import traceback
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.metadata import Metadata
 from flwr.supercore.task_identity import TaskIdentity
 
+from flwr_vertical.errors import VerticalError
 from flwr_vertical.protocol.codec import encode
 
 MESSAGE_TYPE = "query.step"
@@ -74,11 +77,30 @@ def make_reply(envelope: Mapping[str, Any], values: Mapping[str, Any]) -> Record
     return records
 
 
-def make_error_reply(error: BaseException, party: str = "") -> RecordDict:
-    """Compose the content of a reply that reports a failed step of a party, if it has a name."""
+def make_error_reply(error: BaseException, party: str = "", in_full: bool = True) -> RecordDict:
+    """Compose the content of a reply that reports a failed step of a party, if it has a name.
+
+    Parameters
+    ----------
+    error : BaseException
+        What was raised.
+    party : str
+        Name of the party.
+    in_full : bool, default True
+        Whether the text of an error of another library may leave the node. It may quote the cell
+        that it stumbled over; without it, the reply says where in the code it was raised.
+    """
     text = str(error) or type(error).__name__
+    if not (in_full or isinstance(error, VerticalError | ImportError)):
+        text = f"raised in {_place(error)}; what it says may quote data, see the party's own log"
     told = {"status": "error", "error": type(error).__name__, "message": text[:2000]}
     return RecordDict({ENVELOPE: ConfigRecord({**told, "party": party})})
+
+
+def _place(error: BaseException) -> str:
+    """Return file and line where an error was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{PurePath(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else "a step"
 
 
 def renumber(content: RecordDict, sequence: int, retake: int) -> RecordDict:

@@ -373,6 +373,12 @@ def _peers(party: str, state: Any) -> list[str]:
             "the federation before it asks for a masked sum"
         )
     peers: list[str] = state[PEERS]
+    # A name that comes twice counts as two parties, but has one mask.
+    if len(set(peers)) != len(peers):
+        raise ProtocolError(
+            f"party {party!r} was given keys of the parties {peers}, of which some have one name; "
+            "every party needs a name of its own ('party' in its node config)"
+        )
     return peers
 
 

@@ -15,7 +15,9 @@ FORMATS = {".csv": "csv", ".csv.gz": "csv", ".tsv": "tsv", ".parquet": "parquet"
 SEPARATORS = {"csv": ",", "tsv": "\t"}
 
 
-def write_table(frame: pd.DataFrame | Table, path: str | os.PathLike[str]) -> Path:
+def write_table(
+    frame: pd.DataFrame | Table, path: str | os.PathLike[str], mode: int = 0o666
+) -> Path:
     """Write a table to CSV, TSV or Parquet, by the suffix.
 
     The file appears complete or not at all: it is written under another name in the same folder and
@@ -27,6 +29,8 @@ def write_table(frame: pd.DataFrame | Table, path: str | os.PathLike[str]) -> Pa
         Indexed by sample ID. A nameless index is written as column `sample_id`.
     path : path-like
         Folders that do not exist are made; a file that exists is replaced.
+    mode : int, default 0o666
+        Permissions of the file, less the umask; 0o600 for what is its owner's alone.
 
     Returns
     -------
@@ -53,6 +57,7 @@ def write_table(frame: pd.DataFrame | Table, path: str | os.PathLike[str]) -> Pa
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
     try:
         if form == "parquet":
             data.to_parquet(partial)

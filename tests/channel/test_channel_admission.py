@@ -12,6 +12,7 @@ from cryptography import x509
 from flwr.app import Message
 
 from flwr_vertical.channel import admission, connection
+from flwr_vertical.channel import endpoint as endpoints
 from flwr_vertical.channel.address import advertised, split_address
 from flwr_vertical.channel.certificate import make_certificate
 from flwr_vertical.channel.client import ChannelError, dial
@@ -49,6 +50,25 @@ def test_a_wrong_token_another_nodes_token_and_an_earlier_one_are_refused(endpoi
     second = endpoint.invite(1)
     assert "not the one that this run gave to node 1" in refused(first)
     dial(second, 1).close()  # refusals have not used it up
+
+
+def test_who_connects_and_says_nothing_is_cut_off(monkeypatch):
+    """Attack `h2_idle` of the audit: silent connections used up what a party needs to come in."""
+    limits = dict(endpoints._OPTIONS)
+    assert limits["grpc.server_handshake_timeout_ms"] <= 5_000
+    assert limits["grpc.max_connection_idle_ms"] <= 10_000
+    shorter = {"grpc.server_handshake_timeout_ms": 500, "grpc.max_connection_idle_ms": 500}
+    monkeypatch.setattr(endpoints, "_OPTIONS", list((limits | shorter).items()))
+    endpoint = Endpoint(dial_timeout=10.0, reconnect=0.5)
+    host, port = endpoint.invite(1).address.rsplit(":", 1)
+    silent = [socket.create_connection((host, int(port)), 10.0) for _ in range(20)]
+    try:
+        assert [each.recv(1) for each in silent] == [b""] * len(silent)  # all closed by the server
+        dial(endpoint.invite(1), 1).close()
+    finally:
+        for each in silent:
+            each.close()
+        endpoint.close(patience=1.0)
 
 
 def test_a_revoked_token_is_refused(endpoint):

@@ -92,10 +92,6 @@ class Opened:
         return found
 
 
-class LenientParty(MultiplyingParty):
-    products = Uses(PrivateProductSteps, purpose="test", whole_groups=False)
-
-
 def in_groups(opened, *sets):
     """Group of each row: sets of places among the rows that all hold, -1 elsewhere."""
     group = np.full(len(opened.rows), -1)
@@ -150,14 +146,6 @@ def test_a_group_of_which_a_party_has_some_rows_is_refused():
         assert caught.value.party == "court"  # the bank has all of them
         found = products.moments(everything, 1, missing=np.array([[False, True, True]]))
         np.testing.assert_array_equal(found.withheld, [[False, True, True, True]])
-
-
-def test_a_party_class_may_allow_zeros_in_rows_that_it_lacks():
-    with Opened(tables(3), party=LenientParty) as opened:
-        labels = np.random.default_rng(1).normal(size=(len(opened.rows), 1))
-        everything = np.zeros(len(labels), dtype=int)
-        found = opened.products().moments(everything, 1, labels)
-        check_moments(found, opened, everything, labels, np.zeros((1, 4), dtype=bool), 1e-12)
 
 
 @pytest.mark.parametrize("k", [2, 3])
@@ -228,6 +216,23 @@ def test_the_same_labels_again_cost_nothing_and_other_labels_are_refused():
             PrivateProducts(opened.federation, products.group_key).send(labels + 1e-9)
 
 
+def test_groups_and_vectors_that_do_not_fit_are_refused_before_anybody_is_asked():
+    with Opened(tables(2)) as opened:
+        products, n = opened.products(), len(opened.rows)
+        before, everything = opened.federation.ledger.rounds, in_groups(opened, slice(None))
+        infinite = np.full((n, 1), np.inf)
+        for arguments, why in (
+            ((np.full(n, -1), 0), r"no group of rows.* lower 'min-rows'"),
+            ((everything[1:], 1), rf"shape \({n - 1},\).* expected shape \({n},\)"),
+            ((everything + 1, 1), r"numbers from -1 to 1; expected .* from -1 to 0"),
+            ((everything, 1, np.zeros((n - 1, 1))), rf"shape \({n - 1}, 1\), expected \({n}"),
+            ((everything, 1, infinite), "vector 0 is inf in row 0"),
+        ):
+            with pytest.raises(DataError, match=why):
+                products.moments(*arguments)
+        assert opened.federation.ledger.rounds == before
+
+
 def test_an_auditor_can_open_the_commitment():
     with Opened(tables(2)) as opened:
         products = PrivateProducts(opened.federation, GroupKey(opened.federation))
@@ -279,6 +284,24 @@ def test_a_flag_that_few_rows_have_is_withheld_and_the_rest_is_exact(n_ones, saf
         found = opened.products().moments(group, 1, labels)
         withheld = np.array([[not safe, False, False]])
         check_moments(found, opened, group, labels, withheld, 1e-12)
+
+
+def test_who_lowers_the_minimum_of_rows_lowers_it_for_levels():
+    config = {"bank": {"min-rows": 5}}
+    for n_ones, withheld in ((4, True), (5, False)):
+        with Opened(flags(n_ones), config=config) as opened:
+            labels = np.random.default_rng(1).normal(size=(N, 1))
+            found = opened.products().moments(np.zeros(N, dtype=int), 1, labels)
+            assert found.withheld.tolist() == [[withheld, False, False]]
+
+
+def test_more_labels_need_more_of_the_rarer_value():
+    """Sixty-four bits a vector: what one vector leaves open, three give away."""
+    for n_vectors, withheld in ((1, False), (3, True)):
+        with Opened(flags(20)) as opened:
+            labels = np.random.default_rng(1).normal(size=(N, n_vectors))
+            found = opened.products().moments(np.zeros(N, dtype=int), 1, labels)
+            assert found.withheld.tolist() == [[withheld, False, False]]
 
 
 def test_what_is_withheld_the_server_cannot_open_from_what_it_was_sent():
@@ -533,6 +556,7 @@ def test_a_run_that_was_killed_goes_on_and_the_masked_columns_are_in_no_journal(
     tmp_path, monkeypatch
 ):
     given = tables(3, seed=4)
+    given["bank"]["flag"] = (given["bank"]["bank0"] > 0.5).astype(float)  # levels are kept, too
     index = given["bank"].index
     labels = pd.Series(np.random.default_rng(3).normal(size=len(index)), index=index)
     monkeypatch.setitem(resuming.METHODS, "moments", (MomentsOnly, lambda: (given, labels)))

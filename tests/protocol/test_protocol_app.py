@@ -9,7 +9,16 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from flwr_vertical import Arbiter, MemoryStorage, Party, Summands, Table, party_app, step
+from flwr_vertical import (
+    Arbiter,
+    FileStorage,
+    MemoryStorage,
+    Party,
+    Summands,
+    Table,
+    party_app,
+    step,
+)
 from flwr_vertical.crypto import generate_keypair
 from flwr_vertical.node.state import State
 from flwr_vertical.protocol import decode, encode
@@ -197,6 +206,38 @@ def test_a_failed_step_leaves_no_trace_in_the_state():
     assert ask(app, context, "remember", 3, value=2.0).values["count"] == 2
 
 
+def test_errors_of_other_libraries_do_not_quote_cells_to_the_server(tmp_path, caplog):
+    class Clumsy(Party):
+        @step
+        def read(self):
+            return {"x": pd.to_numeric(pd.Series(["Smith, John"]))}
+
+    path = tmp_path / "bank.csv"
+    TABLE.frame.to_csv(path)
+    config = {"party": "bank", "data": str(path), "output": str(tmp_path / "results")}
+    answers = {}
+    for storage in (FileStorage(), MemoryStorage({"bank": TABLE})):
+        app, context = party_app(Clumsy, storage=storage), new_context(**config)
+        ask(app, context, "hello", 0)
+        answers[type(storage)] = error_of(ask(app, context, "read", 1))
+    assert "Smith" not in answers[FileStorage]
+    assert answers[FileStorage].startswith("ValueError: raised in ")
+    assert "see the party's own log" in answers[FileStorage]
+    assert "Smith" in caplog.text  # the party's own
+    assert "Smith" in answers[MemoryStorage]  # all tables lie in one process
+
+
+def test_labels_that_are_no_numbers_are_not_quoted():
+    frame = pd.DataFrame({"x": [1.0, 2.0], "name": ["Smith, John", "4"]}, index=["a", "b"])
+    app = party_app(Party, storage=MemoryStorage({"bank": Table.of(frame)}))
+    context = new_context()
+    context.run_config.update({"label-holder": "bank", "label-column": "name"})
+    ask(app, context, "hello", 0)
+    message = error_of(ask(app, context, "labels", 1))
+    assert "the labels in column 'name' must be numbers" in message
+    assert "Smith" not in message
+
+
 def test_updates_enter_the_state_before_the_step():
     app, context = greeted()
     reply = ask(app, context, "remember", 1, updates={"told": np.array([9.0])}, value=1.0)
@@ -310,6 +351,15 @@ def test_a_masked_sum_needs_the_keys_of_the_others():
     app, context = greeted(mode="masked")
     message = error_of(ask(app, context, "total", 1, mode="masked"))
     assert "party 'bank' has no public keys of the other parties" in message
+
+
+def test_a_name_that_comes_twice_among_the_keys_is_refused():
+    """Counted as two parties it would have one mask, which whoever has that name takes off."""
+    app, context, updates = masked_node()
+    own, court = updates["sum.public-keys"]
+    updates |= {"sum.peers": ["bank", "court", "court"], "sum.public-keys": [own, court, court]}
+    message = error_of(ask(app, context, "total", 1, mode="masked", updates=updates))
+    assert "['bank', 'court', 'court'], of which some have one name" in message
 
 
 def test_the_private_key_stays_in_the_state():

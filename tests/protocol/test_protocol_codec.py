@@ -165,6 +165,33 @@ def test_arrays_of_another_library_are_refused():
         decode(RecordDict({"p.arrays": record}), "p")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "shape", "size"),
+    [
+        ("O", (0,), 0),
+        ("|O8", (1,), 8),
+        ("|V8", (1,), 8),
+        ("|V0", (10**12,), 0),
+        ("<U0", (10**9,), 0),
+        ("|S0", (2 * 10**9,), 0),
+        ("<f8", (2**32, 2**32), 0),  # 2^64 items: 0 in 64 bits
+        ("<f8", (2**62 + 1, 8, 2**61 + 1), 64),  # 8 in 64 bits
+        ("<f8", (0, 2**40, 2**20), 0),
+        ("<f8", (-1, -1), 8),
+        ("<f8", (1,) * 65, 8),
+        ("f8,f8", (1,), 16),
+        ("float64", (1,), 8),
+        ("__import__('os').system('id')", (1,), 1),
+        ("<f3", (1,), 3),
+    ],
+)
+def test_hostile_dtypes_and_shapes_are_refused_before_memory_is_taken(dtype, shape, size):
+    """Attack `i_codec` of the audit: names of dtypes and sizes that a node would have believed."""
+    hostile = Array(dtype=dtype, shape=shape, stype="flwr-vertical.raw", data=b"A" * size)
+    with pytest.raises(CodecError, match="'x'"):
+        decode(RecordDict({"p.arrays": ArrayRecord({"x": hostile})}), "p")
+
+
 def test_bytes_are_counted_without_framing():
     records = encode({"ab": np.zeros((2, 3)), "t": "ä", "l": [1, 2], "b": b"123"}, "p")
     assert payload_bytes(records) == (2 + 48) + (1 + 2) + (1 + 16) + (1 + 3)

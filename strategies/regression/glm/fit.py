@@ -12,7 +12,12 @@ from flwr_vertical.results import Progress
 from strategies.regression import Problem
 from strategies.regression.glm.approximation import Approximation, select
 from strategies.regression.glm.families import family_named
-from strategies.regression.glm.means import MaximumLikelihood, given_labels, maximum_likelihood
+from strategies.regression.glm.means import (
+    MaximumLikelihood,
+    check_federation,
+    given_labels,
+    maximum_likelihood,
+)
 from strategies.regression.glm.normal import (
     from_all_rows,
     from_complete_rows,
@@ -140,6 +145,8 @@ def fit_on_moments(
 
 def _check(settings: "VerticalGLM", federation: Federation) -> None:
     """Refuse before the first round what cannot be fitted."""
+    if settings.family != "gaussian":
+        check_federation(settings.family, federation)
     if federation.labels is not None:
         family_named(settings.family).check(federation.labels[np.isfinite(federation.labels)])
 

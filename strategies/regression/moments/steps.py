@@ -32,7 +32,7 @@ class MomentSteps(StepGroup):
 
     party: Party
 
-    @step
+    @step(repeatable=False)  # a key pair is drawn
     def prepare_moments(
         self,
         nonce: bytes,

@@ -1,0 +1,154 @@
+"""What is attacked: every built-in strategy by name, tables of several parties, and labels."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flwr_vertical import Result, Strategy, load_strategy, simulate
+from flwr_vertical.privacy import seeded_noise
+from flwr_vertical.settings import settings_of
+from strategies import BUILTIN
+
+PARTIES = ("bank", "court", "hospital", "shop", "town")
+FAMILIES = ("gaussian", "binomial", "poisson")
+SUMS = "sums"  # of the papers: opens a number of each sample in each round, by consent only
+_IMPUTERS = ("fknn", "max", "mean", "min", "most-frequent")
+_SYNTHESES = ("vcds", "evcds", "ievcds")
+_PREDICTORS = ("predict", "vfem-predict")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A strategy with settings.
+
+    Parameters
+    ----------
+    name : str
+        As in tables: the strategy's name, and what differs from its defaults.
+    strategy : str
+        Name in `BUILTIN`.
+    settings : Mapping[str, Any]
+        That differ from the defaults.
+    family : {"gaussian", "binomial", "poisson"}
+        Of the labels.
+    """
+
+    name: str
+    strategy: str
+    settings: Mapping[str, Any]
+    family: str = "gaussian"
+
+    @property
+    def consented(self) -> bool:
+        """Whether every node must agree to an exchange that opens numbers of single samples."""
+        return self.settings.get("exchange") == SUMS or self.settings.get("weights") == "distance"
+
+
+def cases(consented: bool = False) -> list[Case]:
+    """Return every built-in strategy at its default settings, a GLM of each family.
+
+    Parameters
+    ----------
+    consented : bool
+        Whether to return the papers' exchanges instead, which need each node's consent.
+    """
+    found = []
+    for name, target in BUILTIN.items():
+        kind = load_strategy(target)
+        names = {item.name for item in settings_of(kind)}
+        settings: dict[str, Any] = {"party_name": PARTIES[0]} if name == "single" else {}
+        if not consented:
+            found += [
+                Case(f"{name} {family}" if "family" in names else name, name, chosen, family)
+                for family in (FAMILIES if "family" in names else FAMILIES[:1])
+                for chosen in [settings | ({"family": family} if "family" in names else {})]
+            ]
+        elif "exchange" in names:
+            found.append(Case(f"{name} exchange=sums", name, settings | {"exchange": SUMS}))
+        elif name == "fknn":
+            found.append(Case("fknn weights=distance", name, {"weights": "distance"}))
+    return found
+
+
+def make_strategy_of(case: Case, tables: Mapping[str, pd.DataFrame], labels: Any) -> Strategy:
+    """Return the strategy; a prediction's model is fitted first, to the same tables."""
+    kind: Any = load_strategy(BUILTIN[case.strategy])
+    made: Strategy
+    if case.strategy in _PREDICTORS:
+        made = kind(model=fit(tables, labels))
+    else:
+        made = kind(**case.settings)
+    return made
+
+
+def fit(tables: Mapping[str, pd.DataFrame], labels: Any) -> Result:
+    """Return a fitted linear model."""
+    return simulate(load_strategy(BUILTIN["vfem"])(), tables, labels, progress=False)
+
+
+def make_case_tables(
+    case: Case, n: int, n_parties: int, seed: int = 0, missing: float = 0.3
+) -> tuple[dict[str, pd.DataFrame], "pd.Series[Any]"]:
+    """Return tables with a number, a count and a flag at each party, and labels.
+
+    Parameters
+    ----------
+    case : Case
+        Imputers get missing cells as well.
+    n, n_parties : int
+        Samples and parties.
+    seed : int
+        Of everything.
+    missing : float
+        Share of samples that the last party lacks; syntheses and families other than gaussian
+        are given complete tables.
+
+    Returns
+    -------
+    tables : dict of str to DataFrame
+        Shuffled rows, as files have them.
+    labels : Series
+        By sample; a tenth is unknown.
+    """
+    rng = np.random.default_rng([seed, n, n_parties])
+    ids = np.array([f"c{i:05}" for i in range(n)])
+    common = rng.normal(size=n)
+    tables, score = {}, np.zeros(n)
+    for name in PARTIES[:n_parties]:
+        number = rng.normal(size=n) + 0.3 * common
+        count = rng.poisson(2.0, size=n).astype(float)
+        flag = (rng.random(n) < 0.35).astype(float)
+        score += 0.5 * number + 0.2 * (count - 2.0) + 0.5 * (flag - 0.35)
+        columns = {
+            f"{name}.number": (4000.0 + 900.0 * number).round(2),
+            f"{name}.count": count,
+            f"{name}.flag": flag,
+        }
+        tables[name] = pd.DataFrame(columns, index=ids)
+    score /= np.sqrt(n_parties)
+    if case.family == "binomial":
+        values = (rng.random(n) < 1 / (1 + np.exp(-score))).astype(float)
+    elif case.family == "poisson":
+        values = rng.poisson(np.exp(0.3 + 0.4 * score)).astype(float)
+    else:
+        values = 3.0 + score + 0.7 * rng.normal(size=n)
+    labels: pd.Series[Any] = pd.Series(values, index=ids, name="y")
+    labels[rng.random(n) < 0.1] = np.nan
+    if case.strategy not in _SYNTHESES and case.family == "gaussian":
+        last = PARTIES[n_parties - 1]
+        tables[last] = tables[last][rng.random(n) >= missing]
+    if case.strategy in _IMPUTERS:
+        for name, table in tables.items():
+            column = table[f"{name}.number"]
+            tables[name] = table.assign(
+                **{f"{name}.number": column.mask(rng.random(len(table)) < 0.1)}
+            )
+    return tables, labels
+
+
+def seeded(seed: int) -> Any:
+    """Return a context in which privacy noise repeats."""
+    return seeded_noise(seed)

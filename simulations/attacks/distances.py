@@ -1,0 +1,171 @@
+"""Attacks on distances between samples: double centring, and one party's own distances."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from simulations.attacks.score import Guess
+from simulations.attacks.span import two_valued
+from simulations.attacks.vectors import Family, least_rows, row_sets
+from simulations.attacks.views import SENT, View
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+_RANK = 0.3  # distances of few columns have a rank below this share of their number
+
+
+def matrices(view: View) -> Iterator[tuple[str, Array]]:
+    """Iterate over matrices of two sets of samples, blocks of rows put together.
+
+    As they are, and as ratios: a sum of distances over a sum of weights.
+    """
+    blocks: dict[tuple[str, str, int], list[Array]] = {}
+    least = least_rows(view.n_samples)
+    for item in view.items:
+        value = item.value
+        if item.ring or item.way == SENT or not isinstance(value, np.ndarray) or value.ndim != 2:
+            continue
+        if value.dtype.kind in "fiu" and value.shape[1] >= least:
+            key = (item.step, item.name, value.shape[1])
+            blocks.setdefault(key, []).append(value.astype(float))
+    found = {key: np.vstack(dedupe(parts)) for key, parts in blocks.items()}
+    for key, matrix in found.items():
+        if len(matrix) < least:
+            continue
+        yield f"{key[0]}.{key[1]}", matrix
+        for other, weight in found.items():
+            if other != key and weight.shape == matrix.shape and (weight > 0).mean() > 0.5:
+                with np.errstate(all="ignore"):
+                    ratio = matrix / weight
+                yield f"{key[0]}.{key[1]} / {other[1]}", ratio
+
+
+def dedupe(parts: list[Array]) -> list[Array]:
+    """Return the blocks that are not repeated."""
+    return [p for i, p in enumerate(parts) if not any(np.array_equal(p, q) for q in parts[:i])]
+
+
+def factors(view: View) -> list[Family]:
+    """Return what double centring makes of distances: a basis of the columns' span.
+
+    Rows may be scaled and shifted, each by a number of its own: a distance is
+    ``r_i + s_j - 2 x_i'x_j``, so what is left of a row less its mean lies in the span of s and the
+    columns of x over the donors.
+    """
+    found = []
+    for name, matrix in matrices(view):
+        columns = np.isfinite(matrix).all(axis=0)
+        usable = matrix[:, columns]
+        if min(usable.shape) < least_rows(view.n_samples):
+            continue
+        span = _row_space(usable)
+        if span is None:
+            continue
+        for rows in row_sets(view):
+            if len(rows) == matrix.shape[1]:
+                order = np.argsort(rows[columns])
+                found.append(Family(f"factors of {name}", rows[columns][order], span[order]))
+    return found
+
+
+def lone_distances(view: View) -> Iterator[Guess]:
+    """Take roots of distances for differences of one column: of a party that has no other."""
+    for _, matrix in matrices(view):
+        for rows in row_sets(view):
+            if len(rows) != matrix.shape[1]:
+                continue
+            with np.errstate(all="ignore"):
+                roots = np.sqrt(matrix[: min(len(matrix), 20)])
+            for first in roots:
+                finite = np.isfinite(first)
+                if finite.sum() > 3:
+                    yield Guess(rows[finite], first[finite])
+            yield from _on_a_line(rows, matrix)
+
+
+def anonymous(view: View, truth: Mapping[str, pd.DataFrame]) -> Iterator[Guess]:
+    """Attack distances to donors whose order is secret, with the order given.
+
+    A basis of the span tells how far out each donor lies (its leverage), and so does the true
+    table: the order is taken from there, which no attacker could. So a find means that the table
+    itself is open, in an unknown order of its rows.
+    """
+    table = pd.concat(dict(truth), axis=1).dropna(axis=1, how="all")
+    for _, matrix in matrices(view):
+        usable = matrix[:, np.isfinite(matrix).all(axis=0)]
+        if min(usable.shape) < least_rows(view.n_samples):
+            continue
+        span = _row_space(usable)
+        complete = np.flatnonzero(table.notna().all(axis=1).to_numpy())
+        if span is None or len(span) != len(complete):
+            continue
+        values = table.iloc[complete].to_numpy(dtype=float)
+        values = (values - values.mean(axis=0)) / values.std(axis=0)
+        for design in (values, np.column_stack([values, (values**2).sum(axis=1)])):
+            centred = design - design.mean(axis=0)
+            true = (np.linalg.svd(centred, full_matrices=False)[0] ** 2).sum(axis=1)
+            order = np.empty(len(complete), dtype=np.int64)
+            order[np.argsort((span**2).sum(axis=1))] = np.argsort(true)
+            rows = complete[order]
+            yield from (Guess(rows, flag) for flag in two_valued(span))
+            for party, frame in truth.items():
+                for name, column in frame.items():
+                    weights = np.linalg.lstsq(span, column.to_numpy()[rows], rcond=None)[0]
+                    yield Guess(rows, span @ weights, (party, str(name)))
+
+
+def scale_candidates(rows: Array, tol: float = 1e-9) -> Array:
+    """Return what the ratio of two rows' scales may be, if three rows of distances meet.
+
+    Rows i, j, k of distances, each scaled and in an order of its own, have D_ij, D_ik and D_jk in
+    common; so ``c_i/c_j * c_j/c_k = c_i/c_k`` for the ratios of the right entries.
+
+    Parameters
+    ----------
+    rows : numpy.ndarray of shape (3, n_donors)
+        Positive.
+    tol : float
+        Of logarithms.
+
+    Returns
+    -------
+    numpy.ndarray
+        Candidates for log c_0 / c_1; one or two mean that it is found.
+    """
+    first, second, third = np.log(rows)
+    left = first[:, None] - second[None]
+    right = second[:, None] - third[None]
+    both = np.sort((first[:, None] - third[None]).ravel())
+    found = []
+    for a in range(len(first)):
+        for b in range(len(second)):
+            sums = left[a, b] + np.delete(right, b, axis=0).ravel()  # the same entry meets always
+            near = np.searchsorted(both, sums - tol) < np.searchsorted(both, sums + tol)
+            if near.any():
+                found.append(left[a, b])
+    return np.unique(np.round(found, 7))
+
+
+def _row_space(matrix: Array) -> Array | None:
+    """Return a basis of rows less their means, (n_donors, rank), if there are few directions."""
+    centred = matrix - matrix.mean(axis=1, keepdims=True)
+    length = np.sqrt((centred**2).sum(axis=1))
+    centred = centred[length > 0] / length[length > 0, None]
+    if not len(centred):
+        return None
+    _, size, right = np.linalg.svd(centred, full_matrices=False)
+    rank = int((size > 1e-6 * size[0]).sum())
+    return right[:rank].T if rank <= _RANK * min(centred.shape) else None
+
+
+def _on_a_line(rows: Indices, matrix: Array) -> Iterator[Guess]:
+    """Place donors on a line by their distances to two of the rows (in one column)."""
+    start = matrix[0]
+    for other in matrix[1:20]:
+        usable = np.isfinite(start) & np.isfinite(other)
+        if usable.sum() > 3:
+            # |x - a|^2 - |x - b|^2 is linear in x.
+            yield Guess(rows[usable], (start - other)[usable])

@@ -1,0 +1,99 @@
+"""The documentation's page of attacks, written by the study."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+COMMAND = "python -m simulations attacks --write docs/attacks.md"
+
+TITLE = "# What was attacked, and what came of it"
+INTRODUCTION = (
+    "Every built-in strategy is run and recorded. Then each node's view (all messages that it got "
+    "and sent, what the server works out of them, its own table or labels) is attacked by methods "
+    "that know no strategy. A cell counts as recovered within a thousandth of its column's "
+    "standard deviation, where the attacker is given the column's origin and unit; luck and a "
+    "column's commonest value do not count. “Outputs alone” is what the same attacks find in the "
+    "result (coefficients, predictions, sums over groups of rows) without any message."
+)
+ATTACKS_IN_WORDS = {
+    "single vectors": "compares every number told per sample with every column",
+    "span, half of the rows known": "knows half of all rows, learns columns as combinations of "
+    "vectors, and guesses the other half: no linear attack finds more",
+    "0/1 columns in the span": "finds vectors of two values in the span, from the vectors alone "
+    "(`b b = b` is linear in products)",
+    "known coefficients": "solves “fits = columns times coefficients” for columns",
+    "moments and span": "turns a basis of the span into columns, by second moments and products "
+    "with labels",
+    "projections on labels": "projects columns on the labels of each group of rows",
+    "subset sums": "finds the rows of the rarer of two values from their sum of labels: up to "
+    "three rows in any group, any number in groups of at most 34 rows",
+    "atoms of row sets": "combines opened sums to single rows (A+B, A+i, B)",
+    "distances": "double centring, also of rows scaled and shifted; differences of one column; the "
+    "table in an unknown order",
+    "pads used twice": "subtracts and adds numbers modulo 2^64 that may share a mask",
+    "labels": "a party's guesses of labels from all it received beside its own columns, less those "
+    "from its columns alone",
+}
+
+_NOTES = {
+    "by_strategy": "Masked: the largest of runs with 2, 3 and 5 parties; `plain` and `ckks`: with "
+    "3. In `plain` mode the server sees every party's term of every sum, by definition.",
+    "consented": "These open numbers of single samples, so each node must agree in its own "
+    "configuration. They also show that the attacks find what is there.",
+    "by_attack": "",
+    "several": "Within a run the rules on row sets, vectors and flags hold; over runs nothing is "
+    "counted yet. Predictions are an output: few flags follow from a prediction and known "
+    "coefficients, and the grid bounds how many bits a prediction tells.",
+    "smallest_sets": "",
+    "targets": "",
+}
+
+
+def as_markdown(
+    found: Mapping[str, pd.DataFrame],
+    titles: Mapping[str, str],
+    refused: Sequence[str],
+    quick: bool,
+) -> str:
+    """Return the page.
+
+    Parameters
+    ----------
+    found : Mapping[str, DataFrame]
+        Tables by name.
+    titles : Mapping[str, str]
+        Their titles, in order.
+    refused : sequence of str
+        Strategies that do not offer ``ckks``.
+    quick : bool
+        Whether the tables are of the quick form, which the page then says.
+    """
+    command = COMMAND + (" --quick" if quick else "")
+    head = f"<!-- Written by `{command}`; do not edit. -->"
+    words = pd.DataFrame({"what it does": ATTACKS_IN_WORDS}).rename_axis("attack")
+    parts = [f"{TITLE}\n", f"{head}\n", f"{INTRODUCTION}\n", markdown_table(words)]
+    for name, title in titles.items():
+        parts.append(f"## {title}\n")
+        parts.append(markdown_table(found[name]))
+        if _NOTES[name]:
+            parts.append(f"{_NOTES[name]}\n")
+    if refused:
+        parts.append(f"Without `ckks`: {', '.join(refused)}.\n")
+    return "\n".join(parts)
+
+
+def markdown_table(frame: pd.DataFrame) -> str:
+    """Return a table with its index, numbers to three digits."""
+    names = [str(name or "") for name in frame.index.names]
+    head = [*names, *map(str, frame.columns)]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for label, row in zip(frame.index, frame.to_numpy(dtype=object), strict=True):
+        labels = label if isinstance(label, tuple) else (label,)
+        lines.append("| " + " | ".join([*map(str, labels), *map(_cell, row)]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: object) -> str:
+    if value is None or (isinstance(value, float) and value != value):
+        return "–"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,152 @@
+"""One attack of the study: a run of a strategy, or what takes several runs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flwr_vertical import load_strategy, simulate
+from flwr_vertical.errors import VerticalError
+from simulations.attacks.cases import (
+    PARTIES,
+    Case,
+    cases,
+    fit,
+    make_case_tables,
+    make_strategy_of,
+)
+from simulations.attacks.recording import record
+from simulations.attacks.several import (
+    chosen_model,
+    flags_from_predictions,
+    runs_with_one_label_less,
+    runs_with_other_labels,
+    scales_found,
+    synthetic_tables,
+)
+from simulations.attacks.suite import attack_run, smallest_opened
+from simulations.replications import Job, Metrics
+from strategies import BUILTIN
+
+REFUSED = "refused"
+SEPARATOR = "|"
+
+
+def replicate(job: Job, shared: Any) -> Metrics:
+    """Carry out one job of the study."""
+    return PARTS[job.part](job.settings)
+
+
+def _grid(settings: dict[str, Any]) -> Metrics:
+    """Attack one run: for each view and attack, the cells, columns and what outputs allow."""
+    case = case_named(settings["case"])
+    tables, labels = make_case_tables(case, settings["rows"], settings["parties"], settings["seed"])
+    strategy = make_strategy_of(case, tables, labels)
+    try:
+        run = record(strategy, tables, labels, settings["mode"])
+    except VerticalError:
+        if settings["mode"] == "ckks":  # some methods do not offer it, and say so
+            return {REFUSED: 1.0}
+        raise
+    found = {}
+    for finding in attack_run(run):
+        key = f"{finding.view}{SEPARATOR}{finding.attack}{SEPARATOR}"
+        found[key + "cells"] = finding.cells
+        found[key + "columns"] = float(finding.columns)
+        found[key + "allowed"] = finding.allowed
+    smallest = smallest_opened(run)
+    return found | ({} if smallest is None else {"smallest set": float(smallest)})
+
+
+def _other_labels(settings: dict[str, Any]) -> Metrics:
+    """Repeat honest runs with invented labels."""
+    tables, _ = _complete_tables(settings)
+    strategy = load_strategy(BUILTIN["complete-case"])()
+    return {
+        f"{tolerance:g}": runs_with_other_labels(
+            strategy, tables, settings["repeated"], tolerance=tolerance
+        ).cells
+        for tolerance in (1e-3, 1e-2, 1e-1)
+    }
+
+
+def _one_label_less(settings: dict[str, Any]) -> Metrics:
+    """Take a label away between two runs."""
+    tables, labels = _complete_tables(settings)
+    strategy = load_strategy(BUILTIN["complete-case"])()
+    found, smallest = runs_with_one_label_less(strategy, tables, labels)
+    return {"cells": found.cells} | ({} if smallest is None else {"rows": float(smallest)})
+
+
+def _chosen_model(settings: dict[str, Any]) -> Metrics:
+    """Ask for predictions by a model of the server's choice."""
+    tables, labels = _complete_tables(settings)
+    kind: Any = load_strategy(BUILTIN["vfem-predict"])
+    fitted = fit(tables, labels)
+    return {"cells": chosen_model(lambda model: kind(model=model), fitted, tables).cells}
+
+
+def _flag_predictions(settings: dict[str, Any]) -> Metrics:
+    """Try all rows of flags for a prediction: what the outputs alone tell."""
+    n, n_flags = settings["rows"], settings["flags"]
+    rng = np.random.default_rng([settings["seed"], n_flags])
+    ids = [f"c{i:04}" for i in range(n)]
+    tables = {
+        name: pd.DataFrame(
+            (rng.random((n, n_flags // 2)) < 0.4).astype(float),
+            index=ids,
+            columns=[f"{name}.{j}" for j in range(n_flags // 2)],
+        )
+        for name in PARTIES[:2]
+    }
+    score = sum(table @ rng.normal(size=n_flags // 2) for table in tables.values())
+    labels = pd.Series(np.asarray(score) + rng.normal(size=n), index=ids)
+    labels.iloc[2 * n // 3 :] = np.nan
+    found = simulate(load_strategy(BUILTIN["complete-case"])(), tables, labels, progress=False)
+    assert found.coefficients is not None
+    assert found.predictions is not None
+    estimates = found.coefficients["estimate"]
+    at_server = estimates.index.get_level_values(0) == "server"
+    told = found.predictions["prediction"]
+    truth = pd.concat(tables.values(), axis=1).loc[told.index].to_numpy()
+    share = flags_from_predictions(
+        told.to_numpy(), estimates[~at_server].to_numpy(), truth, float(estimates[at_server].sum())
+    )
+    return {"cells": share}
+
+
+def _scales(settings: dict[str, Any]) -> Metrics:
+    """Seek the scales of rows of distances where three rows meet."""
+    case = case_named("fknn")
+    tables, labels = make_case_tables(case, 60, 3, settings["seed"])
+    run = record(make_strategy_of(case, tables, labels), tables, labels)
+    return {"found": float(scales_found(run, most=20))}
+
+
+def _synthetic(settings: dict[str, Any]) -> Metrics:
+    """Guess about people in the data of a synthetic table."""
+    return synthetic_tables(settings["case"], settings["rows"], settings["replications"])
+
+
+def case_named(name: str) -> Case:
+    """Return the case of a name."""
+    return next(case for case in [*cases(), *cases(consented=True)] if case.name == name)
+
+
+def _complete_tables(settings: dict[str, Any]) -> tuple[dict[str, pd.DataFrame], Any]:
+    case = case_named("complete-case")
+    n_parties = settings["parties"]
+    return make_case_tables(case, settings["rows"], n_parties, settings["seed"], missing=0.0)
+
+
+PARTS: dict[str, Callable[[dict[str, Any]], Metrics]] = {
+    "grid": _grid,
+    "consented": _grid,
+    "other labels": _other_labels,
+    "one label less": _one_label_less,
+    "chosen model": _chosen_model,
+    "flags from predictions": _flag_predictions,
+    "scales": _scales,
+    "synthetic": _synthetic,
+}

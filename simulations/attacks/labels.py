@@ -1,0 +1,131 @@
+"""Attacks of a party on labels: do messages tell them better than its own table does."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.metrics import r2_score, roc_auc_score
+from sklearn.model_selection import KFold, cross_val_predict
+
+from flwr_vertical.products.streams import SEED_BYTES, stream
+from simulations.attacks.vectors import Family, basis, families, restrict
+from simulations.attacks.views import GOT, View
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+_FOLDS = 5
+_SURE = 3.0  # standard errors by which predictions must be nearer: the best of many families counts
+_MOST = 0.2  # directions of a family by rows: more are noise, of which the first are tried
+_STREAMS = ("rho",)  # labels of streams whose seeds a party is sent
+
+
+@dataclass(frozen=True)
+class Telling:
+    """How well labels follow, out of the sample, from a party's own columns and from all it has.
+
+    Parameters
+    ----------
+    own, all : float
+        R squared of numbers, AUC of classes, at least 0 and 0.5.
+    """
+
+    own: float
+    all: float
+
+    @property
+    def gain(self) -> float:
+        """What the messages add."""
+        return max(0.0, self.all - self.own)
+
+
+def labels_from(view: View, labels: Array, seed: int = 0) -> Telling:
+    """Predict labels from a party's columns, and from these with what it received.
+
+    Every family of vectors is tried with the party's columns, also numbers modulo 2^64 as they are
+    and less the streams whose seeds the party has; the best counts.
+
+    Parameters
+    ----------
+    view : View
+        Of a party.
+    labels : numpy.ndarray of shape (n_samples,)
+        The truth, NaN where there is none.
+    seed : int
+        Of the folds.
+
+    Returns
+    -------
+    Telling
+        R squared (AUC of labels of two values) over five folds.
+    """
+    assert view.own is not None
+    own = view.own.to_numpy(dtype=float)
+    usable = ~np.isnan(labels) & ~np.isnan(own).any(axis=1)
+    alone = _held_out(own[usable], labels[usable], seed)
+    best = figure(labels[usable], alone)
+    without = best
+    received = [*families(view), *families(view, rings=True), *_unmasked(view)]
+    for family in received:
+        rows = family.rows[usable[family.rows]]
+        part = restrict(family, rows)
+        if part is None or len(rows) < 0.5 * usable.sum():
+            continue
+        # Own columns over the same rows: another set of rows may be easier or harder.
+        here = alone if len(rows) == usable.sum() else _held_out(own[rows], labels[rows], seed)
+        for vectors in (_directions(part), part[:, -1:]):
+            told = _held_out(np.column_stack([own[rows], vectors]), labels[rows], seed)
+            nearer = (labels[rows] - here) ** 2 - (labels[rows] - told) ** 2
+            if nearer.mean() > _SURE * nearer.std() / np.sqrt(len(rows)):
+                gain = figure(labels[rows], told) - figure(labels[rows], here)
+                best = max(best, without + gain)
+    return Telling(without, min(best, 1.0))
+
+
+def figure(labels: Array, said: Array) -> float:
+    """Return R squared of numbers, at least 0, or AUC of labels of two values, at least 0.5."""
+    if len(np.unique(labels)) == 2:
+        return max(0.5, float(roc_auc_score(labels == labels.max(), said)))
+    return max(0.0, float(r2_score(labels, said)))
+
+
+def _held_out(design: Array, labels: Array, seed: int) -> Array:
+    """Return predictions of labels by models that have not seen them."""
+    folds = KFold(_FOLDS, shuffle=True, random_state=seed)
+    scale = design.std(axis=0)
+    design = (design - design.mean(axis=0)) / np.where(scale > 0, scale, 1.0)
+    levels = np.unique(labels)
+    if len(levels) == 2:
+        model = LogisticRegression(C=100.0, max_iter=200)
+        binary = labels == levels[1]
+        chance = cross_val_predict(model, design, binary, cv=folds, method="predict_proba")
+        return np.asarray(levels[0] + np.ptp(levels) * chance[:, 1])
+    return np.asarray(cross_val_predict(LinearRegression(), design, labels, cv=folds))
+
+
+def _directions(part: Array) -> Array:
+    most = max(1, int(_MOST * len(part)))
+    reduced = basis(part)
+    return reduced[:, :most] if reduced.shape[1] > most else reduced
+
+
+def _unmasked(view: View) -> list[Family]:
+    """Take streams whose seeds the party was sent off the numbers that it received."""
+    seeds = {
+        item.value
+        for item in view.items
+        if item.way == GOT and isinstance(item.value, bytes) and len(item.value) == SEED_BYTES
+    }
+    found = []
+    for item in view.items:
+        value = item.value
+        if not item.ring or item.way != GOT or not isinstance(value, np.ndarray):
+            continue
+        if value.dtype != np.uint64 or value.ndim != 2 or len(value) != view.n_samples:
+            continue
+        for seed in seeds:
+            for label in _STREAMS:
+                bare = (value - stream(seed, label, value.shape)).view(np.int64).astype(float)
+                found.append(Family(f"{item.name} less {label}", np.arange(len(value)), bare))
+    return found

@@ -1,0 +1,89 @@
+"""The study's settings, from ``preset.toml``, and the jobs they ask for."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulations.attacks.cases import cases
+from simulations.preset import load_preset
+from simulations.replications import Job
+from simulations.study import Options
+
+REPEATED = ("grid", "consented", "several")
+SYNTHESES = ("vcds", "evcds", "ievcds")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The settings of one run of the study.
+
+    Parameters
+    ----------
+    values : dict
+        As in ``preset.toml``, without ``quick``.
+    """
+
+    values: dict[str, Any]
+
+    @classmethod
+    def load(cls, options: Options) -> "Preset":
+        """Read the preset, small if `options.quick`, with `options.seeds` runs if given."""
+        path = Path(__file__).with_name("preset.toml")
+        return cls(load_preset(path, options, REPEATED))
+
+    def __getitem__(self, section: str) -> dict[str, Any]:
+        """Return one section."""
+        return dict(self.values[section])
+
+    @property
+    def version(self) -> int:
+        """Version of what a job computes."""
+        return int(self.values["version"])
+
+    def jobs(self) -> list[Job]:
+        """Return all jobs."""
+        return [*self._grid(), *self._consented(), *self._several()]
+
+    def _grid(self) -> list[Job]:
+        part = self["grid"]
+        settings = [
+            {"case": case.name, "mode": mode, "parties": n_parties}
+            for mode in part["modes"]
+            for n_parties in (
+                part["parties"] if mode == "masked" else [part["other_modes_parties"]]
+            )
+            for case in cases()
+        ]
+        return _jobs("grid", part, settings)
+
+    def _consented(self) -> list[Job]:
+        part = self["consented"]
+        settings = [
+            {"case": case.name, "mode": "masked", "parties": n_parties}
+            for n_parties in part["parties"]
+            for case in cases(consented=True)
+        ]
+        return _jobs("consented", part, settings)
+
+    def _several(self) -> list[Job]:
+        part = self["several"]
+        found = _jobs(
+            "other labels",
+            part,
+            [{"repeated": runs, "parties": 3} for runs in part["repeated_runs"]],
+        )
+        found += _jobs("one label less", part, [{"parties": 3}])
+        found += _jobs("chosen model", part, [{"parties": 3}])
+        found += _jobs("flags from predictions", part, [{"flags": n} for n in part["flags"]])
+        found += _jobs("scales", part, [{}])
+        synthetic = {"rows": part["synthetic_rows"], "replications": part["synthetic_runs"]}
+        found += _jobs("synthetic", part, [{"case": name} | synthetic for name in SYNTHESES])
+        return found
+
+
+def _jobs(name: str, part: dict[str, Any], settings: list[dict[str, Any]]) -> list[Job]:
+    return [
+        Job(name, {"rows": part["rows"], "seed": seed, **chosen})
+        for chosen in settings
+        for seed in range(part["runs"])
+    ]

@@ -1,0 +1,255 @@
+"""Attacks that need runs of their own: repeated ones, a model of the server's choice, outputs."""
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flwr_vertical import Result, Strategy, load_strategy, simulate
+from flwr_vertical.errors import VerticalError
+from flwr_vertical.privacy import seeded_noise
+from flwr_vertical.privacy.attacks import attribute_inference, membership_inference
+from simulations.attacks.distances import matrices, scale_candidates
+from simulations.attacks.opened import Opened, atoms, opened_of, smallest_set
+from simulations.attacks.recording import Recording, record
+from simulations.attacks.score import Guess, Score, score
+from simulations.attacks.suite import columns_of
+from simulations.attacks.views import SERVER, aligned_truth, views_of
+from strategies import BUILTIN
+
+Array = npt.NDArray[np.float64]
+Tables = Mapping[str, pd.DataFrame]
+Labels = "pd.Series[Any]"
+
+
+def runs_with_other_labels(
+    strategy: Strategy,
+    tables: Tables,
+    n_runs: int,
+    labelled: float = 0.5,
+    seed: int = 0,
+    tolerance: float = 1e-3,
+) -> Score:
+    """Solve coefficients and predictions of honest runs with invented labels for columns.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        A linear method.
+    tables : Mapping[str, DataFrame]
+        Complete.
+    n_runs : int
+        As many as there are columns, or more against rounding.
+    labelled : float
+        Share of the samples that have labels; the others are predicted.
+    seed : int
+        Of the labels.
+    tolerance : float
+        See `score`.
+
+    Returns
+    -------
+    Score
+        Of the predicted samples' cells.
+    """
+    rng = np.random.default_rng(seed)
+    ids = next(iter(tables.values())).index
+    chosen = rng.random(len(ids)) < labelled
+    slopes, fits, keys, rows = [], [], None, None
+    for _ in range(n_runs):
+        labels = pd.Series(np.where(chosen, rng.normal(size=len(ids)), np.nan), index=ids)
+        found = simulate(strategy, tables, labels, progress=False)
+        assert found.coefficients is not None
+        assert found.predictions is not None
+        estimates = found.coefficients["estimate"]
+        own = estimates[estimates.index.get_level_values(0) != "server"]
+        keys, rows = list(own.index), found.predictions.index
+        slopes.append(own.to_numpy(dtype=float))
+        fits.append(found.predictions["prediction"].to_numpy(dtype=float))
+    assert keys is not None
+    assert rows is not None
+    columns = np.linalg.lstsq(np.array(slopes), _centred(np.array(fits)), rcond=None)[0]
+    truth = {name: frame.loc[rows].reset_index(drop=True) for name, frame in tables.items()}
+    at = np.arange(len(rows))
+    return score(
+        [Guess(at, c, k) for c, k in zip(columns, keys, strict=True)], truth, tolerance=tolerance
+    )
+
+
+def runs_with_one_label_less(
+    strategy: Strategy, tables: Tables, labels: Any
+) -> tuple[Score, int | None]:
+    """Subtract what two runs opened, of which the second lacks one label.
+
+    Returns
+    -------
+    Score
+        Of all cells; of a single row at most.
+    int or None
+        Rows of the smallest set whose sums the two runs give away; None if nothing was opened.
+    """
+    fewer = labels.copy()
+    known = labels.dropna().index
+    fewer[known[len(known) // 2]] = np.nan
+    runs = [record(strategy, tables, given) for given in (labels, fewer)]
+    views = [views_of(run)[SERVER] for run in runs]
+    truth = aligned_truth(runs[0], views[0].positions)
+    return score(atoms(views, columns_of(truth)), truth), smallest_set(views)
+
+
+def chosen_model(predictor: Callable[[Result], Strategy], fitted: Result, tables: Tables) -> Score:
+    """Ask for predictions of a model that the server made up: one coefficient 1, others 0.
+
+    Parameters
+    ----------
+    predictor : callable
+        Makes the strategy that predicts out of a result.
+    fitted : Result
+        Of an honest fit; what the server holds of it is edited.
+    tables : Mapping[str, DataFrame]
+        To be predicted.
+
+    Returns
+    -------
+    Score
+        Of all cells. A refusal is no find.
+    """
+    guesses, rows = [], None
+    assert fitted.coefficients is not None
+    for key in fitted.coefficients.index:
+        if key[0] == "server":
+            continue
+        crafted = deepcopy(fitted)
+        assert crafted.coefficients is not None
+        crafted.coefficients["estimate"] = 0.0
+        crafted.coefficients.loc[key, "estimate"] = 1.0
+        try:
+            found = simulate(predictor(crafted), tables, progress=False)
+        except VerticalError:
+            continue
+        assert found.predictions is not None
+        rows = found.predictions.index
+        values = found.predictions["prediction"].to_numpy(dtype=float)
+        guesses.append(Guess(np.arange(len(rows)), values, key))
+    if rows is None:
+        return Score()
+    truth = {name: frame.reindex(rows).reset_index(drop=True) for name, frame in tables.items()}
+    return score(guesses, truth)
+
+
+def flags_from_predictions(
+    predictions: Array, coefficients: Array, truth: Array, intercept: float
+) -> float:
+    """Find rows of flags by trying all for the prediction that was told.
+
+    Parameters
+    ----------
+    predictions : numpy.ndarray of shape (n_rows,)
+        As told.
+    coefficients : numpy.ndarray of shape (n_flags,)
+        Known to the server; some ten flags.
+    truth : numpy.ndarray of shape (n_rows, n_flags)
+        Zeros and ones.
+    intercept : float
+        Of the model.
+
+    Returns
+    -------
+    float
+        Share of flags found beyond the rows' commonest values, between 0 and 1.
+    """
+    n_flags = len(coefficients)
+    every = (np.arange(2**n_flags)[:, None] >> np.arange(n_flags)) & 1
+    order = np.argsort(fits := intercept + every @ coefficients)
+    at = np.clip(np.searchsorted(fits[order], predictions), 1, len(fits) - 1)
+    left, right = fits[order[at - 1]], fits[order[at]]
+    nearest = np.where(predictions - left < right - predictions, order[at - 1], order[at])
+    hit = float((every[nearest] == truth).mean())
+    chance = float(np.maximum(truth.mean(axis=0), 1 - truth.mean(axis=0)).mean())
+    return max(0.0, (hit - chance) / (1.0 - chance))
+
+
+def scales_found(run: Recording, most: int = 30) -> bool:
+    """Tell whether three rows of distances give away the ratio of two rows' scales.
+
+    Parameters
+    ----------
+    run : Recording
+        Of nearest neighbours.
+    most : int
+        Donors that are tried: the time grows with their fourth power.
+    """
+    view = views_of(run)[SERVER]
+    for _, matrix in matrices(view):
+        usable = [row[np.isfinite(row) & (row > 0)][:most] for row in matrix[:3]]
+        least = min(map(len, usable))
+        if len(usable) == 3 and least >= 5:
+            found = scale_candidates(np.array([row[:least] for row in usable]))
+            if 1 <= len(found) <= 2:
+                return True
+    return False
+
+
+def synthetic_tables(name: str, n: int, n_runs: int, seed: int = 0) -> dict[str, float]:
+    """Attack synthetic tables: who was in the data, and what their cells are.
+
+    Parameters
+    ----------
+    name : str
+        Of a synthesis in `BUILTIN`, at its defaults.
+    n, n_runs : int
+        Samples, and runs that are averaged.
+    seed : int
+        Of the first run.
+
+    Returns
+    -------
+    dict of str to float
+        Points above chance of guessing members, a number and a flag.
+    """
+    found = []
+    for run in range(seed, seed + n_runs):
+        rng = np.random.default_rng(run)
+        members, others = _population(n, rng), _population(n, rng)
+        half = members.shape[1] // 2
+        parties = {"bank": members.iloc[:, :half], "court": members.iloc[:, half:]}
+        with seeded_noise(run):
+            strategy = load_strategy(BUILTIN[name])()
+            tables = simulate(strategy, parties, seed=run, progress=False).tables
+        synthetic = pd.concat([tables["bank"], tables["court"]], axis=1)
+        found.append(
+            {
+                "membership": membership_inference(members, others, synthetic).points,
+                "a number": attribute_inference(members, others, synthetic, "x0").points,
+                "a flag": attribute_inference(members, others, synthetic, "flag").points,
+            }
+        )
+    return {str(key): float(value) for key, value in pd.DataFrame(found).mean().items()}
+
+
+def opened_together(views: list[Any]) -> Opened | None:
+    """Return what several runs opened of the same groups, labels side by side."""
+    found = [opened for view in views for opened in opened_of(view)]
+    if not found or any(not np.array_equal(o.group, found[0].group) for o in found):
+        return None
+    return Opened(
+        found[0].group,
+        np.hstack([o.vectors for o in found]),
+        found[0].sums,
+        found[0].products,
+        np.concatenate([o.with_vectors for o in found], axis=2),
+    )
+
+
+def _population(n: int, rng: np.random.Generator) -> pd.DataFrame:
+    values = rng.normal(size=(n, 6)) + 1.2 * rng.normal(size=(n, 1))
+    frame = pd.DataFrame(values, columns=[f"x{j}" for j in range(6)])
+    frame["flag"] = (frame.pop("x5") > 0).astype(int)
+    return frame
+
+
+def _centred(fits: Array) -> Array:
+    return np.asarray(fits - fits.mean(axis=1, keepdims=True))
