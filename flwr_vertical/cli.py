@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     align.add_argument("--normalise", default="", help="of strip,casefold,nfc; default none")
     policy = commands.add_parser(
         "policy",
-        help="say in words what a node agrees to (runs do not ask it yet)",
+        help="say in words what a node agrees to (not asked by runs yet)",
         description="Nothing is started. With --run-config it exits with 1 if the node would "
         "refuse the run, and prints the keys that its owner would have to set.",
         epilog="example: flwr-vertical policy --node-config \"party='bank' policy.min-rows=200\" "
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     policy.add_argument("--app", default=".", help="folder of the app (default: this one)")
     ledger = commands.add_parser(
         "privacy-ledger",
-        help="show what has left a node: runs, sets of rows, bits, epsilon (runs do not write it yet)",
+        help="show what has left a node: runs, sets of rows, bits, epsilon (not written yet)",
     )
     ledger.add_argument("place", metavar="DIR", help="the node's 'output' folder, or a ledger")
     ledger.add_argument("--json", action="store_true", help="print JSON")
