@@ -23,6 +23,7 @@ from strategies.regression.moments import (
     by_pattern,
     complete_rows,
 )
+from strategies.regression.moments.disclosure import COLLUSION, WITHHELD
 from strategies.regression.moments.groups import Flags, Indices, Minimum
 from strategies.regression.moments.opening import Grouping
 from strategies.regression.prediction import Regressions
@@ -64,7 +65,8 @@ class CompleteCase(Baseline):
         _UNITS,
         _PREDICTIONS,
         _PARTIES,
-        ("nobody", "a value of another party's columns"),
+        WITHHELD,
+        *COLLUSION,
     )
 
     def _grouping(self, federation: Federation) -> Grouping:
@@ -92,7 +94,8 @@ class MeanImpute(Baseline):
         _UNITS,
         _PREDICTIONS,
         _PARTIES,
-        ("nobody", "a value of another party's columns"),
+        WITHHELD,
+        *COLLUSION,
     )
 
     def _grouping(self, federation: Federation) -> Grouping:
@@ -139,7 +142,8 @@ class Single(Baseline, _OneParty):
             "which samples have a label, and which labelled samples the fit uses; the party that "
             "is fitted its coefficients; nothing of the labels",
         ),
-        ("nobody", "a value of the other parties"),
+        WITHHELD,
+        *COLLUSION,
     )
 
     def _fitted_party(self, federation: Federation, result: Result) -> str:

@@ -32,6 +32,7 @@ from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from flwr_vertical.settings.record import settings_of
 from strategies.regression import settings as shared
+from strategies.regression.moments.disclosure import COLLUSION, WITHHELD
 from strategies.regression.vfem.from_moments import fit_from_moments
 from strategies.regression.vfem.iterations import IterationSettings, iterate
 from strategies.regression.vfem.party import VFEMArbiter, VFEMParty
@@ -231,7 +232,8 @@ class VFEM(Strategy):
             "server, or arbiter with 'gram' and exchange 'sums'",
             "products of different parties' columns, as sums",
         ),
-        ("nobody", "a value of another party's columns"),
+        WITHHELD,
+        *COLLUSION,
     )
 
     @property
