@@ -1,18 +1,24 @@
 """Masked means over a federation: what is fitted, in how many rounds, and what nobody learns."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import statsmodels.api as sm
 from scipy import stats
 from scipy.special import expit
 from sklearn.datasets import load_breast_cancer
 
+from flwr_vertical import Strategy, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
-from flwr_vertical.products import HeldColumns
+from flwr_vertical.products import GroupKey, HeldColumns, PrivateProducts
 from flwr_vertical.protocol import decode
+from strategies.regression.glm.families import family_named
 from strategies.regression.glm.masked_means import Bound, MaskedMeans
+from strategies.regression.glm.mean_fit import fit_mean_model
 from strategies.regression.glm.mean_fourier import CIRCLE, expand, to_circle
+from tests import resuming
 from tests.masked_runs import MeanParty, opened, pooled, split
+from tests.repeating import every_sum_twice
 
 
 def statsmodels_fit(family, x, y, intercept=True):
@@ -102,22 +108,25 @@ def secrets_of(fitted):
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_numbers_of_samples_are_uniform_and_tell_nothing(fitted, direction):
     """Up is what the server sees, down what the parties see (and the server made itself)."""
-    secret = secrets_of(fitted)
-    n, seen, smallest = len(secret), 0, 1.0
-    largest = 0.0
+    secret, vectors = secrets_of(fitted), []
     for _, name, vector in per_sample(fitted, direction):
         if name.endswith("group"):
             assert not vector.any()
             continue
         assert vector.dtype == np.uint64, name
-        seen += 1
-        smallest = min(smallest, stats.kstest(vector.astype(float) / 2.0**64, "uniform").pvalue)
-        for part in (vector >> np.uint64(32), vector & np.uint64(2**32 - 1)):
-            r = np.corrcoef(part.astype(float), secret.T)[0, 1:]
-            largest = max(largest, float(np.abs(r).max()))
+        vectors.append(vector)
+    n, seen = len(secret), len(vectors)
     assert seen > (5 if direction == "up" else 20) * fitted.fit.evaluations
-    assert smallest > 1e-3 / seen
-    assert largest < 6.5 / np.sqrt(n)
+    together = np.column_stack(vectors)
+    ranks = np.arange(1, n + 1)[:, None] / n
+    shares = np.sort(together, axis=0) / 2.0**64
+    gap = np.maximum(ranks - shares, shares - ranks + 1 / n).max(axis=0)
+    assert stats.kstwo.sf(gap, n).min() > 1e-3 / seen  # Kolmogorov and Smirnov
+    secret = (secret - secret.mean(axis=0)) / secret.std(axis=0)
+    for part in (together >> np.uint64(32), together & np.uint64(2**32 - 1)):
+        part = part.astype(float)
+        r = secret.T @ ((part - part.mean(axis=0)) / part.std(axis=0)) / n
+        assert np.abs(r).max() < 6.5 / np.sqrt(n)
 
 
 def test_no_label_and_no_number_of_the_server_s_own_reaches_a_party(fitted):
@@ -380,3 +389,56 @@ def test_labels_are_checked_before_anything_is_opened():
         with pytest.raises(DataError, match="needs labels 0 and 1"):
             run.fit("binomial", 2.0 * y)
         assert "open_products" not in set(run.federation.ledger.to_frame()["step"])
+
+
+# -- going on after a failure ----------------------------------------------------------------
+
+
+class MaskedLogistic(Strategy):
+    name = "masked-logistic"
+    party = MeanParty
+    disclosure = (("server", "sums over all samples"),)
+
+    def run(self, federation, alignment, result, progress):
+        products = PrivateProducts(federation, GroupKey(federation))
+        products.send()
+        everything = np.zeros(alignment.n_samples, dtype=int)
+        columns = {name: list(table) for name, table in given()[0].items()}
+        family = family_named("binomial")
+        fit = fit_mean_model(federation, products, family, federation.labels, everything, columns)
+        products.close()
+        result.metrics = {"evaluations": float(fit.evaluations)}
+        result.model = np.concatenate([[fit.intercept], fit.beta, fit.std_error])
+
+
+def given():
+    x, y = pooled("binomial", 300, 3, seed=7)
+    return split(x, 3), pd.Series(y, index=[f"s{i:06}" for i in range(300)])
+
+
+def test_a_run_that_was_killed_goes_on_and_columns_in_digits_are_in_no_journal(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setitem(resuming.METHODS, "masked", (MaskedLogistic, given))
+    whole = resuming.Place(tmp_path / "whole", "masked").run()
+    first = 8  # rounds before: greeting, alignment, keys, columns, moments, digits
+    last = first + 2 * int(whole.result.metrics["evaluations"])
+    for kill in (first, first + 1, last, last + 1):
+        place = resuming.Place(tmp_path / str(kill), "masked")
+        with pytest.raises(resuming.ServerKilled):
+            place.run(**{("die_before", "die_after")[kill % 2]: kill})
+        held = place.journal.read_bytes()
+        for record in place.transcript:
+            if "values.arrays" in record.content.array_records:
+                found = decode(record.content, "values")
+                assert "masked" not in found or found["masked"].tobytes()[:64] not in held
+        again = place.run(resume=True)
+        # Keys are new in each run, and with them the last bits of rounding.
+        np.testing.assert_allclose(again.result.model, whole.result.model, rtol=1e-5)
+
+
+def test_a_step_that_is_taken_again_answers_the_same_bytes():
+    tables, labels = given()
+    with every_sum_twice() as repetition:
+        simulate(MaskedLogistic(), tables, labels, alignment="plain", progress=False)
+    assert {"place_fits", "open_means"} <= repetition.steps

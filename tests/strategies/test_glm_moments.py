@@ -325,6 +325,21 @@ def test_sums_need_the_consent_of_every_node():
         recorded(tables, labels, strategy=strategy, configs=agreed)
 
 
+@pytest.mark.parametrize("family", ["gaussian", "binomial"])
+def test_a_column_with_a_rare_value_is_left_out_and_named(family):
+    X, y, _ = pooled(family, n=600, seed=6, strength=0.7)
+    X[:, 4] = 0.0
+    X[:4, 4] = 1.0
+    result = run(X, y, family=family, penalty=None)
+    assert any("'p1.x4' has a value that is too rare" in note for note in result.notes)
+    assert result.coefficients.loc[("p1", "x4"), "estimate"] == 0
+    kind = sm.families.Gaussian() if family == "gaussian" else sm.families.Binomial()
+    other = sm.GLM(y, sm.add_constant(np.delete(X, 4, axis=1)), kind).fit(tol=1e-12)
+    kept = result.coefficients.drop(("p1", "x4"))
+    np.testing.assert_allclose(kept["estimate"], other.params, atol=1e-6)
+    np.testing.assert_allclose(kept["std_error"], other.bse, rtol=1e-4)
+
+
 def scales(x):
     """As given, centred, standardised."""
     center, unit = x.mean(axis=0), x.std(axis=0)

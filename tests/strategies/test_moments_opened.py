@@ -8,8 +8,8 @@ import pytest
 
 from flwr_vertical import Strategy, simulate
 from flwr_vertical.errors import DataError
+from strategies.regression.moment_party import MomentParty
 from strategies.regression.moments import by_pattern, complete_rows, open_moments
-from strategies.regression.moments.party import MomentParty
 from strategies.regression.moments.rough import rough_units
 
 

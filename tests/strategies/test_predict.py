@@ -12,6 +12,7 @@ from flwr_vertical import LocalGrid, Party, Result, Strategy, Uses, party_app, s
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.node.config import NODE_KEYS
 from strategies.fknn import FKNN
+from strategies.glm import VerticalGLM
 from strategies.predict import Predict
 from strategies.regression import RegressionData, open_problem
 from strategies.regression.moments import BlockCovariance, FullCovariance, Patterns, fit_normal
@@ -573,6 +574,7 @@ METHODS = {
     "complete-case": CompleteCase(),
     "mean-impute": MeanImpute(),
     "single": Single("bank"),
+    "glm": VerticalGLM(penalty=None),
 }
 
 
@@ -598,3 +600,38 @@ def test_every_linear_method_predicts_later_as_in_its_fit(strategy, tmp_path):
     )
     unit = sum(fit.predictor.grid * 2.0**c for c in fit.predictor.coarser.values())
     np.testing.assert_allclose(both.loc[whole.index, "prediction"], exact, atol=unit / 2 + 1e-6)
+
+
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+def test_other_families_predict_later_what_labels_are_expected(family, tmp_path):
+    rng = np.random.default_rng(16)
+    x = rng.normal(size=(1500, 3)) * [1.0, 0.7, 0.5]
+    ids = [f"firm {i}" for i in range(1500)]
+    mean = {"binomial": expit, "poisson": np.exp}[family]
+    draw = {"binomial": lambda m: rng.random(1500) < m, "poisson": rng.poisson}[family]
+    y = pd.Series(draw(mean(0.3 + x @ [1.0, -0.5, 0.5])).astype(float), ids)
+    bank = pd.DataFrame(x[:, :2], ids, ["a", "b"])
+    court = pd.DataFrame(x[:, 2:], ids, ["c"])
+    hidden = y.where(np.arange(1500) >= 300)
+    tables = {"bank": bank, "court": court[100:]}
+    fit = simulate(VerticalGLM(family, None), tables, hidden, progress=False)
+    later = Result.load(fit.save(tmp_path / "fit")).predict(
+        {"bank": bank[:300], "court": court[100:300]}, y, progress=False
+    )
+    both = fit.predictions.join(later.predictions.add_suffix("_later"))
+    assert len(both) == 300
+    for column in fit.predictions:
+        np.testing.assert_allclose(both[column], both[f"{column}_later"], rtol=1e-9)
+    beta = fit.coefficients["estimate"].to_numpy()
+    eta = beta[0] + x @ beta[1:]
+    unit = sum(fit.predictor.grid * 2.0**c for c in fit.predictor.coarser.values())
+    found = both.loc[ids[100:300]]
+    np.testing.assert_allclose(found["linear_predictor"], eta[100:300], atol=unit / 2 + 1e-6)
+    np.testing.assert_allclose(found["prediction"], mean(found["linear_predictor"]), rtol=1e-9)
+    # Where the court lacks the sample, predictions are means over what it may have.
+    lacking = both.loc[ids[:100]]
+    drawn = x[rng.integers(0, 1500, 4000), 2]
+    expected = np.mean(mean(beta[0] + x[:100, :2] @ beta[1:3] + beta[3] * drawn[:, None]), axis=0)
+    np.testing.assert_allclose(lacking["prediction"], expected, rtol=0.06)
+    assert (lacking["std_error"].mean()) > 2 * found["std_error"].mean()
+    assert later.metrics["rmse"] < y[:300].std()

@@ -24,6 +24,8 @@ MOMENTS = {
     "erase_group_seed",
     "send_masked",
     "open_products",
+    "encrypt_groups",
+    "multiply_groups",
 }
 LINEAR = PAIR_KEYS | MOMENTS | {"keep_model", "finish_moments"}
 MEANS = {"send_digits", "place_fits", "open_means"}
@@ -58,15 +60,15 @@ def test_a_step_of_another_method_is_refused():
 
 def test_too_few_rows_and_collinear_columns_are_looked_for_unless_the_fit_is_penalised():
     rng = np.random.default_rng(1)
-    x = rng.normal(size=(12, 3))
+    x = rng.normal(size=(40, 3))
     tables = {
         "a": pd.DataFrame({"one": x[:, 0], "two": x[:, 1], "both": x[:, 0] + x[:, 1]}),
         "b": pd.DataFrame(x[:, 2:], columns=["other"]),
     }
-    labels = pd.Series(x @ [1.0, 2.0, 0.5] + 0.1 * rng.normal(size=12))
+    labels = pd.Series(x @ [1.0, 2.0, 0.5] + 0.1 * rng.normal(size=40))
     penalized = VerticalGLM(penalty="lasso", lambdas=0.1, standard_errors=None, exchange="sums")
     free = CompleteCase()
-    notes = simulate(free, tables, labels, progress=False).notes
+    notes = simulate(free, tables, labels, min_rows=10, progress=False).notes
     assert any("['both'] are constant or follow from others" in note for note in notes)
     notes = simulate(penalized, tables, labels, progress=False).notes
     assert not any("follow from others" in note for note in notes)

@@ -119,7 +119,7 @@ def test_squarem_keeps_some_extrapolations():
 # -- how it ends -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
+@pytest.mark.parametrize("mode", ["masked"])
 @pytest.mark.parametrize("settings", [{}, {"standardize": False}, {"intercept": False}], ids=str)
 def test_divergence_is_an_outcome_and_names_a_rate_that_would_do(mode, settings):
     pooled = held_by_somebody(generate(150, [3, 2], 0.3, 2, cross=0.5)[0])

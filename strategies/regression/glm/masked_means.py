@@ -35,7 +35,8 @@ from strategies.regression.glm.masked_numbers import (
     from_digits,
     server_features,
 )
-from strategies.regression.glm.masked_steps import REACH_STEP, with_ones
+from strategies.regression.glm.masked_shares import with_ones
+from strategies.regression.glm.masked_steps import REACH_STEP
 from strategies.regression.glm.mean_fourier import Expansion, to_circle
 
 Array = npt.NDArray[np.float64]

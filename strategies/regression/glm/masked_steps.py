@@ -24,17 +24,11 @@ import numpy.typing as npt
 from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PrivateProductSteps
-from flwr_vertical.products.column_products import Layout
 from flwr_vertical.products.ring import Ring
-from flwr_vertical.products.streams import content_tag, stream
-from flwr_vertical.products.vector_products import helper_share, owner_share
-from strategies.regression.glm.masked_information import (
-    Roles,
-    Streams,
-    handed_over,
-    party_term,
-)
-from strategies.regression.glm.masked_numbers import N_DIGITS, N_LEADING, combine, to_digits
+from flwr_vertical.products.streams import KeyStream, content_tag, stream
+from strategies.regression.glm.masked_information import Roles
+from strategies.regression.glm.masked_numbers import N_DIGITS, combine, to_digits
+from strategies.regression.glm.masked_shares import Answer
 from strategies.regression.glm.mean_fourier import CIRCLE, to_circle
 
 Array = npt.NDArray[np.float64]
@@ -206,55 +200,31 @@ class MaskedMeanSteps(StepGroup):
         gamma = np.zeros(n, dtype=np.uint64)
         for name, tag in zip(names, fit_tags, strict=True):
             gamma += stream(seed, _fits_label(name), (n,), tag)
-        own_helper = roles.helper[self.name]
 
-        def secret(what: str, *shape: int) -> Ring:
-            return stream(seed, f"means {what} {attempt.hex()}", shape)
+        def secret(what: str, shape: tuple[int, ...]) -> KeyStream:
+            return KeyStream(seed, f"means {what} {attempt.hex()}", shape)
 
-        values = combine(features, gamma, times, sine, cosine, weight_bits)
-        values += secret(f"delta {own_helper!r}", len(sine), n) + constant[:, None]
+        def added(helper: str) -> Ring:
+            return secret(f"delta {helper!r}", (len(sine), n)).rows(0, len(sine))
+
+        how = gamma, times, sine, cosine, weight_bits
+        values = combine(features, *how) + constant[:, None] + added(roles.helper[self.name])
+        rho, public = np.zeros((len(sine), 0), dtype=np.uint64), {}
+        if self.name in roles.helper.values():
+            mask = stream(rho_seed, "features", features.shape)
+            rho = public["rho"] = combine(mask, *how) + added(self.name)
         streams = {
-            name: stream(seed, _digits_label(name), (n, N_DIGITS * width), tag)
+            name: KeyStream(seed, _digits_label(name), (n, N_DIGITS * width), tag)
             for name, width, tag in zip(names, widths, column_tags, strict=True)
         }
-        helped = [name for name, helper in roles.helper.items() if helper == self.name]
-        rho = np.zeros((len(sine), 0), dtype=np.uint64)
-        public: dict[str, Any] = {}
-        if helped:
-            mask = stream(rho_seed, "features", features.shape)
-            rho = combine(mask, gamma, times, sine, cosine, weight_bits)
-            rho += secret(f"delta {self.name!r}", len(sine), n)
-            public["rho"] = rho
-        # Of each function that is summed, how many digits of the columns go with it.
-        summed = {} if information else {"mean": (0, N_DIGITS)}
-        if information and len(sine) > 1:
-            summed = {"cumulant": (1, 0)}
-        for label, (function, n_digits) in summed.items():
-
-            def pad(name: str, label: str = label, n_digits: int = n_digits) -> Ring:
-                width = n_digits * widths[names.index(name)] + 1
-                return secret(f"pad {label} {name!r}", width, 1)
-
-            own, vector = with_ones(digits, n_digits), values[function][:, None]
-            public[f"owner:{label}"] = owner_share(own, vector, pad(self.name))
-            for name in helped:
-                mask, vector = with_zeros(streams[name], n_digits), rho[function][:, None]
-                public[f"helper:{label}:{name}"] = helper_share(mask, vector, pad(name))
+        width = dict(zip(names, widths, strict=True))
+        answer = Answer(self.name, roles, width, digits, values, rho, streams, secret)
         if not information:
-            return Summands({}, public)
-        width = {name: N_LEADING * w + 1 for name, w in zip(names, widths, strict=True)}
-        shared = Streams(
-            {name: with_zeros(s, N_LEADING) for name, s in streams.items()},
-            {name: secret(f"Z {name!r}", n, w) for name, w in width.items()},
-            {name: secret(f"Y {name!r}", n, w) for name, w in width.items()}
-            | {f"{roles.first} itself": secret(f"Y itself {roles.first!r}", n, width[roles.first])},
-        )
-        own = with_ones(digits, N_LEADING)
-        weighted = rho[0] if helped else np.zeros(0, dtype=np.uint64)
-        arguments = self.name, roles
-        public |= handed_over(*arguments, own, values[0], weighted, shared)
-        term = party_term(*arguments, Layout(width), own, values[0], weighted, shared)
-        return Summands({"information": term}, public, modular=("information",))
+            return Summands({}, public | answer.shares("mean", 0, N_DIGITS))
+        if len(sine) > 1:
+            public |= answer.shares("cumulant", 1, 0)
+        told, term = answer.information()
+        return Summands({"information": term}, public | told, modular=("information",))
 
     # -- the own columns over the samples of the fit ----
 
@@ -282,9 +252,9 @@ class MaskedMeanSteps(StepGroup):
         if "means.centred" not in self.cache:
             columns = self._columns()
             values = columns.values[self._chosen[columns.rows]]
-            centred = values - values.mean(axis=0)
-            centred[:, self._withheld] = 0.0
-            self.cache["means.centred"] = centred
+            values = values - values.mean(axis=0)
+            values[:, self._withheld] = 0.0
+            self.cache["means.centred"] = values
         found: Array = self.cache["means.centred"]
         return found
 
@@ -303,22 +273,6 @@ class MaskedMeanSteps(StepGroup):
             self.cache["means.digits"] = to_digits(centred / scale), scale
         digits: tuple[Ring, Array] = self.cache["means.digits"]
         return digits
-
-
-def with_ones(digits: Ring, n_digits: int) -> Ring:
-    """Keep the leading digits of all columns, and append a column of 1."""
-    ones = np.ones((len(digits), 1), dtype=np.uint64)
-    return np.concatenate([_leading(digits, n_digits), ones], axis=1)
-
-
-def with_zeros(streams: Ring, n_digits: int) -> Ring:
-    """Return the key stream of `with_ones`: a column of 1 is no secret."""
-    zeros = np.zeros((len(streams), 1), dtype=np.uint64)
-    return np.concatenate([_leading(streams, n_digits), zeros], axis=1)
-
-
-def _leading(digits: Ring, n_digits: int) -> Ring:
-    return digits[:, : digits.shape[1] // N_DIGITS * n_digits]
 
 
 def _digits_label(owner: str) -> str:

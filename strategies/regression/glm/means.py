@@ -69,12 +69,7 @@ def maximum_likelihood(
         If labels are separated, or columns determine each other.
     """
     problem, offered = opened.problem, opened.offered
-    if not isinstance(opened.products, PrivateProducts):
-        raise ConfigError(
-            f"family {settings.family!r} needs columns under a key stream that two parties or more "
-            f"share; with aggregation {federation.aggregation!r} and {len(federation.parties)} "
-            "parties, use aggregation='masked', or exchange='sums'"
-        )
+    assert isinstance(opened.products, PrivateProducts)  # see `check_federation`
     y, inside = given_labels(federation, problem), opened.groups.group >= 0
     moments, center = _with_labels(offered.moments, problem), offered.center
     n_rows = float(inside.sum())
@@ -104,6 +99,22 @@ def maximum_likelihood(
         fit.evaluations,
         fit.converged,
     )
+
+
+def check_federation(family: str, federation: Federation) -> None:
+    """Refuse federations that cannot evaluate masked means, before anything is opened.
+
+    Raises
+    ------
+    ConfigError
+        If sums are encrypted, or there is one party alone.
+    """
+    if federation.aggregation == "ckks" or len(federation.parties) < 2:
+        raise ConfigError(
+            f"family {family!r} needs columns under a key stream that two parties or more share; "
+            f"with aggregation {federation.aggregation!r} and {len(federation.parties)} parties, "
+            "use aggregation='masked', or exchange='sums'"
+        )
 
 
 def _with_labels(moments: Moments, problem: Problem) -> Moments:

@@ -1,19 +1,24 @@
-"""VerticalGLM: sparse generalised linear models over parties, from moments.
+"""VerticalGLM: sparse generalised linear models over parties, by sums over rows.
 
-Sums over rows of products of columns with each other and with the labels determine the likelihood
-of normal labels. Private products open these sums and nothing of a row; the server computes the
-whole path of penalties, BIC and standard errors from them (`fit`). What travels, with `n` samples
-and `p` columns of all parties:
+Sums of products of columns with each other and with the labels determine the likelihood of normal
+labels. Private products open these sums and nothing of a row; the server computes the whole path of
+penalties, BIC and standard errors from them (`fit`). Labels 0 and 1 and counts need the sums of
+columns times means as well: masked means open these at coefficients of the server's choice, a few
+times, until the maximum of the likelihood is found; penalties go on the quadratic there (Wang and
+Leng, 2007). What travels, with p columns of all parties:
 
 ===============  ===================================================================================
 round            what travels
 ===============  ===================================================================================
-prepare_moments  up: names of columns, number of rows, public keys
+prepare_moments  up: names of columns, number of rows, rough units of the columns, public keys
 seal_group_seed  up, of one party: the group seed, sealed for each other one
-send_masked      up: each party's columns under the group's key stream, their means and spreads
+send_masked      up: each party's columns under the group's key stream
 open_products    down: the group of each row, labels under a mask; up: a private sum of p^2 numbers
                  for each group, a party's own moments, its shares of products with the labels
-finish_moments  down: each party's coefficients; summed: one whole number for each sample without
+send_digits,     with labels 0 and 1, or counts (`mean_fit`): columns in digits, under a key stream;
+place_fits,      for each evaluation, down: each party's coefficients, masked sines and cosines of
+open_means       angles; summed: an angle for each row under key streams, and small matrices
+finish_moments   down: each party's coefficients; summed: one whole number for each sample without
                  a label
 ===============  ===================================================================================
 
@@ -57,7 +62,7 @@ from strategies.regression.glm.samples import names_by_party, used_samples
 from strategies.regression.glm.sums import EXCHANGE
 from strategies.regression.glm.sums.fit import fit_federated
 from strategies.regression.glm.sums.outcome import fill_result
-from strategies.regression.moments.party import MomentArbiter
+from strategies.regression.moment_party import MomentArbiter
 
 STANDARD_ERRORS = ("gram", "none")
 PROTECTIONS = ("admm", "none")
@@ -83,7 +88,11 @@ class VerticalGLM(Strategy):
     -----
     `Result.coefficients` is indexed by (party, variable), the intercept under ``server``.
     ``model.path`` and ``model.path_coefficients`` hold the fits of all values of lambda. With
-    gaussian labels they are exact: those of the pooled table.
+    gaussian labels they are exact: those of the pooled table. With others, the fit without a
+    penalty is that of maximum likelihood; penalties, BIC, deviance and log likelihood of smaller
+    models go by the quadratic approximation of the likelihood at that maximum, so columns that tell
+    the labels apart without error are refused (by name), and a fit needs a second party and
+    ``masked`` sums.
 
     `Result.predictions` has the samples without a label; where a party lacks one, its columns are
     expected given those of the others. A sum over few rows is never opened: a fit needs ``max(100,
@@ -119,9 +128,8 @@ class VerticalGLM(Strategy):
     lambdas: str | float | Sequence[float] = setting(
         "bic",
         "Strength of the penalty in label units per standard deviation of a column (with "
-        "`standardize`); of several, BIC chooses. ``bic`` makes the values itself, and does not "
-        "iterate to the end those far from the best. All ride in the same messages, so the path "
-        "takes as many rounds as its slowest value.",
+        "`standardize`); of several, BIC chooses. ``bic`` makes the values itself. Any number of "
+        "them takes no more rounds than one.",
         parse=parse_lambdas,
     )
     n_lambdas: int = setting(50, "How many values ``bic`` compares.", at_least=1)
@@ -151,8 +159,8 @@ class VerticalGLM(Strategy):
     )
     standard_errors: str | None = setting(
         "gram",
-        "On the selected columns, from the Fisher information; the server then learns second "
-        "moments of the selected columns.",
+        "On the selected columns, from the Fisher information; with ``sums`` the server then "
+        "learns second moments of these columns.",
         choices=STANDARD_ERRORS,
     )
     standardize: bool = setting(
@@ -160,17 +168,17 @@ class VerticalGLM(Strategy):
         "Whether a penalty treats columns in units of their standard deviation. Results are in "
         "the units given.",
     )
-    max_iter: int = setting(500, "Most rounds of iterations.", at_least=1)
+    max_iter: int = setting(500, "Most rounds of the iterations of ``sums``.", at_least=1)
     tol: float = setting(
         1e-3,
-        "The paper's absolute and relative tolerance of primal and dual residuals.",
+        "Of ``sums``: the paper's absolute and relative tolerance of primal and dual residuals.",
         above=0,
         below=1,
     )
     kkt_tol: float = setting(
         1e-4,
-        "How far the optimality conditions may be violated, in units of the labels' standard "
-        "deviation.",
+        "Of ``sums``: how far the optimality conditions may be violated, in units of the labels' "
+        "standard deviation.",
         above=0,
         below=1,
     )
@@ -178,8 +186,8 @@ class VerticalGLM(Strategy):
         "moments",
         "What parties and server do. ``moments``: private products open sums over rows, and the "
         "server computes the whole path from them. ``sums``: the iterations of the paper, which "
-        "open the fit of every sample in every round; every node must agree to it in its node "
-        'config (``exchanges = "sums"``).',
+        "open the sum of fits of every sample in every round; every node must agree to it in its "
+        'node config (``exchanges = "sums"``).',
         choices=EXCHANGES,
     )
     rows: str = setting(
@@ -193,8 +201,9 @@ class VerticalGLM(Strategy):
     missing_labels: str = shared.missing_labels()
     dp: str | None = setting(
         None,
-        "Add noise to every party's coefficients in every round: the baseline VFL-ADMM-DP after "
-        "Hu et al. (2020), which costs most of the accuracy. ``release`` says what it promises.",
+        "Of ``sums``: add noise to every party's coefficients in every round, the baseline "
+        "VFL-ADMM-DP after Hu et al. (2020), which costs most of the accuracy. ``release`` says "
+        "what it promises.",
         choices=PROTECTIONS,
     )
     epsilon: float = setting(
@@ -225,10 +234,18 @@ class VerticalGLM(Strategy):
         ),
         (
             "server, with exchange='moments'",
-            "mean and standard deviation of each column, and sums over groups of rows with the "
-            "same blocks present (at least max(100, 3 (columns + 1)) rows, or what a node states) "
-            "of products of two columns, also of different parties, and of columns with the "
-            "labels. From these follow the coefficients for every lambda",
+            "a rough unit and level of each column; sums over groups of rows with the same blocks "
+            "present (at least max(100, 3 (columns + 1)) rows, or what a node states) of the "
+            "columns, of products of two columns, also of different parties, and of columns with "
+            "the labels; which columns have a value too rare for that. From these follow the "
+            "coefficients for every lambda",
+        ),
+        (
+            "server, with exchange='moments' and labels 0 and 1, or counts",
+            "for each evaluation, at coefficients of the server's choice, the sum of the means and "
+            "of each column times them, and how far linear predictors reach, to a grid; at the "
+            "maximum, also products of two columns weighted by the labels' variance, and the sum "
+            "of the cumulants",
         ),
         (
             "server, with exchange='moments'",
@@ -236,18 +253,23 @@ class VerticalGLM(Strategy):
             "most ``bits_per_row`` bits; of each party, how many of these lie out of its bounds",
         ),
         (
-            "server and one party together, with exchange='moments'",
+            "server and a party together, with exchange='moments'",
             "all parties' columns: the party has the seed that hides them from the server",
         ),
         (
             "a party and its helper together, with exchange='moments'",
-            "the labels: one has these under a mask, the other the seed of the mask",
+            "the labels: one has these under a mask, the other the seed of the mask; of labels 0 "
+            "and 1, or counts, also their expectations",
+        ),
+        (
+            "arbiter in ckks mode, with exchange='moments'",
+            "products of columns under a mask of the server, and sums of predictions",
         ),
         (
             "every party, with exchange='moments'",
             "which samples have a label; of the labelled ones, which are in the fit and, with "
-            "rows='all', which have the same parties present; its own coefficients. Of the labels, "
-            "random numbers only",
+            "rows='all', which have the same parties present; its own coefficients, with labels 0 "
+            "and 1 or counts at each evaluation. Of the labels, random numbers only",
         ),
         (
             "server, and arbiter in ckks mode, with exchange='sums'",

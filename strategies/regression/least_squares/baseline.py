@@ -14,9 +14,9 @@ from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.regression import coefficient_table
 from strategies.regression import settings as shared
+from strategies.regression.moment_party import MomentArbiter, MomentParty
 from strategies.regression.moments import LinearFit, OpenedMoments, Pattern, Patterns, least_squares
 from strategies.regression.moments.opening import Grouping, open_moments
-from strategies.regression.moments.party import MomentArbiter, MomentParty
 from strategies.regression.prediction import Regressions, keep_and_predict
 
 logger = logging.getLogger("flwr_vertical")

@@ -4,7 +4,8 @@ A strategy's server half calls `open_moments` (prepare, keys, masked columns, pr
 with a grouping of rows, `by_pattern` or `complete_rows`. It gets `OpenedMoments`, whose
 `patterns` hold the sums of [1, observed columns, label] by group. `fit_normal` maximises the normal
 likelihood of all patterns; `least_squares` solves the normal equations of their total. Its party
-half is a `party.MomentParty`, or has the same step groups; its last step erases the group seed.
+half is a `moment_party.MomentParty`, or has the same step groups; its last step erases the group
+seed.
 """
 
 from strategies.regression.moments.covariances import (

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import DataError
 from flwr_vertical.products import (
     EncryptedProducts,
     GroupKey,
@@ -198,6 +199,12 @@ def open_moments(
         },
     )
     _note_withheld(result, opened, moments, list(widths.values()))
+    if not opened.held:
+        raise DataError(
+            "the parties tell nothing of any column: each has too few rows, or columns of few "
+            "different values, some of them too rare; align more samples, or have every party "
+            "lower 'min-rows' in its node config (simulate(min_rows=...))"
+        )
     return opened
 
 

@@ -11,7 +11,7 @@ predict_kept   down: the digest, and with several regressions the number of each
 """
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -75,7 +75,8 @@ class Predict(Strategy):
 
     model: Result | str | Path = setting(
         "",
-        "The result of a fit, or the folder where it was saved.",
+        "The result of a fit, or the folder where it was saved. In an app it is by default the "
+        "server's own result of the run named as ``fitted``.",
         parse=_result_or_folder,
         plain=lambda model: str(model.where or "") if isinstance(model, Result) else model,
     )
@@ -114,6 +115,13 @@ class Predict(Strategy):
             return None
         return self.model if isinstance(self.model, Result) else Result.load(Path(self.model))
 
+    def building_on(self, folder: Path) -> Self:
+        """Predict with the result of that run unless another is named."""
+        if self.model:
+            return self
+        predictor_of(Result.load(folder))  # what is missing is said before anybody computes
+        return type(self)(folder)
+
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
@@ -121,7 +129,8 @@ class Predict(Strategy):
         fitted = self.earlier
         if fitted is None:
             raise ConfigError(
-                f"no model: name the folder of a saved result ({self.name}.model='/srv/...')"
+                "no model: name the run of the fit (fitted='...' in an app), or the folder of its "
+                f"saved result ({self.name}.model='/srv/...')"
             )
         predictor = predictor_of(fitted)
         names = list(federation.parties)

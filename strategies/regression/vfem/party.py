@@ -17,7 +17,7 @@ from flwr_vertical.products import (
 )
 from strategies.regression.data import RIDGE, constant_or_collinear
 from strategies.regression.least_squares import LeastSquaresSteps
-from strategies.regression.moments.party import MomentParty
+from strategies.regression.moment_party import MomentParty
 from strategies.regression.vfem.block import (
     Block,
     Coupling,
