@@ -252,8 +252,8 @@ def test_blinded_terms_are_those_of_the_formula():
     # The party that fills low bits changes nothing else.
     again, low = np.empty((2, n), dtype=np.int64)
     Blinding(SEED, 20, n, units, 3).blind(5, distance.copy(), weight, again, low)
-    assert 0 <= (low - weights).min() <= (low - weights).max() == 15
-    assert 0 <= (again - terms).min() <= (again - terms).max() < 2**10
+    assert 0 <= (low - weights).min() <= (low - weights).max() == 5
+    assert 0 <= (again - terms).min() <= (again - terms).max() < 2**11
 
 
 def test_halves_make_up_the_whole():

@@ -99,7 +99,7 @@ class Blinding:
     ) -> None:
         self._n_donors, self._units = n_donors, units
         self._work = np.empty(n_donors)
-        self._lowest = np.uint64(lowest(n_terms)) if n_terms else None
+        self._lowest = np.uint64(lowest(n_terms) + 1) if n_terms else None
         # Beyond 2^16 donors, too many would have the same key of 16 bits.
         self._key_bits = 16 if n_donors <= 1 << 16 else 32
         width = _HEAD + n_donors + -(-n_donors * self._key_bits // 64)
@@ -154,7 +154,10 @@ class Blinding:
         np.multiply(weight.take(order), factors, out=work)
         np.copyto(weights, work, casting="unsafe")
         if self._lowest is not None:
-            low = (bits & self._lowest).view(np.int64)
+            spare = bits & np.uint64(2**_SPARE - 1)
+            spare *= self._lowest
+            spare >>= np.uint64(_SPARE)
+            low = spare.view(np.int64)
             weights += low
             if units.shift is not None:
                 terms += low
@@ -172,8 +175,11 @@ class Blinding:
 
 
 def lowest(n_parties: int) -> int:
-    """Return the largest number that is added to sums so that equal terms do not show."""
-    return int(max(2**4, 2 ** (n_parties - 1).bit_length()) - 1)
+    """Return the largest number that is added to sums so that equal terms do not show.
+
+    Numbers from 0 to 11 are as often of each remainder when divided by 2, 3, 4 or 6.
+    """
+    return {1: 1, 2: 2, 3: 6}.get(n_parties, 12) - 1
 
 
 def halves(terms: Integers) -> tuple[Array, Array]:
@@ -200,12 +206,12 @@ def _factors(bits: Bits, unit: int) -> Array:
 def _dither(bits: Bits, factors: Array, scale: float) -> Integers:
     """Return numbers as large as the bits of terms that a float64 does not hold.
 
-    Where factor and scale are largest, terms have up to 62 bits, of which 53 are held.
+    Where factor and scale are largest, terms have up to 63 bits, of which 53 are held.
     """
     spare = bits & np.uint64(2**_SPARE - 1)
     spare |= _EXACT
     low = spare.view(np.float64)
     low -= 2.0**52
     low *= factors
-    low *= scale * 2.0 ** (62 - 53 - _SPARE - SCALE_BITS - FACTOR_BITS)
+    low *= scale * 2.0 ** (63 - 53 - _SPARE - SCALE_BITS - FACTOR_BITS)
     return low.astype(np.int64)

@@ -91,8 +91,8 @@ def common_units(magnitudes: npt.NDArray[np.integer], n_parties: int, shifted: b
     largest, mean, weight = (int(np.flatnonzero(row).max()) + _LOWEST for row in magnitudes)
     shift = mean + _SHIFT_BITS if shifted else None
     bound = largest if shift is None else max(largest, shift + weight) + 1
-    # One bit is left, since rounding may lift a term a little.
-    most = 62 - exponent(n_parties) - 1
+    # One of 63 bits is left, since low bits may lift a term a little.
+    most = 62 - exponent(n_parties)
     distance = min(most - SCALE_BITS - FACTOR_BITS - bound, 1000)
     return Units(distance, shift, WEIGHT_BITS - FACTOR_BITS - weight)
 
