@@ -18,7 +18,7 @@ INTRODUCTION = (
 ATTACKS_IN_WORDS = {
     "single vectors": "compares every number told per sample with every column",
     "span, half of the rows known": "knows half of all rows, learns columns as combinations of "
-    "vectors, and guesses the other half: no linear attack finds more",
+    "vectors, and guesses the other half: the strongest linear attack",
     "0/1 columns in the span": "finds vectors of two values in the span, from the vectors alone "
     "(`b b = b` is linear in products)",
     "known coefficients": "solves “fits = columns times coefficients” for columns",
