@@ -18,7 +18,7 @@ INTRODUCTION = (
 ATTACKS_IN_WORDS = {
     "single vectors": "compares every number told per sample with every column",
     "span, half of the rows known": "knows half of all rows, learns columns as combinations of "
-    "vectors, and guesses the other half: no linear attack finds more",
+    "vectors, and guesses the other half: the strongest linear attack",
     "0/1 columns in the span": "finds vectors of two values in the span, from the vectors alone "
     "(`b b = b` is linear in products)",
     "known coefficients": "solves “fits = columns times coefficients” for columns",
@@ -42,6 +42,9 @@ _NOTES = {
     "configuration. They also show that the attacks find what is there. Not attacked: `fknn` with "
     "`weights=distance`, which tells parties relative distances by definition.",
     "by_attack": "",
+    "labels": "A gain counts where predictions out of the sample are nearer by three standard "
+    "errors. Of 6,000 samples that finds a message that explains 1 % of what a party's own "
+    "columns leave of the labels, of the 420 of the other tables some 10 %.",
     "several": "Within a run the rules on row sets, vectors and flags hold; over runs nothing is "
     "counted yet. Predictions are an output: few flags follow from a prediction and known "
     "coefficients, and the grid bounds how many bits a prediction tells.",

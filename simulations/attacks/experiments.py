@@ -16,6 +16,7 @@ from simulations.attacks.cases import (
     make_case_tables,
     make_strategy_of,
 )
+from simulations.attacks.labels import labels_from
 from simulations.attacks.recording import record
 from simulations.attacks.several import (
     chosen_model,
@@ -26,6 +27,7 @@ from simulations.attacks.several import (
     synthetic_tables,
 )
 from simulations.attacks.suite import attack_run, smallest_opened
+from simulations.attacks.views import SERVER, views_of
 from simulations.replications import Job, Metrics
 from strategies import BUILTIN
 
@@ -57,6 +59,21 @@ def _grid(settings: dict[str, Any]) -> Metrics:
         found[key + "allowed"] = finding.allowed
     smallest = smallest_opened(run)
     return found | ({} if smallest is None else {"smallest set": float(smallest)})
+
+
+def _labels(settings: dict[str, Any]) -> Metrics:
+    """Guess labels at each party, of as many samples as tell a small gain from luck."""
+    case = case_named(settings["case"])
+    tables, labels = make_case_tables(case, settings["rows"], settings["parties"], settings["seed"])
+    run = record(make_strategy_of(case, tables, labels), tables, labels)
+    views = views_of(run)
+    truth = views[SERVER].labels
+    assert truth is not None
+    told = [labels_from(views[party], truth) for party in views[SERVER].parties]
+    return {
+        "own": max(found.own for found in told),
+        "gain": max(found.gain for found in told),
+    }
 
 
 def _other_labels(settings: dict[str, Any]) -> Metrics:
@@ -143,6 +160,7 @@ def _complete_tables(settings: dict[str, Any]) -> tuple[dict[str, pd.DataFrame],
 PARTS: dict[str, Callable[[dict[str, Any]], Metrics]] = {
     "grid": _grid,
     "consented": _grid,
+    "labels": _labels,
     "other labels": _other_labels,
     "one label less": _one_label_less,
     "chosen model": _chosen_model,

@@ -9,7 +9,7 @@ from simulations.preset import load_preset
 from simulations.replications import Job
 from simulations.study import Options
 
-REPEATED = ("grid", "consented", "several")
+REPEATED = ("grid", "consented", "labels", "several")
 SYNTHESES = ("vcds", "evcds", "ievcds")
 
 
@@ -42,7 +42,7 @@ class Preset:
 
     def jobs(self) -> list[Job]:
         """Return all jobs."""
-        return [*self._grid(), *self._consented(), *self._several()]
+        return [*self._grid(), *self._consented(), *self._labels(), *self._several()]
 
     def _grid(self) -> list[Job]:
         part = self["grid"]
@@ -64,6 +64,11 @@ class Preset:
             for case in cases(consented=True)
         ]
         return _jobs("consented", part, settings)
+
+    def _labels(self) -> list[Job]:
+        part = self["labels"]
+        settings = [{"case": name, "parties": part["parties"]} for name in part["cases"]]
+        return _jobs("labels", part, settings)
 
     def _several(self) -> list[Job]:
         part = self["several"]

@@ -124,7 +124,7 @@ def _right(
     # A few hits among many cells are what a random guess has: 0.1 % of a normal column is so near.
     one = min(1.0, chance + 2 * tolerance)
     lucky = known.sum() * one
-    bound = lucky + 4.0 * np.sqrt(lucky * (1.0 - one)) + 1.0
+    bound = lucky + 4.0 * np.sqrt(lucky * (1.0 - one)) + 2.0
     few = 1 < known.sum() <= _FEW  # of which a hit may be luck
     if share < 1.0 and (few or right.sum() <= bound):
         return np.zeros(len(true), dtype=bool), 0.0

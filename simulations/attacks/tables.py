@@ -91,6 +91,17 @@ def several(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"found": rows}).rename_axis("attack")
 
 
+def labels(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return how well parties tell labels from their own columns, and what messages add."""
+    rows = frame[frame["part"] == "labels"]
+    if rows.empty:
+        return pd.DataFrame(columns=["own columns", "gain"])
+    wide = rows.pivot_table(index="case", columns="metric", values="value", aggfunc="max")
+    wide = wide[["own", "gain"]].rename(columns={"own": "own columns"})
+    wide.columns.name = None
+    return wide.rename_axis("strategy")
+
+
 def refused(frame: pd.DataFrame) -> list[str]:
     """Return the strategies that do not offer ckks."""
     rows = frame[frame["metric"] == REFUSED]
@@ -120,7 +131,7 @@ def targets(frame: pd.DataFrame, goals: dict[str, float]) -> pd.DataFrame:
     safe = found[(found["mode"] != "plain") | (found["side"] != SERVER)]
     cells = safe[safe["attack"] != LABELS]["beyond"].max()
     columns = safe[(safe["attack"] != LABELS) & (safe["beyond"] > 0)]["columns"].sum()
-    gain = safe[safe["attack"] == LABELS]["cells"].max()
+    gain = max([safe[safe["attack"] == LABELS]["cells"].max(), *labels(frame)["gain"]])
     points = frame[frame["part"] == "synthetic"].groupby(["case", "metric"])["value"].mean().max()
     rows = {
         "cells beyond the outputs, any view": (cells, 0.0),

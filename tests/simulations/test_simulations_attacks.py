@@ -41,8 +41,12 @@ def numbers(server=0.0, allowed=0.0, gain=0.0, points=1.0, mode="masked"):
         for name, value in found.items()
     ]
     synthetic = {"part": "synthetic", "case": "vcds", "metric": "membership", "value": points}
-    labels = {"part": "other labels", "repeated": 6, "metric": "0.01", "value": 0.25}
-    return pd.DataFrame([*rows, synthetic, labels])
+    runs = {"part": "other labels", "repeated": 6, "metric": "0.01", "value": 0.25}
+    labels = [
+        {"part": "labels", "case": "vfem", "metric": name, "value": value}
+        for name, value in (("own", 0.26), ("gain", gain))
+    ]
+    return pd.DataFrame([*rows, synthetic, runs, *labels])
 
 
 @pytest.mark.parametrize(
@@ -70,6 +74,7 @@ def test_tables_and_pages_show_what_was_found(preset):
     assert row["party: labels"] == 0.004
     assert row["strongest attack"] == "distances"
     assert found["by_attack"].loc["distances", "default: server"] == 0.7
+    assert found["labels"].loc["vfem"].tolist() == [0.26, 0.004]
     assert found["smallest_sets"].loc["mean", "rows"] == 107
     assert "0.25" in found["several"].to_string()
     page = make_page(found)
