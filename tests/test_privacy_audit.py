@@ -155,9 +155,10 @@ def true_terms(run, party, places, units):
     distance[np.arange(len(places)), places] = weight[np.arange(len(places)), places] = 0
     terms = len(NAMES) if party == NAMES[0] else 0
     blinding = Blinding(run.seed, N, N, Units(units[0], units[2], units[1]), terms)
-    rows = [blinding.blind(p, distance[i], weight[i])[1:] for i, p in enumerate(places.tolist())]
-    distance, weight = (np.array(terms) for terms in zip(*rows, strict=True))
-    return {"distance": distance, "weight": weight}
+    blinded = {name: np.zeros(distance.shape, dtype=np.int64) for name in ("distance", "weight")}
+    for i, place in enumerate(places.tolist()):
+        blinding.blind(place, distance[i], weight[i], blinded["distance"][i], blinded["weight"][i])
+    return blinded
 
 
 def correlations(array, truth):

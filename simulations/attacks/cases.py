@@ -44,7 +44,7 @@ class Case:
     @property
     def consented(self) -> bool:
         """Whether every node must agree to an exchange that opens numbers of single samples."""
-        return self.settings.get("exchange") == SUMS or self.settings.get("weights") == "distance"
+        return self.settings.get("exchange") == SUMS
 
 
 def cases(consented: bool = False) -> list[Case]:
@@ -68,8 +68,6 @@ def cases(consented: bool = False) -> list[Case]:
             ]
         elif "exchange" in names:
             found.append(Case(f"{name} exchange=sums", name, settings | {"exchange": SUMS}))
-        elif name == "fknn":
-            found.append(Case("fknn weights=distance", name, {"weights": "distance"}))
     return found
 
 

@@ -14,6 +14,7 @@ from simulations.attacks.views import SENT, View
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
+_TIED = 1e-6  # logarithms of equal distances
 _RANK = 0.3  # distances of few columns have a rank below this share of their number
 
 
@@ -136,16 +137,16 @@ def scale_candidates(rows: Array, tol: float = 1e-9) -> Array:
         Candidates for log c_0 / c_1; one or two mean that it is found.
     """
     first, second, third = np.log(rows)
-    left = first[:, None] - second[None]
-    right = second[:, None] - third[None]
-    both = np.sort((first[:, None] - third[None]).ravel())
     found = []
-    for a in range(len(first)):
-        for b in range(len(second)):
-            sums = left[a, b] + np.delete(right, b, axis=0).ravel()  # the same entry meets always
-            near = np.searchsorted(both, sums - tol) < np.searchsorted(both, sums + tol)
-            if near.any():
-                found.append(left[a, b])
+    for a, one in enumerate(first):
+        # Equal distances meet whatever the scales: an entry's equals stand for itself.
+        others = first[np.abs(first - one) > _TIED]
+        both = np.sort((others[:, None] - third[None]).ravel())
+        for b, middle in enumerate(second):
+            rest = second[np.abs(second - middle) > _TIED]
+            sums = (one - middle) + (rest[:, None] - third[None]).ravel()
+            if (np.searchsorted(both, sums - tol) < np.searchsorted(both, sums + tol)).any():
+                found.append(first[a] - second[b])
     return np.unique(np.round(found, 7))
 
 

@@ -39,7 +39,8 @@ _NOTES = {
     "by_strategy": "Masked: the largest of runs with 2, 3 and 5 parties; `plain` and `ckks`: with "
     "3. In `plain` mode the server sees every party's term of every sum, by definition.",
     "consented": "These open numbers of single samples, so each node must agree in its own "
-    "configuration. They also show that the attacks find what is there.",
+    "configuration. They also show that the attacks find what is there. Not attacked: `fknn` with "
+    "`weights=distance`, which tells parties relative distances by definition.",
     "by_attack": "",
     "several": "Within a run the rules on row sets, vectors and flags hold; over runs nothing is "
     "counted yet. Predictions are an output: few flags follow from a prediction and known "

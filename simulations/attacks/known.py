@@ -1,6 +1,7 @@
 """Attacks with what the server knows beside vectors: coefficients, and moments of the columns."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from simulations.attacks.views import RESULT, View
 Array = npt.NDArray[np.float64]
 
 _CONDITION = 1e10
+_UNKNOWN = 1e-6
 _MOST_COLUMNS = 200  # of a party; longer arrays are no coefficients
 
 
@@ -53,7 +55,7 @@ def moments_and_span(view: View, found: list[Family]) -> Iterator[Guess]:
     for opened in opened_of(view):
         rows = np.flatnonzero(opened.group >= 0)
         gram, sums = opened.products.sum(axis=0), opened.sums.sum(axis=0)
-        span = joined(view, found, rows)
+        span = joined(replace(view, labels=None), found, rows)
         if not 0 < span.shape[1] == len(gram):
             continue
         centred = gram - np.outer(sums, sums) / len(rows)
@@ -63,9 +65,11 @@ def moments_and_span(view: View, found: list[Family]) -> Iterator[Guess]:
         pairs = _sent_to(view, found, rows, span, root, opened)
         if pairs is None:
             continue
-        left, _, right = np.linalg.svd(pairs[1] @ pairs[0].T)
-        columns = span @ (left @ right) @ root
-        yield from (Guess(rows, column) for column in columns.T)
+        left, size, right = np.linalg.svd(pairs[1] @ pairs[0].T)
+        for sign in (1.0, -1.0) if size[-1] < _UNKNOWN * size[0] else (1.0,):
+            left[:, -1] *= sign  # a single direction that no pair says anything of has two signs
+            columns = span @ (left @ right) @ root
+            yield from (Guess(rows, column) for column in columns.T)
 
 
 def _sent_to(

@@ -11,6 +11,7 @@ Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 TOLERANCE = 1e-3  # of a column's standard deviation
+_FEW = 10
 _FEWEST = 3  # an affine map has two unknowns, so that it fits fewer cells always
 
 
@@ -124,7 +125,8 @@ def _right(
     one = min(1.0, chance + 2 * tolerance)
     lucky = known.sum() * one
     bound = lucky + 4.0 * np.sqrt(lucky * (1.0 - one)) + 1.0
-    if share < 1.0 and right.sum() <= bound and known.sum() > 10:
+    few = 1 < known.sum() <= _FEW  # of which a hit may be luck
+    if share < 1.0 and (few or right.sum() <= bound):
         return np.zeros(len(true), dtype=bool), 0.0
     return right, beyond
 

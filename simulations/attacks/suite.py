@@ -70,6 +70,10 @@ ATTACKS: dict[str, Callable[[Material], Iterable[Guess]]] = {
     "pads used twice": lambda m: _pads(m),
 }
 
+RULED = ("projections on labels", "subset sums", "atoms of row sets")
+"""Attacks on sums over groups of rows: parties' rules on rows, vectors and flags leave them none.
+The sums are outputs, but that excuses no find."""
+
 
 def attack_run(run: Recording, only: Iterable[str] | None = None) -> list[Finding]:
     """Attack every view of a run.

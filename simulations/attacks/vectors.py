@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from simulations.attacks.recording import PRODUCTS
 from simulations.attacks.views import Item, View
 
 Array = npt.NDArray[np.float64]
@@ -77,7 +78,7 @@ def families(view: View, rings: bool = False) -> list[Family]:
         by_size.setdefault(len(rows), []).append(rows)
     found: dict[tuple[str, bytes], tuple[Indices, list[Array]]] = {}
     for item in view.items:
-        if item.ring is not rings or not _is_numbers(item):
+        if item.ring is not rings or item.step == PRODUCTS or not _is_numbers(item):
             continue
         array = np.asarray(item.value)
         array = array.view(np.int64) if array.dtype == np.uint64 else array

@@ -1,23 +1,27 @@
 """Every attack finds something in a strategy that leaks, and nothing in one that does not."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from leaky import LEAKS, Leaky, make_tables
 
+from flwr_vertical.products.streams import stream
 from simulations.attacks.distances import scale_candidates
+from simulations.attacks.labels import labels_from
 from simulations.attacks.opened import find_subset, isolated
-from simulations.attacks.recording import record
+from simulations.attacks.recording import PRODUCTS, record
 from simulations.attacks.score import Guess, score
 from simulations.attacks.span import two_valued
-from simulations.attacks.suite import ATTACKS, attack_run
-from simulations.attacks.vectors import basis
-from simulations.attacks.views import SERVER, aligned_truth, views_of
+from simulations.attacks.suite import ATTACKS, Material, attack_run
+from simulations.attacks.vectors import basis, families
+from simulations.attacks.views import GOT, SERVER, WORKED, Item, View, aligned_truth, views_of
 
 # Leak, attack that must find it, share of all cells, whole columns.
 BITES = [
@@ -142,3 +146,100 @@ def test_scores_count_cells_beyond_chance():
     assert score(noise, truth).cells == 0.0
     assert score([Guess(rows, np.zeros(300), affine=False)], truth).cells == 0.0  # all are 0
     assert score([Guess(rows, number)], truth, exclude="bank").cells == 0.0
+
+
+# -- attacks on what private products open, on views made by hand -----------------------------
+
+
+def opened_view(columns, labels, groups, vectors=(), masked=()):
+    """The server's view of products of columns with labels over groups of rows."""
+    n = len(columns)
+    items = []
+    for at, group in enumerate(groups):
+        parts = [np.flatnonzero(group == g) for g in range(int(group.max()) + 1)]
+        opened = {
+            "group": group,
+            "vectors": labels,
+            "sums": np.array([columns[rows].sum(axis=0) for rows in parts]),
+            "products": np.array([columns[rows].T @ columns[rows] for rows in parts]),
+            "with_vectors": np.array([columns[rows].T @ labels[rows] for rows in parts]),
+        }
+        items += [Item(at, PRODUCTS, WORKED, "", name, value) for name, value in opened.items()]
+    items += [Item(9, "fit", WORKED, "", "fit", vector) for vector in vectors]
+    items += [Item(9, "labels", GOT, SERVER, name, v, True) for name, v in masked]
+    return View(
+        who=SERVER,
+        items=items,
+        mask=np.zeros((n, 1), dtype=bool),
+        parties=["bank"],
+        positions={"bank": np.arange(n)},
+        labelled=np.ones(n, dtype=bool),
+        labels=labels[:, 0],
+        own=None,
+    )
+
+
+@pytest.fixture
+def columns():
+    rng = np.random.default_rng(3)
+    rare = np.zeros(300)
+    rare[[20, 190]] = 1.0
+    return np.column_stack([rng.normal(50, 9, 300), rare * 5 - 2, rng.normal(size=300)])
+
+
+def found_in(view, columns, attack):
+    truth = {"bank": pd.DataFrame(columns, columns=["number", "rare", "other"])}
+    return score(ATTACKS[attack](Material(view, families(view), truth)), truth)
+
+
+def test_a_rare_value_follows_from_sums_of_labels(columns):
+    labels = np.random.default_rng(4).normal(size=(300, 1))
+    view = opened_view(columns, labels, [np.zeros(300, dtype=int)])
+    assert found_in(view, columns, "subset sums").columns == 1
+    halves = opened_view(columns[:30], labels[:30], [np.zeros(30, dtype=int)])
+    assert found_in(halves, columns[:30], "subset sums").columns == 1
+
+
+def test_as_many_labels_as_rows_give_the_columns(columns):
+    rng = np.random.default_rng(5)
+    groups = [np.repeat([0, 1], [20, 280])]
+    many = opened_view(columns, rng.normal(size=(300, 19)), groups)
+    assert found_in(many, columns, "projections on labels").cells == pytest.approx(
+        20 / 300, abs=0.03
+    )
+    few = opened_view(columns, rng.normal(size=(300, 2)), groups)
+    assert found_in(few, columns, "projections on labels").cells == 0.0
+
+
+def test_sets_that_differ_in_a_row_give_it(columns):
+    labels = np.random.default_rng(6).normal(size=(300, 1))
+    every, fewer = np.zeros(300, dtype=int), np.zeros(300, dtype=int)
+    fewer[77] = -1
+    view = opened_view(columns, labels, [every, fewer])
+    assert found_in(view, columns, "atoms of row sets").cells == pytest.approx(1 / 300)
+    assert found_in(opened_view(columns, labels, [every]), columns, "atoms of row sets").cells == 0
+
+
+def test_a_span_and_moments_give_the_columns(columns):
+    """No coefficients are known: labels fix the rotation of two columns."""
+    rng = np.random.default_rng(7)
+    mixed = columns[:, [0, 2]] @ rng.normal(size=(2, 2))
+    labels = columns[:, [0, 2]] @ rng.normal(size=(2, 1))
+    view = opened_view(columns[:, [0, 2]], labels, [np.zeros(300, dtype=int)], mixed.T)
+    truth = {"bank": pd.DataFrame(columns[:, [0, 2]], columns=["number", "other"])}
+    material = Material(view, families(view), truth)
+    guesses = list(ATTACKS["moments and span"](material))
+    assert len(guesses) == 4  # one direction is fixed; the other is its complement, of two signs
+    assert score(guesses, truth).columns == 2
+
+
+def test_masked_labels_and_the_seed_of_their_mask_give_labels(columns):
+    labels = np.random.default_rng(8).normal(size=(300, 1))
+    seed = bytes(range(32))
+    fixed = np.rint(labels * 2**20).astype(np.int64).view(np.uint64)
+    masked = fixed + stream(seed, "rho", (300, 1))
+    for given, gain in (([("v", masked), ("seed", seed)], 0.9), ([("v", masked)], 0.0)):
+        view = opened_view(columns, labels, [np.zeros(300, dtype=int)], masked=given)
+        own = [item for item in view.items if item.step != PRODUCTS]
+        view = replace(view, who="bank", own=pd.DataFrame(columns), labels=None, items=own)
+        assert labels_from(view, labels[:, 0]).gain == pytest.approx(gain, abs=0.1)

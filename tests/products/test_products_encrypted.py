@@ -109,11 +109,11 @@ def test_the_arbiter_opens_uniform_numbers(monkeypatch):
     note._flwr_vertical_step = True
     monkeypatch.setattr(ArbiterSteps, "open_blinded", note)
     given = tables(2)
-    for _ in range(5):
+    for _ in range(3):
         strategy = OpenMoments(patterns, LABELS)
         result = simulate(strategy, given, aggregation="ckks", progress=False)
     seen = np.concatenate(opened)
-    assert len(seen) >= 60
+    assert len(seen) >= 36
     # The same products each time, so without blinding there were some 16 different numbers.
     assert len(np.unique(seen)) == len(seen)
     share = seen / 2.0**60

@@ -19,6 +19,7 @@ from flwr_vertical.alignment import make_aligner
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.products import HeldColumns, PairKeySteps, ring
 from flwr_vertical.products.commitment import digest_of
+from flwr_vertical.products.encoded import EncodedColumns
 from flwr_vertical.products.group_key import GroupKey, GroupKeySteps
 from flwr_vertical.products.opened import PrivateProducts
 from flwr_vertical.products.private import PrivateProductSteps
@@ -244,25 +245,35 @@ def test_an_auditor_can_open_the_commitment():
             products.moments(in_groups(opened, slice(None)), 1, -labels)
 
 
-def test_parties_that_are_asked_different_things_open_nothing():
-    """Sums over different rows at two parties would differ by equations of a few rows."""
+def encoded(columns):
+    held = HeldColumns(np.nan_to_num(columns), np.arange(len(columns)), len(columns))
+    return EncodedColumns(held, 1, "").rows(0, len(columns))
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_parties_that_are_asked_different_things_open_nothing(same):
+    """Else ``X_l'X_k`` over common rows and ``X_l'U_k`` over the others, U known, would be left."""
     with Opened(tables(2)) as opened:
-        products = opened.products(limbs=1)
+        products, told = opened.products(limbs=1), []
         n = len(opened.held_by_all)
         whole, less = in_groups(opened, slice(0, n)), in_groups(opened, slice(150, n))
         call = opened.federation.sum
 
-        def differing(step, arguments, per_party):
-            return call(step, arguments, per_party={**per_party, "court": {"group": less}})
+        def asking(step, arguments, per_party):
+            own = per_party if same else {**per_party, "court": {"group": less}}
+            told.append(call(step, arguments, per_party=own))
+            return told[0]
 
-        opened.federation.sum = differing
-        found = products.moments(whole, 1).products[0]
-        rows = np.nan_to_num(opened.rows[whole == 0])
-        size = np.sqrt((rows**2).sum(axis=0))
-        error = np.abs(found - rows.T @ rows) / np.outer(size, size)
-        assert (error[0, 1:] > 1.0).all()  # uniform numbers, not sums of nearly all rows
-        opened.federation.sum = call
-        assert np.abs(products.moments(whole, 1).products[0] - rows.T @ rows).max() < 1.0
+        opened.federation.sum = asking
+        products.moments(whole, 1)
+        x, z = encoded(opened.rows[:, :1]), encoded(opened.rows[:, 1:])
+        u, w = products._masked["bank"], products._masked["court"]
+        rows, common = whole == 0, whole == 0 if same else less == 0
+        left = ring.product(w[rows], u[rows])
+        left -= told[0]["corrections"].view(np.uint64)[0, 0, 1:, :1]
+        apart = rows & ~common
+        equation = ring.product(z[common], x[common]) + ring.product(z[apart], u[apart])
+        assert (left == equation).all() == same
 
 
 def flags(n_ones, n=N, seed=0):
@@ -318,12 +329,9 @@ def test_what_is_withheld_the_server_cannot_open_from_what_it_was_sent():
         assert own["scale"][0] == 1.0
         u, w = products._masked["bank"], products._masked["court"]
         left = ring.product(w, u) - told[0]["corrections"].view(np.uint64)[0, 0, 2:, :2]
-        bits, court = ring.fraction_bits(N), told[0].public["court"]
-        opened_anyway = ring.decode(left[None], bits)[0] * court["scale"][0]
-        truth = opened.rows[:, 2] @ opened.rows[:, :2]
-        assert abs(opened_anyway[1] * own["scale"][1] - truth[1]) < 1e-3 * np.sqrt(N)
-        # Uniform modulo 2^64, which is 4,000 in these units.
-        assert abs(opened_anyway[0]) > 100.0 > abs(truth[0])
+        x, z = encoded(opened.rows[:, :2]), encoded(opened.rows[:, 2:])
+        # The number is opened exactly, of the flag the same way gives a uniform one.
+        assert (left == ring.product(z, x)).tolist() == [[False, True]]
 
 
 def test_a_flag_is_not_had_by_subtracting_groups():
@@ -561,15 +569,14 @@ def test_a_run_that_was_killed_goes_on_and_the_masked_columns_are_in_no_journal(
     labels = pd.Series(np.random.default_rng(3).normal(size=len(index)), index=index)
     monkeypatch.setitem(resuming.METHODS, "moments", (MomentsOnly, lambda: (given, labels)))
     whole = resuming.Place(tmp_path / "whole", "moments").run()
-    rounds = 9
-    for kill in range(2, rounds):
+    steps = whole.result.ledger.to_frame().groupby("round")["step"].first()
+    first = int(steps.index[steps == "send_masked"][0])
+    assert steps[first + 2] == "open_products"
+    for kill in range(first, first + 3):
         for fault in ("die_before", "die_after"):
             place = resuming.Place(tmp_path / f"{fault}{kill}", "moments")
-            try:
+            with pytest.raises(resuming.ServerKilled):
                 place.run(**{fault: kill})
-                continue  # it has fewer rounds
-            except resuming.ServerKilled:
-                pass
             held = place.journal.read_bytes()
             for record in place.transcript:
                 for name, found in record.content.items():

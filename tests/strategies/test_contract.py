@@ -10,6 +10,8 @@ import pytest
 from flwr_vertical import Arbiter, Party, Result, Strategy, load_strategy, make_strategy, simulate
 from flwr_vertical.node.base import steps_of
 from flwr_vertical.privacy import seeded_noise
+from simulations.attacks.recording import Recording, watching
+from simulations.attacks.suite import ATTACKS, LABELS, RULED, attack_run
 from strategies import BUILTIN
 from strategies.baselines import Max, Mean, Min, MostFrequent
 from strategies.copula import EVCDS, IEVCDS, VCDS
@@ -178,7 +180,7 @@ def test_the_same_seed_gives_the_same_result(strategy):
 
 @every_strategy
 def test_the_result_is_filled_in(strategy):
-    result = run(strategy)
+    result = recorded(strategy).result
     assert result.strategy == strategy.name
     assert result.parties == ["bank", "court"]
     assert result.mask.shape == (40, 2)
@@ -247,7 +249,7 @@ def test_it_declares_its_halves_and_what_it_discloses(strategy):
         assert what == what.strip()
         assert len(what) > 5
     assert type(strategy).__doc__
-    result = run(strategy)
+    result = recorded(strategy).result
     assert set(strategy.disclosure) <= {tuple(row) for row in result.disclosure}
 
 
@@ -283,6 +285,40 @@ def test_ray_gives_the_same_result(strategy, ray_cluster):
     if local.coefficients is not None:
         pd.testing.assert_frame_equal(local.coefficients, ray.coefficients, check_exact=True)
     assert ray.settings["engine"] == "ray"
+
+
+RECORDED = {}
+
+
+def recorded(strategy):
+    """Return one run of a strategy for all tests that only look at it, with its messages."""
+    if id(strategy) not in RECORDED:
+        given = tables() if strategy in IMPUTERS + SYNTHESES else tables(cells=0.0)
+        worked, transcript = [], []
+        with watching(worked, transcript):
+            result = run(strategy, transcript=transcript)
+        RECORDED[id(strategy)] = Recording(
+            strategy, "masked", given, labels(), result, transcript, worked
+        )
+    return RECORDED[id(strategy)]
+
+
+def needs_consent(strategy):
+    """Whether nodes must agree to it, since it tells numbers of single samples."""
+    return (
+        getattr(strategy, "exchange", "") == "sums"
+        or getattr(strategy, "weights", "") == "distance"
+    )
+
+
+@every_strategy
+def test_attacks_on_what_nodes_see_find_nothing(strategy):
+    """Rules on rows, vectors and flags are not for so few rows; tests/attacks has more of them."""
+    if needs_consent(strategy):
+        pytest.skip("tells numbers of single samples, by consent of each node")
+    attacks = [name for name in (*ATTACKS, LABELS) if name not in RULED]
+    for finding in attack_run(recorded(strategy), attacks):
+        assert finding.beyond <= (0.01 if finding.attack == LABELS else 0.0), finding
 
 
 def test_every_built_in_strategy_is_in_the_list():

@@ -8,7 +8,7 @@ from scipy import stats
 from scipy.special import expit
 from sklearn.datasets import load_breast_cancer
 
-from flwr_vertical import Strategy
+from flwr_vertical import Strategy, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.products import GroupKey, HeldColumns, PrivateProducts
 from flwr_vertical.protocol import decode
@@ -18,6 +18,7 @@ from strategies.regression.glm.mean_fit import fit_mean_model
 from strategies.regression.glm.mean_fourier import CIRCLE, expand, to_circle
 from tests import resuming
 from tests.masked_runs import MeanParty, opened, pooled, split
+from tests.repeating import every_sum_twice
 
 
 def statsmodels_fit(family, x, y, intercept=True):
@@ -107,22 +108,25 @@ def secrets_of(fitted):
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_numbers_of_samples_are_uniform_and_tell_nothing(fitted, direction):
     """Up is what the server sees, down what the parties see (and the server made itself)."""
-    secret = secrets_of(fitted)
-    n, seen, smallest = len(secret), 0, 1.0
-    largest = 0.0
+    secret, vectors = secrets_of(fitted), []
     for _, name, vector in per_sample(fitted, direction):
         if name.endswith("group"):
             assert not vector.any()
             continue
         assert vector.dtype == np.uint64, name
-        seen += 1
-        smallest = min(smallest, stats.kstest(vector.astype(float) / 2.0**64, "uniform").pvalue)
-        for part in (vector >> np.uint64(32), vector & np.uint64(2**32 - 1)):
-            r = np.corrcoef(part.astype(float), secret.T)[0, 1:]
-            largest = max(largest, float(np.abs(r).max()))
+        vectors.append(vector)
+    n, seen = len(secret), len(vectors)
     assert seen > (5 if direction == "up" else 20) * fitted.fit.evaluations
-    assert smallest > 1e-3 / seen
-    assert largest < 6.5 / np.sqrt(n)
+    together = np.column_stack(vectors)
+    ranks = np.arange(1, n + 1)[:, None] / n
+    shares = np.sort(together, axis=0) / 2.0**64
+    gap = np.maximum(ranks - shares, shares - ranks + 1 / n).max(axis=0)
+    assert stats.kstwo.sf(gap, n).min() > 1e-3 / seen  # Kolmogorov and Smirnov
+    secret = (secret - secret.mean(axis=0)) / secret.std(axis=0)
+    for part in (together >> np.uint64(32), together & np.uint64(2**32 - 1)):
+        part = part.astype(float)
+        r = secret.T @ ((part - part.mean(axis=0)) / part.std(axis=0)) / n
+        assert np.abs(r).max() < 6.5 / np.sqrt(n)
 
 
 def test_no_label_and_no_number_of_the_server_s_own_reaches_a_party(fitted):
@@ -431,3 +435,10 @@ def test_a_run_that_was_killed_goes_on_and_columns_in_digits_are_in_no_journal(
         again = place.run(resume=True)
         # Keys are new in each run, and with them the last bits of rounding.
         np.testing.assert_allclose(again.result.model, whole.result.model, rtol=1e-5)
+
+
+def test_a_step_that_is_taken_again_answers_the_same_bytes():
+    tables, labels = given()
+    with every_sum_twice() as repetition:
+        simulate(MaskedLogistic(), tables, labels, alignment="plain", progress=False)
+    assert {"place_fits", "open_means"} <= repetition.steps

@@ -9,10 +9,10 @@ in which the server names them, and for each row ``i`` to be imputed a stream of
 - a factor ``t_ij`` for each donor, log-uniform from 1 to 2^8.
 
 Of its distances ``D_k`` and weights ``W_k`` party k sends ``t_ij c_i (D_k + a_i W_k)`` and ``t_ij
-W_k``, rounded after multiplication. Summed over parties and divided, this is ``c_i (D/W + a_i)``:
-in order, and all else that the server sees of a pair. Scale and order alone would not do: rows that
-are donors of each other then tell their scales, and the matrix of distances can be put together
-again. Weights that are seen tell which rows share which cells missing.
+W_k``, cut to whole numbers after multiplication. Summed over parties and divided, this is
+``c_i (D/W + a_i)``: in order, and all else that the server sees of a pair. Scale and order alone
+would not do: rows that are donors of each other then tell their scales, and the matrix of distances
+can be put together again. Weights that are seen tell which rows share which cells missing.
 
 A row's stream is the same whenever the row comes again, so a second answer tells nothing new.
 """
@@ -98,6 +98,7 @@ class Blinding:
         self, seed: bytes, n_samples: int, n_donors: int, units: Units, n_terms: int
     ) -> None:
         self._n_donors, self._units = n_donors, units
+        self._work = np.empty(n_donors)
         self._lowest = np.uint64(lowest(n_terms)) if n_terms else None
         # Beyond 2^16 donors, too many would have the same key of 16 bits.
         self._key_bits = 16 if n_donors <= 1 << 16 else 32
@@ -115,8 +116,13 @@ class Blinding:
         return self._order(self._stream.rows(place, place + 1)[0])
 
     def blind(
-        self, place: int, distance: Array, weight: npt.NDArray[np.uint16]
-    ) -> tuple[npt.NDArray[np.intp], Integers, Integers]:
+        self,
+        place: int,
+        distance: Array,
+        weight: npt.NDArray[np.uint16],
+        terms: Integers,
+        weights: Integers,
+    ) -> npt.NDArray[np.intp]:
         """Blind this party's terms of one row.
 
         Parameters
@@ -124,38 +130,36 @@ class Blinding:
         place : int
             Of the row in the secret order.
         distance, weight : numpy.ndarray of shape (n_donors,)
-            In the parties' own order of donors.
+            In the parties' own order of donors; distances are overwritten.
+        terms, weights : numpy.ndarray of shape (n_donors,), int64
+            Where the blinded distances and weights are written, in the row's own order.
 
         Returns
         -------
-        order : numpy.ndarray of shape (n_donors,)
-            As `order` returns it.
-        distance, weight : numpy.ndarray of shape (n_donors,), int64
-            Blinded, in that order.
+        numpy.ndarray of shape (n_donors,)
+            That order, as `order` returns it.
         """
         numbers = self._stream.rows(place, place + 1)[0]
-        order, units = self._order(numbers), self._units
+        order, units, work = self._order(numbers), self._units, self._work
         scale, shift = (numbers[:_HEAD] >> np.uint64(_SPARE)).astype(np.float64) * 2.0**-52
         scale = 2.0 ** (SCALE_BITS * (2 * scale - 1))
         bits = numbers[_HEAD : _HEAD + self._n_donors]
-        factors = _factors(bits)
+        factors = _factors(bits, units.weight)
         if units.shift is not None:
-            distance = distance + (shift * 2.0**units.shift) * weight
-        blinded = distance.take(order)
-        blinded *= factors
-        blinded *= scale * 2.0 ** (units.distance - FACTOR_BITS)
-        terms = np.rint(blinded, out=blinded).astype(np.int64)
-        if self._lowest is not None and units.shift is not None:
-            terms += _dither(bits, factors, scale)
-        blinded = np.multiply(weight.take(order), factors, out=blinded)
-        blinded *= 2.0 ** (units.weight - FACTOR_BITS)
-        weights = np.rint(blinded, out=blinded).astype(np.int64)
+            distance += np.multiply(weight, shift * 2.0**units.shift, out=work)
+        distance.take(order, out=work, mode="clip")
+        work *= factors
+        work *= scale * 2.0 ** (units.distance - units.weight)
+        np.copyto(terms, work, casting="unsafe")
+        np.multiply(weight.take(order), factors, out=work)
+        np.copyto(weights, work, casting="unsafe")
         if self._lowest is not None:
             low = (bits & self._lowest).view(np.int64)
             weights += low
             if units.shift is not None:
                 terms += low
-        return order, terms, weights
+                terms += _dither(bits, factors, scale * 2.0**-units.weight)
+        return order
 
     def _order(self, numbers: Bits) -> npt.NDArray[np.intp]:
         """Sort the donors by random keys; stable passes over 16 bits are much the fastest."""
@@ -183,12 +187,13 @@ def halves(terms: Integers) -> tuple[Array, Array]:
     return (terms >> LOW_BITS).astype(np.float64), (terms & (2**LOW_BITS - 1)).astype(np.float64)
 
 
-def _factors(bits: Bits) -> Array:
-    """Return the factors of pairs times 2^8: 2^8x, x from 1 to 2 with the first 52 bits."""
+def _factors(bits: Bits, unit: int) -> Array:
+    """Return the factors of pairs times ``2^unit``: ``2^(8 x)``, x from 0 to 1 with 52 bits."""
     mantissas = bits >> np.uint64(_SPARE)
-    mantissas |= _ONE
+    mantissas |= _ONE  # read as floating point: 1 + x
     factors = mantissas.view(np.float64)
     factors *= FACTOR_BITS
+    factors += unit - FACTOR_BITS
     return np.exp2(factors, out=factors)
 
 
@@ -202,5 +207,5 @@ def _dither(bits: Bits, factors: Array, scale: float) -> Integers:
     low = spare.view(np.float64)
     low -= 2.0**52
     low *= factors
-    low *= scale * 2.0 ** (62 - 53 - _SPARE - SCALE_BITS - 2 * FACTOR_BITS)
+    low *= scale * 2.0 ** (62 - 53 - _SPARE - SCALE_BITS - FACTOR_BITS)
     return low.astype(np.int64)

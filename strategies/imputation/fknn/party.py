@@ -246,7 +246,7 @@ class FKNNParty(ImputingParty):
         terms, weights = np.empty((2, *distance.shape), dtype=np.int64)
         orders = np.empty(distance.shape, dtype=np.int32)
         for i, place in enumerate(rows.tolist()):
-            orders[i], terms[i], weights[i] = blinding.blind(place, distance[i], weight[i])
+            orders[i] = blinding.blind(place, distance[i], weight[i], terms[i], weights[i])
         self.cache["orders"] = rows, orders
         return terms, weights
 

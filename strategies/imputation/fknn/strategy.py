@@ -270,7 +270,7 @@ class FKNN(Strategy):
             shapes |= dict.fromkeys(names, (len(rows), len(plan.donors)))
             if split:
                 scale = {"high": HALF, "low": HALF, "weight": 2.0**WEIGHT_BITS}
-        rounding = parties / 2 + lowest(parties)
+        rounding = float(parties + lowest(parties))
         weight_error = rounding
         if split:
             weight_error += 2 * federation.resolution_of(scale=2.0**WEIGHT_BITS)

@@ -1,0 +1,108 @@
+"""The attack study's tables, targets and page, on numbers made by hand."""
+
+import pandas as pd
+import pytest
+
+from simulations.__main__ import make_parser
+from simulations.attacks import tables
+from simulations.attacks.cases import cases
+from simulations.attacks.docs import ATTACKS_IN_WORDS, as_markdown
+from simulations.attacks.experiments import PARTS, replicate
+from simulations.attacks.preset import Preset
+from simulations.attacks.study import TITLES, make_page, make_tables
+from simulations.attacks.suite import ATTACKS, LABELS
+from simulations.study import FAIL, PASS, Options
+from strategies import BUILTIN
+
+
+@pytest.fixture(scope="module")
+def preset(tmp_path_factory):
+    return Preset.load(Options(tmp_path_factory.mktemp("preset"), quick=True))
+
+
+def numbers(server=0.0, allowed=0.0, gain=0.0, points=1.0, mode="masked"):
+    """The numbers of a study with one strategy, two views and two attacks."""
+    common = {"case": "mean", "mode": mode, "parties": 2, "seed": 0}
+    found = {
+        "server|distances|cells": server,
+        "server|distances|columns": float(server > 0.5),
+        "server|distances|allowed": allowed,
+        "bank|distances|cells": 0.0,
+        "bank|distances|columns": 0.0,
+        "bank|distances|allowed": 0.0,
+        "bank|labels|cells": gain,
+        "bank|labels|columns": 0.0,
+        "bank|labels|allowed": 0.0,
+        "smallest set": 107.0,
+    }
+    rows = [
+        {"part": part, **common, "metric": name, "value": value}
+        for part in ("grid", "consented")
+        for name, value in found.items()
+    ]
+    synthetic = {"part": "synthetic", "case": "vcds", "metric": "membership", "value": points}
+    labels = {"part": "other labels", "repeated": 6, "metric": "0.01", "value": 0.25}
+    return pd.DataFrame([*rows, synthetic, labels])
+
+
+@pytest.mark.parametrize(
+    ("found", "missed"),
+    [
+        (numbers(), None),
+        (numbers(server=0.3, allowed=0.3), None),
+        (numbers(server=0.3, allowed=0.1), "cells beyond the outputs, any view"),
+        (numbers(server=0.7), "whole columns beyond the outputs"),
+        (numbers(server=0.7, mode="plain"), None),
+        (numbers(gain=0.02), "labels at a party: R squared or AUC beyond its own columns"),
+        (numbers(points=26.0), "synthetic tables: points above chance"),
+    ],
+)
+def test_targets_follow_from_the_numbers(found, missed, preset):
+    made = tables.targets(found, preset["targets"])
+    assert (made.loc[missed, "reached"] == FAIL) if missed else (made["reached"] == PASS).all()
+
+
+def test_tables_and_pages_show_what_was_found(preset):
+    found = make_tables(numbers(server=0.7, allowed=0.2, gain=0.004), preset)
+    row = found["by_strategy"].loc[("masked", "mean")]
+    assert row["server: cells"] == 0.7
+    assert row["outputs alone"] == 0.2
+    assert row["party: labels"] == 0.004
+    assert row["strongest attack"] == "distances"
+    assert found["by_attack"].loc["distances", "default: server"] == 0.7
+    assert found["smallest_sets"].loc["mean", "rows"] == 107
+    assert "0.25" in found["several"].to_string()
+    page = make_page(found)
+    text = as_markdown({n: found[n] for n in TITLES}, TITLES, ["vfem"], quick=True)
+    assert all(title in text for title in TITLES.values())
+    assert "| masked | mean | 0.7 | 1 | 0.2 | 0 | 0.004 | distances |" in text
+    assert "Without `ckks`: vfem." in text
+    assert "--quick" in text
+    assert "distances" in page
+
+
+def test_every_attack_is_explained_and_every_strategy_is_a_case(preset):
+    assert {*ATTACKS_IN_WORDS} == {*ATTACKS, LABELS}
+    assert {case.strategy for case in cases()} == {*BUILTIN}
+    assert not any(case.consented for case in cases())
+    assert all(case.consented for case in cases(consented=True))
+    jobs = preset.jobs()
+    assert {job.part for job in jobs} == {*PARTS}
+    assert {job.settings["case"] for job in jobs if job.part == "grid"} == {c.name for c in cases()}
+
+
+def test_parts_give_numbers(preset):
+    jobs = {job.part: job for job in preset.jobs()}
+    found = replicate(jobs["scales"], None)
+    assert found == {"found": 0.0}
+    (mean,) = (j for j in preset.jobs() if j.part == "grid" and j.settings["case"] == "mean")
+    got = replicate(mean, None)
+    assert got["server|distances|cells"] == 0.0
+    assert {"bank|labels|cells", "server|pads used twice|allowed"} <= set(got)
+
+
+def test_only_the_attack_study_writes_a_page():
+    parser = make_parser()
+    assert str(parser.parse_args(["attacks", "--write", "x.md"]).write) == "x.md"
+    with pytest.raises(SystemExit):
+        parser.parse_args(["fknn", "--write", "x.md"])
