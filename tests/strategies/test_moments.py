@@ -103,7 +103,7 @@ def test_with_nothing_missing_it_is_least_squares(model):
 def test_intervals_cover_and_the_error_is_below_that_of_complete_rows(correlation):
     beta = np.array([1.0, -1.0, 0.5, 0.5])
     inside, ours, complete = [], [], []
-    for seed in range(60):
+    for seed in range(25):
         rows, _ = data(400, [2, 1, 1], correlation, 0.3, seed=100 + seed, beta=beta)
         fit = fit_normal(Patterns.of(rows), full(5))
         assert fit.converged
@@ -112,8 +112,8 @@ def test_intervals_cover_and_the_error_is_below_that_of_complete_rows(correlatio
         whole = rows[~np.isnan(rows).any(axis=1)]
         x = np.column_stack([np.ones(len(whole)), whole[:, :-1]])
         complete.append(np.linalg.lstsq(x, whole[:, -1], rcond=None)[0][1:] - beta)
-    # 240 intervals: the standard error of their coverage is 1.4 points.
-    assert 0.908 <= np.mean(inside) <= 0.992
+    # 100 intervals: the standard error of their coverage is 2.2 points; the study has 9,000.
+    assert 0.885 <= np.mean(inside) <= 1.0
     assert np.mean(np.square(ours)) < np.mean(np.square(complete))
 
 
