@@ -281,6 +281,22 @@ def test_separated_labels_are_refused_by_name(k):
     assert "penalise with exchange='sums'" in text
 
 
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+def test_a_level_with_one_kind_of_labels_alone_is_named(family):
+    x, y = pooled(family, 1000, 4, seed=8, strength=0.3)
+    flag = x[:, 1] == x[:, 1].max()
+    y[flag] = 1.0 if family == "binomial" else 0.0
+    with opened(x, 2) as run:
+        expected = r"perfect separation: .* those of p0:x1\. Remove or merge the column"
+        with pytest.raises(DataError, match=expected):
+            run.fit(family, y)
+    y[np.flatnonzero(flag)[:3]] = 0.0 if family == "binomial" else 1.0  # few, but a maximum
+    with opened(x, 2) as run:
+        fit = run.fit(family, y)
+    truth = statsmodels_fit(family, x, y)
+    assert np.abs((np.r_[fit.intercept, fit.beta] - truth.params) / truth.bse).max() < 1e-3
+
+
 def test_counts_with_columns_far_out_are_refused_with_advice():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((600, 4))

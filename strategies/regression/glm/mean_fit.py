@@ -41,6 +41,8 @@ _REACH = {"binomial": 50.0, "poisson": 14.0}
 """Linear predictors farther from their centre are refused: the sums would need too many terms."""
 _LEAST_RADIUS = 0.5
 _CONVERGED = 0.1
+_LOST = 1e3
+"""How many times larger the variance of a slope that grows without end is than at no effect."""
 _SINGULAR = 1e-9
 _FAR = 4.0
 """Means that sum up to more than so many times the labels are too far from the maximum."""
@@ -178,6 +180,8 @@ def fit_mean_model(
         raise problem.refusal(error.slopes) from error
     finally:
         means.close()
+    if len(lost := problem.without_maximum(found)):
+        raise problem.grows(lost)
     return problem.fit(found)
 
 
@@ -310,19 +314,45 @@ class _Problem:
     def refusal(self, slopes: Array) -> DataError:
         """Say why there is no maximum within reach."""
         largest = np.argsort(-np.abs(slopes))[:_NAMED]
-        shown = ", ".join(self._names[self._kept[j]] for j in largest)
         if self._family.name == "binomial":
-            return DataError(
-                "perfect separation: the columns tell the labels 0 and 1 apart (almost) without "
-                "error, so that the estimates grow without end; the largest are those of "
-                f"{shown}. Remove or merge the column that gives the label away, or penalise with "
-                "exchange='sums'"
-            )
+            return self.grows(largest)
+        shown = self._shown(largest)
         return DataError(
             f"linear predictors spread over more than {2 * _REACH[self._family.name]:g} units, "
             f"where counts cannot be evaluated; the largest coefficients are those of {shown}. "
             "Transform columns with values far out (log, winsorise), or use exchange='sums'"
         )
+
+    def without_maximum(self, found: Maximum) -> Indices:
+        """Return which slopes grow without end though all predictors are within reach.
+
+        One value of a column with labels of one kind alone does so: what information is left falls
+        faster than the estimate grows, so that its error is larger than itself (Hauck and Donner,
+        1977), and far larger than at no effect.
+        """
+        free = slice(None) if self._intercept else slice(1, None)
+        inner = found.information[free, free]
+        scale = 1.0 / np.sqrt(np.diag(inner))
+        inverse = np.linalg.inv(inner * np.outer(scale, scale)) * np.outer(scale, scale)
+        variance = np.diag(inverse)[-len(found.slopes) :]
+        moments = self.moments
+        null = self._family.variance(np.array([self._family.link(float(self._y.mean()))]))[0]
+        at_none = np.diag(np.linalg.inv(moments.covariance)) / (moments.n_rows * null)
+        lost = (variance > _LOST * at_none) & (found.slopes**2 < variance)
+        return np.flatnonzero(lost)
+
+    def grows(self, slopes: Indices) -> DataError:
+        """Say that estimates grow without end."""
+        kind = "labels 0 and 1" if self._family.name == "binomial" else "labels 0 and others"
+        return DataError(
+            f"perfect separation: the columns tell the {kind} apart (almost) without error, so "
+            "that the estimates grow without end; the largest are those of "
+            f"{self._shown(slopes)}. Remove or merge the column that gives the label away, or "
+            "penalise with exchange='sums'"
+        )
+
+    def _shown(self, slopes: Indices) -> str:
+        return ", ".join(self._names[self._kept[j]] for j in slopes)
 
     def fit(self, found: Maximum) -> MeanFit:
         """Return the fit in the columns' own units."""
