@@ -135,8 +135,8 @@ def test_a_transcript_holds_every_message_even_of_a_run_that_fails():
     transcript = []
     run(transcript=transcript)
     assert all(isinstance(record, Record) for record in transcript)
-    # hello, share_ids, pair_key, prepare, two rounds of impute and finish, three parties, both ways;
-    # one party seals the group's seed
+    # hello, share_ids, pair_key, prepare, two rounds of impute and finish, three parties, both
+    # ways; one party seals the group's seed
     assert len(transcript) == (7 * 3 + 1) * 2
     failed = []
     with pytest.raises(PartyError):
