@@ -135,12 +135,13 @@ def test_a_transcript_holds_every_message_even_of_a_run_that_fails():
     transcript = []
     run(transcript=transcript)
     assert all(isinstance(record, Record) for record in transcript)
-    # hello, share_ids, prepare and two rounds of impute, three parties, both ways
-    assert len(transcript) == 5 * 3 * 2
+    # hello, share_ids, pair_key, prepare, two rounds of impute and finish, three parties, both
+    # ways; one party seals the group's seed
+    assert len(transcript) == (7 * 3 + 1) * 2
     failed = []
     with pytest.raises(PartyError):
         run(FKNN(n_neighbors=60), transcript=failed)
-    assert [record.direction for record in failed].count("down") == 3 * 3
+    assert [record.direction for record in failed].count("down") == 4 * 3 + 1
 
 
 def test_the_truth_reaches_the_result_and_no_message():

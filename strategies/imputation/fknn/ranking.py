@@ -29,11 +29,14 @@ class Errors:
         Of the totals.
     least : float
         The least blinded weight of a pair that is comparable.
+    ratio : float
+        By how much the ratio of exact totals may be off: what a float64 does not hold.
     """
 
     distance: float
     weight: float
     least: float
+    ratio: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -83,13 +86,21 @@ def rank_donors(distance: Numbers, weight: Numbers, width: int, errors: Errors) 
         ratio, off = _ratio(distance[part], weight[part], errors)
         last = _nth(ratio, width)
         finite = np.where(np.isinf(last), 0.0, last)
-        cut = last + off + (errors.distance + finite * errors.weight) * 2 / errors.least
+        cut = (
+            last
+            + off
+            + 2 * errors.ratio
+            + (errors.distance + finite * errors.weight) * 2 / errors.least
+        )
         listed = np.flatnonzero((ratio <= cut) & (ratio < np.inf))
         row, column = np.divmod(listed, n_donors)
         counts[part] = np.bincount(row, minlength=len(ratio))
         nearness = ratio.reshape(-1)[listed]
-        error = off[row, 0] / 2 + (errors.distance + nearness * errors.weight) / np.asarray(
-            weight[part].reshape(-1)[listed], dtype=np.float64
+        error = (
+            off[row, 0] / 2
+            + errors.ratio
+            + (errors.distance + nearness * errors.weight)
+            / np.asarray(weight[part].reshape(-1)[listed], dtype=np.float64)
         )
         order = np.lexsort((nearness, row))
         found.append((column[order], nearness[order], error[order]))

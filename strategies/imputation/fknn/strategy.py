@@ -274,7 +274,9 @@ class FKNN(Strategy):
         weight_error = rounding
         if split:
             weight_error += 2 * federation.resolution_of(scale=2.0**WEIGHT_BITS)
-        errors = [rounding, weight_error, 2.0**plan.units.weight]
+        least = 2.0**plan.units.weight
+        # Low bits reach to 4 units per unit of a pair's factor (`blinding`), rounding to 1 a party.
+        errors = [rounding, weight_error, least, (4.0 + parties) / least]
         return federation.sum(
             "impute",
             {
