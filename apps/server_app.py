@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from apps.demo import demo_labels
 from apps.settings import AppSettings, DemoSettings
-from apps.storage import check_free, save_result, server_folder
+from apps.storage import check_free, earlier_folder, save_result, server_folder
 from flwr_vertical import make_strategy
 from flwr_vertical.channel import ChannelGrid
 from flwr_vertical.server import RunSettings
@@ -33,6 +33,8 @@ def main(grid: Grid, context: Context) -> None:
     folder = server_folder(context)  # refuses a name that is none before anybody computes
     app_settings = AppSettings.from_config(config)
     strategy = make_strategy(app_settings.strategy, config)
+    if (earlier := earlier_folder(context)) is not None:
+        strategy = strategy.building_on(earlier)
     strategy.check_requirements()
     if check_free(folder, app_settings.resume, strategy):
         logger.info("the run %r is finished already; nothing is computed: %s", folder.name, folder)

@@ -11,7 +11,13 @@ from apps.demo import demo_names, demo_tables
 from apps.settings import DemoSettings
 from flwr_vertical import Strategy, make_strategy
 from flwr_vertical.errors import ConfigError, VerticalError
-from flwr_vertical.node.storage import FileStorage, party_folder, run_name
+from flwr_vertical.node.storage import (
+    FileStorage,
+    output_home,
+    party_folder,
+    run_folder,
+    run_name,
+)
 from flwr_vertical.protocol.disk import writing
 from flwr_vertical.results import Result
 from flwr_vertical.results.storage import holds_result
@@ -181,8 +187,23 @@ def save_result(result: Result, folder: Path) -> None:
 
 def server_folder(context: Context) -> Path:
     """Folder of the server's own results: ``output`` of the run config, or a default."""
-    from flwr_vertical.node.storage import output_home
+    return _server_home(context) / run_name(context)
 
+
+def earlier_folder(context: Context) -> Path | None:
+    """Folder of the server's own result of the run named ``fitted``; None if it names none.
+
+    A name that leads out of its folder is refused by every node, and means none here.
+    """
+    earlier = context.run_config.get("fitted")
+    if not earlier:
+        return None
+    try:
+        return _server_home(context) / run_folder("fitted", earlier)
+    except ConfigError:
+        return None
+
+
+def _server_home(context: Context) -> Path:
     configured = context.run_config.get("output")
-    home = Path(str(configured)).expanduser() if configured else output_home() / "server"
-    return home / run_name(context)
+    return Path(str(configured)).expanduser() if configured else output_home() / "server"

@@ -1,11 +1,13 @@
 """Private products: all products of the parties' columns, beside rotation and ciphertexts.
 
-    python benchmarks/products.py            # 166,207 x 35, and 1,000,000 x 50
+    python benchmarks/products.py            # 166,207 x 35, and 250,000 and 1,000,000 x 50
     python benchmarks/products.py --quick    # small sizes, for CI
 
-Parties run in this process; the time is that of the rounds that hand over the masked columns and
-open the sums, all parties and the server together on this machine's cores. Rotation is timed as
-its arithmetic alone, ciphertexts by one pair of columns times the number of pairs.
+Products with one vector of the server are among them. Parties run in this process; the time is
+that of the rounds that hand over the masked columns and open the sums, all parties and the server
+together on this machine's cores. The peak of memory is that of the whole process so far: all
+parties' tables and the server. Rotation is timed as its arithmetic alone, ciphertexts by one pair
+of columns times the number of pairs.
 """
 
 import argparse
@@ -13,14 +15,21 @@ import time
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from machine import machine_line
 
-from flwr_vertical import Party, Strategy, Uses, simulate
-from flwr_vertical.products import HeldColumns, PairKeySteps
-from flwr_vertical.products.group_key import GroupKey, GroupKeySteps
-from flwr_vertical.products.opened import PrivateProducts
-from flwr_vertical.products.private import PrivateProductSteps
+from flwr_vertical import Arbiter, Party, Strategy, Uses, simulate
+from flwr_vertical.products import (
+    GroupKey,
+    GroupKeySteps,
+    HeldColumns,
+    PairKeySteps,
+    PrivateProducts,
+    PrivateProductSteps,
+    ProductKeySteps,
+    products_of,
+)
 from flwr_vertical.products.rotation import rotate
 
 
@@ -36,32 +45,45 @@ class Multiplying(Party):
         if "columns" not in self.cache:
             rows = np.asarray(self.positions)
             order = np.argsort(rows)
-            values = self.table.frame.to_numpy(dtype=float)[order]
+            values = self.table.frame.to_numpy(dtype=float)
+            if (np.diff(rows) < 0).any():  # else a copy would be the table a second time
+                values = values[order]
             self.cache["columns"] = HeldColumns(values, rows[order], self.n_samples)
         found: HeldColumns = self.cache["columns"]
         return found
 
 
+class Opening(Arbiter):
+    """An arbiter that opens encrypted products."""
+
+    products = Uses(ProductKeySteps)
+
+
 class AllProducts(Strategy):
-    """Opens the sums of all products over all rows."""
+    """Opens the sums of all products over all rows, and with one vector."""
 
     limbs: int = 1
 
     name = "all-products"
     party = Multiplying
+    arbiter = Opening
     disclosure = (("server", "sums of products of two columns over all rows"),)
 
     def run(self, federation, alignment, result, progress):  # type: ignore[no-untyped-def]
         """Hand over, open, and time both."""
-        products = PrivateProducts(federation, GroupKey(federation), self.limbs)
-        products.group_key.arguments()
+        group_key = GroupKey(federation)
+        products = products_of(federation, group_key, self.limbs)
+        if isinstance(products, PrivateProducts):
+            group_key.arguments()
+        result.metrics["before"] = peak_gib()
         started = time.perf_counter()
         products.send()
         sent = time.perf_counter()
-        found = products.moments(np.zeros(alignment.n_samples, dtype=np.int64), 1)
+        group = np.zeros(alignment.n_samples, dtype=np.int64)
+        found = products.moments(group, 1, np.ones((alignment.n_samples, 1)))
         result.metrics["send"] = sent - started
         result.metrics["open"] = time.perf_counter() - sent
-        result.model = found.products[0]
+        result.model = np.vstack([found.products[0], found.with_vectors[0].T])
         products.close()
 
 
@@ -77,20 +99,41 @@ def make_parties(n_rows: int, sizes: tuple[int, ...]) -> dict[str, pd.DataFrame]
     }
 
 
-def measure(n_rows: int, sizes: tuple[int, ...], limbs: int, goal: str = "") -> float:
+def peak_gib() -> float:
+    """Return the most memory that this process has had, in GiB."""
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if "VmHWM" in line).split()[1]) / 2**20
+
+
+def largest_error(parties: dict[str, pd.DataFrame], found: npt.NDArray[np.float64]) -> float:
+    """Compare with the products of the pooled table, as a share of the columns' lengths."""
+    truth = np.zeros_like(found)
+    own = slice(0, -1)
+    n_rows = len(next(iter(parties.values())))
+    for start in range(0, n_rows, 65_536):
+        rows = slice(start, start + 65_536)
+        pooled = np.hstack([frame.iloc[rows].to_numpy() for frame in parties.values()])
+        truth[own] += pooled.T @ pooled
+        truth[-1] += pooled.sum(axis=0)
+    size = np.sqrt(np.diag(truth))
+    return float(np.abs((found - truth) / np.outer([*size, np.sqrt(n_rows)], size)).max())
+
+
+def measure(
+    n_rows: int, sizes: tuple[int, ...], limbs: int, goal: str = "", mode: str = "masked"
+) -> float:
     """Time all products of one size; returns seconds."""
     parties = make_parties(n_rows, sizes)
-    result = simulate(AllProducts(limbs=limbs), parties, progress=False)
-    pooled = np.hstack([frame.to_numpy() for frame in parties.values()])
-    size = np.sqrt((pooled**2).sum(axis=0))
-    error = np.abs((result.model - pooled.T @ pooled) / np.outer(size, size)).max()
-    status = Path("/proc/self/status").read_text()
-    peak = int(next(line for line in status.splitlines() if "VmHWM" in line).split()[1]) / 2**20
+    strategy = AllProducts(limbs=limbs)
+    result = simulate(strategy, parties, aggregation=mode, progress=False)
+    peak, error = peak_gib(), largest_error(parties, result.model)
     seconds = result.metrics["send"] + result.metrics["open"]
     print(
-        f"private products, {n_rows:,} x {sum(sizes)}, {len(sizes)} parties, limbs {limbs}: "
+        f"{'encrypted' if mode == 'ckks' or len(sizes) == 1 else 'private'} products, "
+        f"{n_rows:,} x {sum(sizes)}, {len(sizes)} parties, limbs {limbs}: "
         f"{seconds:.2f} s (send {result.metrics['send']:.2f}, open {result.metrics['open']:.2f}), "
-        f"largest error {error:.0e} of the columns' lengths, peak {peak:.2f} GiB{goal}",
+        f"largest error {error:.0e} of the columns' lengths, peak {peak:.2f} GiB, of which "
+        f"{result.metrics['before']:.2f} before, with the tables{goal}",
         flush=True,
     )
     return seconds
@@ -145,8 +188,12 @@ def main() -> None:
     encrypted = ciphertext_seconds(n_rows, sizes)
     if encrypted is not None:
         print(f"ciphertexts, the same: about {encrypted:.1f} s, from one pair of columns")
+        measure(n_rows // 10, (2, 2, 2, 2, 2), 1, mode="ckks")
+        measure(n_rows, (10,), 1)
     if not quick:
-        measure(1_000_000, (10, 10, 10, 10, 10), 1, ", target 2 GiB")
+        quarter = measure(250_000, (10,) * 5, 1)
+        whole = measure(1_000_000, (10,) * 5, 1, ", target 2 GiB")
+        print(f"four times the rows take {whole / quarter:.1f} times as long")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``flwr-vertical``: run the app and know how it ended, try alignments, make identity keys.
+"""``flwr-vertical``: run the app and know how it ended; tools for nodes and their owners.
 
 ``flwr run`` itself exits with 0 even when the ServerApp raises; ``flwr-vertical run`` waits for
 the end, prints the cause and exits with 1. Settings are checked first: 2 if one is wrong.
@@ -67,10 +67,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     align.add_argument("--alignment", default="private-id", help="private-id, blind-rsa or plain")
     align.add_argument("--rows", default="union", help="union (default) or intersection")
     align.add_argument("--normalise", default="", help="of strip,casefold,nfc; default none")
+    policy = commands.add_parser(
+        "policy",
+        help="say in words what a node agrees to (not asked by runs yet)",
+        description="Nothing is started. With --run-config it exits with 1 if the node would "
+        "refuse the run, and prints the keys that its owner would have to set.",
+        epilog="example: flwr-vertical policy --node-config \"party='bank' policy.min-rows=200\" "
+        '--run-config \'strategy="vfem" label-holder="bank" label-column="default"\'',
+    )
+    policy.add_argument("--node-config", action="append", default=[], metavar="KEY=VALUE|TOML")
+    policy.add_argument("--file", metavar="TOML", help="a policy file")
+    policy.add_argument("-c", "--run-config", action="append", default=[], metavar="KEY=VALUE|TOML")
+    policy.add_argument("--app", default=".", help="folder of the app (default: this one)")
+    ledger = commands.add_parser(
+        "privacy-ledger",
+        help="show what has left a node: runs, sets of rows, bits, epsilon (not written yet)",
+    )
+    ledger.add_argument("place", metavar="DIR", help="the node's 'output' folder, or a ledger")
+    ledger.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     try:
         if options.command == "align":
             return _align(options)
+        if options.command == "policy":
+            from flwr_vertical.policy_command import explain_policy
+
+            text, agreed = explain_policy(
+                options.node_config, options.file, options.run_config, options.app
+            )
+            print(text)
+            return 0 if agreed else 1
+        if options.command == "privacy-ledger":
+            from flwr_vertical.ledger_command import show_ledgers
+
+            show_ledgers(Path(options.place), options.json)
+            return 0
         if options.command == "keygen":
             return _keygen(options.path, options.party, options.show)
         if options.command == "strategies":

@@ -16,6 +16,37 @@ class ConfigError(VerticalError, ValueError):
     """A setting is unknown, missing or out of range."""
 
 
+class PolicyError(ConfigError):
+    """A node's policy, or its ledger, does not allow what a run asks for.
+
+    Parameters
+    ----------
+    node : str
+        Who refuses, such as ``"party 'bank'"``.
+    key : str
+        Key of the policy that decides, such as ``"policy.labels"``.
+    asked : str
+        What the run asks for, in words.
+    allowed : str
+        What the policy allows, in words.
+    advice : str, optional
+        What else can be done.
+    """
+
+    def __init__(self, node: str, key: str, asked: str, allowed: str, advice: str = "") -> None:
+        end = f"; {advice}" if advice else ""
+        super().__init__(f"{node} refuses by {key}: asked: {asked}; allowed: {allowed}{end}")
+        self.node, self.key, self.asked, self.allowed = node, key, asked, allowed
+        self.advice = advice
+
+    def __reduce__(self) -> tuple[type["PolicyError"], tuple[str, str, str, str, str]]:
+        return type(self), (self.node, self.key, self.asked, self.allowed, self.advice)
+
+
+class LedgerError(VerticalError, RuntimeError):
+    """A node's privacy ledger cannot be used, so nothing leaves that node."""
+
+
 class StorageError(VerticalError, OSError):
     """A file of a run cannot be written: the disk is full, or access is refused."""
 

@@ -10,7 +10,9 @@ from flwr_vertical.alignment import aligner_class
 from flwr_vertical.app import memory_app
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.grids import LocalGrid, NodesGrid, RayGrid, RecordingGrid
+from flwr_vertical.node.config import MIN_ROWS
 from flwr_vertical.node.outputs import OutputFolder
+from flwr_vertical.node.party import ANY_EXCHANGE
 from flwr_vertical.node.storage import check_name, fitted_kinds
 from flwr_vertical.results import Result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
@@ -32,6 +34,7 @@ def simulate(
     seed: int = 0,
     *,
     kinds: Mapping[str, Mapping[str, Any]] | None = None,
+    min_rows: int | None = None,
     fitted: Result | Mapping[str, pd.DataFrame] | None = None,
     truth: Mapping[str, pd.DataFrame] | None = None,
     ray_address: str | None = None,
@@ -62,9 +65,13 @@ def simulate(
         Seed of simulation randomness.
     kinds : Mapping[str, Mapping[str, str]], optional
         Column kinds by party and column, where they shall not be inferred.
+    min_rows : int, optional
+        The fewest rows of a set that private products may tell of: ``min-rows`` of every node
+        config. By default 100, or three times the columns and labels if that is more.
     fitted : Result or Mapping[str, pandas.DataFrame], optional
         An earlier result (or its tables): what it left at the parties is used, not fitted anew.
-        A result also hands each party what that party saved of its model.
+        A result also hands each party what that party saved of its model; by default it is the one
+        that the strategy builds on (`Strategy.earlier`), if any.
     truth : Mapping[str, pandas.DataFrame], optional
         Complete tables where they are known; the report compares with them. No party and no
         message sees them.
@@ -105,7 +112,10 @@ def simulate(
     tables = _tables(parties, kinds or {}, earlier)
     if unknown := sorted(set(truth or {}) - set(tables)):
         raise ConfigError(f"truth names unknown parties {unknown}; the parties are {list(tables)}")
-    nodes: list[dict[str, Any]] = [{"party": name} for name in tables]
+    # All tables lie in this process: nobody is left to be asked for consent.
+    nodes: list[dict[str, Any]] = [{"party": name, "exchanges": ANY_EXCHANGE} for name in tables]
+    if min_rows is not None:
+        nodes = [{**node, MIN_ROWS: min_rows} for node in nodes]
     if run.aggregation == "ckks" or strategy.needs_arbiter:
         nodes.append({"role": "arbiter"})
     run_config: dict[str, Any] = {}
@@ -119,7 +129,8 @@ def simulate(
         if not run.resume and not (folder / JOURNAL).exists():  # of a run that was given up
             saved.clear()
 
-    parts = fitted._party_models if isinstance(fitted, Result) else {}
+    source = fitted if isinstance(fitted, Result) else strategy.earlier
+    parts = {} if source is None else source._party_models
     kept = None if saved is None else saved.path
     aligner = aligner_class(run.alignment)
     make_app = memory_app(strategy.party, strategy.arbiter, aligner, parts, kept)
@@ -161,6 +172,30 @@ def simulate(
         found = imputation_accuracy(tables[name].frame, result.tables[name], result.truth[name])
         result.party_metrics.setdefault(name, {}).update(found)
     return result
+
+
+def _predict(
+    result: Result,
+    parties: Mapping[str, pd.DataFrame | Table],
+    labels: "pd.Series[Any] | None" = None,
+    **options: Any,
+) -> Result:
+    """Predict new rows; see `Result.predict`."""
+    if result.predictor is None:
+        raise ConfigError(
+            f"a result of {result.strategy!r} holds no model that predicts new rows; expected that "
+            "of a regression that came to estimates"
+        )
+    if not result._party_models:
+        raise ConfigError(
+            "the parties kept their coefficients where they ran, and this result has none; predict "
+            "by a run of the app with strategy='predict' and the fit's run-name as 'fitted'"
+        )
+    strategy = result.predictor.strategy_for(result)
+    return simulate(strategy, parties, labels, fitted=result, **options)
+
+
+Result._predict_by = staticmethod(_predict)
 
 
 def _tables(

@@ -4,8 +4,9 @@ import importlib.util
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 import pandas as pd
@@ -107,6 +108,21 @@ class Strategy(Settings, ABC):
     def needs_arbiter(self) -> str | None:
         """What needs an arbiter whatever the mode of the sums, for messages; None if nothing."""
         return None
+
+    @property
+    def earlier(self) -> Result | None:
+        """An earlier result that it builds on: a simulation hands on what its parties kept."""
+        return None
+
+    def building_on(self, folder: Path) -> Self:
+        """Return the strategy for a run that names an earlier one (``fitted``).
+
+        Parameters
+        ----------
+        folder : Path
+            Where the server would have saved that run's result, for strategies that read it.
+        """
+        return self
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's settings, for the result and the report: plain values."""

@@ -13,6 +13,7 @@ BUILTIN = {
     "mean-impute": "strategies.least_squares:MeanImpute",
     "min": "strategies.baselines:Min",
     "most-frequent": "strategies.baselines:MostFrequent",
+    "predict": "strategies.predict:Predict",
     "single": "strategies.least_squares:Single",
     "vcds": "strategies.copula:VCDS",
     "vfem": "strategies.vfem:VFEM",

@@ -1,23 +1,5 @@
 """Short import path of `strategies.regression.least_squares`."""
 
-from strategies.regression.least_squares import (
-    CompleteCase,
-    LeastSquares,
-    LeastSquaresParty,
-    LeastSquaresSteps,
-    MeanImpute,
-    Single,
-    SingleParty,
-    solve,
-)
+from strategies.regression.least_squares import CompleteCase, MeanImpute, Single
 
-__all__ = [
-    "CompleteCase",
-    "LeastSquares",
-    "LeastSquaresParty",
-    "LeastSquaresSteps",
-    "MeanImpute",
-    "Single",
-    "SingleParty",
-    "solve",
-]
+__all__ = ["CompleteCase", "MeanImpute", "Single"]

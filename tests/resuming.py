@@ -38,7 +38,8 @@ def with_holes():
 
 
 METHODS = {
-    "vfem": (lambda: VFEM(max_iter=6), data),
+    "vfem": (lambda: VFEM(exchange="sums", max_iter=6), data),
+    "moments": (lambda: VFEM(), data),
     "fknn": (lambda: FKNN(n_neighbors=2, block_pairs=120), with_holes),
 }
 
@@ -143,7 +144,7 @@ class Place:
         strategy = strategy or self.strategy()
         storage = MemoryStorage({n: Table.of(t) for n, t in self.tables.items()})
         storage.outputs = self.outputs  # on the parties' disks, so to speak
-        nodes = [{"party": name} for name in self.tables]
+        nodes = [{"party": name, "exchanges": "sums", "min-rows": 10} for name in self.tables]
         if self.mode == "ckks":
             nodes.append({"role": "arbiter"})
         for node in nodes:

@@ -18,7 +18,9 @@ from flwr_vertical.node.state import State
 from flwr_vertical.protocol import decode, encode
 from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, UPDATES, VALUES, read_envelope
 from strategies.fknn import FKNN
+from strategies.imputation.fknn.blinding import Blinding, Units, secret_order
 from strategies.imputation.fknn.distances import make_features, party_terms, squared_distances
+from strategies.imputation.fknn.party import FKNNParty
 
 NAMES = ["bank", "court", "shop"]
 N = 60
@@ -48,9 +50,18 @@ def record_run(mode, tables=None, **settings):
         pytest.importorskip("tenseal")
     tables = make_tables() if tables is None else tables
     strategy = FKNN(**({"n_neighbors": 3, "weighting": "exact"} | settings))
+    seeds = set()
+
+    class Spied(FKNNParty):
+        def finish(self, *args, **kwargs):
+            seeds.add(self.group_key.seed)  # erased by this step
+            return super().finish(*args, **kwargs)
+
     storage = MemoryStorage({name: Table.of(frame) for name, frame in tables.items()})
-    app = party_app(strategy.party, arbiter=strategy.arbiter, storage=storage)
-    nodes = [{"party": name} for name in tables] + [{"role": "arbiter"}] * (mode == "ckks")
+    app = party_app(Spied, arbiter=strategy.arbiter, storage=storage)
+    nodes = [{"party": name, "exchanges": "distances"} for name in tables] + [
+        {"role": "arbiter"}
+    ] * (mode == "ckks")
     with LocalGrid(app, nodes, storage=storage) as grid:
         recorder = RecordingGrid(grid)
         # Alignment has an audit of its own; with public IDs the order of rows is known here.
@@ -82,6 +93,7 @@ def record_run(mode, tables=None, **settings):
         tables=tables,
         outputs=storage.outputs,
         result=result,
+        seed=seeds.pop(),
     )
 
 
@@ -131,14 +143,22 @@ def holds(content, secrets):
     return sum(secret in data for secret in secrets)
 
 
-def true_terms(run, party, rows, scale):
-    """What a party's own terms of a block are before they are protected."""
+def true_terms(run, party, places, units):
+    """What a party's own blinded terms of a block are before they are protected, in its order."""
     table = Table.of(run.tables[party])
     aligned = table.frame.reindex([f"s{i}" for i in range(N)]).to_numpy(dtype=float)
     kinds = list(table.kinds.values())
     features = make_features(aligned, kinds, [0] * len(kinds), False, np.ones(N, dtype=bool))
-    distance, weight = party_terms(*squared_distances(features, rows, None, scale), "exact")
-    return {"distance": distance, "weight": weight.astype(float)}
+    order = secret_order(run.seed, N)
+    weighting = run.result.settings["weighting"]
+    distance, weight = party_terms(*squared_distances(features, order[places], order), weighting)
+    distance[np.arange(len(places)), places] = weight[np.arange(len(places)), places] = 0
+    terms = len(NAMES) if party == NAMES[0] else 0
+    blinding = Blinding(run.seed, N, N, Units(units[0], units[2], units[1]), terms)
+    blinded = {name: np.zeros(distance.shape, dtype=np.int64) for name in ("distance", "weight")}
+    for i, place in enumerate(places.tolist()):
+        blinding.blind(place, distance[i], weight[i], blinded["distance"][i], blinded["weight"][i])
+    return blinded
 
 
 def correlations(array, truth):
@@ -167,7 +187,7 @@ def terms_up(run):
             asked[m.node] = m.arguments
         elif m.up and m.step == "impute" and "distance" in m.sums:
             arguments = asked[m.node]
-            truth = true_terms(run, m.node, arguments["rows"], arguments["scale"])
+            truth = true_terms(run, m.node, arguments["rows"], arguments["units"])
             for name in ("distance", "weight"):
                 yield m.node, name, m.sums[name], truth[name]
 
@@ -191,10 +211,10 @@ def test_the_detector_of_terms_reads_fixed_point_and_counts():
 
 
 def test_plain_terms_are_what_the_audit_takes_them_for(runs):
-    """The contrast: without protection the detector finds every party's distances."""
+    """The contrast: without masks the detector finds every party's blinded distances."""
     seen = set()
     for party, name, array, truth in terms_up(runs("plain")):
-        np.testing.assert_allclose(array, truth, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(array, truth, rtol=1e-12)
         assert correlations(array, truth).max() > 0.999
         assert chi_square(array) > 2 * CHI_SQUARE
         seen.add((party, name))
@@ -203,10 +223,9 @@ def test_plain_terms_are_what_the_audit_takes_them_for(runs):
 
 @pytest.mark.parametrize("weighting", ["exact", "party-mean"])
 def test_masked_terms_tell_nothing(runs, weighting):
-    """With ``party-mean`` the truth compared with is a monotone function of what is sent."""
     run, count = runs("masked", weighting=weighting), 0
     for party, name, array, truth in terms_up(run):
-        assert array.dtype == {"distance": np.uint64, "weight": np.uint16}[name]
+        assert array.dtype == np.uint64
         assert array.shape == truth.shape
         assert correlations(array, truth).max() < CORRELATION, (party, name)
         assert chi_square(array) < CHI_SQUARE, (party, name)
@@ -220,12 +239,9 @@ def test_masked_terms_still_add_up(runs):
     for _, name, array, truth in terms_up(runs("masked")):
         by_name.setdefault(name, []).append((array, truth))
     (distances, weights) = by_name["distance"], by_name["weight"]
-    total = FixedPoint().decode(np.sum([a for a, _ in distances], axis=0, dtype=np.uint64))
-    np.testing.assert_allclose(total, np.sum([t for _, t in distances], axis=0), atol=1e-6)
-    np.testing.assert_array_equal(
-        np.sum([a for a, _ in weights], axis=0, dtype=np.uint16),
-        np.sum([t for _, t in weights], axis=0),
-    )
+    for terms in (distances, weights):
+        total = np.sum([a for a, _ in terms], axis=0, dtype=np.uint64).view(np.int64)
+        np.testing.assert_allclose(total, np.sum([t for _, t in terms], axis=0), rtol=1e-12)
 
 
 def test_other_masked_summands_look_uniform_too(runs):
@@ -346,14 +362,20 @@ def test_the_arbiter_releases_ranks_and_no_distance(runs, weights):
                 assert value.dtype == np.int32
                 assert value.min() >= -1
                 assert value.max() < N
+            elif name in ("ranks", "counts"):
+                assert value.dtype == np.int32
+                assert value.max() <= N
             elif name == "short":
                 assert value.dtype == np.uint8
                 assert set(np.unique(value)) <= {0, 1}
             else:
                 assert name == "weights"
                 # Relative to the farthest donor listed: 1 for it, and more for all others.
-                np.testing.assert_array_equal(value.min(axis=1), 1.0)
-    assert names == {"neighbours", "short"} | ({"weights"} if weights == "distance" else set())
+                first = np.cumsum(m.values["counts"]) - m.values["counts"]
+                np.testing.assert_array_equal(np.minimum.reduceat(value, first), 1.0)
+    assert names == {"neighbours", "ranks", "counts", "short"} | (
+        {"weights"} if weights == "distance" else set()
+    )
 
 
 def test_the_arbiter_reveals_only_sums_of_flags(runs):
@@ -376,7 +398,8 @@ def test_the_server_sees_no_sum_of_distances_under_ckks(runs):
 
 # -- what reaches the parties ----------------------------------------------------------------
 
-SETTINGS = {"n_neighbors", "weighting", "standardize", "complete_blocks"}
+SETTINGS = {"n_neighbors", "weighting", "weights", "standardize", "complete_blocks"}
+PAIR_KEYS = {"nonce", "names", "publics", "identities", "signatures"}
 KEYS = {
     "plain": set(),
     "masked": {"sum.peers", "sum.public-keys", "sum.nonce"},
@@ -387,7 +410,7 @@ KEYS = {
 @pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
 @pytest.mark.parametrize("weights", ["uniform", "distance"])
 def test_parties_get_what_the_disclosure_table_says(runs, mode, weights):
-    """Keys, positions, settings, rows to impute, a scale, and ranked donors; never a distance."""
+    """Keys, positions, settings, rows to impute, units, and ranked donors; never a distance."""
     run = runs(mode, weights=weights)
     got = {}
     for m in run.messages:
@@ -395,16 +418,24 @@ def test_parties_get_what_the_disclosure_table_says(runs, mode, weights):
             got.setdefault(m.step, set()).update(m.arguments)
             got.setdefault(f"{m.step} updates", set()).update(m.updates)
             assert not m.sums
-    ranked = {"done", "neighbours", "exhausted"} | ({"weights"} if weights == "distance" else set())
+    ranked = {"done", "neighbours", "ranks", "counts", "width", "exhausted"} | (
+        {"weights"} if weights == "distance" else set()
+    )
     assert got == {
         "hello": set(),
         "hello updates": set(),
         "share_ids": {"normalise"},
         "share_ids updates": KEYS[mode],
-        "prepare": SETTINGS,
-        "prepare updates": {"positions", "n_samples", "ids"},
-        "impute": {"rows", "last", "scale"} | ranked,
+        "pair_key": {"nonce"},
+        "pair_key updates": {"positions", "n_samples", "ids"},
+        "seal_group_seed": PAIR_KEYS,
+        "seal_group_seed updates": set(),
+        "prepare": SETTINGS | PAIR_KEYS | {"owner", "sealed"},
+        "prepare updates": set(),
+        "impute": {"rows", "units", "split"} | ranked,
         "impute updates": set(),
+        "finish": {"units"},
+        "finish updates": set(),
     }
     # Only the party that lacks samples gets the IDs of all.
     assert {m.node for m in run.messages if "ids" in m.updates} == {"shop"}
@@ -412,9 +443,9 @@ def test_parties_get_what_the_disclosure_table_says(runs, mode, weights):
         if "neighbours" in m.arguments:
             assert m.arguments["neighbours"].dtype == np.int32
             # A list, not a ranking of everybody
-            assert m.arguments["neighbours"].shape[1] < N
-        if "scale" in m.arguments:
-            assert float(np.log2(m.arguments["scale"])).is_integer()
+            assert m.arguments["counts"].max() < N
+        if "units" in m.arguments:
+            assert all(isinstance(exponent, int) for exponent in m.arguments["units"])
     learns = " ".join(what for who, what in FKNN.disclosure if who == "every party")
     assert "ranked donors" in learns
     assert "weights" in learns
@@ -432,15 +463,18 @@ def test_what_parties_say_openly_is_in_the_disclosure_table(runs, mode):
     assert said == {
         "hello": {"party", "role", "version"} | key,
         "share_ids": {"ids"},
+        "pair_key": {"public"},
+        "seal_group_seed": {"court", "shop"},
         "prepare": {"fitted"},
-        "impute": {"cells-imputed", "cells-without-neighbour"},
+        "impute": set(),
+        "finish": {"cells-imputed", "cells-without-neighbour"},
     }
     server = [what for who, what in FKNN.disclosure if who.startswith("server")]
     assert any("how many cells each party imputed" in what for what in server)
     # Sums: which rows need imputing, distances, how many are comparable, and short lists.
     assert any("how many parties miss a cell" in what for what in server)
-    assert any("distances between rows" in what for what in server)
-    assert any("how many" in what and "comparable" in what for what in server)
+    assert any("its distances to nameless donors" in what for what in server)
+    assert any("which donors are not comparable" in what for what in server)
     assert any("too short" in what for what in server)
 
 
@@ -448,18 +482,13 @@ def test_the_server_does_not_see_whose_lists_were_short():
     tables = make_tables()
     tables["bank"].loc[[f"s{i}" for i in range(8, N)], "bank1"] = np.nan
     run = record_run("masked", tables)
-    said = {
-        name: [
-            bool(m.values) for m in run.messages if m.up and m.step == "impute" and m.node == name
-        ]
-        for name in NAMES
-    }
-    assert sum(said["bank"]) > 1  # its lists were too short, so there was more than one last round
-    assert said["bank"] == said["court"] == said["shop"]
+    said = [m for m in run.messages if m.up and m.step == "impute"]
+    assert len(said) > 2 * len(NAMES)  # the bank's lists were too short
+    assert not any(m.values for m in said)
 
 
 def test_the_arbiter_gets_no_table_and_no_names(runs):
     for m in runs("ckks").messages:
         if not m.up and m.node == "arbiter" and m.step != "hello":
-            assert set(m.arguments) <= {"own", "width", "weighted"}
+            assert set(m.arguments) <= {"width", "errors", "weighted"}
             assert not m.updates

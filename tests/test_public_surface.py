@@ -69,9 +69,9 @@ def test_imports_point_one_way(folder):
 # The folders and modules of the core, from the bottom: none imports a later one.
 CORE = [
     "errors", "version", "optional", "settings", "privacy", "crypto", "tables", "results",
-    "protocol", "grids", "channel", "node", "server", "products", "alignment", "app", "strategy",
-    "registry", "strategies", "simulation", "run_config", "align_command", "strategies_command",
-    "cli",
+    "protocol", "policy", "grids", "channel", "node", "server", "products", "alignment", "app",
+    "strategy", "registry", "strategies", "simulation", "run_config", "align_command",
+    "strategies_command", "policy_command", "ledger_command", "cli",
 ]  # fmt: skip
 
 
@@ -141,6 +141,10 @@ PURE = [
     *(
         ROOT / "strategies/synthesis/copula" / f"{name}.py"
         for name in ("bridge", "correlation", "latent", "margins", "ranks", "release", "scores")
+    ),
+    *(
+        ROOT / "strategies/regression/prediction" / f"{name}.py"
+        for name in ("joint", "regressions", "table")
     ),
     ROOT / "strategies/imputation/fknn" / "distances.py",
     ROOT / "strategies/imputation/fknn" / "neighbours.py",

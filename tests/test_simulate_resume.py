@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 def run(method, folder=None, resume=False, **settings):
     strategy, data = METHODS[method]
     tables, labels = data()
-    options = {"progress": False, "checkpoint": folder, "resume": resume} | settings
+    options = {"min_rows": 10, "progress": False, "checkpoint": folder, "resume": resume} | settings
     return simulate(options.pop("strategy", None) or strategy(), tables, labels, **options)
 
 
@@ -150,7 +150,7 @@ def test_what_is_missing_or_different_is_refused(killer, tmp_path):
     with pytest.raises(ConfigError, match="unfinished run"):
         run("vfem", tmp_path)
     with pytest.raises(ConfigError, match="max_iter"):
-        run("vfem", tmp_path, resume=True, strategy=VFEM(max_iter=7))
+        run("vfem", tmp_path, resume=True, strategy=VFEM(exchange="sums", max_iter=7))
     with pytest.raises(ConfigError, match="seed"):
         run("vfem", tmp_path, resume=True, seed=3)
     tables, labels = METHODS["vfem"][1]()
@@ -180,12 +180,12 @@ def test_a_damaged_output_is_refused(killer, tmp_path):
 
 
 def test_a_fitted_model_belongs_to_what_must_not_change(killer, tmp_path):
-    from strategies.vfem import VFEMPredict
+    from strategies.predict import Predict
 
     tables, labels = METHODS["vfem"][1]()
-    fit = simulate(VFEM(), tables, labels, progress=False)
-    other = simulate(VFEM(max_iter=2), tables, labels, progress=False)
-    settings = {"strategy": VFEMPredict(fit)}
+    fit = simulate(VFEM(), tables, labels, min_rows=10, progress=False)
+    other = simulate(VFEM("block"), tables, labels, min_rows=10, progress=False)
+    settings = {"strategy": Predict(fit)}
     killer.kill(3, "before", "vfem", tmp_path, fitted=fit, **settings)
     with pytest.raises((ConfigError, PartyError), match="its data have changed"):
         run("vfem", tmp_path, resume=True, fitted=other, **settings)

@@ -60,13 +60,15 @@ def fit(pooled, mode="plain", shuffle=None, alignment="plain", **settings):
     if mode == "ckks":
         pytest.importorskip("tenseal")
     tables, labels = party_tables(pooled, shuffle)
-    return simulate(VFEM(**settings), tables, labels, mode, alignment=alignment, progress=False)
+    return simulate(
+        VFEM(exchange="sums", **settings), tables, labels, mode, alignment=alignment, progress=False
+    )
 
 
 def fit_tables(tables, labels, mode="masked", **settings):
     if mode == "ckks":
         pytest.importorskip("tenseal")
-    return simulate(VFEM(**settings), tables, labels, mode, progress=False)
+    return simulate(VFEM(exchange="sums", **settings), tables, labels, mode, progress=False)
 
 
 def coefficients(theta, intercept=True):
@@ -93,7 +95,7 @@ def recorded(
         pytest.importorskip("tenseal")
     start = {key: settings.pop(key) for key in list(settings) if key in STARTED}
     run_config = settings.pop("run_config", None)
-    strategy = strategy or VFEM(**settings)
+    strategy = strategy or VFEM(exchange="sums", **settings)
     storage = MemoryStorage({name: Table.of(frame) for name, frame in tables.items()})
     if app is None:
         app = party_app(strategy.party, arbiter=strategy.arbiter, storage=storage)
@@ -101,7 +103,7 @@ def recorded(
     if mode == "ckks" or strategy.needs_arbiter:
         nodes.append({"role": "arbiter"})
     for node in nodes:
-        node.update((configs or {}).get(node.get("party", ARBITER), {}))
+        node.update((configs or {}).get(node.get("party", ARBITER), {"exchanges": "sums"}))
     with LocalGrid(app, nodes, run_config, storage=storage) as grid:
         carrier = RecordingGrid(relay(grid) if relay else grid)
         result = strategy.start(

@@ -59,6 +59,8 @@ RMS_LIMIT = 64.0
 """Largest root mean square of a column over all rows. A total is then at most 4096 n."""
 HIDING_BITS = 40
 _RELEASE_BITS = 32
+# The same in units of what is decrypted: the scales make up for the number of rows.
+_RELEASE_SHIFT = sum(COEFF_MOD_BIT_SIZES[:2]) - 2 - _RELEASE_BITS - 12 - COEFF_MOD_BIT_SIZES[1]
 _NOISE_STD = 22.0  # of a fresh ciphertext's coefficients: sqrt((1 + 2/3 * degree) / 12) = 21.4
 # Standard deviations that noise passes with probability 2^-49 where its tails are the heaviest: if
 # all of B sits in one slot, where noise is normal times what the secret key is there.
@@ -262,19 +264,115 @@ def open_products(
         If `secret` is no context of these parameters with a secret key, there are not p * q
         ciphertexts, or one was not made by `cross_products` under this key.
     """
-    ring = _Ring(secret)
-    if not ring.context.is_private():
-        raise ProtocolError("these CKKS keys hold no secret key; only the arbiter's open products")
     if len(ciphertexts) != math.prod(shape):
         raise ProtocolError(
             f"products of shape {tuple(shape)} need {math.prod(shape)} ciphertexts, got "
             f"{len(ciphertexts)}"
         )
-    prime, divided_out = ring.primes[:2]
+    ring, phases = _phases(secret, ciphertexts)
+    totals = np.empty(len(ciphertexts))
+    for index, (n_rows, phase) in enumerate(phases):
+        grid = 2.0 ** (_row_bits(n_rows) - _RELEASE_BITS)
+        totals[index] = round(_total(ring, phase, n_rows, index) / grid) * grid
+    return totals.reshape(tuple(shape))
+
+
+def blind(
+    public: bytes, ciphertexts: Sequence[bytes], pads: Sequence[int]
+) -> tuple[list[bytes], list[int]]:
+    """Add a number to each product that the arbiter is to open, at the server.
+
+    Modulo the prime under which they are opened, uniform pads leave uniform numbers: the arbiter
+    learns nothing of the products, and without its key the pads tell the server nothing either.
+
+    Parameters
+    ----------
+    public : bytes
+        As of `encrypt_columns`.
+    ciphertexts : sequence of bytes
+        From `cross_products`.
+    pads : sequence of int
+        As many, uniform below 2^128, used once.
+
+    Returns
+    -------
+    blinded : list of bytes
+        For `open_blinded`.
+    pads : list of int
+        What was added, for `unblind`.
+    """
+    prime = _load_public(public).primes[0]
+    out, used = [], []
+    for message, pad in zip(ciphertexts, pads, strict=True):
+        at = _HEADER.size
+        constant = (int.from_bytes(message[at : at + 8], "little") + pad) % prime
+        out.append(message[:at] + constant.to_bytes(8, "little") + message[at + 8 :])
+        used.append(pad % prime)
+    return out, used
+
+
+def open_blinded(secret: bytes, ciphertexts: Sequence[bytes]) -> NDArray[np.float64]:
+    """Decrypt products that were blinded, at the arbiter.
+
+    Parameters
+    ----------
+    secret : bytes
+        As of `open_products`.
+    ciphertexts : sequence of bytes
+        From `blind`.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_products,)
+        Whole numbers modulo the prime, rounded as `open_products` rounds what it releases.
+    """
+    phases = _phases(secret, ciphertexts)[1]
+    unit = 1 << _RELEASE_SHIFT
+    return np.array([(phase + unit // 2) // unit * unit for _, phase in phases], dtype=np.float64)
+
+
+def unblind(
+    public: bytes, opened: NDArray[np.float64], pads: Sequence[int], n_rows: Sequence[int]
+) -> NDArray[np.float64]:
+    """Take the pads off what the arbiter opened, at the server.
+
+    Parameters
+    ----------
+    public, pads
+        As of `blind`.
+    opened : ndarray of shape (n_products,)
+        From `open_blinded`.
+    n_rows : sequence of int
+        Of the matrices that were multiplied.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_products,)
+
+    Raises
+    ------
+    ProtocolError
+        If a product is larger than any can be.
+    """
+    ring = _load_public(public)
+    return np.array(
+        [
+            _total(ring, (int(phase) - pad) % ring.primes[0], rows, index)
+            for index, (phase, pad, rows) in enumerate(zip(opened, pads, n_rows, strict=True))
+        ]
+    )
+
+
+def _phases(secret: bytes, ciphertexts: Sequence[bytes]) -> tuple[_Ring, list[tuple[int, int]]]:
+    """Decrypt: of each product the number of rows, and a number modulo the first prime."""
+    ring = _Ring(secret)
+    if not ring.context.is_private():
+        raise ProtocolError("these CKKS keys hold no secret key; only the arbiter's open products")
+    prime = ring.primes[0]
     inverse = pow(POLY_MODULUS_DEGREE, -1, prime)
     coefficients = ring.context.data.secret_key().data()
     key = np.array([coefficients[i] for i in range(POLY_MODULUS_DEGREE)], dtype=object)
-    totals = np.empty(len(ciphertexts))
+    found = []
     for index, message in enumerate(ciphertexts):
         n_rows = ring.read_header(message, f"product {index}")
         words = np.frombuffer(message[_HEADER.size : len(message) & ~7], dtype="<u8")
@@ -282,17 +380,21 @@ def open_products(
             raise ProtocolError(f"product {index} is not a ciphertext made by cross_products")
         constant, *_ = words.tolist()
         # The mean over the roots again, of the second polynomial times the key.
-        phase = (constant + int(words[1:].astype(object) @ key) * inverse) % prime
-        phase -= prime if phase > prime // 2 else 0
-        total = phase * SLOTS * divided_out / 2 ** sum(_scale_bits(n_rows))
-        if abs(total) > 1.001 * RMS_LIMIT**2 * 2 ** _row_bits(n_rows):
-            raise ProtocolError(
-                f"product {index} is larger than any can be: it, or its encrypted column, was "
-                "changed on its way"
-            )
-        grid = 2.0 ** (_row_bits(n_rows) - _RELEASE_BITS)
-        totals[index] = round(total / grid) * grid
-    return totals.reshape(tuple(shape))
+        found.append((n_rows, (constant + int(words[1:].astype(object) @ key) * inverse) % prime))
+    return ring, found
+
+
+def _total(ring: _Ring, phase: int, n_rows: int, index: int) -> float:
+    """Return the product that a number modulo the first prime stands for."""
+    prime, divided_out = ring.primes[:2]
+    phase -= prime if phase > prime // 2 else 0
+    total = float(phase * SLOTS * divided_out / 2 ** sum(_scale_bits(n_rows)))
+    if abs(total) > 1.001 * RMS_LIMIT**2 * 2 ** _row_bits(n_rows):
+        raise ProtocolError(
+            f"product {index} is larger than any can be: it, or its encrypted column, was "
+            "changed on its way"
+        )
+    return total
 
 
 # Loading takes some 20 ms, and a run has one public context.

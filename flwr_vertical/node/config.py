@@ -25,11 +25,14 @@ class NodeKey:
         What its value may be.
     doc : str
         One sentence for users.
+    at_least : int, optional
+        The smallest number that it may be.
     """
 
     name: str
     types: tuple[type, ...]
     doc: str
+    at_least: int | None = None
 
     @property
     def is_prefix(self) -> bool:
@@ -47,6 +50,8 @@ class NodeKey:
 
 _NUMBER = (int, float)
 
+MIN_ROWS = "min-rows"
+
 NODE_KEYS = (
     NodeKey("party", (str,), "name of the party"),
     NodeKey("role", (str,), "'party', or 'arbiter' for the node that opens encrypted sums"),
@@ -56,6 +61,19 @@ NODE_KEYS = (
     NodeKey("output", (str,), "folder of the party's results and checkpoints"),
     NodeKey("kind.", (str,), "kind of a column: continuous, binary, categorical, ordinal, count"),
     NodeKey("max-epsilon", _NUMBER, "the most that a run with privacy noise may spend here"),
+    NodeKey(
+        "exchanges",
+        (str,),
+        "exchanges that tell more than a method's default one and that this node takes part in: "
+        "names with commas, or 'any'",
+    ),
+    NodeKey(
+        MIN_ROWS,
+        (int,),
+        "the fewest rows of a set that private products may tell of (default: 100, or three times "
+        "the columns and labels if that is more)",
+        at_least=1,
+    ),
     NodeKey("identity-key", (str,), "file with this node's private identity key"),
     NodeKey("pin.", (str,), "public identity key of a party, or of the arbiter"),
     NodeKey("pin-all", (bool,), "whether every node that takes part must be pinned"),
@@ -111,6 +129,10 @@ def check_node_config(
         if not fits:
             expected = " or ".join(dict.fromkeys(_TYPES.get(t, t.__name__) for t in found.types))
             raise ConfigError(f"{who}: node config {key} = {value!r}; expected {expected}")
+        if found.at_least is not None and value < found.at_least:
+            raise ConfigError(
+                f"{who}: node config {key} = {value!r}; expected at least {found.at_least}"
+            )
 
 
 def _find(key: str, known: Iterable[NodeKey]) -> NodeKey | None:

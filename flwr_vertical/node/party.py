@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from flwr_vertical.errors import ProtocolError
+from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node.base import Node, NodeServices, Summands, Uses, step
 from flwr_vertical.node.labels import LabelColumn
 from flwr_vertical.node.rows import own_rows, rows_of, to_aligned
@@ -29,6 +29,9 @@ _M = TypeVar("_M", bound=Model)
 
 # The secret order in which a private alignment saw the own rows.
 ORDER = "align.order"
+
+# In the node config, agrees to every exchange.
+ANY_EXCHANGE = "any"
 
 
 class Party(Node):
@@ -127,6 +130,32 @@ class Party(Node):
     def identity(self, purpose: str) -> pins.NodeIdentity:
         """Say who this party is where a key for a purpose is signed or checked."""
         return pins.NodeIdentity(self.name, "party", purpose, 0, self.services.node_config)
+
+    def check_exchange(self, name: str) -> None:
+        """Refuse to take part in an exchange to which this node has not agreed.
+
+        A step that tells more than the method's default exchange does calls this before it answers.
+        The run config asks; the key ``exchanges`` of the node config alone allows.
+
+        Parameters
+        ----------
+        name : str
+            Of the exchange, such as ``"sums"``.
+
+        Raises
+        ------
+        DataError
+            If the node config does not name it.
+        """
+        allowed = str(self.services.node_config.get("exchanges", ""))
+        names = {part.strip() for part in allowed.split(",")}
+        if not names & {name, ANY_EXCHANGE}:
+            raise DataError(
+                f"party {self.name!r}: the run asks for exchange {name!r}, which tells more than "
+                f"the method's default one, and its node config has exchanges = {allowed!r}; "
+                f"add {name!r} to 'exchanges' there if this party agrees, or run the method with "
+                "its default exchange"
+            )
 
     # -- the aligned rows ------------------------------------------------------------------
 

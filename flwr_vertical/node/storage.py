@@ -182,7 +182,7 @@ class FileStorage:
         if not earlier:
             return None
         party = self.party_name(context)
-        path = party_folder(context) / _run_folder("fitted", earlier) / f"{party}.parquet"
+        path = party_folder(context) / run_folder("fitted", earlier) / f"{party}.parquet"
         if not path.is_file():
             if _model_path(context, party, earlier).is_file():  # it fitted a model, and no table
                 return None
@@ -199,7 +199,7 @@ class FileStorage:
         """Return a digest of the party's file, and of what an earlier run left, if that is used."""
         paths = [Path(str(context.node_config.get("data", "")))]
         if earlier := context.run_config.get("fitted"):
-            folder = party_folder(context) / _run_folder("fitted", earlier)
+            folder = party_folder(context) / run_folder("fitted", earlier)
             paths.append(folder / f"{self.party_name(context)}.parquet")
             paths.append(_model_path(context, self.party_name(context), earlier))
         return " ".join(_file_digest(path) for path in paths)
@@ -245,7 +245,7 @@ class FileStorage:
 
 def _model_path(context: Context, party: str, run: object) -> Path:
     """Return where a party's part of a run's model is."""
-    return party_folder(context) / _run_folder("fitted", run) / f"{party}.model.npz"
+    return party_folder(context) / run_folder("fitted", run) / f"{party}.model.npz"
 
 
 def check_name(name: object) -> str:
@@ -315,10 +315,10 @@ def party_folder(context: Context) -> Path:
 def run_name(context: Context) -> str:
     """Name of the run: ``run-name`` of the run config, or the run's ID."""
     configured = context.run_config.get("run-name")
-    return _run_folder("run-name", configured) if configured else f"run-{context.run_id}"
+    return run_folder("run-name", configured) if configured else f"run-{context.run_id}"
 
 
-def _run_folder(key: str, value: object) -> str:
+def run_folder(key: str, value: object) -> str:
     """Return a run's name, which comes from the server, if it stays in a party's own folder."""
     name = str(value)
     if not re.fullmatch(r"\w[\w .+-]{0,127}", name):

@@ -1,10 +1,12 @@
 """Products of different parties' columns, the second primitive beside the private sum.
 
-Four ways lead to ``X_k' X_l`` of two parties, and none shows a row to the server:
+Five ways lead to ``X_k' X_l`` of two parties, and none shows a row to the server:
 
 ========================  ======================================================================
 `private`, `opened`       exact, by group of rows, also with vectors that the server alone has;
                           under a seed of all parties (`group_key`)
+`encrypted_groups`,       the same sums from ciphertexts: under the key of an arbiter, or with
+`encrypted_moments`       one party alone; `products_of` chooses between the two
 `sketches`, `sketched`    estimates, from random projections under a seed that two parties share
 `rotation`                exact, from randomly rotated columns under such a seed
 `encrypted`               exact, from ciphertexts under the key of an arbiter
@@ -20,14 +22,17 @@ the functions of the server half beside them::
         def columns_to_multiply(self) -> HeldColumns: ...
 """
 
+from flwr_vertical.products.chosen import products_of
 from flwr_vertical.products.columns import HeldColumns
 from flwr_vertical.products.encrypted import (
     EncryptedProductSteps,
     ProductKeySteps,
     encrypted_products,
 )
+from flwr_vertical.products.encrypted_moments import EncryptedProducts
 from flwr_vertical.products.group_key import GroupKey, GroupKeySteps
-from flwr_vertical.products.opened import Moments, PrivateProducts
+from flwr_vertical.products.moments import Moments
+from flwr_vertical.products.opened import PrivateProducts
 from flwr_vertical.products.pair_keys import PairKeys, PairKeySteps
 from flwr_vertical.products.private import PrivateProductSteps
 from flwr_vertical.products.rotation import products_of_rotated, rotate_for_peers
@@ -40,6 +45,7 @@ from flwr_vertical.products.sketched import (
 
 __all__ = [
     "EncryptedProductSteps",
+    "EncryptedProducts",
     "GroupKey",
     "GroupKeySteps",
     "HeldColumns",
@@ -52,6 +58,7 @@ __all__ = [
     "RankSketchSteps",
     "SketchSteps",
     "encrypted_products",
+    "products_of",
     "products_of_rotated",
     "rotate_for_peers",
     "sketched_products",

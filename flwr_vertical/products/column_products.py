@@ -8,17 +8,24 @@ one of them ``R_k'R_l``, and a private sum of these small matrices gives the ser
 
 ``U`` is uniform, and ``C`` is a function of ``U`` and of the product that is opened: the server
 learns that product and nothing else, for as many groups of rows as are asked for.
+
+All functions work on some rows at a time; their results are added over blocks of rows, so that
+neither streams nor encoded columns are ever held whole.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.products.ring import Ring, product
+from flwr_vertical.products.ring import Ring, limbs_of, product_of_limbs
 
 Indices = npt.NDArray[np.int64]
+
+BLOCK_ROWS = 8192
+"""Rows at a time: of 50 columns, 3 MB."""
 
 
 @dataclass(frozen=True)
@@ -28,24 +35,45 @@ class Layout:
     Parameters
     ----------
     widths : Mapping[str, int]
-        By party, in the order of the matrix, its number of encoded columns (limbs included).
+        By party, in the order of the matrix, its number of columns.
+    limbs : {1, 2}
+        See `ring`.
     """
 
     widths: Mapping[str, int]
+    limbs: int = 1
 
     @property
     def total(self) -> int:
         """Number of columns of all parties."""
         return sum(self.widths.values())
 
+    @property
+    def slices(self) -> dict[str, slice]:
+        """Columns of each party."""
+        ends = accumulate(self.widths.values())
+        return {
+            name: slice(end - width, end)
+            for (name, width), end in zip(self.widths.items(), ends, strict=True)
+        }
+
     def slice(self, party: str) -> slice:
         """Columns of a party."""
-        start = 0
-        for name, width in self.widths.items():
-            if name == party:
-                return slice(start, start + width)
-            start += width
-        raise KeyError(party)
+        return self.slices[party]
+
+    def zeros(self, n_groups: int) -> Ring:
+        """Return zeros of the shape of the corrections of so many groups."""
+        return np.zeros((n_groups, self.limbs, self.total, self.total), dtype=np.uint64)
+
+    def together(self, parts: Mapping[str, Ring]) -> list[Ring]:
+        """Put the encoded columns of all parties together, each limb transposed by itself."""
+        n_rows = len(next(iter(parts.values())))
+        out = [np.empty((self.total, n_rows), dtype=np.uint64) for _ in range(self.limbs)]
+        for name, here in self.slices.items():
+            width = self.widths[name]
+            for i, limb in enumerate(out):
+                limb[here] = parts[name][:, i * width : (i + 1) * width].T
+        return out
 
 
 def rows_by_group(group: npt.NDArray[np.int64], n_groups: int) -> list[Indices]:
@@ -63,6 +91,23 @@ def rows_by_group(group: npt.NDArray[np.int64], n_groups: int) -> list[Indices]:
     return [order[starts[g] : starts[g + 1]] for g in range(n_groups)]
 
 
+def blocks_by_group(
+    group: npt.NDArray[np.int64], n_groups: int
+) -> Iterator[tuple[int, int, list[Indices]]]:
+    """Go through the rows in blocks.
+
+    Yields
+    ------
+    start, stop : int
+        First row of the block, and the one after its last.
+    groups : list of numpy.ndarray
+        Rows of each group within the block, counted from its start.
+    """
+    for start in range(0, len(group), BLOCK_ROWS):
+        stop = min(start + BLOCK_ROWS, len(group))
+        yield start, stop, rows_by_group(group[start:stop], n_groups)
+
+
 def corrections(
     party: str,
     own: Ring,
@@ -77,9 +122,9 @@ def corrections(
     ----------
     party : str
         Its name.
-    own : numpy.ndarray of shape (n_rows, n_own), uint64
+    own : numpy.ndarray of shape (n_rows, limbs * n_own), uint64
         Its encoded columns, 0 in rows that it lacks.
-    streams : Mapping[str, numpy.ndarray of shape (n_rows, n_columns)]
+    streams : Mapping[str, numpy.ndarray of shape (n_rows, limbs * n_columns)]
         By party, the key stream of its columns.
     layout : Layout
         Where the columns stand.
@@ -90,51 +135,61 @@ def corrections(
 
     Returns
     -------
-    numpy.ndarray of shape (n_groups, n_columns, n_columns), uint64
-        Blocks of a party with itself are zero: they are not sent, since its own moments are
-        local numbers.
+    numpy.ndarray of shape (n_groups, limbs, n_columns, n_columns), uint64
+        Of each pair of parties, the block in the rows of the later one; the rest is zero. A
+        party's own moments are local numbers, so they need no such block.
     """
-    everything = np.concatenate([streams[name] for name in layout.widths], axis=1)
-    mine = layout.slice(party)
-    out = np.zeros((len(groups), layout.total, layout.total), dtype=np.uint64)
+    masks = layout.together(streams)
+    mine, here = limbs_of(own, layout.limbs), layout.slices[party]
+    out = layout.zeros(len(groups))
     for found, rows in zip(out, groups, strict=True):
-        masks = everything[rows]
-        block = product(own[rows], masks)
-        found[mine] += block
-        found[:, mine] += block.T
+        if not len(rows):
+            continue
+        theirs, own_rows = _rows(masks, rows), _rows(mine, rows)
+        before = [limb[: here.start] for limb in theirs]
+        after = [limb[here.stop :] for limb in theirs]
+        found[:, here, : here.start] += product_of_limbs(own_rows, before)
+        found[:, here.stop :, here] += product_of_limbs(after, own_rows)
         if first:
-            found += product(masks, masks)
-        for name in layout.widths:
-            own_block = layout.slice(name)
-            found[own_block, own_block] = 0
+            _add_products(found, theirs, layout)
     return out
 
 
-def open_products(
-    masked: Mapping[str, Ring], total: Ring, layout: Layout, groups: Sequence[Indices]
+def products_of_masked(
+    masked: Mapping[str, Ring], layout: Layout, groups: Sequence[Indices]
 ) -> Ring:
-    """Return the products of different parties' columns; the server's part.
+    """Return ``U_k'U_l`` of different parties; less all corrections, it is ``X_k'X_l``.
 
     Parameters
     ----------
-    masked : Mapping[str, numpy.ndarray of shape (n_rows, n_columns)]
+    masked : Mapping[str, numpy.ndarray of shape (n_rows, limbs * n_columns)]
         What each party sent, ``U_k``.
-    total : numpy.ndarray of shape (n_groups, n_columns, n_columns), uint64
-        Sum of the parties' `corrections`.
     layout, groups
-        As there.
+        As of `corrections`.
 
     Returns
     -------
-    numpy.ndarray of shape (n_groups, n_columns, n_columns), uint64
-        Encoded products (`ring.decode`); blocks of a party with itself are zero.
+    numpy.ndarray of shape (n_groups, limbs, n_columns, n_columns), uint64
+        In the places of `corrections`. Less their sum, decode with `ring.decode`.
     """
-    everything = np.concatenate([masked[name] for name in layout.widths], axis=1)
-    out = np.empty_like(total)
-    for g, rows in enumerate(groups):
-        part = everything[rows]
-        out[g] = product(part, part) - total[g]
-        for name in layout.widths:
-            own_block = layout.slice(name)
-            out[g][own_block, own_block] = 0
+    everything = layout.together(masked)
+    out = layout.zeros(len(groups))
+    for found, rows in zip(out, groups, strict=True):
+        if len(rows):
+            _add_products(found, _rows(everything, rows), layout)
     return out
+
+
+def _add_products(found: Ring, columns: Sequence[Ring], layout: Layout) -> None:
+    """Add the products of every party's columns with those of the parties before it."""
+    for here in layout.slices.values():
+        if here.start:
+            of_party = [limb[here] for limb in columns]
+            before = [limb[: here.start] for limb in columns]
+            found[:, here, : here.start] += product_of_limbs(of_party, before)
+
+
+def _rows(limbs: Sequence[Ring], rows: Indices) -> list[Ring]:
+    if len(rows) == limbs[0].shape[1]:  # all of them, in order: no copy is needed
+        return list(limbs)
+    return [np.take(limb, rows, axis=1) for limb in limbs]

@@ -1,6 +1,6 @@
 """The columns that a party multiplies, and which of the aligned samples it holds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,15 +22,18 @@ class HeldColumns:
         weights that the server sends.
     n_samples : int
         How many samples there are.
+    names : tuple of str
+        Names of the columns, for errors of this party; no message carries them.
     """
 
     values: Array
     rows: npt.NDArray[np.integer[Any]]
     n_samples: int
+    names: tuple[str, ...] = ()
 
     def weighted(self, weight: Array) -> "HeldColumns":
         """Return the columns, each row times its weight; shape (n_held,)."""
-        return HeldColumns(self.values * weight[:, None], self.rows, self.n_samples)
+        return replace(self, values=self.values * weight[:, None])
 
     @property
     def filled(self) -> Array:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node import Party, StepGroup, step
 from flwr_vertical.products.columns import Array, MultipliesColumns
+from flwr_vertical.products.encrypted_groups import SIGNED_FOR
 from flwr_vertical.products.key_checks import MODE, check_key, key_payload
 from flwr_vertical.protocol import pins
 from flwr_vertical.protocol.messages import ARBITER
@@ -21,7 +22,6 @@ from flwr_vertical.server import Federation
 
 # Under a prefix that the server may not write to (`pins.check_updates`).
 _SECRET = "node.products.secret-key"
-_SIGNED_FOR = "product key"
 
 
 class EncryptedProductSteps(StepGroup):
@@ -105,7 +105,7 @@ class EncryptedProductSteps(StepGroup):
         return products
 
     def _check(self, public: bytes, nonce: bytes, identity: bytes, signature: bytes) -> None:
-        payload = key_payload(_SIGNED_FOR, public, nonce)
+        payload = key_payload(SIGNED_FOR, public, nonce)
         check_key(
             self._node,
             ARBITER,
@@ -129,8 +129,37 @@ class ProductKeySteps(StepGroup):
         self.state[_SECRET] = keys.secret
         config = self.party.services.node_config
         node = pins.NodeIdentity("arbiter", "arbiter", MODE, 0, config)
-        payload = key_payload(_SIGNED_FOR, keys.public, nonce)
+        payload = key_payload(SIGNED_FOR, keys.public, nonce)
         return {"public": keys.public, **pins.endorse(node, payload)}
+
+    @step
+    def open_blinded(self, products: list[bytes]) -> dict[str, Any]:
+        """Open products that the server has blinded with a uniform number each.
+
+        Parameters
+        ----------
+        products : list of bytes
+            Of `crypto.ckks_products.blind`.
+
+        Returns
+        -------
+        dict[str, numpy.ndarray]
+            ``opened`` of shape (n_products,): whole numbers modulo a prime.
+        """
+        from flwr_vertical.crypto.ckks_products import open_blinded
+
+        return {"opened": open_blinded(self._secret, products)}
+
+    @step
+    def forget_product_key(self) -> None:
+        """Forget the key: what was encrypted under it can be opened by nobody any more."""
+        self.state.pop(_SECRET, None)
+
+    @property
+    def _secret(self) -> bytes:
+        if _SECRET not in self.state:
+            raise ProtocolError("the arbiter has no key for products: 'product_keys' comes first")
+        return bytes(self.state[_SECRET])
 
     @step
     def open_products(
@@ -157,13 +186,9 @@ class ProductKeySteps(StepGroup):
         """
         from flwr_vertical.crypto.ckks_products import open_products
 
-        if _SECRET not in self.state:
-            raise ProtocolError("the arbiter has no key for products: 'product_keys' comes first")
-        opened = {}
+        secret, opened = self._secret, {}
         for k, (rows, columns) in enumerate(shapes.tolist()):
-            opened[str(k)] = open_products(
-                self.state[_SECRET], products[str(k)], (int(rows), int(columns))
-            )
+            opened[str(k)] = open_products(secret, products[str(k)], (int(rows), int(columns)))
         return opened
 
 

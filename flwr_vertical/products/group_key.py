@@ -107,11 +107,13 @@ class GroupKey:
     ----------
     federation : Federation
         Of the run; two parties or more.
+    pairs : PairKeys, optional
+        The parties' public keys, if another step collected them.
     """
 
     federation: Federation
+    pairs: PairKeys | None = None
     _sealed: dict[str, bytes] = field(default_factory=dict)
-    _pairs: PairKeys | None = None
 
     @property
     def owner(self) -> str:
@@ -124,12 +126,13 @@ class GroupKey:
 
     def arguments(self) -> dict[str, dict[str, Any]]:
         """Return, by party, what opens the seed there; two rounds when called first."""
-        if self._pairs is None:
-            self._pairs = PairKeys(self.federation)
-            keys = self._pairs.arguments()
+        if self.pairs is None:
+            self.pairs = PairKeys(self.federation)
+        keys = self.pairs.arguments()
+        if not self._sealed:
             replies = self.federation.call("seal_group_seed", keys, parties=[self.owner])
             self._sealed = replies[self.owner]
-        common = {"owner": self.owner, **self._pairs.arguments()}
+        common = {"owner": self.owner, **keys}
         return {
             name: {**common, "sealed": self._sealed.get(name, b"")}
             for name in self.federation.parties

@@ -8,35 +8,23 @@ import numpy.typing as npt
 
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.products import ring
-from flwr_vertical.products.column_products import Layout, open_products, rows_by_group
+from flwr_vertical.products.column_products import (
+    Indices,
+    Layout,
+    blocks_by_group,
+    products_of_masked,
+)
+from flwr_vertical.products.commitment import Commitment, checked_vectors
 from flwr_vertical.products.group_key import GroupKey
-from flwr_vertical.products.streams import SEED_BYTES, stream
-from flwr_vertical.products.vector_products import helpers, open_vector_products
+from flwr_vertical.products.moments import Moments, assemble, checked_groups, largest_minimum
+from flwr_vertical.products.streams import SEED_BYTES, KeyStream
+from flwr_vertical.products.vector_products import helpers, limb_shares
 from flwr_vertical.server import Federation, Total
 
 Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 _ATTEMPT_BYTES = 16
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Sums over groups of rows.
-
-    Parameters
-    ----------
-    sums : numpy.ndarray of shape (n_groups, n_columns)
-        Of each column; columns of all parties in the order of their names.
-    products : numpy.ndarray of shape (n_groups, n_columns, n_columns)
-        Of products of two columns, 0 where a party lacks the row.
-    with_vectors : numpy.ndarray of shape (n_groups, n_columns, n_vectors)
-        Of products of a column and a vector of the server.
-    """
-
-    sums: Array
-    products: Array
-    with_vectors: Array
 
 
 @dataclass
@@ -51,14 +39,21 @@ class PrivateProducts:
         Hands the group seed to the parties.
     limbs : {1, 2}, default 2
         One limb gives products to some 1e-9 of a row's size, two to rounding.
+
+    Attributes
+    ----------
+    commitment : Commitment
+        What the server told the parties of its vectors; its nonce opens it to an auditor.
     """
 
     federation: Federation
     group_key: GroupKey
     limbs: int = 2
+    commitment: Commitment = field(init=False)
     _masked: dict[str, ring.Ring] = field(default_factory=dict)
-    _scale: dict[str, Array] = field(default_factory=dict)
+    _n_columns: dict[str, int] = field(default_factory=dict)
     _tags: dict[str, bytes] = field(default_factory=dict)
+    _minima: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.limbs not in (1, 2):
@@ -66,95 +61,139 @@ class PrivateProducts:
         if self.federation.aggregation == "ckks":
             raise ConfigError(
                 "private products add whole numbers modulo 2^64, which 'ckks' sums do not carry "
-                "exactly; use aggregation='masked', or `encrypted_products` with an arbiter"
+                "exactly; use aggregation='masked', or `EncryptedProducts` with an arbiter"
             )
         if len(self.federation.parties) < 2:
             raise ConfigError(
-                "private products need two parties or more: of one alone all products are its own"
+                "private products need two parties or more: one alone has no helper for products "
+                "with vectors of the server; use `EncryptedProducts`"
             )
+        self.commitment = Commitment(self.federation)
 
-    def send(self) -> None:
-        """Have every party hand over its columns under the group's key stream; one round."""
+    def send(self, vectors: Array | None = None) -> dict[str, dict[str, Any]]:
+        """Have every party hand over its columns under the group's key stream; one round.
+
+        Parameters
+        ----------
+        vectors : numpy.ndarray of shape (n_samples, n_vectors), optional
+            What `moments` will be asked for with. Given here, they are committed to before
+            anything of the columns is opened.
+
+        Returns
+        -------
+        dict[str, dict[str, Any]]
+            By party, what a step that does more than `PrivateProductSteps.send_masked` told.
+        """
+        arguments: dict[str, Any] = {"limbs": self.limbs}
+        if vectors is not None:
+            arguments["commitment"] = self.commitment.of(vectors)
         replies = self.federation.call(
             "send_masked",
-            {"limbs": self.limbs},
+            arguments,
             per_party=self.group_key.arguments(),
             unkept=["masked"],  # beside the group seed it would be the table
         )
         self._tags = {name: reply["tag"] for name, reply in replies.items()}
-        self._scale = {name: np.asarray(reply["scale"]) for name, reply in replies.items()}
+        self._n_columns = {name: int(reply["n_columns"]) for name, reply in replies.items()}
+        self._minima = {n: int(r["min_rows"]) for n, r in replies.items() if "min_rows" in r}
         if not all("masked" in reply for reply in replies.values()):
-            return  # from the journal of a run that is resumed: asked for again when needed
-        n_samples = {len(reply["masked"]) for reply in replies.values()}
-        if len(n_samples) > 1:
-            sizes = {name: len(reply["masked"]) for name, reply in replies.items()}
+            return replies  # from the journal of a run that is resumed: asked for when needed
+        sizes = {name: len(reply["masked"]) for name, reply in replies.items()}
+        if len(set(sizes.values())) > 1:
             raise DataError(f"the parties sent columns of different lengths: {sizes}")
         for name, reply in replies.items():
-            if reply["masked"].shape[1] != self.limbs * len(self._scale[name]):
+            if reply["masked"].shape[1] != self.limbs * self._n_columns[name]:
                 raise PartyError(
                     name,
                     "send_masked",
                     f"sent {reply['masked'].shape[1]} encoded columns for "
-                    f"{len(self._scale[name])} in {self.limbs} limbs",
+                    f"{self._n_columns[name]} in {self.limbs} limbs",
                 )
             self._masked[name] = reply["masked"]
+        return replies
+
+    def min_rows(self, n_columns: int, n_vectors: int) -> int:
+        """Return the fewest rows of a group that every party tells of.
+
+        Parameters
+        ----------
+        n_columns : int
+            Columns of all parties that are multiplied.
+        n_vectors : int
+            Vectors of the server that they are multiplied with.
+
+        Returns
+        -------
+        int
+            The largest over the parties of ``min-rows`` of their node configs, or of the default
+            `row_groups.min_rows` where a party has none.
+        """
+        return largest_minimum(self.federation.parties, self._minima, n_columns, n_vectors)
 
     def moments(
         self,
         group: Indices,
         n_groups: int,
         vectors: Array | None = None,
+        missing: Flags | None = None,
     ) -> Moments:
         """Open sums over groups of rows; one round.
 
         Parameters
         ----------
         group : numpy.ndarray of shape (n_samples,)
-            Number of each row's group, -1 for rows in none.
+            Number of each row's group, -1 for rows in none. In every group a party has all rows, or
+            none, or its block counts as missing.
         n_groups : int
             How many groups there are.
         vectors : numpy.ndarray of shape (n_samples, n_vectors), optional
             The server's own, finite; no party learns them.
+        missing : numpy.ndarray of shape (n_groups, n_parties), bool, optional
+            Where a party's block counts as missing although it has some of the rows:
+            `RowGroups.mask`.
 
         Raises
         ------
         DataError
-            If the vectors do not fit.
+            If there is no group, or vectors do not fit or are not those committed to.
         PartyError
             If a party refuses: a group too small, too many vectors.
         """
         if not self._tags:
             raise ConfigError("the parties' columns have not been sent: call `send` first")
         names = self.federation.parties
-        group = np.asarray(group, dtype=np.int64)
+        sent = next(iter(self._masked.values()), None)
+        group = checked_groups(group, n_groups, None if sent is None else len(sent))
         n_samples = len(group)
-        for masked in self._masked.values():
-            if group.shape != (len(masked),):
-                raise DataError(f"group has shape {group.shape}, expected ({len(masked)},)")
         bits = ring.fraction_bits(n_samples)
-        widths = {name: len(self._scale[name]) for name in names}
+        layout = Layout({name: self._n_columns[name] for name in names}, self.limbs)
         common: dict[str, Any] = {
             "limbs": self.limbs,
             "names": names,
-            "widths": list(widths.values()),
+            "widths": list(layout.widths.values()),
             "tags": [self._tags[name] for name in names],
             "group": group,
             "n_groups": n_groups,
         }
+        if missing is not None:
+            common["missing"] = np.asarray(missing, dtype=bool)
         own: dict[str, dict[str, Any]] = {name: {} for name in names}
         rho, unit = {}, np.zeros(0)
         if vectors is not None:
-            encoded, unit = self._encoded(np.asarray(vectors, dtype=float), n_samples, bits)
+            vectors = checked_vectors(vectors, n_samples)
+            common["commitment"] = self.commitment.of(vectors)
+            encoded, unit = self._encoded(vectors, bits)
             rho = self._mask_vectors(encoded, common, own)
             common["n_vectors"] = len(unit)
+            del encoded
         total = self.federation.sum("open_products", common, per_party=own)
-        rows = rows_by_group(group, n_groups)
-        rows = rows_by_group(group, n_groups)
+        helping = {name: arguments.get("helper", "") for name, arguments in own.items()}
+        del common, own
         # A resumed run has the sums, but not what they are opened with.
         while not self._masked and self.federation.next_step() in (None, "send_masked"):
             self.send()
         found = self.federation.keep(
-            "moments", lambda: self._open(total, rows, widths, bits, own, rho, unit)
+            "moments", lambda: self._open(total, group, n_groups, layout, bits, helping, rho, unit)
         )
         return Moments(**found)
 
@@ -167,74 +206,61 @@ class PrivateProducts:
     def _open(
         self,
         total: Total,
-        rows: list[Indices],
-        widths: dict[str, int],
+        group: Indices,
+        n_groups: int,
+        layout: Layout,
         bits: int,
-        own: dict[str, dict[str, Any]],
-        rho: dict[str, ring.Ring],
+        helping: dict[str, str],
+        rho: dict[str, KeyStream],
         unit: Array,
     ) -> dict[str, Array]:
-        corrections = np.asarray(total["corrections"]).view(np.uint64)
-        layout = Layout({name: self.limbs * width for name, width in widths.items()})
-        opened = open_products(self._masked, corrections, layout, rows)
-        sums, products = self._assemble(opened, total.public, layout, bits)
-        with_vectors = np.zeros((len(rows), sum(widths.values()), len(unit)))
-        at = 0
-        for name in widths if len(unit) else []:
-            helper, scale = own[name]["helper"], self._scale[name]
-            owners = total.public[name]["owner"]
-            helping = total.public[helper][f"helper:{name}"]
-            for g, part in enumerate(rows):
-                masked = self._masked[name][part]
-                encoded = open_vector_products(masked, rho[helper][part], owners[g], helping[g])
-                values = ring.decode(encoded, bits, self.limbs, self.limbs)
-                with_vectors[g, at : at + widths[name]] = values * np.outer(scale, unit)
-            at += widths[name]
-        return {"sums": sums, "products": products, "with_vectors": with_vectors}
+        opened = np.uint64(0) - np.asarray(total["corrections"]).view(np.uint64)
+        told = total.public
+        shares = {
+            name: told[name]["owner"] + told[helping[name]][f"helper:{name}"]
+            for name in (layout.widths if rho else ())
+        }
+        for start, stop, groups in blocks_by_group(group, n_groups):
+            masked = {name: self._masked[name][start:stop] for name in layout.widths}
+            opened += products_of_masked(masked, layout, groups)
+            masks = {helper: stream.rows(start, stop) for helper, stream in rho.items()}
+            for name, share in shares.items():
+                for g, rows in enumerate(groups):
+                    mask = masks[helping[name]][rows]
+                    share[g] -= limb_shares(masked[name][rows], mask, self.limbs)
+        return assemble(
+            told,
+            list(layout.widths),
+            {
+                (a, b): np.stack([ring.decode(m[:, s, t], bits) for m in opened])
+                for i, (a, s) in enumerate(layout.slices.items())
+                for b, t in list(layout.slices.items())[:i]
+            },
+            {
+                name: np.stack([ring.decode(part, bits) for part in share]) * unit
+                for name, share in shares.items()
+            },
+            len(unit),
+        )
 
-    def _encoded(self, vectors: Array, n_samples: int, bits: int) -> tuple[ring.Ring, Array]:
-        if vectors.ndim != 2 or len(vectors) != n_samples:
-            raise DataError(
-                f"vectors have shape {vectors.shape}, expected ({n_samples}, n_vectors)"
-            )
+    def _encoded(self, vectors: Array, bits: int) -> tuple[ring.Ring, Array]:
         unit = np.sqrt(np.mean(vectors**2, axis=0))
         unit[unit == 0.0] = 1.0
         return ring.encode(vectors / unit, bits, self.limbs, party="the server"), unit
 
     def _mask_vectors(
         self, encoded: ring.Ring, common: dict[str, Any], own: dict[str, dict[str, Any]]
-    ) -> dict[str, ring.Ring]:
+    ) -> dict[str, KeyStream]:
         """Fill in who gets masked vectors, and who the seed of their mask; return the masks."""
         chosen = helpers(self.federation.parties)
         common["attempt"] = self.federation.random_bytes(_ATTEMPT_BYTES)
         rho = {}
         for helper in dict.fromkeys(chosen.values()):
             seed = self.federation.random_bytes(SEED_BYTES)
-            rho[helper] = stream(seed, "rho", encoded.shape)
+            rho[helper] = KeyStream(seed, "rho", encoded.shape)
             served = [name for name, other in chosen.items() if other == helper]
             own[helper] |= {"helps": served, "rho_seed": seed}
+            masked = encoded + rho[helper].rows(0, len(encoded))
             for name in served:
-                own[name] |= {"helper": helper, "masked_vectors": encoded + rho[helper]}
+                own[name] |= {"helper": helper, "masked_vectors": masked}
         return rho
-
-    def _assemble(
-        self, opened: ring.Ring, public: dict[str, Any], layout: Layout, bits: int
-    ) -> tuple[Array, Array]:
-        names = list(layout.widths)
-        starts = np.cumsum([0, *(len(self._scale[name]) for name in names)])
-        n_groups, n_columns = len(opened), int(starts[-1])
-        sums = np.zeros((n_groups, n_columns))
-        products = np.zeros((n_groups, n_columns, n_columns))
-        for k, a in enumerate(names):
-            here = slice(starts[k], starts[k + 1])
-            sums[:, here] = public[a]["sums"]
-            products[:, here, here] = public[a]["products"]
-            for m, b in enumerate(names[:k]):
-                there = slice(starts[m], starts[m + 1])
-                unit = np.outer(self._scale[a], self._scale[b])
-                for g in range(n_groups):
-                    block = opened[g][layout.slice(a), layout.slice(b)]
-                    values = ring.decode(block, bits, self.limbs, self.limbs) * unit
-                    products[g, here, there] = values
-                    products[g, there, here] = values.T
-        return sums, products

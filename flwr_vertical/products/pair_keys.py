@@ -4,6 +4,7 @@ What travels to the server under such a seed (sketches, rotated columns) hides r
 from the other owner of the seed. The public keys pass through the server (see `key_checks`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,15 +146,25 @@ class PairKeys:
         One round when called first.
         """
         if self._keys is None:
-            replies = self.federation.call("pair_key", {"nonce": self.nonce})
-            names = self.federation.parties
-            self._keys = {
-                "names": names,
-                "publics": [replies[name]["public"] for name in names],
-                "identities": [replies[name].get("identity", b"") for name in names],
-                "signatures": [replies[name].get("signature", b"") for name in names],
-            }
+            self.collect(self.federation.call("pair_key", {"nonce": self.nonce}))
+        assert self._keys is not None
         return {"nonce": self.nonce, **self._keys}
+
+    def collect(self, replies: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take over the public keys that the parties told in another step's round.
+
+        Parameters
+        ----------
+        replies : Mapping[str, Mapping[str, Any]]
+            By party, what `PairKeySteps.pair_key` returned for this nonce.
+        """
+        names = self.federation.parties
+        self._keys = {
+            "names": names,
+            "publics": [replies[name]["public"] for name in names],
+            "identities": [replies[name].get("identity", b"") for name in names],
+            "signatures": [replies[name].get("signature", b"") for name in names],
+        }
 
     def hand_out(self) -> None:
         """Have the parties keep each other's keys, unless they do; up to two rounds."""

@@ -1,18 +1,21 @@
 """Private products: the server opens sums over groups of rows, and no number of a single row.
 
-The arithmetic is in `column_products` and `vector_products`; here parties and server carry it out.
+The arithmetic is in `column_products` and `vector_products`; here a party carries it out, and the
+server in `opened`.
 
 =================  ================================================================================
 round              what travels
 =================  ================================================================================
 (keys, two rounds  see `group_key`; once a run)
-send_masked        up: U, the columns under the key stream of the group seed, and their scales
+send_masked        up: U, the columns under the key stream of the group seed
 open_products      down: the group of each row; v + rho to the owners, the seed of rho to helpers;
                    up: a private sum of small matrices, and each party's own moments
 =================  ================================================================================
 
 Rules that a party keeps whatever the server asks for: a stream masks one content; a pad is used
-once; every set of rows that opened sums can be combined to holds at least the minimum of rows.
+once; every set of rows that opened sums can be combined to holds at least the minimum of rows, and
+levels of a column cannot be told apart in it (`told_rows`, `levels`); the server's vectors are
+those that it committed to; all parties were asked the same.
 """
 
 import hashlib
@@ -21,24 +24,30 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.errors import DataError, ProtocolError
-from flwr_vertical.node import Party, StepGroup, Summands, step
+from flwr_vertical.errors import ProtocolError
+from flwr_vertical.node import Summands, step
 from flwr_vertical.products import ring
-from flwr_vertical.products.column_products import Layout, corrections, rows_by_group
-from flwr_vertical.products.columns import HeldColumns
+from flwr_vertical.products.column_products import (
+    Indices,
+    Layout,
+    blocks_by_group,
+    corrections,
+)
+from flwr_vertical.products.encoded import EncodedColumns
+from flwr_vertical.products.encrypted_groups import EncryptedGroupSteps
 from flwr_vertical.products.group_key import GroupKeySteps
-from flwr_vertical.products.row_groups import max_vectors, min_rows
-from flwr_vertical.products.streams import content_tag, stream
-from flwr_vertical.products.vector_products import helper_share, owner_share
+from flwr_vertical.products.own_moments import own_moments
+from flwr_vertical.products.streams import KeyStream, stream, tag_of_blocks
+from flwr_vertical.products.vector_products import limb_shares
 
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
-
-_ATOMS, _ATTEMPTS, _VECTORS = "products.atoms", "node.products.attempts", "products.vectors"
+Flags = npt.NDArray[np.bool_]
 
 
-class PrivateProductSteps(StepGroup):
+class PrivateProductSteps(EncryptedGroupSteps):
     """A party's half of private products of what its `columns_to_multiply` returns.
+
+    It can also give the same sums from ciphertexts (`encrypted_groups`), where there is an arbiter,
+    or no second party.
 
     Parameters
     ----------
@@ -46,15 +55,9 @@ class PrivateProductSteps(StepGroup):
         Whose columns they are.
     purpose : str
         What the products are for: another purpose has other key streams.
-    at_least : int, optional
-        Fewest own rows of a set that may be told of (default: `row_groups.min_rows`).
+    **rules
+        See `ToldRows`.
     """
-
-    party: Party
-
-    def __init__(self, party: Party, purpose: str, at_least: int | None = None) -> None:
-        super().__init__(party)
-        self._purpose, self._at_least = purpose, at_least
 
     @step
     def send_masked(self, limbs: int, owner: str, sealed: bytes, **keys: Any) -> dict[str, Any]:
@@ -62,23 +65,35 @@ class PrivateProductSteps(StepGroup):
 
         Parameters
         ----------
-        limbs : {1, 2}
-            See `ring`.
+        limbs : {0, 1, 2}
+            See `ring`; 0 where ciphertexts take the place of masked columns.
         owner, sealed, **keys
-            See `GroupKeySteps.take`.
+            See `GroupKeySteps.take`; also ``commitment``, bytes of the server to the vectors that
+            it will multiply with, if it knows them already.
 
         Returns
         -------
-        dict[str, numpy.ndarray or bytes]
+        dict[str, Any]
             ``masked`` of shape (n_samples, limbs * n_columns), uint64; the ``tag`` of its content;
-            ``scale`` of shape (n_columns,), a power of two by which each was divided.
+            ``n_columns``; ``min_rows``, the fewest rows of a set that may be told of, where this
+            node has its own number.
         """
+        commitment = keys.pop("commitment", b"")
+        if commitment:
+            self._told.commit(commitment)
+        minimum = {} if self._told.minimum is None else {"min_rows": self._told.minimum}
+        if not limbs:
+            return {"n_columns": self._columns().values.shape[1], **minimum}
         group_key = self.other(GroupKeySteps)
         group_key.take(owner, sealed, keys)
-        encoded, scale = self._encoded(limbs)
-        tag = content_tag(group_key.seed, encoded)
-        mask = stream(group_key.seed, self._label(self.name), encoded.shape, tag)
-        return {"masked": encoded + mask, "tag": tag, "scale": scale}
+        self.cache.pop(self._key(limbs), None)  # the columns may be others now
+        encoded, tag = self._encoded(limbs)
+        masks = KeyStream(group_key.seed, self._label(self.name), encoded.shape, tag)
+        masked, at = np.empty(encoded.shape, dtype=np.uint64), 0
+        for block in encoded.blocks():
+            masked[at : at + len(block)] = block + masks.rows(at, at + len(block))
+            at += len(block)
+        return {"masked": masked, "tag": tag, "n_columns": len(encoded.scale), **minimum}
 
     @step
     def open_products(
@@ -89,7 +104,9 @@ class PrivateProductSteps(StepGroup):
         tags: list[bytes],
         group: Indices,
         n_groups: int,
+        missing: Flags | None = None,
         attempt: bytes = b"",
+        commitment: bytes = b"",
         n_vectors: int = 0,
         helper: str = "",
         masked_vectors: ring.Ring | None = None,
@@ -108,8 +125,12 @@ class PrivateProductSteps(StepGroup):
             Number of each row's group, -1 for rows in none.
         n_groups : int
             How many groups there are.
+        missing : numpy.ndarray of shape (n_groups, n_parties), bool, optional
+            Where a party's block counts as missing, whether or not it has these rows.
         attempt : bytes
             Names the pads of products with vectors; used once.
+        commitment : bytes
+            Of the server to its vectors.
         n_vectors : int
             How many vectors of the server there are.
         helper : str
@@ -124,133 +145,144 @@ class PrivateProductSteps(StepGroup):
         Returns
         -------
         Summands
-            Summed: ``corrections`` of shape (n_groups, n_columns, n_columns) of all parties'
-            encoded columns, uint64. Publicly the ``sums`` of shape (n_groups, n_own) and
-            ``products`` of shape (n_groups, n_own, n_own) of the own columns; with vectors the own
-            share, ``owner``, and ``helper:<name>`` for each party that this one helps.
+            Summed: ``corrections`` of shape (n_groups, limbs, n_columns, n_columns), uint64.
+            Publicly the ``sums`` of shape (n_groups, n_own) and ``products`` of shape (n_groups,
+            n_own, n_own) of the own columns; which of them are ``withheld`` where, of shape
+            (n_groups, n_own); their ``scale``; with vectors the own share, ``owner``, and
+            ``helper:<name>`` for each party that this one helps.
 
         Raises
         ------
         DataError
             If a set of rows is too small to be told of.
         ProtocolError
-            If the columns have changed since they were sent, or an attempt is used twice.
+            If the columns have changed since they were sent, an attempt is used twice, or the
+            vectors are not those committed to.
         """
         seed = self.other(GroupKeySteps).seed
-        encoded, _ = self._encoded(limbs)
-        if tags[names.index(self.name)] != content_tag(seed, encoded):
+        encoded, tag = self._encoded(limbs)
+        place = names.index(self.name)
+        if tags[place] != tag:
             raise ProtocolError(
                 f"party {self.name!r}: its columns are no longer those that it sent for "
                 f"{self._purpose!r}; a key stream hides one content only, so send them again"
             )
-        self._check_rows(group, n_groups, n_vectors, attempt)
-        layout = Layout({name: limbs * n for name, n in zip(names, widths, strict=True)})
+        group = np.asarray(group, dtype=np.int64)
+        own_missing = None if missing is None else np.asarray(missing)[:, place]
+        withheld = self._told.admit(
+            encoded.held, group, n_groups, own_missing, n_vectors, attempt, commitment
+        )
+        layout = Layout(dict(zip(names, widths, strict=True)), limbs)
         streams = {
-            name: stream(seed, self._label(name), (len(group), layout.widths[name]), tag)
-            for name, tag in zip(names, tags, strict=True)
+            name: KeyStream(seed, self._label(name), (len(group), limbs * width), tag)
+            for name, width, tag in zip(names, widths, tags, strict=True)
         }
-        groups = rows_by_group(np.asarray(group), n_groups)
-        first = self.name == names[0]
-        values = {"corrections": corrections(self.name, encoded, streams, layout, groups, first)}
-        public = self._own_moments(groups)
-        if masked_vectors is not None:
-            shape = layout.widths[self.name], limbs * n_vectors
-            label = _pad_label(self.name, helper, attempt)
-            pads = stream(seed, label, (n_groups, *shape))
-            vectors = np.asarray(masked_vectors)
-            public["owner"] = np.stack(
-                [
-                    owner_share(encoded[r], vectors[r], pad)
-                    for r, pad in zip(groups, pads, strict=True)
-                ]
-            )
-        if helps:
-            rho = stream(rho_seed, "rho", (len(group), limbs * n_vectors))
-            for name in helps:
-                shape = layout.widths[name], limbs * n_vectors
-                pads = stream(seed, _pad_label(name, self.name, attempt), (n_groups, *shape))
-                public[f"helper:{name}"] = np.stack(
-                    [
-                        helper_share(streams[name][r], rho[r], pad)
-                        for r, pad in zip(groups, pads, strict=True)
-                    ]
-                )
-        return Summands(values, public, modular=("corrections",))
+        rho = KeyStream(rho_seed, "rho", (len(group), limbs * n_vectors)) if helps else None
+        shares = self._pads(seed, layout, n_groups, n_vectors, helper, helps or [], attempt)
+        if masked_vectors is None:
+            shares.pop("owner", None)
+        total = layout.zeros(n_groups)
+        for start, stop, groups in blocks_by_group(group, n_groups):
+            own = encoded.rows(start, stop)
+            masks = {name: stream.rows(start, stop) for name, stream in streams.items()}
+            total += corrections(self.name, own, masks, layout, groups, place == 0)
+            mask = None if rho is None else rho.rows(start, stop)
+            for name, share in shares.items():
+                for g, rows in enumerate(groups):
+                    if name == "owner":
+                        vectors = np.asarray(masked_vectors)[start:stop]
+                        share[g] += limb_shares(own[rows], vectors[rows], limbs)
+                    elif mask is not None:
+                        theirs = masks[name.removeprefix("helper:")]
+                        share[g] += limb_shares(theirs[rows], mask[rows], limbs)
+        asked = repr((limbs, names, widths, tags, n_groups, attempt)).encode()
+        parts = [group, np.zeros(0) if missing is None else np.asarray(missing)]
+        self._blind(total, layout, withheld, seed, asked + b"".join(x.tobytes() for x in parts))
+        if "owner" in shares:
+            shares["owner"] *= ~withheld[:, None, :, None]
+        scale = np.where(withheld.all(axis=0), 1.0, encoded.scale)
+        public = {**own_moments(encoded.held, group, withheld), **shares, "withheld": withheld}
+        return Summands(
+            {"corrections": total}, {**public, "scale": scale}, modular=("corrections",)
+        )
+
+    def allow(self, group: Indices, n_groups: int, n_vectors: int, attempt: bytes = b"") -> Flags:
+        """Count sums over groups of rows that another step group is asked for, or refuse them.
+
+        Parameters
+        ----------
+        group, n_groups
+            As in `open_products`.
+        n_vectors : int
+            With how many vectors columns are multiplied; such as the server does not know, so
+            nothing is committed to.
+        attempt : bytes
+            With vectors, the name of the pads; used once.
+
+        Returns
+        -------
+        numpy.ndarray of shape (n_groups, n_columns), bool
+            True where nothing of a column may be told, see `ToldRows.admit`.
+        """
+        return self._told.admit(self._columns(), group, n_groups, None, n_vectors, attempt, None)
+
+    def _pads(
+        self,
+        seed: bytes,
+        layout: Layout,
+        n_groups: int,
+        n_vectors: int,
+        helper: str,
+        helps: list[str],
+        attempt: bytes,
+    ) -> dict[str, ring.Ring]:
+        """Return what the shares of products with vectors begin with: less or plus their pads."""
+
+        def pad(owner: str, other: str) -> ring.Ring:
+            shape = n_groups, layout.limbs, layout.widths[owner], n_vectors
+            return stream(seed, f"pad {owner!r} {other!r} {attempt.hex()}", shape)
+
+        begun = {f"helper:{name}": pad(name, self.name) for name in helps}
+        if helper:
+            begun["owner"] = np.uint64(0) - pad(self.name, helper)
+        return begun
+
+    def _blind(
+        self, total: ring.Ring, layout: Layout, withheld: Flags, seed: bytes, asked: bytes
+    ) -> None:
+        """Make what is withheld random, and all of it unless every party was asked the same."""
+        here = layout.slices[self.name]
+        secret = self.party.secret_bytes("withheld products")
+        hidden = stream(secret, "withheld", total.shape)
+        for g, columns in enumerate(withheld):
+            mine = np.arange(here.start, here.stop)[columns]
+            total[g][:, mine] = hidden[g][:, mine]
+            total[g][:, :, mine] = hidden[g][:, :, mine]
+        # These cancel in the sum over the parties if all of them were asked the same.
+        names = list(layout.widths)
+        place = names.index(self.name)
+        digest = hashlib.sha256(asked).hexdigest()
+        for number, sign in ((place, 1), ((place + 1) % len(names), -1)):
+            pad = stream(seed, f"asked {number} {digest}", total.shape)
+            total += pad if sign > 0 else np.uint64(0) - pad
+
+    @property
+    def _own_minimum(self) -> int | None:
+        """The fewest rows of a set that may be told of, where this party has its own number."""
+        return self._told.minimum
 
     def _label(self, owner: str) -> str:
         return f"columns {self._purpose} of {owner}"
 
-    def _columns(self) -> HeldColumns:
-        columns: HeldColumns = self.party.columns_to_multiply()  # type: ignore[attr-defined]
-        return columns
+    def _key(self, limbs: int) -> str:
+        return f"products.encoded {self._purpose} {limbs}"
 
-    def _encoded(self, limbs: int) -> tuple[ring.Ring, Array]:
-        """Return the encoded columns of all samples, 0 where none is held, and their scales."""
-        key = f"products.encoded {self._purpose} {limbs}"
+    def _encoded(self, limbs: int) -> tuple[EncodedColumns, bytes]:
+        """Return the encoded columns, and their tag."""
+        key = self._key(limbs)
         if key not in self.cache:
-            filled = self._columns().filled
-            scale = np.sqrt(np.mean(filled**2, axis=0))
-            scale[scale == 0.0] = 1.0
-            # A power of two: the exact root mean square, less what is opened, would tell of the
-            # rows that are in no group.
-            scale = 2.0 ** np.ceil(np.log2(scale))
-            bits = ring.fraction_bits(len(filled))
-            encoded = ring.encode(filled / scale, bits, limbs, party=self.name)
-            self.cache[key] = encoded, scale
-        found: tuple[ring.Ring, Array] = self.cache[key]
+            encoded = EncodedColumns(self._columns(), limbs, self.name)
+            seed = self.other(GroupKeySteps).seed
+            self.cache[key] = encoded, tag_of_blocks(seed, encoded.shape, encoded.blocks())
+        found: tuple[EncodedColumns, bytes] = self.cache[key]
         return found
-
-    def _own_moments(self, groups: list[Indices]) -> dict[str, Any]:
-        filled = self._columns().filled
-        parts = [filled[rows] for rows in groups]
-        return {
-            "sums": np.stack([part.sum(axis=0) for part in parts]),
-            "products": np.stack([part.T @ part for part in parts]),
-        }
-
-    def _check_rows(self, group: Indices, n_groups: int, n_vectors: int, attempt: bytes) -> None:
-        """Refuse sets of rows that opened sums could be combined to if they are too small.
-
-        Sums over sets that overlap can be subtracted from each other. What can be had from all of
-        them are sums over atoms: rows that were in the same group each time.
-        """
-        columns = self._columns()
-        own = np.asarray(group)[columns.rows]
-        atoms = np.asarray(self.state.get(_ATOMS, np.zeros(len(own), dtype=np.int64)))
-        told = (atoms > 0) | (own >= 0)
-        _, refined = np.unique(atoms * (n_groups + 1) + own + 1, return_inverse=True)
-        # What was told of before and is split now is told of in both parts.
-        sizes = np.unique(refined[told], return_counts=True)[1]
-        needed = self._at_least
-        if needed is None:
-            needed = min_rows(columns.values.shape[1], n_vectors)
-        smallest = int(sizes.min()) if len(sizes) else needed
-        if smallest < needed:
-            raise DataError(
-                f"party {self.name!r}: what is asked for would tell of {smallest} of its rows "
-                f"alone, and of fewer than {needed} nothing is told; merge small groups of rows or "
-                "leave them out"
-            )
-        vectors = int(self.state.get(_VECTORS, 0))
-        used = list(self.state.get(_ATTEMPTS, []))
-        if n_vectors:
-            mark = hashlib.sha256(attempt).digest()
-            if len(attempt) < 16 or mark in used:
-                raise ProtocolError(
-                    f"party {self.name!r}: an attempt of products with vectors has a name of its "
-                    "own, at least 16 random bytes; this one was used before: its pad would open "
-                    "an equation"
-                )
-            used.append(mark)
-            vectors += n_vectors
-        if vectors and vectors > max_vectors(smallest):
-            raise DataError(
-                f"party {self.name!r}: {vectors} vectors in all are too many for a set of "
-                f"{smallest} of its rows, at most {max_vectors(smallest)} tell nothing of one row"
-            )
-        self.state[_ATOMS] = np.where(told, refined.astype(np.int64) + 1, 0)
-        self.state[_ATTEMPTS], self.state[_VECTORS] = used, vectors
-
-
-def _pad_label(owner: str, helper: str, attempt: bytes) -> str:
-    return f"pad {owner!r} {helper!r} {attempt.hex()}"

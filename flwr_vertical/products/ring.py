@@ -5,11 +5,12 @@ product of two such columns over n rows is at most ``n 2^(2 f)``, so with ``f <=
 no product of columns overflows, whatever the other columns are: each party checks its own norms.
 
 One limb gives products to ``2^-f`` times the columns' norms. Where that is too coarse, a second
-limb carries what rounding left: ``x = (high + low 2^-f) 2^-f``. Products then take
-``high'high + (high'low + low'high) 2^-f``; what is left out is of size ``2^(-2 f)``.
+limb carries what rounding left: ``x = (high + low 2^-f) 2^-f``. A product then is two numbers,
+``high'high`` and ``high'low + low'high``; what is left out is of size ``2^(-2 f)``.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -73,12 +74,18 @@ def encode(
             f"and at most 1 fits a product over {n_rows:,} rows with {bits} fraction bits; divide "
             "the column by its root mean square first"
         )
+    return encode_rows(x, bits, limbs)
+
+
+def encode_rows(x: Array, bits: int, limbs: int) -> Ring:
+    """Encode some rows of columns whose size has been checked; parameters as of `encode`."""
     scaled = x * 2.0**bits
     high = np.rint(scaled)
-    parts = [high]
+    out = np.empty((len(x), limbs * x.shape[1]), dtype=np.int64)
+    out[:, : x.shape[1]] = high
     if limbs == 2:
-        parts.append(np.rint((scaled - high) * 2.0**bits))
-    return np.concatenate(parts, axis=1).astype(np.int64).view(np.uint64)
+        out[:, x.shape[1] :] = np.rint((scaled - high) * 2.0**bits)
+    return out.view(np.uint64)
 
 
 def product(a: Ring, b: Ring) -> Ring:
@@ -94,34 +101,60 @@ def product(a: Ring, b: Ring) -> Ring:
     numpy.ndarray of shape (n_a, n_b), uint64
     """
     total = np.zeros((a.shape[1], b.shape[1]), dtype=np.uint64)
-    # A transposed copy of some rows: NumPy multiplies integers ten times as fast along rows.
     for start in range(0, len(a), _ROWS):
-        left = np.ascontiguousarray(a[start : start + _ROWS].T)
-        total += left @ np.ascontiguousarray(b[start : start + _ROWS])
+        rows = slice(start, start + _ROWS)
+        total += _product(np.ascontiguousarray(a[rows].T), np.ascontiguousarray(b[rows].T))
     return total
 
 
-def decode(ring: Ring, bits: int, limbs_a: int = 1, limbs_b: int = 1) -> Array:
+def _product(a: Ring, b: Ring) -> Ring:
+    # Sums run along memory: four times as fast as a matrix product of integers.
+    found: Ring = np.einsum("in,jn->ij", a, b)
+    return found
+
+
+def limbs_of(encoded: Ring, limbs: int) -> list[Ring]:
+    """Return the limbs of encoded columns, transposed: copies of shape (n_columns, n_rows)."""
+    width = encoded.shape[1] // limbs
+    return [np.ascontiguousarray(encoded[:, i * width : (i + 1) * width].T) for i in range(limbs)]
+
+
+def product_of_limbs(a: Sequence[Ring], b: Sequence[Ring]) -> Ring:
+    """Return ``a' b`` of columns in limbs, modulo 2^64.
+
+    Parameters
+    ----------
+    a, b : sequence of numpy.ndarray of shape (n_a, n_rows) and (n_b, n_rows), uint64
+        Of `limbs_of`, as many of both.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_limbs, n_a, n_b), uint64
+        ``high'high``, and ``high'low + low'high`` where there are two limbs. Low times low is
+        below the resolution of the rest.
+    """
+    found = [_product(a[0], b[0])]
+    if len(a) == 2:
+        found.append(_product(a[0], b[1]) + _product(a[1], b[0]))
+    return np.stack(found)
+
+
+def decode(ring: Ring, bits: int) -> Array:
     """Turn a product of encoded columns into numbers.
 
     Parameters
     ----------
-    ring : numpy.ndarray of shape (limbs_a * n_a, limbs_b * n_b), uint64
-        Of `product`.
+    ring : numpy.ndarray of shape (n_limbs, n_a, n_b), uint64
+        Of `product_of_limbs`.
     bits : int
         Fraction bits of both factors.
-    limbs_a, limbs_b : {1, 2}
-        Limbs of the factors.
 
     Returns
     -------
     numpy.ndarray of shape (n_a, n_b)
     """
-    n_a, n_b = ring.shape[0] // limbs_a, ring.shape[1] // limbs_b
-    signed = ring.view(np.int64).reshape(limbs_a, n_a, limbs_b, n_b)
-    total = np.zeros((n_a, n_b))
-    for i in range(limbs_a):
-        for j in range(limbs_b):
-            if i + j <= 1:  # low times low is below the resolution of the rest
-                total += signed[i, :, j, :].astype(np.float64) * 2.0 ** (-bits * (2 + i + j))
+    signed = np.ascontiguousarray(ring).view(np.int64)
+    total = np.zeros(ring.shape[1:])
+    for i in range(len(ring)):
+        total += signed[i].astype(np.float64) * 2.0 ** (-bits * (2 + i))
     return total

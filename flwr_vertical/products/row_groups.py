@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 Flags = npt.NDArray[np.bool_]
 
+_BITS = 62  # of a whole number that holds a row of flags
+
 
 def min_rows(n_columns: int, n_vectors: int) -> int:
     """Return the fewest rows of a group whose moments may be opened.
@@ -29,8 +31,11 @@ def min_rows(n_columns: int, n_vectors: int) -> int:
 
 
 def max_vectors(n_rows: int) -> int:
-    """Return with how many vectors of the server a group of rows may be multiplied in all."""
-    return n_rows // 10
+    """Return with how many vectors of the server a group of rows may be multiplied in all.
+
+    One at least: groups of fewer than ten rows are told of only where a party lowers its minimum.
+    """
+    return max(n_rows // 10, 1)
 
 
 def flag_is_safe(n_rows: int, n_rarer: int, n_vectors: int) -> bool:
@@ -45,10 +50,30 @@ def flag_is_safe(n_rows: int, n_rarer: int, n_vectors: int) -> bool:
     n_vectors : int
         Vectors of the server that are multiplied with the column, 64 bits each.
     """
-    if n_rarer == 0:
+    return levels_are_safe(np.array([n_rows - n_rarer, n_rarer]), n_vectors)
+
+
+def levels_are_safe(
+    counts: npt.NDArray[np.int64], n_vectors: int, minimum: int | None = None
+) -> bool:
+    """Tell whether products of a column of few values leave open which rows have which value.
+
+    The rows must be able to have the values in ``2^(64 T + 20)`` ways.
+
+    Parameters
+    ----------
+    counts : numpy.ndarray of shape (n_levels,)
+        Rows of each value.
+    n_vectors : int
+        Vectors of the server that are multiplied with the column, 64 bits each.
+    minimum : int, optional
+        The owner's own minimum of rows: a column is safe too if each value has so many.
+    """
+    present = counts[counts > 0]
+    if len(present) < 2 or (minimum is not None and present.min() >= minimum):
         return True
-    ln_sets = math.lgamma(n_rows + 1) - math.lgamma(n_rarer + 1) - math.lgamma(n_rows - n_rarer + 1)
-    return ln_sets / math.log(2.0) >= 64 * n_vectors + 20
+    ln_ways = math.lgamma(int(present.sum()) + 1) - sum(math.lgamma(int(c) + 1) for c in present)
+    return ln_ways / math.log(2.0) >= 64 * n_vectors + 20
 
 
 @dataclass(frozen=True)
@@ -93,8 +118,7 @@ def group_rows(
         Fewest rows of a group (default: `min_rows` of its columns).
     """
     n_parties = mask.shape[1]
-    kinds, member, counts = np.unique(mask, axis=0, return_inverse=True, return_counts=True)
-    member = member.reshape(-1)
+    kinds, member, counts = distinct_rows(mask)
     # By set of parties that count, as a tuple of booleans (True = present).
     size = {tuple(bool(x) for x in ~kind): int(n) for kind, n in zip(kinds, counts, strict=True)}
     joined = {kind: kind for kind in size}  # where the rows of a pattern are in the end
@@ -137,3 +161,28 @@ def group_rows(
         n_merged=merged,
         n_left_out=left,
     )
+
+
+def distinct_rows(
+    mask: Flags,
+) -> tuple[Flags, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the different rows of a table of flags, which one each row is, and how often.
+
+    Parameters
+    ----------
+    mask : numpy.ndarray of shape (n_rows, n_columns), bool
+
+    Returns
+    -------
+    kinds : numpy.ndarray of shape (n_kinds, n_columns), bool
+    member : numpy.ndarray of shape (n_rows,)
+    counts : numpy.ndarray of shape (n_kinds,)
+    """
+    if mask.shape[1] > _BITS:
+        kinds, member, counts = np.unique(mask, axis=0, return_inverse=True, return_counts=True)
+        return kinds, member.reshape(-1), counts
+    # As whole numbers: sorting rows of an array takes ten times as long.
+    weights = np.int64(1) << np.arange(mask.shape[1], dtype=np.int64)[::-1]
+    codes = mask.astype(np.int64) @ weights
+    found, member, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    return (found[:, None] & weights) > 0, member, counts

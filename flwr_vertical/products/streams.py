@@ -8,6 +8,8 @@ stream, another content another one.
 
 import hashlib
 import hmac
+import math
+from collections.abc import Iterable
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -22,6 +24,7 @@ TAG_BYTES = 16
 
 _DOMAIN = b"flwr-vertical key stream v1"
 _CHUNK_BYTES = 1 << 18
+_BLOCK_BYTES = 16  # of the cipher
 _ZEROS = memoryview(bytes(_CHUNK_BYTES))
 
 
@@ -32,13 +35,28 @@ def content_tag(seed: bytes, content: Ring) -> bytes:
     ----------
     seed : bytes of length 32
         The group seed.
-    content : numpy.ndarray of uint64, C-contiguous
+    content : numpy.ndarray of uint64
         What is to be masked.
     """
+    return tag_of_blocks(seed, content.shape, [content])
+
+
+def tag_of_blocks(seed: bytes, shape: tuple[int, ...], blocks: Iterable[Ring]) -> bytes:
+    """Return the tag of a matrix that comes in blocks of rows; see `content_tag`.
+
+    Parameters
+    ----------
+    seed : bytes of length 32
+        The group seed.
+    shape : tuple of int
+        Of the whole matrix.
+    blocks : iterable of numpy.ndarray, uint64
+        Its rows, in order.
+    """
     _check(seed)
-    head = f"{content.dtype.str} {content.shape}".encode()
-    mac = hmac.new(_derive(seed, "tag"), head, hashlib.sha256)
-    mac.update(np.ascontiguousarray(content).data)
+    mac = hmac.new(_derive(seed, "tag"), f"<u8 {tuple(shape)}".encode(), hashlib.sha256)
+    for block in blocks:
+        mac.update(np.ascontiguousarray(block, dtype="<u8").data)
     return mac.digest()[:TAG_BYTES]
 
 
@@ -61,16 +79,48 @@ def stream(seed: bytes, label: str, shape: tuple[int, ...], tag: bytes = b"") ->
     -------
     numpy.ndarray of that shape, uint64
     """
-    _check(seed)
-    out = np.empty(shape, dtype="<u8")
-    key = _derive(seed, "stream", label.encode(), tag, repr(tuple(shape)).encode())
-    cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-    if out.nbytes:
-        view = memoryview(out.reshape(-1).view(np.uint8).data)
-        for start in range(0, len(view), _CHUNK_BYTES):
-            part = view[start : start + _CHUNK_BYTES]
-            cipher.update_into(_ZEROS[: len(part)], part)
-    return out.astype(np.uint64, copy=False)
+    return KeyStream(seed, label, shape, tag).rows(0, shape[0])
+
+
+class KeyStream:
+    """A key stream of which any rows can be had without the others.
+
+    Parameters
+    ----------
+    seed, label, shape, tag
+        See `stream`.
+    """
+
+    def __init__(self, seed: bytes, label: str, shape: tuple[int, ...], tag: bytes = b"") -> None:
+        _check(seed)
+        self.shape = tuple(shape)
+        self._key = _derive(seed, "stream", label.encode(), tag, repr(self.shape).encode())
+        self._row_bytes = 8 * math.prod(self.shape[1:])
+
+    def rows(self, start: int, stop: int) -> Ring:
+        """Return rows of the stream.
+
+        Parameters
+        ----------
+        start, stop : int
+            First row, and the one after the last.
+
+        Returns
+        -------
+        numpy.ndarray of shape (stop - start, ...), uint64
+        """
+        out = np.empty((stop - start, *self.shape[1:]), dtype="<u8")
+        # Counter mode: the bytes before are passed over by starting at a later counter.
+        counter, skip = divmod(start * self._row_bytes, _BLOCK_BYTES)
+        mode = modes.CTR(counter.to_bytes(_BLOCK_BYTES, "big"))
+        cipher = Cipher(algorithms.AES(self._key), mode).encryptor()
+        cipher.update(bytes(skip))
+        if out.nbytes:
+            view = memoryview(out.reshape(-1).view(np.uint8).data)
+            for at in range(0, len(view), _CHUNK_BYTES):
+                part = view[at : at + _CHUNK_BYTES]
+                cipher.update_into(_ZEROS[: len(part)], part)
+        return out.astype(np.uint64, copy=False)
 
 
 def _derive(seed: bytes, *parts: str | bytes) -> bytes:

@@ -15,7 +15,7 @@ different rho. `helpers` chooses so; the label of s names the attempt.
 from collections.abc import Sequence
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.products.ring import Ring, product
+from flwr_vertical.products.ring import Ring, limbs_of, product, product_of_limbs
 
 
 def owner_share(own: Ring, masked_vectors: Ring, pad: Ring) -> Ring:
@@ -60,6 +60,26 @@ def open_vector_products(masked: Ring, rho: Ring, owner: Ring, helper: Ring) -> 
         ``A`` and ``B``.
     """
     return owner + helper - product(masked, rho)
+
+
+def limb_shares(columns: Ring, vectors: Ring, limbs: int) -> Ring:
+    """Return what the shares are made of where columns and vectors come in limbs.
+
+    Parameters
+    ----------
+    columns : numpy.ndarray of shape (n_rows, limbs * n_columns), uint64
+        ``X_k``, ``R_k`` or ``U_k``.
+    vectors : numpy.ndarray of shape (n_rows, limbs * n_vectors), uint64
+        ``v + rho``, or ``rho``.
+    limbs : {1, 2}
+        See `ring`.
+
+    Returns
+    -------
+    numpy.ndarray of shape (limbs, n_columns, n_vectors), uint64
+        To be added over blocks of rows, then less or plus the pad.
+    """
+    return product_of_limbs(limbs_of(columns, limbs), limbs_of(vectors, limbs))
 
 
 def helpers(parties: Sequence[str]) -> dict[str, str]:

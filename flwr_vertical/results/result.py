@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy.accounting import PrivacyStatement
 from flwr_vertical.results.ledger import Ledger
 from flwr_vertical.results.page import format_value
@@ -46,6 +47,8 @@ class Result:
         Of samples without a label: index sample ID; prediction, std_error, lower, upper.
     model : Model or plain values, optional
         The fitted model, as the server knows it.
+    predictor : Model, optional
+        What the server needs to predict new rows, where the parties keep their coefficients.
     mask : bool array of shape (n_samples, n_parties), optional
         True where the party has no row of the sample (a missing block).
     parties : list of str, optional
@@ -78,6 +81,7 @@ class Result:
     labels: pd.Series | None = None
     predictions: pd.DataFrame | None = None
     model: Any = None
+    predictor: Any = None
     mask: npt.NDArray[np.bool_] | None = None
     parties: list[str] = field(default_factory=list)
     party_metrics: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -91,6 +95,8 @@ class Result:
     # What the parties of a simulation saved of their models, as files' bytes. `simulate` hands
     # them on to a later run's parties; the server half of a strategy never has them.
     _party_models: dict[str, bytes] = field(default_factory=dict, init=False)
+    # What predicts new rows; runs are above this folder, and set it.
+    _predict_by: ClassVar[Callable[..., Result] | None] = None
 
     def __post_init__(self) -> None:
         if not self.parties:
@@ -102,10 +108,11 @@ class Result:
 
         Writes result.json (strategy, settings, metrics, history, notes, disclosure, privacy
         statement, totals of the ledger), ledger.csv, privacy.csv, coefficients.csv,
-        predictions.parquet, labels.parquet, mask.npy, model.npz, figures and one Parquet file per
-        party under tables; of a simulation, also what each party saved of its model, under
-        parties. Originals and truth are not saved: they are the user's own. A model that is neither
-        a `Model` nor made of arrays, DataFrames, numbers and text is left out, and the log says so.
+        predictions.parquet, labels.parquet, mask.npy, model.npz, predictor.npz, figures and one
+        Parquet file per party under tables; of a simulation, also what each party saved of its
+        model, under parties. Originals and truth are not saved: they are the user's own. A model
+        that is neither a `Model` nor made of arrays, DataFrames, numbers and text is left out, and
+        the log says so.
 
         Every file is whole or not there, result.json is the last one, and files of others in the
         folder stay.
@@ -119,6 +126,41 @@ class Result:
 
         self.where = save(self, Path(folder))
         return self.where
+
+    def predict(
+        self,
+        parties: Mapping[str, Any],
+        labels: pd.Series | None = None,
+        **options: Any,
+    ) -> Result:
+        """Predict new rows with the model of a simulated fit, by a run of its own.
+
+        Parameters
+        ----------
+        parties : Mapping[str, pandas.DataFrame]
+            The new rows of each party, with the columns of the fit. A party that is left out counts
+            as missing in every row.
+        labels : pandas.Series, optional
+            Where labels are known, the result says how far off predictions are.
+        **options
+            Further arguments of `flwr_vertical.simulate`.
+
+        Returns
+        -------
+        Result
+            With `predictions`.
+
+        Raises
+        ------
+        ConfigError
+            If this is no fit that can predict, or the parties kept their parts elsewhere: predict
+            by a run of the app there, with the strategy ``predict`` and the fit's run named as
+            ``fitted``.
+        """
+        if self._predict_by is None:
+            raise ConfigError("predictions need flwr_vertical; import it first")
+        found: Result = self._predict_by(self, parties, labels, **options)
+        return found
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Result:

@@ -99,6 +99,10 @@ def load(folder: Path) -> Result:
     if "model" in files:
         path = folder / files["model"]
         model = unpack_model(path.read_bytes(), str(path), index["model"])
+    predictor = None
+    if "predictor" in files:
+        path = folder / files["predictor"]
+        predictor = unpack_model(path.read_bytes(), str(path), index["predictor"])
     result = Result(
         strategy=index["strategy"],
         **{name: _revive(index[name]) for name in ("settings", "metrics", "history", "notes")},
@@ -122,6 +126,7 @@ def load(folder: Path) -> Result:
         predictions=predictions,
         labels=labels,
         model=model,
+        predictor=predictor,
         mask=mask,
         figures=figures,
         where=folder,
@@ -209,6 +214,9 @@ def _write_files(result: Result, folder: Path) -> dict[str, Any]:
     if (model := _packed_model(result)) is not None:
         files["model"] = "model.npz"
         write_bytes_atomically(folder / "model.npz", model)
+    if result.predictor is not None:
+        files["predictor"] = "predictor.npz"
+        write_bytes_atomically(folder / "predictor.npz", pack_model(result.predictor))
     for party, part in result._party_models.items():
         names = files.setdefault("parties", {})
         name = safe_name(party, (Path(n).parent.name for n in names.values()))
@@ -265,6 +273,9 @@ def _index_text(result: Result, files: dict[str, Any]) -> str:
         "privacy": None if result.privacy is None else result.privacy.to_dict(),
         "ledger": result.ledger.totals(),
         "model": describe_model(result.model, result.strategy) if "model" in files else None,
+        "predictor": (
+            describe_model(result.predictor, result.strategy) if "predictor" in files else None
+        ),
         "files": files,
         "levels": levels,
         "label_name": None if result.labels is None else result.labels.name,

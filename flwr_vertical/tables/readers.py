@@ -52,8 +52,8 @@ def read_table(
         A .csv, .csv.gz, .tsv, .parquet or .pq file in UTF-8 with a header.
     id_column : str, optional
         Column of sample IDs, or several with commas for composite IDs. Default: the index stored
-        in a Parquet file if it is more than row
-        numbers, else the first column. In CSV, IDs become integers only if each is written as an
+        in a Parquet file if it is more than row numbers, else the first column, which needs no
+        name. In CSV, IDs become integers only if each is written as an
         integer prints, so "007" stays a string, and so do all others of its column.
     kinds : mapping of column name to Kind or its name, optional
         See `flwr_vertical.tables.infer_kinds`.
@@ -165,6 +165,7 @@ def _read_text(path: Path, id_column: str | None, separator: str) -> pd.DataFram
     with opener(path, "rt", encoding="utf-8-sig", newline="") as stream:
         header = next(csv.reader(stream, delimiter=separator), [])
     _check_header(header, path)
+    _check_nameless(header, id_column, path)
     ids = _id_columns(header, id_column, path)
     with warnings.catch_warnings():
         # pandas only warns when rows are longer than the header, and drops their ends.
@@ -173,6 +174,8 @@ def _read_text(path: Path, id_column: str | None, separator: str) -> pd.DataFram
             path,
             sep=separator,
             encoding="utf-8-sig",
+            names=header,  # pandas would make up a name for a column without one
+            header=0,
             index_col=False,
             dtype=dict.fromkeys(ids, str),
             keep_default_na=False,
@@ -183,7 +186,8 @@ def _read_text(path: Path, id_column: str | None, separator: str) -> pd.DataFram
     if len(ids) > 1:
         return frame.set_index(ids)
     frame = frame.set_index(ids[0])
-    texts = frame.index
+    texts = frame.index.rename(frame.index.name or None)
+    frame.index = texts
     if not texts.hasnans and all(_CANONICAL_INTEGER.fullmatch(text) for text in texts):
         frame.index = texts.astype("int64")
     return frame
@@ -196,6 +200,19 @@ def _check_header(names: Sequence[str], path: Path) -> None:
     if twice := sorted({name for name in names if list(names).count(name) > 1}):
         raise DataError(
             f"{path} has several columns named {', '.join(map(repr, twice))}; rename them"
+        )
+
+
+def _check_nameless(names: Sequence[str], id_column: str | None, path: Path) -> None:
+    """Refuse a column without a name, unless it is the first and holds the sample IDs."""
+    if "" not in names:
+        return
+    if (number := list(names).index("")) > 0:
+        raise DataError(f"{path}: column number {number + 1} has no name; name it in the header")
+    if id_column is not None:
+        raise DataError(
+            f"{path}: the first column has no name, and the sample IDs are in {id_column!r}; take "
+            "it out if it holds row numbers, or name it"
         )
 
 

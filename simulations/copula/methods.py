@@ -134,7 +134,12 @@ def _estimates(
         beta[real] = fit.beta
         return {"beta": beta}
     if name in (FEDERATED, NOISY):
-        arguments: dict[str, Any] = {**settings, "family": family, "standard_errors": None}
+        arguments: dict[str, Any] = {
+            **settings,
+            "family": family,
+            "exchange": "sums",
+            "standard_errors": None,
+        }
         if name == NOISY:
             arguments |= {"dp": "admm", "epsilon": epsilon}
         strategy = VerticalGLM(**arguments)

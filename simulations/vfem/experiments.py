@@ -7,6 +7,7 @@ import numpy as np
 
 from flwr_vertical.errors import VerticalError
 from simulations.replications import Job, Metrics
+from simulations.vfem.correlated import replicate_correlated
 from simulations.vfem.design import draw_design
 from simulations.vfem.fresh import measure_fresh
 from simulations.vfem.methods import flatten, make_method, measure, run_method, slopes
@@ -124,4 +125,5 @@ PARTS: dict[str, Callable[[dict[str, Any]], Metrics]] = {
     "sme": _sme,
     "splits": _splits,
     "repeats": _repeats,
+    "correlated": replicate_correlated,
 }

@@ -8,6 +8,7 @@ from simulations.study import FAIL, PASS
 from simulations.vfem.preset import Preset
 from simulations.vfem.sections import (
     convergence_section,
+    correlated_section,
     finite_section,
     inference_section,
     parting_section,
@@ -22,9 +23,11 @@ PAPER = (
     "federated EM (VFEM)"
 )
 
-GOALS = ("target_ahead", "target_intervals", "target_cost")
+GOALS = ("target_correlated", "target_ahead", "target_intervals", "target_cost")
 # What is printed on the terminal, in this order.
 TITLES = {
+    "target_correlated": "Target: correlated parties, VFEM with covariance='full' (the default)",
+    "correlated": "Correlated parties: RMSE of coefficients, coverage of 95 % intervals",
     "target_ahead": "Target: VFEM (maximum likelihood) ahead of Single, CC and Impute",
     "target_ahead_prior": "The same with noise_prior = 2",
     "finite_coefficients": "Coefficient RMSE (mean over runs; dash: impossible)",
@@ -57,6 +60,7 @@ def make_page(found: dict[str, pd.DataFrame], pictures: dict[str, bytes], preset
         "VFEM on generated data",
         [
             _summary(found, preset),
+            correlated_section(found, preset),
             finite_section(found, pictures, preset),
             inference_section(found, pictures, preset),
             parting_section(found, pictures, preset),
@@ -92,7 +96,13 @@ def _facts(found: dict[str, pd.DataFrame], preset: Preset) -> dict[str, str]:
 def _summary(found: dict[str, pd.DataFrame], preset: Preset) -> Section:
     finite, inference, sme = preset["finite"], preset["inference"], preset["sme"]
     low, high = inference["coverage"]
+    correlated = preset["correlated"]
+    least, most = correlated["coverage"]
     texts = [
+        f"Where every two columns have a correlation of {correlated['correlations']}, 95 % "
+        f"intervals of the default, covariance='full', cover {least:.0%} to {most:.0%} in "
+        f"{correlated['runs']} replications, and its RMSE is below that of CC and Impute, in every "
+        "cell. The other targets are of the paper's model and iterations (exchange='sums').",
         f"From {finite['target_from']:.0%} missing blocks on, VFEM's coefficient RMSE and "
         "prediction error are below those of Single, CC and Impute in every setting (means over "
         "the runs that both could fit; a method that could fit none is beaten). The first table "
@@ -107,7 +117,13 @@ def _summary(found: dict[str, pd.DataFrame], preset: Preset) -> Section:
     body = [bullet_list(texts)]
     body += [
         marked(dataframe_html(found[name]))
-        for name in ("target_ahead", "target_ahead_prior", "target_intervals", "target_cost")
+        for name in (
+            "target_correlated",
+            "target_ahead",
+            "target_ahead_prior",
+            "target_intervals",
+            "target_cost",
+        )
     ]
     return Section(
         "What was aimed at",

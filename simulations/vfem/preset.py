@@ -11,7 +11,7 @@ from simulations.vfem.design import MAR, MCAR
 from simulations.vfem.experiments import VARIANTS
 from simulations.vfem.methods import BASELINES, STEADIED
 
-REPEATED = ("finite", "inference", "parting", "splits", "repeats")
+REPEATED = ("correlated", "finite", "inference", "parting", "splits", "repeats")
 FINITE_METHODS = (*BASELINES, "VFEM", STEADIED)
 
 
@@ -64,6 +64,7 @@ class Preset:
                 for name, changed in variants(self["repeats"]).items()
                 for job in self._sme_like("repeats", variant=name, **changed)
             ),
+            *self._correlated(),
             *self._convergence(),
             *self._inference("parting"),
         ]
@@ -115,6 +116,16 @@ class Preset:
             for cross in part["cross"]
             for seed in range(part["runs"])
             for kind in part["kinds"]
+        ]
+
+    def _correlated(self) -> list[Job]:
+        part = self["correlated"]
+        fixed = {key: part[key] for key in ("rows", "widths", "noise")}
+        return [
+            Job("correlated", {**fixed, "correlation": correlation, "rate": rate, "seed": seed})
+            for correlation in part["correlations"]
+            for rate in part["rates"]
+            for seed in range(part["runs"])
         ]
 
     def _convergence(self) -> list[Job]:

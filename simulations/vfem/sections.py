@@ -74,6 +74,19 @@ def inference_section(found: Tables, pictures: Pictures, preset: Preset) -> Sect
     )
 
 
+def correlated_section(found: Tables, preset: Preset) -> Section:
+    """Show what the correlation of parties is worth, and what it costs the paper's model."""
+    part = preset["correlated"]
+    return Section(
+        "Correlated parties: maximum likelihood from moments",
+        [dataframe_html(found["correlated"])],
+        f"{part['runs']} replications for each cell, {part['rows']:,} rows, parties of "
+        f"{part['widths']} columns, blocks missing at the rate stated. VFEM is the default, with "
+        "any covariance between parties; VFEM, block is the paper's model, in which columns of "
+        "different parties are uncorrelated.",
+    )
+
+
 def parting_section(found: Tables, pictures: Pictures, preset: Preset) -> Section:
     """Show where kinds of standard errors part, and what correlation between parties costs."""
     part = preset["parting"]

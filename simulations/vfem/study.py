@@ -12,6 +12,7 @@ from simulations.data import Sources
 from simulations.replications import Store, run_all
 from simulations.study import Options, Outcome, Output, print_table
 from simulations.vfem import figures, sme_figures, sme_tables, tables, targets
+from simulations.vfem.correlated import correlated_table, correlated_target
 from simulations.vfem.experiments import replicate
 from simulations.vfem.methods import STEADIED
 from simulations.vfem.missing import calibrate_shared, expected_share
@@ -95,7 +96,10 @@ def make_tables(
         "shared": calibrate_shared(rates, sme["complete_cases"] / sme["rows"]),
     }
     parting = tables.inference(frame, "parting")
+    correlated = correlated_table(frame)
     return {
+        "target_correlated": correlated_target(correlated, preset["correlated"]),
+        "correlated": correlated,
         "target_ahead": targets.ahead(frame, preset["finite"]["target_from"]),
         "target_ahead_prior": targets.ahead(frame, preset["finite"]["target_from"], STEADIED),
         "finite_coefficients": tables.finite(frame, "coefficients"),

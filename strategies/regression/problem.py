@@ -22,6 +22,12 @@ Indices = npt.NDArray[np.int64]
 
 LABEL_POLICIES = ("drop", "error")
 
+# What becomes of columns that follow from others: with a fit of the parties' own, or from moments.
+_CONSEQUENCE = {
+    True: "a small ridge keeps the fit defined, and their coefficients mean nothing by themselves",
+    False: "they are left out, with coefficients of 0",
+}
+
 
 @dataclass
 class Problem:
@@ -81,6 +87,7 @@ def open_problem(
     intercept: bool,
     with_unheld: bool = False,
     extra: Mapping[str, Any] | None = None,
+    step: str = "prepare",
 ) -> Problem:
     """Check the labels, have the parties prepare their tables, and collect what they tell.
 
@@ -97,6 +104,8 @@ def open_problem(
         own distribution.
     extra : Mapping[str, Any], optional
         Further arguments for the party's own ``prepare``.
+    step : str
+        What takes the place of ``prepare``.
 
     Raises
     ------
@@ -131,7 +140,7 @@ def open_problem(
         result.notes.append(f"{len(unheld):,} labels belong to samples that no party holds")
     if len(free):
         arguments["labelled"] = known.view(np.uint8)
-    total = federation.sum("prepare", arguments)
+    total = federation.sum(step, arguments)
     mask = alignment.mask.copy()
     problem = Problem(
         y=(chosen - center) / scale,
@@ -156,8 +165,7 @@ def open_problem(
             _note(
                 result,
                 f"party {name!r}: columns {told['collinear']} are constant or follow from others "
-                "of its columns; a small ridge keeps the fit defined, and their coefficients "
-                "mean nothing by themselves",
+                f"of its columns; {_CONSEQUENCE[step == 'prepare']}",
             )
     nobody = np.ones((len(unheld), mask.shape[1]), dtype=bool)
     problem.mask, problem.free_mask = np.vstack([mask[labelled], nobody]), mask[free]
@@ -166,7 +174,7 @@ def open_problem(
         if held != int(total.public[name]["n_observed"]):
             raise PartyError(
                 name,
-                "prepare",
+                step,
                 f"holds {total.public[name]['n_observed']} rows of labelled samples, but by the "
                 f"alignment {held}",
             )

@@ -213,7 +213,7 @@ def test_settings_of_a_run_are_keys_that_the_app_knows(tmp_path):
         assert set(run_config(tmp_path, PLAN, strategy, "x")) <= known
 
 
-@pytest.mark.parametrize("strategy", ["glm", "vfem", "single", "vcds", "ievcds", "vfem-predict"])
+@pytest.mark.parametrize("strategy", ["glm", "vfem", "single", "vcds", "ievcds", "predict"])
 def test_labels_reach_every_strategy_that_has_a_use_for_them(tmp_path, strategy):
     own = Plan({"bank": "bank.csv"}, labels="/srv/profit.csv", label_column="profit")
     config = run_config(tmp_path, own, strategy, "x")
@@ -409,9 +409,7 @@ def test_secured_federation_runs_refuses_strangers_and_ends(federation, tmp_path
     assert len(members) == 4
 
     codes = []
-    settings = (
-        'vfem.standard-errors="gram" vfem.max-iter=1 vfem.check-correlation=false alignment="plain"'
-    )
+    settings = 'alignment="plain"'
     worker = threading.Thread(
         target=lambda: codes.append(operations.run(home, "vfem", [settings], "first")), daemon=True
     )
@@ -440,13 +438,11 @@ def test_secured_federation_runs_refuses_strangers_and_ends(federation, tmp_path
         p: read_table(home / "nodes" / p / f"{p}.csv", id_column="id", party=p) for p in PARTIES
     }
     expected = simulate(
-        VFEM(standard_errors="gram", max_iter=1, check_correlation=False),
-        tables, labels=read_labels(home / "server" / "labels.csv"), progress=False,
+        VFEM(), tables, labels=read_labels(home / "server" / "labels.csv"), progress=False,
     ).coefficients  # fmt: skip
     found = pd.read_csv(result / "coefficients.csv", index_col=["party", "variable"])
     pd.testing.assert_index_equal(found.index, expected.index, exact=False)
     np.testing.assert_allclose(found["estimate"], expected["estimate"], rtol=1e-9)
-    # Products are opened from ciphertexts, whose noise is new in each run.
     np.testing.assert_allclose(found["std_error"], expected["std_error"], rtol=1e-6)
 
     secrets = [secret_lines(path) for path in home.rglob("*") if path.is_file() and is_secret(path)]

@@ -16,7 +16,7 @@ from apps.client_app import app as client_app
 from apps.client_app import pick
 from apps.demo import demo_labels, demo_names, demo_tables
 from apps.server_app import app as server_app
-from flwr_vertical import LocalGrid, RecordingGrid, simulate
+from flwr_vertical import LocalGrid, RecordingGrid, Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.storage import FileStorage
 from flwr_vertical.server.journal import Journal
@@ -156,6 +156,26 @@ def test_new_rows_are_imputed_from_an_earlier_run(home, bank, court):
         "n1",
         "n2",
     ]
+
+
+def test_new_rows_are_predicted_with_what_each_side_kept_of_an_earlier_run(home):
+    rng = np.random.default_rng(2)
+    index = pd.Index([f"c{i}" for i in range(200)], name="customer")
+    both = pd.DataFrame(rng.normal(size=(200, 2)), index, ["u", "debts"])
+    y = (1 + both["u"] - 2 * both["debts"] + 0.1 * rng.normal(size=200)).rename("y")
+    y.iloc[:160].to_csv(home / "labels.csv")
+    tables = {"bank": both[["u"]], "court": both[["debts"]]}
+    nodes = own_files(home, **{name: table.iloc[:160] for name, table in tables.items()})
+    labels = {"labels": str(home / "labels.csv")}
+    run_app(nodes, strategy="vfem", run_name="fit", **labels)
+    own_files(home, **{name: table.iloc[160:] for name, table in tables.items()})
+    run_app(nodes, strategy="predict", run_name="later", fitted="fit")
+    found = Result.load(home / "results" / "server" / "later").predictions
+    np.testing.assert_allclose(found.loc[index[160:], "prediction"], y.iloc[160:], atol=0.5)
+    with pytest.raises(ConfigError, match="no model: name the run of the fit"):
+        run_app(nodes, strategy="predict", run_name="another")
+    with pytest.raises(DataError, match="gone holds no saved result"):
+        run_app(nodes, strategy="predict", run_name="another", fitted="gone")
 
 
 def test_earlier_run_that_is_not_there(home, bank, court):

@@ -189,9 +189,9 @@ def test_vfem_over_a_network_that_is_cut_again_and_again(monkeypatch):
     parties["p0"] = parties["p0"].iloc[:45]
     labels = pd.Series(rng.normal(size=60))
     settings = {"alignment": "plain", "aggregation": "masked", "progress": False}
-    expected = simulate(VFEM(max_iter=30), parties, labels, **settings)
+    expected = simulate(VFEM(exchange="sums", max_iter=30), parties, labels, **settings)
 
-    proxies, strategy = [], VFEM(max_iter=30)
+    proxies, strategy = [], VFEM(exchange="sums", max_iter=30)
     real = app.dial
 
     def through_proxy(offer, node_id):
@@ -211,7 +211,7 @@ def test_vfem_over_a_network_that_is_cut_again_and_again(monkeypatch):
     storage = MemoryStorage({n: Table.of(t) for n, t in parties.items()})
     client = party_app(strategy.party, storage=storage)
     cutter = threading.Thread(target=cut)
-    nodes = [{"party": n} for n in parties]
+    nodes = [{"party": n, "exchanges": "sums"} for n in parties]
     with (
         LocalGrid(client, nodes, storage=storage) as inner,
         ChannelGrid(inner, transport="channel", reconnect=4.0) as grid,

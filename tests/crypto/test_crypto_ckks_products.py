@@ -3,6 +3,7 @@ import sys
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from flwr_vertical.crypto import ckks_context, ckks_products
 from flwr_vertical.crypto.ckks_products import (
@@ -10,10 +11,13 @@ from flwr_vertical.crypto.ckks_products import (
     POLY_MODULUS_DEGREE,
     RMS_LIMIT,
     SLOTS,
+    blind,
     cross_products,
     encrypt_columns,
     generate_product_keys,
+    open_blinded,
     open_products,
+    unblind,
 )
 from flwr_vertical.errors import ConfigError, DataError, FixedPointOverflowError, ProtocolError
 
@@ -139,6 +143,35 @@ def opened_by_hand(keys, words, constants):
 def scaled(keys, slots, n):
     bits = sum(ckks_products._scale_bits(n))
     return slots * ckks_products._Ring(keys.public).primes[1] / 2.0**bits
+
+
+@pytest.mark.parametrize("n", [700, 2 * SLOTS + 9])
+def test_what_is_blinded_opens_to_uniform_numbers_and_unblinds_to_the_products(keys, n):
+    A, B = standardised(3, n, 3), standardised(4, n, 4) * RMS_LIMIT / 2
+    ciphertexts = cross_products(keys.public, encrypt_columns(keys.public, A), B)
+    rng = np.random.default_rng(7)
+    seen, found = [], []
+    for _ in range(12):
+        blinds = [int.from_bytes(rng.bytes(16), "little") for _ in ciphertexts]
+        blinded, pads = blind(keys.public, ciphertexts, blinds)
+        opened = open_blinded(keys.secret, blinded)
+        seen.append(opened)
+        found.append(unblind(keys.public, opened, pads, [n] * 12))
+    share = np.concatenate(seen) / 2.0**60
+    assert len(np.unique(share)) == share.size
+    assert stats.kstest(share, "uniform").pvalue > 1e-6
+    plain = open_products(keys.secret, ciphertexts, (3, 4)).reshape(-1)
+    # One grid of the release apart at most, whatever the pad.
+    assert np.abs(np.array(found) - plain).max() <= 2.0 ** (math.ceil(math.log2(n)) - 32)
+
+
+def test_a_pad_that_is_not_that_of_the_product_is_noticed(keys):
+    A = standardised(3, 100, 1)
+    ciphertexts = cross_products(keys.public, encrypt_columns(keys.public, A), A)
+    blinded, pads = blind(keys.public, ciphertexts, [2**100])
+    opened = open_blinded(keys.secret, blinded)
+    with pytest.raises(ProtocolError, match="larger than any can be"):
+        unblind(keys.public, opened, [pads[0] + 3 * 2**57], [100])
 
 
 def test_slots_do_not_reveal_partial_sums(keys, monkeypatch):

@@ -60,7 +60,7 @@ class Chaos:
         self.labels.to_csv(home / "labels.csv")
         for name, table in parties.items():
             table.to_parquet(home / f"{name}.parquet")
-        method = VFEM(step="gradient", acceleration=None, tol=0.0, max_iter=ROUNDS)
+        method = VFEM(exchange="sums", step="gradient", acceleration=None, tol=0.0, max_iter=ROUNDS)
         self.expected = simulate(
             method, parties, self.labels, alignment="plain", progress=False
         ).coefficients
@@ -68,7 +68,10 @@ class Chaos:
         self.proxy = Proxy(bind)
         self.deployment = Deployment(
             home,
-            {n: f"data='{home / n}.parquet' output='{home / n}-out'" for n in NAMES},
+            {
+                n: f"data='{home / n}.parquet' output='{home / n}-out' exchanges='sums'"
+                for n in NAMES
+            },
         )
         self.settings = {
             "strategy": "vfem",
@@ -78,6 +81,7 @@ class Chaos:
             "transport": "channel",
             "channel-bind": bind,
             "channel-address": self.proxy.address,
+            "vfem.exchange": "sums",
             "vfem.step": "gradient",
             "vfem.acceleration": "none",
             "vfem.tol": 0.0,

@@ -5,11 +5,17 @@ import pytest
 
 from flwr_vertical.errors import ConfigError, FixedPointOverflowError, ProtocolError
 from flwr_vertical.products import ring
-from flwr_vertical.products.column_products import Layout, corrections, open_products, rows_by_group
-from flwr_vertical.products.streams import content_tag, stream
+from flwr_vertical.products.column_products import (
+    Layout,
+    corrections,
+    products_of_masked,
+    rows_by_group,
+)
+from flwr_vertical.products.streams import KeyStream, content_tag, stream, tag_of_blocks
 from flwr_vertical.products.vector_products import (
     helper_share,
     helpers,
+    limb_shares,
     open_vector_products,
     owner_share,
 )
@@ -38,7 +44,7 @@ def masked(tables, limbs):
         name: stream(SEED, f"run {name}", e.shape, content_tag(SEED, e))
         for name, e in encoded.items()
     }
-    layout = Layout({name: e.shape[1] for name, e in encoded.items()})
+    layout = Layout({name: x.shape[1] for name, x in tables.items()}, limbs)
     return bits, encoded, streams, layout, {name: encoded[name] + streams[name] for name in tables}
 
 
@@ -54,16 +60,16 @@ def test_products_by_group_are_those_of_the_pooled_columns(widths, limbs):
         corrections(name, encoded[name], streams, layout, groups, name == "p0") for name in own
     ]
     total = np.sum(terms, axis=0, dtype=np.uint64)
-    opened = open_products(sent, total, layout, groups)
+    opened = products_of_masked(sent, layout, groups) - total
     for g in range(n_groups):
         rows = group == g
         for a in own:
             for b in own:
-                block = opened[g][layout.slice(a), layout.slice(b)]
-                if a == b:  # nobody is told what its owner knows anyway
+                block = opened[g][:, layout.slices[a], layout.slices[b]]
+                if a <= b:  # each pair once, and nobody is told what its owner knows anyway
                     assert not block.any()
                     continue
-                found = ring.decode(block, bits, limbs, limbs)
+                found = ring.decode(block, bits)
                 expected = own[a][rows].T @ own[b][rows]
                 tolerance = n * (2.0**-bits if limbs == 1 else 2.0 ** (-2 * bits) + 1e-15)
                 np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
@@ -75,14 +81,17 @@ def test_products_with_a_vector_of_the_server(limbs):
     x, v = unit(RNG.normal(size=(n, 3))), unit(RNG.normal(size=(n, 2)))
     bits, encoded, streams, _, sent = masked({"p0": x}, limbs)
     v_encoded = ring.encode(v, bits, limbs)
-    rho, pad = random_ring(n, 2 * limbs), random_ring(3 * limbs, 2 * limbs)
-    a = owner_share(encoded["p0"], v_encoded + rho, pad)
-    b = helper_share(streams["p0"], rho, pad)
-    opened = open_vector_products(sent["p0"], rho, a, b)
+    rho, pad = random_ring(n, 2 * limbs), random_ring(limbs, 3, 2)
+    if limbs == 1:
+        a = owner_share(encoded["p0"], v_encoded + rho, pad[0])
+        b = helper_share(streams["p0"], rho, pad[0])
+        opened = open_vector_products(sent["p0"], rho, a, b)[None]
+    else:
+        a = limb_shares(encoded["p0"], v_encoded + rho, limbs) - pad
+        b = limb_shares(streams["p0"], rho, limbs) + pad
+        opened = a + b - limb_shares(sent["p0"], rho, limbs)
     tolerance = n * (2.0**-bits if limbs == 1 else 2.0 ** (-2 * bits) + 1e-15)
-    np.testing.assert_allclose(
-        ring.decode(opened, bits, limbs, limbs), x.T @ v, rtol=0, atol=tolerance
-    )
+    np.testing.assert_allclose(ring.decode(opened, bits), x.T @ v, rtol=0, atol=tolerance)
 
 
 def test_what_the_server_gets_follows_from_uniform_numbers_and_the_product():
@@ -94,9 +103,9 @@ def test_what_the_server_gets_follows_from_uniform_numbers_and_the_product():
         [corrections(name, encoded[name], streams, layout, groups, name == "p0") for name in own],
         axis=0,
         dtype=np.uint64,
-    )[0]
-    left, right = layout.slice("p0"), layout.slice("p1")
-    simulated = ring.product(sent["p0"], sent["p1"]) - ring.product(encoded["p0"], encoded["p1"])
+    )[0, 0]
+    left, right = layout.slices["p1"], layout.slices["p0"]
+    simulated = ring.product(sent["p1"], sent["p0"]) - ring.product(encoded["p1"], encoded["p0"])
     np.testing.assert_array_equal(total[left, right], simulated)
     # U itself: bits are fair, and say nothing of the columns.
     bits = np.unpackbits(np.ascontiguousarray(sent["p0"]).view(np.uint8))
@@ -180,8 +189,24 @@ def test_the_longest_columns_that_pass_do_not_overflow():
     spike = np.zeros((n, 1))
     spike[5] = np.sqrt(n)  # all of the norm in one row: the largest single product
     for a, b in ((spike, spike), (spike, -spike), (np.ones((n, 1)), np.ones((n, 1)))):
-        found = ring.decode(ring.product(ring.encode(a, bits, 1), ring.encode(b, bits, 1)), bits)
+        found = ring.decode(
+            ring.product(ring.encode(a, bits, 1), ring.encode(b, bits, 1))[None], bits
+        )
         np.testing.assert_allclose(found, a.T @ b, rtol=1e-6)
+
+
+def test_any_rows_of_a_stream_are_those_of_the_whole():
+    for width in (1, 3):  # rows of 8 and 24 bytes begin within a block of the cipher
+        whole = stream(SEED, "x", (1000, width))
+        source = KeyStream(SEED, "x", (1000, width))
+        for start, stop in ((0, 1000), (1, 8), (7, 7), (333, 1000)):
+            np.testing.assert_array_equal(source.rows(start, stop), whole[start:stop])
+
+
+def test_a_tag_does_not_depend_on_the_blocks():
+    content = random_ring(100, 3)
+    in_blocks = tag_of_blocks(SEED, content.shape, [content[:30], content[30:]])
+    assert in_blocks == content_tag(SEED, content)
 
 
 def test_integer_products_equal_python_s():

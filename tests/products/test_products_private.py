@@ -13,13 +13,19 @@ from flwr_vertical import (
     Table,
     Uses,
     party_app,
+    simulate,
 )
 from flwr_vertical.alignment import make_aligner
-from flwr_vertical.errors import ConfigError, PartyError
-from flwr_vertical.products import HeldColumns, PairKeySteps
+from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.products import HeldColumns, PairKeySteps, ring
+from flwr_vertical.products.commitment import digest_of
+from flwr_vertical.products.encoded import EncodedColumns
 from flwr_vertical.products.group_key import GroupKey, GroupKeySteps
 from flwr_vertical.products.opened import PrivateProducts
 from flwr_vertical.products.private import PrivateProductSteps
+from flwr_vertical.products.row_groups import group_rows
+from flwr_vertical.protocol.codec import decode
+from flwr_vertical.protocol.messages import ARGUMENTS, read_envelope
 from flwr_vertical.server import Federation
 from tests import resuming
 from tests.transcripts import arrays_of
@@ -36,9 +42,9 @@ class MultiplyingParty(Party):
     def columns_to_multiply(self):
         positions = np.asarray(self.positions)
         order = np.argsort(positions)
-        return HeldColumns(
-            self.table.frame.to_numpy(dtype=float)[order], positions[order], self.n_samples
-        )
+        values = self.table.frame.to_numpy(dtype=float)[order]
+        names = tuple(self.table.columns)
+        return HeldColumns(values, positions[order], self.n_samples, names)
 
 
 def tables(k, seed=0):
@@ -55,10 +61,14 @@ def tables(k, seed=0):
 class Opened:
     """An open federation of multiplying parties, aligned."""
 
-    def __init__(self, given, mode="masked", wrap=lambda grid: grid, party=MultiplyingParty):
+    def __init__(
+        self, given, mode="masked", wrap=lambda grid: grid, party=MultiplyingParty, config=None
+    ):
         own = {name: Table.of(frame) for name, frame in given.items()}
         app = party_app(party, storage=MemoryStorage(own))
-        self.local = LocalGrid(app, [{"party": name} for name in given])
+        self.local = LocalGrid(
+            app, [{"party": name, **(config or {}).get(name, {})} for name in given]
+        )
         self.federation = Federation(wrap(self.local), aggregation=mode)
         self.federation.open()
         self.alignment = make_aligner("plain").align(self.federation)
@@ -71,39 +81,72 @@ class Opened:
     def __exit__(self, *_):
         self.local.close()
 
+    @property
+    def held_by_all(self):
+        """Numbers of the rows that every party holds."""
+        return np.flatnonzero(~self.alignment.mask.any(axis=1))
 
-def expected(rows, group, n_groups, vectors):
-    filled = np.nan_to_num(rows)
-    parts = [filled[group == g] for g in range(n_groups)]
-    return (
-        np.stack([part.sum(axis=0) for part in parts]),
-        np.stack([part.T @ part for part in parts]),
-        np.stack([filled[group == g].T @ vectors[group == g] for g in range(n_groups)]),
-    )
+    def products(self, limbs=2):
+        """Private products, sent."""
+        found = PrivateProducts(self.federation, GroupKey(self.federation), limbs)
+        found.send()
+        return found
+
+
+def in_groups(opened, *sets):
+    """Group of each row: sets of places among the rows that all hold, -1 elsewhere."""
+    group = np.full(len(opened.rows), -1)
+    for g, places in enumerate(sets):
+        group[opened.held_by_all[places]] = g
+    return group
+
+
+def check_moments(found, opened, group, labels, withheld, tolerance):
+    """Compare with sums over the pooled table, to a share of the columns' lengths."""
+    np.testing.assert_array_equal(found.withheld, withheld)
+    for g in range(len(withheld)):
+        pooled = np.where(withheld[g], 0.0, np.nan_to_num(opened.rows))
+        size = np.maximum(np.sqrt((pooled**2).sum(axis=0)), 1e-9)
+        rows = group == g
+        for value, truth, unit in (
+            (found.sums[g], pooled[rows].sum(axis=0), size),
+            (found.products[g], pooled[rows].T @ pooled[rows], np.outer(size, size)),
+            (
+                found.with_vectors[g],
+                pooled[rows].T @ labels[rows],
+                np.outer(size, np.sqrt((labels**2).sum(axis=0))),
+            ),
+        ):
+            assert np.abs((value - truth) / unit).max() < tolerance
 
 
 @pytest.mark.parametrize(("k", "mode"), [(2, "masked"), (3, "masked"), (5, "masked"), (3, "plain")])
 @pytest.mark.parametrize(("limbs", "tolerance"), [(1, 1e-6), (2, 1e-12)])
-def test_moments_by_group_are_those_of_the_pooled_table(k, mode, limbs, tolerance):
+def test_moments_by_pattern_are_those_of_the_pooled_table(k, mode, limbs, tolerance):
     with Opened(tables(k), mode) as opened:
-        n = len(opened.rows)
-        rng = np.random.default_rng(1)
-        labels = np.column_stack([rng.normal(size=n) * 50, np.ones(n)])
-        group = rng.integers(-1, 2, size=n)
-        products = PrivateProducts(opened.federation, GroupKey(opened.federation), limbs)
-        products.send()
+        labels = np.random.default_rng(1).normal(size=(len(opened.rows), 2)) * [50, 1]
+        widths = np.array([frame.shape[1] for frame in tables(k).values()])
+        products = opened.products(limbs)
+        fewest = products.min_rows(int(widths.sum()), 2)
+        groups = group_rows(opened.alignment.mask, widths, 2, fewest)
+        assert len(groups.mask) > 1
+        assert (groups.n_merged > 0) == (k == 5)
         before = opened.federation.ledger.rounds
-        found = products.moments(group, 2, labels)
+        found = products.moments(groups.group, len(groups.mask), labels, groups.mask)
         assert opened.federation.ledger.rounds == before + 1
-        filled = np.nan_to_num(opened.rows)
-        size = np.sqrt((filled**2).sum(axis=0))
-        for value, truth, unit in zip(
-            (found.sums, found.products, found.with_vectors),
-            expected(opened.rows, group, 2, labels),
-            (size, np.outer(size, size), np.outer(size, np.sqrt((labels**2).sum(axis=0)))),
-            strict=True,
-        ):
-            assert np.abs((value - truth) / unit).max() < tolerance
+        withheld = np.repeat(groups.mask, widths, axis=1)
+        check_moments(found, opened, groups.group, labels, withheld, tolerance)
+
+
+def test_a_group_of_which_a_party_has_some_rows_is_refused():
+    with Opened(tables(3)) as opened:
+        products = opened.products()
+        everything = np.zeros(len(opened.rows), dtype=int)
+        with pytest.raises(PartyError, match=r"has \d+ of the 700 rows of group 0") as caught:
+            products.moments(everything, 1)
+        assert caught.value.party == "court"  # the bank has all of them
+        found = products.moments(everything, 1, missing=np.array([[False, True, True]]))
+        np.testing.assert_array_equal(found.withheld, [[False, True, True, True]])
 
 
 @pytest.mark.parametrize("k", [2, 3])
@@ -119,7 +162,7 @@ def test_no_message_shows_a_column_or_a_label(k):
         labels = np.random.default_rng(2).normal(size=(len(opened.rows), 1))
         products = PrivateProducts(opened.federation, GroupKey(opened.federation))
         products.send()
-        products.moments(np.zeros(len(labels), dtype=int), 1, labels)
+        products.moments(in_groups(opened, slice(None)), 1, labels)
         secret = np.column_stack([np.nan_to_num(opened.rows), labels])
         seen = 0
         for array in arrays_of(recorders[0].transcript):
@@ -137,32 +180,298 @@ def test_no_message_shows_a_column_or_a_label(k):
 
 def test_groups_too_small_vectors_too_many_and_atoms_are_refused_by_the_parties():
     with Opened(tables(2)) as opened:
-        n = len(opened.rows)
-        products = PrivateProducts(opened.federation, GroupKey(opened.federation))
-        products.send()
-        small = np.where(np.arange(n) < 40, 0, 1)
+        products = opened.products()
+        n = len(opened.held_by_all)
         with pytest.raises(PartyError, match=r"tell of 40 of its rows alone.* fewer than 100"):
-            products.moments(small, 2)
-        everything = np.zeros(n, dtype=int)
-        products.moments(everything, 1)
+            products.moments(in_groups(opened, slice(0, 40), slice(40, n)), 2)
+        products.moments(in_groups(opened, slice(0, n)), 1)
         # All rows but thirty: the difference of the two tells of the thirty.
         with pytest.raises(PartyError, match="tell of 30 of its rows alone"):
-            products.moments(np.where(np.arange(n) < 30, -1, 0), 1)
-        halves = np.where(np.arange(n) < n // 2, 0, 1)
-        products.moments(halves, 2, np.ones((n, 20)))
-        # Twenty vectors are known to the server already, over rows of each half.
-        with pytest.raises(PartyError, match=r"\d+ vectors in all are too many"):
-            products.moments(halves, 2, np.random.default_rng(0).normal(size=(n, 40)))
+            products.moments(in_groups(opened, slice(30, n)), 1)
+        halves = in_groups(opened, slice(0, n // 2), slice(n // 2, n))
+        labels = np.random.default_rng(0).normal(size=(len(opened.rows), 40))
+        with pytest.raises(PartyError, match="40 vectors in all are too many"):
+            products.moments(halves, 2, labels)
+
+
+def test_the_same_labels_again_cost_nothing_and_other_labels_are_refused():
+    with Opened(tables(2)) as opened:
+        products = opened.products()
+        n = len(opened.held_by_all)
+        labels = np.random.default_rng(0).normal(size=(len(opened.rows), 9))
+        everything = in_groups(opened, slice(0, n))
+        first = products.moments(everything, 1, labels)
+        # Nine vectors are allowed over 100 rows; twice nine different ones would not be.
+        tenth = in_groups(opened, slice(0, 100), slice(100, n))
+        again = products.moments(tenth, 2, labels)
+        np.testing.assert_allclose(
+            again.with_vectors.sum(axis=0), first.with_vectors[0], rtol=0, atol=1e-6
+        )
+        with pytest.raises(DataError, match="differ from those that the server committed to"):
+            products.moments(everything, 1, labels + 1e-9)
+        # A server that does not keep to it is refused by the parties, of the same products or new.
+        products.commitment.digest = b""
+        with pytest.raises(PartyError, match=r"'bank'.*differ from those that it committed to"):
+            products.moments(everything, 1, labels + 1e-9)
+        with pytest.raises(PartyError, match=r"'bank'.*differ from those that it committed to"):
+            PrivateProducts(opened.federation, products.group_key).send(labels + 1e-9)
+
+
+def test_groups_and_vectors_that_do_not_fit_are_refused_before_anybody_is_asked():
+    with Opened(tables(2)) as opened:
+        products, n = opened.products(), len(opened.rows)
+        before, everything = opened.federation.ledger.rounds, in_groups(opened, slice(None))
+        infinite = np.full((n, 1), np.inf)
+        for arguments, why in (
+            ((np.full(n, -1), 0), r"no group of rows.* lower 'min-rows'"),
+            ((everything[1:], 1), rf"shape \({n - 1},\).* expected shape \({n},\)"),
+            ((everything + 1, 1), r"numbers from -1 to 1; expected .* from -1 to 0"),
+            ((everything, 1, np.zeros((n - 1, 1))), rf"shape \({n - 1}, 1\), expected \({n}"),
+            ((everything, 1, infinite), "vector 0 is inf in row 0"),
+        ):
+            with pytest.raises(DataError, match=why):
+                products.moments(*arguments)
+        assert opened.federation.ledger.rounds == before
+
+
+def test_an_auditor_can_open_the_commitment():
+    with Opened(tables(2)) as opened:
+        products = PrivateProducts(opened.federation, GroupKey(opened.federation))
+        labels = np.random.default_rng(0).normal(size=(len(opened.rows), 1))
+        products.send(labels)
+        kept = products.commitment
+        assert digest_of(kept.nonce, labels) == kept.digest != digest_of(bytes(32), labels)
+        with pytest.raises(DataError, match="differ from those"):
+            products.moments(in_groups(opened, slice(None)), 1, -labels)
+
+
+def encoded(columns):
+    held = HeldColumns(np.nan_to_num(columns), np.arange(len(columns)), len(columns))
+    return EncodedColumns(held, 1, "").rows(0, len(columns))
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_parties_that_are_asked_different_things_open_nothing(same):
+    """Else ``X_l'X_k`` over common rows and ``X_l'U_k`` over the others, U known, would be left."""
+    with Opened(tables(2)) as opened:
+        products, told = opened.products(limbs=1), []
+        n = len(opened.held_by_all)
+        whole, less = in_groups(opened, slice(0, n)), in_groups(opened, slice(150, n))
+        call = opened.federation.sum
+
+        def asking(step, arguments, per_party):
+            own = per_party if same else {**per_party, "court": {"group": less}}
+            told.append(call(step, arguments, per_party=own))
+            return told[0]
+
+        opened.federation.sum = asking
+        products.moments(whole, 1)
+        x, z = encoded(opened.rows[:, :1]), encoded(opened.rows[:, 1:])
+        u, w = products._masked["bank"], products._masked["court"]
+        rows, common = whole == 0, whole == 0 if same else less == 0
+        left = ring.product(w[rows], u[rows])
+        left -= told[0]["corrections"].view(np.uint64)[0, 0, 1:, :1]
+        apart = rows & ~common
+        equation = ring.product(z[common], x[common]) + ring.product(z[apart], u[apart])
+        assert (left == equation).all() == same
+
+
+def flags(n_ones, n=N, seed=0):
+    """Two parties that hold all rows, the first with a flag and a number."""
+    rng = np.random.default_rng(seed)
+    index = [f"s{i:03}" for i in range(n)]
+    flag = np.zeros(n)
+    flag[np.sort(rng.choice(n, size=n_ones, replace=False))] = 1.0
+    return {
+        "bank": pd.DataFrame({"flag": flag, "x": rng.normal(size=n)}, index=index),
+        "court": pd.DataFrame({"z": rng.normal(size=n)}, index=index),
+    }
+
+
+@pytest.mark.parametrize(("n_ones", "safe"), [(0, True), (9, False), (12, True), (695, False)])
+def test_a_flag_that_few_rows_have_is_withheld_and_the_rest_is_exact(n_ones, safe):
+    with Opened(flags(n_ones)) as opened:
+        group, labels = np.zeros(N, dtype=int), np.random.default_rng(1).normal(size=(N, 1))
+        found = opened.products().moments(group, 1, labels)
+        withheld = np.array([[not safe, False, False]])
+        check_moments(found, opened, group, labels, withheld, 1e-12)
+
+
+def test_who_lowers_the_minimum_of_rows_lowers_it_for_levels():
+    config = {"bank": {"min-rows": 5}}
+    for n_ones, withheld in ((4, True), (5, False)):
+        with Opened(flags(n_ones), config=config) as opened:
+            labels = np.random.default_rng(1).normal(size=(N, 1))
+            found = opened.products().moments(np.zeros(N, dtype=int), 1, labels)
+            assert found.withheld.tolist() == [[withheld, False, False]]
+
+
+def test_more_labels_need_more_of_the_rarer_value():
+    """Sixty-four bits a vector: what one vector leaves open, three give away."""
+    for n_vectors, withheld in ((1, False), (3, True)):
+        with Opened(flags(20)) as opened:
+            labels = np.random.default_rng(1).normal(size=(N, n_vectors))
+            found = opened.products().moments(np.zeros(N, dtype=int), 1, labels)
+            assert found.withheld.tolist() == [[withheld, False, False]]
+
+
+def test_what_is_withheld_the_server_cannot_open_from_what_it_was_sent():
+    with Opened(flags(5)) as opened:
+        labels = np.random.default_rng(1).normal(size=(N, 1))
+        products, told = opened.products(limbs=1), []
+        call = opened.federation.sum
+        opened.federation.sum = lambda *a, **b: told.append(call(*a, **b)) or told[0]
+        assert products.moments(np.zeros(N, dtype=int), 1, labels).withheld[0, 0]
+        own = told[0].public["bank"]
+        assert not own["sums"][0, 0]
+        assert not own["products"][0, 0].any()
+        assert not own["owner"][0, :, 0].any()
+        assert own["scale"][0] == 1.0
+        u, w = products._masked["bank"], products._masked["court"]
+        left = ring.product(w, u) - told[0]["corrections"].view(np.uint64)[0, 0, 2:, :2]
+        x, z = encoded(opened.rows[:, :2]), encoded(opened.rows[:, 2:])
+        # The number is opened exactly, of the flag the same way gives a uniform one.
+        assert (left == ring.product(z, x)).tolist() == [[False, True]]
+
+
+def test_a_flag_is_not_had_by_subtracting_groups():
+    """Told over all rows, a flag is withheld in a part if it would be too rare in the other."""
+    with Opened(flags(40)) as opened:
+        products = opened.products()
+        flag = opened.rows[:, 0]
+        after = int(np.flatnonzero(flag)[4]) + 1  # five before here, 35 behind
+        if not 100 <= after <= N - 100:
+            after = 100
+        few = flag[:after].sum()
+        assert 0 < few < 15
+        labels = np.random.default_rng(1).normal(size=(N, 1))
+        first = products.moments(np.zeros(N, dtype=int), 1, labels)
+        assert not first.withheld.any()
+        behind = np.where(np.arange(N) < after, -1, 0)
+        second = products.moments(behind, 1, labels)
+        # Behind `after` the flag is common enough: alone it would be told.
+        np.testing.assert_array_equal(second.withheld, [[True, False, False]])
+    with Opened(flags(40)) as opened:
+        alone = opened.products().moments(behind, 1, labels)
+        assert not alone.withheld.any()
+
+
+def test_a_party_with_too_few_rows_tells_nothing():
+    given = tables(3)
+    given["court"] = given["court"].iloc[:60]
+    with Opened(given) as opened:
+        products = opened.products()
+        held = ~opened.alignment.mask
+        group = np.where(held[:, 1], 0, np.where(held[:, 2], 1, -1))
+        labels = np.random.default_rng(1).normal(size=(len(group), 1))
+        missing = np.array([[True, False, True], [False, True, False]])
+        found = products.moments(group, 2, labels, missing)
+        assert found.withheld[0].all()
+        assert found.withheld[1].tolist() == [False, True, True, False]
+        check_moments(found, opened, group, labels, found.withheld, 1e-12)
+
+
+def test_a_column_that_no_number_fits_is_named():
+    given = tables(2)
+    given["court"].iloc[5, 1] = 1e300
+    why = r"'court', column 'court1'.* value is 1e\+300"
+    with Opened(given) as opened, pytest.raises(PartyError, match=why):
+        opened.products()
+
+
+def test_a_helper_that_drops_out_is_asked_again_under_new_streams():
+    class Dropping:
+        """Loses the helper's answer to the first request for sums."""
+
+        def __init__(self, grid):
+            self.grid, self.lost, self.sent = grid, 0, []
+
+        def __getattr__(self, name):
+            return getattr(self.grid, name)
+
+        def send_and_receive(self, messages, *, timeout=None):
+            messages = list(messages)
+            self.sent += messages
+            replies = list(self.grid.send_and_receive(messages, timeout=timeout))
+            last = read_envelope(messages[0].content)["step"] == "open_products"
+            if last and not self.lost:
+                self.lost = messages[0].metadata.dst_node_id
+                replies = [r for r in replies if r.metadata.src_node_id != self.lost]
+            return replies
+
+    grids = []
+
+    def wrap(grid):
+        grids.append(Dropping(grid))
+        return grids[0]
+
+    with Opened(tables(3), wrap=wrap) as opened:
+        opened.federation.retries = 0
+        products = opened.products()
+        labels = np.random.default_rng(1).normal(size=(len(opened.rows), 1))
+        group = in_groups(opened, slice(None))
+        with pytest.raises(PartyError, match="no answer"):
+            products.moments(group, 1, labels)
+        found = products.moments(group, 1, labels)
+        check_moments(found, opened, group, labels, np.zeros((1, 4), dtype=bool), 1e-12)
+        asked = [
+            decode(m.content, ARGUMENTS)
+            for m in grids[0].sent
+            if read_envelope(m.content)["step"] == "open_products"
+        ]
+        assert len(asked) == 6
+        first, second = asked[:3], asked[3:]
+        assert first[0]["attempt"] != second[0]["attempt"]
+        for a, b in zip(first, second, strict=True):
+            assert a.get("rho_seed") != b.get("rho_seed") or "rho_seed" not in a
+            assert (a["masked_vectors"] != b["masked_vectors"]).all()
+
+
+class AskMinimum(Strategy):
+    """Opens sums over the first rows, as few as the parties say."""
+
+    name = "ask-minimum"
+    party = MultiplyingParty
+    disclosure = (("server", "sums over some rows"),)
+
+    def run(self, federation, alignment, result, progress):
+        products = PrivateProducts(federation, GroupKey(federation))
+        products.send()
+        result.metrics["asked"] = fewest = products.min_rows(3, 1)
+        group = np.where(np.arange(alignment.n_samples) < fewest, 0, -1)
+        result.metrics["sum"] = float(products.moments(group, 1).sums[0, 0])
+
+
+def test_the_minimum_of_rows_is_the_largest_of_the_parties():
+    given = {name: frame.loc[:"s699"] for name, frame in tables(2).items()}
+    shared = given["bank"].index.intersection(given["court"].index)
+    given = {name: frame.loc[shared] for name, frame in given.items()}
+    for minimum, asked in ((None, 100), (7, 7), (200, 200)):
+        found = simulate(AskMinimum(), given, min_rows=minimum, progress=False).metrics
+        assert found["asked"] == asked
+        assert np.isclose(found["sum"], given["bank"].iloc[:asked, 0].sum())
+    with Opened(given, config={"court": {"min-rows": 20}}) as opened:
+        products = PrivateProducts(opened.federation, GroupKey(opened.federation))
+        products.send()
+        assert products.min_rows(49, 1) == 150  # the bank has the default
+
+
+@pytest.mark.parametrize(("minimum", "why"), [(0, "expected at least 1"), (2.5, "a whole number")])
+def test_a_minimum_that_is_none_is_refused(minimum, why):
+    with pytest.raises(PartyError, match=rf"party 'bank': node config min-rows.*{why}"):
+        simulate(AskMinimum(), tables(2), min_rows=minimum, progress=False)
 
 
 def test_the_scale_of_a_column_tells_its_size_to_a_power_of_two():
     """Exact, it would open the squares of rows in no group, by subtracting what is opened."""
     with Opened(tables(3)) as opened:
-        products = PrivateProducts(opened.federation, GroupKey(opened.federation))
-        products.send()
-        told = np.concatenate(list(products._scale.values()))
+        products, told = opened.products(), []
+        keep, opened.federation.sum = opened.federation.sum, None
+        opened.federation.sum = lambda *a, **b: told.append(keep(*a, **b)) or told[0]
+        products.moments(in_groups(opened, slice(None)), 1)
+        scale = np.concatenate([told[0].public[name]["scale"] for name in NAMES[:3]])
         size = np.sqrt(np.mean(np.nan_to_num(opened.rows) ** 2, axis=0))
-        np.testing.assert_array_equal(np.log2(told), np.ceil(np.log2(size)))
+        np.testing.assert_array_equal(np.log2(scale), np.ceil(np.log2(size)))
 
 
 def test_columns_that_changed_since_they_were_sent_are_refused():
@@ -182,25 +491,24 @@ def test_columns_that_changed_since_they_were_sent_are_refused():
         products.send()
         Restless.moved = 1.0
         with pytest.raises(PartyError, match="no longer those that it sent for 'test'"):
-            products.moments(np.zeros(len(opened.rows), dtype=int), 1)
+            products.moments(in_groups(opened, slice(None)), 1)
 
 
 def test_an_attempt_is_used_once(monkeypatch):
     with Opened(tables(3)) as opened:
-        n = len(opened.rows)
-        products = PrivateProducts(opened.federation, GroupKey(opened.federation))
-        products.send()
+        products, group = opened.products(), in_groups(opened, slice(None))
+        labels = np.ones((len(group), 1))
         monkeypatch.setattr(opened.federation, "random_bytes", lambda count: bytes(count))
-        products.moments(np.zeros(n, dtype=int), 1, np.ones((n, 1)))
+        products.moments(group, 1, labels)
         with pytest.raises(PartyError, match="this one was used before"):
-            products.moments(np.zeros(n, dtype=int), 1, np.ones((n, 1)))
+            products.moments(group, 1, labels)
 
 
 def test_the_seed_is_erased_in_the_end():
     with Opened(tables(2)) as opened:
         products = PrivateProducts(opened.federation, GroupKey(opened.federation))
         products.send()
-        everything = np.zeros(len(opened.rows), dtype=int)
+        everything = in_groups(opened, slice(None))
         products.moments(everything, 1)
         products.close()
         with pytest.raises(ConfigError, match="call `send` first"):
@@ -243,7 +551,7 @@ class MomentsOnly(Strategy):
     def run(self, federation, alignment, result, progress):
         products = PrivateProducts(federation, GroupKey(federation))
         products.send()
-        everything = np.zeros(alignment.n_samples, dtype=int)
+        everything = np.where(alignment.mask.any(axis=1), -1, 0)
         labels = np.nan_to_num(federation.labels)[:, None]
         first = products.moments(everything, 1, labels)
         second = products.moments(everything, 1, labels)
@@ -256,19 +564,19 @@ def test_a_run_that_was_killed_goes_on_and_the_masked_columns_are_in_no_journal(
     tmp_path, monkeypatch
 ):
     given = tables(3, seed=4)
+    given["bank"]["flag"] = (given["bank"]["bank0"] > 0.5).astype(float)  # levels are kept, too
     index = given["bank"].index
     labels = pd.Series(np.random.default_rng(3).normal(size=len(index)), index=index)
     monkeypatch.setitem(resuming.METHODS, "moments", (MomentsOnly, lambda: (given, labels)))
     whole = resuming.Place(tmp_path / "whole", "moments").run()
-    rounds = 9
-    for kill in range(2, rounds):
+    steps = whole.result.ledger.to_frame().groupby("round")["step"].first()
+    first = int(steps.index[steps == "send_masked"][0])
+    assert steps[first + 2] == "open_products"
+    for kill in range(first, first + 3):
         for fault in ("die_before", "die_after"):
             place = resuming.Place(tmp_path / f"{fault}{kill}", "moments")
-            try:
+            with pytest.raises(resuming.ServerKilled):
                 place.run(**{fault: kill})
-                continue  # it has fewer rounds
-            except resuming.ServerKilled:
-                pass
             held = place.journal.read_bytes()
             for record in place.transcript:
                 for name, found in record.content.items():

@@ -203,7 +203,9 @@ def test_a_party_offers_its_own_steps_and_those_of_its_groups():
         "labels", "rotate_rows", "pair_key", "keep_pair_keys", "sketch_ranks", "sketch_rows",
         "encrypt_rows", "multiply_rows",
     }  # fmt: skip
-    assert set(steps_of(MyArbiter)) == {"reveal", "product_keys", "open_products"}
+    assert set(steps_of(MyArbiter)) == {
+        "reveal", "product_keys", "open_products", "open_blinded", "forget_product_key",
+    }  # fmt: skip
 
 
 def test_a_group_names_the_group_that_it_needs():

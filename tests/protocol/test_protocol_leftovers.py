@@ -195,7 +195,7 @@ def test_a_deleted_checkpoint_is_written_again_with_the_digest_of_the_data(tmp_p
             place.checkpoint("court").unlink()
             super().run(federation, *args)
 
-    place.broken(strategy=Deleting(max_iter=6), die_before=8)
+    place.broken(strategy=Deleting(exchange="sums", max_iter=6), die_before=8)
     assert place.checkpoint("court").is_file()
     place.tables["court"] = place.tables["court"] + 1.0
     error = place.broken(PartyError, resume=True)

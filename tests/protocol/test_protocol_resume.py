@@ -35,6 +35,7 @@ CASES = [
     ("vfem", "masked", "plain"),
     ("vfem", "masked", "private-id"),
     ("vfem", "ckks", "private-id"),
+    ("moments", "masked", "private-id"),
     ("fknn", "plain", "private-id"),
     ("fknn", "masked", "private-id"),
     ("fknn", "ckks", "plain"),
@@ -82,7 +83,9 @@ def test_a_server_killed_again_and_again(tmp_path, monkeypatch, method, mode, al
         greetings = resuming(place.transcript)
         # Who is killed at the farewell has nobody to greet in the next life.
         assert greetings in ((lives - 1) * nodes, lives * nodes)
-        assert sent(place.transcript) == expected.sent + greetings + repeated
+        # One party alone seals the group seed: that round may be among those taken again.
+        spared = expected.sent + greetings + repeated - sent(place.transcript)
+        assert 0 <= spared <= (nodes - 1 if after and method != "vfem" else 0)
         rounds = found.result.ledger.to_frame()
         once = rounds[rounds["step"] != "resume"].drop(columns="seconds").reset_index(drop=True)
         unbroken = expected.result.ledger.to_frame().drop(columns="seconds")
@@ -218,7 +221,7 @@ def test_steps_are_taken_once_whoever_dies(tmp_path):
         party = Counting
 
     place = Place(tmp_path)
-    place.strategy = lambda: Counted(max_iter=6)
+    place.strategy = lambda: Counted(exchange="sums", max_iter=6)
     place.run()
     expected, Counting.taken = Counting.taken, 0
     place.broken(lose={6: "moved"}, die_after=8)
@@ -243,7 +246,7 @@ def test_state_lost_at_the_same_node_is_mended_without_a_greeting(tmp_path):
             federation.sum = forgetting
             super().run(federation, *args)
 
-    found = place.run(strategy=Forgetful(max_iter=6))
+    found = place.run(strategy=Forgetful(exchange="sums", max_iter=6))
     assert_same(found, expected)
     assert found.sent == expected.sent
 
@@ -406,7 +409,9 @@ def changed_label(place):
 
 
 CHANGES = {
-    "max_iter: 6 then, 7 now": lambda place: setattr(place, "strategy", lambda: VFEM(max_iter=7)),
+    "max_iter: 6 then, 7 now": lambda place: setattr(
+        place, "strategy", lambda: VFEM(exchange="sums", max_iter=7)
+    ),
     "strategy: vfem then, fknn now": lambda place: setattr(place, "strategy", FKNN),
     'aggregation: "masked" then, "plain" now': lambda place: setattr(place, "mode", "plain"),
     "seed: 0 then, 1 now": lambda place: place.start.update(seed=1),
@@ -451,7 +456,7 @@ def test_another_course_is_refused(tmp_path):
         def run(self, federation, *args):
             federation.call("pair_key", {"nonce": bytes(32)})
 
-    error = place.broken(ProtocolError, resume=True, strategy=Wayward(max_iter=6))
+    error = place.broken(ProtocolError, resume=True, strategy=Wayward(exchange="sums", max_iter=6))
     assert "took another course" in str(error)
     assert "step 'prepare', but the strategy now asks for step 'pair_key'" in str(error)
 
@@ -460,7 +465,7 @@ def test_another_course_is_refused(tmp_path):
             federation.labels[0] += 1
             super().run(federation, *args)
 
-    error = place.broken(ProtocolError, resume=True, strategy=Revised(max_iter=6))
+    error = place.broken(ProtocolError, resume=True, strategy=Revised(exchange="sums", max_iter=6))
     assert "the same with other arguments" in str(error)
     place.run(resume=True)
 
@@ -507,7 +512,7 @@ def test_two_runs_of_one_name_at_once(tmp_path):
             super().run(federation, *args)
 
     # The other run took the checkpoints and removed them; this one makes its own again.
-    first.run(strategy=Interrupted(max_iter=6))
+    first.run(strategy=Interrupted(exchange="sums", max_iter=6))
     assert first.files() == []
 
     class Overtaken(VFEM):
@@ -515,7 +520,7 @@ def test_two_runs_of_one_name_at_once(tmp_path):
             second.broken(die_before=6)
             super().run(federation, *args)
 
-    error = first.broken(PartyError, strategy=Overtaken(max_iter=6))
+    error = first.broken(PartyError, strategy=Overtaken(exchange="sums", max_iter=6))
     assert "another run of the same name has taken the checkpoint" in str(error)
     second.run(resume=True)
 

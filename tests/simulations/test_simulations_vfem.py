@@ -8,6 +8,15 @@ from simulations.__main__ import main
 from simulations.replications import Job
 from simulations.study import FAIL, PASS, Options
 from simulations.vfem import fresh, missing, sme_tables, tables, targets
+from simulations.vfem.correlated import (
+    BLOCK,
+    COMPLETE,
+    FULL,
+    IMPUTE,
+    correlated_table,
+    correlated_target,
+    replicate_correlated,
+)
 from simulations.vfem.design import MAR, MCAR, covariance, draw_design
 from simulations.vfem.experiments import PARTS, VARIANTS, replicate
 from simulations.vfem.methods import coefficient_rmse, make_method, measure, run_method, slopes
@@ -322,3 +331,32 @@ def test_quick_study_makes_page_figures_and_tables_and_resumes(tmp_path, capsys)
     kept = (tmp_path / "replications.csv").read_bytes()
     assert main(command) == 0
     assert (tmp_path / "replications.csv").read_bytes() == kept
+
+
+def test_with_nothing_missing_the_methods_for_correlated_parties_agree():
+    settings = {"rows": 300, "widths": [2, 1], "noise": 1.0, "correlation": 0.6, "seed": 0}
+    found = replicate_correlated({**settings, "rate": 0.0})
+    errors = [found[f"{name}/squared error"] for name in (FULL, BLOCK, COMPLETE, IMPUTE)]
+    np.testing.assert_allclose(errors, errors[0], rtol=1e-6)
+    missing = replicate_correlated({**settings, "rate": 0.4})
+    assert len({round(missing[f"{name}/squared error"], 12) for name in (FULL, COMPLETE)}) == 2
+
+
+def test_a_cell_passes_if_it_covers_and_beats_the_baselines():
+    values = {
+        FULL: (0.01, 0.95), BLOCK: (0.09, 0.5), COMPLETE: (0.04, 0.95), IMPUTE: (0.0004, 0.2),
+    }  # fmt: skip
+    rows = [
+        {"part": "correlated", "correlation": 0.3, "rate": 0.2, "seed": seed,
+         "metric": f"{name}/{number}", "value": value}
+        for seed in range(2)
+        for name, pair in values.items()
+        for number, value in zip(("squared error", "coverage"), pair, strict=True)
+    ]  # fmt: skip
+    table = correlated_table(pd.DataFrame(rows))
+    assert table["RMSE"].iloc[0].to_dict() == pytest.approx(
+        {FULL: 0.1, BLOCK: 0.3, COMPLETE: 0.2, IMPUTE: 0.02}
+    )
+    verdict = correlated_target(table, {"coverage": [0.93, 0.97]}).iloc[0]
+    assert (verdict["below CC"], verdict["below Impute"]) == (PASS, FAIL)
+    assert verdict["coverage 0.93 to 0.97"] == PASS

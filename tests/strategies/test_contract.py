@@ -17,6 +17,7 @@ from strategies.baselines import Max, Mean, Min, MostFrequent
 from strategies.copula import EVCDS, IEVCDS, VCDS
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
+from strategies.predict import Predict
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict
 
 IMPUTERS = [
@@ -80,19 +81,35 @@ def run(strategy, mode="masked", **kwargs):
     given = tables() if strategy in IMPUTERS + SYNTHESES else tables(cells=0.0)
     with seeded_noise(1):  # else no two runs are alike; has no say inside Ray's actors
         return simulate(
-            strategy, given, labels(), aggregation=mode, progress=False, **({"seed": 1} | kwargs)
+            strategy,
+            given,
+            labels(),
+            aggregation=mode,
+            progress=False,
+            min_rows=1,
+            **({"seed": 1} | kwargs),
         )
 
 
 REGRESSIONS = [
     VFEM(encoding="one-hot"),
-    VFEM("gradient", 0.1, encoding="one-hot", missing_cells="drop-row", max_iter=20),
+    VFEM(
+        "block",
+        "sums",
+        step="gradient",
+        learning_rate=0.1,
+        acceleration=None,
+        encoding="one-hot",
+        missing_cells="drop-row",
+        max_iter=20,
+    ),
     CompleteCase(encoding="one-hot"),
     MeanImpute(encoding="one-hot"),
     Single("court", encoding="one-hot"),
-    VerticalGLM(penalty="lasso", lambdas=0.1, encoding="one-hot", kkt_tol=1e-6),
+    VerticalGLM(penalty="lasso", lambdas=0.1, encoding="one-hot"),
+    VerticalGLM(penalty="lasso", lambdas=0.1, exchange="sums", encoding="one-hot", kkt_tol=1e-6),
 ]
-REGRESSIONS.append(VFEMPredict(run(REGRESSIONS[0])))
+REGRESSIONS += [Predict(run(REGRESSIONS[0])), VFEMPredict(run(REGRESSIONS[0]))]
 STRATEGIES = IMPUTERS + SYNTHESES + REGRESSIONS
 every_strategy, every_imputer = named(STRATEGIES), named(IMPUTERS)
 every_regression, every_synthesis = named(REGRESSIONS), named(SYNTHESES)

@@ -6,15 +6,10 @@ import pytest
 
 from flwr_vertical import Kind, simulate
 from strategies.fknn import FKNN
-from strategies.imputation.fknn.distances import (
-    N_EXPONENTS,
-    common_scale,
-    magnitude,
-    make_features,
-    party_terms,
-    squared_distances,
-)
-from strategies.imputation.fknn.neighbours import impute_column, nearest, relative_weights
+from strategies.imputation.fknn.distances import make_features, party_terms, squared_distances
+from strategies.imputation.fknn.neighbours import impute_column, listed_donors
+from strategies.imputation.fknn.ranking import Errors, Ranked, rank_donors, relative_weights
+from strategies.imputation.fknn.units import N_EXPONENTS, common_units, magnitude
 
 MODES = ["plain", "masked", "ckks"]
 SIZES = pd.CategoricalDtype(["small", "mid", "large", "huge"], ordered=True)
@@ -181,22 +176,21 @@ def mixed_codes(n=30, seed=0, missing=0.25):
 
 
 @pytest.mark.parametrize("standardize", [False, True])
-@pytest.mark.parametrize("scale", [1.0, 2.0**-7])
-def test_distances_of_all_kinds_against_a_loop(standardize, scale):
+def test_distances_of_all_kinds_against_a_loop(standardize):
     codes, kinds, n_levels = mixed_codes()
     features = make_features(codes, kinds, n_levels, standardize, np.ones(30, dtype=bool))
     rows, donors = np.array([0, 5, 29]), np.array([1, 5, 7, 28])
-    sums, shared = squared_distances(features, rows, donors, scale)
+    sums, shared = squared_distances(features, rows, donors)
     if standardize:
         codes = codes.copy()
         codes[:, [0, 4]] /= np.nanstd(codes[:, [0, 4]], axis=0)
     for i, p in enumerate(rows):
         for j, q in enumerate(donors):
             total, count = loop_distance(codes[p], codes[q], kinds, n_levels)
-            assert sums[i, j] == pytest.approx(total * scale, rel=1e-9, abs=1e-12)
+            assert sums[i, j] == pytest.approx(total, rel=1e-9, abs=1e-12)
             assert shared[i, j] == count
     assert features.n_columns == 5
-    everyone, _ = squared_distances(features, rows, None, scale)
+    everyone, _ = squared_distances(features, rows, None)
     np.testing.assert_allclose(everyone[:, donors], sums, rtol=1e-12, atol=1e-12)
 
 
@@ -227,78 +221,96 @@ def test_party_terms():
 
 @pytest.mark.parametrize("weighting", ["exact", "party-mean"])
 @pytest.mark.parametrize("factor", [1e-140, 1e-40, 1e-9, 1.0, 1e9, 1e40, 1e150])
-@pytest.mark.parametrize("limit", [2.0**31 / 3, 262143 / 5])
-def test_the_common_scale_uses_the_range_and_never_leaves_it(weighting, factor, limit):
+@pytest.mark.parametrize("n_parties", [1, 3, 5])
+def test_the_units_use_the_range_and_never_leave_it(weighting, factor, n_parties):
     codes, kinds, n_levels = mixed_codes(seed=3, missing=0.0)
     codes[:, [0, 4]] *= factor
     if factor < 1e-9:  # levels are of size 1
         codes, kinds, n_levels = codes[:, [0, 4]], [kinds[0], kinds[4]], [0, 0]
     features = make_features(codes, kinds, n_levels, False, np.ones(30, dtype=bool))
     flags = magnitude(features, weighting)
-    assert flags.sum() == 1
-    assert flags.shape == (N_EXPONENTS,)
-    other = np.zeros(N_EXPONENTS, dtype=np.int64)
-    other[1] = 1  # a party with tiny distances does not matter
-    scale = common_scale(flags + other, limit)
-    sums, shared = squared_distances(features, np.arange(30), None, scale)
-    distance, _ = party_terms(sums, shared, weighting)
-    bound = 1.0 if weighting == "exact" else len(kinds)  # party-mean divides by the columns
-    assert distance.max() < limit
-    assert distance.max() * bound > limit / 2**6
-    assert common_scale(flags, np.inf) == 1.0
+    assert flags.sum(axis=1).tolist() == [1, 1, 1]
+    assert flags.shape == (3, N_EXPONENTS)
+    other = np.zeros((3, N_EXPONENTS), dtype=np.int64)
+    other[:, 1] = 1  # a party with tiny distances does not matter
+    units = common_units(flags + other, n_parties, True)
+    sums, shared = squared_distances(features, np.arange(30), None)
+    distance, weight = party_terms(sums, shared, weighting)
+    largest = (distance + 2.0**units.shift * weight).max() * 2.0 ** (units.distance + 12)
+    assert largest <= 2.0**62 / n_parties
+    assert largest > 2.0**62 / n_parties / 2**8 or units.distance == 1000
+    assert weight.max() * 2.0 ** (units.weight + 8) <= 2.0**49
+    # Shifts reach to at least four times the mean distance.
+    assert 2.0**units.shift >= 4 * (1 - 1 / 30) * (distance.sum() / weight.sum())
+    assert common_units(flags, n_parties, False).shift is None
 
 
 def test_constant_columns_are_at_distance_zero_exactly():
     # Of their rounded mean a little is left, which the scale must not blow up.
     codes = np.full((20, 2), [0.1, 1e15 + 0.3])
     features = make_features(codes, [Kind.CONTINUOUS] * 2, [0, 0], False, np.ones(20, dtype=bool))
-    scale = common_scale(magnitude(features, "exact"), 2.0**30)
-    assert scale == 1.0
-    assert not squared_distances(features, np.arange(20), None, 2.0**1000)[0].any()
+    assert magnitude(features, "exact")[:2, 0].tolist() == [1, 1]
+    assert not squared_distances(features, np.arange(20), None)[0].any()
 
 
-def test_ranks_are_ascending_and_leave_out_the_row_itself():
+EXACT = Errors(0.0, 0.0, 1.0)
+
+
+def test_ranks_are_ascending_and_equal_for_equal_distances():
     distance = np.array([[0.0, 4.0, 1.0, 9.0], [8.0, 2.0, 0.0, 2.0]])
-    weight = np.array([[2, 1, 1, 1], [2, 1, 0, 1]])
-    neighbours, distances = nearest(distance, weight, np.array([0, -1]), 3)
-    assert neighbours.tolist() == [[2, 1, 3], [1, 3, 0]]  # equal distances: the earlier first
-    np.testing.assert_allclose(distances, [[1, 2, 3], [2**0.5, 2**0.5, 2]])
-    neighbours, distances = nearest(distance, weight, np.array([0, 0]), 9)
-    assert neighbours.tolist() == [[2, 1, 3, -1], [1, 3, -1, -1]]
-    assert np.isinf(distances[1]).tolist() == [False, False, True, True]
+    weight = np.array([[0, 1, 1, 1], [2, 1, 0, 1]])
+    ranked = rank_donors(distance, weight, 3, EXACT)
+    assert ranked.counts.tolist() == [3, 3]
+    assert ranked.neighbours.tolist() == [2, 1, 3, 1, 3, 0]
+    assert ranked.ranks.tolist() == [0, 1, 2, 0, 0, 1]
+    assert ranked.distances.tolist() == [1, 4, 9, 2, 2, 4]
+    # All that are as near as the last one are listed.
+    assert rank_donors(distance, weight, 1, EXACT).neighbours.tolist() == [2, 1, 3]
+    assert rank_donors(distance, weight, 9, EXACT).counts.tolist() == [3, 3]
+    nobody = rank_donors(distance, 0 * weight, 2, EXACT)
+    assert nobody.counts.tolist() == [0, 0]
+    assert len(nobody.ranks) == len(nobody.neighbours) == 0
 
 
+@pytest.mark.parametrize("n_donors", [25, 3000])
 @pytest.mark.parametrize("width", [1, 3, 6, 7, 20, 25])
-def test_of_equal_distances_the_earlier_rows_come_first(width):
+def test_of_equal_distances_the_earlier_rows_come_first(width, n_donors):
     """Also where equal ones are only in part listed, and where rounding errors part them."""
     rng = np.random.default_rng(2)
-    true = rng.integers(0, 4, size=(40, 25)).astype(float)
-    weight = rng.integers(0, 3, size=(40, 25))
-    off = 1 + 1e-14 * rng.normal(size=true.shape)
+    true = rng.integers(0, 4, size=(40, n_donors)).astype(float)
+    true[:, 25:] += 4.0
+    rng.permuted(true, axis=1, out=true)
+    weight = rng.integers(0, 3, size=true.shape)
+    off = 1 + 1e-15 * rng.normal(size=true.shape)
     noise = np.where(true == 0, -1e-15 * rng.random(true.shape), 0)  # as of CKKS, below 0
-    own = rng.integers(-1, 25, size=40)
-    neighbours, distances = nearest((true * off + noise) * weight, weight, own, width)
+    ranked = rank_donors((true * off + noise) * weight, weight, width, EXACT)
+    orders = np.broadcast_to(np.arange(n_donors, dtype=np.int32), true.shape)
+    listed, _ = listed_donors(
+        orders, np.arange(n_donors), ranked.neighbours, ranked.ranks, ranked.counts, width
+    )
     for i in range(40):
-        possible = [j for j in range(25) if weight[i, j] and j != own[i]]
+        possible = [j for j in range(n_donors) if weight[i, j]]
         expected = sorted(possible, key=lambda j: (true[i, j], j))[:width]
-        assert neighbours[i, : len(expected)].tolist() == expected
-        assert (neighbours[i, len(expected) :] == -1).all()
-        np.testing.assert_allclose(distances[i, : len(expected)] ** 2, true[i, expected], rtol=1e-9)
-        assert np.isinf(distances[i, len(expected) :]).all()
+        assert listed[i, : len(expected)].tolist() == expected
+        assert (listed[i, len(expected) :] == -1).all()
 
 
 def test_near_distances_are_told_apart():
     distance = 1.0 + np.arange(50)[::-1, None].T * 1e-9
-    neighbours, _ = nearest(distance, np.ones((1, 50)), np.array([-1]), 10)
-    assert neighbours[0].tolist() == list(range(49, 39, -1))
+    ranked = rank_donors(distance, np.ones((1, 50)), 10, EXACT)
+    assert ranked.neighbours.tolist() == list(range(49, 39, -1))
+    # Not where they may be off by as much.
+    ranked = rank_donors(distance, np.ones((1, 50)), 10, Errors(1e-9, 0.0, 1.0))
+    assert set(ranked.ranks.tolist()) == {0}
 
 
 def test_relative_weights_hide_the_scale():
-    distances = np.array([[1.0, 2.0, 4.0, np.inf], [0.0, 5.0, np.inf, np.inf]])
-    weights = relative_weights(distances)
-    np.testing.assert_allclose(weights[0], [4, 2, 1, 0])
-    assert weights[1].tolist() == [np.inf, 1, 0, 0]
-    np.testing.assert_array_equal(relative_weights(1000 * distances), weights)
+    distances, counts = np.array([1.0, 4.0, 16.0, 0.0, 25.0]), np.array([3, 0, 2])
+    ranked = Ranked(np.arange(5), np.array([0, 1, 2, 0, 1]), counts, distances)
+    weights = relative_weights(ranked)
+    assert weights.tolist() == [4, 2, 1, np.inf, 1]
+    scaled = Ranked(ranked.neighbours, ranked.ranks, counts, 1000 * distances)
+    np.testing.assert_array_equal(relative_weights(scaled), weights)
 
 
 def test_donors_without_a_value_are_passed_over():

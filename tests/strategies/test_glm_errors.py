@@ -1,9 +1,10 @@
-"""Bad input and settings of VerticalGLM."""
+"""Bad input and settings of VerticalGLM; of its iterations where runs are made."""
 
 import numpy as np
 import pandas as pd
 import pytest
-from glm_runs import estimates, pooled, run, split
+from glm_runs import estimates, pooled, split
+from glm_runs import run_sums as run
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
@@ -66,7 +67,7 @@ def test_no_sample_in_common():
     tables, labels = split(X, y)
     tables["p0"], tables["p1"] = tables["p0"][:150], tables["p1"][150:]
     with pytest.raises(DataError, match="hold 0 of the 300 labelled samples in common"):
-        simulate(VerticalGLM(), tables, labels, progress=False)
+        simulate(VerticalGLM(exchange="sums"), tables, labels, progress=False)
 
 
 def test_too_few_samples_without_a_penalty():
@@ -80,7 +81,7 @@ def test_samples_that_a_party_lacks_are_left_out(caplog):
     X, y, _ = pooled("gaussian")
     tables, labels = split(X, y)
     tables["p1"] = tables["p1"][50:]
-    result = simulate(VerticalGLM(lambdas=0.1), tables, labels, progress=False)
+    result = simulate(VerticalGLM(exchange="sums", lambdas=0.1), tables, labels, progress=False)
     assert "50 of 300 labelled samples are left out" in caplog.text
     assert any("50 of 300" in note for note in result.notes)
     other = run(X[50:], y[50:], lambdas=0.1)
@@ -150,14 +151,19 @@ def test_missing_cells_and_levels_are_refused_with_a_way_out():
     tables, labels = split(X, y)
     tables["p0"].iloc[4, 1] = np.nan
     with pytest.raises(PartyError, match="missing_cells='drop-row'"):
-        simulate(VerticalGLM(), tables, labels, progress=False)
+        simulate(VerticalGLM(exchange="sums"), tables, labels, progress=False)
     result = simulate(
-        VerticalGLM(missing_cells="drop-row", lambdas=0.1), tables, labels, progress=False
+        VerticalGLM(exchange="sums", missing_cells="drop-row", lambdas=0.1),
+        tables,
+        labels,
+        progress=False,
     )
     assert result.metrics["n_samples"] == 299
     tables["p1"] = tables["p1"].assign(town=pd.Categorical(["Ulm", "Delft"] * 150))
     with pytest.raises(PartyError, match="encoding='one-hot'"):
-        simulate(VerticalGLM(missing_cells="drop-row"), tables, labels, progress=False)
+        simulate(
+            VerticalGLM(exchange="sums", missing_cells="drop-row"), tables, labels, progress=False
+        )
 
 
 def test_noise_costs_what_the_ledger_says():
@@ -186,11 +192,11 @@ def test_noise_costs_what_the_ledger_says():
 
 @pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
 def test_labels_that_are_all_the_same(family):
-    from strategies.regression.glm.central import fit_glm
+    from strategies.regression.glm.sums.central import fit_glm
 
     x = np.random.default_rng(0).normal(size=(40, 3))
     table, same = pd.DataFrame(x, columns=["a", "b", "c"]), pd.Series(np.ones(40))
     with pytest.raises(DataError, match="all 40 labels are the same"):
-        simulate(VerticalGLM(family), {"bank": table}, same, progress=False)
+        simulate(VerticalGLM(family, exchange="sums"), {"bank": table}, same, progress=False)
     with pytest.raises(DataError, match="labels of all 40 samples of the fit are the same"):
         fit_glm([x], same.to_numpy(), family)

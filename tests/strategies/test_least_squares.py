@@ -1,4 +1,4 @@
-"""Federated least squares against least squares on the pooled table; the three baselines."""
+"""The three baselines against least squares on the pooled table."""
 
 import logging
 
@@ -6,19 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flwr_vertical import Strategy, simulate, step
+from flwr_vertical import simulate
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.service import StepServer
-from strategies.least_squares import (
-    CompleteCase,
-    LeastSquaresParty,
-    MeanImpute,
-    Single,
-    solve,
-)
-from strategies.regression import open_problem
-from strategies.regression.least_squares.inference import completed_labels, variance_correction
+from flwr_vertical.protocol.codec import decode
+from flwr_vertical.protocol.messages import ARGUMENTS
+from strategies.least_squares import CompleteCase, MeanImpute, Single
+from strategies.regression.least_squares.solver import solve
+from strategies.regression.prediction.labels import completed_labels
 
 OPENING = 2  # greeting and alignment
 FEDERATED = {"complete": CompleteCase, "imputed": MeanImpute}
@@ -30,7 +26,7 @@ def quiet(caplog):
     caplog.set_level(logging.CRITICAL)
 
 
-def make_data(sizes=(3, 2, 4), n=300, missing=0.2, unlabelled=20, rho=0.0, seed=0, noise=1.0):
+def make_data(sizes=(3, 2, 4), n=600, missing=0.4, unlabelled=20, rho=0.0, seed=0, noise=1.0):
     """Columns in all kinds of units; each party lacks random samples, the first have no label."""
     rng = np.random.default_rng(seed)
     p = sum(sizes)
@@ -70,10 +66,10 @@ def ols(x, y, intercept=True):
     return beta, sigma2 * inverse, sigma2, 1 - rss / tss
 
 
-def run(strategy, tables, labels, mode="plain", **kwargs):
-    if mode == "ckks":
-        pytest.importorskip("tenseal")
-    return simulate(strategy, tables, labels, aggregation=mode, progress=False, **kwargs)
+def run(strategy, tables, labels, mode="masked", min_rows=10, **kwargs):
+    return simulate(
+        strategy, tables, labels, aggregation=mode, progress=False, min_rows=min_rows, **kwargs
+    )
 
 
 def error(result, beta, covariance):
@@ -87,46 +83,33 @@ def error(result, beta, covariance):
 
 @both
 @pytest.mark.parametrize("intercept", [True, False])
-@pytest.mark.parametrize("sizes", [(4,), (1, 1), (3, 2, 4), (2, 1, 3, 1), (1, 2, 1, 2, 1, 2)])
-@pytest.mark.parametrize(("mode", "tolerance"), [("plain", 1e-10), ("masked", 1e-7)])
-def test_equals_least_squares_on_the_pooled_table(rows, intercept, sizes, mode, tolerance):
+@pytest.mark.parametrize("sizes", [(1, 1), (3, 2, 4), (1, 2, 1, 2)])
+def test_equals_least_squares_on_the_pooled_table(rows, intercept, sizes):
     tables, labels = make_data(sizes, seed=len(sizes))
-    result = run(FEDERATED[rows](intercept=intercept), tables, labels, mode)
+    result = run(FEDERATED[rows](intercept=intercept), tables, labels)
     x, y, _ = pool(tables, labels, rows)
     beta, covariance, sigma2, r2 = ols(x, y, intercept)
-    assert error(result, beta, covariance) < tolerance
+    assert error(result, beta, covariance) < 1e-8
+    np.testing.assert_allclose(
+        result.coefficients["std_error"], np.sqrt(np.diag(covariance)), rtol=1e-8
+    )
     assert result.metrics["n_samples"] == len(y)
-    assert result.metrics["converged"] == 1.0
     assert result.metrics["sigma2"] == pytest.approx(sigma2, rel=1e-9)
     assert result.metrics["r2"] == pytest.approx(r2, rel=1e-9)
     p = x.shape[1]
     adjusted = 1 - (1 - r2) * (len(y) - intercept) / (len(y) - p - intercept)
     assert result.metrics["adjusted_r2"] == pytest.approx(adjusted, rel=1e-9)
+    assert not any("few rows" in note for note in result.notes)
 
 
 @both
-def test_equals_it_under_encryption(rows):
-    tables, labels = make_data()
-    result = run(FEDERATED[rows](), tables, labels, "ckks")
-    x, y, _ = pool(tables, labels, rows)
-    assert error(result, *ols(x, y)[:2]) < 2e-5
-    plain = run(FEDERATED[rows](), tables, labels)
-    predicted, same = result.predictions, plain.predictions
-    np.testing.assert_allclose(predicted["prediction"], same["prediction"], rtol=1e-5)
-    np.testing.assert_allclose(predicted["std_error"], same["std_error"], rtol=1e-5)
-
-
-@both
-@pytest.mark.parametrize("mode", ["plain", "masked"])
 @pytest.mark.parametrize("intercept", [True, False])
-def test_columns_of_different_parties_may_be_correlated(rows, mode, intercept):
-    for rho in (0.5, 0.99, 0.99999):
-        tables, labels = make_data(rho=rho, missing=0.1)
-        result = run(FEDERATED[rows](intercept=intercept), tables, labels, mode)
+def test_columns_of_different_parties_may_be_correlated(rows, intercept):
+    for rho in (0.5, 0.99999):
+        tables, labels = make_data(rho=rho)
+        result = run(FEDERATED[rows](intercept=intercept), tables, labels)
         x, y, _ = pool(tables, labels, rows)
         assert error(result, *ols(x, y, intercept)[:2]) < 1e-6
-        assert result.metrics["converged"] == 1.0
-        assert result.metrics["iterations"] <= 9 + 3
 
 
 @both
@@ -134,21 +117,18 @@ def test_the_unit_of_the_labels_does_not_matter(rows):
     tables, labels = make_data()
     x, y, _ = pool(tables, labels, rows)
     for factor in (1e-9, 1e12):
-        for standardize in (True, False):
-            strategy = FEDERATED[rows](standardize=standardize)
-            result = run(strategy, tables, labels * factor, "masked")
-            assert error(result, *ols(x, y * factor)[:2]) < 1e-7
+        result = run(FEDERATED[rows](), tables, labels * factor, "plain")
+        assert error(result, *ols(x, y * factor)[:2]) < 1e-7
 
 
 @both
 def test_labels_that_fit_exactly(rows):
-    tables, labels = make_data(noise=0.0, missing=0.05 if rows == "complete" else 0.0)
-    result = run(FEDERATED[rows](), tables, labels, "masked")
-    assert result.metrics["converged"] == 1.0
+    tables, labels = make_data(noise=0.0, missing=0.3 if rows == "complete" else 0.0)
+    result = run(FEDERATED[rows](), tables, labels)
     assert result.metrics["r2"] == pytest.approx(1.0, abs=1e-12)
     x, y, _ = pool(tables, labels, rows)
     design = np.column_stack([np.ones(len(x)), x])
-    np.testing.assert_allclose(design @ result.coefficients["estimate"], y, rtol=1e-8)
+    np.testing.assert_allclose(design @ result.coefficients["estimate"], y, rtol=1e-6)
 
 
 def test_mean_impute_uses_the_means_of_rows_with_a_label():
@@ -158,180 +138,89 @@ def test_mean_impute_uses_the_means_of_rows_with_a_label():
         table.loc[table.index.isin(labels.index[:20])] *= 100.0
     result = run(MeanImpute(), tables, labels)
     x, y, _ = pool(tables, labels, "imputed")
-    assert error(result, *ols(x, y)[:2]) < 1e-10
+    assert error(result, *ols(x, y)[:2]) < 1e-8
 
 
-# -- rounds ----------------------------------------------------------------------------------
+def test_mean_impute_takes_a_block_off_rows_that_are_few():
+    """The few rows that both have count with one block; nothing is opened over them alone."""
+    tables, labels = make_data((2, 2), n=300, missing=0.0, unlabelled=0)
+    tables["party 0"] = tables["party 0"].iloc[:160]
+    tables["party 1"] = tables["party 1"].iloc[145:]
+    result = run(MeanImpute(), tables, labels, min_rows=20)
+    assert result.metrics["rows_merged"] == 15
+    tables["party 1"] = tables["party 1"].iloc[15:]  # as if it had not had them
+    x, y, _ = pool(tables, labels, "imputed")
+    assert error(result, *ols(x, y)[:2]) < 1e-8
 
 
-@both
-@pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
-def test_an_iteration_is_one_round(rows, mode):
-    tables, labels = make_data()
-    result = run(FEDERATED[rows](), tables, labels, mode)
-    rounds = result.metrics["iterations"] + (len(result.history) + 1 if mode == "ckks" else 0)
-    assert result.ledger.rounds == OPENING + 1 + rounds + 1
-    frame = result.ledger.to_frame()
-    steps = list(frame[frame["party"] == "party 0"]["step"])
-    assert steps.count("ls_step") == result.metrics["iterations"] == len(result.history)
-    assert list(dict.fromkeys(steps))[-3:] == ["prepare", "ls_step", "ls_finish"]
-    assert [entry["iteration"] for entry in result.history] == [*range(1, len(result.history) + 1)]
+# -- rounds and messages ---------------------------------------------------------------------
 
 
-def test_a_party_gets_the_residual_of_the_rows_it_holds_only():
-    tables, labels = make_data()
-    frame = run(MeanImpute(), tables, labels).ledger.to_frame()
-    labelled = labels.index[20:]
-    for name, table in tables.items():
-        sent = frame[(frame["step"] == "ls_step") & (frame["party"] == name)]["bytes_down"]
-        assert (abs(sent - 8 * table.index.isin(labelled).sum()) < 200).all()
+@pytest.mark.parametrize("strategy", [CompleteCase(), MeanImpute(), Single()])
+def test_five_rounds_after_alignment(strategy):
+    result = run(strategy, *make_data())
+    assert result.ledger.rounds == OPENING + 5
+    steps = list(dict.fromkeys(result.ledger.to_frame()["step"]))
+    assert steps[-5:] == [
+        "prepare_moments",
+        "seal_group_seed",
+        "send_masked",
+        "open_products",
+        "finish_moments",
+    ]
 
 
-def test_few_iterations_if_parties_are_uncorrelated():
-    tables, labels = make_data((8, 8, 8), n=20_000, missing=0.1)
-    assert run(CompleteCase(), tables, labels, "masked").metrics["iterations"] <= 8
-    assert run(CompleteCase(tol=1e-4), tables, labels, "masked").metrics["iterations"] <= 4
-    assert run(CompleteCase(), *make_data((5,)), "masked").metrics["iterations"] == 1
-
-
-def test_the_residual_shrinks_and_the_gradient_vanishes():
-    history = run(MeanImpute(), *make_data(rho=0.6)).history
-    rss = [entry["residual_sum_of_squares"] for entry in history]
-    assert (np.diff(rss) <= 1e-9 * rss[0]).all()
-    assert history[0]["gradient"] == 1.0
-    assert history[-1]["gradient"] < 1e-10
-
-
-def test_too_few_iterations_are_told():
-    result = run(CompleteCase(max_iter=2), *make_data())
-    assert result.metrics["converged"] == 0.0
-    assert result.metrics["iterations"] == 2
-    assert any("raise max_iter" in note for note in result.notes)
+def test_labels_do_not_leave_the_server_in_clear():
+    """What a party gets of the labels is uniform: no trace of them, not even of their order."""
+    tables, labels = make_data(n=3000)
+    transcript = []
+    run(CompleteCase(), tables, labels, transcript=transcript)
+    found = 0
+    for record in transcript:
+        if record.direction != "down":
+            continue
+        for values in decode(record.content, ARGUMENTS).values():
+            array = np.asarray(values) if isinstance(values, np.ndarray) else np.zeros(0)
+            if array.size >= 2900 and array.dtype == np.uint64:
+                own = array.view(np.int64).astype(float).reshape(len(array), -1)
+                known = labels.dropna().to_numpy()[: len(own)]
+                if len(known) == len(own):
+                    assert np.abs(np.corrcoef(own.T, known)[-1, :-1]).max() < 0.1
+                    found += 1
+            elif array.size >= 2900:
+                assert len(np.unique(array)) <= 3, "numbers of single samples went down"
+    assert found == len(tables)
 
 
 def test_nothing_hangs_on_a_process(monkeypatch):
     """Each message in a new process: no cache survives."""
     tables, labels = make_data()
     for strategy in (CompleteCase(), MeanImpute(intercept=False), Single()):
-        usual = run(strategy, tables, labels, "masked")
+        usual = run(strategy, tables, labels)
         with monkeypatch.context() as patch:
             patch.setattr(StepServer, "_cache", lambda self, context: {})
-            again = run(strategy, tables, labels, "masked")
+            again = run(strategy, tables, labels)
         pd.testing.assert_frame_equal(usual.coefficients, again.coefficients, check_exact=True)
         pd.testing.assert_frame_equal(usual.predictions, again.predictions, check_exact=True)
 
 
-class TellingParty(LeastSquaresParty):
-    @step
-    def tell(self):
-        beta = self.least_squares.solution()
-        return {"beta": beta, "x": self.data.x, "left": "ls.directions" in self.state}
-
-
-class Twice(Strategy):
-    """Solves two problems after another, as VFEM may for its initial values."""
-
-    name = "twice"
-    party = TellingParty
-
-    def run(self, federation, alignment, result, progress):
-        problem = open_problem(
-            federation, alignment, result, encoding="none", missing_cells="error",
-            missing_labels="drop", standardize=True, intercept=True,
-        )  # fmt: skip
-        result.model = []
-        for rows in ("imputed", "complete"):
-            fit = solve(federation, problem, rows, tol=1e-12, progress=progress)
-            result.model.append((problem, fit, federation.call("tell")))
-
-
-def test_parties_hold_the_solution_for_their_standardised_columns():
-    tables, labels = make_data()
-    for (problem, fit, told), rows in zip(
-        run(Twice(), tables, labels).model, ["imputed", "complete"], strict=True
-    ):
-        total = np.full(len(problem.y), fit.intercept)
-        for k, name in enumerate(sorted(tables)):
-            assert not told[name]["left"]
-            total[~problem.mask[:, k]] += told[name]["x"] @ told[name]["beta"]
-        x, y, _ = pool(tables, labels, rows)
-        beta, _, sigma2, _ = ols(x, y)
-        chosen = ~problem.mask.any(axis=1) if rows == "complete" else slice(None)
-        expected = np.column_stack([np.ones(len(x)), x]) @ beta
-        np.testing.assert_allclose(
-            np.sort(problem.y_center + problem.y_scale * total[chosen]), np.sort(expected)
-        )
-        assert fit.sigma2 * problem.y_scale**2 == pytest.approx(sigma2)
-        assert fit.sigma2_ml * fit.n_samples == pytest.approx(fit.rss)
-        assert fit.converged
-        assert fit.iterations == len(fit.history)
-
-
-# -- standard errors -------------------------------------------------------------------------
+# -- Single ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("intercept", [True, False])
-@pytest.mark.parametrize("standardize", [True, False])
-def test_single_is_ordinary_least_squares(intercept, standardize):
+def test_single_is_ordinary_least_squares(intercept):
     tables, labels = make_data()
-    strategy = Single("party 1", intercept=intercept, standardize=standardize)
-    result = run(strategy, tables, labels, "masked")
+    result = run(Single("party 1", intercept=intercept), tables, labels)
     x, y, _ = pool({"party 1": tables["party 1"]}, labels, "complete")
     beta, covariance, sigma2, r2 = ols(x, y, intercept)
     table = result.coefficients
     named = {"party 1", "server"} if intercept else {"party 1"}
     assert set(table.index.get_level_values("party")) == named
-    np.testing.assert_allclose(table["estimate"], beta, rtol=1e-10)
-    np.testing.assert_allclose(table["std_error"], np.sqrt(np.diag(covariance)), rtol=1e-10)
+    np.testing.assert_allclose(table["estimate"], beta, rtol=1e-8)
+    np.testing.assert_allclose(table["std_error"], np.sqrt(np.diag(covariance)), rtol=1e-8)
     assert result.metrics["sigma2"] == pytest.approx(sigma2)
     assert result.metrics["r2"] == pytest.approx(r2)
     assert result.metrics["n_samples"] == len(y)
-    assert result.ledger.rounds == OPENING + 2
-    frame = result.ledger.to_frame()
-    assert set(frame[frame["step"] == "ls_single"]["party"]) == {"party 1"}
-
-
-@pytest.mark.parametrize("strategy", [CompleteCase(), MeanImpute(), Single()])
-def test_with_one_party_all_three_are_the_same(strategy):
-    tables, labels = make_data((4,))
-    result = run(strategy, tables, labels, "masked")
-    x, y, _ = pool(tables, labels, "complete")
-    beta, covariance, *_ = ols(x, y)
-    np.testing.assert_allclose(result.coefficients["estimate"], beta, rtol=1e-8)
-    std_error = np.sqrt(np.diag(covariance))
-    np.testing.assert_allclose(result.coefficients["std_error"], std_error, rtol=1e-8)
-    assert result.notes == ["20 samples have no label: not fitted, but predicted"]
-
-
-@both
-@pytest.mark.parametrize("intercept", [True, False])
-def test_standard_errors_without_products_across_parties(rows, intercept):
-    """Right on average if columns of different parties are independent, whatever their means."""
-    ratios = []
-    for seed in range(4):
-        tables, labels = make_data((2, 3, 1), n=1500, missing=0.1, seed=seed)
-        result = run(FEDERATED[rows](intercept=intercept), tables, labels)
-        x, y, _ = pool(tables, labels, rows)
-        exact = np.sqrt(np.diag(ols(x, y, intercept)[1]))
-        ratios.append(result.coefficients["std_error"] / exact)
-    ratios = np.array(ratios)
-    np.testing.assert_allclose(ratios, 1.0, atol=0.05)
-    assert ratios.mean() == pytest.approx(1.0, abs=0.01)
-
-
-def test_the_correction_is_the_mean_over_tables():
-    rng = np.random.default_rng(0)
-    n, own, other = 30, 3, 8
-    exact, alone = [], []
-    for _ in range(4000):
-        z = rng.normal(size=(n, own + other))
-        z -= z.mean(axis=0)
-        gram = z.T @ z
-        exact.append(np.trace(np.linalg.inv(gram)[:own, :own]))
-        alone.append(np.trace(np.linalg.inv(gram[:own, :own])))
-    correction = variance_correction(n, own, own + other + 1, True)
-    assert np.mean(exact) / np.mean(alone) == pytest.approx(correction, rel=0.02)
-    assert variance_correction(n, own, own + 1, True) == 1.0
 
 
 def test_without_standard_errors():
@@ -339,7 +228,6 @@ def test_without_standard_errors():
         result = run(strategy, *make_data())
         assert list(result.coefficients.columns) == ["estimate"]
         assert result.predictions["prediction"].notna().all()
-        assert result.predictions[["std_error", "lower", "upper"]].isna().all(axis=None)
 
 
 # -- predictions -----------------------------------------------------------------------------
@@ -350,31 +238,32 @@ def test_without_standard_errors():
 def test_predictions_take_the_mean_for_missing_blocks(intercept, alignment):
     tables, labels = make_data(missing=0.3)
     for rows, strategy in FEDERATED.items():
-        result = run(strategy(intercept=intercept), tables, labels, "masked", alignment=alignment)
+        result = run(strategy(intercept=intercept), tables, labels, alignment=alignment)
         x, y, imputed = pool(tables, labels, rows)
         free = [name for name in labels.index[:20] if name in set(result.predictions.index)]
         assert len(free) == len(result.predictions) > 15
+        if rows == "complete":
+            joined = pd.concat([tables[n].reindex(labels.index) for n in sorted(tables)], axis=1)
+            imputed = joined.fillna(dict(zip(joined.columns, x.mean(axis=0), strict=True)))
         design = imputed.loc[free].to_numpy()
         if intercept:
             design = np.column_stack([np.ones(len(free)), design])
-        beta, covariance, sigma2, _ = ols(x, y, intercept)
+        beta, _, sigma2, _ = ols(x, y, intercept)
         found = result.predictions.loc[free]
-        np.testing.assert_allclose(found["prediction"], design @ beta, rtol=1e-7)
-        lacking = pd.DataFrame({name: ~pd.Index(free).isin(t.index) for name, t in tables.items()})
-        whole = ~lacking.any(axis=1).to_numpy()
-        assert 0 < whole.sum() < len(free)
-        spread = np.sqrt(sigma2 + ((design @ covariance) * design).sum(axis=1))
-        np.testing.assert_allclose(found["std_error"][whole], spread[whole], rtol=0.02)
+        # Each party rounds its term to 1 % of the noise, or coarser where its terms are far apart.
+        np.testing.assert_allclose(
+            found["prediction"], design @ beta, atol=0.2 * np.sqrt(sigma2), rtol=0
+        )
+        half = (found["upper"] - found["prediction"]) / 1.959964
+        lacking = np.column_stack([~pd.Index(free).isin(t.index) for t in tables.values()])
+        expected = np.full(len(free), sigma2)
         if rows == "complete":  # what the missing columns would have told comes on top
-            variance = spread**2
-            for name, table in tables.items():
+            for k, table in enumerate(tables.values()):
                 own = [imputed.columns.get_loc(column) for column in table]
-                explained = np.var(x[:, own] @ beta[intercept:][own])
-                variance += lacking[name].to_numpy() * explained
-            np.testing.assert_allclose(found["std_error"], np.sqrt(variance), rtol=0.02)
-        half = 1.959964 * found["std_error"]
-        np.testing.assert_allclose(found["upper"] - found["prediction"], half, rtol=1e-6)
-        np.testing.assert_allclose(found["prediction"] - found["lower"], half, rtol=1e-6)
+                expected += lacking[:, k] * np.var(x[:, own] @ beta[intercept:][own])
+        # Through the estimates: p coefficients over n rows, on average.
+        np.testing.assert_allclose(half**2, expected, rtol=0.15)
+        assert (half**2 > expected).all()
 
 
 @pytest.mark.parametrize("strategy", [CompleteCase(), MeanImpute(), Single()])
@@ -388,23 +277,8 @@ def test_intervals_cover_the_labels(strategy):
     )
 
 
-def test_single_predicts_from_its_own_columns():
-    tables, labels = make_data()
-    result = run(Single("party 2"), tables, labels)
-    x, y, imputed = pool({"party 2": tables["party 2"]}, labels, "complete")
-    beta, covariance, sigma2, _ = ols(x, y)
-    found = result.predictions
-    rows = np.column_stack([np.ones(len(found)), imputed.loc[found.index]])
-    np.testing.assert_allclose(found["prediction"], rows @ beta)
-    held = found.index.isin(tables["party 2"].index)
-    assert 0 < held.sum() < len(held)
-    variance = sigma2 + ((rows @ covariance) * rows).sum(axis=1)
-    variance[~held] += np.var(x @ beta[1:])
-    np.testing.assert_allclose(found["std_error"], np.sqrt(variance))
-
-
 def test_labels_are_completed():
-    tables, labels = make_data()
+    tables, labels = make_data(missing=0.2)
     aligned = set().union(*(table.index for table in tables.values()))
     shuffled = labels.sample(frac=1.0, random_state=1).drop("firm 003")  # a party has this one
     shuffled["nobody's"] = np.nan
@@ -452,57 +326,39 @@ def test_labels_of_a_party_are_completed_in_aligned_order():
 @both
 @pytest.mark.parametrize("intercept", [True, False])
 def test_constant_and_collinear_columns(rows, intercept):
-    """The fit is that of least squares; coefficients that the data leave open have no error."""
+    """They are left out; the rest of the fit is as it would be without them."""
     tables, labels = make_data((3, 2), missing=0.1)
-    plain = run(FEDERATED[rows](intercept=intercept), tables, labels, "masked")
+    plain = run(FEDERATED[rows](intercept=intercept), tables, labels)
     tables["party 0"]["twice"] = 2.0 * tables["party 0"]["x1"]
     if intercept:
         tables["party 1"]["one"] = 0.1
-    result = run(FEDERATED[rows](intercept=intercept), tables, labels, "masked")
+    result = run(FEDERATED[rows](intercept=intercept), tables, labels)
     table = result.coefficients
-    assert result.metrics["converged"] == 1.0
-    assert result.metrics["r2"] == pytest.approx(plain.metrics["r2"], rel=1e-9)
-    assert result.metrics["sigma2"] == pytest.approx(plain.metrics["sigma2"], rel=1e-9)
-    found = result.predictions["prediction"]
-    np.testing.assert_allclose(found, plain.predictions["prediction"], rtol=1e-5)
-    unknown = set(table.index[table["std_error"].isna()].get_level_values("variable"))
-    assert unknown == {"x1", "twice"} | ({"one"} if intercept else set())
-    shared = [key for key in plain.coefficients.index if key[1] != "x1"]
-    np.testing.assert_allclose(
-        table.loc[shared, "std_error"], plain.coefficients.loc[shared, "std_error"], rtol=1e-3
-    )
+    left_out = {"twice"} | ({"one"} if intercept else set())
+    unknown = table.index[table["std_error"].isna()].get_level_values("variable")
+    assert set(unknown) == left_out
+    assert (table.loc[table["std_error"].isna(), "estimate"] == 0.0).all()
+    pd.testing.assert_frame_equal(table.loc[plain.coefficients.index], plain.coefficients)
+    for name in ("r2", "sigma2", "adjusted_r2"):
+        assert result.metrics[name] == pytest.approx(plain.metrics[name], rel=1e-9)
     assert any("'twice'" in note for note in result.notes)
 
 
-def test_single_with_a_collinear_column():
-    tables, labels = make_data((3, 2))
-    plain = run(Single(), tables, labels)
-    tables["party 0"]["sum"] = tables["party 0"]["x0"] + 3.0 * tables["party 0"]["x1"]
-    tables["party 0"]["zero"] = 0.0
-    result = run(Single(), tables, labels)
-    assert result.metrics["r2"] == pytest.approx(plain.metrics["r2"], rel=1e-12)
-    assert result.metrics["adjusted_r2"] == pytest.approx(plain.metrics["adjusted_r2"], rel=1e-12)
-    found = result.predictions["prediction"]
-    np.testing.assert_allclose(found, plain.predictions["prediction"], rtol=1e-9)
-    assert result.coefficients.loc[("party 0", "zero"), "estimate"] == 0.0
-
-
-@pytest.mark.parametrize("mode", ["plain", "masked"])
-def test_the_same_column_at_two_parties(mode):
+def test_the_same_column_at_two_parties():
     tables, labels = make_data((3, 2), missing=0.0)
     x, y, _ = pool(tables, labels, "complete")
     tables["party 1"]["again"] = tables["party 0"]["x1"]
-    result = run(CompleteCase(), tables, labels, mode)
-    assert result.metrics["converged"] == 1.0
+    result = run(CompleteCase(), tables, labels)
     assert result.metrics["r2"] == pytest.approx(ols(x, y)[3], rel=1e-9)
-    assert np.isfinite(result.coefficients["estimate"]).all()
+    assert result.coefficients.loc[("party 1", "again"), "estimate"] == 0.0
+    assert any("'party 1'" in note and "['again']" in note for note in result.notes)
 
 
 def test_a_column_that_is_constant_among_the_complete_rows():
     tables, labels = make_data((2, 2))
     common = tables["party 0"].index.intersection(tables["party 1"].index)
     tables["party 0"]["rare"] = (~tables["party 0"].index.isin(common)).astype(float)
-    result = run(CompleteCase(), tables, labels, "masked")
+    result = run(CompleteCase(), tables, labels)
     assert result.metrics["n_samples"] < len(common)
     assert np.isnan(result.coefficients.loc[("party 0", "rare"), "std_error"])
     assert any("['rare']" in note and "samples of the fit" in note for note in result.notes)
@@ -512,7 +368,7 @@ def test_a_column_that_is_constant_among_the_complete_rows():
 def test_levels_and_rows_with_missing_cells():
     tables, labels = make_data((2, 2), missing=0.1)
     rng = np.random.default_rng(1)
-    town = pd.Series(rng.choice(["Delft", "Gent", "Ulm"], size=300), index=labels.index)
+    town = pd.Series(rng.choice(["Delft", "Gent", "Ulm"], size=len(labels)), index=labels.index)
     tables["party 0"]["town"] = town.reindex(tables["party 0"].index)
     common = tables["party 1"].index.intersection(tables["party 0"].index)
     tables["party 1"].loc[common[::9], "x2"] = np.nan
@@ -522,7 +378,7 @@ def test_levels_and_rows_with_missing_cells():
     pooled = {"party 0": encoded.drop(columns="town"), "party 1": cleaned}
     for rows, strategy in FEDERATED.items():
         settings = {"encoding": "one-hot", "missing_cells": "drop-row"}
-        result = run(strategy(**settings), tables, labels, "masked")
+        result = run(strategy(**settings), tables, labels)
         x, y, _ = pool(pooled, labels, rows)
         assert error(result, *ols(x, y)[:2]) < 1e-7
         assert ("party 0", "town=Ulm") in result.coefficients.index
@@ -550,22 +406,13 @@ def test_single_takes_the_first_party_unless_told():
 
 
 def test_too_few_complete_rows():
-    tables, labels = make_data((3, 3), n=60, unlabelled=0)
-    first, second = labels.index[:34], labels.index[27:]  # 7 in common
-    split = {"party 0": tables["party 0"], "party 1": tables["party 1"]}
-    split = {
-        n: t[t.index.isin(i)] for (n, t), i in zip(split.items(), (first, second), strict=True)
-    }
-    common = split["party 0"].index.intersection(split["party 1"].index)
-    with pytest.raises(DataError, match=rf"hold {len(common)} of the \d+ .*need at least 8.*vfem"):
-        run(CompleteCase(), split, labels)
-    assert run(MeanImpute(), split, labels).metrics["converged"] == 1.0
-
-
-def test_too_few_samples_for_all_columns_together():
-    tables, labels = make_data((4, 4), n=9, unlabelled=0, missing=0.0)
-    with pytest.raises(DataError, match="8 columns of all parties need at least 10"):
-        run(MeanImpute(), tables, labels)
+    tables, labels = make_data((6, 6), n=60, unlabelled=0, missing=0.0)
+    tables["party 0"], tables["party 1"] = tables["party 0"].iloc[:39], tables["party 1"].iloc[27:]
+    with pytest.raises(DataError, match=r"12 labelled samples that all parties hold.*min-rows"):
+        run(CompleteCase(), tables, labels, min_rows=20)
+    with pytest.raises(DataError, match=r"12 samples.*12 columns.*at least 14"):
+        run(CompleteCase(), tables, labels, min_rows=5)
+    assert run(MeanImpute(), tables, labels, min_rows=5).metrics["n_samples"] == 60
 
 
 def test_missing_cells_levels_and_labels():
@@ -600,26 +447,18 @@ def test_an_unknown_party():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({"encoding": "two-hot"}, "encoding"),
-        ({"missing_cells": "ignore"}, "missing_cells"),
-        ({"missing_labels": "zero"}, "missing_labels"),
-        ({"standardize": "false"}, "standardize"),
-        ({"intercept": 1}, "intercept"),
-        ({"standard_errors": None}, "standard_errors"),
-        ({"max_iter": 0}, "max_iter"),
-        ({"max_iter": True}, "max_iter"),
-        ({"tol": -1.0}, "tol"),
-        ({"tol": "small"}, "tol"),
-        ({"tol": float("nan")}, "tol"),
+        {"encoding": "two-hot"},
+        {"missing_cells": "ignore"},
+        {"missing_labels": "zero"},
+        {"intercept": 1},
+        {"standard_errors": None},
     ],
 )
-def test_settings_are_checked(settings, message):
+def test_settings_are_checked(settings):
     for strategy in (CompleteCase, MeanImpute, Single):
-        if strategy is Single and set(settings) & {"max_iter", "tol"}:
-            continue
-        with pytest.raises(ConfigError, match=message):
+        with pytest.raises(ConfigError, match=next(iter(settings))):
             strategy(**settings)
 
 

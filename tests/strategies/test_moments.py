@@ -1,15 +1,12 @@
 """The normal model from moments: against rows, generic optimisers, least squares and VFEM."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from oracles import normal
 
-from flwr_vertical import simulate
 from flwr_vertical.errors import DataError
 from strategies.regression.moments import BlockCovariance, FullCovariance, Patterns, fit_normal
 from strategies.regression.moments.fit import _information
-from strategies.vfem import VFEM
 
 
 def data(n, widths, correlation=0.4, missing=0.35, seed=0, beta=None):
@@ -100,20 +97,6 @@ def test_with_nothing_missing_it_is_least_squares(model):
     expected = np.sqrt(np.diag(np.linalg.inv(x.T @ x)) * rss[0] / 200)
     np.testing.assert_allclose(fit.std_error, expected, rtol=1e-6)
     np.testing.assert_allclose(fit.missing_information, 0.0, atol=1e-6)
-
-
-def test_block_covariance_is_the_model_of_vfem():
-    rows, _ = data(400, [2, 2, 1], correlation=0.2, seed=6)
-    ids = [f"s{i:03}" for i in range(400)]
-    frame = pd.DataFrame(rows, index=ids, columns=[*"abcde", "y"])
-    parties = {
-        name: frame[list(own)].dropna() for name, own in (("p", "ab"), ("q", "cd"), ("r", "e"))
-    }
-    reference = simulate(
-        VFEM(standard_errors=None, tol=1e-10), parties, labels=frame["y"], progress=False
-    ).coefficients["estimate"]
-    fit = fit_normal(Patterns.of(rows), BlockCovariance([2, 2, 1]))
-    np.testing.assert_allclose([fit.intercept, *fit.beta], reference, atol=1e-6)
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.6])

@@ -9,20 +9,34 @@ from flwr_vertical.errors import PartyError
 from flwr_vertical.node.base import steps_of
 from strategies.glm import VerticalGLM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
-from strategies.vfem import VFEM, VFEMPredict
+from strategies.predict import Predict
+from strategies.vfem import VFEM
 
 PAIR_KEYS = {"pair_key", "keep_pair_keys"}
-LEAST_SQUARES = {"prepare", "ls_step", "ls_finish"}
+LEAST_SQUARES = {"prepare", "ls_step"}
 ITERATING = {"begin", "gradient", "scoring", "shorten", "extrapolate"}
 INFERENCE = {"information", "parts", "finish"}
 PRODUCTS = {"sketch_ranks", "sketch_rows", "encrypt_rows", "multiply_rows"}
+MOMENTS = {
+    "prepare",
+    "prepare_moments",
+    "seal_group_seed",
+    "erase_group_seed",
+    "send_masked",
+    "open_products",
+    "encrypt_groups",
+    "multiply_groups",
+}
+LINEAR = PAIR_KEYS | MOMENTS | {"keep_model", "finish_moments"}
+MEANS = {"send_digits", "place_fits", "open_means"}
+SHARING = {"begin", "admm", "count", "finish", "rotate_selected"}
 STEPS = {
-    CompleteCase: LEAST_SQUARES,
-    MeanImpute: LEAST_SQUARES,
-    Single: {"prepare", "ls_single"},
-    VFEM: PAIR_KEYS | LEAST_SQUARES | ITERATING | INFERENCE | PRODUCTS,
-    VFEMPredict: {"predict"},
-    VerticalGLM: PAIR_KEYS | {"prepare", "begin", "admm", "count", "finish", "rotate_selected"},
+    CompleteCase: LINEAR,
+    MeanImpute: LINEAR,
+    Single: LINEAR,
+    VFEM: LINEAR | LEAST_SQUARES | ITERATING | INFERENCE | PRODUCTS,
+    Predict: {"open_model", "predict_kept"},
+    VerticalGLM: PAIR_KEYS | MOMENTS | MEANS | SHARING | {"keep_model", "finish_moments"},
 }
 
 
@@ -37,24 +51,24 @@ def test_a_step_of_another_method_is_refused():
 
     class Asks(Single):
         def run(self, federation, alignment, result, progress):
-            federation.call("pair_key", {"nonce": bytes(32)})
+            federation.call("admm")
 
     labels = pd.Series(rng.normal(size=40))
-    with pytest.raises(PartyError, match="SingleParty has no step 'pair_key'"):
+    with pytest.raises(PartyError, match="MomentParty has no step 'admm'"):
         simulate(Asks(), tables, labels, progress=False)
 
 
 def test_too_few_rows_and_collinear_columns_are_looked_for_unless_the_fit_is_penalised():
     rng = np.random.default_rng(1)
-    x = rng.normal(size=(12, 3))
+    x = rng.normal(size=(40, 3))
     tables = {
         "a": pd.DataFrame({"one": x[:, 0], "two": x[:, 1], "both": x[:, 0] + x[:, 1]}),
         "b": pd.DataFrame(x[:, 2:], columns=["other"]),
     }
-    labels = pd.Series(x @ [1.0, 2.0, 0.5] + 0.1 * rng.normal(size=12))
-    penalized = VerticalGLM(penalty="lasso", lambdas=0.1, standard_errors=None)
+    labels = pd.Series(x @ [1.0, 2.0, 0.5] + 0.1 * rng.normal(size=40))
+    penalized = VerticalGLM(penalty="lasso", lambdas=0.1, standard_errors=None, exchange="sums")
     free = CompleteCase()
-    notes = simulate(free, tables, labels, progress=False).notes
+    notes = simulate(free, tables, labels, min_rows=10, progress=False).notes
     assert any("['both'] are constant or follow from others" in note for note in notes)
     notes = simulate(penalized, tables, labels, progress=False).notes
     assert not any("follow from others" in note for note in notes)

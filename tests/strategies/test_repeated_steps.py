@@ -22,7 +22,8 @@ from strategies.copula import EVCDS, IEVCDS, VCDS
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
-from strategies.vfem import VFEM, VFEMPredict
+from strategies.predict import Predict
+from strategies.vfem import VFEM
 
 N = 60
 IDS = [f"s{i:02}" for i in range(N)]
@@ -59,8 +60,16 @@ def binary():
     return tables, (labels > 1).astype(float)
 
 
+def larger():
+    """As many rows as moments and masked means need by default."""
+    rng = np.random.default_rng(4)
+    x = pd.DataFrame(rng.normal(size=(150, 3)), columns=["a", "b", "c"])
+    labels = (x["a"] - x["c"] + 2.0 * rng.normal(size=150) > 0).astype(float)
+    return {"bank": x[["a", "b"]], "court": x[["c"]]}, labels.rename("y")
+
+
 def a_model():
-    return simulate(VFEM(max_iter=5), *with_missing_blocks(), progress=False)
+    return simulate(VFEM(), *with_missing_blocks(), min_rows=1, progress=False)
 
 
 # By strategy: settings that take different steps, and what they are run on.
@@ -77,18 +86,28 @@ RUNS = {
     "mean-impute": [(MeanImpute, with_missing_blocks)],
     "single": [(lambda: Single(party_name="bank"), with_missing_blocks)],
     "vfem": [
-        (lambda: VFEM(max_iter=6), with_missing_blocks),
+        (VFEM, with_missing_blocks),
+        (lambda: VFEM("block", "sums", max_iter=6), with_missing_blocks),
         (
-            lambda: VFEM(max_iter=4, step="gradient", acceleration=None, initial="mean-imputed"),
+            lambda: VFEM(
+                "block",
+                "sums",
+                max_iter=4,
+                step="gradient",
+                acceleration=None,
+                initial="mean-imputed",
+            ),
             with_missing_blocks,
         ),
-        (lambda: VFEM(max_iter=4, standard_errors="sketch"), with_missing_blocks),
+        (lambda: VFEM("block", "sums", max_iter=4, standard_errors="sketch"), with_missing_blocks),
     ],
-    "vfem-predict": [(lambda: VFEMPredict(a_model()), with_missing_blocks)],
+    "predict": [(lambda: Predict(a_model()), with_missing_blocks)],
+    "vfem-predict": [],
     "glm": [
-        (lambda: VerticalGLM(lambdas=0.05, max_iter=30), complete),
-        (lambda: VerticalGLM(family="binomial", lambdas=0.05, max_iter=30), binary),
-        (lambda: VerticalGLM(dp="admm", lambdas=0.05, dp_rounds=4), complete),
+        (lambda: VerticalGLM(lambdas=0.05), larger),
+        (lambda: VerticalGLM("binomial", lambdas=0.05), larger),
+        (lambda: VerticalGLM("binomial", exchange="sums", lambdas=0.05, max_iter=30), binary),
+        (lambda: VerticalGLM(exchange="sums", dp="admm", lambdas=0.05, dp_rounds=4), complete),
     ],
     "vcds": [(VCDS, unlabelled)],
     "evcds": [(EVCDS, unlabelled)],
@@ -115,7 +134,7 @@ def test_a_sum_answered_twice_gives_equal_bytes_or_has_a_new_number(name, number
     strategy = make()
     tables, labels = data()
     with every_sum_twice() as repetition:
-        simulate(strategy, tables, labels, aggregation="masked", progress=False)
+        simulate(strategy, tables, labels, aggregation="masked", min_rows=1, progress=False)
     assert bool(repetition.steps | repetition.declared) == (name not in WITHOUT_SUMS)
 
 
@@ -123,9 +142,8 @@ def test_the_noise_of_dp_admm_is_another_in_each_run_and_message():
     tables, labels = complete()
     found = []
     for _ in range(2):
-        result = simulate(
-            VerticalGLM(dp="admm", lambdas=0.05, dp_rounds=4), tables, labels, progress=False
-        )
+        strategy = VerticalGLM(exchange="sums", dp="admm", lambdas=0.05, dp_rounds=4)
+        result = simulate(strategy, tables, labels, progress=False)
         found.append(result.coefficients["estimate"].to_numpy())
     assert not np.array_equal(*found)
 

@@ -62,7 +62,7 @@ def test_unknown_settings_are_named(setting, value):
 
 def test_none_may_be_written_as_text():
     """A run config carries no None."""
-    strategy = VFEM(acceleration="none", standard_errors="none")
+    strategy = VFEM(exchange="sums", acceleration="none", standard_errors="none")
     assert (strategy.acceleration, strategy.standard_errors) == (None, None)
 
 
@@ -239,7 +239,7 @@ def test_labels_of_other_samples(data):
 @pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
 def test_gram_gets_an_arbiter_in_every_mode(data, mode):
     pytest.importorskip("tenseal")
-    result = simulate(VFEM(standard_errors="gram"), *data, mode, progress=False)
+    result = simulate(VFEM(exchange="sums", standard_errors="gram"), *data, mode, progress=False)
     assert np.isfinite(std_errors(result)).all()
     assert "(arbiter)" in set(result.ledger.to_frame()["party"])
 

@@ -1,14 +1,12 @@
 """VFEM's standard errors, intervals and predictions against the oracle's information matrices."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from oracles.vfem import (
     expected_standard_errors,
     forced_em_columns,
     generate,
     initial,
-    maximise,
     revealed_columns,
     sem_standard_errors,
 )
@@ -155,39 +153,6 @@ def unlabelled(n, n_labelled, seed=12, **kwargs):
     return pooled, truth, tables, labels, rest
 
 
-@pytest.mark.parametrize(
-    ("mode", "intercept"),
-    [("plain", True), ("plain", False), ("masked", True), ("masked", False), ("ckks", True)],
-)
-def test_predictions_are_conditional_means(mode, intercept):
-    pooled, _, tables, labels, rest = unlabelled(150, 100)
-    settings = {**EXACT} if mode == "plain" else {"check_correlation": False}
-    run = recorded(tables, labels, mode, intercept=intercept, **settings)
-    theta, result = theta_of(run), run.result
-    mean = np.full(len(rest), theta.beta0)
-    variance = np.zeros(len(rest))
-    for k in pooled.parties:
-        x = pooled.X[k][100:]
-        missing = pooled.mask[100:, k]
-        mean += np.where(missing, theta.mu[k] @ theta.beta[k], np.nan_to_num(x) @ theta.beta[k])
-        variance += missing * (theta.beta[k] @ theta.sigma[k] @ theta.beta[k])
-        fit_mean = result.model.mean_fit[f"p{k}"]
-        assert fit_mean == pytest.approx(theta.mu[k] @ theta.beta[k], abs=1e-6)
-    found = result.predictions.loc[rest.index]
-    np.testing.assert_allclose(found["prediction"], mean, atol=1e-6)
-    # What is missing adds its variance, the noise comes on top; the rest is of coefficients.
-    own = found["std_error"] ** 2 - variance
-    assert (own > 0).all()
-    half = stats.norm.ppf(0.975) * np.sqrt(found["std_error"] ** 2 + theta.sigma2)
-    np.testing.assert_allclose(found["lower"], found["prediction"] - half, atol=1e-6)
-    np.testing.assert_allclose(found["upper"], found["prediction"] + half, atol=1e-6)
-    # The server's labels are completed, and those that it had stay what they were.
-    pd.testing.assert_series_equal(result.labels.iloc[:100], labels.iloc[:100])
-    np.testing.assert_allclose(result.labels.loc[rest.index], mean, atol=1e-6)
-    assert labels.isna().sum() == len(rest)  # those given are not written to
-    assert any(f"{len(rest)} samples have no label" in note for note in result.notes)
-
-
 def test_unlabelled_samples_do_not_move_the_estimates():
     _, _, tables, labels, _ = unlabelled(150, 100)
     known = labels.dropna()
@@ -197,21 +162,6 @@ def test_unlabelled_samples_do_not_move_the_estimates():
     np.testing.assert_allclose(estimates(one), estimates(other), atol=1e-10)
     assert one.metrics["n_samples"] == 100
     assert other.predictions is None
-
-
-def test_std_errors_of_predictions_are_of_the_delta_method():
-    """With independent columns 'expected' leaves out what is zero on average."""
-    pooled, _, tables, labels, rest = unlabelled(2000, 1900)
-    run = recorded(tables, labels, "plain", **EXACT)
-    theta = theta_of(run)
-    labelled = type(pooled)([x[:1900] for x in pooled.X], pooled.y[:1900], pooled.mask[:1900])
-    _, covariance = expected_standard_errors(labelled, theta, "expected")
-    complete = ~pooled.mask[1900:].any(axis=1)
-    x = np.column_stack([np.ones(complete.sum()), *[x[1900:][complete] for x in pooled.X]])
-    size = x.shape[1]
-    expected = np.sqrt(np.einsum("ij,jk,ik->i", x, covariance[:size, :size], x))
-    got = run.result.predictions.loc[rest.index[complete], "std_error"]
-    np.testing.assert_allclose(got, expected, rtol=0.1)
 
 
 def test_prediction_intervals_cover_true_labels():
@@ -242,19 +192,3 @@ def test_a_party_may_hold_the_labels(alignment):
     )
     # Samples that the holder lacks have no label either.
     assert len(direct.predictions) > len(rest)
-
-
-def test_the_maximum_needs_no_run_to_predict_from():
-    """The same conditional means from the search for the largest likelihood."""
-    pooled, _ = generate(90, [1, 1], [0.3, 0.2], 14, mean=1.0)
-    pooled = held_by_somebody(pooled)
-    tables, labels = party_tables(pooled)
-    labels.iloc[60:] = np.nan
-    labelled = type(pooled)([x[:60] for x in pooled.X], pooled.y[:60], pooled.mask[:60])
-    best = maximise(labelled, initial(labelled))
-    mean = np.full(len(pooled.y) - 60, best.beta0)
-    for k in pooled.parties:
-        rows = np.where(pooled.mask[60:, [k]], best.mu[k], pooled.X[k][60:])
-        mean += rows @ best.beta[k]
-    found = fit_tables(tables, labels, "plain", **EXACT).predictions.loc[labels.index[60:]]
-    np.testing.assert_allclose(found["prediction"], mean, atol=1e-6)

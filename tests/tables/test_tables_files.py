@@ -256,3 +256,30 @@ def test_levels_of_a_parquet_index_can_be_named_as_id_columns(tmp_path):
         assert list(table.ids) == ["1|a", "2|b"]
         assert table.columns == ["x"]
     assert list(read_table(tmp_path / "t.parquet", id_column="last").ids) == ["a", "b"]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_a_first_column_without_a_name_holds_the_ids(tmp_path, suffix):
+    """As pandas writes an index without a name."""
+    path = tmp_path / f"t{suffix}"
+    separator = "," if suffix == ".csv" else "\t"
+    frame = pd.DataFrame({"x": [1.5, 2.5], "town": ["Ulm", "NA "]}, index=["007", "NA"])
+    frame.to_csv(path, sep=separator)
+    read = read_table(path).frame
+    assert list(read.index) == ["007", "NA"]
+    assert list(read.columns) == ["x", "town"]
+    numbered = frame.reset_index(drop=True)
+    numbered.to_csv(path, sep=separator)
+    assert read_table(path).frame.index.tolist() == [0, 1]
+    numbered[["x"]].to_csv(path, sep=separator)
+    assert read_labels(path).tolist() == [1.5, 2.5]
+
+
+def test_other_columns_without_a_name_are_refused(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("id,x,,y\na,1,2,3\n")
+    with pytest.raises(DataError, match=r"t\.csv: column number 3 has no name"):
+        read_table(path)
+    path.write_text(",id,x\n0,a,1\n1,b,2\n")
+    with pytest.raises(DataError, match="first column has no name, and the sample IDs are in 'id'"):
+        read_table(path, id_column="id")

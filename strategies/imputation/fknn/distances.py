@@ -7,19 +7,13 @@ out.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.errors import DataError
 from flwr_vertical.tables import Kind, is_numeric
 
 Array = npt.NDArray[np.float64]
-
-_TOO_FAR = (
-    "numeric columns reach so far (about 1e154) that squared differences overflow; rescale them"
-)
 
 
 @dataclass(frozen=True)
@@ -34,11 +28,25 @@ class Features:
         The two factors.
     observed : numpy.ndarray of shape (n_samples, n_columns), float32
         1 where a cell is observed.
+    column_of : tuple of int
+        The column of each feature.
     """
 
     left: Array
     right: Array
     observed: npt.NDArray[np.float32]
+    column_of: tuple[int, ...]
+
+    @property
+    def n_features(self) -> int:
+        """Number of features: of a categorical column as many as levels, else one."""
+        return len(self.column_of)
+
+    def known_values(self, feature: int) -> Array:
+        """Return a feature's values where they are known."""
+        known = self.right[:, feature] > 0
+        values: Array = self.right[known, 2 * self.n_features + feature]
+        return values
 
     @property
     def n_columns(self) -> int:
@@ -72,7 +80,7 @@ def make_features(
     -------
     Features
     """
-    values, masks = [], []
+    values, masks, column_of = [], [], []
     for j, kind in enumerate(kinds):
         column = codes[:, j]
         known = ~np.isnan(column)
@@ -81,6 +89,7 @@ def make_features(
             for level in range(n_levels[j]):
                 values.append((column == level) * np.sqrt(0.5))
                 masks.append(known)
+                column_of.append(j)
             continue
         if is_numeric(kind):
             fitted = column[known & fit_rows]
@@ -91,13 +100,13 @@ def make_features(
                 origin = column[known][0] if constant else fitted.mean() if fitted.size else 0.0
                 spread = fitted.std() if standardize and fitted.size else 1.0
                 column = column - origin
-            if np.isinf(spread):
-                raise DataError(_TOO_FAR)
-            column = column / spread if spread > 0 else column
+            # An infinite one is left to `magnitude`, which names the column.
+            column = column / spread if 0 < spread < np.inf else column
         elif kind is Kind.ORDINAL:
             column = column / max(n_levels[j] - 1, 1)
         values.append(np.where(known, column, 0.0))
         masks.append(known)
+        column_of.append(j)
     z = np.column_stack(values)
     m = np.column_stack(masks).astype(np.float64)
     with np.errstate(over="ignore"):
@@ -106,74 +115,14 @@ def make_features(
         left=np.hstack([squares, m, -2.0 * z]),
         right=np.hstack([m, squares, z]),
         observed=(~np.isnan(codes)).astype(np.float32),
+        column_of=tuple(column_of),
     )
-
-
-# Magnitudes are told as powers of two between 2^-1000 and 2^1047, more than floats can have.
-N_EXPONENTS = 2048
-_LOWEST = -1000
-
-
-def magnitude(features: Features, weighting: str) -> npt.NDArray[np.uint8]:
-    """Tell the order of magnitude of a party's largest distance, as one 1 among zeros.
-
-    The sum over parties says how far distances may be scaled up without leaving the range of
-    the private sum, so that no resolution is wasted and no raw unit overflows.
-
-    Returns
-    -------
-    numpy.ndarray of shape (N_EXPONENTS,), uint8
-        1 at ``1000 + e`` where no distance of this party exceeds ``2^e``; at 0 for none above 0.
-
-    Raises
-    ------
-    DataError
-        If distances are beyond the range of floating point.
-    """
-    n_features = features.left.shape[1] // 3
-    values, known = features.right[:, -n_features:], features.right[:, :n_features] > 0
-    spread = np.zeros(n_features)
-    for j in range(n_features):
-        column = values[known[:, j], j]
-        spread[j] = np.ptp(column) if column.size else 0.0
-    with np.errstate(over="ignore"):
-        squares = spread**2
-        bound = squares.sum() if weighting == "exact" else squares.max(initial=0.0)
-    if not np.isfinite(bound):
-        raise DataError(_TOO_FAR)
-    flags = np.zeros(N_EXPONENTS, dtype=np.uint8)
-    exponent = int(np.ceil(np.log2(bound))) if bound > 0 else _LOWEST
-    flags[max(exponent - _LOWEST, 0)] = 1
-    return flags
-
-
-def common_scale(magnitudes: npt.NDArray[Any], limit: float) -> float:
-    """Return the power of two by which distances are scaled before they are summed.
-
-    Parameters
-    ----------
-    magnitudes : numpy.ndarray of shape (N_EXPONENTS,)
-        `magnitude`, summed over parties.
-    limit : float
-        Largest value one party may send; infinite in ``plain`` mode.
-
-    Returns
-    -------
-    float
-        Half of what would just fit, since rounding may lift a distance a little.
-    """
-    present = np.flatnonzero(magnitudes)
-    if not np.isfinite(limit) or not len(present) or present.max() == 0:  # no distance above 0
-        return 1.0
-    largest = int(present.max()) + _LOWEST
-    return float(2.0 ** min(np.floor(np.log2(limit)) - 1 - largest, 1000))
 
 
 def squared_distances(
     features: Features,
     rows: npt.NDArray[np.int64],
     donors: npt.NDArray[np.int64] | None,
-    scale: float = 1.0,
 ) -> tuple[Array, npt.NDArray[np.uint16]]:
     """Sum of squared differences over shared columns, and how many are shared.
 
@@ -185,8 +134,6 @@ def squared_distances(
         Samples to be imputed.
     donors : numpy.ndarray of shape (n_donors,) or None
         Samples to compare with; None for all.
-    scale : float
-        A power of two that multiplies the sums.
 
     Returns
     -------
@@ -197,7 +144,7 @@ def squared_distances(
     """
     right = features.right if donors is None else features.right[donors]
     observed = features.observed if donors is None else features.observed[donors]
-    sums = (features.left[rows] * scale) @ right.T
+    sums = features.left[rows] @ right.T
     # Cancellation leaves a little of what should be 0, as between equal samples.
     tiny = sums.max(axis=1, keepdims=True, initial=0.0) * (right.shape[1] * 2.0**-50)
     sums[sums < tiny] = 0.0

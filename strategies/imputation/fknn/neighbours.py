@@ -1,6 +1,4 @@
-"""Rank donors by summed distances, and impute from ranked donors (Du et al., 2024, Eqs. 12-13)."""
-
-from typing import Any
+"""Impute from ranked donors (Du et al., 2024, Eq. 13)."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,85 +9,47 @@ Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 
-def nearest(
-    distance: Array, weight: npt.NDArray[Any], own: Indices, width: int
-) -> tuple[npt.NDArray[np.int32], Array]:
-    """Return the nearest donors of each row, in ascending order of distance, then of rows.
-
-    (The paper's text says descending; nearest means ascending.)
+def listed_donors(
+    orders: npt.NDArray[np.int32],
+    donors: Indices,
+    neighbours: npt.NDArray[np.int32],
+    ranks: npt.NDArray[np.int32],
+    counts: npt.NDArray[np.int32],
+    width: int,
+) -> tuple[npt.NDArray[np.int32], Indices]:
+    """Turn ranked places into lists of donors, those of equal rank in the order of their rows.
 
     Parameters
     ----------
-    distance, weight : numpy.ndarray of shape (n_rows, n_donors)
-        Sums over the parties; their ratio is the squared distance, undefined where weight is 0.
-    own : numpy.ndarray of shape (n_rows,)
-        Column of the row itself among the donors, -1 if it is none; a row is no donor to itself.
+    orders : numpy.ndarray of shape (n_rows, n_donors), int32
+        Which donor stands at which place of each row's own order.
+    donors : numpy.ndarray of shape (n_donors,)
+        The donors' sample numbers.
+    neighbours, ranks : numpy.ndarray of shape (n_listed,)
+        Places and ranks of the listed donors, row after row.
+    counts : numpy.ndarray of shape (n_rows,)
+        How many are listed of each row.
     width : int
-        How many donors to return.
+        How many to keep. Of those at the last rank all are listed, so that it is decided here
+        which of them count.
 
     Returns
     -------
-    neighbours : numpy.ndarray of shape (n_rows, width), int32
-        Columns of the donors; -1 behind the last one with a defined distance.
-    distances : numpy.ndarray of shape (n_rows, width)
-        Their (unsquared) distances, infinite behind the last.
+    listed : numpy.ndarray of shape (n_rows, width), int32
+        Sample numbers in ascending order of distance, then of number; -1 behind the last.
+    entries : numpy.ndarray of shape (n_rows, width)
+        Where each of them was listed; 0 behind the last.
     """
-    defined = weight > 0
-    ratio = np.divide(distance, weight, out=np.full(distance.shape, np.inf), where=defined)
-    _even_out(ratio)
-    inside = np.flatnonzero(own >= 0)
-    ratio[inside, own[inside]] = np.inf
-    width = min(width, ratio.shape[1])
-    if width < ratio.shape[1]:
-        found = _smallest(ratio, width)
-    else:
-        found = np.broadcast_to(np.arange(width), ratio.shape)
-    squared = np.take_along_axis(ratio, found, axis=1)
-    order = np.argsort(squared, axis=1, kind="stable")
-    neighbours = np.take_along_axis(found, order, axis=1).astype(np.int32)
-    squared = np.take_along_axis(squared, order, axis=1)
-    neighbours[np.isinf(squared)] = -1
-    return neighbours, np.sqrt(squared)
-
-
-def _even_out(ratio: Array) -> None:
-    """Make distances equal that differ by rounding errors alone: 33 bits count (1e-10); in place.
-
-    Columns of levels give many equal distances. Which of these donors come first must not depend
-    on the order in which the parties' terms were added, nor on the mode of the private sum.
-    """
-    np.maximum(ratio, 0.0, out=ratio)  # CKKS noise can leave a tiny negative number
-    bits = ratio.view(np.int64)
-    bits += 1 << 19  # infinity stays what it is
-    bits &= -(1 << 20)
-
-
-def _smallest(ratio: Array, width: int) -> Indices:
-    """Columns of the smallest values of each row, in order; of equal values the first ones."""
-    last = np.partition(ratio, width - 1, axis=1)[:, width - 1 : width]
-    taken, equal = ratio < last, ratio == last
-    room = width - taken.sum(axis=1, keepdims=True)
-    crowded = np.flatnonzero(equal.sum(axis=1, keepdims=True) > room)
-    equal[crowded] &= np.cumsum(equal[crowded], axis=1) <= room[crowded]
-    taken |= equal
-    columns: Indices = np.nonzero(taken)[1].reshape(-1, width)
-    return columns
-
-
-def relative_weights(distances: Array) -> Array:
-    """Inverse distances relative to the farthest listed donor: they show no distance itself.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_rows, width)
-        1 for the farthest donor, infinite for a donor at distance 0, 0 behind the last.
-    """
-    listed = np.isfinite(distances)
-    farthest = np.max(np.where(listed, distances, 0.0), axis=1, keepdims=True)
-    weights = np.zeros(distances.shape)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        np.divide(np.where(farthest > 0, farthest, 1.0), distances, out=weights, where=listed)
-    return weights
+    rows = np.repeat(np.arange(len(counts)), counts)
+    numbers = donors[orders[rows, neighbours]]
+    entry = np.lexsort((numbers, ranks, rows))
+    position = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    kept = position < width
+    entry, at = entry[kept], (rows[kept], position[kept])
+    listed = np.full((len(counts), width), -1, dtype=np.int32)
+    entries = np.zeros((len(counts), width), dtype=np.int64)
+    listed[at], entries[at] = numbers[entry], entry
+    return listed, entries
 
 
 def impute_column(

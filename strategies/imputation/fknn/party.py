@@ -1,52 +1,92 @@
-"""The party half of FKNN: local distances, local imputation."""
+"""The party half of FKNN: blinded distances, local imputation from ranked donors."""
 
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical import Summands, step
-from flwr_vertical.errors import DataError
+from flwr_vertical import Summands, Uses, step
+from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.products import GroupKeySteps, PairKeySteps
 from flwr_vertical.tables import Kind, is_numeric
 from flwr_vertical.tables.codes import fill_values
+from strategies.imputation.fknn.blinding import Blinding, Units, halves, secret_order
 from strategies.imputation.fknn.distances import (
     Features,
-    magnitude,
     make_features,
     party_terms,
     squared_distances,
 )
-from strategies.imputation.fknn.neighbours import impute_column
+from strategies.imputation.fknn.neighbours import impute_column, listed_donors
+from strategies.imputation.fknn.units import check_units, magnitude
 from strategies.imputation.party import ImputingParty
 
 Indices = npt.NDArray[np.int64]
 
 _MOST_COLUMNS = 2**16 - 1
+_SETTINGS, _PUBLIC = "fknn.settings", "fknn.public"
 
 
 class FKNNParty(ImputingParty):
-    """Sends its share of the distances; fills its own cells from ranked donors."""
+    """Sends its share of the blinded distances; fills its own cells from ranked donors.
+
+    The server names rows by their places in an order that only the parties know.
+    """
+
+    pair_keys = Uses(
+        PairKeySteps, sends="blinded distances", without="a run in which nobody is pinned"
+    )
+    group_key = Uses(GroupKeySteps)
 
     @step
     def prepare(
         self,
         n_neighbors: int,
         weighting: str,
+        weights: str,
         standardize: bool,
         complete_blocks: bool,
+        owner: str,
+        sealed: bytes,
+        **keys: Any,
     ) -> Summands:
         """Check the donors and say, into a sum, which rows this party needs and which it offers.
+
+        Parameters
+        ----------
+        n_neighbors, weighting, weights, standardize, complete_blocks
+            Settings of `FKNN`.
+        owner, sealed, **keys
+            See `GroupKeySteps.take`.
 
         Returns
         -------
         Summands
-            ``needs``, ``donor``: arrays of shape (n_samples,), 1 where a row has cells missing
-            here, or serves as donor here; ``magnitude`` as `magnitude` tells it.
+            ``needs``, ``donor``: arrays of shape (n_samples,), in the secret order, 1 where a row
+            has cells missing here, or serves as donor here; ``magnitude`` as `magnitude` tells it.
+
+        Raises
+        ------
+        DataError
+            If there are too few donors, or this node does not take part in exchange "distances".
         """
+        if weights == "distance":
+            self.check_exchange("distances")
+        settings = f"{n_neighbors} {weighting} {weights} {standardize} {complete_blocks}"
+        if self.state.get(_SETTINGS, settings) != settings:
+            # The same blinding of two kinds of distances would show it.
+            raise ProtocolError(
+                f"party {self.name!r}: settings cannot change within a run, from "
+                f"{self.state[_SETTINGS]} to {settings}; start another run"
+            )
+        self.state[_SETTINGS] = settings
         self.state["n_neighbors"] = n_neighbors
         self.state["weighting"] = weighting
+        self.state["shifted"] = weights != "distance"
         self.state["standardize"] = standardize
         self.state["complete_blocks"] = complete_blocks
+        self.state["terms"] = len(keys["names"]) if owner == self.name else 0
+        self.group_key.take(owner, sealed, keys)
         donor = self.is_donor
         missing = self.missing_cells(complete_blocks)
         self._check_donors(donor, missing, n_neighbors)
@@ -57,9 +97,9 @@ class FKNNParty(ImputingParty):
             )
         return Summands(
             {
-                "needs": missing.any(axis=1).view(np.uint8),
-                "donor": donor.view(np.uint8),
-                "magnitude": magnitude(self._features, weighting),
+                "needs": np.take(missing.any(axis=1), self._order),
+                "donor": donor[self._order],
+                "magnitude": self._magnitude(),
             },
             public={"fitted": self.fitted is not None},
         )
@@ -80,54 +120,154 @@ class FKNNParty(ImputingParty):
     def impute(
         self,
         rows: Indices,
-        last: bool,
+        units: list[int],
+        donors: Indices | None = None,
+        split: bool = False,
         done: Indices | None = None,
         neighbours: npt.NDArray[np.int32] | None = None,
+        ranks: npt.NDArray[np.int32] | None = None,
+        counts: npt.NDArray[np.int32] | None = None,
         weights: npt.NDArray[np.float64] | None = None,
+        width: int = 0,
         exhausted: bool = False,
-        scale: float = 1.0,
     ) -> Summands:
         """Impute the previous block from its ranked donors and send distances of the next one.
 
         Parameters
         ----------
         rows : numpy.ndarray of shape (n_rows,)
-            Rows of the next block, empty at the end.
-        last : bool
-            No block follows unless some party falls short: write the table if it is complete.
+            Places of the rows of the next block, empty at the end.
+        units : list of int
+            See `Units`: in which distances and weights travel; two numbers if none is shifted.
+        donors : numpy.ndarray of shape (n_donors,), optional
+            Places of the donors, if not all rows are.
+        split : bool
+            Whether distances travel in two halves, as ciphertexts need.
         done : numpy.ndarray of shape (n_done,), optional
-            Rows of the previous block.
-        neighbours, weights : numpy.ndarray of shape (n_done, width), optional
-            Their ranked donors, as aligned rows, and relative weights.
+            Places of the rows of the previous block.
+        neighbours, ranks, weights : numpy.ndarray of shape (n_listed,), optional
+            Their ranked donors, by place in the row's own order, and relative weights.
+        counts : numpy.ndarray of shape (n_done,), optional
+            How many donors are listed of each row.
+        width : int
+            How many donors count.
         exhausted : bool
             The lists name every donor there is; what they lack cannot be had.
-        scale : float
-            Multiplies the distances, so that they fill the range of the private sum.
 
         Returns
         -------
         Summands
-            ``distance``, ``weight`` of shape (n_rows, n_donors); ``short`` of shape (n_done,), 1
-            where the list was too short for some cell here.
+            ``distance`` (or ``high`` and ``low``) and ``weight`` of shape (n_rows, n_donors);
+            ``short`` of shape (n_done,), 1 where the list was too short for some cell here.
+
+        Raises
+        ------
+        ProtocolError
+            If units or donors are others than before in the run.
         """
+        agreed = self._keep_public(units, donors)
         summands: dict[str, Any] = {}
-        if done is not None and neighbours is not None:
-            summands["short"] = self._fill(done, neighbours, weights, exhausted)
+        if done is not None:
+            assert neighbours is not None
+            assert ranks is not None
+            assert counts is not None
+            orders = self._orders(done, agreed)
+            listed, entries = listed_donors(orders, self._donors, neighbours, ranks, counts, width)
+            relative = None if weights is None else np.asarray(weights)[entries]
+            summands["short"] = self._fill(self._order[done], listed, relative, exhausted)
         if len(rows):
-            sums, shared = squared_distances(self._features, rows, self._donor_rows, scale)
-            summands["distance"], summands["weight"] = party_terms(
-                sums, shared, self.state["weighting"]
+            distance, weight = self._blinded(np.asarray(rows), agreed)
+            if split:
+                summands["high"], summands["low"] = halves(distance)
+                summands["weight"] = weight.astype(np.float64)
+            else:
+                summands["distance"], summands["weight"] = distance, weight
+        return Summands(summands)
+
+    @step
+    def finish(self, units: list[int], donors: Indices | None = None) -> dict[str, Any]:
+        """Write the imputed table, and forget what rows and distances were hidden by.
+
+        Parameters
+        ----------
+        units, donors
+            As in `impute`.
+
+        Returns
+        -------
+        dict[str, float]
+            How many cells were imputed, how many of them without a comparable donor.
+        """
+        self._keep_public(units, donors)
+        self.group_key.erase_group_seed()
+        self.cache.pop("orders", None)
+        self.cache.pop("order", None)
+        told = {
+            "cells-imputed": int(self._needed.sum()),
+            "cells-without-neighbour": int(self.state.get("n_fallback", 0)),
+        }
+        filled = np.where(np.isnan(self.codes), self._imputed, self.codes)
+        return told | self.accuracy(self.write(filled, bool(self.state["complete_blocks"])))
+
+    def _keep_public(self, units: list[int], donors: Indices | None) -> Units:
+        """Keep units and donors when they come first, and refuse others.
+
+        Two answers for one row in other units, or about other donors, would show its blinding.
+        """
+        shifted = bool(self.state["shifted"])
+        told = [*units, *([] if donors is None else np.asarray(donors).tolist())]
+        agreed = Units(units[0], units[2] if shifted and len(units) > 2 else None, units[1])
+        if _PUBLIC not in self.state:
+            check_units(agreed, self._magnitude(), shifted, self.name)
+            if donors is not None:
+                self.state["donors"] = np.sort(self._order[np.asarray(donors)])
+            self.state[_PUBLIC] = np.array(told, dtype=np.int64)
+        if not np.array_equal(self.state[_PUBLIC], told):
+            raise ProtocolError(
+                f"party {self.name!r}: units and donors cannot change within a run; two answers "
+                "for one row would show what hides it"
             )
-        public: dict[str, Any] = {}
-        if last:
-            # From every party, done or not: else the server would learn whose lists were short.
-            public = {
-                "cells-imputed": int(self._needed.sum()),
-                "cells-without-neighbour": int(self.state.get("n_fallback", 0)),
-            }
-            if not self._open.any():
-                public |= self._finish()
-        return Summands(summands, public)
+        return agreed
+
+    def _blinded(
+        self, rows: Indices, units: Units
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return this party's blinded distances and weights, by place in each row's own order."""
+        aligned, donors = self._order[rows], self._donors
+        distance, weight = party_terms(
+            *squared_distances(self._features, aligned, donors), self.state["weighting"]
+        )
+        column = np.full(self.n_samples, -1)
+        column[donors] = np.arange(len(donors))
+        own = column[aligned]
+        inside = np.flatnonzero(own >= 0)
+        distance[inside, own[inside]], weight[inside, own[inside]] = 0.0, 0  # no donor to itself
+        blinding = self._blinding(units)
+        terms, weights = np.empty((2, *distance.shape), dtype=np.int64)
+        orders = np.empty(distance.shape, dtype=np.int32)
+        for i, place in enumerate(rows.tolist()):
+            orders[i] = blinding.blind(place, distance[i], weight[i], terms[i], weights[i])
+        self.cache["orders"] = rows, orders
+        return terms, weights
+
+    def _orders(self, rows: Indices, units: Units) -> npt.NDArray[np.int32]:
+        """Return the donors' order of each row of a block, as made with its distances or anew."""
+        known, orders = self.cache.get("orders", (None, None))
+        if not np.array_equal(known, rows):
+            blinding = self._blinding(units)
+            drawn = [blinding.order(place) for place in rows.tolist()]
+            orders = np.array(drawn, dtype=np.int32).reshape(len(rows), -1)
+        found: npt.NDArray[np.int32] = orders
+        return found
+
+    def _blinding(self, units: Units) -> Blinding:
+        n_donors, n_terms = len(self._donors), int(self.state["terms"])
+        return Blinding(self.group_key.seed, self.n_samples, n_donors, units, n_terms)
+
+    def _magnitude(self) -> npt.NDArray[np.uint8]:
+        return magnitude(
+            self._features, self.state["weighting"], list(self.table.columns), self.name
+        )
 
     def _fill(
         self,
@@ -165,10 +305,6 @@ class FKNNParty(ImputingParty):
         self.state["imputed"], self.state["open"] = imputed, still_open
         return short.view(np.uint8)
 
-    def _finish(self) -> dict[str, float]:
-        filled = np.where(np.isnan(self.codes), self._imputed, self.codes)
-        return self.accuracy(self.write(filled, self.state["complete_blocks"]))
-
     @property
     def _needed(self) -> npt.NDArray[np.bool_]:
         """Cells to impute, array of shape (n_samples, n_columns)."""
@@ -188,6 +324,21 @@ class FKNNParty(ImputingParty):
             imputed: npt.NDArray[np.float64] = self.state["imputed"]
             return imputed
         return np.full(self.codes.shape, np.nan)
+
+    @property
+    def _order(self) -> Indices:
+        """The aligned row at each place of the secret order, array of shape (n_samples,)."""
+        if "order" not in self.cache:
+            self.cache["order"] = secret_order(self.group_key.seed, self.n_samples)
+        order: Indices = self.cache["order"]
+        return order
+
+    @property
+    def _donors(self) -> Indices:
+        """Aligned rows of the donors, in the secret order."""
+        if self._donor_rows is None:
+            return self._order
+        return self._order[np.isin(self._order, self._donor_rows)]
 
     @property
     def _donor_rows(self) -> Indices | None:

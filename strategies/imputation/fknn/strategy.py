@@ -9,16 +9,20 @@ need imputing. It is streamed in blocks of rows; nothing of size n x n is ever h
 =====================================  ===========================================================
 round                                  what travels
 =====================================  ===========================================================
+(keys, two rounds                      see `GroupKey`)
 prepare                                up, summed: two flags a row, and the size of distances
 impute, once a block                   down: the block's rows, and the ranked donors of the block
                                        before; up, summed: two numbers a pair of row and donor
 impute, once more                      down: the ranked donors of the last block
+finish                                 up: how many cells each party imputed
 =====================================  ===========================================================
 
-So a run costs ``ceil(pairs / block_pairs) + 2`` rounds after greeting and alignment; in ``ckks``
-mode each of these rounds costs one more, to the arbiter. A donor list holds more donors than are
-needed, since a donor may lack the cell; rows for which it was still too short come again with a
-longer one.
+So a run costs ``ceil(pairs / block_pairs) + 5`` rounds after greeting and alignment, and 4 where
+nothing is missing; in ``ckks`` mode each sum costs one more, to the arbiter. A donor list holds
+more donors than are needed, since a donor may lack the cell; rows for which it was still too short
+come again with a longer one.
+
+The server ranks what it cannot read: see `blinding`.
 """
 
 from collections import deque
@@ -32,12 +36,14 @@ import numpy.typing as npt
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import DataError
+from flwr_vertical.products import GroupKey
 from flwr_vertical.results import Progress
 from flwr_vertical.server import Total
 from flwr_vertical.settings import setting
 from strategies.imputation.fknn.arbiter import FKNNArbiter
-from strategies.imputation.fknn.distances import N_EXPONENTS, common_scale
+from strategies.imputation.fknn.blinding import HALF, WEIGHT_BITS, Units, lowest
 from strategies.imputation.fknn.party import FKNNParty
+from strategies.imputation.fknn.units import N_EXPONENTS, common_units
 
 Indices = npt.NDArray[np.int64]
 
@@ -56,12 +62,20 @@ class _Block:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What `prepare` tells: rows to impute, donors, each row's place among the donors, scale."""
+    """What `prepare` tells: places of rows to impute and of donors, and units."""
 
     rows: Indices
     donors: Indices
-    own: Indices
-    scale: float
+    all_donate: bool
+    units: Units
+
+    @property
+    def public(self) -> dict[str, Any]:
+        """What every party is told of it: the same in each round."""
+        units = [self.units.distance, self.units.weight]
+        if self.units.shift is not None:
+            units.append(self.units.shift)
+        return {"units": units} | ({} if self.all_donate else {"donors": self.donors})
 
 
 class FKNN(Strategy):
@@ -76,7 +90,9 @@ class FKNN(Strategy):
     Numeric cells get the mean, ordinal ones the median, binary and categorical ones the most
     frequent level of their donors (Eq. 13). A cell none of whose donors is comparable gets the
     column's mean or most frequent level; the party metric ``cells-without-neighbour`` counts them.
-    Of donors at the same distance the earlier rows come first; ``ckks`` noise may tell them apart.
+    Of donors at the same distance the earlier rows come first. Distances count as the same if they
+    differ by less than about 2^-40 of the largest at any party, so columns in very different units
+    are better standardised.
 
     With ``fitted`` (an earlier result) the donors are that run's imputed rows, and the tables
     given are new rows (the paper's test-time use).
@@ -129,14 +145,31 @@ class FKNN(Strategy):
     party = FKNNParty
     arbiter = FKNNArbiter
     disclosure = (
-        ("server", "for each row, how many parties miss a cell of it (a sum)"),
-        ("server", "the parties' largest distances to a power of two, not whose is which"),
+        (
+            "server",
+            "how many parties miss a cell of a row (a sum), of rows in an order that only the "
+            "parties know",
+        ),
+        (
+            "server",
+            "the parties' largest and mean distances and numbers of columns to a power of two, "
+            "not whose is which",
+        ),
         (
             "server, or arbiter in ckks mode",
-            "distances between rows to be imputed and donors, and how many columns (party-mean: "
-            "parties) are comparable, summed over parties",
+            "for each such nameless row to be imputed, its distances to nameless donors, summed "
+            "over parties, multiplied by one random number and shifted by another; which donors "
+            "are not comparable with it",
         ),
-        ("server", "the ranked donors of each such row, and for which rows the list was too short"),
+        (
+            "server, or arbiter in ckks mode",
+            "with weights='distance', which each node must allow, distances are not shifted",
+        ),
+        (
+            "server",
+            "the ranked nameless donors of each such row, and for which rows the list was too "
+            "short",
+        ),
         (
             "every party",
             "which rows are imputed, since some party misses a cell of them or the row, and for "
@@ -144,12 +177,17 @@ class FKNN(Strategy):
         ),
         (
             "every party",
-            "the ranked donors of each such row (with weights='distance', weights too), and the "
-            "largest distance of all parties to a power of two",
+            "the ranked donors of each such row, and which of them are at the same distance (with "
+            "weights='distance', weights too); the largest and mean distances of all parties to a "
+            "power of two",
         ),
         (
             "server",
             "how many cells each party imputed, and for how many of them no donor was comparable",
+        ),
+        (
+            "server (or arbiter in ckks mode) together with any one party",
+            "which rows the server ranked, and their distances, summed over parties",
         ),
         ("nobody", "a value of another party"),
     )
@@ -158,23 +196,20 @@ class FKNN(Strategy):
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Impute block after block; a block's ranked donors travel with the next one."""
-        plan = self._prepare(federation, alignment.n_samples)
+        plan, fitted = self._prepare(federation, alignment.n_samples)
         pairs = self.block_pairs or (500_000 if federation.aggregation == "ckks" else 4_000_000)
         size = max(1, pairs // max(1, len(plan.donors)))
         # Some donors lack the cell, so the list is longer than n_neighbors.
         width = min(len(plan.donors), 4 * self.n_neighbors + 20)
         rows = plan.rows
         queue = deque(_Block(rows[i : i + size], width) for i in range(0, len(rows), size))
-        progress.total = len(queue) + 2
+        progress.total = len(queue) + 3
         progress.step("prepare")
         rounds = 1
         ranked: _Block | None = None
-        public: dict[str, dict[str, Any]] = {name: {} for name in federation.parties}
-        while True:
+        while queue or ranked is not None:
             block = queue.popleft() if queue else None
             total = self._round(federation, plan, block, ranked)
-            for name, values in total.public.items():
-                public[name].update(values)
             if ranked is not None and len(short := ranked.rows[total["short"] > 0]):
                 # These come again, with a longer list.
                 queue.append(_Block(short, min(len(plan.donors), 4 * ranked.width)))
@@ -182,28 +217,32 @@ class FKNN(Strategy):
                 block.arguments = self._ranked(total.values, block, plan.donors)
             ranked = block
             rounds += 1
-            progress.total = rounds + len(queue) + (ranked is not None)
+            progress.total = rounds + len(queue) + (ranked is not None) + 1
             progress.step("impute", detail=f"{len(queue)} blocks of up to {size} rows to go")
-            if ranked is None and not queue:
-                break
-        self._report(result, public, plan)
+        told = federation.call("finish", plan.public)
+        progress.step("finish")
+        self._report(result, {name: fitted[name] | told[name] for name in told}, plan)
 
-    def _prepare(self, federation: Federation, n_samples: int) -> _Plan:
-        """Learn which rows need imputing and which serve as donors."""
+    def _prepare(
+        self, federation: Federation, n_samples: int
+    ) -> tuple[_Plan, dict[str, dict[str, Any]]]:
+        """Learn which rows need imputing and which serve as donors, by place."""
         shape = (n_samples,)
         flags = federation.sum(
             "prepare",
             {
                 "n_neighbors": self.n_neighbors,
                 "weighting": self.weighting,
+                "weights": self.weights,
                 "standardize": self.standardize,
                 "complete_blocks": self.complete_blocks,
             },
-            shapes={"needs": shape, "donor": shape, "magnitude": (N_EXPONENTS,)},
+            per_party=GroupKey(federation).arguments(),
+            shapes={"needs": shape, "donor": shape, "magnitude": (3, N_EXPONENTS)},
         )
-        scale = common_scale(flags["magnitude"], federation.summand_limit)
+        shifted = self.weights != "distance"
+        units = common_units(flags["magnitude"], len(federation.parties), shifted)
         needs, donor = flags["needs"] > 0, flags["donor"] > 0
-        donors = np.flatnonzero(donor)
         fitted = {name: bool(values["fitted"]) for name, values in flags.public.items()}
         if len(set(fitted.values())) > 1:
             without = [name for name, has in fitted.items() if not has]
@@ -212,51 +251,57 @@ class FKNN(Strategy):
                 "what the earlier run left it"
             )
         if any(fitted.values()):
-            for name in federation.parties:
-                federation.update(name, {"donors": donors})
             needs &= ~donor
-        own = np.full(n_samples, -1, dtype=np.int64)
-        own[donors] = np.arange(len(donors))
-        return _Plan(np.flatnonzero(needs), donors, own, scale)
+        plan = _Plan(np.flatnonzero(needs), np.flatnonzero(donor), not any(fitted.values()), units)
+        return plan, dict(flags.public)
 
     def _round(
         self, federation: Federation, plan: _Plan, block: _Block | None, ranked: _Block | None
     ) -> Total:
         """Hand out the ranked donors of the block before and learn those of this block."""
         rows = plan.rows[:0] if block is None else block.rows
+        split, parties = federation.aggregation == "ckks", len(federation.parties)
         shapes: dict[str, tuple[int, ...]] = {}
+        scale: dict[str, float] = {}
         if ranked is not None:
             shapes["short"] = (len(ranked.rows),)
         if block is not None:
-            shapes["distance"] = shapes["weight"] = (len(rows), len(plan.donors))
+            names = ("high", "low", "weight") if split else ("distance", "weight")
+            shapes |= dict.fromkeys(names, (len(rows), len(plan.donors)))
+            if split:
+                scale = {"high": HALF, "low": HALF, "weight": 2.0**WEIGHT_BITS}
+        rounding = float(parties + lowest(parties))
+        weight_error = rounding
+        if split:
+            weight_error += 2 * federation.resolution_of(scale=2.0**WEIGHT_BITS)
+        errors = [rounding, weight_error, 2.0**plan.units.weight]
         return federation.sum(
             "impute",
             {
                 "rows": rows,
-                "last": block is None,
-                "scale": plan.scale,
+                "split": split,
+                **plan.public,
                 **(ranked.arguments if ranked is not None else {}),
             },
             shapes=shapes,
+            scale=scale,
             release="rank",
             release_arguments={
-                "own": plan.own[rows],
                 "width": 0 if block is None else block.width,
+                "errors": errors,
                 "weighted": self.weights == "distance",
             },
         )
 
     def _ranked(self, released: dict[str, Any], block: _Block, donors: Indices) -> dict[str, Any]:
-        """Name the ranked donors by their aligned rows, as the parties know them."""
-        columns = released["neighbours"]
-        arguments = {
+        """Return what the parties are told of a block."""
+        names = ("neighbours", "ranks", "counts", "weights")
+        return {
             "done": block.rows,
-            "neighbours": np.where(columns >= 0, donors[columns], -1).astype(np.int32),
+            "width": block.width,
             "exhausted": block.width >= len(donors),
+            **{name: released[name] for name in names if name in released},
         }
-        if "weights" in released:
-            arguments["weights"] = released["weights"]
-        return arguments
 
     def _report(self, result: Result, public: dict[str, dict[str, Any]], plan: _Plan) -> None:
         result.party_metrics = {

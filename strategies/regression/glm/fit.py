@@ -1,182 +1,212 @@
-"""The server half of a federated fit: rounds over the parties, until BIC can choose."""
+"""The server half on moments: sums of columns and labels, and no iteration with the parties."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import ConfigError
 from flwr_vertical.results import Progress
 from strategies.regression import Problem
-from strategies.regression.glm.block import Request
-from strategies.regression.glm.central import choose_lambdas, label_unit, null_level
-from strategies.regression.glm.families import Family, check_labels, family_named
-from strategies.regression.glm.fits import CONVERGED, EXHAUSTED, SEPARATED, Fits, Settings
-from strategies.regression.glm.party import NORM
-from strategies.regression.glm.path import BIC, information_criterion, parse_lambdas
+from strategies.regression.glm.approximation import Approximation, select
+from strategies.regression.glm.families import family_named
+from strategies.regression.glm.likelihoods import (
+    moments_of,
+    of_all_rows,
+    of_complete_rows,
+    usable_rows,
+)
+from strategies.regression.glm.means import (
+    MaximumLikelihood,
+    check_federation,
+    given_labels,
+    maximum_likelihood,
+)
+from strategies.regression.glm.path import parse_lambdas, stated
 from strategies.regression.glm.penalties import check_penalty
-from strategies.regression.glm.release import composed, noise_scale
-from strategies.regression.glm.solver import Solver
+from strategies.regression.glm.predictions import conditional_regressions
+from strategies.regression.glm.samples import names_by_party
+from strategies.regression.glm.selected import fill_selected
 from strategies.regression.least_squares.baseline import note
+from strategies.regression.moments import (
+    by_pattern,
+    complete_rows,
+    open_moments,
+)
+from strategies.regression.prediction import keep_and_predict
 
 if TYPE_CHECKING:
     from strategies.regression.glm.strategy import VerticalGLM
 
 Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class FederatedFit:
-    """All fits, and the one that was chosen.
-
-    Parameters
-    ----------
-    family : Family
-    unit : float
-        What labels were divided by.
-    lambdas, bic : numpy.ndarray of shape (n_lambdas,)
-        In label units; of a fit that did not converge, where it ended.
-    chosen : int
-    selected : numpy.ndarray of shape (n_lambdas,)
-        How many coefficients are not zero.
-    fits : Fits
-        In units of `unit`.
-    outcome : str
-        Of the chosen fit.
-    """
-
-    family: Family
-    unit: float
-    lambdas: Array
-    bic: Array
-    chosen: int
-    selected: npt.NDArray[np.int64]
-    fits: Fits
-    outcome: str
-
-
-def fit_federated(
+def fit_on_moments(
     settings: "VerticalGLM",
     federation: Federation,
-    problem: Problem,
-    used: npt.NDArray[np.int64],
-    y: Array,
-    free: dict[str, list[str]],
+    alignment: Alignment,
     result: Result,
     progress: Progress,
-) -> FederatedFit:
-    """Fit every lambda and choose one.
+) -> None:
+    """Open sums, select at the server, and have the parties keep their coefficients.
+
+    Five rounds with gaussian labels, whatever the number of lambdas; with others, two more for each
+    evaluation of the means, and one.
 
     Parameters
     ----------
     settings : VerticalGLM
-    federation, result, progress
+    federation, alignment, result, progress
         As given to `Strategy.run`.
-    problem : Problem
-    used : numpy.ndarray of shape (n_used,)
-        Numbers of the samples of the fit among the labelled ones.
+
+    Raises
+    ------
+    ConfigError
+        If a column to leave unpenalised is not there; or, other labels than gaussian, there is one
+        party alone or sums are encrypted.
+    DataError
+        If labels are none of the family, rows are too few, or there is no maximum.
+    """
+    _check(settings, federation)
+    progress.total = 2
+    whole = settings.rows == "complete"
+    opened = open_moments(
+        federation,
+        alignment,
+        result,
+        encoding=settings.encoding,
+        missing_cells=settings.missing_cells,
+        missing_labels=settings.missing_labels,
+        intercept=settings.intercept,
+        grouping=complete_rows if whole else by_pattern,
+    )
+    progress.step("moments")
+    problem = opened.problem
+    penalised = penalised_columns(str(settings.unpenalized), problem)
+    maximum: MaximumLikelihood | None = None
+    if whole:
+        rows = usable_rows(settings, opened, result)
+        mean, covariance = moments_of(rows, opened)
+        if settings.family == "gaussian":
+            at = of_complete_rows(settings, opened, rows)
+        else:
+            maximum = maximum_likelihood(settings, federation, opened)
+            at = maximum.at
+    else:
+        at, mean, covariance = of_all_rows(settings, opened, result)
+    penalty, shape = check_penalty(settings.penalty, settings.penalty_shape)
+    found = select(
+        at,
+        penalty,
+        shape,
+        stated(parse_lambdas(settings.lambdas)),
+        penalised,
+        settings.n_lambdas,
+        settings.lambda_ratio,
+        settings.lla_steps,
+    )
+    chosen = fill_selected(
+        settings.family, problem, at, found, settings.standard_errors == "gram", result
+    )
+    if maximum is None:
+        _fill_normal(at, chosen.beta, whole, result)
+    else:
+        y = given_labels(federation, problem)[opened.groups.group >= 0]
+        _fill_means(maximum, float(found.lost[found.chosen]), settings, y, result)
+    keep_and_predict(
+        federation,
+        alignment,
+        result,
+        conditional_regressions(
+            mean,
+            covariance,
+            chosen.intercept,
+            chosen.beta,
+            chosen.covariance,
+            at.working_variance if maximum else chosen.dispersion,
+            [len(problem.columns[name]) for name in federation.parties],
+            settings.family,
+        ),
+        problem.free,
+        problem.free_mask,
+        step="finish_moments",
+    )
+    progress.step("keep")
+
+
+def _check(settings: "VerticalGLM", federation: Federation) -> None:
+    """Refuse before the first round what cannot be fitted."""
+    if settings.family != "gaussian":
+        check_federation(settings.family, federation)
+    if federation.labels is not None:
+        family_named(settings.family).check(federation.labels[np.isfinite(federation.labels)])
+
+
+def penalised_columns(unpenalised: str, problem: Problem) -> Flags:
+    """Tell which columns are penalised, shape (n_columns,).
+
+    Raises
+    ------
+    ConfigError
+        If a name is not that of a column.
+    """
+    free = names_by_party(unpenalised, list(problem.columns))
+    for party, names in free.items():
+        if unknown := sorted(set(names) - set(problem.columns[party])):
+            raise ConfigError(
+                f"party {party!r} has no columns {unknown} to leave unpenalised; it has "
+                f"{problem.columns[party]}"
+            )
+    return np.concatenate([~np.isin(own, free[party]) for party, own in problem.columns.items()])
+
+
+def _fill_normal(at: Approximation, beta: Array, whole: bool, result: Result) -> None:
+    """Fill in how well the chosen coefficients fit normal labels."""
+    left, without = at.noise_of(beta), at.noise_of(np.zeros_like(beta))
+    result.metrics["deviance_explained"] = 1.0 - left / max(without, 1e-300)
+    if whole:  # with blocks missing, the labels' likelihood given the columns is not one number
+        result.metrics["deviance"] = at.n_rows * left
+        result.metrics["log_likelihood"] = float(
+            -0.5 * at.n_rows * (np.log(2.0 * np.pi * max(left, 1e-300)) + 1.0)
+        )
+
+
+def _fill_means(
+    maximum: MaximumLikelihood,
+    lost: float,
+    settings: "VerticalGLM",
+    y: Array,
+    result: Result,
+) -> None:
+    """Fill in how well the chosen coefficients fit labels of other families.
+
+    Parameters
+    ----------
+    maximum : MaximumLikelihood
+    lost : float
+        Deviance of the chosen fit above that of the maximum, by the quadratic.
+    settings : VerticalGLM
     y : numpy.ndarray of shape (n_used,)
-        Their labels.
-    free : dict of str to list of str
-        By party, columns without penalty.
+        Labels of the fit.
+    result : Result
     """
     family = family_named(settings.family)
-    check_labels(family, y)
-    private = settings.dp == "admm"
-    unit = label_unit(y, family.has_dispersion, settings.intercept)
-    labels = y / unit
-    reach = _begin(settings, federation, problem, used, labels, free, result)
-    penalty, shape = check_penalty(settings.penalty, settings.penalty_shape)
-    stated = parse_lambdas(settings.lambdas)
-    lambdas = choose_lambdas(
-        stated, penalty, reach, unit, settings.n_lambdas, settings.lambda_ratio
-    )
-    first: dict[str, Any] = {"strengths": lambdas, "penalty": penalty, "shape": shape}
-    if private:
-        first["noise"] = noise_scale(settings.epsilon, settings.delta)
-
-    def exchange(request: Request) -> dict[str, Array]:
-        total = federation.sum("admm", {**vars(request), **first})
-        first.clear()
-        return total.values
-
-    solver = Solver(
-        family,
-        labels,
-        len(lambdas),
-        len(federation.parties),
-        problem.n_columns,
-        Settings(
-            penalty,
-            settings.intercept,
-            settings.tol,
-            settings.kkt_tol,
-            settings.lla_steps,
-            settings.dp_rounds if private else settings.max_iter,
-            private,
-            settings.lambdas == BIC and not private,
-        ),
-        exchange,
-        int(federation.rng.integers(2**31)),
-        lambda entry: progress.step("admm", open_lambdas=entry["active"]),
-    )
-    fits = solver.run()
-    result.history = fits.history
-    if private:
-        _account(settings, federation, len(fits.history) * len(lambdas))
-    selected = fits.selected
-    if (selected < 0).any():
-        selected = np.asarray(federation.sum("count")["selected"], dtype=np.int64)
-    bic = information_criterion(family, labels, fits.fit + fits.level, selected)
-    usable = np.array([outcome == CONVERGED for outcome in fits.outcomes])
-    if not usable.any():
-        usable = np.array([outcome == EXHAUSTED for outcome in fits.outcomes])
-    chosen = int(np.argmin(np.where(usable, bic, np.inf)))
-    outcome = fits.outcomes[chosen] if usable.any() else SEPARATED
-    return FederatedFit(family, unit, lambdas * unit, bic, chosen, selected, fits, outcome)
-
-
-def _begin(
-    settings: "VerticalGLM",
-    federation: Federation,
-    problem: Problem,
-    used: npt.NDArray[np.int64],
-    labels: Array,
-    free: dict[str, list[str]],
-    result: Result,
-) -> float:
-    """One round: say which samples take part; return from where on no column is selected."""
-    family = family_named(settings.family)
-    level = null_level(family, labels, settings.intercept)
-    residual = labels - family.mean(np.full(len(labels), level))
-    complete = np.zeros(len(problem.y), dtype=bool)
-    complete[used] = True
-    per_party = {
-        name: {
-            "used": complete[~problem.mask[:, k]].view(np.uint8),
-            "unpenalized": free[name],
-        }
-        for k, name in enumerate(federation.parties)
+    level = family.link(float(y.mean())) if settings.intercept else 0.0
+    null = float(family.deviance(y[:, None], np.full((len(y), 1), level))[0])
+    deviance = float(maximum.deviance + lost)
+    result.metrics |= {
+        "deviance": deviance,
+        "deviance_explained": 1.0 - deviance / max(null, 1e-300),
+        "log_likelihood": float(maximum.log_likelihood - lost / 2.0),
+        "iterations": float(maximum.evaluations),
+        "converged": float(maximum.converged),
     }
-    total = federation.sum("begin", {"residual": residual}, per_party=per_party)
-    for name, told in total.public.items():
-        if told["constant"]:
-            note(
-                result,
-                f"party {name!r}: columns {list(told['constant'])} do not vary over the samples of "
-                "the fit; their coefficients are 0",
-            )
-    if settings.dp == "admm":  # data must not decide; the largest correlation there can be
-        return float(np.sqrt(np.mean(residual**2)))
-    return float(max(float(total["reach"]), 0.0) ** (1.0 / NORM))
-
-
-def _account(settings: "VerticalGLM", federation: Federation, n_releases: int) -> None:
-    """Write down what all noisy releases cost together."""
-    sigma = noise_scale(settings.epsilon, settings.delta)
-    epsilon = composed(sigma, settings.delta, n_releases)
-    for name in federation.parties:
-        federation.ledger.spend(
-            name, epsilon, f"{n_releases} noisy fits (delta {settings.delta:g})"
+    if not maximum.converged:
+        note(
+            result,
+            f"not converged after {maximum.evaluations} evaluations of the means; look for columns "
+            "that nearly determine each other, or have values far out",
         )

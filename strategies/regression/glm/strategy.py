@@ -1,24 +1,43 @@
-"""VerticalGLM: sparse generalised linear models over parties, by sharing ADMM (VFL-GLM-VS).
+"""VerticalGLM: sparse generalised linear models over parties, by sums over rows.
 
-Tang, Feng, Li and Wang, "Data Privatization in Vertical Federated Learning with Client-wise Missing
-Problem", Section 4. What `solver` and `block` compute travels as follows, for n samples that all
-parties hold and L values of lambda that are still iterated:
+Sums of products of columns with each other and with the labels determine the likelihood of normal
+labels. Private products open these sums and nothing of a row; the server computes the whole path of
+penalties, BIC and standard errors from them (`fit`). Labels 0 and 1 and counts need the sums of
+columns times means as well: masked means open these at coefficients of the server's choice, a few
+times, until the maximum of the likelihood is found; penalties go on the quadratic there (Wang and
+Leng, 2007). What travels, with p columns of all parties:
 
-=================  ==============================================================================
-round              what travels
-=================  ==============================================================================
-prepare            up: names of columns, number of rows
-begin              down: n numbers (the labels' residuals); summed: one number
-admm, once an      down: n numbers for each lambda, and for each that is tested n more; summed: n
-iteration          for each lambda (the fits) and one more, for each that is tested two more; in
-                   the first eight rounds n more both ways
-finish             up: the chosen coefficients; summed: one number for each sample without a label
-pair_key,          with standard errors: keys; down: n numbers; up: for each other party, the
-rotate_selected    selected columns times a random rotation, n numbers each
-=================  ==============================================================================
+===============  ===================================================================================
+round            what travels
+===============  ===================================================================================
+prepare_moments  up: names of columns, number of rows, rough units of the columns, public keys
+seal_group_seed  up, of one party: the group seed, sealed for each other one
+send_masked      up: each party's columns under the group's key stream
+open_products    down: the group of each row, labels under a mask; up: a private sum of p^2 numbers
+                 for each group, a party's own moments, its shares of products with the labels
+send_digits,     with labels 0 and 1, or counts (`mean_fit`): columns in digits, under a key stream;
+place_fits,      for each evaluation, down: each party's coefficients, masked sines and cosines of
+open_means       angles; summed: an angle for each row under key streams, and small matrices
+finish_moments   down: each party's coefficients; summed: one whole number for each sample without
+                 a label
+===============  ===================================================================================
 
-All values of lambda and all LLA weights are columns of the same messages, so a path takes about as
-many rounds as its slowest lambda.
+The paper's method (VFL-GLM-VS: Tang, Feng, Li and Wang, "Data Privatization in Vertical Federated
+Learning with Client-wise Missing Problem", Section 4) is ``exchange="sums"``: sharing ADMM, one
+round an iteration, in which the sum of the parties' fits is opened for every sample and lambda.
+
+===============  ===================================================================================
+round            what travels with ``exchange="sums"``, for L values of lambda still iterated
+===============  ===================================================================================
+prepare          up: names of columns, number of rows
+begin            down: n numbers (the labels' residuals); summed: one number
+admm, once an    down: n numbers for each lambda, and for each that is tested n more; summed: n for
+iteration        each lambda (the fits) and one more, for each that is tested two more; in the
+                 first eight rounds n more both ways
+finish           up: the chosen coefficients; summed: one number for each sample without a label
+pair_key,        with standard errors: keys; down: n numbers; up: for each other party, the
+rotate_selected  selected columns times a random rotation, n numbers each
+===============  ===================================================================================
 """
 
 from collections.abc import Sequence
@@ -29,20 +48,29 @@ import numpy as np
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import ConfigError
 from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
+from flwr_vertical.settings import setting, settings_of
 from strategies.regression import open_problem
 from strategies.regression import settings as shared
 from strategies.regression.glm.families import FAMILIES
-from strategies.regression.glm.fit import fit_federated
-from strategies.regression.glm.outcome import fill_result
+from strategies.regression.glm.fit import fit_on_moments
 from strategies.regression.glm.party import GLMParty
 from strategies.regression.glm.path import parse_lambdas
 from strategies.regression.glm.penalties import PENALTIES, check_penalty
 from strategies.regression.glm.samples import names_by_party, used_samples
+from strategies.regression.glm.sums import EXCHANGE
+from strategies.regression.glm.sums.fit import fit_federated
+from strategies.regression.glm.sums.outcome import fill_result
+from strategies.regression.moment_party import MomentArbiter
 
 STANDARD_ERRORS = ("gram", "none")
 PROTECTIONS = ("admm", "none")
+EXCHANGES = ("moments", EXCHANGE)
+ROWS = ("complete", "all")
+
+OF_SUMS = ("max_iter", "tol", "kkt_tol", "dp", "epsilon", "delta", "dp_rounds")
+"""Settings that say how the iterations of exchange 'sums' go."""
 
 
 def _with_commas(columns: "str | Sequence[str]") -> str:
@@ -53,15 +81,26 @@ class VerticalGLM(Strategy):
     """A generalised linear model whose columns lie at several parties, with variable selection.
 
     Minimises ``mean of psi(eta) - y eta + sum of P_lambda(|beta_j|)`` with ``eta = intercept + sum
-    over parties of x_k' beta_k`` on the labelled samples that all parties hold.
+    over parties of x_k' beta_k`` on the labelled samples that all parties hold, or with `rows` on
+    all labelled ones.
 
     Notes
     -----
-    Samples that some party lacks are left out of the fit. `Result.coefficients` is indexed by
-    (party, variable), the intercept under ``server``; `Result.predictions` has, for samples without
-    a label that all parties hold, ``prediction`` (the expected label) and ``linear_predictor``.
-    ``model.outcome`` is ``converged``, ``max iterations`` or ``separated`` (a logistic fit that has
-    no finite estimate).
+    `Result.coefficients` is indexed by (party, variable), the intercept under ``server``.
+    ``model.path`` and ``model.path_coefficients`` hold the fits of all values of lambda. With
+    gaussian labels they are exact: those of the pooled table. With others, the fit without a
+    penalty is that of maximum likelihood; penalties, BIC, deviance and log likelihood of smaller
+    models go by the quadratic approximation of the likelihood at that maximum, so columns that tell
+    the labels apart without error are refused (by name), and a fit needs a second party and
+    ``masked`` sums.
+
+    `Result.predictions` has the samples without a label; where a party lacks one, its columns are
+    expected given those of the others. A sum over few rows is never opened: a fit needs ``max(100,
+    3 (p + 1))`` rows of p columns, or what the nodes state as ``min-rows``.
+
+    With ``exchange="sums"`` ``model.outcome`` may also be ``max iterations`` or ``separated`` (a
+    logistic fit that has no finite estimate), and predictions are of samples that all parties hold:
+    ``prediction`` (the expected label) and ``linear_predictor``.
 
     Examples
     --------
@@ -89,9 +128,8 @@ class VerticalGLM(Strategy):
     lambdas: str | float | Sequence[float] = setting(
         "bic",
         "Strength of the penalty in label units per standard deviation of a column (with "
-        "`standardize`); of several, BIC chooses. ``bic`` makes the values itself, and does not "
-        "iterate to the end those far from the best. All ride in the same messages, so the path "
-        "takes as many rounds as its slowest value.",
+        "`standardize`); of several, BIC chooses. ``bic`` makes the values itself. Any number of "
+        "them takes no more rounds than one.",
         parse=parse_lambdas,
     )
     n_lambdas: int = setting(50, "How many values ``bic`` compares.", at_least=1)
@@ -121,8 +159,8 @@ class VerticalGLM(Strategy):
     )
     standard_errors: str | None = setting(
         "gram",
-        "On the selected columns, from the Fisher information; the server then learns second "
-        "moments of the selected columns.",
+        "On the selected columns, from the Fisher information; with ``sums`` the server then "
+        "learns second moments of these columns.",
         choices=STANDARD_ERRORS,
     )
     standardize: bool = setting(
@@ -130,27 +168,42 @@ class VerticalGLM(Strategy):
         "Whether a penalty treats columns in units of their standard deviation. Results are in "
         "the units given.",
     )
-    max_iter: int = setting(500, "Most rounds of iterations.", at_least=1)
+    max_iter: int = setting(500, "Most rounds of the iterations of ``sums``.", at_least=1)
     tol: float = setting(
         1e-3,
-        "The paper's absolute and relative tolerance of primal and dual residuals.",
+        "Of ``sums``: the paper's absolute and relative tolerance of primal and dual residuals.",
         above=0,
         below=1,
     )
     kkt_tol: float = setting(
         1e-4,
-        "How far the optimality conditions may be violated, in units of the labels' standard "
-        "deviation.",
+        "Of ``sums``: how far the optimality conditions may be violated, in units of the labels' "
+        "standard deviation.",
         above=0,
         below=1,
+    )
+    exchange: str = setting(
+        "moments",
+        "What parties and server do. ``moments``: private products open sums over rows, and the "
+        "server computes the whole path from them. ``sums``: the iterations of the paper, which "
+        "open the sum of fits of every sample in every round; every node must agree to it in its "
+        'node config (``exchanges = "sums"``).',
+        choices=EXCHANGES,
+    )
+    rows: str = setting(
+        "complete",
+        "With gaussian labels and ``moments``: labelled samples that all parties hold, or ``all`` "
+        "labelled samples, columns and label being jointly normal (maximum likelihood).",
+        choices=ROWS,
     )
     encoding: str = shared.encoding()
     missing_cells: str = shared.missing_cells()
     missing_labels: str = shared.missing_labels()
     dp: str | None = setting(
         None,
-        "Add noise to every party's coefficients in every round: the baseline VFL-ADMM-DP after "
-        "Hu et al. (2020), which costs most of the accuracy. ``release`` says what it promises.",
+        "Of ``sums``: add noise to every party's coefficients in every round, the baseline "
+        "VFL-ADMM-DP after Hu et al. (2020), which costs most of the accuracy. ``release`` says "
+        "what it promises.",
         choices=PROTECTIONS,
     )
     epsilon: float = setting(
@@ -166,65 +219,136 @@ class VerticalGLM(Strategy):
     demo = MappingProxyType(
         {
             "labels": "demo",
-            "demo.dataset": "breast-cancer",
+            "demo.dataset": "diabetes",
             "demo.missing-cells": 0.0,
             "demo.missing-blocks": 0.1,
-            "glm.family": "binomial",
-            "glm.penalty": "lasso",
+            "glm.rows": "all",
         }
     )
     party = GLMParty
+    arbiter = MomentArbiter
     disclosure = (
-        ("server", "names of the parties' columns, which are constant, and rows left out"),
-        (
-            "server, and arbiter in ckks mode",
-            "for each sample of the fit, each lambda and each iteration, the sum of the parties' "
-            "fits; for each sample without a label, the last one. Together these span what the "
-            "columns span: the server could come to know all parties' columns but for a linear map",
-        ),
-        (
-            "server, and arbiter in ckks mode",
-            "for each lambda and iteration, the sum of the parties' penalties",
-        ),
-        (
-            "server, and arbiter in ckks mode",
-            "for eight vectors of the server, the sum of their projections on the parties' columns",
-        ),
         (
             "server",
-            "a bound on the largest correlation of a column with the labels; for each lambda how "
-            "many columns are selected, and how far the fit is from optimal (sums over parties)",
+            "names of the parties' columns, and which rows a party leaves out for missing cells",
         ),
-        ("server", "each party's coefficients for the chosen lambda; of several stated, for all"),
         (
-            "server, with standard errors",
+            "server, with exchange='moments'",
+            "a rough unit and level of each column; sums over groups of rows with the same blocks "
+            "present (at least max(100, 3 (columns + 1)) rows, or what a node states) of the "
+            "columns, of products of two columns, also of different parties, and of columns with "
+            "the labels; which columns have a value too rare for that. From these follow the "
+            "coefficients for every lambda",
+        ),
+        (
+            "server, with exchange='moments' and labels 0 and 1, or counts",
+            "for each evaluation, at coefficients of the server's choice, the sum of the means and "
+            "of each column times them, and how far linear predictors reach, to a grid; at the "
+            "maximum, also products of two columns weighted by the labels' variance, and the sum "
+            "of the cumulants",
+        ),
+        (
+            "server, with exchange='moments'",
+            "for each sample without a label, the sum of the parties' terms, rounded to a grid: at "
+            "most ``bits_per_row`` bits; of each party, how many of these lie out of its bounds",
+        ),
+        (
+            "server and a party together, with exchange='moments'",
+            "all parties' columns: the party has the seed that hides them from the server",
+        ),
+        (
+            "a party and its helper together, with exchange='moments'",
+            "the labels: one has these under a mask, the other the seed of the mask; of labels 0 "
+            "and 1, or counts, also their expectations",
+        ),
+        (
+            "arbiter in ckks mode, with exchange='moments'",
+            "products of columns under a mask of the server, and sums of predictions",
+        ),
+        (
+            "every party, with exchange='moments'",
+            "which samples have a label; of the labelled ones, which are in the fit and, with "
+            "rows='all', which have the same parties present; its own coefficients, with labels 0 "
+            "and 1 or counts at each evaluation. Of the labels, random numbers only",
+        ),
+        (
+            "server, and arbiter in ckks mode, with exchange='sums'",
+            "for each sample of the fit, each lambda and each iteration, the sum of the parties' "
+            "fits; for each sample without a label, the last one. Together these span what the "
+            "columns span, and with coefficients or moments they give every cell of every party",
+        ),
+        (
+            "server, and arbiter in ckks mode, with exchange='sums'",
+            "for each lambda and iteration, the sum of the parties' penalties; for eight vectors "
+            "of the server, the sum of their projections on the parties' columns",
+        ),
+        (
+            "server, with exchange='sums'",
+            "which columns are constant; a bound on the largest correlation of a column with the "
+            "labels; for each lambda how many columns are selected, and how far the fit is from "
+            "optimal (sums over parties); each party's coefficients for the chosen lambda; of "
+            "several stated, for all",
+        ),
+        (
+            "server, with exchange='sums' and standard errors",
             "second moments of the selected columns, also across parties, weighted; the same over "
             "groups of some 1,000 samples in an order that it does not know",
         ),
         (
-            "every party",
-            "which samples that it holds all parties hold, and which have a label",
-        ),
-        (
-            "every party",
-            "for each sample of the fit, each lambda and each iteration, label less expectation "
-            "(or that and a multiple of what the fits lack): the first shows the labels",
-        ),
-        (
-            "every party, with standard errors",
+            "every party, with exchange='sums'",
+            "which samples that it holds all parties hold, and which have a label; for each sample "
+            "of the fit, each lambda and each iteration, label less expectation (or that and a "
+            "multiple of what the fits lack): the first shows the labels; with standard errors, "
             "the variance of each label under the model, which shows the size of its predictor",
         ),
-        ("nobody", "a value of another party's columns, unless it has as many fits as columns"),
+        (
+            "nobody, with exchange='moments'",
+            "a value of another party's columns, or a fitted value; of the parties, a label",
+        ),
     )
 
     def check(self) -> None:
-        """Raise if the penalty cannot have this shape."""
+        """Raise if settings do not go together."""
         check_penalty(self.penalty, self.penalty_shape)
+        if self.exchange == EXCHANGE:
+            if self.rows != "complete":
+                raise ConfigError("rows='all' goes with exchange='moments' only")
+            return
+        defaults = {item.name: item.default for item in settings_of(type(self))}
+        idle = [
+            f"{name}={getattr(self, name)!r}"
+            for name in OF_SUMS
+            if getattr(self, name) not in (defaults[name], defaults[name] or "none")
+        ]
+        if idle:
+            raise ConfigError(
+                f"{', '.join(idle)}: only of the iterations of exchange='sums', and exchange is "
+                f"{self.exchange!r}; leave it out, or set exchange='sums' (to which every node "
+                "must agree)"
+            )
+        if self.rows == "all" and self.family != "gaussian":
+            raise ConfigError(
+                f"rows='all' models columns and label as jointly normal; family {self.family!r} "
+                "needs rows='complete'"
+            )
+        if self.rows == "all" and not self.intercept:
+            raise ConfigError(
+                "rows='all' models columns and label jointly, with means; it needs intercept=True"
+            )
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
-        """Iterate all values of lambda, let BIC choose, and fill in the result."""
+        """Fit all values of lambda, let BIC choose, and fill in the result."""
+        if self.exchange == EXCHANGE:
+            self._by_sums(federation, alignment, result, progress)
+        else:
+            fit_on_moments(self, federation, alignment, result, progress)
+
+    def _by_sums(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Iterate all values of lambda with the parties."""
         free = names_by_party(_with_commas(self.unpenalized), federation.parties)
         problem = open_problem(
             federation,

@@ -1,21 +1,7 @@
-"""Ordinary least squares over vertically split columns, and the baselines that are made of it."""
+"""Least squares over vertically split columns: three baselines, and a start for VFEM."""
 
-from strategies.regression.least_squares.party import (
-    LeastSquaresParty,
-    LeastSquaresSteps,
-    SingleParty,
-)
-from strategies.regression.least_squares.single import Single
+from strategies.regression.least_squares.party import LeastSquaresSteps
 from strategies.regression.least_squares.solver import LeastSquares, solve
-from strategies.regression.least_squares.strategy import CompleteCase, MeanImpute
+from strategies.regression.least_squares.strategy import CompleteCase, MeanImpute, Single
 
-__all__ = [
-    "CompleteCase",
-    "LeastSquares",
-    "LeastSquaresParty",
-    "LeastSquaresSteps",
-    "MeanImpute",
-    "Single",
-    "SingleParty",
-    "solve",
-]
+__all__ = ["CompleteCase", "LeastSquares", "LeastSquaresSteps", "MeanImpute", "Single", "solve"]

@@ -1,19 +1,42 @@
-"""Regression from moments: a joint normal model fitted to sums over groups of rows."""
+"""Regression from moments: sums over groups of rows, and what is fitted to them.
+
+A strategy's server half calls `open_moments` (prepare, keys, masked columns, products: four rounds)
+with a grouping of rows, `by_pattern` or `complete_rows`. It gets `OpenedMoments`, whose
+`patterns` hold the sums of [1, observed columns, label] by group. `fit_normal` maximises the normal
+likelihood of all patterns; `least_squares` solves the normal equations of their total. Its party
+half is a `moment_party.MomentParty`, or has the same step groups; its last step erases the group
+seed.
+"""
 
 from strategies.regression.moments.covariances import (
     BlockCovariance,
     CovarianceModel,
     FullCovariance,
+    RegressionCovariance,
 )
 from strategies.regression.moments.fit import Fit, fit_normal
+from strategies.regression.moments.groups import by_pattern, complete_rows
+from strategies.regression.moments.linear import LinearFit, least_squares
+from strategies.regression.moments.opening import OpenedMoments, open_moments
 from strategies.regression.moments.patterns import Pattern, Patterns
+from strategies.regression.moments.steps import MomentSteps
+from strategies.regression.moments.through import Through
 
 __all__ = [
     "BlockCovariance",
     "CovarianceModel",
     "Fit",
     "FullCovariance",
+    "LinearFit",
+    "MomentSteps",
+    "OpenedMoments",
     "Pattern",
     "Patterns",
+    "RegressionCovariance",
+    "Through",
+    "by_pattern",
+    "complete_rows",
     "fit_normal",
+    "least_squares",
+    "open_moments",
 ]

@@ -95,27 +95,25 @@ class FullCovariance(CovarianceModel):
         return self.nearest(moments)
 
 
-class BlockCovariance(CovarianceModel):
-    """Columns of different parties uncorrelated; the label is linear in all of them.
+class RegressionCovariance(CovarianceModel):
+    """Any covariance of the columns, with zeros where stated; the label is linear in all of them.
 
-    The model of VFEM (Tang, Wang, Feng and Li). Parameters: the lower triangle of each party's
-    block, the coefficients beta, the noise variance.
+    Parameters: the elements of the columns' covariance, the coefficients beta, the noise variance.
 
     Parameters
     ----------
-    widths : sequence of int
-        Number of columns of each party.
+    free : numpy.ndarray of shape (n_columns - 1, n_columns - 1), bool
+        Symmetric, without the label; False where a covariance is held at zero.
     """
 
-    def __init__(self, widths: Sequence[int]) -> None:
-        self.n_columns = sum(widths) + 1
-        rows, columns, start = [], [], 0
-        for width in widths:
-            i, j = np.tril_indices(width)
-            rows.append(i + start)
-            columns.append(j + start)
-            start += width
-        self._rows, self._columns = np.concatenate(rows), np.concatenate(columns)
+    def __init__(self, free: npt.NDArray[np.bool_]) -> None:
+        self.n_columns = len(free) + 1
+        self._rows, self._columns = np.nonzero(np.tril(free | np.eye(len(free), dtype=bool)))
+
+    @property
+    def coefficients(self) -> slice:
+        """Where beta stands among the parameters."""
+        return slice(len(self._rows), len(self._rows) + self.n_columns - 1)
 
     def split(self, parameters: Array) -> tuple[Array, Array, float]:
         """Return the columns' covariance, beta and the noise variance."""
@@ -178,3 +176,19 @@ class BlockCovariance(CovarianceModel):
     def maximise(self, moments: Array, mean_gap: Array) -> Array:
         """Return blocks of the moments, and the regression of the label on all columns."""
         return self.nearest(moments)
+
+
+class BlockCovariance(RegressionCovariance):
+    """Columns of different parties uncorrelated; the label is linear in all of them.
+
+    The model of VFEM (Tang, Wang, Feng and Li).
+
+    Parameters
+    ----------
+    widths : sequence of int
+        Number of columns of each party.
+    """
+
+    def __init__(self, widths: Sequence[int]) -> None:
+        owner = np.repeat(np.arange(len(widths)), widths)
+        super().__init__(owner[:, None] == owner[None, :])

@@ -14,6 +14,7 @@ from scipy import linalg, sparse
 from flwr_vertical.errors import DataError
 from strategies.regression.moments.covariances import CovarianceModel, FullCovariance
 from strategies.regression.moments.patterns import Patterns
+from strategies.regression.moments.through import Through
 
 Array = npt.NDArray[np.float64]
 
@@ -64,7 +65,12 @@ class Fit:
 
 
 def fit_normal(
-    patterns: Patterns, model: CovarianceModel, *, tol: float = 1e-10, max_iter: int = 200
+    patterns: Patterns,
+    model: CovarianceModel,
+    *,
+    tol: float = 1e-10,
+    max_iter: int = 200,
+    through: Through | None = None,
 ) -> Fit:
     """Fit mean and covariance, and what they say of the label.
 
@@ -78,6 +84,8 @@ def fit_normal(
         End when a step's expected gain in log likelihood is below this, a row.
     max_iter : int
         Most steps of Newton's method.
+    through : Through, optional
+        Where the label's regression is zero; for models without an intercept.
 
     Raises
     ------
@@ -87,20 +95,24 @@ def fit_normal(
     mean, parameters = _start(patterns, model)
     n_rows = sum(p.n_rows for p in patterns.patterns)
     steps = 0
-    if not isinstance(model, FullCovariance) or model.complete:
+    if through is not None:
+        mean = through.mean(mean, parameters)
+    elif not isinstance(model, FullCovariance) or model.complete:
         for _ in range(_EM_STEPS):
             mean, parameters = _em_step(patterns, model, mean, parameters)
             steps += 1
     value = patterns.log_likelihood(mean, model.covariance(parameters))
     converged = False
     for _ in range(max_iter):
-        change, gain = _step(patterns, model, mean, parameters)
+        change, gain = _step(patterns, model, mean, parameters, through)
         if gain < tol * n_rows:
             converged = True
         length = 1.0
         for _ in range(_HALVINGS):
             trial_mean = mean + length * change[: len(mean)]
             trial = parameters + length * change[len(mean) :]
+            if through is not None:
+                trial_mean = through.mean(trial_mean, trial)
             found = patterns.log_likelihood(trial_mean, model.covariance(trial))
             if found >= value - 1e-12 * abs(value):
                 break
@@ -111,7 +123,7 @@ def fit_normal(
         steps += 1
         if converged:
             break
-    return _finish(patterns, model, mean, parameters, value, steps, converged)
+    return _finish(patterns, model, mean, parameters, value, steps, converged, through)
 
 
 def _start(patterns: Patterns, model: CovarianceModel) -> tuple[Array, Array]:
@@ -177,7 +189,11 @@ def _information(
 
 
 def _step(
-    patterns: Patterns, model: CovarianceModel, mean: Array, parameters: Array
+    patterns: Patterns,
+    model: CovarianceModel,
+    mean: Array,
+    parameters: Array,
+    through: Through | None,
 ) -> tuple[Array, float]:
     """Return a step and what it is expected to gain in log likelihood.
 
@@ -186,8 +202,13 @@ def _step(
     by_mean, by_covariance = patterns.score(mean, model.covariance(parameters))
     directions = model.directions(parameters).reshape(len(mean) ** 2, -1)
     score = np.concatenate([by_mean, directions.T @ by_covariance.reshape(-1)])
+    lift = np.eye(len(score)) if through is None else through.jacobian(mean, parameters)
+    score = lift.T @ score
     for observed in (True, False):
         information = _information(patterns, model, mean, parameters, observed)
+        information = lift.T @ information @ lift
+        if through is not None and observed:
+            information -= through.curvature(by_mean[-1], parameters)
         diagonal = np.diag(information)
         if (diagonal <= 0.0).any():
             continue
@@ -197,11 +218,11 @@ def _step(
         except linalg.LinAlgError:
             continue
         step = scale * linalg.cho_solve(factor, scale * score)
-        return step, float(score @ step) / 2.0
+        return np.asarray(lift @ step), float(score @ step) / 2.0
     # Some direction is not identified at all: stay where the data do not say.
     scale = 1.0 / np.sqrt(np.maximum(np.diag(information), 1e-300))
     solved = np.linalg.lstsq(information * np.outer(scale, scale), scale * score, rcond=1e-12)[0]
-    return scale * solved, float(score @ (scale * solved)) / 2.0
+    return np.asarray(lift @ (scale * solved)), float(score @ (scale * solved)) / 2.0
 
 
 def _finish(
@@ -212,6 +233,7 @@ def _finish(
     value: float,
     steps: int,
     converged: bool,
+    through: Through | None,
 ) -> Fit:
     covariance = model.covariance(parameters)
     inner, outer = covariance[:-1, :-1], covariance[:-1, -1]
@@ -226,6 +248,11 @@ def _finish(
     jacobian[1:, d:] = by_parameters
     jacobian[0, : d - 1], jacobian[0, d - 1] = -beta, 1.0
     jacobian[0, d:] = -mean[:-1] @ by_parameters
+    if through is not None:
+        lift = through.jacobian(mean, parameters)
+        pull = float(patterns.score(mean, covariance)[0][-1])
+        information = lift.T @ information @ lift - through.curvature(pull, parameters)
+        jacobian = jacobian @ lift
     scale = 1.0 / np.sqrt(np.maximum(np.abs(np.diag(information)), 1e-300))
     half = jacobian * scale
     try:
@@ -236,11 +263,9 @@ def _finish(
         covered = inverse @ half.T
     vcov = half @ covered
     noise = float(covariance[-1, -1] - beta @ outer)
-    # With complete rows: noise times the inverse of the second moments of (1, x), over the rows.
-    second = np.block([[np.ones((1, 1)), mean[None, :-1]], [mean[:-1, None], np.zeros_like(inner)]])
-    second[1:, 1:] = inner + np.outer(mean[:-1], mean[:-1])
     n_rows = sum(p.n_rows for p in patterns.patterns)
-    complete = noise * np.diag(np.linalg.inv(second)) / n_rows
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lost = 1.0 - noise * _with_complete_rows(mean, inner, through) / n_rows / np.diag(vcov)
     return Fit(
         mean=mean,
         covariance=covariance,
@@ -248,8 +273,19 @@ def _finish(
         beta=np.asarray(beta, dtype=np.float64),
         noise=noise,
         vcov=vcov,
-        missing_information=np.clip(1.0 - complete / np.diag(vcov), 0.0, 1.0),
+        missing_information=np.clip(np.nan_to_num(lost), 0.0, 1.0),
         log_likelihood=value,
         iterations=steps,
         converged=converged,
     )
+
+
+def _with_complete_rows(mean: Array, inner: Array, through: Through | None) -> Array:
+    """Return the variances of (intercept, beta) over noise, if each row were complete, times n."""
+    if through is not None:
+        gap = mean[:-1] - through.point
+        return np.append(0.0, np.diag(np.linalg.inv(inner + np.outer(gap, gap))))
+    second = np.ones((len(mean), len(mean)))
+    second[0, 1:] = second[1:, 0] = mean[:-1]
+    second[1:, 1:] = inner + np.outer(mean[:-1], mean[:-1])
+    return np.asarray(np.diag(np.linalg.inv(second)))

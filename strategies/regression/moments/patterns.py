@@ -76,6 +76,31 @@ class Patterns:
                 found.append(Pattern(observed, float(len(own)), own.sum(axis=0), own.T @ own))
         return cls(rows.shape[1], found)
 
+    def standardised(self, mean: Array, unit: Array) -> "Patterns":
+        """Return the moments of the columns less a mean, in other units.
+
+        Parameters
+        ----------
+        mean, unit : numpy.ndarray of shape (n_columns,)
+        """
+        found = []
+        for p in self.patterns:
+            sums, products = p.about(mean)
+            own = unit[p.observed]
+            scaled = products / np.outer(own, own)
+            found.append(Pattern(p.observed, p.n_rows, sums / own, scaled))
+        return Patterns(self.n_columns, found)
+
+    def total(self) -> "Pattern":
+        """Return the sums over all patterns, a column counting as zero where it is not observed."""
+        d, n = self.n_columns, 0.0
+        sums, products = np.zeros(d), np.zeros((d, d))
+        for p in self.patterns:
+            n += p.n_rows
+            sums[p.observed] += p.sums
+            products[np.ix_(p.observed, p.observed)] += p.products
+        return Pattern(np.arange(d), n, sums, products)
+
     def joint_rows(self) -> Array:
         """Count the rows in which two columns are observed, shape (n_columns, n_columns)."""
         counts = np.zeros((self.n_columns, self.n_columns))

@@ -5,14 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pandas as pd
-from scipy.special import ndtri
 
 from flwr_vertical import Federation, Model, Result
 from flwr_vertical.alignment import Alignment
 from strategies.regression import Problem, coefficient_table
-from strategies.regression.least_squares.inference import completed_labels
-from strategies.regression.problem import sample_index
+from strategies.regression.prediction import Regressions, keep_and_predict
 from strategies.regression.vfem.inference import Estimates
 from strategies.regression.vfem.rank_check import RankCheck
 from strategies.regression.vfem.solver import Solver
@@ -120,11 +117,32 @@ def fill_result(
         unit**2 * (estimates.level_variance or 0.0),
         _covariance(result, estimates),
     )
-    if problem.has_free:
-        result.predictions = _predictions(result, alignment, problem, solver, estimates)
-        result.labels = completed_labels(
-            alignment, result.labels, federation.labels, result.predictions, problem.free
-        )
+    keep_and_predict(
+        federation,
+        alignment,
+        result,
+        _regressions(
+            result.model, problem, {name: told[name].get("spread", 0.0) for name in names}
+        ),
+        problem.free,
+        problem.free_mask,
+    )
+
+
+def _regressions(model: VFEMModel, problem: Problem, spread: dict[str, float]) -> Regressions:
+    """Return the one regression: columns of different parties are uncorrelated in this model."""
+    names = list(model.coefficients)
+    added = problem.y_scale**2 * np.array([spread[name] for name in names])
+    return Regressions.additive(
+        [len(model.coefficients[name]) for name in names],
+        model.intercept,
+        np.array([value for name in names for value in model.coefficients[name].values()]),
+        np.array([model.mean_fit[name] for name in names]),
+        np.array([model.explained[name] for name in names]),
+        model.sigma2,
+        leverage=model.level_variance + float(added.sum()),
+        absent_leverage=added,
+    )
 
 
 def _covariance(result: Result, estimates: Estimates) -> Any:
@@ -136,28 +154,6 @@ def _covariance(result: Result, estimates: Estimates) -> Any:
     own = own[:, len(estimates.covariance) - len(errors) :]
     units = errors / np.sqrt(np.diag(own))
     return own * np.outer(units, units)
-
-
-def _predictions(
-    result: Result,
-    alignment: Alignment,
-    problem: Problem,
-    solver: Solver,
-    estimates: Estimates,
-) -> pd.DataFrame:
-    """Predict the samples without a label: conditional mean and prediction interval."""
-    estep, unit = solver.estep, problem.y_scale
-    mean = problem.y_center + unit * (estep.intercept + estimates.total["fit"])
-    # What is missing adds its variance; the coefficients add theirs (products across parties,
-    # which have expectation zero, are left out).
-    missing = problem.free_mask @ estep.explained
-    own = estimates.total["spread"] + (estimates.level_variance or 0.0)
-    std_error = unit * np.sqrt(missing + own)
-    half = ndtri(0.5 + LEVEL / 2) * unit * np.sqrt(missing + own + estep.sigma2)
-    return pd.DataFrame(
-        {"prediction": mean, "std_error": std_error, "lower": mean - half, "upper": mean + half},
-        index=sample_index(alignment, result.labels, problem.free),
-    )
 
 
 def note_ranks(check: RankCheck, result: Result) -> None:

@@ -1,22 +1,23 @@
 """The party half of VFEM: its own coefficients, and the moments of its own rows."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical import Arbiter, Party, Summands, Uses, step
+from flwr_vertical import Arbiter, Summands, Uses, step
+from flwr_vertical.node.base import steps_of
 from flwr_vertical.products import (
     EncryptedProductSteps,
     HeldColumns,
-    PairKeySteps,
     ProductKeySteps,
     RankSketchSteps,
     SketchSteps,
 )
-from strategies.regression import RegressionData
 from strategies.regression.data import RIDGE, constant_or_collinear
 from strategies.regression.least_squares import LeastSquaresSteps
+from strategies.regression.moment_party import MomentParty
 from strategies.regression.vfem.block import (
     Block,
     Coupling,
@@ -28,10 +29,12 @@ from strategies.regression.vfem.block import (
 )
 from strategies.regression.vfem.information import directions
 from strategies.regression.vfem.parameters import Array, BlockParameters
-from strategies.regression.vfem.party_model import VFEMPart
 
 _LONGEST = 1e3
 _WITHOUT_PRODUCTS = "check_correlation=False and standard_errors='expected'"
+
+
+_GROUPS = (LeastSquaresSteps, RankSketchSteps, SketchSteps, EncryptedProductSteps)
 
 
 class VFEMArbiter(Arbiter):
@@ -40,19 +43,25 @@ class VFEMArbiter(Arbiter):
     products = Uses(ProductKeySteps)
 
 
-class VFEMParty(Party):
-    """Keeps ``beta_k``, ``mu_k`` and ``Sigma_k``; sends its share of each sample's fit into a sum.
+class VFEMParty(MomentParty):
+    """Takes part in moments; in the paper's iterations, if the node agrees to them.
 
-    Its state holds vectors of `BlockParameters.coordinates`: ``current``; ``base``, from which the
-    last step was taken; ``older``, the base before; ``fallback``, where an extrapolation started.
+    There it keeps ``beta_k``, ``mu_k`` and ``Sigma_k``, and sends its share of each sample's fit
+    into a sum. Its state holds vectors of `BlockParameters.coordinates`: ``current``; ``base``,
+    from which the last step was taken; ``older``, the base before; ``fallback``, where an
+    extrapolation started.
     """
 
-    data = Uses(RegressionData)
     least_squares = Uses(LeastSquaresSteps)
-    pair_keys = Uses(PairKeySteps, sends="a sketch", without=_WITHOUT_PRODUCTS)
     rank_sketches = Uses(RankSketchSteps, purpose="vfem rank check")
     sketches = Uses(SketchSteps, purpose="vfem information")
     encrypted = Uses(EncryptedProductSteps, without=_WITHOUT_PRODUCTS)
+
+    def take(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Take a step; those of the iterations only if the node agrees to them."""
+        if name in _OF_ITERATIONS:
+            self.check_exchange("sums")
+        return super().take(name, arguments)
 
     @step
     def prepare(self, **settings: Any) -> Summands:
@@ -261,13 +270,15 @@ class VFEMParty(Party):
         return HeldColumns(self.data.x, self.data.rows, self.data.n_labelled)
 
     def columns_to_multiply(self) -> HeldColumns:
-        """Return the columns less their mean under the model."""
+        """Return the columns less their mean under the model; before iterations, those offered."""
+        if "current" not in self.state:
+            return super().columns_to_multiply()
         centred = self.data.x - self._at("current").mean
         return HeldColumns(centred, self.data.rows, self.data.n_labelled)
 
     @step
     def finish(self, reduction: Array | None = None, covariance: Array | None = None) -> Summands:
-        """Hand over the estimates, and fits of the samples without a label; keep the own model.
+        """Hand over the estimates.
 
         Parameters
         ----------
@@ -280,10 +291,10 @@ class VFEMParty(Party):
         Returns
         -------
         Summands
-            Summed, of shape (n_unlabelled,): ``fit``; ``spread``, the variance of the fit through
-            the coefficients. Public: ``beta`` and ``std_error`` in label units per unit of the
-            column (of standardised labels), ``offset`` (what centring adds to the intercept),
-            ``mean_fit`` and ``explained``.
+            Public: ``beta`` and ``std_error`` in label units per unit of the column (of
+            standardised labels), ``offset`` (what centring adds to the intercept), ``mean_fit``,
+            ``explained``, and ``spread``, the variance of the fit through the coefficients, on
+            average over rows.
         """
         theta = self._at("current")
         if reduction is not None:
@@ -292,12 +303,6 @@ class VFEMParty(Party):
             covariance = np.linalg.inv(np.asarray(self.state["gram"]))
             covariance = covariance - solved @ reduction @ solved.T
         data = self.data
-        x, rows, n_free = data.unlabelled
-        fit, spread = np.full(n_free, theta.mean_fit), np.zeros(n_free)
-        fit[rows] = x @ theta.beta
-        if covariance is not None:
-            centred = x - theta.mean
-            spread[rows] = np.einsum("ij,jk,ik->i", centred, covariance, centred)
         public: dict[str, Any] = {
             "beta": theta.beta / data.scale,
             "offset": float(data.center @ (theta.beta / data.scale)),
@@ -307,17 +312,8 @@ class VFEMParty(Party):
         if covariance is not None:
             std_error = np.sqrt(np.maximum(np.diag(covariance), 0.0)) / data.scale
             public["std_error"] = np.where(data.collinear, np.nan, std_error)
-        self.save_model(
-            VFEMPart(
-                data.design.columns,
-                public["beta"],
-                data.center,
-                data.scale,
-                theta.mean,
-                theta.covariance,
-            )
-        )
-        return Summands({"fit": fit, "spread": spread} if n_free else {}, public)
+            public["spread"] = float(np.sum(covariance * theta.covariance))
+        return Summands({}, public)
 
     def _directions(self) -> tuple[BlockParameters, Array]:
         theta = self._at("current")
@@ -402,3 +398,11 @@ class VFEMParty(Party):
             self.cache["block"] = Block.of(x, self.data.n_labelled, ridge)
         block: Block = self.cache["block"]
         return block
+
+
+_OF_ITERATIONS = frozenset().union(
+    ["prepare"],
+    (name for name in vars(VFEMParty) if name in steps_of(VFEMParty)),
+    *(steps_of(group) for group in _GROUPS),
+)
+"""Steps that tell something of single samples, or prepare to."""

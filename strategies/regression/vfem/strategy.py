@@ -3,74 +3,81 @@
 Tang, Wang, Feng and Li, "Enterprise Profit Prediction Using Multiple Data Sources with Missing
 Values through Vertical Federated Learning".
 
-The paper's Algorithm 1 exchanges messages four times an iteration. Written in sums over parties, an
-iteration is one round (the derivation is in `block` and `expectation`):
+With blocks missing, the sums of [1, observed columns, label] over the rows of each missingness
+pattern are sufficient for a joint normal model. So by default the server opens these sums alone
+(`moments.opening`), maximises the likelihood by itself and hands each party its coefficients:
 
 =====================  ===========================================================================
 round                  what travels
 =====================  ===========================================================================
-prepare                up: names of columns, number of rows; summed: two numbers
-an iteration           down: one number for each row the party holds, one for each missingness
-                       pattern, six more; up, summed: one number for each labelled sample (the
-                       fits), four more; up, from each party: four numbers
-information            down: one number for each row the party holds; up: four numbers
-finish                 down: four numbers; up: coefficients and standard errors; summed: two
-                       numbers for each sample without a label
+prepare_moments        up: names of columns, number of rows, public keys
+seal_group_seed        one party: up, the group seed, sealed for each other one
+send_masked            up: columns under the group's key stream
+open_products          down: groups of rows, labels under a mask; up: sums of small matrices
+finish_moments         down: the own coefficients; up, summed: a rounded term for each sample
+                       without a label
 =====================  ===========================================================================
 
-The default step is Fisher scoring with each party's own Gram matrix, steps coupled by the server,
-which needs some ten rounds where the paper's gradient iteration needs hundreds. Every round shows
-the observed-data likelihood, and a step that lowers it is mended.
+``exchange="sums"`` is the paper's way, which opens a number of each sample in each of many rounds;
+see `iterations`.
 """
 
-import logging
 from types import MappingProxyType
 from typing import ClassVar
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.products import PairKeys
+from flwr_vertical.errors import ConfigError
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.regression import (
-    open_problem,
-)
+from flwr_vertical.settings.record import settings_of
 from strategies.regression import settings as shared
-from strategies.regression.least_squares.solver import solve
-from strategies.regression.vfem.inference import check_ranks, infer
-from strategies.regression.vfem.outcome import VFEMModel, fill_result, note_ranks
+from strategies.regression.moments.disclosure import COLLUSION, WITHHELD
+from strategies.regression.vfem.from_moments import fit_from_moments
+from strategies.regression.vfem.iterations import IterationSettings, iterate
 from strategies.regression.vfem.party import VFEMArbiter, VFEMParty
-from strategies.regression.vfem.solver import (
-    CONVERGED,
-    DIVERGED,
-    EXHAUSTED,
-    STALLED,
-    Settings,
-    Solver,
-)
 
-logger = logging.getLogger("flwr_vertical")
-
+COVARIANCES = ("full", "block")
+EXCHANGES = ("moments", "sums")
 STEPS = ("preconditioned", "gradient")
 ACCELERATIONS = ("squarem",)
 INITIALS = ("zeros", "complete-case", "mean-imputed")
-_START_TOL = 1e-4  # a start need not be exact, and digits cost rounds
 STANDARD_ERRORS = ("expected", "gram", "sketch")
+OF_ITERATIONS = (
+    "step",
+    "learning_rate",
+    "acceleration",
+    "initial",
+    "standard_errors",
+    "max_iter",
+    "tol",
+    "noise_prior",
+    "standardize",
+    "sketch_size",
+    "n_sketches",
+)
+"""Settings that only ``exchange="sums"`` reads."""
 
 
 class VFEM(Strategy):
     """Linear regression over parties that lack whole blocks of covariates.
 
-    ``label = intercept + sum over parties of x_k' beta_k + noise``, rows of party k normal and
-    uncorrelated with those of other parties; estimates are those of maximum likelihood, given
-    that blocks are missing at random (also depending on labels and on what is observed).
+    ``label = intercept + sum over parties of x_k' beta_k + noise``, columns jointly normal; the
+    estimates are those of maximum likelihood, given that blocks are missing at random (also
+    depending on labels and on what is observed). Columns of different parties may be correlated;
+    ``covariance="block"`` is the paper's model, in which they are not.
 
     Notes
     -----
-    `Result.coefficients` is indexed by (party, variable), the intercept under ``server``. Samples
-    without a label are in `Result.predictions`: conditional mean, standard error of the mean for
-    known noise, and a 95 % prediction interval. ``metrics["converged"]`` and ``model.outcome`` tell
-    how the iterations ended.
+    `Result.coefficients` is indexed by (party, variable), the intercept under ``server``; its
+    column ``missing_information`` is the share of the information on a coefficient that is lost
+    with the missing blocks. Standard errors come from the observed information. Samples without a
+    label are in `Result.predictions`: conditional mean given the columns at hand, standard error,
+    and a 95 % prediction interval.
+
+    Sums over few rows are not opened. A pattern of blocks with fewer rows than the parties' minimum
+    gives up blocks until it joins a larger one, or is left out; ``metrics["rows_merged"]``,
+    ``metrics["rows_left_out"]`` and a note say how many rows that cost.
 
     Examples
     --------
@@ -85,6 +92,20 @@ class VFEM(Strategy):
     [1.0, 2.0, -1.0]
     """
 
+    covariance: str = setting(
+        "full",
+        "What columns of different parties have in common: whatever the rows show that two "
+        "parties hold together, or nothing, the paper's model (``exchange='sums'`` has this one "
+        "always).",
+        choices=COVARIANCES,
+    )
+    exchange: str = setting(
+        "moments",
+        "What the server works with: sums over groups of rows, from private products; or the "
+        "paper's iterations, which show it the parties' summed fits of every sample, and every "
+        "party the residuals. Each node must agree to ``sums`` in its node config.",
+        choices=EXCHANGES,
+    )
     step: str = setting(
         "preconditioned",
         "How coefficients move: Fisher scoring with each party's own Gram matrix, or the paper's "
@@ -140,8 +161,9 @@ class VFEM(Strategy):
     )
     check_correlation: bool = setting(
         True,
-        "Estimate rank correlations between parties from sketches and warn if the model's "
-        "assumption is far off; two rounds.",
+        "Where the model takes columns of different parties as uncorrelated, warn if they are "
+        "not: from the moments, for ``block``; from sketches of ranks, two rounds more, for "
+        "``exchange='sums'``.",
     )
     sketch_size: int = setting(
         200, "The paper's m: rows of a sketch; only for ``sketch``.", at_least=1
@@ -166,39 +188,52 @@ class VFEM(Strategy):
         ("server", "names of the parties' columns, which are collinear, and rows left out"),
         (
             "server",
-            "for each labelled sample and each iteration, the sum of the parties' fits; for each "
-            "sample without a label, the last one",
+            "for each missingness pattern, over no fewer rows than the parties' minimum: sums of "
+            "columns, of products of two columns, and of products of a column and the label",
         ),
         (
             "server",
-            "for each party and iteration, the variance of its fit and three numbers on how it "
-            "responds; the sum of the parties' log likelihoods; in the end, mean and variance of "
-            "its fit, and the offset of centring",
+            "a rough unit of each column (a power of two near its standard deviation) and a centre "
+            "to a quarter of it, and how many bits the party's predictions tell",
         ),
-        ("server", "each party's coefficients and standard errors"),
+        (
+            "server",
+            "for each sample without a label, the sum of the parties' rounded terms: the "
+            "prediction",
+        ),
         (
             "every party",
+            "its own coefficients, for each set of parties; which labelled samples share a "
+            "missingness pattern, and which samples have a label; nothing of the labels",
+        ),
+        (
+            "server, with exchange 'sums'",
+            "for each labelled sample and each iteration, the sum of the parties' fits; for each "
+            "party the variance of its fit and numbers on how it responds; the sum of the parties' "
+            "log likelihoods; its coefficients and standard errors",
+        ),
+        (
+            "every party, with exchange 'sums'",
             "for each labelled sample that it holds and each iteration, the residual over its "
             "variance: label less everybody's fit. From zeros, the first is the label itself but "
             "for location and scale",
         ),
         (
-            "every party",
-            "which of its samples share a missingness pattern, and each pattern's variance; how "
-            "many labelled samples there are, and which of its own",
-        ),
-        (
-            "server, if correlations are checked",
+            "server, with exchange 'sums' if correlations are checked",
             "sketches of each party's rank scores: rank correlations of its own columns, and with "
             "those of others, to a few hundredths",
         ),
         (
-            "server, with standard errors 'gram' or 'sketch'",
+            "server, with exchange 'sums' and standard errors 'gram' or 'sketch'",
             "each party's second moments, weighted, the direction of its fit, and the weighted "
             "sums of its centred columns by the parties that lack samples",
         ),
-        ("server, or arbiter with 'gram'", "products of different parties' columns, as sums"),
-        ("nobody", "a value of another party's columns"),
+        (
+            "server, or arbiter with 'gram' and exchange 'sums'",
+            "products of different parties' columns, as sums",
+        ),
+        WITHHELD,
+        *COLLUSION,
     )
 
     @property
@@ -206,97 +241,45 @@ class VFEM(Strategy):
         """Why an arbiter must take part, whatever the mode of the sums."""
         return "standard_errors 'gram'" if self.standard_errors == "gram" else None
 
+    def check(self) -> None:
+        """Refuse settings of the iterations where there are none."""
+        if self.exchange == "sums":
+            return
+        changed = [
+            item.name
+            for item in settings_of(type(self))
+            if item.name in OF_ITERATIONS and getattr(self, item.name) != item.default
+        ]
+        if changed:
+            raise ConfigError(
+                f"{', '.join(changed)} belong to the paper's iterations, and exchange 'moments' "
+                "has none; leave them out, or set exchange='sums', which every node has to agree to"
+            )
+
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
-        """Iterate to the estimates, then work out their standard errors."""
-        problem = open_problem(
-            federation,
-            alignment,
-            result,
-            encoding=self.encoding,
-            missing_cells=self.missing_cells,
-            missing_labels=self.missing_labels,
-            standardize=self.standardize,
-            intercept=self.intercept,
-            with_unheld=True,
-        )
-        keys = PairKeys(federation)
-        if self.check_correlation and len(federation.parties) > 1:
-            progress.step("rank correlations")
-            note_ranks(check_ranks(federation, problem, keys), result)
-        solver = Solver(
-            federation,
-            problem,
-            Settings(
-                self.step,
-                self.learning_rate,
-                self.acceleration == "squarem",
-                self.intercept,
-                self.max_iter,
-                self.tol,
-                self.noise_prior,
-            ),
-            progress,
-            result.history,
-        )
-        if self.initial == "zeros":
-            solver.start_from_zero()
-        else:
-            rows = "complete" if self.initial == "complete-case" else "imputed"
-            start = solve(
+        """Fit by maximum likelihood, from moments or by iterations."""
+        tables = {
+            "encoding": self.encoding,
+            "missing_cells": self.missing_cells,
+            "missing_labels": self.missing_labels,
+        }
+        if self.exchange == "moments":
+            fit_from_moments(
                 federation,
-                problem,
-                rows=rows,
-                tol=_START_TOL,
+                alignment,
+                result,
+                progress,
+                covariance=self.covariance,
                 intercept=self.intercept,
-                progress=progress,
+                check_correlation=self.check_correlation,
+                **tables,
             )
-            solver.start_from_least_squares(start.intercept)
-        outcome = solver.run()
-        self._note_outcome(outcome, solver, result)
-        result.metrics["iterations"] = float(len(result.history))
-        result.metrics["converged"] = float(outcome == CONVERGED)
-        if outcome == DIVERGED:
-            result.model = VFEMModel(outcome)
             return
-        progress.step("standard errors" if self.standard_errors else "finish")
-        estimates = infer(
-            federation,
-            problem,
-            solver.estep,
-            result,
-            kind=self.standard_errors,
+        chosen = IterationSettings(
+            **{name: getattr(self, name) for name in OF_ITERATIONS},
             intercept=self.intercept,
-            keys=keys,
-            sketch_rows=self.sketch_size * self.n_sketches,
+            check_correlation=self.check_correlation,
         )
-        fill_result(result, federation, alignment, problem, solver, estimates, self.intercept)
-
-    def _note_outcome(self, outcome: str, solver: Solver, result: Result) -> None:
-        text = ""
-        if outcome == EXHAUSTED:
-            text = (
-                f"not converged after {self.max_iter} rounds; raise max_iter, or use "
-                "step='preconditioned' with acceleration='squarem'"
-            )
-        elif outcome == DIVERGED:
-            curvature = float(solver.problem.total["curvature"]) ** 2 + float(self.intercept)
-            text = (
-                f"diverged: learning_rate = {self.learning_rate:g} is too large for these columns; "
-                f"{1.0 / curvature:.2g} would do, or step='preconditioned', which needs none"
-            )
-        elif outcome == STALLED:
-            text = (
-                "stalled: no step raises the likelihood any further, though the parameters still "
-                "move; the estimates are as good as the sums' resolution allows"
-            )
-        if solver.estep.sigma2 <= 1.01 * solver.floor and outcome != DIVERGED:
-            text += ("; " if text else "") + (
-                "the noise variance is at its lower bound: too few samples are held by enough "
-                "parties to tell it from the variance of missing blocks. Coefficients can still be "
-                "used, standard errors and intervals should not; noise_prior=2 steadies the fit"
-            )
-        if text:
-            logger.warning("%s", text)
-            result.notes.append(text)
+        iterate(federation, alignment, result, progress, chosen, **tables)

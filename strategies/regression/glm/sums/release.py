@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.crypto.normals import SecretNormals
-from strategies.regression.glm.block import Block
+from strategies.regression.glm.sums.block import Block
 
 Array = npt.NDArray[np.float64]
 

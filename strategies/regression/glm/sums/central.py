@@ -7,12 +7,12 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from strategies.regression.glm.block import Block, Request, combined, largest_correlation
 from strategies.regression.glm.families import Family, check_labels, family_named
-from strategies.regression.glm.fits import CONVERGED, Fits, Settings
 from strategies.regression.glm.path import BIC, grid, information_criterion, parse_lambdas, stated
 from strategies.regression.glm.penalties import check_penalty
-from strategies.regression.glm.solver import Solver
+from strategies.regression.glm.sums.block import Block, Request, combined, largest_correlation
+from strategies.regression.glm.sums.fits import CONVERGED, Fits, Settings
+from strategies.regression.glm.sums.solver import Solver
 
 Array = npt.NDArray[np.float64]
 

@@ -1,22 +1,22 @@
 """From the chosen fit to what people read: coefficients, standard errors, predictions, metrics."""
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical import Federation, Model, Result
+from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.products import PairKeys, products_of_rotated
 from flwr_vertical.results import Progress
 from flwr_vertical.server import Total
 from strategies.regression import Problem, coefficient_table
-from strategies.regression.glm.central import null_level
-from strategies.regression.glm.fit import FederatedFit
-from strategies.regression.glm.fits import CONVERGED, EXHAUSTED, SEPARATED
 from strategies.regression.glm.inference import assemble_information, covariance_of
+from strategies.regression.glm.model import GLMModel
+from strategies.regression.glm.sums.central import null_level
+from strategies.regression.glm.sums.fit import FederatedFit
+from strategies.regression.glm.sums.fits import CONVERGED, EXHAUSTED, SEPARATED
 from strategies.regression.least_squares.baseline import note
 from strategies.regression.problem import sample_index
 
@@ -26,41 +26,6 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.float64]
 
 LEVEL = 0.95
-
-
-@dataclass
-class GLMModel(Model):
-    """What the server knows of a fitted model.
-
-    Parameters
-    ----------
-    outcome : str
-        ``converged``, ``max iterations`` or ``separated``.
-    family : str
-    intercept : float
-        0 if there is none.
-    coefficients : dict of str to dict of str to float
-        By party and variable.
-    dispersion : float
-        Variance of the noise of a gaussian fit, else 1.
-    path : pandas.DataFrame
-        By lambda: ``bic``, ``selected``, ``intercept``, ``outcome``, ``rounds``.
-    path_coefficients : pandas.DataFrame, optional
-        Where several lambdas were stated: index (party, variable), a column for each.
-    covariance : numpy.ndarray, optional
-        Of intercept and selected coefficients, in the table's order.
-    """
-
-    strategy = "glm"
-
-    outcome: str
-    family: str = ""
-    intercept: float = 0.0
-    coefficients: dict[str, dict[str, float]] = field(default_factory=dict)
-    dispersion: float = 1.0
-    path: pd.DataFrame | None = None
-    path_coefficients: pd.DataFrame | None = None
-    covariance: Any = None
 
 
 def fill_result(

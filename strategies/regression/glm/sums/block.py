@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from strategies.regression.glm.acceleration import RECENT
-from strategies.regression.glm.lasso import descend, violation
 from strategies.regression.glm.penalties import lla_weights
+from strategies.regression.glm.sums.acceleration import RECENT
+from strategies.regression.glm.sums.lasso import descend, violation
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]

@@ -26,10 +26,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from strategies.regression.glm.acceleration import RECENT, Accelerator, best_combination
-from strategies.regression.glm.block import Request
 from strategies.regression.glm.families import Binomial, Family
-from strategies.regression.glm.fits import (
+from strategies.regression.glm.path import information_criterion
+from strategies.regression.glm.penalties import CONCAVE
+from strategies.regression.glm.sums.acceleration import RECENT, Accelerator, best_combination
+from strategies.regression.glm.sums.block import Request
+from strategies.regression.glm.sums.fits import (
     CONVERGED,
     EXHAUSTED,
     PASSED_OVER,
@@ -37,10 +39,8 @@ from strategies.regression.glm.fits import (
     Fits,
     Settings,
 )
-from strategies.regression.glm.path import information_criterion
-from strategies.regression.glm.penalties import CONCAVE
-from strategies.regression.glm.proximal import proximal_step
-from strategies.regression.glm.spectrum import Lanczos
+from strategies.regression.glm.sums.proximal import proximal_step
+from strategies.regression.glm.sums.spectrum import Lanczos
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]

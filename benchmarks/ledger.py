@@ -1,0 +1,128 @@
+"""What a check of a node's privacy ledger costs, and how large its file becomes.
+
+    python benchmarks/ledger.py [--quick]
+
+First two row sets of 1,000,000 rows, as a run opens them. Then a ledger of 10,000 runs: every
+hundredth opens sums over other rows with one of ten sets of labels, and predictions; those between
+repeat the sums of the one before. What repeats is written as a run writes it, but many in one
+transaction, since each would wait for the disk. Targets: two sets below 1 s; a check after 10,000
+runs below 1 s; a file below 100 MB.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from machine import machine_line
+
+from flwr_vertical.policy.entries import Book, Entry, add_run, note_stream
+from flwr_vertical.policy.file import transaction
+from flwr_vertical.policy.ledger import HELD_BY_ALL, PrivacyLedger
+from flwr_vertical.policy.rows import OwnRows
+
+GROUPS, COLUMNS, LEFT_OUT, REPEATS = 8, 20, 2_000, 100
+SETTINGS = {"family": "binomial", "penalty": "scad", "encoding": "one-hot", "seed": 3}
+
+
+def timed(what: str, call: Callable[[], Any]) -> tuple[float, Any]:
+    """Print how long a call took, by the clock and on the processor; return the former."""
+    started, used = time.perf_counter(), time.process_time()
+    found = call()
+    seconds, busy = time.perf_counter() - started, time.process_time() - used
+    print(f"{what:<58} {seconds:8.3f} s   (processor {busy:.3f} s)")
+    return seconds, found
+
+
+def two_sets(ledger: PrivacyLedger, rows: OwnRows, rng: np.random.Generator) -> float:
+    """Open sums over all rows by group, and over all but a few; return the seconds."""
+    ledger.begin("first", "first", "vfem", {}, rows)
+    group = rng.integers(0, GROUPS, len(rows))
+    fewer = group.copy()
+    fewer[rng.choice(len(rows), LEFT_OUT, replace=False)] = -1
+    total = 0.0
+    for name, sets in (("first", group), ("second", fewer)):
+        total += timed(
+            f"check and entry of the {name} set of {len(rows):,} rows",
+            lambda sets=sets: ledger.check_and_note_rows(  # type: ignore[misc]
+                "first", rows, sets, 100, n_vectors=1, commitment=b"labels"
+            ),
+        )[0]
+    return total
+
+
+def many_runs(ledger: PrivacyLedger, rows: OwnRows, runs: int, rng: np.random.Generator) -> None:
+    """Fill the ledger with runs; each that is new leaves out another block of rows."""
+    group = rng.integers(0, GROUPS, len(rows))
+    block = np.arange(len(rows)) % 64
+    for i in range(0, runs, REPEATS):
+        token, left = f"run {i}", block == int(rng.integers(0, 64))
+        ledger.begin(token, f"study-{i}", "glm", SETTINGS, rows)
+        own, labels = np.where(left, -1, group), b"labels %d" % (i // REPEATS % 10)
+        ledger.check_and_note_rows(token, rows, own, 100, n_vectors=1, commitment=labels)
+        ledger.note_stream(token, f"columns of run {i}", rows.digest)
+        ledger.open_bits(
+            token, rows, left, 1e-3, content=b"%d" % i, predictions=True, what="predictions"
+        )
+        entry = Entry(
+            "rows", "server", "sums over groups of rows (again)", len(rows), colluding=HELD_BY_ALL
+        )
+        with transaction(ledger.path, "benchmark", 30.0) as connection:
+            book = Book(connection, ledger.path, "benchmark")
+            for k in range(i + 1, min(i + REPEATS, runs)):
+                token = f"run {k}"
+                add_run(connection, token, f"study-{k}", "glm", SETTINGS, time.time())
+                number = book.run(token)
+                book.add(number, time.time(), entry)
+                note_stream(connection, number, f"columns of run {k}", rows.digest, "benchmark")
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="100,000 rows, 500 runs")
+    options = parser.parse_args()
+    n_rows, runs = (100_000, 500) if options.quick else (1_000_000, 10_000)
+    print(machine_line())
+    rng = np.random.default_rng(1)
+    ids = pd.Index([f"customer-{i:09d}" for i in range(n_rows)], name="id")
+    frame = pd.DataFrame(rng.normal(size=(n_rows, COLUMNS)), index=ids)
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = PrivacyLedger(Path(folder) / "two.sqlite", "bank")
+        rows = timed(
+            f"hash {n_rows:,} IDs and rows of {COLUMNS} columns, once",
+            lambda: ledger.rows(ids, frame),
+        )[1]
+        both = two_sets(ledger, rows, rng)
+        verdict = "reached" if both < 1.0 else "missed"
+        print(f"two sets: {both:.3f} s; target below 1 s: {verdict}\n")
+
+        ledger = PrivacyLedger(Path(folder) / "many.sqlite", "bank")
+        rows = ledger.rows(ids, frame)
+        timed(f"fill a ledger with {runs:,} runs", lambda: many_runs(ledger, rows, runs, rng))
+        block = np.arange(n_rows) % 64
+        begun = timed(
+            "greeting of a new run, which checks the whole file",
+            lambda: ledger.begin("new", "new", "vfem", {}, rows),
+        )[0]
+        seconds = timed(
+            "check and entry of a new run with other rows and labels",
+            lambda: ledger.check_and_note_rows(
+                "new", rows, np.where(block == 63, -1, block // 8), 100, n_vectors=1
+            ),
+        )[0]
+        size = ledger.path.stat().st_size / 1e6
+        print(
+            f"after {runs:,} runs: {begun + seconds:.3f} s (target below 1 s), {size:.1f} MB",
+            end="",
+        )
+        good = begun + seconds < 1.0 and size < 100
+        print(f" (target below 100 MB): {'reached' if good else 'missed'}")
+
+
+if __name__ == "__main__":
+    main()

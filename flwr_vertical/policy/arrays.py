@@ -1,0 +1,77 @@
+"""Arrays in the ledger's file: compressed, with a checksum each."""
+
+import sqlite3
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.policy.file import damaged
+
+
+class Arrays:
+    """The arrays of a ledger within one transaction.
+
+    Parameters
+    ----------
+    connection : sqlite3.Connection
+        Open.
+    path : Path
+        The file, for errors.
+    who : str
+        The node, for errors.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, who: str) -> None:
+        self._connection, self._path, self._who = connection, path, who
+
+    def get(self, name: str, dtype: Any, length: int | None = None) -> npt.NDArray[Any]:
+        """Return an array; what is missing up to a length is 0.
+
+        Raises
+        ------
+        LedgerError
+            If its checksum is another one.
+        """
+        row = self._connection.execute(
+            "SELECT dtype, data, checksum FROM arrays WHERE name = ?", (name,)
+        ).fetchone()
+        found = np.zeros(0, dtype=dtype)
+        if row is not None:
+            stored, data, checksum = row
+            if _checksum(name, stored, data) != checksum:
+                raise damaged(self._path, self._who, f"{name} does not have its checksum")
+            raw = data[1:] if data[:1] == b"r" else zlib.decompress(data[1:])
+            found = np.frombuffer(raw, dtype=stored).astype(dtype, copy=False)
+        if length is None or len(found) >= length:
+            return found
+        return np.concatenate([found, np.zeros(length - len(found), dtype=dtype)])
+
+    def put(self, name: str, values: npt.NDArray[Any], hashes: bool = False) -> None:
+        """Write an array in the place of the one of that name.
+
+        Parameters
+        ----------
+        name : str
+            Its name.
+        values : numpy.ndarray of shape (n,)
+            Integers from 0 are written as short as they can be.
+        hashes : bool, default False
+            Whether they are hashes: those cannot be compressed, and trying takes time.
+        """
+        if values.dtype.kind == "i":
+            values = values.astype(np.min_scalar_type(int(values.max(initial=0))))
+        raw = values.tobytes()
+        packed = b"r" + raw if hashes else b"z" + zlib.compress(raw, 1)
+        dtype = values.dtype.str
+        self._connection.execute(
+            "INSERT OR REPLACE INTO arrays VALUES (?, ?, ?, ?)",
+            (name, dtype, packed, _checksum(name, dtype, packed)),
+        )
+
+
+def _checksum(name: str, dtype: str, data: bytes) -> int:
+    """Return a checksum: it finds damage, which is all it is for."""
+    return zlib.crc32(data, zlib.crc32(f"{name} {dtype}".encode()))

@@ -1,0 +1,105 @@
+"""Atoms: the finest sets of rows that opened sums can be combined to, over all runs.
+
+Sums over sets of rows that overlap can be subtracted from each other. Every linear combination of
+them is a combination of sums over atoms: rows that were in the same set each time. So it is enough
+to keep the number of each row's atom, and to look at the sizes of atoms.
+
+A row whose content has changed since it was told of counts as another one: sums of before and after
+differ by the changed rows alone.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Refined:
+    """Atoms after rows were told of.
+
+    Parameters
+    ----------
+    atom : numpy.ndarray of shape (n_rows,)
+        Number of each row's atom, from 1; 0 for rows that nothing was ever told of.
+    parent, group : numpy.ndarray of shape (n_atoms + 1,)
+        Of each atom, the one that it was part of (0: none) and its group now (-1: none). The first
+        entry is that of atom 0.
+    size : numpy.ndarray of shape (n_atoms + 1,)
+        How many rows are in it.
+    is_new : numpy.ndarray of shape (n_atoms + 1,), bool
+        Whether it is another set of rows than its parent.
+    n_changed_alone : int
+        The fewest rows that would be told of by their change alone; 0 if there are none.
+    """
+
+    atom: Numbers
+    parent: Numbers
+    group: Numbers
+    size: Numbers
+    is_new: Flags
+    n_changed_alone: int
+
+    @property
+    def smallest_new(self) -> int:
+        """Rows of the smallest set that was not told of before; 0 if there is none."""
+        sizes = self.size[self.is_new]
+        found = [int(sizes.min())] if len(sizes) else []
+        found += [self.n_changed_alone] if self.n_changed_alone else []
+        return min(found, default=0)
+
+
+def refine(atoms: Numbers, group: Numbers, changed: Flags | None = None) -> Refined:
+    """Split atoms by the groups of rows that are told of now.
+
+    Parameters
+    ----------
+    atoms : numpy.ndarray of shape (n_rows,)
+        Number of each row's atom, from 1 without gaps; 0 for rows that nothing was told of.
+    group : numpy.ndarray of shape (n_rows,)
+        Number of each row's group, -1 for rows that are not told of now.
+    changed : numpy.ndarray of shape (n_rows,), bool, optional
+        Rows whose content is another one than when they were told of.
+    """
+    atoms, group = np.asarray(atoms, dtype=np.int64), np.asarray(group, dtype=np.int64)
+    n_before = int(atoms.max(initial=0)) + 1
+    width = int(group.max(initial=-1)) + 2
+    before = np.bincount(atoms, minlength=n_before)
+    gone = np.zeros(n_before, dtype=np.int64)
+    parents = atoms
+    if changed is not None:
+        again = changed & (group >= 0) & (atoms > 0)
+        if again.any():
+            # As they were they leave their atom; as they are they are told of for the first time.
+            gone = np.bincount(atoms[again], minlength=n_before)
+            parents = np.where(again, 0, atoms)
+    key = parents * width + (group + 1)
+    n_keys = n_before * width
+    if n_keys <= 4 * len(key) + 1024:  # counting is several times as fast as sorting
+        there = np.flatnonzero(np.bincount(key, minlength=n_keys))
+    else:
+        there = np.unique(key)
+    there = there if len(there) and there[0] == 0 else np.concatenate([[0], there])
+    if n_keys <= 4 * len(key) + 1024:
+        number = np.zeros(n_keys, dtype=np.int64)
+        number[there] = np.arange(len(there))
+        atom = number[key]
+    else:
+        atom = np.searchsorted(there, key)
+    parent, own_group = there // width, there % width - 1
+    size = np.bincount(atom, minlength=len(there))
+    left = (own_group < 0) & (parent > 0)
+    size[left] += gone[parent[left]]
+    is_new = (parent == 0) | (size != before[parent])
+    is_new[0] = False
+    lone = gone.copy()
+    lone[parent[left]] = 0  # with others of their atom, counted above
+    alone = lone[lone > 0]
+    # Where all of an atom has changed it stays as it was, and nothing is subtracted from it.
+    alone = alone[alone < before[lone > 0]] if len(alone) else alone
+    return Refined(
+        atom, parent, own_group, size, is_new, int(alone.min()) if len(alone) else 0
+    )  # fmt: skip

@@ -1,0 +1,194 @@
+"""The ledger's file: SQLite, one transaction at a time, on disk before it counts."""
+
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from flwr_vertical.errors import LedgerError
+from flwr_vertical.policy.rows import SECRET_LENGTH
+from flwr_vertical.protocol.disk import FILE_MODE, flush_folder
+
+SUFFIX = ".privacy-ledger.sqlite"
+
+_APPLICATION = 0x66767031  # "fvp1", in the file's header
+_FORMAT = 1
+
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY, token TEXT NOT NULL UNIQUE, name TEXT NOT NULL,
+    strategy TEXT NOT NULL, settings TEXT NOT NULL, began REAL NOT NULL, greetings INTEGER NOT NULL
+);
+CREATE TABLE entries (
+    id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs (id), at REAL NOT NULL,
+    kind TEXT NOT NULL, receiver TEXT NOT NULL, what TEXT NOT NULL, n_rows INTEGER NOT NULL,
+    smallest INTEGER NOT NULL, n_vectors INTEGER NOT NULL, bits REAL NOT NULL,
+    epsilon REAL NOT NULL, delta REAL NOT NULL, colluding TEXT NOT NULL, mark BLOB NOT NULL
+);
+CREATE TABLE labels (
+    id INTEGER PRIMARY KEY, commitment BLOB NOT NULL UNIQUE, n_vectors INTEGER NOT NULL,
+    run INTEGER NOT NULL REFERENCES runs (id)
+);
+CREATE TABLE known (digest BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE streams (
+    name BLOB PRIMARY KEY, content BLOB NOT NULL, run INTEGER NOT NULL REFERENCES runs (id)
+) WITHOUT ROWID;
+CREATE TABLE arrays (
+    name TEXT PRIMARY KEY, dtype TEXT NOT NULL, data BLOB NOT NULL, checksum INTEGER NOT NULL
+);
+"""
+
+
+def create(path: Path, party: str, who: str) -> None:
+    """Make an empty ledger; one that is there, whole or not, stays as it is.
+
+    Raises
+    ------
+    LedgerError
+        If the folder cannot be written.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
+        try:
+            with _connected(temporary) as connection:
+                connection.executescript(_SCHEMA)
+                values = {
+                    "party": party,
+                    # 12 random bytes as text: SipHash in pandas takes 16 characters.
+                    "secret": secrets.token_urlsafe(12)[:SECRET_LENGTH],
+                }
+                connection.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
+                connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+                connection.execute(f"PRAGMA user_version = {_FORMAT}")
+            with suppress(FileExistsError):  # another process was first
+                os.link(temporary, path)
+            flush_folder(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except (OSError, sqlite3.Error) as error:
+        raise _unwritable(path, who, error) from error
+
+
+@contextmanager
+def transaction(path: Path, who: str, patience: float) -> Iterator[sqlite3.Connection]:
+    """Open the ledger for one entry; it is on disk, or nothing is, when the block ends.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    who : str
+        The node, for errors.
+    patience : float
+        Seconds to wait for another process that makes an entry.
+
+    Raises
+    ------
+    LedgerError
+        If it cannot be read or written, is damaged, or is no ledger.
+    """
+    try:
+        with _connected(path, patience) as connection:
+            # Takes the lock at once: what is read below is what the entry is made of.
+            connection.execute("BEGIN IMMEDIATE")
+            _check_kind(connection, path, who)
+            try:
+                yield connection
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise _explained(path, who, error, patience) from error
+
+
+@contextmanager
+def reading(path: Path, who: str) -> Iterator[sqlite3.Connection]:
+    """Open the ledger to be read alone.
+
+    Raises
+    ------
+    LedgerError
+        If it cannot be read, is damaged, or is no ledger.
+    """
+    try:
+        with _connected(path, 5.0, "ro") as connection:
+            _check_kind(connection, path, who)
+            yield connection
+    except sqlite3.Error as error:
+        raise _explained(path, who, error, 5.0) from error
+
+
+def check_whole(connection: sqlite3.Connection, path: Path, who: str) -> None:
+    """Raise if SQLite finds the file damaged.
+
+    Raises
+    ------
+    LedgerError
+        Says how to go on.
+    """
+    found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if found != "ok":
+        raise damaged(path, who, str(found))
+
+
+def damaged(path: Path, who: str, why: str) -> LedgerError:
+    """Return the error of a ledger that cannot be trusted."""
+    return LedgerError(
+        f"{who}: the privacy ledger {path} is damaged ({why}), so nothing leaves: what has been "
+        "told before is not known. Put back its last copy; only if there is none, and its owner "
+        "accepts that all is counted anew, move the file away"
+    )
+
+
+@contextmanager
+def _connected(path: Path, patience: float = 5.0, mode: str = "rw") -> Iterator[sqlite3.Connection]:
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    connection = sqlite3.connect(uri, timeout=patience, isolation_level=None, uri=True)
+    try:
+        # EXTRA: with FULL an entry could come undone if power fails just after it was made.
+        connection.execute("PRAGMA synchronous = EXTRA")
+        connection.execute("PRAGMA foreign_keys = ON")
+        yield connection
+    finally:
+        connection.close()
+
+
+def _check_kind(connection: sqlite3.Connection, path: Path, who: str) -> None:
+    kind = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if kind != _APPLICATION:
+        raise damaged(path, who, "it is empty, or no privacy ledger")
+    if version != _FORMAT:
+        raise LedgerError(
+            f"{who}: the privacy ledger {path} has format {version}, and this version of "
+            f"flwr-vertical reads {_FORMAT}; install the version that wrote it, or a newer one"
+        )
+
+
+def _explained(path: Path, who: str, error: sqlite3.Error, patience: float) -> LedgerError:
+    """Say what an error of SQLite means for a run."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return LedgerError(
+            f"{who}: another process has kept the privacy ledger {path} open for more than "
+            f"{patience:g} s, so nothing leaves; is another run making an entry, or a program "
+            "that looks at the file? Close it and start the run again"
+        )
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return damaged(path, who, str(error))
+    return _unwritable(path, who, error)
+
+
+def _unwritable(path: Path, who: str, error: Exception) -> LedgerError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return LedgerError(
+        f"{who}: the privacy ledger {path} cannot be written ({reason}), so nothing leaves; make "
+        "room or give access there, or have 'output' name another folder of the same node, with "
+        "the ledger moved along"
+    )

@@ -1,0 +1,404 @@
+"""`PrivacyLedger`: what a node has told so far, over runs, and whether it may tell more.
+
+Each method checks what is asked for against the node's policy and all that left before, and writes
+it down. When it returns the entry is on disk, so a step calls it before it answers. What is asked
+again, with the same content, costs nothing: a node that died between entry and answer repeats it.
+"""
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flwr_vertical.errors import LedgerError, PolicyError, ProtocolError
+from flwr_vertical.policy.arrays import Arrays
+from flwr_vertical.policy.entries import Book, Entry, add_run, digest_of, note_stream
+from flwr_vertical.policy.file import check_whole, create, transaction
+from flwr_vertical.policy.record import Policy, key_of
+from flwr_vertical.policy.row_rules import RowRules, ToldRows, located
+from flwr_vertical.policy.rows import OwnRows, places
+
+_PATIENCE = 30.0
+_MOST_REFUSALS = 20  # written down for a run: a server that asks for ever must not fill the disk
+_ROUNDING = 1e-9  # of sums of bits and of epsilon
+
+HELD_BY_ALL = "the server and any party of the run, which hold the group seed"
+"""Who could see the own columns of sums that were opened by private products."""
+
+
+class PrivacyLedger:
+    """What left a node, on its own disk.
+
+    Parameters
+    ----------
+    path : path-like
+        The file; made with its folder if it is not there.
+    party : str
+        Whose it is.
+    policy : Policy, optional
+        The node's policy; its limits hold over all entries.
+    clock : Callable[[], float], optional
+        Tells the time in seconds.
+    patience : float, optional
+        Seconds to wait while another process makes an entry.
+
+    Raises
+    ------
+    LedgerError
+        If the file cannot be used; so do all methods.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        party: str,
+        policy: Policy | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        patience: float = _PATIENCE,
+    ) -> None:
+        self.path = Path(path)
+        self.party = party
+        self.policy = Policy() if policy is None else policy
+        self._who = f"party {party!r}"
+        self._clock, self._patience = clock, patience
+        if not self.path.exists():
+            create(self.path, party, self._who)
+        with transaction(self.path, self._who, patience) as connection:
+            self._secret = self._meta(connection, "secret")
+            owner = self._meta(connection, "party")
+        if owner != party:
+            raise LedgerError(
+                f"{self._who}: the privacy ledger {self.path} belongs to party {owner!r}, so "
+                "nothing leaves; have 'output' of the node config name a folder of this party's own"
+            )
+
+    def rows(self, ids: "pd.Index[Any]", frame: pd.DataFrame | None = None) -> OwnRows:
+        """Return own rows as this ledger knows them.
+
+        Parameters
+        ----------
+        ids : pandas.Index
+            The sample IDs.
+        frame : pandas.DataFrame, optional
+            The cells: with them, rows whose cells have changed are noticed.
+        """
+        return OwnRows.of(ids, self._secret, frame, self._who)
+
+    def begin(
+        self, run: str, name: str, strategy: str, settings: Mapping[str, Any], rows: OwnRows
+    ) -> None:
+        """Write down that a run greets this node; a second greeting resets nothing.
+
+        Parameters
+        ----------
+        run : str
+            The run's own token; entries refer to it.
+        name, strategy : str
+            Of the run.
+        settings : Mapping[str, Any]
+            Of the strategy, as JSON takes them.
+        rows : OwnRows
+            The node's rows.
+
+        Raises
+        ------
+        LedgerError
+            If the ledger is damaged, or that of another table, or the clock went back.
+        """
+        with self._entry(run) as (connection, book, arrays):
+            check_whole(connection, self.path, self._who)
+            book.check_marks()
+            self._check_table(arrays, rows)
+            add_run(connection, run, name, strategy, settings, self._clock())
+
+    def check_and_note_rows(
+        self,
+        run: str,
+        rows: OwnRows,
+        group: npt.ArrayLike,
+        at_least: int,
+        *,
+        n_vectors: int = 0,
+        commitment: bytes = b"",
+        scope: str = "",
+        what: str = "sums over groups of rows",
+        receiver: str = "server",
+        colluding: str = HELD_BY_ALL,
+    ) -> ToldRows:
+        """Tell of sums over groups of own rows, or refuse.
+
+        Whatever is combined of all that was ever opened must describe at least the minimum of rows,
+        and be multiplied with few vectors.
+
+        Parameters
+        ----------
+        run : str
+            Token of the run.
+        rows : OwnRows
+            The own rows.
+        group : array_like of shape (n_rows,)
+            Number of each own row's group, -1 for rows that are not told of.
+        at_least : int
+            The minimum of rows where the policy states none.
+        n_vectors : int
+            Vectors of the server that rows are multiplied with.
+        commitment : bytes
+            What tells the same vectors from others; without, they count as new.
+        scope : str
+            Sums of which columns: what is told in one scope is not combined with another's.
+        what, receiver, colluding
+            See `Entry`.
+
+        Raises
+        ------
+        PolicyError
+            Names ``policy.min-rows`` or ``policy.vectors``.
+        """
+        own = np.asarray(group, dtype=np.int64)
+        if own.shape != (len(rows),):
+            raise ProtocolError(
+                f"{self._who}: expected a group for each of {len(rows)} own rows, got {own.shape}"
+            )
+        with self._entry(run) as (connection, book, arrays):
+            number = book.run(run)
+            digest = digest_of("rows", scope, rows.digest, own.tobytes(), n_vectors, commitment)
+            told = int(np.count_nonzero(own >= 0))
+            if self._is_known(connection, digest) and (commitment or not n_vectors):
+                entry = Entry("rows", receiver, f"{what} (again)", told, 0, 0, colluding=colluding)
+                book.add(number, self._clock(), entry)
+                return ToldRows.nothing_new()
+            rules = RowRules(connection, arrays, self._who, self.policy)
+            label = rules.label(number, n_vectors, commitment)
+            found, n_new = rules.admit(rows, own, scope, at_least, label)
+            connection.execute("INSERT OR IGNORE INTO known VALUES (?)", (digest,))
+            entry = Entry("rows", receiver, what, told, found.smallest, n_new, colluding=colluding)
+            book.add(number, self._clock(), entry)
+            return found
+
+    def open_bits(
+        self,
+        run: str,
+        rows: OwnRows,
+        chosen: npt.ArrayLike,
+        bits: float,
+        *,
+        content: bytes,
+        predictions: bool = False,
+        what: str,
+        receiver: str = "server",
+        colluding: str = "",
+    ) -> None:
+        """Tell something of single rows, or refuse.
+
+        Parameters
+        ----------
+        run : str
+            Token of the run.
+        rows : OwnRows
+            The own rows.
+        chosen : array_like of shape (n_rows,), bool
+            Of which rows.
+        bits : float
+            Of each of them at most.
+        content : bytes
+            What tells the same numbers of the same rows from others; told again, they cost nothing.
+        predictions : bool, default False
+            Whether they are predictions, which have a limit of their own.
+        what, receiver, colluding
+            See `Entry`.
+
+        Raises
+        ------
+        PolicyError
+            Names ``policy.grid``, ``policy.predictions`` or ``policy.openings``.
+        """
+        mask = np.asarray(chosen, dtype=bool)
+        if mask.shape != (len(rows),) or not (np.isfinite(bits) and bits >= 0):
+            raise ProtocolError(
+                f"{self._who}: expected rows of shape ({len(rows)},) and bits of at least 0, got "
+                f"{mask.shape} and {bits!r}"
+            )
+        kind = "predictions" if predictions else "bits"
+        field = "predictions" if predictions else "openings"
+        with self._entry(run) as (connection, book, arrays):
+            number = book.run(run)
+            digest = digest_of(kind, rows.digest, mask.tobytes(), content)
+            if self._is_known(connection, digest):
+                entry = Entry(kind, receiver, f"{what} (again)", int(mask.sum()))
+                book.add(number, self._clock(), entry)
+                return
+            if predictions and bits > self.policy.grid:
+                limit = f"{self.policy.grid} bits of a row in one model's prediction"
+                raise PolicyError(self._who, key_of("grid"), f"{bits:g} bits of a row", limit)
+            people, at = located(arrays, rows)
+            spent = arrays.get(kind, np.float64, len(people))
+            most = float(spent[at[mask]].max(initial=0.0)) if mask.any() else 0.0
+            limit_of_all = float(getattr(self.policy, field))
+            if mask.any() and most + bits > limit_of_all + _ROUNDING:
+                raise PolicyError(
+                    self._who,
+                    key_of(field),
+                    f"{bits:g} bits of {int(mask.sum()):,} of its rows ({what}), of some of which "
+                    f"{most:g} were told before",
+                    f"{limit_of_all:g} bits of a row over all runs",
+                )
+            spent = spent.copy()
+            spent[at[mask]] += bits
+            arrays.put(kind, spent)
+            connection.execute("INSERT OR IGNORE INTO known VALUES (?)", (digest,))
+            n_rows = int(mask.sum())
+            entry = Entry(kind, receiver, what, n_rows, bits=bits, colluding=colluding)
+            book.add(number, self._clock(), entry)
+
+    def spend_epsilon(
+        self,
+        run: str,
+        epsilon: float,
+        *,
+        release: bytes,
+        delta: float = 0.0,
+        what: str,
+        receiver: str = "server",
+    ) -> None:
+        """Spend privacy budget on a release with noise, or refuse.
+
+        Parameters
+        ----------
+        run : str
+            Token of the run.
+        epsilon, delta : float
+            Of the whole release: over all its columns and groups.
+        release : bytes
+            What tells this release from others. The same one again, with the same noise, is free.
+        what, receiver
+            See `Entry`.
+
+        Raises
+        ------
+        PolicyError
+            Names ``policy.epsilon-total``.
+        """
+        if not (np.isfinite(epsilon) and epsilon > 0 and 0 <= delta < 1):
+            raise ProtocolError(
+                f"{self._who}: epsilon must be above 0 and delta in [0, 1), got {epsilon!r}, "
+                f"{delta!r}"
+            )
+        with self._entry(run) as (connection, book, _):
+            number = book.run(run)
+            digest = digest_of("epsilon", release, epsilon, delta)
+            if self._is_known(connection, digest):
+                return
+            spent, _, releases = book.epsilon()
+            total = self.policy.epsilon_total
+            asked = f"epsilon {epsilon:g} ({what}), after {spent:g} in {releases} release(s)"
+            if total is None and releases:
+                allowed = "one release, as it states no total"
+                advice = f"its owner would have to set policy.epsilon-total={spent + epsilon:g}"
+                raise PolicyError(self._who, key_of("epsilon_total"), asked, allowed, advice)
+            if total is not None and spent + epsilon > total * (1 + _ROUNDING):
+                allowed = f"{total:g} in all, over columns, groups and runs"
+                raise PolicyError(self._who, key_of("epsilon_total"), asked, allowed)
+            connection.execute("INSERT INTO known VALUES (?)", (digest,))
+            entry = Entry("epsilon", receiver, what, epsilon=epsilon, delta=delta)
+            book.add(number, self._clock(), entry)
+
+    def note_stream(self, run: str, name: str, content: bytes) -> None:
+        """Use a key stream, or a pad, for a content; refuse it for another one.
+
+        Parameters
+        ----------
+        run : str
+            Token of the run.
+        name : str
+            Names the stream among all of all runs: it has the run's keys in it.
+        content : bytes
+            Tag of what it hides. The same content again is a repeat, and free.
+
+        Raises
+        ------
+        ProtocolError
+            If the stream hid something else: the difference of both would be in clear.
+        """
+        with self._entry(run) as (connection, book, _):
+            number = book.run(run)
+            note_stream(connection, number, name, content, self._who)
+
+    def note_foreign_ids(self, run: str, count: int, n_own: int, sender: str = "server") -> None:
+        """Blind IDs of others, or refuse.
+
+        Parameters
+        ----------
+        run : str
+            Token of the run.
+        count : int
+            How many now.
+        n_own : int
+            Own rows.
+        sender : str
+            Whose they are.
+
+        Raises
+        ------
+        PolicyError
+            Names ``policy.foreign-ids``.
+        """
+        with self._entry(run) as (_, book, _):
+            number = book.run(run)
+            before = book.count(number, "ids")[1]
+            if before + count > self.policy.foreign_ids * n_own:
+                raise PolicyError(
+                    self._who,
+                    key_of("foreign_ids"),
+                    f"{before + count:,} IDs that are not its own, "
+                    f"{(before + count) / max(n_own, 1):.3g} times as many as it has rows",
+                    f"{self.policy.foreign_ids:g} times as many in a run",
+                )
+            book.add(number, self._clock(), Entry("ids", sender, "IDs of others blinded", count))
+
+    # -- parts of these --------------------------------------------------------------------
+
+    @contextmanager
+    def _entry(self, run: str) -> Iterator[tuple[sqlite3.Connection, Book, Arrays]]:
+        """Open a transaction; a refusal is written down in one of its own."""
+        try:
+            with transaction(self.path, self._who, self._patience) as connection:
+                book = Book(connection, self.path, self._who)
+                book.check_clock(self._clock())
+                yield connection, book, Arrays(connection, self.path, self._who)
+        except PolicyError as error:
+            self._note_refusal(run, error)
+            raise
+
+    def _note_refusal(self, run: str, error: PolicyError) -> None:
+        with suppress(LedgerError), transaction(self.path, self._who, self._patience) as connection:
+            book = Book(connection, self.path, self._who)
+            number = book.run(run)
+            if book.count(number, "refused")[0] < _MOST_REFUSALS:
+                what = f"{error.key}: asked {error.asked}; allowed {error.allowed}"
+                book.add(number, self._clock(), Entry("refused", "nobody", what))
+
+    def _meta(self, connection: sqlite3.Connection, key: str) -> str:
+        row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return "" if row is None else str(row[0])
+
+    def _is_known(self, connection: sqlite3.Connection, digest: bytes) -> bool:
+        found = connection.execute("SELECT 1 FROM known WHERE digest = ?", (digest,)).fetchone()
+        return found is not None
+
+    def _check_table(self, arrays: Arrays, rows: OwnRows) -> None:
+        people = arrays.get("people", np.uint64)
+        if len(people) and len(rows) and not (places(people, rows.keys) >= 0).any():
+            raise LedgerError(
+                f"{self._who}: none of the {len(rows):,} rows of its table are among the "
+                f"{len(people):,} that the privacy ledger {self.path} knows, so it belongs to "
+                "another table and nothing leaves; have 'output' of the node config name a folder "
+                "of this table's own"
+            )

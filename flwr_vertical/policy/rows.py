@@ -1,0 +1,100 @@
+"""Who the own rows are, over runs and versions of a table, without their IDs."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flwr_vertical.errors import DataError
+
+Keys = npt.NDArray[np.uint64]
+Contents = npt.NDArray[np.uint32]
+
+SECRET_LENGTH = 16
+"""Characters of the secret that hashes of IDs are keyed with."""
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """The rows of a table as the ledger knows them.
+
+    Parameters
+    ----------
+    keys : numpy.ndarray of shape (n_rows,), uint64
+        Keyed hash (SipHash) of each ID, as text.
+    contents : numpy.ndarray of shape (n_rows,), uint32, optional
+        Digest of each row's cells; without, changes of cells are not noticed.
+    """
+
+    keys: Keys
+    contents: Contents | None = None
+
+    @classmethod
+    def of(
+        cls, ids: "pd.Index", secret: str, frame: pd.DataFrame | None = None, who: str = ""
+    ) -> "OwnRows":
+        """Hash IDs and rows.
+
+        Parameters
+        ----------
+        ids : pandas.Index
+            The sample IDs, each once.
+        secret : str
+            Of the ledger, `SECRET_LENGTH` characters.
+        frame : pandas.DataFrame, optional
+            The cells; the order of columns does not count.
+        who : str
+            The node, for errors.
+
+        Raises
+        ------
+        DataError
+            If an ID comes twice.
+        """
+        texts = np.asarray(ids.astype(str), dtype=object)
+        keys = pd.util.hash_array(texts, hash_key=secret, categorize=False)
+        if len(np.unique(keys)) != len(keys):
+            raise DataError(
+                f"{who}: {len(keys) - len(np.unique(keys)):,} sample IDs come twice, so its "
+                "privacy ledger cannot tell its rows apart; make them unique"
+            )
+        if frame is None:
+            return cls(keys)
+        columns = frame[sorted(frame.columns, key=str)]
+        cells = pd.util.hash_pandas_object(columns, index=False).to_numpy()
+        return cls(keys, (cells >> np.uint64(32)).astype(np.uint32))
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Digest of all rows in their order."""
+        found = hashlib.blake2b(self.keys.tobytes(), digest_size=32)
+        if self.contents is not None:
+            found.update(self.contents.tobytes())
+        return found.digest()
+
+
+def places(known: Keys, keys: Keys) -> npt.NDArray[np.int64]:
+    """Return where the ledger has each row, -1 where it does not.
+
+    Parameters
+    ----------
+    known : numpy.ndarray of shape (n_known,), uint64
+        Rows that the ledger has, in its order.
+    keys : numpy.ndarray of shape (n_rows,), uint64
+    """
+    if len(keys) <= len(known) and np.array_equal(known[: len(keys)], keys):  # the usual case
+        return np.arange(len(keys), dtype=np.int64)
+    if not len(known):
+        return np.full(len(keys), -1, dtype=np.int64)
+    order, own = np.argsort(known), np.argsort(keys)
+    ordered = known[order]
+    at = np.minimum(np.searchsorted(ordered, keys[own]), len(known) - 1)
+    out = np.empty(len(keys), dtype=np.int64)
+    out[own] = np.where(ordered[at] == keys[own], order[at], -1)
+    return out

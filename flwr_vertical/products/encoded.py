@@ -1,0 +1,80 @@
+"""A party's columns as whole numbers modulo 2^64, some rows at a time.
+
+Whole, the encoded columns of 1,000,000 rows would take as much memory as the table again, and the
+streams of the group several times that.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.errors import FixedPointOverflowError
+from flwr_vertical.products.column_products import BLOCK_ROWS
+from flwr_vertical.products.columns import HeldColumns
+from flwr_vertical.products.ring import Ring, encode_rows, fraction_bits
+
+Array = npt.NDArray[np.float64]
+
+_LARGEST = 2.0**500
+"""A column's root mean square must be below: its square has to fit a float."""
+
+
+class EncodedColumns:
+    """Columns divided by a power of two each, encoded, 0 in samples that the party lacks.
+
+    Parameters
+    ----------
+    held : HeldColumns
+        The columns.
+    limbs : {1, 2}
+        See `ring`.
+    party : str
+        Its name, for errors.
+
+    Attributes
+    ----------
+    scale : numpy.ndarray of shape (n_columns,)
+        What each column was divided by: its root mean square over all samples, rounded up to a
+        power of two. The exact one, less what is opened, would tell of the rows in no group.
+    shape : tuple of int
+        Of the whole encoded matrix: ``(n_samples, limbs * n_columns)``.
+
+    Raises
+    ------
+    FixedPointOverflowError
+        If a column is too large, or not finite: names it and its size.
+    """
+
+    def __init__(self, held: HeldColumns, limbs: int, party: str) -> None:
+        self.held, self._limbs = held, limbs
+        self._bits = fraction_bits(held.n_samples)
+        self.shape = held.n_samples, limbs * held.values.shape[1]
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = np.einsum("ij,ij->j", held.values, held.values)
+        size = np.sqrt(squares / max(held.n_samples, 1))
+        wrong = np.flatnonzero(~(size < _LARGEST))
+        if len(wrong):
+            j = int(wrong[0])
+            column = held.values[:, j]
+            largest = float(np.abs(column).max()) if np.isfinite(column).all() else float("nan")
+            name = repr(held.names[j]) if held.names else f"number {j}"
+            raise FixedPointOverflowError(
+                f"party {party!r}, column {name}: its largest absolute value is {largest:.6g}, "
+                f"and a root mean square below {_LARGEST:.3g} fits whole numbers of 64 bits; "
+                "give the column in larger units, or take it out"
+            )
+        size[size == 0.0] = 1.0
+        self.scale: Array = 2.0 ** np.ceil(np.log2(size))
+
+    def rows(self, start: int, stop: int) -> Ring:
+        """Return rows of the encoded columns, of shape (stop - start, limbs * n_columns)."""
+        filled = np.zeros((stop - start, len(self.scale)))
+        first, last = np.searchsorted(self.held.rows, [start, stop])
+        filled[self.held.rows[first:last] - start] = self.held.values[first:last] / self.scale
+        return encode_rows(filled, self._bits, self._limbs)
+
+    def blocks(self) -> Iterator[Ring]:
+        """Go through all rows."""
+        for start in range(0, self.shape[0], BLOCK_ROWS):
+            yield self.rows(start, min(start + BLOCK_ROWS, self.shape[0]))

@@ -1,0 +1,191 @@
+"""The party's half of products by group of rows from ciphertexts, without a shared seed.
+
+========================  ========================================================================
+round                     what travels
+========================  ========================================================================
+(product_keys, arbiter)   up: its public key
+send_masked, 0 limbs      up: number of columns
+encrypt_groups            down: the group of each row; up: each party's own moments, and its
+                          columns, encrypted group by group
+multiply_groups           down: the columns of the parties before, and the server's vectors,
+                          encrypted; up: one ciphertext for each product of two columns
+(open_blinded, arbiter)   products less what the server blinded them with
+========================  ========================================================================
+
+The rules on rows, levels and vectors are those of `private`. What ciphertexts show is in
+`crypto.ckks_products`.
+"""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.errors import ProtocolError
+from flwr_vertical.node import Party, StepGroup, step
+from flwr_vertical.products.column_products import Indices, rows_by_group
+from flwr_vertical.products.columns import HeldColumns
+from flwr_vertical.products.encoded import EncodedColumns
+from flwr_vertical.products.key_checks import MODE, check_key, key_payload
+from flwr_vertical.products.own_moments import own_moments
+from flwr_vertical.products.told_rows import ToldRows
+from flwr_vertical.protocol.messages import ARBITER
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+SIGNED_FOR = "product key"
+_ADMITTED, _WITHHELD = "node.products.admitted", "node.products.withheld"
+_WITHOUT = "aggregation='masked'"
+
+
+class EncryptedGroupSteps(StepGroup):
+    """Encrypts and multiplies columns by group of rows, under the rules of private products.
+
+    Parameters
+    ----------
+    party : Party
+        Whose columns they are.
+    purpose : str
+        What the products are for.
+    **rules
+        See `ToldRows`.
+    """
+
+    party: Party
+
+    def __init__(self, party: Party, purpose: str, **rules: Any) -> None:
+        super().__init__(party)
+        self._purpose = purpose
+        self._told = ToldRows(party, purpose, **rules)
+
+    def _columns(self) -> HeldColumns:
+        columns: HeldColumns = self.party.columns_to_multiply()  # type: ignore[attr-defined]
+        return columns
+
+    @step
+    def encrypt_groups(
+        self,
+        group: Indices,
+        n_groups: int,
+        missing: Flags | None = None,
+        n_vectors: int = 0,
+        attempt: bytes = b"",
+        commitment: bytes = b"",
+        public: bytes = b"",
+        nonce: bytes = b"",
+        identity: bytes = b"",
+        signature: bytes = b"",
+    ) -> dict[str, Any]:
+        """Tell the own moments by group, and encrypt the own columns for the other parties.
+
+        Parameters
+        ----------
+        group, n_groups, n_vectors, attempt, commitment
+            See `PrivateProductSteps.open_products`.
+        missing : numpy.ndarray of shape (n_groups,), bool, optional
+            Where the own block counts as missing.
+        public, nonce, identity, signature : bytes
+            The arbiter's key, the run's number, and who vouches for the key; empty where no
+            columns are wanted.
+
+        Returns
+        -------
+        dict[str, Any]
+            ``sums``, ``products``, ``withheld`` and ``scale`` as of `open_products`; with a key
+            ``"<group>:<column>"``, a list of ciphertexts, where the column is not withheld.
+        """
+        held = self._columns()
+        scale = EncodedColumns(held, 1, self.name).scale
+        group = np.asarray(group, dtype=np.int64)
+        withheld = self._told.admit(held, group, n_groups, missing, n_vectors, attempt, commitment)
+        self.state[_ADMITTED], self.state[_WITHHELD] = _digest(group), withheld
+        told: dict[str, Any] = {
+            **own_moments(held, group, withheld),
+            "withheld": withheld,
+            "scale": np.where(withheld.all(axis=0), 1.0, scale),
+        }
+        if public:
+            self._check(public, nonce, identity, signature)
+            from flwr_vertical.crypto.ckks_products import encrypt_columns
+
+            for g, own in enumerate(self._by_group(held, group, scale, withheld)):
+                kept = np.flatnonzero(~withheld[g])
+                if len(kept):
+                    columns = encrypt_columns(public, own[:, kept], "x", self.name)
+                    told |= {f"{g}:{j}": c for j, c in zip(kept, columns, strict=True)}
+        return told
+
+    @step
+    def multiply_groups(
+        self,
+        group: Indices,
+        public: bytes,
+        nonce: bytes = b"",
+        identity: bytes = b"",
+        signature: bytes = b"",
+        **columns: list[bytes],
+    ) -> dict[str, Any]:
+        """Multiply encrypted columns and vectors by the own columns, group by group.
+
+        Parameters
+        ----------
+        group : numpy.ndarray of shape (n_samples,)
+            As of `encrypt_groups`, which comes first.
+        public, nonce, identity, signature : bytes
+            The key under which the columns are encrypted; the arbiter's, if there is a nonce.
+        **columns : list of bytes
+            ``"<group>:<number>"``: columns of other parties and vectors of the server, encrypted.
+
+        Returns
+        -------
+        dict[str, list of bytes]
+            By group, what opens the products in C order: given columns by own columns that are not
+            withheld.
+
+        Raises
+        ------
+        ProtocolError
+            If other groups were asked for than those whose sums were told.
+        """
+        group = np.asarray(group, dtype=np.int64)
+        if self.state.get(_ADMITTED) != _digest(group):
+            raise ProtocolError(
+                f"party {self.name!r}: 'multiply_groups' comes after 'encrypt_groups', for the "
+                "same groups of rows"
+            )
+        from flwr_vertical.crypto.ckks_products import cross_products
+
+        if nonce:
+            self._check(public, nonce, identity, signature)
+        withheld: Flags = np.asarray(self.state[_WITHHELD], dtype=bool)
+        held = self._columns()
+        scale = EncodedColumns(held, 1, self.name).scale
+        out = {}
+        for g, own in enumerate(self._by_group(held, group, scale, withheld)):
+            count = sum(key.startswith(f"{g}:") for key in columns)
+            kept = np.flatnonzero(~withheld[g])
+            if count and len(kept):
+                given = [columns[f"{g}:{i}"] for i in range(count)]
+                out[str(g)] = cross_products(public, given, own[:, kept], "x", self.name)
+        return out
+
+    def _by_group(
+        self, held: HeldColumns, group: Indices, scale: Array, withheld: Flags
+    ) -> list[Array]:
+        """Return the scaled columns of each group's rows; none where all are withheld."""
+        own = group[held.rows]
+        return [
+            held.values[rows] / scale if not withheld[g].all() else np.zeros((0, len(scale)))
+            for g, rows in enumerate(rows_by_group(own, len(withheld)))
+        ]
+
+    def _check(self, public: bytes, nonce: bytes, identity: bytes, signature: bytes) -> None:
+        node, payload = self.party.identity(MODE), key_payload(SIGNED_FOR, public, nonce)
+        about = {"sends": "encrypted columns", "without": _WITHOUT}
+        check_key(node, ARBITER, payload, identity, signature, **about)
+
+
+def _digest(group: Indices) -> bytes:
+    return hashlib.sha256(group.tobytes()).digest()

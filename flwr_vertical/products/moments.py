@@ -1,0 +1,138 @@
+"""Sums over groups of rows, as the server has them in the end, whichever way they were opened."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.errors import DataError
+from flwr_vertical.products import row_groups
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums over groups of rows.
+
+    Parameters
+    ----------
+    sums : numpy.ndarray of shape (n_groups, n_columns)
+        Of each column; columns of all parties in the order of their names.
+    products : numpy.ndarray of shape (n_groups, n_columns, n_columns)
+        Of products of two columns.
+    with_vectors : numpy.ndarray of shape (n_groups, n_columns, n_vectors)
+        Of products of a column and a vector of the server.
+    withheld : numpy.ndarray of shape (n_groups, n_columns), bool
+        True where nothing is told of a column, and the sums above are 0: its party has no row of
+        the group or its block counts as missing, the party has too few rows, or a value of the
+        column is too rare there. For a method, the column is missing in that group.
+    """
+
+    sums: Array
+    products: Array
+    with_vectors: Array
+    withheld: Flags
+
+
+def checked_groups(
+    group: npt.NDArray[np.int64], n_groups: int, n_samples: int | None = None
+) -> npt.NDArray[np.int64]:
+    """Return groups of rows if sums over them can be asked for.
+
+    Parameters
+    ----------
+    group : numpy.ndarray of shape (n_samples,)
+        Number of each row's group, -1 for rows in none.
+    n_groups : int
+        How many groups there are.
+    n_samples : int, optional
+        How many samples there are, where that is known.
+
+    Raises
+    ------
+    DataError
+        If there is no group, or the numbers do not fit.
+    """
+    group = np.asarray(group, dtype=np.int64)
+    if n_groups < 1:
+        raise DataError(
+            "there is no group of rows to open sums over: all sets of rows with the same blocks "
+            "missing are smaller than the minimum; lower 'min-rows' in the node configs, if the "
+            "parties agree, or take fewer columns"
+        )
+    expected = group.shape if n_samples is None else (n_samples,)
+    numbers = int(group.min(initial=-1)), int(group.max(initial=-1))
+    if group.ndim != 1 or group.shape != expected or not -1 <= numbers[0] <= numbers[1] < n_groups:
+        raise DataError(
+            f"group has shape {group.shape} and numbers from {numbers[0]} to {numbers[1]}; "
+            f"expected shape {expected} and numbers from -1 to {n_groups - 1}"
+        )
+    return group
+
+
+def largest_minimum(
+    parties: Sequence[str], own: Mapping[str, int], n_columns: int, n_vectors: int
+) -> int:
+    """Return the largest minimum of rows of all parties.
+
+    Parameters
+    ----------
+    parties : sequence of str
+    own : Mapping[str, int]
+        By party, its own minimum; the default holds for the others.
+    n_columns, n_vectors
+        See `row_groups.min_rows`.
+    """
+    default = row_groups.min_rows(n_columns, n_vectors)
+    return max(own.get(name, default) for name in parties)
+
+
+def assemble(
+    told: Mapping[str, Mapping[str, Any]],
+    names: Sequence[str],
+    products: Mapping[tuple[str, str], Array],
+    with_vectors: Mapping[str, Array],
+    n_vectors: int,
+) -> dict[str, Any]:
+    """Put together what parties told of their own columns and what was opened.
+
+    Parameters
+    ----------
+    told : Mapping[str, Mapping]
+        By party, ``sums``, ``products``, ``withheld`` and ``scale``.
+    names : sequence of str
+        Parties in the order of the columns.
+    products : Mapping[tuple[str, str], numpy.ndarray of shape (n_groups, n_a, n_b)]
+        By two parties, the later one first, products of their scaled columns.
+    with_vectors : Mapping[str, numpy.ndarray of shape (n_groups, n_columns, n_vectors)]
+        By party, products of its scaled columns with the server's vectors.
+    n_vectors : int
+        How many vectors there are.
+
+    Returns
+    -------
+    dict[str, numpy.ndarray]
+        The fields of `Moments`.
+    """
+    withheld = np.concatenate([np.asarray(told[n]["withheld"], bool) for n in names], axis=1)
+    scale = np.concatenate([told[n]["scale"] for n in names])
+    ends = np.cumsum([len(told[n]["scale"]) for n in names])
+    at = {n: slice(e - len(told[n]["scale"]), e) for n, e in zip(names, ends, strict=True)}
+    n_groups, n_columns = withheld.shape
+    out = np.zeros((n_groups, n_columns, n_columns))
+    by_vector = np.zeros((n_groups, n_columns, n_vectors))
+    for (a, b), block in products.items():
+        found = block * np.outer(scale[at[a]], scale[at[b]])
+        out[:, at[a], at[b]], out[:, at[b], at[a]] = found, found.swapaxes(1, 2)
+    for name in names:
+        out[:, at[name], at[name]] = told[name]["products"]
+        if name in with_vectors:
+            by_vector[:, at[name]] = with_vectors[name] * scale[at[name]][:, None]
+    out[withheld], by_vector[withheld] = 0.0, 0.0
+    out.swapaxes(1, 2)[withheld] = 0.0
+    sums = np.concatenate([told[n]["sums"] for n in names], axis=1)
+    return {"sums": sums, "products": out, "with_vectors": by_vector, "withheld": withheld}

@@ -1,0 +1,234 @@
+"""A mean function as a Fourier sum, so that a masked angle is enough to evaluate it.
+
+A linear predictor t lives on a circle of `CIRCLE` units, the whole numbers modulo 2^64. On
+``|t| <= radius`` the function is
+
+    f(t) = constant + sum over h = 1..H of sine_h sin(h w t) + cosine_h cos(h w t),
+
+``w = 2 pi times / CIRCLE``. The period ``CIRCLE / times`` is longer than the interval, so f need
+not be periodic there (a Fourier extension, Boyd 2002); what lies beyond is never asked for. Least
+squares with small singular values cut off keep the coefficients small, which rounding needs.
+
+Two parties must come to the same whole numbers from the same angle, on whatever machines: the
+functions of the mathematical library differ in their last bit, so sine and cosine are built here
+from additions and multiplications, which are rounded alike everywhere (IEEE 754).
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.errors import DataError
+from flwr_vertical.products.ring import Ring
+
+Array = npt.NDArray[np.float64]
+
+CIRCLE = 128.0
+"""Units of the linear predictor around the circle."""
+_CIRCLE_BITS = 64 - 7
+
+_RATIOS = (2.2, 2.5, 3.0)  # period over radius
+_TERMS = (6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96)
+_CUTS = (1e-6, 1e-8, 1e-10)  # singular values, relative to the largest
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """A Fourier sum.
+
+    Parameters
+    ----------
+    times : int
+        How many periods the circle has.
+    constant : float
+    sine, cosine : numpy.ndarray of shape (n_terms,)
+    radius : float
+        Up to where it holds.
+    error : float
+        Largest error there, relative to what `expand` was told.
+    """
+
+    times: int
+    constant: float
+    sine: Array
+    cosine: Array
+    radius: float
+    error: float
+
+    @property
+    def n_terms(self) -> int:
+        """Number of harmonics."""
+        return len(self.sine)
+
+    @property
+    def size(self) -> float:
+        """How many times larger than the features' own rounding its effect on a value is."""
+        return float(np.sqrt(np.sum(self.sine**2 + self.cosine**2)))
+
+    def __call__(self, t: Array) -> Array:
+        """Evaluate the sum."""
+        angle = np.multiply.outer(t, _frequencies(self.times, self.n_terms))
+        values: Array = self.constant + np.sin(angle) @ self.sine + np.cos(angle) @ self.cosine
+        return values
+
+
+def expand(
+    functions: "list[Callable[[Array], Array]]",
+    radius: float,
+    tolerance: float = 1e-6,
+    unit: Callable[[Array], Array] = np.ones_like,
+) -> list[Expansion]:
+    """Expand functions in the same harmonics, as few as are needed.
+
+    Parameters
+    ----------
+    functions : list of Callable
+        Of arrays, analytic about the real line.
+    radius : float
+        They are wanted on ``|t| <= radius``.
+    tolerance : float
+        Largest error in units of `unit`.
+    unit : Callable
+        What errors are measured in, as a function of t.
+
+    Raises
+    ------
+    DataError
+        If the circle is too short, or the tolerance cannot be reached.
+    """
+    best: list[Expansion] | None = None
+    enough = [n_terms for n_terms in _TERMS if n_terms > radius]  # fewer never are
+    for ratio in _RATIOS:
+        times = math.floor(CIRCLE / (ratio * radius))
+        for n_terms in enough if times >= 1 else ():
+            if best is not None and n_terms >= best[0].n_terms:
+                break
+            found = _fit(functions, radius, times, n_terms, tolerance, unit)
+            if all(one.error <= tolerance for one in found):
+                best = found
+                break
+    if best is None:
+        raise DataError(
+            f"no Fourier sum of at most {_TERMS[-1]} terms comes within {tolerance:g} of the mean "
+            f"function for linear predictors up to {radius:.4g} from their centre; standardise or "
+            "transform columns with values far out"
+        )
+    return best
+
+
+def _frequencies(times: int, n_terms: int) -> Array:
+    return np.asarray(np.arange(1, n_terms + 1) * (2.0 * np.pi * times / CIRCLE))
+
+
+def _fit(
+    functions: list[Callable[[Array], Array]],
+    radius: float,
+    times: int,
+    n_terms: int,
+    tolerance: float,
+    unit: Callable[[Array], Array],
+) -> list[Expansion]:
+    n_nodes = max(5 * n_terms, 200)
+    # Chebyshev's nodes: least squares there are close to the best uniform fit.
+    nodes = radius * np.cos(np.pi * (np.arange(n_nodes) + 0.5) / n_nodes)
+    between = radius * np.linspace(-1.0, 1.0, 2 * n_nodes + 1)
+    frequencies = _frequencies(times, n_terms)
+    fine = _basis(between, frequencies)
+    left, singular, right = np.linalg.svd(
+        _basis(nodes, frequencies) / unit(nodes)[:, None], full_matrices=False
+    )
+    out = []
+    for function in functions:
+        inner, truth = left.T @ (function(nodes) / unit(nodes)), function(between)
+        best: Expansion | None = None
+        for cut in _CUTS:
+            kept = singular > cut * singular[0]
+            values = right[kept].T @ (inner[kept] / singular[kept])
+            error = float((np.abs(fine @ values - truth) / unit(between)).max())
+            if best is None or error < best.error:
+                sine, cosine = values[1 : n_terms + 1], values[n_terms + 1 :]
+                best = Expansion(times, float(values[0]), sine, cosine, radius, error)
+            if best.error <= tolerance:
+                break
+        assert best is not None
+        out.append(best)
+    return out
+
+
+def _basis(t: Array, frequencies: Array) -> Array:
+    angle = np.multiply.outer(t, frequencies)
+    return np.column_stack([np.ones(len(t)), np.sin(angle), np.cos(angle)])
+
+
+def to_circle(t: Array) -> Ring:
+    """Put linear predictors on the circle; shape as given.
+
+    Parameters
+    ----------
+    t : numpy.ndarray
+        Less than half a circle from 0.
+
+    Raises
+    ------
+    DataError
+        If one is farther off.
+    """
+    if not (np.abs(t) < CIRCLE / 2).all():
+        raise DataError(
+            f"linear predictors must be within {CIRCLE / 2:g} of 0, the largest is "
+            f"{float(np.abs(t).max(initial=0.0)):.4g}"
+        )
+    return np.rint(np.ldexp(t, _CIRCLE_BITS)).astype(np.int64).view(np.uint64)
+
+
+def harmonics(angle: Ring, times: int, n_terms: int) -> Iterator[tuple[Array, Array]]:
+    """Give sine and cosine of the multiples of angles, the same bits on every machine.
+
+    Parameters
+    ----------
+    angle : numpy.ndarray of shape (n,), uint64
+        On the circle.
+    times : int
+        Periods of the circle.
+    n_terms : int
+
+    Yields
+    ------
+    sine, cosine : numpy.ndarray of shape (n,)
+        For h = 1, 2, ..., `n_terms`; within ``(2 h + 6) 2^-52``. Not to be changed.
+    """
+    sine, cosine = _sine_cosine(angle * np.uint64(times))
+    s, c = sine, cosine
+    for h in range(n_terms):
+        if h:
+            s, c = s * cosine + c * sine, c * cosine - s * sine
+        yield s, c
+
+
+# Of Taylor's series of sine and cosine, up to where they stay below 2^-53 on an eighth of a turn.
+_SINE = [(-1.0) ** k / math.factorial(2 * k + 1) for k in range(9)]
+_COSINE = [(-1.0) ** k / math.factorial(2 * k) for k in range(9)]
+
+
+def _sine_cosine(angle: Ring) -> tuple[Array, Array]:
+    """Return both for angles on the circle, in one turn."""
+    turns = np.ldexp(angle.view(np.int64).astype(np.float64), -64)
+    quarter = np.rint(4.0 * turns)
+    rest = (turns - 0.25 * quarter) * (2.0 * math.pi)  # the difference is exact
+    square = rest * rest
+    s, c = _horner(_SINE, square) * rest, _horner(_COSINE, square)
+    quadrant = quarter.astype(np.int64) & 3
+    odd = (quadrant & 1).astype(bool)
+    s, c = np.where(odd, c, s), np.where(odd, s, c)
+    return np.where(quadrant >= 2, -s, s), np.where((quadrant == 1) | (quadrant == 2), -c, c)
+
+
+def _horner(coefficients: list[float], x: Array) -> Array:
+    total = np.full_like(x, coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        total = total * x
+        total = total + coefficient
+    return total

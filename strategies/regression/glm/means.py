@@ -1,0 +1,167 @@
+"""The likelihood of binomial and Poisson labels at its maximum, from masked means.
+
+Moments and masked means are of standardised columns; what comes back is an `Approximation` in the
+columns' units, as for normal labels.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Federation
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.products import Moments, PrivateProducts
+from strategies.regression import Problem
+from strategies.regression.glm.approximation import Approximation
+from strategies.regression.glm.families import family_named
+from strategies.regression.glm.mean_fit import MeanFit, fit_mean_model
+from strategies.regression.moments import OpenedMoments
+
+if TYPE_CHECKING:
+    from strategies.regression.glm.strategy import VerticalGLM
+
+Array = npt.NDArray[np.float64]
+
+MOST_EVALUATIONS = 30
+"""Keeps a fit within 70 rounds, those of moments and path included."""
+
+
+@dataclass(frozen=True)
+class MaximumLikelihood:
+    """The fit without a penalty.
+
+    Parameters
+    ----------
+    at : Approximation
+        In the units of the columns.
+    log_likelihood, deviance : float
+        At the maximum.
+    evaluations : int
+        How often sums of means were opened, two rounds each.
+    converged : bool
+        Whether the last step was far below a standard error.
+    """
+
+    at: Approximation
+    log_likelihood: float
+    deviance: float
+    evaluations: int
+    converged: bool
+
+
+def maximum_likelihood(
+    settings: "VerticalGLM", federation: Federation, opened: OpenedMoments
+) -> MaximumLikelihood:
+    """Find the maximum of the likelihood; two rounds for each evaluation of the means, and more.
+
+    Parameters
+    ----------
+    settings : VerticalGLM
+    federation : Federation
+    opened : OpenedMoments
+        Of the complete rows.
+
+    Raises
+    ------
+    DataError
+        If labels are separated, or columns determine each other.
+    """
+    problem, offered = opened.problem, opened.offered
+    assert isinstance(opened.products, PrivateProducts)  # see `check_federation`
+    y, inside = given_labels(federation, problem), opened.groups.group >= 0
+    moments, center = _with_labels(offered.moments, problem), offered.center
+    n_rows = float(inside.sum())
+    if not settings.intercept:
+        # Predictors are 0 where the columns are, not where the offered ones are.
+        moments = _shifted(moments, center / offered.unit, n_rows, float(y[inside].sum()))
+        center = np.zeros_like(center)
+    fit = fit_mean_model(
+        federation,
+        opened.products,
+        family_named(settings.family),
+        y,
+        opened.groups.group,
+        problem.columns,
+        intercept=settings.intercept,
+        max_evaluations=MOST_EVALUATIONS,
+        moments=moments,
+    )
+    variance = np.diag(moments.products[0]) / n_rows - (moments.sums[0] / n_rows) ** 2
+    at = _approximation(fit, n_rows, np.sqrt(np.maximum(variance, 0.0)), settings.intercept)
+    if not settings.standardize:
+        at = at.with_scale(np.where(fit.varies, 1.0 / offered.unit, 0.0))
+    return MaximumLikelihood(
+        at.in_units(center, offered.unit),
+        fit.log_likelihood,
+        fit.deviance,
+        fit.evaluations,
+        fit.converged,
+    )
+
+
+def check_federation(family: str, federation: Federation) -> None:
+    """Refuse federations that cannot evaluate masked means, before anything is opened.
+
+    Raises
+    ------
+    ConfigError
+        If sums are encrypted, or there is one party alone.
+    """
+    if federation.aggregation == "ckks" or len(federation.parties) < 2:
+        raise ConfigError(
+            f"family {family!r} needs columns under a key stream that two parties or more share; "
+            f"with aggregation {federation.aggregation!r} and {len(federation.parties)} parties, "
+            "use aggregation='masked', or exchange='sums'"
+        )
+
+
+def _with_labels(moments: Moments, problem: Problem) -> Moments:
+    """Return the moments with the labels as they were given; they were standardised."""
+    own = problem.y_scale * moments.with_vectors
+    return replace(moments, with_vectors=own + problem.y_center * moments.sums[:, :, None])
+
+
+def _shifted(moments: Moments, by: Array, n_rows: float, labels: float) -> Moments:
+    """Return the moments of one group with a vector added to its rows.
+
+    Parameters
+    ----------
+    moments : Moments
+    by : numpy.ndarray of shape (n_columns,)
+    n_rows, labels : float
+        Number of rows, and the sum of their labels.
+    """
+    by = np.where(moments.withheld[0], 0.0, by)
+    sums = moments.sums[0]
+    across = np.outer(sums, by)
+    return replace(
+        moments,
+        sums=(sums + n_rows * by)[None],
+        products=(moments.products[0] + across + across.T + n_rows * np.outer(by, by))[None],
+        with_vectors=moments.with_vectors + labels * by[None, :, None],
+    )
+
+
+def given_labels(federation: Federation, problem: Problem) -> Array:
+    """Return the labels of the labelled samples as they were given, shape (n_labelled,)."""
+    return np.asarray(federation.labels, dtype=np.float64)[problem.labelled]
+
+
+def _approximation(fit: MeanFit, n_rows: float, spread: Array, intercept: bool) -> Approximation:
+    """Return the quadratic at the maximum, in the units of the fit."""
+    information, center, level = fit.information, fit.mean, fit.level
+    if not intercept:
+        about_zero = np.eye(len(information))
+        about_zero[0, 1:] = center
+        information = about_zero.T @ information @ about_zero
+        center, level = np.zeros_like(center), 0.0
+    return Approximation(
+        n_rows=n_rows,
+        center=center,
+        scale=np.where(fit.varies, spread, 0.0),
+        information=information,
+        estimate=np.append(level, fit.beta),
+        intercept=intercept,
+    )

@@ -1,0 +1,21 @@
+"""What every method on moments discloses, and to whom: rows of `Strategy.disclosure`."""
+
+WITHHELD = (
+    "server",
+    "in which groups of rows a column of few values has one that is too rare to be told of",
+)
+COLLUSION = (
+    (
+        "server and any one party together",
+        "all parties' columns: the party has the seed that hides them from the server (in ckks "
+        "mode it takes server and arbiter)",
+    ),
+    (
+        "a party and its helper together",
+        "the labels: one has these under a mask, the other the seed of the mask",
+    ),
+    (
+        "nobody alone, with exchange 'moments'",
+        "a value of another party's columns, or a fitted value; of the parties, a label",
+    ),
+)

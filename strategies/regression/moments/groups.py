@@ -1,0 +1,108 @@
+"""Which rows' moments are opened together.
+
+Rows with the same blocks missing form a group. Where a group is too small to be told of, its rows
+give up a block, which counts as missing then, or are left out (`row_groups`).
+"""
+
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.errors import DataError
+from flwr_vertical.products.row_groups import RowGroups, group_rows, max_vectors, min_rows
+
+Flags = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.int64]
+
+N_VECTORS = 1  # the labels
+# Of fewer rows, parties multiply no vector of the server at all.
+_FOR_VECTORS = next(m for m in count(1) if max_vectors(m) >= N_VECTORS)
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """The fewest rows of a group, given how many columns it has.
+
+    Parameters
+    ----------
+    stated : Mapping or None
+        The largest minimum that a node config states, None if none does.
+    by_rule : bool
+        Whether a party holds to `row_groups.min_rows`.
+    """
+
+    stated: int | None = None
+    by_rule: bool = True
+
+    def of(self, n_columns: int) -> int:
+        """Return the minimum of a group with so many columns."""
+        rule = min_rows(n_columns, N_VECTORS) if self.by_rule else 1
+        return max(rule, self.stated or 1, _FOR_VECTORS)
+
+    def for_all(self, n_columns: int) -> int | None:
+        """Return one minimum for groups of any columns up to `n_columns`; None: by the rule."""
+        return None if self.stated is None else self.of(n_columns)
+
+
+def by_pattern(mask: Flags, widths: Indices, minimum: Minimum) -> RowGroups:
+    """Group rows by the blocks that are missing, small groups merged.
+
+    Parameters
+    ----------
+    mask : numpy.ndarray of shape (n_rows, n_parties), bool
+        True where a party has no row.
+    widths : numpy.ndarray of shape (n_parties,)
+        Number of columns of each party.
+    minimum : Minimum
+        Of the parties.
+
+    Raises
+    ------
+    DataError
+        If no group is large enough.
+    """
+    groups = group_rows(mask, widths, N_VECTORS, minimum.for_all(int(widths.sum())))
+    if not len(groups.mask):
+        kinds, counts = np.unique(mask[~mask.all(axis=1)], axis=0, return_counts=True)
+        largest = int(counts.max()) if len(kinds) else 0
+        raise too_few(largest, minimum.of(int(widths.min())), int(widths.min()))
+    return groups
+
+
+def complete_rows(mask: Flags, widths: Indices, minimum: Minimum) -> RowGroups:
+    """Take the rows that all parties have, and leave out all others.
+
+    Parameters
+    ----------
+    mask, widths, minimum
+        See `by_pattern`.
+
+    Raises
+    ------
+    DataError
+        If they are too few.
+    """
+    complete = ~mask.any(axis=1)
+    n_complete, needed = int(complete.sum()), minimum.of(int(widths.sum()))
+    if n_complete < needed:
+        raise too_few(n_complete, needed, int(widths.sum()), "that all parties hold")
+    return RowGroups(
+        mask=np.zeros((1, mask.shape[1]), dtype=bool),
+        group=np.where(complete, 0, -1).astype(np.int64),
+        n_merged=0,
+        n_left_out=int((~complete & ~mask.all(axis=1)).sum()),
+    )
+
+
+def too_few(
+    found: int, needed: int, n_columns: int, which: str = "with the same blocks"
+) -> DataError:
+    """Return the error of groups that are all too small."""
+    return DataError(
+        f"too few rows to tell anything of: {found} labelled samples {which}, and sums over fewer "
+        f"than {needed} (for {n_columns} columns and the labels) are not opened; align more "
+        "samples, leave out columns, or have every party lower 'min-rows' in its node config "
+        "(simulate(min_rows=...))"
+    )

@@ -1,0 +1,283 @@
+"""The server half of moments: from labels and parties to sums by pattern, and nothing else.
+
+=====================  ===========================================================================
+round                  what travels
+=====================  ===========================================================================
+prepare_moments        up: names of columns, number of rows, public keys
+seal_group_seed        one party: up, the group seed, sealed for each other one
+send_masked            down: which rows to leave out; up: columns under the group's key stream, and
+                       what they were standardised by
+open_products          down: the group of each row; labels under a mask, its seed to a helper;
+                       up: a private sum of small matrices, each party's own moments, two shares
+=====================  ===========================================================================
+
+A last step of the strategy erases the group seed (`GroupKeySteps.erase_group_seed`). With
+aggregation ``"ckks"``, and of one party alone, the same sums come from ciphertexts, in more rounds
+(`encrypted_groups`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Federation, Result
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import DataError
+from flwr_vertical.products import (
+    EncryptedProducts,
+    GroupKey,
+    Moments,
+    PairKeys,
+    PrivateProducts,
+    products_of,
+)
+from flwr_vertical.products.row_groups import RowGroups
+from strategies.regression.moments.groups import Minimum, by_pattern
+from strategies.regression.moments.patterns import Pattern, Patterns
+from strategies.regression.problem import Problem, open_problem
+
+Array = npt.NDArray[np.float64]
+Grouping = Callable[[npt.NDArray[np.bool_], npt.NDArray[np.int64], Minimum], RowGroups]
+
+# Two limbs take four times the work, and matter where rows are few: there they cost nothing.
+_TWO_LIMBS = 4e7
+
+
+@dataclass(frozen=True)
+class Offered:
+    """Columns as the parties offered them, for more products of them.
+
+    Parameters
+    ----------
+    moments : Moments
+        By group, with the labels of the problem.
+    center, unit : numpy.ndarray of shape (n_columns,)
+        A party's column is ``center + unit * z`` with ``z`` the offered one.
+    """
+
+    moments: Moments
+    center: Array
+    unit: Array
+
+
+@dataclass(frozen=True)
+class OpenedMoments:
+    """What the server has of a regression: sums by pattern, and labels of its own.
+
+    A party's column is ``center + unit * z`` with ``z`` the column of the moments; a label is
+    ``problem.y_center + problem.y_scale * z``.
+
+    Parameters
+    ----------
+    problem : Problem
+        Labels, masks and columns.
+    patterns : Patterns
+        Sums over the rows of each group; columns of all parties in the order of their names, the
+        label last. Labels of rows in no group are a pattern of their own.
+    groups : RowGroups
+        Of the labelled samples.
+    center, unit : numpy.ndarray of shape (n_columns,)
+        Of the parties' columns.
+    products : PrivateProducts or EncryptedProducts
+        What opened them, for more products.
+    offered : Offered
+        The columns of `products`.
+    parties : dict[str, slice]
+        By party, where its columns stand.
+    """
+
+    problem: Problem
+    patterns: Patterns
+    groups: RowGroups
+    center: Array
+    unit: Array
+    products: PrivateProducts | EncryptedProducts
+    offered: Offered
+    parties: dict[str, slice] = field(default_factory=dict)
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of all parties."""
+        return len(self.center)
+
+    @property
+    def held(self) -> list[Pattern]:
+        """The patterns in which some party has a column."""
+        return [p for p in self.patterns.patterns if len(p.observed) > 1]
+
+    def names(self, numbers: Any) -> list[str]:
+        """Name columns by party and variable, for notes."""
+        all_names = [
+            f"{party}.{name}" for party in self.parties for name in self.problem.columns[party]
+        ]
+        return [all_names[j] for j in numbers]
+
+
+def open_moments(
+    federation: Federation,
+    alignment: Alignment,
+    result: Result,
+    *,
+    encoding: str,
+    missing_cells: str,
+    missing_labels: str,
+    intercept: bool,
+    grouping: Grouping = by_pattern,
+    with_unheld: bool = False,
+    columns_of: str = "",
+) -> OpenedMoments:
+    """Open the moments of all parties' columns and the labels; four rounds.
+
+    Parameters
+    ----------
+    federation, alignment, result
+        As given to `Strategy.run`. The result gets notes on what grouping cost.
+    encoding, missing_cells, missing_labels, intercept
+        Settings of the strategy, see `open_problem`.
+    grouping : Callable, default `by_pattern`
+        Which rows go together: a function of `groups`.
+    with_unheld : bool, default False
+        Also use labels of samples that no party holds.
+    columns_of : str, optional
+        The only party whose columns are wanted; the others help.
+
+    Raises
+    ------
+    DataError
+        If labels cannot be used, or all groups are too small.
+    PartyError
+        If a party refuses.
+    """
+    pairs = PairKeys(federation)
+    extra: dict[str, Any] = {"nonce": pairs.nonce}
+    if columns_of:
+        extra["columns_of"] = columns_of
+    problem = open_problem(
+        federation,
+        alignment,
+        result,
+        encoding=encoding,
+        missing_cells=missing_cells,
+        missing_labels=missing_labels,
+        standardize=True,
+        intercept=intercept,
+        with_unheld=with_unheld,
+        extra=extra,
+        step="prepare_moments",
+    )
+    told = problem.total.public
+    pairs.collect(told)
+    widths = {name: len(problem.columns[name]) for name in federation.parties}
+    groups = _group(federation, problem, widths, grouping, result)
+    n_columns = sum(widths.values())
+    limbs = 2 if len(problem.y) * n_columns**2 < _TWO_LIMBS else 1
+    products = products_of(federation, GroupKey(federation, pairs), limbs)
+    y = problem.y[:, None]
+    products.send(y)
+    moments = products.moments(groups.group, len(groups.mask), y, groups.mask)
+    if isinstance(products, EncryptedProducts):
+        products.close()  # keys of an arbiter; a group seed the strategy's last step erases
+    rough = _patterns(moments, groups, problem.y)
+    mean, spread = _standard(rough)
+    center = np.concatenate([np.asarray(told[name]["center"]) for name in widths])
+    unit = np.concatenate([np.asarray(told[name]["unit"]) for name in widths])
+    ends = np.cumsum([0, *widths.values()])
+    opened = OpenedMoments(
+        problem=problem,
+        patterns=rough.standardised(np.append(mean, 0.0), np.append(spread, 1.0)),
+        groups=groups,
+        center=center + unit * mean,
+        unit=unit * spread,
+        products=products,
+        offered=Offered(moments, center, unit),
+        parties={
+            name: slice(int(a), int(b))
+            for name, a, b in zip(widths, ends[:-1], ends[1:], strict=True)
+        },
+    )
+    _note_withheld(result, opened, moments, list(widths.values()))
+    if not opened.held:
+        raise DataError(
+            "the parties tell nothing of any column: each has too few rows, or columns of few "
+            "different values, some of them too rare; align more samples, or have every party "
+            "lower 'min-rows' in its node config (simulate(min_rows=...))"
+        )
+    return opened
+
+
+def _group(
+    federation: Federation,
+    problem: Problem,
+    widths: dict[str, int],
+    grouping: Grouping,
+    result: Result,
+) -> RowGroups:
+    """Group rows, and note what that cost."""
+    stated = [problem.total.public[name].get("min_rows") for name in federation.parties]
+    known = [int(value) for value in stated if value is not None]
+    minimum = Minimum(max(known) if known else None, by_rule=len(known) < len(stated))
+    groups = grouping(problem.mask, np.array(list(widths.values())), minimum)
+    result.metrics["rows_merged"] = float(groups.n_merged)
+    result.metrics["rows_left_out"] = float(groups.n_left_out)
+    if groups.n_merged or (groups.n_left_out and grouping is by_pattern):
+        result.notes.append(
+            f"sums over few rows are not opened: of {groups.n_merged:,} rows a block that a party "
+            f"has counts as missing, {groups.n_left_out:,} rows are left out"
+        )
+    return groups
+
+
+def _patterns(moments: Moments, groups: RowGroups, y: Array) -> Patterns:
+    """Put the opened sums and those of the labels together."""
+    n_columns = moments.sums.shape[1]
+    found = []
+    alone = np.ones(len(y), dtype=bool)
+    for g, withheld in enumerate(moments.withheld):
+        rows = groups.group == g
+        columns = np.flatnonzero(~withheld)
+        if not len(columns):
+            continue
+        alone &= ~rows
+        own = y[rows]
+        observed = np.append(columns, n_columns)
+        sums = np.append(moments.sums[g][columns], own.sum())
+        with_label = moments.with_vectors[g][columns, 0]
+        products = np.block(
+            [
+                [moments.products[g][np.ix_(columns, columns)], with_label[:, None]],
+                [with_label[None, :], np.array([[own @ own]])],
+            ]
+        )
+        found.append(Pattern(observed, float(len(own)), sums, products))
+    rest = y[alone]
+    if len(rest):
+        label = np.array([n_columns])
+        square = np.array([[rest @ rest]])
+        found.append(Pattern(label, float(len(rest)), np.array([rest.sum()]), square))
+    return Patterns(n_columns + 1, found)
+
+
+def _standard(rough: Patterns) -> tuple[Array, Array]:
+    """Return mean and standard deviation of each column over all rows that were told of."""
+    mean, covariance = rough.available()
+    square = np.maximum(np.diag(covariance), 0.0)
+    varies = square > 1e-20 * (square + mean**2)
+    return mean[:-1], np.where(varies, np.sqrt(square), 1.0)[:-1]
+
+
+def _note_withheld(
+    result: Result, opened: OpenedMoments, moments: Moments, widths: list[int]
+) -> None:
+    """Name columns that parties told nothing of where they have the rows."""
+    absent = np.repeat(opened.groups.mask, widths, axis=1)
+    more = np.asarray(moments.withheld) & ~absent
+    for j in np.flatnonzero(more.any(axis=0)):
+        result.notes.append(
+            f"column {opened.names([j])[0]!r} has a value that is too rare to be told of in "
+            f"{int(more[:, j].sum())} of {int((~absent[:, j]).sum())} groups of rows; it counts as "
+            "missing there"
+        )
+    result.metrics["columns_withheld"] = float(more.any(axis=0).sum())

@@ -1,0 +1,133 @@
+"""The party half of moments: its columns in rough units, which enter private products."""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Party, StepGroup, Summands, step
+from flwr_vertical.errors import ProtocolError
+from flwr_vertical.node.config import MIN_ROWS
+from flwr_vertical.products import HeldColumns, PairKeySteps
+from flwr_vertical.products.levels import level_codes
+from flwr_vertical.products.row_groups import min_rows
+from strategies.regression.data import RegressionData
+from strategies.regression.moments.rough import rough_units
+
+Array = npt.NDArray[np.float64]
+
+# Under a prefix that the server may not write to.
+_FIXED = "node.moments.rows"
+_OFFERED = "moments.offered"
+_N_LABELLED = "moments.n-labelled"
+
+
+class MomentSteps(StepGroup):
+    """Offers a party's columns for products; the party also uses `RegressionData`, `PairKeySteps`.
+
+    Products are of columns in rough units, which tell hardly anything: the exact mean and standard
+    deviation would tell of rows that are in no group. The server standardises by what it opens.
+    """
+
+    party: Party
+
+    @step(repeatable=False)  # a key pair is drawn
+    def prepare_moments(
+        self,
+        nonce: bytes,
+        columns_of: str = "",
+        labelled: npt.NDArray[np.uint8] | None = None,
+        **settings: Any,
+    ) -> Summands:
+        """Prepare the table, and make the key pair of this run.
+
+        Parameters
+        ----------
+        nonce : bytes
+            Of this run.
+        columns_of : str
+            The only party whose columns are wanted; all parties' if empty.
+        labelled, **settings
+            See `RegressionData.prepare`.
+
+        Returns
+        -------
+        Summands
+            Nothing to be summed; publicly what `RegressionData.prepare` and
+            `PairKeySteps.pair_key` tell, ``center`` and ``unit`` of each column (`rough_units`),
+            and ``min_rows``, if the node config states it.
+        """
+        offered = columns_of in ("", self.name)
+        self.state[_OFFERED] = offered
+        if offered:
+            told = dict(self.other(RegressionData).prepare(labelled=labelled, **settings).public)
+        else:
+            told = self._nothing_offered(labelled)
+        center, unit = self._units
+        told |= {"center": center, "unit": unit, **self.other(PairKeySteps).pair_key(nonce)}
+        minimum = self.party.services.node_config.get(MIN_ROWS)
+        if minimum is not None:
+            told["min_rows"] = int(minimum)
+        return Summands({}, told)
+
+    def _nothing_offered(self, labelled: npt.NDArray[np.uint8] | None) -> dict[str, Any]:
+        held = self.party.positions[self.party.positions >= 0]
+        if labelled is None:
+            labelled = np.ones(self.party.n_samples, dtype=np.uint8)
+        self.state[_N_LABELLED] = int(np.sum(labelled))
+        return {
+            "columns": [],
+            "n_observed": int(np.asarray(labelled)[held].astype(bool).sum()),
+            "dropped": np.zeros(0, dtype=np.int64),
+            "collinear": [],
+        }
+
+    # -- the columns -----------------------------------------------------------------------
+
+    def columns(self) -> HeldColumns:
+        """Return the columns that are multiplied, for ``columns_to_multiply`` of the party.
+
+        Raises
+        ------
+        ProtocolError
+            If other samples have labels than when the columns were first offered.
+        """
+        if "moments.columns" not in self.cache:
+            self.cache["moments.columns"] = self._columns()
+        columns: HeldColumns = self.cache["moments.columns"]
+        return columns
+
+    def _columns(self) -> HeldColumns:
+        if not self.state[_OFFERED]:
+            n_labelled = int(self.state[_N_LABELLED])
+            return HeldColumns(np.zeros((0, 0)), np.zeros(0, dtype=np.int64), n_labelled)
+        data = self.other(RegressionData)
+        # Rows are numbered among the labelled samples: other labels would give them other numbers,
+        # and the record of what was told of them would be of other rows.
+        labelled = np.asarray(self.state.get("labelled", np.zeros(0, dtype=np.uint8)))
+        parts = (np.int64(data.n_labelled), labelled.astype(np.uint8))
+        chosen = hashlib.sha256(b"".join(part.tobytes() for part in parts)).digest()
+        if self.state.setdefault(_FIXED, chosen) != chosen:
+            raise ProtocolError(
+                f"party {self.name!r}: other samples are to have labels than when its columns were "
+                "first offered in this run; start another run for other labels"
+            )
+        center, unit = self._units
+        return HeldColumns((data.raw - center) / unit, data.rows, data.n_labelled)
+
+    @property
+    def _units(self) -> tuple[Array, Array]:
+        if "moments.units" not in self.cache:
+            if not self.state[_OFFERED]:
+                return np.zeros(0), np.ones(0)
+            raw = self.other(RegressionData).raw
+            n_columns = raw.shape[1]
+            needed = self.party.services.node_config.get(MIN_ROWS, min_rows(n_columns, 1))
+            center, unit = np.zeros(n_columns), np.ones(n_columns)
+            if len(raw) >= int(needed):
+                few = np.array([level_codes(column) is not None for column in raw.T], dtype=bool)
+                center, unit = rough_units(raw, few)
+            self.cache["moments.units"] = center, unit
+        units: tuple[Array, Array] = self.cache["moments.units"]
+        return units

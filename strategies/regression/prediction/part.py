@@ -1,0 +1,187 @@
+"""What a party keeps of a linear model: its own coefficients, and how its rows become numbers."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flwr_vertical import Model
+from flwr_vertical.errors import DataError
+from flwr_vertical.tables import Table, is_numeric
+from flwr_vertical.tables.codes import fit_levels
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass
+class LinearPart(Model):
+    """A party's own coefficients; enough to multiply new rows without any other party.
+
+    Parameters
+    ----------
+    model : str
+        Which model it belongs to: the digest by which the server names it.
+    parties : list of str
+        Parties of the fit.
+    present : numpy.ndarray of shape (n_patterns, n_parties), bool
+        Parties that each of the regressions uses.
+    columns : list of str
+        Own columns of the fit, ``column=level`` for a level.
+    sources : list of str
+        Column of the table that each comes from.
+    levels : list of str
+        The level that each is 1 for; empty for a numeric column.
+    known_levels : dict[str, list of str]
+        By column of levels, all that the fit knew, the baseline included.
+    coefficients : numpy.ndarray of shape (n_patterns, n_own_columns)
+        Per unit of the columns.
+    offsets : numpy.ndarray of shape (n_patterns,)
+        Subtracted from the row's term.
+    grid : float
+        Terms are counted in this unit.
+    coarser : int
+        Terms are rounded to ``2**coarser`` units.
+    lowest, highest : numpy.ndarray of shape (n_patterns,), int64
+        What terms may be, in these units; others are brought to the nearer.
+    bits : int
+        What one term tells at most.
+    """
+
+    strategy = "predict"
+
+    model: str
+    parties: list[str]
+    present: Flags
+    columns: list[str]
+    sources: list[str]
+    levels: list[str]
+    known_levels: dict[str, list[str]]
+    coefficients: Array
+    offsets: Array
+    grid: float
+    coarser: int
+    lowest: Indices
+    highest: Indices
+    bits: int
+
+    def features(self, table: Table, party: str) -> Array:
+        """Return the columns of the fit from a new table, shape (n_rows, n_own_columns).
+
+        NaN where a cell is missing, or holds a level that the fit did not know.
+
+        Raises
+        ------
+        DataError
+            If a column is absent or holds no numbers.
+        """
+        found = np.empty((len(table.frame), len(self.columns)))
+        texts: dict[str, npt.NDArray[np.object_]] = {}
+        for j, (source, level) in enumerate(zip(self.sources, self.levels, strict=True)):
+            if source not in table.frame.columns:
+                raise DataError(
+                    f"party {party!r} has no column {source!r}, which the model uses; its columns "
+                    f"are {table.columns}"
+                )
+            column = table.frame[source]
+            if source in self.known_levels:
+                if source not in texts:
+                    texts[source] = level_texts(column, self.known_levels[source])
+                own = texts[source]
+                found[:, j] = np.where(own == "", np.nan, own == level)
+                continue
+            try:
+                found[:, j] = column.to_numpy(dtype=np.float64, na_value=np.nan)
+            except (TypeError, ValueError):
+                raise DataError(
+                    f"party {party!r}, column {source!r} held numbers when the model was fitted, "
+                    f"but has type {column.dtype} now"
+                ) from None
+        return found
+
+    def terms(self, rows: Array, pattern: Indices) -> tuple[Indices, int]:
+        """Return what these rows add to the prediction, in units of the grid.
+
+        Parameters
+        ----------
+        rows : numpy.ndarray of shape (n_rows, n_own_columns)
+            Finite values, as from `features`.
+        pattern : numpy.ndarray of shape (n_rows,)
+            Number of the regression of each row.
+
+        Returns
+        -------
+        numpy.ndarray of shape (n_rows,), int64
+        int
+            How many of them lay out of bounds.
+        """
+        exact = np.einsum("ij,ij->i", rows, self.coefficients[pattern]) - self.offsets[pattern]
+        unit = 2.0**self.coarser
+        low, high = self.lowest[pattern], self.highest[pattern]
+        rounded = np.rint(exact / self.grid / unit) * unit
+        outside = int(np.count_nonzero((rounded < low) | (rounded > high)))
+        return np.clip(rounded, low, high).astype(np.int64), outside
+
+
+def column_sources(
+    table: Table, columns: list[str]
+) -> tuple[list[str], list[str], dict[str, list[str]]]:
+    """Say where the columns of a fit come from.
+
+    Parameters
+    ----------
+    table : Table
+        The party's own.
+    columns : list of str
+        Columns that `numeric_matrix` made of it.
+
+    Returns
+    -------
+    tuple
+        `LinearPart.sources`, `LinearPart.levels` and `LinearPart.known_levels`.
+    """
+    origin: dict[str, tuple[str, str]] = {}
+    known: dict[str, list[str]] = {}
+    for name, kind in table.kinds.items():
+        if is_numeric(kind) or name in columns:
+            origin[name] = name, ""
+            continue
+        levels = fit_levels([Table(table.frame[[name]], {name: kind})])[name]
+        known[name] = [_level_text(level) for level in levels]
+        for level, text in zip(levels, known[name], strict=True):
+            origin[f"{name}={level}"] = name, text
+    sources, levels_of = (
+        zip(*(origin[name] for name in columns), strict=True) if columns else ((), ())
+    )
+    used = {name: texts for name, texts in known.items() if name in sources}
+    return list(sources), list(levels_of), used
+
+
+def level_texts(column: "pd.Series[Any]", known: list[str]) -> npt.NDArray[np.object_]:
+    """Return the levels of a column as texts, whatever type they are stored in now.
+
+    Parameters
+    ----------
+    column : pandas.Series of shape (n_rows,)
+    known : list of str
+        The levels of the fit.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_rows,)
+        Empty where a cell is missing or holds another level.
+    """
+    numbers, values = pd.factorize(column)
+    texts = np.array([*map(_level_text, values), ""], dtype=object)  # -1, missing, is the last
+    texts[~np.isin(texts.astype(str), known)] = ""
+    return np.asarray(texts[numbers])
+
+
+def _level_text(value: Any) -> str:
+    # 3 and 3.0 are one level: a missing cell turns a column of whole numbers into floats.
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)

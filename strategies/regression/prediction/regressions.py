@@ -1,0 +1,279 @@
+"""The regressions of the label that predictions use: one for each set of parties that have a row.
+
+Under a joint normal model the label's regression depends on the columns at hand: where a party
+lacks a row, the coefficients of the others change, since correlated columns take over. So there is
+a regression for each pattern of parties. Where coefficients do not depend on the pattern (columns
+of different parties uncorrelated, or no joint model), one regression on all columns is enough: an
+absent party counts with the mean of its fit, and the variance of its fit is added.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.errors import DataError
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.int64]
+
+GRID = 0.01
+"""Step to which a party rounds its term, as a share of the residual standard deviation."""
+
+
+MANY_PARTIES = 6
+"""Up to so many parties every pattern has its regression."""
+
+
+@dataclass(frozen=True)
+class Regressions:
+    """Regressions of the label (or of its linear predictor) on the columns of several parties.
+
+    A row whose parties are those of pattern p is predicted as ``level[p] + sum over parties of
+    (x_k' coefficients[p, k] - offsets[p, k])``.
+
+    Parameters
+    ----------
+    present : numpy.ndarray of shape (n_patterns, n_parties), bool
+        Parties whose columns a regression uses.
+    level : numpy.ndarray of shape (n_patterns,)
+        Prediction of a row whose terms are 0; with `offsets` at the columns' means, the mean.
+    coefficients : numpy.ndarray of shape (n_patterns, n_columns)
+        Of all parties' columns in the order of the parties; 0 for those of absent parties.
+    offsets : numpy.ndarray of shape (n_patterns, n_parties)
+        What each party subtracts from its term.
+    unseen : numpy.ndarray of shape (n_patterns,)
+        Variance of the label's expectation that the absent parties' columns would explain.
+    leverage : numpy.ndarray of shape (n_patterns,)
+        Variance of a prediction through the estimates, on average over rows.
+    noise : float
+        Variance of the label about its regression on all columns; for other families, that of the
+        working response. It decides the grid, and for gaussian labels the intervals.
+    widths : tuple[int, ...]
+        Number of columns of each party.
+    family : str
+        ``gaussian``, ``binomial`` or ``poisson``: how the linear predictor becomes a prediction.
+    absent_variance : numpy.ndarray of shape (n_parties,), optional
+        Where there is one regression only: variance of each party's fit, for rows that it lacks.
+    absent_leverage : numpy.ndarray of shape (n_parties,), optional
+        Likewise what its coefficients add to `leverage`.
+    """
+
+    present: Flags
+    level: Array
+    coefficients: Array
+    offsets: Array
+    unseen: Array
+    leverage: Array
+    noise: float
+    widths: tuple[int, ...]
+    family: str = "gaussian"
+    absent_variance: Array | None = None
+    absent_leverage: Array | None = None
+
+    @classmethod
+    def additive(
+        cls,
+        widths: Sequence[int],
+        intercept: float,
+        beta: Array,
+        mean_fit: Array,
+        explained: Array,
+        noise: float,
+        *,
+        leverage: float = 0.0,
+        absent_leverage: Array | None = None,
+        family: str = "gaussian",
+    ) -> "Regressions":
+        """Return one regression on all columns, in which absent parties count with their mean.
+
+        Parameters
+        ----------
+        widths : sequence of int
+            Number of columns of each party.
+        intercept : float
+        beta : numpy.ndarray of shape (n_columns,)
+        mean_fit, explained : numpy.ndarray of shape (n_parties,)
+            Mean and variance of each party's ``x_k' beta_k``.
+        noise, leverage, absent_leverage, family
+            See the class; `leverage` is of a row that all parties have.
+        """
+        n = len(widths)
+        return cls(
+            np.ones((1, n), dtype=bool),
+            np.array([intercept + float(np.sum(mean_fit))]),
+            np.asarray(beta, dtype=np.float64)[None, :],
+            np.asarray(mean_fit, dtype=np.float64)[None, :],
+            np.zeros(1),
+            np.array([leverage]),
+            noise,
+            tuple(widths),
+            family,
+            np.asarray(explained, dtype=np.float64),
+            np.zeros(n) if absent_leverage is None else np.asarray(absent_leverage),
+        )
+
+    def __post_init__(self) -> None:
+        n, k = self.present.shape
+        shapes = {
+            "level": (n,),
+            "coefficients": (n, sum(self.widths)),
+            "offsets": (n, k),
+            "unseen": (n,),
+            "leverage": (n,),
+        }
+        for name, shape in shapes.items():
+            values = getattr(self, name)
+            if values.shape != shape:
+                raise DataError(
+                    f"{name} of {n} regressions of {k} parties with {sum(self.widths)} columns: "
+                    f"expected shape {shape}, got {values.shape}"
+                )
+            if not np.isfinite(values).all():
+                raise DataError(f"{name} of the regressions must be finite")
+
+    def own(self, party: int) -> Array:
+        """Return the coefficients of one party, shape (n_patterns, n_own_columns)."""
+        start = sum(self.widths[:party])
+        return self.coefficients[:, start : start + self.widths[party]]
+
+    def in_units(self, center: float, scale: float) -> "Regressions":
+        """Return them for labels in other units: ``center + scale * label``."""
+        return replace(
+            self,
+            level=center + scale * self.level,
+            coefficients=scale * self.coefficients,
+            offsets=scale * self.offsets,
+            unseen=scale**2 * self.unseen,
+            leverage=scale**2 * self.leverage,
+            noise=scale**2 * self.noise,
+            absent_variance=_times(scale**2, self.absent_variance),
+            absent_leverage=_times(scale**2, self.absent_leverage),
+        )
+
+    def of_columns(self, center: Array, unit: Array) -> "Regressions":
+        """Return them for columns in other units: ``center + unit * column``.
+
+        Parameters
+        ----------
+        center, unit : numpy.ndarray of shape (n_columns,)
+        """
+        coefficients = self.coefficients / unit
+        owner = np.repeat(np.arange(len(self.widths)), self.widths)
+        by_party = owner[:, None] == np.arange(len(self.widths))
+        return replace(
+            self,
+            coefficients=coefficients,
+            offsets=self.offsets + (coefficients * center) @ by_party,
+        )
+
+    def compact(self, tolerance: float = 1e-9) -> "Regressions":
+        """Return a single regression where coefficients do not depend on the pattern.
+
+        Columns of different parties are then uncorrelated, and no party need be told which
+        pattern a row has. `joint_regressions` has the pattern of all parties first.
+
+        Parameters
+        ----------
+        tolerance : float
+            Largest difference of two coefficients, relative to the party's largest.
+        """
+        k = len(self.widths)
+        if len(self.present) == 1 or not self.present[0].all():
+            return self
+        for party in range(k):
+            own = self.own(party)[self.present[:, party]]
+            largest = np.abs(own).max(initial=0.0)
+            if np.abs(own - own[0]).max(initial=0.0) > tolerance * largest:
+                return self
+        lacking_one = [self._number(np.arange(k) != party) for party in range(k)]
+        if any(number is None for number in lacking_one):
+            return self
+        rows = np.array(lacking_one, dtype=np.int64)
+        return Regressions(
+            self.present[:1],
+            self.level[:1],
+            self.coefficients[:1],
+            self.offsets[:1],
+            self.unseen[:1],
+            self.leverage[:1],
+            self.noise,
+            self.widths,
+            self.family,
+            self.unseen[rows],
+            np.maximum(self.leverage[0] - self.leverage[rows], 0.0),
+        )
+
+    def _number(self, present: Flags) -> int | None:
+        found = np.flatnonzero((self.present == present).all(axis=1))
+        return int(found[0]) if len(found) else None
+
+
+def pattern_list(n_parties: int, occurring: Flags | None = None) -> Flags:
+    """List patterns of parties to have a regression for, each once.
+
+    Parameters
+    ----------
+    n_parties : int
+    occurring : numpy.ndarray of shape (n, n_parties), bool, optional
+        Patterns to have where there are more than `MANY_PARTIES` parties.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_patterns, n_parties), bool
+        All parties first. With many parties: all, single parties, all but one and none, then those
+        occurring; else every set of parties.
+    """
+    if n_parties <= MANY_PARTIES:
+        every = np.array(list(product((True, False), repeat=n_parties)), dtype=bool)
+        return every.reshape(-1, n_parties)
+    alone = np.eye(n_parties, dtype=bool)
+    always = [np.ones((1, n_parties), dtype=bool), alone, ~alone, np.zeros((1, n_parties), bool)]
+    rows = np.vstack([*always, *([] if occurring is None else [occurring])])
+    first = np.unique(rows, axis=0, return_index=True)[1]
+    return np.asarray(rows[np.sort(first)])
+
+
+def find_patterns(present: Flags, unseen: Array, held: Flags) -> Indices:
+    """Choose the regression of each row.
+
+    Parameters
+    ----------
+    present : numpy.ndarray of shape (n_patterns, n_parties), bool
+        Parties that each regression uses.
+    unseen : numpy.ndarray of shape (n_patterns,)
+        What the absent ones would explain.
+    held : numpy.ndarray of shape (n_rows, n_parties), bool
+        Parties that have each row.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_rows,)
+        The regression of just these parties, else the one on fewer of them that leaves least
+        unexplained; 0 where there is a single regression.
+
+    Raises
+    ------
+    DataError
+        If there are several regressions and none that uses no more than the parties of a row.
+    """
+    if len(present) == 1:
+        return np.zeros(len(held), dtype=np.int64)
+    kinds, member = np.unique(held, axis=0, return_inverse=True)
+    chosen = np.empty(len(kinds), dtype=np.int64)
+    for i, kind in enumerate(kinds):
+        usable = np.flatnonzero(~(present & ~kind).any(axis=1))
+        if not len(usable):
+            raise DataError(
+                "no regression of this model does without the parties that lack a row; fit it again"
+            )
+        chosen[i] = usable[np.argmin(unseen[usable])]
+    return np.asarray(chosen[member.reshape(-1)])
+
+
+def _times(factor: float, values: Any) -> Any:
+    return None if values is None else factor * values

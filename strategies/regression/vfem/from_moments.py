@@ -1,0 +1,224 @@
+"""VFEM over moments: open them, fit at the server, hand coefficients back; five rounds."""
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Federation, Result
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.products.row_groups import distinct_rows
+from flwr_vertical.results import Progress
+from strategies.regression import coefficient_table
+from strategies.regression.moments import OpenedMoments, open_moments
+from strategies.regression.prediction import Regressions, joint_regressions, keep_and_predict
+from strategies.regression.vfem.correlation_check import check_correlations
+from strategies.regression.vfem.maximum import FEWEST_JOINT, Maximum, maximise
+from strategies.regression.vfem.outcome import LEVEL, VFEMModel
+
+logger = logging.getLogger("flwr_vertical")
+
+Array = npt.NDArray[np.float64]
+
+
+def fit_from_moments(
+    federation: Federation,
+    alignment: Alignment,
+    result: Result,
+    progress: Progress,
+    *,
+    covariance: str,
+    intercept: bool,
+    check_correlation: bool,
+    encoding: str,
+    missing_cells: str,
+    missing_labels: str,
+) -> None:
+    """Fit by maximum likelihood of the moments and fill in the result.
+
+    Parameters
+    ----------
+    federation, alignment, result, progress
+        As given to `Strategy.run`.
+    covariance, intercept, check_correlation, encoding, missing_cells, missing_labels
+        Settings of `VFEM`.
+    """
+    progress.total = 3
+    opened = open_moments(
+        federation,
+        alignment,
+        result,
+        encoding=encoding,
+        missing_cells=missing_cells,
+        missing_labels=missing_labels,
+        intercept=intercept,
+        with_unheld=True,
+    )
+    progress.step("moments")
+    found = maximise(opened, covariance, intercept)
+    progress.step("fit")
+    _note(result, opened, found)
+    if check_correlation and covariance == "block" and len(federation.parties) > 1:
+        check_correlations(opened, result)
+    fill_in(result, opened, found, intercept)
+    regressions = _regressions(opened, found)
+    problem = opened.problem
+    keep_and_predict(
+        federation,
+        alignment,
+        result,
+        regressions,
+        problem.free,
+        problem.free_mask,
+        step="finish_moments",
+    )
+    progress.step("finish")
+
+
+def fill_in(result: Result, opened: OpenedMoments, found: Maximum, intercept: bool) -> None:
+    """Put coefficients, metrics and model into the result, in label units."""
+    problem, fit, unit = opened.problem, found.fit, opened.problem.y_scale
+    beta, errors, lost = (np.full(opened.n_columns, np.nan) for _ in range(3))
+    beta[:] = 0.0
+    beta[found.kept] = unit * fit.beta / opened.unit[found.kept]
+    # Covariance of (intercept, beta) in label units per unit of the variable.
+    change = np.diag(np.append(1.0, 1.0 / opened.unit[found.kept]))
+    change[0, 1:] = -opened.center[found.kept] / opened.unit[found.kept]
+    vcov = unit**2 * change @ fit.vcov @ change.T
+    errors[found.kept] = np.sqrt(np.maximum(np.diag(vcov)[1:], 0.0))
+    lost[found.kept] = fit.missing_information[1:]
+    level = problem.y_center + unit * fit.intercept - float(opened.center @ beta)
+    result.coefficients = coefficient_table(
+        problem.columns,
+        {name: beta[own] for name, own in opened.parties.items()},
+        {name: errors[own] for name, own in opened.parties.items()},
+        level if intercept else None,
+        float(np.sqrt(max(vcov[0, 0], 0.0))) if intercept else None,
+        LEVEL,
+    )
+    of_intercept = [fit.missing_information[0]] if intercept else []
+    result.coefficients["missing_information"] = np.concatenate([of_intercept, lost])
+    n, p = len(problem.y), len(found.kept)
+    spread = float(np.mean((problem.y - problem.y.mean() * intercept) ** 2))
+    r2 = 1.0 - fit.noise / spread
+    earlier = result.metrics
+    result.metrics = {
+        "r2": r2,
+        "adjusted_r2": 1.0 - (1.0 - r2) * (n - intercept) / max(n - p - intercept, 1),
+        "sigma2": fit.noise * unit**2,
+        "log_likelihood": fit.log_likelihood - _units(opened, found),
+        "n_samples": float(n),
+        "missing_information": float(np.nanmean(lost)),
+        **earlier,
+        "iterations": float(fit.iterations),
+        "converged": float(fit.converged),
+    }
+    result.history = [
+        {"iteration": fit.iterations, "log_likelihood": result.metrics["log_likelihood"]}
+    ]
+    mean, variance = _party_fits(opened, found, beta)
+    held = (~problem.mask).sum(axis=0)
+    result.party_metrics = {
+        name: {"rows_held": float(rows), "fit_mean": mean[name], "fit_variance": variance[name]}
+        for name, rows in zip(opened.parties, held, strict=True)
+    }
+    result.model = VFEMModel(
+        "converged" if fit.converged else "max iterations",
+        level if intercept else 0.0,
+        fit.noise * unit**2,
+        {
+            name: dict(zip(problem.columns[name], map(float, beta[own]), strict=True))
+            for name, own in opened.parties.items()
+        },
+        mean,
+        variance,
+        0.0,
+        vcov if intercept else vcov[1:, 1:],
+    )
+
+
+def _units(opened: OpenedMoments, found: Maximum) -> float:
+    """Return what the units of columns and labels take off the log likelihood."""
+    logs = np.append(np.log(opened.unit[found.kept]), np.log(opened.problem.y_scale))
+    return float(np.diag(found.patterns.joint_rows()) @ logs)
+
+
+def _party_fits(
+    opened: OpenedMoments, found: Maximum, beta: Array
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return mean and variance of each party's fit under the model, in label units."""
+    mean, variance = {}, {}
+    center = opened.center.copy()
+    center[found.kept] += opened.unit[found.kept] * found.fit.mean[:-1]
+    for name, own in opened.parties.items():
+        inside = (found.kept >= own.start) & (found.kept < own.stop)
+        scaled = beta[found.kept[inside]] * opened.unit[found.kept[inside]]
+        covariance = found.fit.covariance[:-1, :-1][np.ix_(inside, inside)]
+        mean[name] = float(center[own] @ beta[own])
+        variance[name] = float(scaled @ covariance @ scaled)
+    return mean, variance
+
+
+def _regressions(opened: OpenedMoments, found: Maximum) -> Regressions:
+    """Return the label's regression for each set of parties, in the units of the tables."""
+    problem = opened.problem
+    occurring = ~distinct_rows(np.vstack([problem.mask, problem.free_mask]))[0]
+    standard = joint_regressions(
+        found.patterns, found.model, found.fit, found.widths(opened), occurring
+    ).in_units(problem.y_center, problem.y_scale)
+    return in_columns(standard, opened, found.kept)
+
+
+def in_columns(standard: Regressions, opened: OpenedMoments, kept: Any) -> Regressions:
+    """Bring regressions on standardised columns into the units of the tables.
+
+    Parameters
+    ----------
+    standard : Regressions
+        On the columns in `kept`.
+    opened : OpenedMoments
+        Says how columns were standardised.
+    kept : numpy.ndarray of shape (n_kept,)
+        Numbers of these columns; all others have coefficients of zero.
+    """
+    coefficients = np.zeros((len(standard.present), opened.n_columns))
+    coefficients[:, kept] = standard.coefficients
+    widths = tuple(own.stop - own.start for own in opened.parties.values())
+    every = replace(standard, coefficients=coefficients, widths=widths)
+    return every.of_columns(opened.center, opened.unit)
+
+
+def _note(result: Result, opened: OpenedMoments, found: Maximum) -> None:
+    """Say what could not be estimated."""
+    texts = []
+    if len(found.unseen):
+        texts.append(
+            f"columns {opened.names(found.unseen)} are in no group of rows large enough to be told "
+            "of; they are left out, with coefficients of 0"
+        )
+    all_columns = np.arange(opened.n_columns)
+    redundant = np.setdiff1d(np.setdiff1d(all_columns, found.kept), found.unseen)
+    told = [
+        own.start + opened.problem.columns[name].index(column)
+        for name, own in opened.parties.items()
+        for column in opened.problem.collinear[name]
+    ]
+    redundant = np.setdiff1d(redundant, told)
+    if len(redundant):
+        texts.append(
+            f"columns {opened.names(redundant)} follow from columns of other parties; they are "
+            "left out, with coefficients of 0"
+        )
+    if found.unidentified:
+        pairs = ", ".join(f"{a!r} and {b!r}" for a, b in found.unidentified)
+        texts.append(
+            f"columns of the parties {pairs} are held together in fewer than {FEWEST_JOINT} rows; "
+            "their covariances are taken as zero"
+        )
+    if not found.fit.converged:
+        texts.append("not converged: the likelihood is flat; the data hardly tell some covariances")
+    for text in texts:
+        logger.warning("%s", text)
+        result.notes.append(text)

@@ -1,0 +1,389 @@
+"""The privacy ledger: what may be told after all that was told before."""
+
+import os
+import signal
+import stat
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flwr_vertical.errors import DataError, PolicyError, ProtocolError
+from flwr_vertical.policy.atoms import refine
+from flwr_vertical.policy.ledger import PrivacyLedger
+from flwr_vertical.policy.record import Policy
+from flwr_vertical.policy.rows import OwnRows, places
+
+N = 60
+IDS = pd.Index([f"customer-{i}" for i in range(N)], name="id")
+
+
+def frame_of(ids=IDS, seed=0):
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame({"income": rng.normal(size=len(ids)), "flag": rng.integers(0, 2, len(ids))},
+                        index=ids)  # fmt: skip
+
+
+class Node:
+    """A ledger as a node has it: opened anew for each step, as in a process of its own."""
+
+    def __init__(self, folder, policy=None, frame=None, clock=None):
+        self.path, self.policy = folder / "bank.privacy-ledger.sqlite", policy or Policy(min_rows=5)
+        self.frame, self.clock = frame_of() if frame is None else frame, clock
+        self.n_runs = 0
+
+    @property
+    def ledger(self):
+        extra = {"clock": self.clock} if self.clock else {}
+        return PrivacyLedger(self.path, "bank", self.policy, **extra)
+
+    @property
+    def rows(self):
+        return self.ledger.rows(self.frame.index, self.frame)
+
+    def run(self):
+        self.n_runs += 1
+        token = f"run-{self.n_runs}"
+        self.ledger.begin(token, token, "vfem", {"penalty": "none"}, self.rows)
+        return token
+
+    def tell(self, *sets, run=None, **more):
+        """Open sums over sets of row numbers of the first table, each a group, in a new run."""
+        group = pd.Series(-1, index=self.frame.index)
+        for g, one in enumerate(sets):
+            group[IDS[list(one)].intersection(self.frame.index)] = g
+        return self.ledger.check_and_note_rows(run or self.run(), self.rows, group, 100, **more)
+
+
+@pytest.fixture
+def node(tmp_path):
+    return Node(tmp_path)
+
+
+A, B, LONE = set(range(20)), set(range(20, 40)), {45}
+
+
+@pytest.mark.parametrize(
+    "order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
+)
+@pytest.mark.parametrize("corrected", [False, True])
+def test_three_runs_that_isolate_a_row_are_refused_in_any_order(node, order, corrected):
+    """Pairwise, A+B, A+i and B differ by many rows; together they give row i."""
+    sets = [A | B, A | LONE, B]
+    refused = {}
+    for number, which in enumerate(order):
+        if number and corrected:  # a cell of a row in none of the sets
+            node.frame.loc[IDS[50], "income"] += 1.0
+        try:
+            node.tell(sets[which])
+        except PolicyError as error:
+            refused[number] = str(error)
+    assert len(refused) == 1
+    ((number, error),) = refused.items()
+    assert number > 0
+    assert "policy.min-rows" in error
+    assert "tell of 1 of its rows alone" in error
+
+
+def test_a_refused_request_changes_nothing(node):
+    node.tell(A | B)
+    with pytest.raises(PolicyError):
+        node.tell(A | B | LONE)
+    assert node.tell(A | B).smallest == 0
+    assert node.tell(A, B).smallest == 20
+
+
+def test_one_row_fewer_is_refused_also_if_it_left_the_table(node):
+    node.tell(A)
+    with pytest.raises(PolicyError, match="tell of 1 of its rows"):
+        node.tell(A - {3})
+    node.frame = node.frame.drop(index=IDS[3])
+    with pytest.raises(PolicyError, match="tell of 1 of its rows"):
+        node.tell(A)
+    node.frame = pd.concat([node.frame, frame_of(pd.Index(["new"], name="id"))])
+    group = np.where(np.arange(len(node.frame)) < 19, 0, -1)
+    group[-1] = 0  # another one in the place of who left
+    with pytest.raises(PolicyError, match="tell of 1 of its rows"):
+        node.ledger.check_and_note_rows(node.run(), node.rows, group, 100)
+
+
+def test_a_corrected_cell_is_not_told_by_the_difference_of_sums(node):
+    node.tell(A, B)
+    node.frame.loc[IDS[3], "income"] += 1000.0
+    with pytest.raises(
+        PolicyError, match=r"tell of 1 of its rows alone, as their cells have changed"
+    ):
+        node.tell(A, B)
+    assert node.tell(B).smallest == 0  # nobody in it has changed
+    changed = IDS[list(range(3, 9))]
+    node.frame.loc[changed, "income"] += 1000.0
+    assert node.tell(A).smallest == 6
+    assert node.tell(A).smallest == 0
+
+
+def test_where_all_rows_have_changed_their_set_is_told_again(node):
+    node.tell(A)
+    node.frame["income"] += 1.0
+    assert node.tell(A).smallest == len(A)
+
+
+def test_equal_sets_are_free_in_another_order_of_rows_and_of_groups(node):
+    first = node.tell(A, B)
+    assert first.smallest == 20
+    assert set(np.bincount(first.atom)[1:]) == {20}
+    node.frame = node.frame.sample(frac=1.0, random_state=1)
+    assert node.tell(B, A).smallest == 0
+    assert node.tell(A | B).smallest == 0
+
+
+def test_random_requests_are_decided_as_by_signatures(tmp_path):
+    """Independent form of the rule: rows that were in the same sets, each set of them large."""
+    rng = np.random.default_rng(5)
+    n_allowed = n_refused = 0
+    for trial in range(4):
+        folder = tmp_path / str(trial)
+        folder.mkdir()
+        node = Node(folder, Policy(min_rows=4))
+        signature = dict.fromkeys(IDS, ())
+        for _ in range(6):
+            width = rng.integers(1, 4)
+            blocks = rng.integers(-1, width, 6)  # sets mostly of whole blocks of ten rows
+            group = np.repeat(blocks, 10)
+            group[rng.integers(0, N, rng.integers(0, 2))] = -1
+            after = {name: (*signature[name], int(g)) for name, g in zip(IDS, group, strict=True)}
+            before_classes = classes(signature)
+            fresh = [c for c in classes(after) if c not in before_classes]
+            allowed = all(len(c) >= 4 for c in fresh)
+            try:
+                told = node.ledger.check_and_note_rows(node.run(), node.rows, group, 100)
+            except PolicyError:
+                assert not allowed
+                n_refused += 1
+            else:
+                assert allowed
+                assert told.smallest == min(map(len, fresh), default=0)
+                signature, n_allowed = after, n_allowed + 1
+    assert n_allowed > 5
+    assert n_refused > 2
+
+
+def classes(signature):
+    """Sets of rows that were in the same groups each time; not those that were in none."""
+    found = {}
+    for name, where in signature.items():
+        if any(g >= 0 for g in where):
+            found.setdefault(where, set()).add(name)
+    return [frozenset(c) for c in found.values()]
+
+
+def test_atoms_by_counting_and_by_sorting_are_the_same():
+    rng = np.random.default_rng(2)
+    group, many = rng.integers(-1, 3, 500), rng.integers(0, 100_000, 500)
+    atoms = refine(np.zeros(500, dtype=int), many).atom
+    few = refine(atoms, group)
+    coarse = refine(refine(np.zeros(500, dtype=int), group).atom, many)
+    assert len(few.size) - 1 == len(np.unique(np.stack([many, group]), axis=1).T)
+    assert sorted(few.size) == sorted(coarse.size)
+
+
+def test_labels_count_once_and_nine_sets_of_them_on_sixty_rows_are_refused(tmp_path):
+    node = Node(tmp_path, Policy(min_rows=30))
+    everyone = set(range(N))
+    for _ in range(3):  # the same labels again, in other runs, cost nothing
+        told = node.tell(everyone, n_vectors=1, commitment=b"first")
+    assert told.smallest == 0
+    for number in range(5):
+        told = node.tell(everyone, n_vectors=1, commitment=b"labels %d" % number)
+        assert told.n_vectors.max() == number + 2
+    with pytest.raises(PolicyError, match=r"policy\.vectors: asked: 7 different .* 60 of its rows"):
+        node.tell(everyone, n_vectors=1, commitment=b"labels 6")
+    node.tell(everyone, n_vectors=1, commitment=b"first")
+    other = Node(tmp_path / "other", Policy(min_rows=30))
+    with pytest.raises(PolicyError, match="9 different vectors"):
+        other.tell(everyone, n_vectors=9, commitment=b"nine")
+    assert Node(tmp_path / "b", Policy(min_rows=30, vectors=9)).tell(
+        everyone, n_vectors=9, commitment=b"nine"
+    ).n_vectors.max() == 9  # fmt: skip
+
+
+def test_labels_without_commitment_count_each_time(tmp_path):
+    node = Node(tmp_path, Policy(min_rows=30, vectors=2))
+    node.tell(A | B, n_vectors=1)
+    node.tell(A | B, n_vectors=1)
+    with pytest.raises(PolicyError, match=r"policy\.vectors: asked: 3 "):
+        node.tell(A | B, n_vectors=1)
+
+
+def test_a_set_that_is_split_has_the_vectors_of_the_whole(tmp_path):
+    node = Node(tmp_path, Policy(min_rows=5))
+    for number in range(4):
+        node.tell(A | B, n_vectors=1, commitment=b"%d" % number)  # 40 rows: 4 are allowed
+    with pytest.raises(PolicyError, match=r"policy\.vectors: asked: 4 .* 20 of its rows; .*: 2 "):
+        node.tell(A)
+    with pytest.raises(ProtocolError, match="committed to 1 vector"):
+        node.tell(A | B, n_vectors=2, commitment=b"0")
+
+
+def test_the_minimum_of_the_method_holds_where_the_policy_states_none(tmp_path):
+    node = Node(tmp_path, Policy())
+    with pytest.raises(PolicyError, match="at least 100 rows"):
+        node.tell(A)
+
+
+def test_scopes_are_counted_apart(node):
+    node.tell(A | B, scope="flag")
+    node.tell(A | B | LONE, scope="income")
+    with pytest.raises(PolicyError):
+        node.tell(A | B | LONE, scope="flag")
+
+
+def test_bits_of_rows_add_up_over_runs_and_repeats_are_free(tmp_path):
+    node = Node(tmp_path, Policy(predictions=20.0, openings=3.0, grid=12))
+
+    def predict(rows, bits, content, predictions=True):
+        mask = np.isin(np.arange(N), list(rows))
+        node.ledger.open_bits(
+            node.run(), node.rows, mask, bits, content=content, predictions=predictions, what="x"
+        )
+
+    for _ in range(3):
+        predict(A, 12, b"model 1")
+    predict(B, 12, b"model 1")
+    with pytest.raises(PolicyError, match=r"policy\.predictions.*of some of which 12 were told"):
+        predict(A | LONE, 12, b"model 2")
+    predict(LONE, 12, b"model 2")
+    predict(A, 8, b"model 3")
+    with pytest.raises(PolicyError, match=r"policy\.grid"):
+        predict({50}, 13, b"model 4")
+    predict(A, 3, b"routing", predictions=False)
+    with pytest.raises(PolicyError, match=r"policy\.openings"):
+        predict(A, 0.5, b"more routing", predictions=False)
+    careful = Node(tmp_path / "default", Policy())
+    careful.run()
+    with pytest.raises(PolicyError, match=r"policy\.openings.*: 0 bits"):
+        careful.ledger.open_bits(
+            "run-1", careful.rows, np.ones(N, bool), 1, content=b"", what="routing"
+        )
+    with pytest.raises(ProtocolError, match="bits of at least 0"):
+        predict(A, float("nan"), b"")
+
+
+def test_epsilon_adds_up_over_runs_and_greetings_reset_nothing(tmp_path):
+    node = Node(tmp_path, Policy(epsilon_total=1.0))
+    run = node.run()
+    for release in (b"a", b"b", b"b", b"a"):
+        node.ledger.spend_epsilon(run, 0.4, release=release, what="ranks")
+        node.ledger.begin(run, run, "vcds", {}, node.rows)  # greeted again
+    with pytest.raises(PolicyError, match=r"policy\.epsilon-total.*0\.4 \(ranks\), after 0\.8"):
+        node.ledger.spend_epsilon(node.run(), 0.4, release=b"c", what="ranks")
+    node.ledger.spend_epsilon(node.run(), 0.2, release=b"d", what="ranks")
+    with pytest.raises(ProtocolError, match="epsilon must be above 0"):
+        node.ledger.spend_epsilon(run, -1.0, release=b"e", what="ranks")
+
+
+def test_without_a_total_a_second_release_is_refused(tmp_path):
+    node = Node(tmp_path, Policy())
+    node.ledger.spend_epsilon(node.run(), 5.0, release=b"a", what="ranks")
+    with pytest.raises(PolicyError, match=r"set policy\.epsilon-total=5\.1"):
+        node.ledger.spend_epsilon(node.run(), 0.1, release=b"b", what="ranks")
+
+
+def test_a_stream_hides_one_content(node):
+    run = node.run()
+    node.ledger.note_stream(run, "columns of bank", b"tag 1")
+    node.ledger.note_stream(run, "columns of bank", b"tag 1")
+    node.ledger.note_stream(run, "columns of court", b"tag 2")
+    with pytest.raises(ProtocolError, match="one content only"):
+        node.ledger.note_stream(node.run(), "columns of bank", b"tag 2")
+
+
+def test_guessed_ids_are_counted_over_greetings_of_a_run(tmp_path):
+    node = Node(tmp_path, Policy(foreign_ids=2.0))
+    run = node.run()
+    node.ledger.note_foreign_ids(run, 100, N)
+    node.ledger.begin(run, run, "align", {}, node.rows)
+    with pytest.raises(PolicyError, match=r"policy\.foreign-ids: asked: 121 IDs .*2 times as many"):
+        node.ledger.note_foreign_ids(run, 21, N)
+    node.ledger.note_foreign_ids(node.run(), 100, N)
+
+
+def in_child(act):
+    """Run something in a child process that is killed by the system at its end."""
+    child = os.fork()
+    if not child:
+        try:
+            act()
+            os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+
+
+def test_an_entry_outlives_kill_9_before_the_answer(node):
+    run = node.run()
+    in_child(lambda: node.tell(A, run=run, n_vectors=1, commitment=b"y"))
+    with pytest.raises(PolicyError, match="tell of 1 of its rows"):
+        node.tell(A | LONE)
+    assert node.tell(A, run=run, n_vectors=1, commitment=b"y").smallest == 0  # asked again: free
+
+
+def test_kill_9_within_an_entry_leaves_the_one_before(node):
+    node.tell(A)
+    run = node.run()
+    ledger = node.ledger
+
+    def act():
+        with ledger._entry(run) as (connection, _, arrays):
+            arrays.put("atoms ", np.zeros(N, dtype=np.int64))
+            connection.execute("DELETE FROM entries")
+            connection.execute("PRAGMA cache_spill = 1")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    in_child(act)
+    assert node.tell(A, run=run).smallest == 0
+    with pytest.raises(PolicyError):
+        node.tell(A | LONE)
+
+
+def test_of_two_runs_at_once_one_is_refused(node):
+    """Both may be told by itself; an entry is made of what is read under the lock."""
+    node.tell(B)
+    runs = [node.run(), node.run()]
+    children = []
+    for run, rows in zip(runs, (A, A | LONE), strict=True):
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                node.tell(rows, run=run)
+                code = 0
+            except PolicyError:
+                code = 2
+            finally:
+                os._exit(code)
+        children.append(child)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    assert sorted(codes) == [0, 2]
+
+
+def test_the_file_is_its_owner_s_and_holds_no_id(node):
+    node.tell(A)
+    assert stat.S_IMODE(node.path.stat().st_mode) == 0o600
+    data = node.path.read_bytes()
+    assert b"customer-7" not in data
+    other = PrivacyLedger(node.path.with_name("court.privacy-ledger.sqlite"), "court")
+    assert not np.isin(other.rows(IDS).keys, node.rows.keys).any()
+
+
+def test_rows_are_known_by_their_ids():
+    secret = "0123456789abcdef"
+    rows = OwnRows.of(IDS, secret, frame_of())
+    reordered = OwnRows.of(IDS, secret, frame_of()[["flag", "income"]])
+    assert (reordered.contents == rows.contents).all()
+    numbers = OwnRows.of(pd.Index([5, 6]), secret), OwnRows.of(pd.Index(["6", "5"]), secret)
+    assert places(numbers[0].keys, numbers[1].keys).tolist() == [1, 0]
+    assert places(rows.keys, numbers[0].keys).tolist() == [-1, -1]
+    assert places(rows.keys[:0], numbers[0].keys).tolist() == [-1, -1]
+    with pytest.raises(DataError, match="1 sample IDs come twice"):
+        OwnRows.of(pd.Index(["a", "a"]), secret, who="party 'bank'")

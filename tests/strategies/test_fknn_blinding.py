@@ -1,0 +1,263 @@
+"""FKNN's blinding: it changes no imputed value, and what the server sees gives nothing away."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from oracles.fknn_unblinded import impute
+
+from flwr_vertical import Kind, LocalGrid, MemoryStorage, RecordingGrid, Table, party_app, simulate
+from flwr_vertical.errors import DataError, PartyError
+from flwr_vertical.node.state import State
+from flwr_vertical.products.streams import stream
+from flwr_vertical.protocol.messages import read_envelope
+from strategies.fknn import FKNN
+from strategies.imputation.fknn.blinding import Blinding, Units, halves, secret_order
+from strategies.imputation.fknn.distances import make_features
+from strategies.imputation.fknn.units import check_units, common_units, magnitude
+
+IDS = np.array([f"s{i:03}" for i in range(90)])
+
+
+def continuous(rng, n):
+    return {name: pd.DataFrame(rng.normal(size=(n, 3))).add_prefix(name) for name in "abc"}
+
+
+def whole_numbers(rng, n):
+    """Few values: many donors are at the same distance, and some rows are duplicates."""
+    made = {name: pd.DataFrame(rng.integers(0, 3, (n, 2)) * 1.0).add_prefix(name) for name in "ab"}
+    for table in made.values():
+        table.iloc[n // 2 : n // 2 + 20] = table.iloc[:20].to_numpy()
+    return made
+
+
+def tenths(rng, n):
+    """Sums of the same tenths in another order differ by rounding errors."""
+    return {
+        name: pd.DataFrame(rng.integers(0, 4, (n, 3)) / 10).add_prefix(name) for name in "abcde"
+    }
+
+
+def all_kinds(rng, n):
+    size = pd.CategoricalDtype(["small", "mid", "large"], ordered=True)
+    bank = pd.DataFrame(
+        {
+            "income": rng.normal(5e4, 1e4, n),
+            "rating": pd.Categorical(rng.choice(list("ABC"), n)),
+            "size": pd.Categorical(rng.choice(size.categories, n), dtype=size),
+        }
+    )
+    court = pd.DataFrame({"cases": rng.poisson(1, n) * 1.0, "town": rng.choice(list("uvw"), n)})
+    return {"bank": bank, "court": court}
+
+
+def one_party(rng, n):
+    return {"alone": pd.DataFrame(rng.normal(size=(n, 4))).add_prefix("x")}
+
+
+def heavy_tails(rng, n):
+    return {name: pd.DataFrame(rng.standard_t(2, (n, 3))).add_prefix(name) for name in "ab"}
+
+
+KINDS = [continuous, whole_numbers, tenths, all_kinds, one_party, heavy_tails]
+
+
+def make(kind, missing=0.15, blocks=0.15):
+    """A party misses cells at random, and whole rows."""
+    rng = np.random.default_rng(KINDS.index(kind))
+    n, tables = len(IDS), {}
+    for name, table in kind(rng, n).items():
+        table = table.set_axis(IDS, axis=0)
+        table = table.mask(rng.random(table.shape) < missing)
+        kept = rng.random(n) >= (blocks if kind is not one_party else 0.0)
+        tables[name] = table[kept]
+    return tables
+
+
+@pytest.mark.parametrize("weighting", ["party-mean", "exact"])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_imputed_values_are_those_of_an_unblinded_run_to_the_bit(kind, weighting):
+    tables = make(kind)
+    standardize = kind is all_kinds
+    expected = impute(tables, 4, weighting, standardize)
+    strategy = FKNN(n_neighbors=4, weighting=weighting, standardize=standardize)
+    for mode in ("plain", "masked"):
+        got = simulate(strategy, tables, aggregation=mode, progress=False).tables
+        for name, table in got.items():
+            pd.testing.assert_frame_equal(
+                table, expected[name].loc[table.index], check_exact=True, check_names=False
+            )
+
+
+@pytest.mark.parametrize("kind", [continuous, whole_numbers], ids=lambda kind: kind.__name__)
+def test_under_ciphertexts_too(kind):
+    pytest.importorskip("tenseal")
+    tables = make(kind)
+    expected = impute(tables, 4)
+    got = simulate(FKNN(n_neighbors=4), tables, aggregation="ckks", progress=False).tables
+    for name, table in got.items():
+        pd.testing.assert_frame_equal(
+            table, expected[name].loc[table.index], check_exact=True, check_names=False
+        )
+
+
+# -- rules that parties keep, whatever the server asks for -----------------------------------
+
+
+def start(strategy, tables, mode="masked", exchanges=""):
+    """Run on nodes that agree to what is stated; return result, states and transcript."""
+    storage = MemoryStorage({name: Table.of(table) for name, table in tables.items()})
+    app = party_app(strategy.party, arbiter=strategy.arbiter, storage=storage)
+    nodes = [{"party": name, "exchanges": exchanges} for name in tables]
+    nodes += [{"role": "arbiter"}] * (mode == "ckks")
+    with LocalGrid(app, nodes, storage=storage) as grid:
+        recorder = RecordingGrid(grid)
+        result = strategy.start(
+            grid=recorder, aggregation=mode, alignment="plain", retries=0, progress=False
+        )
+        states = [dict(State(context)) for context in grid.contexts.values()]
+    return result, {state.get("node.name", "arbiter"): state for state in states}, recorder
+
+
+def test_weights_by_distance_need_each_node_s_consent():
+    strategy = FKNN(n_neighbors=2, weights="distance")
+    with pytest.raises(PartyError, match=r"exchange 'distances'.*exchanges = 'sums'") as caught:
+        start(strategy, make(continuous), exchanges="sums")
+    assert caught.value.step == "prepare"
+    start(strategy, make(continuous), exchanges="sums, distances")
+    start(FKNN(n_neighbors=2), make(continuous))  # the default needs none
+
+
+@pytest.mark.parametrize("mode", ["masked", "ckks"])
+def test_nobody_keeps_the_seed_and_the_arbiter_never_has_it(mode):
+    if mode == "ckks":
+        pytest.importorskip("tenseal")
+    _, states, recorder = start(FKNN(n_neighbors=2), make(continuous), mode)
+    for name, state in states.items():
+        assert "node.group.seed" not in state, name
+    asked = {
+        str(read_envelope(record.content)["step"])
+        for record in recorder.transcript
+        if record.direction == "down"
+        and record.node_id == max(r.node_id for r in recorder.transcript)
+    }
+    if mode == "ckks":
+        assert asked == {"hello", "reveal", "rank"}
+
+
+class Asking(FKNN):
+    """A server that asks a second time, for something else."""
+
+    def _round(self, federation, plan, block, ranked):
+        super()._round(federation, plan, block, ranked)
+        return super()._round(federation, self.other(plan), block, ranked)
+
+
+class OtherUnits(Asking):
+    def other(self, plan):
+        units = Units(plan.units.distance, plan.units.shift + 1, plan.units.weight)
+        return type(plan)(plan.rows, plan.donors, plan.all_donate, units)
+
+
+class OtherDonors(Asking):
+    def other(self, plan):
+        return type(plan)(plan.rows, plan.donors[1:], False, plan.units)
+
+
+class OtherSettings(FKNN):
+    def _prepare(self, federation, n_samples):
+        plan = super()._prepare(federation, n_samples)
+        FKNN(n_neighbors=2, weighting="exact")._prepare(federation, n_samples)
+        return plan
+
+
+class NoShift(FKNN):
+    def _prepare(self, federation, n_samples):
+        plan, told = super()._prepare(federation, n_samples)
+        units = Units(plan.units.distance, None, plan.units.weight)
+        return type(plan)(plan.rows, plan.donors, plan.all_donate, units), told
+
+
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [
+        (OtherUnits, "units and donors cannot change within a run"),
+        (OtherDonors, "units and donors cannot change within a run"),
+        (OtherSettings, "settings cannot change within a run"),
+        (NoShift, "distances were to be shifted by up to"),
+    ],
+)
+def test_servers_that_ask_for_more_are_refused(server, why):
+    with pytest.raises(PartyError, match=why):
+        start(server(n_neighbors=2), make(continuous))
+
+
+def features(values):
+    kinds = [Kind.CONTINUOUS] * values.shape[1]
+    return make_features(values, kinds, [0] * len(kinds), False, np.ones(len(values), dtype=bool))
+
+
+def test_units_that_hide_too_little_are_refused():
+    told = magnitude(features(np.random.default_rng(0).normal(size=(50, 3))), "exact")
+    units = common_units(told, 2, True)
+    check_units(units, told, True, "bank")
+    with pytest.raises(DataError, match=r"'bank': distances were to be shifted by up to 2\^"):
+        check_units(Units(units.distance, units.shift - 1, units.weight), told, True, "bank")
+    with pytest.raises(DataError, match="'bank': weights were to be sent in units of"):
+        check_units(Units(units.distance, units.shift, units.weight + 1), told, True, "bank")
+
+
+def test_columns_that_reach_too_far_are_named():
+    values = np.random.default_rng(0).normal(size=(50, 3)) * [1, 1e200, 1]
+    with pytest.raises(DataError, match="party 'bank', column 'b': values reach so far"):
+        magnitude(features(values), "party-mean", ["a", "b", "c"], "bank")
+
+
+# -- the numbers -----------------------------------------------------------------------------
+
+SEED = bytes(range(32))
+
+
+@pytest.mark.parametrize("n_donors", [7, 5000, 70_000])
+def test_orders_are_permutations_and_another_for_each_row(n_donors):
+    blinding = Blinding(SEED, 100, n_donors, Units(0, 0, 0), 0)
+    orders = [blinding.order(place) for place in (0, 1, 99)]
+    for order in orders:
+        np.testing.assert_array_equal(np.sort(order), np.arange(n_donors))
+    np.testing.assert_array_equal(blinding.order(1), orders[1])  # the same when it comes again
+    if n_donors > 100:
+        for one in range(3):
+            ranks = np.corrcoef(orders[one], orders[one - 1])[0, 1]
+            assert abs(ranks) < 6 / np.sqrt(n_donors)
+    assert not np.array_equal(secret_order(SEED, 100), secret_order(SEED[::-1], 100))
+
+
+def test_blinded_terms_are_those_of_the_formula():
+    """Against the same numbers drawn from the stream by hand, in extended steps."""
+    n, units = 1000, Units(30, 3, 40)
+    rng = np.random.default_rng(0)
+    distance, weight = rng.random(n) * 10, rng.integers(0, 4, n).astype(np.uint16)
+    terms, weights = np.empty((2, n), dtype=np.int64)
+    blinding = Blinding(SEED, 20, n, units, 0)
+    order = blinding.blind(5, distance.copy(), weight, terms, weights)
+    raw = stream(SEED, "fknn rows", (20, 2 + n + n // 4))[5]
+    u = (raw[: n + 2] >> np.uint64(12)).astype(float) / 2.0**52
+    c, a, t = 2 ** (8 * u[0] - 4), u[1] * 2.0**3, 2 ** (8 * u[2:])
+    expected = t * c * (distance + a * weight)[order] * 2.0**30
+    np.testing.assert_allclose(terms, np.floor(expected), rtol=1e-12, atol=1)
+    np.testing.assert_allclose(weights, np.floor(t * weight[order] * 2.0**40), rtol=1e-12, atol=1)
+    assert 1 <= t.min() < 1.05
+    assert 245 < t.max() < 256
+    # Logarithms are uniform: mean 4 and variance 64/12, each to four standard errors.
+    assert abs(np.log2(t).mean() - 4) < 4 * np.sqrt(64 / 12 / n)
+    # The party that fills low bits changes nothing else.
+    again, low = np.empty((2, n), dtype=np.int64)
+    Blinding(SEED, 20, n, units, 3).blind(5, distance.copy(), weight, again, low)
+    assert 0 <= (low - weights).min() <= (low - weights).max() == 5
+    assert 0 <= (again - terms).min() <= (again - terms).max() < 2**11
+
+
+def test_halves_make_up_the_whole():
+    terms = np.array([0, 1, 2**31 - 1, 2**31, 2**62 - 1, -1, -(2**40) - 5])
+    high, low = halves(terms)
+    np.testing.assert_array_equal(high.astype(np.int64) * 2**31 + low.astype(np.int64), terms)
+    assert 0 <= low.min() <= low.max() < 2**31

@@ -1,0 +1,124 @@
+"""What the server makes of moments: statsmodels' fits, and BIC's choice of the rows themselves."""
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+from glm_runs import pooled
+from oracles.glm import lla
+
+from flwr_vertical.errors import DataError
+from strategies.regression.glm.approximation import select
+from strategies.regression.glm.normal import from_all_rows, from_complete_rows
+from strategies.regression.moments import FullCovariance, Patterns, fit_normal
+
+P = 8
+EVERY = np.ones(P, dtype=bool)
+
+
+def rows(seed=0, n=300, level=0.0):
+    X, y, _ = pooled("gaussian", n=n, seed=seed)
+    return X + level, y
+
+
+def complete(X, y, standardize=True, intercept=True):
+    pattern = Patterns.of(np.column_stack([X, y])).patterns[0]
+    return from_complete_rows(pattern, standardize, intercept)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_without_a_penalty_it_is_statsmodels(intercept):
+    X, y = rows()
+    at = complete(X, y, intercept=intercept)
+    found = select(at, "none", 0.0, None, EVERY)
+    other = sm.OLS(y, sm.add_constant(X) if intercept else X).fit()
+    beta = found.beta[:, 0]
+    estimate = np.concatenate([found.intercepts, beta]) if intercept else beta
+    np.testing.assert_allclose(estimate, other.params, rtol=1e-9)
+    dispersion = at.noise_of(beta) * len(y) / (len(y) - P - intercept)
+    assert dispersion == pytest.approx(other.scale, rel=1e-10)
+    spread = np.sqrt(np.diag(at.covariance(np.arange(P), dispersion)))
+    np.testing.assert_allclose(spread[0 if intercept else 1 :], other.bse, rtol=1e-8)
+
+
+def test_a_large_level_costs_no_digits_of_moments_in_standard_units():
+    X, y = rows(level=1e6)
+    center, unit = X.mean(axis=0), X.std(axis=0)
+    at = complete((X - center) / unit, y).in_units(center, unit)
+    found = select(at, "none", 0.0, None, EVERY)
+    other = sm.OLS(y, sm.add_constant(X - 1e6)).fit()
+    np.testing.assert_allclose(found.beta[:, 0], other.params[1:], rtol=1e-7)
+    spread = np.sqrt(np.diag(at.covariance(np.arange(P), other.scale)))
+    np.testing.assert_allclose(spread[1:], other.bse[1:], rtol=1e-7)
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+@pytest.mark.parametrize("penalty", ["lasso", "scad"])
+def test_bic_chooses_as_on_the_rows(penalty, standardize):
+    X, y = rows(1)
+    lambdas = np.geomspace(1.5, 0.01, 12)
+    shape, steps = {"lasso": (0.0, 0), "scad": (3.7, 3)}[penalty]
+    at = complete(X, y, standardize)
+    found = select(at, penalty, shape, lambdas, EVERY, lla_steps=3)
+    unit = X.std(axis=0) if standardize else np.ones(P)
+    bic = []
+    for f, strength in enumerate(lambdas):
+        fit = lla(X / unit, y, "gaussian", penalty, strength, 3.7, steps)
+        np.testing.assert_allclose(found.beta[:, f] * unit, fit[1:], atol=1e-6)
+        assert found.intercepts[f] == pytest.approx(fit[0], abs=1e-5)
+        left = np.sum((y - fit[0] - (X / unit) @ fit[1:]) ** 2)
+        assert at.noise_of(found.beta[:, f]) == pytest.approx(left / len(y), rel=1e-6)
+        bic.append(len(y) * np.log(left / len(y)) + np.log(len(y)) * np.count_nonzero(fit[1:]))
+    np.testing.assert_allclose(found.bic - found.bic[0], np.array(bic) - bic[0], atol=1e-3)
+    assert found.chosen == np.argmin(bic)
+    assert found.violation < 1e-9
+
+
+def test_all_rows_are_the_complete_ones_where_nothing_is_missing():
+    X, y = rows(2)
+    patterns = Patterns.of(np.column_stack([X, y]))
+    one, other = complete(X, y), joint(patterns)
+    for name in ("n_rows", "center", "scale", "estimate", "noise", "information"):
+        np.testing.assert_allclose(getattr(other, name), getattr(one, name), rtol=1e-6, atol=1e-6)
+
+
+def test_rows_with_missing_blocks_add_information():
+    X, y = rows(3, n=2000)
+    table = np.column_stack([X, y])
+    table[:600, :3] = table[600:1000, 3:5] = np.nan
+    at = joint(Patterns.of(table))
+    fewer = complete(X[1000:], y[1000:])
+    spread, of_fewer = (np.sqrt(np.diag(a.covariance(np.arange(P), a.noise))) for a in (at, fewer))
+    assert (spread[1:] < of_fewer[1:] * 1.02).all()
+    assert spread[1:].sum() < 0.9 * of_fewer[1:].sum()
+    whole = sm.OLS(y, sm.add_constant(X)).fit()
+    assert (np.abs(at.estimate[1:] - whole.params[1:]) < 4 * spread[1:]).all()
+    found = select(at, "scad", 3.7, None, EVERY)
+    assert set(np.flatnonzero(found.beta[:, found.chosen])) == {0, 2, 4, 6}
+
+
+def test_columns_that_do_not_vary():
+    X, y = rows(4)
+    X[:, 3] = 2.5
+    at = complete(X, y)
+    found = select(at, "none", 0.0, None, EVERY)
+    kept = np.delete(np.arange(P), 3)
+    other = sm.OLS(y, sm.add_constant(X[:, kept])).fit()
+    np.testing.assert_allclose(found.beta[kept, 0], other.params[1:], rtol=1e-8)
+    assert found.beta[3, 0] == 0.0
+    assert at.scale[3] == 0.0
+    level = complete(X, y, intercept=False)  # here it is the intercept
+    found = select(level, "none", 0.0, None, EVERY)
+    assert 2.5 * found.beta[3, 0] == pytest.approx(other.params[0], rel=1e-7)
+
+
+def test_labels_that_are_all_the_same():
+    X, _ = rows(5)
+    with pytest.raises(DataError, match="labels of all 300 samples of the fit are the same"):
+        complete(X, np.ones(300))
+
+
+def joint(patterns):
+    free = FullCovariance(np.ones((P + 1, P + 1), dtype=bool))
+    return from_all_rows(
+        fit_normal(patterns, free), sum(p.n_rows for p in patterns.patterns), standardize=True
+    )

@@ -1,0 +1,444 @@
+"""Masked means over a federation: what is fitted, in how many rounds, and what nobody learns."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+from scipy import stats
+from scipy.special import expit
+from sklearn.datasets import load_breast_cancer
+
+from flwr_vertical import Strategy, simulate
+from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.products import GroupKey, HeldColumns, PrivateProducts
+from flwr_vertical.protocol import decode
+from strategies.regression.glm.families import family_named
+from strategies.regression.glm.masked_means import Bound, MaskedMeans
+from strategies.regression.glm.mean_fit import fit_mean_model
+from strategies.regression.glm.mean_fourier import CIRCLE, expand, to_circle
+from tests import resuming
+from tests.masked_runs import MeanParty, opened, pooled, split
+from tests.repeating import every_sum_twice
+
+
+def statsmodels_fit(family, x, y, intercept=True):
+    kind = sm.families.Binomial() if family == "binomial" else sm.families.Poisson()
+    wide = sm.add_constant(x) if intercept else x
+    return sm.GLM(y, wide, family=kind).fit(tol=1e-14, maxiter=200)
+
+
+class Fitted:
+    """A fit, its transcript and ledger."""
+
+    def __init__(self, family, n, p, k, strength, mode="masked"):
+        self.family, self.k = family, k
+        self.x, self.y = pooled(family, n, p, seed=1, strength=strength)
+        with opened(self.x, k, mode) as run:
+            self.fit = run.fit(family, self.y)
+            self.steps = run.federation.ledger.to_frame()[["round", "step"]].drop_duplicates()
+            self.transcript = list(run.grid.transcript)
+        self.truth = statsmodels_fit(family, self.x, self.y)
+
+
+@pytest.fixture(scope="module", params=[("binomial", 2), ("binomial", 3), ("poisson", 2)])
+def fitted(request):
+    family, k = request.param
+    n, p, strength = (3000, 8, 0.5) if family == "binomial" else (5000, 9, 0.2)
+    return Fitted(family, n, p, k, strength)
+
+
+def test_estimates_and_errors_are_those_of_the_pooled_table(fitted):
+    found, truth = np.r_[fitted.fit.intercept, fitted.fit.beta], fitted.truth
+    assert np.abs((found - truth.params) / truth.bse).max() < 1e-3
+    assert np.abs(found - truth.params).max() < (1e-5 if fitted.family == "binomial" else 1e-4)
+    np.testing.assert_allclose(fitted.fit.std_error, truth.bse, rtol=3e-4)
+    np.testing.assert_allclose(
+        fitted.fit.vcov, truth.cov_params(), atol=1e-3 * np.outer(truth.bse, truth.bse).max()
+    )
+    assert fitted.fit.converged
+    assert fitted.fit.log_likelihood == pytest.approx(truth.llf, abs=0.02)
+    assert fitted.fit.deviance == pytest.approx(truth.deviance, abs=0.04)
+
+
+def test_an_evaluation_takes_two_rounds_and_there_are_few(fitted):
+    steps = fitted.steps["step"].to_list()
+    evaluations = fitted.fit.evaluations
+    assert steps[-3 - 2 * evaluations :] == [
+        "open_products",
+        "send_digits",
+        *["place_fits", "open_means"] * evaluations,
+        "open_means",
+    ]
+    assert evaluations <= (10 if fitted.family == "binomial" else 30)
+    assert len(steps) <= 70
+
+
+# -- what nobody learns ----------------------------------------------------------------------
+
+
+def arrays(fitted, direction):
+    """Every array that went one way, with its step and name, and the peer."""
+    for record in fitted.transcript:
+        if record.direction != direction:
+            continue
+        for name in record.content.array_records:
+            for key, value in decode(record.content, name.removesuffix(".arrays")).items():
+                if isinstance(value, np.ndarray):
+                    yield record.node_id, f"{name} {key}", value
+
+
+def per_sample(fitted, direction):
+    """Of these, those with a number for each sample, as vectors."""
+    n = len(fitted.y)
+    for peer, name, value in arrays(fitted, direction):
+        if n not in value.shape or value.ndim > 2 or name.split()[-1] in ("ids", "positions"):
+            continue  # those are of the alignment, which is plain here
+        for vector in (
+            np.moveaxis(value.reshape(value.shape), value.shape.index(n), 0).reshape(n, -1).T
+        ):
+            yield peer, name, vector
+
+
+def secrets_of(fitted):
+    wide = np.column_stack([np.ones(len(fitted.y)), fitted.x])
+    eta = wide @ fitted.truth.params
+    return np.column_stack([fitted.x, fitted.y, eta, fitted.truth.fittedvalues])
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_numbers_of_samples_are_uniform_and_tell_nothing(fitted, direction):
+    """Up is what the server sees, down what the parties see (and the server made itself)."""
+    secret, vectors = secrets_of(fitted), []
+    for _, name, vector in per_sample(fitted, direction):
+        if name.endswith("group"):
+            assert not vector.any()
+            continue
+        assert vector.dtype == np.uint64, name
+        vectors.append(vector)
+    n, seen = len(secret), len(vectors)
+    assert seen > (5 if direction == "up" else 20) * fitted.fit.evaluations
+    together = np.column_stack(vectors)
+    ranks = np.arange(1, n + 1)[:, None] / n
+    shares = np.sort(together, axis=0) / 2.0**64
+    gap = np.maximum(ranks - shares, shares - ranks + 1 / n).max(axis=0)
+    assert stats.kstwo.sf(gap, n).min() > 1e-3 / seen  # Kolmogorov and Smirnov
+    secret = (secret - secret.mean(axis=0)) / secret.std(axis=0)
+    for part in (together >> np.uint64(32), together & np.uint64(2**32 - 1)):
+        part = part.astype(float)
+        r = secret.T @ ((part - part.mean(axis=0)) / part.std(axis=0)) / n
+        assert np.abs(r).max() < 6.5 / np.sqrt(n)
+
+
+def test_no_label_and_no_number_of_the_server_s_own_reaches_a_party(fitted):
+    """Beside uniform numbers a party gets its coefficients, tags and Fourier coefficients."""
+    plain = {
+        name.split()[-1]
+        for _, name, value in arrays(fitted, "down")
+        if value.dtype != np.uint64 and value.size > 1
+    }
+    assert plain <= {"group", "beta", "sine", "cosine", "positions", "tags"}, plain
+
+
+def guess_flags(angle, candidates):
+    """Which of the possible fits comes nearest to an angle, for each sample."""
+    gap = (angle[:, None] - to_circle(candidates)[None, :]).view(np.int64)
+    return np.argmin(np.abs(gap.astype(float)), axis=1)
+
+
+def test_enumerating_flags_finds_them_from_open_predictors_and_not_from_masked_ones():
+    """The attack on opened linear predictors: few combinations of 0/1 columns fit a number."""
+    rng = np.random.default_rng(4)
+    n, flags = 800, 6
+    x = (rng.random((n, flags)) < 0.5).astype(float)
+    beta = rng.standard_normal(flags)
+    with opened(x, 2) as run:
+        means = MaskedMeans(run.federation, run.group_key)
+        means.send(run.everything)
+        placed = means.place(beta)
+        again, other = means.place(beta), means.place(2.0 * beta)
+    patterns = ((np.arange(2**flags)[:, None] >> np.arange(flags)) & 1).astype(float)
+    fits = (patterns - x.mean(axis=0)) @ beta
+    truth = x @ 2 ** np.arange(flags)
+    exact = to_circle((x - x.mean(axis=0)) @ beta)
+    assert np.mean(guess_flags(exact, fits) == truth) == 1.0
+    by_chance = 6 / np.sqrt(n * 2**flags) + 2.0**-flags
+    assert np.mean(guess_flags(placed.alpha, fits) == truth) < by_chance
+    # The same coefficients again tell the same; others are masked by another stream, so that
+    # differences are uniform, too.
+    np.testing.assert_array_equal(placed.alpha, again.alpha)
+    difference = other.alpha - placed.alpha
+    assert np.mean(guess_flags(difference, fits) == truth) < by_chance
+    assert stats.kstest(difference.astype(float) / 2.0**64, "uniform").pvalue > 1e-3
+
+
+def test_all_the_server_has_of_each_sample_explains_no_flag():
+    """Least squares of a flag on cosines and sines of everything, judged on other samples."""
+    found = Fitted("binomial", 1200, 4, 2, 0.5)
+    features = []
+    for _, name, vector in per_sample(found, "up"):
+        if not name.endswith("group"):
+            turn = 2.0 * np.pi * (vector.view(np.int64) / 2.0**64)
+            features += [np.cos(turn), np.sin(turn)]
+    features = np.column_stack(features)[:, :300]
+    flag = found.x[:, 1] - found.x[:, 1].mean()
+    fit, test = slice(0, 900), slice(900, None)
+    slopes = np.linalg.lstsq(features[fit], flag[fit], rcond=None)[0]
+    r = np.corrcoef(features[test] @ slopes, flag[test])[0, 1]
+    assert abs(r) < 4.5 / np.sqrt(300)
+    # The test sees what is there: with the linear predictor of the party's own columns beside.
+    own = found.x[:, :2] @ found.fit.beta[:2]
+    with_own = np.column_stack([features[:, :50], own])
+    slopes = np.linalg.lstsq(with_own[fit], flag[fit], rcond=None)[0]
+    assert np.corrcoef(with_own[test] @ slopes, flag[test])[0, 1] > 0.3
+
+
+def test_in_plain_mode_a_party_s_fits_are_masked_all_the_same():
+    x, y = pooled("binomial", 400, 4, seed=2)
+    found = Fitted.__new__(Fitted)
+    found.x, found.y = x, y
+    with opened(x, 2, "plain") as run:
+        means = MaskedMeans(run.federation, run.group_key)
+        means.send(run.everything)
+        means.place(np.full(4, 0.1))
+        found.transcript = list(run.grid.transcript)
+    sent = [v for _, name, v in per_sample(found, "up") if name.endswith("angles")]
+    assert len(sent) == 2
+    for vector in sent:
+        assert stats.kstest(vector.astype(float) / 2.0**64, "uniform").pvalue > 1e-3
+
+
+# -- what is fitted --------------------------------------------------------------------------
+
+
+def test_five_parties_without_intercept_and_with_samples_left_out():
+    x, y = pooled("binomial", 1500, 10, seed=3)
+    x = (x - x.mean(axis=0)) / x.std(axis=0) + 0.3
+    group = np.where(np.arange(1500) < 1200, 0, -1)
+    with opened(x, 5) as run:
+        fit = run.fit("binomial", np.where(group == 0, y, np.nan), group, intercept=False)
+    truth = statsmodels_fit("binomial", x[:1200], y[:1200], intercept=False)
+    assert fit.intercept == 0.0
+    np.testing.assert_allclose(fit.beta, truth.params, atol=1e-5)
+    np.testing.assert_allclose(fit.std_error[1:], truth.bse, rtol=3e-4)
+
+
+def test_the_sums_are_those_of_the_pooled_table_at_any_coefficients():
+    x, _ = pooled("binomial", 900, 6, seed=5)
+    beta = 0.7 / x.std(axis=0)
+    centred = x - x.mean(axis=0)
+    eta = centred @ beta
+    with opened(x, 3) as run:
+        means = MaskedMeans(run.federation, run.group_key)
+        means.send(run.everything)
+        placed = means.place(beta)
+        assert placed.low <= eta.min() <= eta.max() <= placed.high
+        functions = [
+            lambda t: expit(t + placed.centre),
+            lambda t: expit(t + placed.centre) * expit(-t - placed.centre),
+            lambda t: np.logaddexp(0.0, t + placed.centre),
+        ]
+        mean, variance, cumulant = expand(functions, (placed.high - placed.low) / 2)
+        total, columns = means.open_mean(placed, placed.centre, mean, Bound(900.0, 1.0))
+        information, psi = means.open_information(
+            placed, placed.centre, [variance, cumulant], [Bound(225.0, 0.25), Bound(2e4, 20.0)]
+        )
+    mu = expit(eta)
+    unit = x.std(axis=0) * np.sqrt(900)
+    assert abs(total - mu.sum()) < 1e-3
+    assert np.abs((columns - centred.T @ mu) / unit).max() < 1e-4
+    wide = np.column_stack([np.ones(900), centred])
+    exact = wide.T @ (wide * (mu * (1 - mu))[:, None])
+    lengths = np.sqrt((wide**2).sum(axis=0))
+    assert np.abs((information - exact) / np.outer(lengths, lengths)).max() < 1e-5
+    assert psi == pytest.approx(np.logaddexp(0.0, eta).sum(), abs=0.01)
+
+
+def test_a_constant_column_has_no_coefficient():
+    x, y = pooled("binomial", 800, 4, seed=6)
+    x[:, 3] = 7.0
+    with opened(x, 2) as run:
+        fit = run.fit("binomial", y)
+    truth = statsmodels_fit("binomial", x[:, :3], y)
+    np.testing.assert_allclose(np.r_[fit.intercept, fit.beta[:3]], truth.params, atol=1e-5)
+    assert fit.beta[3] == fit.std_error[4] == 0.0
+
+
+def test_columns_that_follow_from_each_other_are_named():
+    x, y = pooled("binomial", 800, 4, seed=6)
+    x[:, 3] = x[:, 0] - 2.0 * x[:, 2]
+    with opened(x, 2) as run, pytest.raises(DataError, match=r"\(p0:x0, p1:x2, p1:x3\); leave one"):
+        run.fit("binomial", y)
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_separated_labels_are_refused_by_name(k):
+    data = load_breast_cancer()  # FATE's breast: 30 columns tell the classes apart
+    x = (data.data - data.data.mean(axis=0)) / data.data.std(axis=0)
+    with opened(x, k) as run, pytest.raises(DataError) as caught:
+        run.fit("binomial", data.target.astype(float))
+    text = str(caught.value)
+    assert text.startswith("perfect separation: the columns tell the labels 0 and 1 apart")
+    assert "penalise with exchange='sums'" in text
+
+
+def test_counts_with_columns_far_out_are_refused_with_advice():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((600, 4))
+    x[0, 0] = 400.0
+    y = rng.poisson(np.exp(0.3 * x[:, 1])).astype(float)
+    y[0] = 3000.0
+    with opened(x, 2) as run, pytest.raises(DataError, match="Transform columns with values far"):
+        run.fit("poisson", y)
+
+
+# -- what is refused -------------------------------------------------------------------------
+
+
+def evaluated(run, x, times=1):
+    means = MaskedMeans(run.federation, run.group_key)
+    means.send(run.everything)
+    placed = means.place(np.full(x.shape[1], 0.05) / x.std(axis=0))
+    (mean,) = expand([expit], max(placed.high, -placed.low))
+    for _ in range(times):
+        means.open_mean(placed, 0.0, mean, Bound(len(x), 1.0))
+    return means, placed, mean
+
+
+def test_an_attempt_is_used_once(monkeypatch):
+    x, _ = pooled("binomial", 400, 4)
+    with opened(x, 3) as run:
+        run.group_key.arguments()
+        monkeypatch.setattr(run.federation, "random_bytes", lambda count: bytes(count))
+        with pytest.raises(PartyError, match="this one was used before: its pad"):
+            evaluated(run, x, times=2)
+
+
+def test_evaluations_are_vectors_and_more_than_a_tenth_of_the_rows_are_refused():
+    x, _ = pooled("binomial", 130, 2)
+    with opened(x, 2) as run, pytest.raises(PartyError, match="14 vectors in all are too many"):
+        evaluated(run, x, times=14)
+
+
+def test_columns_that_changed_since_they_were_sent_are_refused():
+    class Restless(MeanParty):
+        moved = 0.0
+
+        def take(self, name, arguments):
+            self.cache.clear()  # as in a new process
+            return super().take(name, arguments)
+
+        def columns_to_multiply(self):
+            held = super().columns_to_multiply()
+            values = held.values + type(self).moved * np.arange(len(held.values))[:, None]
+            return HeldColumns(values, held.rows, held.n_samples)
+
+    x, _ = pooled("binomial", 400, 4)
+    with opened(x, 2, party=Restless) as run:
+        means, placed, mean = evaluated(run, x)
+        Restless.moved = 1.0
+        with pytest.raises(PartyError, match="no longer those that it sent"):
+            means.open_mean(placed, 0.0, mean, Bound(400.0, 1.0))
+
+
+def test_samples_that_a_party_lacks_are_refused():
+    x, _ = pooled("binomial", 400, 4)
+    tables = split(x, 2)
+    tables["p1"] = tables["p1"][:300]
+    with opened(tables, 2) as run:
+        means = MaskedMeans(run.federation, run.group_key)
+        with pytest.raises(PartyError, match="'p1' lacks samples of the fit"):
+            means.send(run.everything)
+
+
+def test_few_samples_are_refused():
+    x, _ = pooled("binomial", 400, 4)
+    with opened(x, 2) as run:
+        means = MaskedMeans(run.federation, run.group_key)
+        with pytest.raises(PartyError, match="tell of 60 of its rows alone"):
+            means.send(np.where(np.arange(400) < 60, 0, -1))
+
+
+def test_coefficients_far_too_large_are_said_as_a_reach_and_nothing_is_placed():
+    x, _ = pooled("binomial", 400, 4)
+    with opened(x, 2) as run:
+        means = MaskedMeans(run.federation, run.group_key)
+        means.send(run.everything)
+        placed = means.place(np.full(4, 1e3))
+        assert placed.high - placed.low > CIRCLE
+
+
+def test_one_party_and_ckks_and_a_step_too_early_are_refused():
+    x, y = pooled("binomial", 400, 2)
+    with opened(split(x, 1), 1) as run, pytest.raises(ConfigError, match="two parties or more"):
+        MaskedMeans(run.federation, run.group_key)
+    with opened(x, 2) as run:
+        with pytest.raises(ConfigError, match="call `send` first"):
+            MaskedMeans(run.federation, run.group_key).place(np.zeros(2))
+        with pytest.raises(ConfigError, match="'gaussian' needs no masked means"):
+            run.fit("gaussian", y)
+        with pytest.raises(PartyError, match="'send_digits' comes first"):
+            run.federation.sum("place_fits", {"beta": np.zeros(1)})
+        run.federation.aggregation = "ckks"
+        with pytest.raises(ConfigError, match="use aggregation='masked'"):
+            MaskedMeans(run.federation, run.group_key)
+
+
+def test_labels_are_checked_before_anything_is_opened():
+    x, y = pooled("binomial", 400, 2)
+    with opened(x, 2) as run:
+        with pytest.raises(DataError, match="needs labels 0 and 1"):
+            run.fit("binomial", 2.0 * y)
+        assert "open_products" not in set(run.federation.ledger.to_frame()["step"])
+
+
+# -- going on after a failure ----------------------------------------------------------------
+
+
+class MaskedLogistic(Strategy):
+    name = "masked-logistic"
+    party = MeanParty
+    disclosure = (("server", "sums over all samples"),)
+
+    def run(self, federation, alignment, result, progress):
+        products = PrivateProducts(federation, GroupKey(federation))
+        products.send()
+        everything = np.zeros(alignment.n_samples, dtype=int)
+        columns = {name: list(table) for name, table in given()[0].items()}
+        family = family_named("binomial")
+        fit = fit_mean_model(federation, products, family, federation.labels, everything, columns)
+        products.close()
+        result.metrics = {"evaluations": float(fit.evaluations)}
+        result.model = np.concatenate([[fit.intercept], fit.beta, fit.std_error])
+
+
+def given():
+    x, y = pooled("binomial", 300, 3, seed=7)
+    return split(x, 3), pd.Series(y, index=[f"s{i:06}" for i in range(300)])
+
+
+def test_a_run_that_was_killed_goes_on_and_columns_in_digits_are_in_no_journal(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setitem(resuming.METHODS, "masked", (MaskedLogistic, given))
+    whole = resuming.Place(tmp_path / "whole", "masked").run()
+    first = 8  # rounds before: greeting, alignment, keys, columns, moments, digits
+    last = first + 2 * int(whole.result.metrics["evaluations"])
+    for kill in (first, first + 1, last, last + 1):
+        place = resuming.Place(tmp_path / str(kill), "masked")
+        with pytest.raises(resuming.ServerKilled):
+            place.run(**{("die_before", "die_after")[kill % 2]: kill})
+        held = place.journal.read_bytes()
+        for record in place.transcript:
+            if "values.arrays" in record.content.array_records:
+                found = decode(record.content, "values")
+                assert "masked" not in found or found["masked"].tobytes()[:64] not in held
+        again = place.run(resume=True)
+        # Keys are new in each run, and with them the last bits of rounding.
+        np.testing.assert_allclose(again.result.model, whole.result.model, rtol=1e-5)
+
+
+def test_a_step_that_is_taken_again_answers_the_same_bytes():
+    tables, labels = given()
+    with every_sum_twice() as repetition:
+        simulate(MaskedLogistic(), tables, labels, alignment="plain", progress=False)
+    assert {"place_fits", "open_means"} <= repetition.steps

@@ -1,0 +1,217 @@
+"""VFEM from moments: against its iterations, the pooled table, and what it must refuse."""
+
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+from oracles import normal
+from vfem_runs import rounds_of
+
+from flwr_vertical import simulate
+from flwr_vertical.errors import ConfigError, DataError
+from strategies.regression.moments import FullCovariance, Patterns, fit_normal
+from strategies.vfem import VFEM, CompleteCase, MeanImpute
+
+OPENING = 2  # greeting and alignment
+
+
+def make(n=2000, widths=(2, 1, 2), missing=0.35, correlation=0.4, unlabelled=50, seed=0):
+    rng = np.random.default_rng(seed)
+    p = sum(widths)
+    x = rng.multivariate_normal(np.zeros(p), correlation + (1 - correlation) * np.eye(p), size=n)
+    x = 50.0 + x * 10.0 ** rng.uniform(-2, 2, size=p)
+    y = pd.Series(3.0 + x / x.std(axis=0) @ rng.normal(size=p) + rng.normal(size=n))
+    y.index = [f"s{i:04}" for i in range(n)]
+    names = [f"x{j}" for j in range(p)]
+    frame = pd.DataFrame(x, index=y.index, columns=names)
+    cuts = np.cumsum([0, *widths])
+    tables = {
+        f"p{k}": frame.loc[rng.random(n) >= missing, names[a:b]]
+        for k, (a, b) in enumerate(pairwise(cuts))
+    }
+    y.iloc[:unlabelled] = np.nan
+    return tables, y, frame
+
+
+def run(strategy, tables, labels, min_rows=20, **kwargs):
+    return simulate(strategy, tables, labels, progress=False, min_rows=min_rows, **kwargs)
+
+
+def pooled(tables, labels):
+    joined = pd.concat([t.reindex(labels.index) for t in tables.values()], axis=1)
+    known = labels.notna()  # also where no party has the sample: they tell of the labels' variance
+    return np.column_stack([joined[known], labels[known]])
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make()
+
+
+@pytest.fixture(scope="module")
+def full(data):
+    return run(VFEM(), *data[:2])
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_block_is_the_maximum_that_the_iterations_find(intercept):
+    tables, labels, _ = make(correlation=0.0, n=1000)
+    labels = labels if intercept else labels - labels.mean()
+    tables = tables if intercept else {k: t - 50.0 for k, t in tables.items()}
+    common = {"intercept": intercept, "check_correlation": False}
+    found = run(VFEM("block", **common), tables, labels)
+    iterated = run(VFEM(exchange="sums", tol=1e-10, **common), tables, labels)
+    assert found.metrics["rows_merged"] == found.metrics["rows_left_out"] == 0
+    error = iterated.coefficients["std_error"]
+    gap = (found.coefficients["estimate"] - iterated.coefficients["estimate"]) / error
+    assert gap.abs().max() < 1e-5
+    np.testing.assert_allclose(found.coefficients["std_error"], error, rtol=0.05)
+    for name, tolerance in (("sigma2", 1e-6), ("r2", 1e-6), ("log_likelihood", 1e-9)):
+        assert found.metrics[name] == pytest.approx(iterated.metrics[name], rel=tolerance), name
+    for name in tables:
+        assert found.party_metrics[name] == pytest.approx(iterated.party_metrics[name], rel=1e-4)
+
+
+def test_full_is_the_maximum_over_the_pooled_table(data, full):
+    rows = pooled(*data[:2])
+    center, unit = np.nanmean(rows, axis=0), np.nanstd(rows, axis=0)
+    fit = fit_normal(Patterns.of((rows - center) / unit), FullCovariance(np.ones((6, 6), bool)))
+    beta = unit[-1] * fit.beta / unit[:-1]
+    errors = unit[-1] * fit.std_error[1:] / unit[:-1]
+    table = full.coefficients.iloc[1:]
+    np.testing.assert_allclose(table["estimate"], beta, rtol=1e-6)
+    np.testing.assert_allclose(table["std_error"], errors, rtol=1e-6)
+    np.testing.assert_allclose(table["missing_information"], fit.missing_information[1:], rtol=1e-5)
+    level = center[-1] + unit[-1] * fit.intercept - center[:-1] @ beta
+    assert full.coefficients["estimate"].iloc[0] == pytest.approx(level, rel=1e-6)
+    mean, covariance = fit.mean * unit + center, fit.covariance * np.outer(unit, unit)
+    value = normal.log_likelihood(rows, mean, covariance)
+    assert full.metrics["log_likelihood"] == pytest.approx(value, rel=1e-9)
+    assert full.metrics["sigma2"] == pytest.approx(fit.noise * unit[-1] ** 2, rel=1e-6)
+
+
+def test_five_rounds_after_alignment(full):
+    assert full.ledger.rounds == OPENING + 5
+    own = ["prepare_moments", "seal_group_seed", "send_masked", "open_products", "finish_moments"]
+    assert [rounds_of(full)[step] for step in own] == [1] * 5
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("covariance", ["full", "block"])
+def test_with_nothing_missing_it_is_least_squares(covariance, intercept):
+    tables, labels, _ = make(n=300, widths=(2, 2), missing=0.0, unlabelled=0)
+    settings = {"covariance": covariance, "check_correlation": False}
+    found = run(VFEM(intercept=intercept, **settings), tables, labels).coefficients
+    exact = run(CompleteCase(intercept=intercept), tables, labels).coefficients
+    if covariance == "full":
+        np.testing.assert_allclose(found["estimate"], exact["estimate"], rtol=1e-6)
+        # Maximum likelihood divides by n, least squares by n less the coefficients.
+        ratio = np.sqrt((300 - 4 - intercept) / 300)
+        np.testing.assert_allclose(found["std_error"], ratio * exact["std_error"], rtol=1e-5)
+        np.testing.assert_allclose(found["missing_information"], 0.0, atol=1e-5)
+    else:  # the model says that products across parties are zero, but not the estimate
+        np.testing.assert_allclose(found["estimate"], exact["estimate"], rtol=1e-6)
+
+
+def test_predictions_take_what_correlated_columns_tell(data, full):
+    """A missing block is predicted from the others; labels of these samples were never seen."""
+    tables, labels, frame = data
+    rng_free = labels.index[labels.isna()]
+    assert len(full.predictions) > 40
+    assert full.predictions.index.isin(rng_free).all()
+    complete = full.predictions.index[
+        np.all([full.predictions.index.isin(t.index) for t in tables.values()], axis=0)
+    ]
+    beta = full.coefficients["estimate"].to_numpy()
+    expected = beta[0] + frame.loc[complete].to_numpy() @ beta[1:]
+    sigma = np.sqrt(full.metrics["sigma2"])
+    found = full.predictions.loc[complete, "prediction"]
+    assert len(complete) > 5
+    np.testing.assert_allclose(found, expected, atol=0.05 * sigma)
+    absent = full.predictions.index.difference(complete)
+    assert full.predictions.loc[absent, "std_error"].mean() > 3 * (
+        full.predictions.loc[complete, "std_error"].mean()
+    )
+
+
+def test_errors_are_below_those_of_complete_rows_and_imputed_means():
+    """With correlated parties, where the paper's model is far off."""
+    found = {}
+    for seed in range(4):
+        tables, labels, frame = make(n=800, seed=seed, unlabelled=0)
+        scale = frame.std(axis=0, ddof=0).to_numpy()
+        truth = np.random.default_rng(seed)  # the first draws of `make`, again
+        truth.multivariate_normal(np.zeros(5), 0.4 + 0.6 * np.eye(5), size=800)
+        truth.uniform(-2, 2, size=5)
+        beta = truth.normal(size=5)
+        for strategy in (VFEM(), VFEM("block"), CompleteCase(), MeanImpute()):
+            table = run(strategy, tables, labels).coefficients.iloc[1:]
+            name = f"{strategy.name} {getattr(strategy, 'covariance', '')}"
+            found.setdefault(name, []).append(table["estimate"] * scale - beta)
+    rmse = {name: float(np.sqrt(np.mean(np.square(gaps)))) for name, gaps in found.items()}
+    assert min(rmse, key=rmse.get) == "vfem full"
+    assert rmse["vfem full"] < 0.8 * rmse["complete-case "]
+    assert rmse["vfem full"] < 0.8 * rmse["mean-impute "]
+
+
+def test_the_assumption_of_block_is_checked(data):
+    tables, labels, _ = data
+    result = run(VFEM("block"), tables, labels)
+    assert result.metrics["correlation_rms"] == pytest.approx(0.4, abs=0.05)
+    assert any(
+        "covariance='block' assumes" in n and "use covariance='full'" in n for n in result.notes
+    )
+    independent = run(VFEM("block"), *make(n=600, correlation=0.0)[:2])
+    assert not any("covariance='block' assumes" in note for note in independent.notes)
+
+
+def test_columns_hardly_ever_held_together_are_named():
+    tables, labels, _ = make(n=900, widths=(1, 1, 1), missing=0.0, unlabelled=0)
+    tables["p0"], tables["p1"] = tables["p0"].iloc[:440], tables["p1"].iloc[440:]
+    result = run(VFEM(), tables, labels)
+    note = next(note for note in result.notes if "covariances are taken as zero" in note)
+    assert "'p0' and 'p1'" in note
+    assert "p2" not in note
+    assert np.isfinite(result.coefficients["std_error"]).all()
+
+
+def test_what_grouping_costs_is_told():
+    tables, labels, _ = make(n=900, missing=0.3, unlabelled=0)
+    result = run(VFEM(), tables, labels, min_rows=None)
+    assert result.metrics["rows_merged"] + result.metrics["rows_left_out"] > 0
+    assert any("sums over few rows are not opened" in note for note in result.notes)
+
+
+def test_columns_that_follow_from_others_are_left_out(data):
+    tables, labels, frame = data
+    plain = run(VFEM(), tables, labels)
+    more = {name: table.copy() for name, table in tables.items()}
+    more["p2"]["copy"] = 3.0 * frame["x0"].reindex(more["p2"].index) - 1.0
+    more["p1"]["one"] = 7.0
+    result = run(VFEM(), more, labels)
+    gone = result.coefficients.loc[[("p1", "one"), ("p2", "copy")]]
+    assert (gone["estimate"] == 0.0).all()
+    assert gone["std_error"].isna().all()
+    assert any("'p2.copy'" in note and "other parties" in note for note in result.notes)
+    assert any("['one']" in note for note in result.notes)
+    shared = plain.coefficients.index
+    np.testing.assert_allclose(
+        result.coefficients.loc[shared, "estimate"], plain.coefficients["estimate"], rtol=1e-6
+    )
+
+
+def test_too_few_rows_of_every_pattern():
+    tables, labels, _ = make(n=90, unlabelled=0)
+    with pytest.raises(DataError, match=r"fewer than 1\d\d .*min-rows"):
+        run(VFEM(), tables, labels, min_rows=None)
+
+
+def test_settings_of_the_iterations_need_them():
+    with pytest.raises(ConfigError, match=r"step, tol belong to the paper's iterations.*'sums'"):
+        VFEM(step="gradient", tol=1e-3)
+    assert VFEM(exchange="sums", step="gradient", tol=1e-3).tol == 1e-3
+    with pytest.raises(ConfigError, match="covariance"):
+        VFEM("banded")
+    with pytest.raises(ConfigError, match="exchange"):
+        VFEM(exchange="blinded")
