@@ -194,10 +194,21 @@ class EncryptedProducts:
             return [[] for _ in rows]
         from flwr_vertical.crypto.ckks_products import encrypt_columns
 
-        public = self._key["public"]
+        def encrypt() -> dict[str, list[bytes]]:
+            return {
+                f"{g}:{t}": blocks
+                for g, r in enumerate(rows)
+                if len(r)
+                for t, blocks in enumerate(
+                    encrypt_columns(self._key["public"], vectors[r], "vectors", "the server")
+                )
+            }
+
+        # Encryption is random, and a resumed run must send what it sent before.
+        made = self.federation.keep("encrypted vectors", encrypt)
         return [
-            encrypt_columns(public, vectors[r], "vectors", "the server") if len(r) else []
-            for r in rows
+            [made[f"{g}:{t}"] for t in range(vectors.shape[1])] if len(r) else []
+            for g, r in enumerate(rows)
         ]
 
     def _opened(self, products: list[bytes], n_rows: list[int]) -> list[float]:

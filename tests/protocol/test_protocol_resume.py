@@ -36,6 +36,7 @@ CASES = [
     ("vfem", "masked", "private-id"),
     ("vfem", "ckks", "private-id"),
     ("moments", "masked", "private-id"),
+    ("moments", "ckks", "plain"),
     ("fknn", "plain", "private-id"),
     ("fknn", "masked", "private-id"),
     ("fknn", "ckks", "plain"),
