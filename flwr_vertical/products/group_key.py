@@ -91,12 +91,13 @@ class GroupKeySteps(StepGroup):
 
     @step
     def erase_group_seed(self) -> None:
-        """Forget the seed: what was hidden under it can be read by nobody any more.
+        """Forget the seed, and the key it was sealed under: nobody can read what it hid any more.
 
         A step in which a strategy ends may call this instead, without a round of its own; but not
         the one that products are opened from: a run that is resumed may have to take it again.
         """
         self.state.pop(_SEED, None)
+        self.other(PairKeySteps).forget()
 
 
 @dataclass

@@ -117,6 +117,10 @@ class PairKeySteps(StepGroup):
             if name != self.name
         }
 
+    def forget(self) -> None:
+        """Erase the private key: nobody can work out the seeds of this run any more."""
+        self.state.pop(_PRIVATE, None)
+
 
 @dataclass
 class PairKeys:

@@ -17,6 +17,7 @@ from flwr_vertical import (
 )
 from flwr_vertical.alignment import make_aligner
 from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.node.state import State
 from flwr_vertical.products import HeldColumns, PairKeySteps, ring
 from flwr_vertical.products.commitment import digest_of
 from flwr_vertical.products.encoded import EncodedColumns
@@ -510,7 +511,12 @@ def test_the_seed_is_erased_in_the_end():
         products.send()
         everything = in_groups(opened, slice(None))
         products.moments(everything, 1)
+        secrets = {"node.group.seed", "node.pairs.private-key"}
+        states = [State(context) for context in opened.local.contexts.values()]
+        assert all(secrets <= set(state) for state in states)
         products.close()
+        # The sealed copies went through the server: with the key that opens them, so would U.
+        assert not any(secrets & set(State(c)) for c in opened.local.contexts.values())
         with pytest.raises(ConfigError, match="call `send` first"):
             products.moments(everything, 1)
         with pytest.raises(PartyError, match="has no group seed"):
