@@ -97,7 +97,8 @@ def test_killed_at_any_round_and_resumed_it_gives_the_same(
         taken = killer.rounds
         # Greeting and farewell, no more; a run with no round but its greeting begins anew.
         again = 0 if (at, when) == (2, "before") else at
-        assert taken <= rounds - again + 2 + (when == "after")
+        # Masked columns are in no journal: they are asked for again.
+        assert taken <= rounds - again + 2 + (when == "after") + (method == "moments")
         assert files(folder) == []
 
 

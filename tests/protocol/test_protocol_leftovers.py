@@ -124,7 +124,8 @@ def run_on_files(folder, at, change, process=NewProcesses, **start):
     for name, table in tables.items():
         table.rename_axis("id").to_csv(folder / f"{name}.csv")
         output = str(folder / f"{name}-out")
-        nodes.append({"party": name, "data": str(folder / f"{name}.csv"), "output": output})
+        node = {"party": name, "data": str(folder / f"{name}.csv"), "output": output}
+        nodes.append(node | {"exchanges": "sums"})
     app = process(strategy)
     with LocalGrid(app, nodes, {"run-name": "night"}) as local:
         grid = Changing(local, app, at, lambda: change(folder / "court.csv"))
@@ -339,7 +340,7 @@ def test_a_result_that_cannot_be_written_names_path_and_party(tmp_path, monkeypa
 
     from flwr_vertical.node import storage
 
-    def full(frame, path):
+    def full(frame, path, mode):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(storage, "write_table", full)

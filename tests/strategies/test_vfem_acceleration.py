@@ -177,8 +177,7 @@ def test_a_second_run_gives_the_same(tables_and_labels, mode, kind):
         pytest.importorskip("tenseal")
     settings = {"exchange": "sums", "standard_errors": kind, "check_correlation": False}
     one, other = (
-        simulate(VFEM(exchange="sums", **settings), *tables_and_labels, mode, progress=False)
-        for _ in range(2)
+        simulate(VFEM(**settings), *tables_and_labels, mode, progress=False) for _ in range(2)
     )
     if kind == "expected":
         assert_same(one, other)
