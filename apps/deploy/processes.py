@@ -111,10 +111,12 @@ def stop(home: Path, processes: list[Process], patience: float = 15.0) -> list[s
         while True:
             table = _table()
             roots = {p.pid for p in processes if table.get(p.pid, ("", 0))[0] == p.started}
-            for pid in roots | _descendants(roots, table) | _marked(home):
-                known.setdefault(pid, table.get(pid, ("", 0))[0])
+            found = roots | _descendants(roots, table) | _marked(home)
+            for pid in found & table.keys():
+                known.setdefault(pid, table[pid][0])
             left = {pid for pid, began in known.items() if table.get(pid, ("", 0))[0] == began}
-            if not left:
+            # Who is not in the table began after it was read, and is in the next one.
+            if not left and found <= table.keys():
                 return ended
             # Asked to end, SuperLink and SuperNodes end what they have started; told twice, no.
             for pid in (left if sign == signal.SIGKILL else left & roots) - told:
