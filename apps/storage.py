@@ -11,6 +11,7 @@ from apps.demo import demo_names, demo_tables
 from apps.settings import DemoSettings
 from flwr_vertical import Strategy, make_strategy
 from flwr_vertical.errors import ConfigError, VerticalError
+from flwr_vertical.node.party import ANY_EXCHANGE
 from flwr_vertical.node.storage import (
     FileStorage,
     output_home,
@@ -58,6 +59,12 @@ class AppStorage(FileStorage):
         if not _is_simulated(context):
             return None
         return _demo(context)[1][self.party_name(context)]
+
+    def node_config(self, context: Context) -> Mapping[str, Any]:
+        """Return the node config; a simulated node, whose data are public, agrees to anything."""
+        if not _is_simulated(context):
+            return super().node_config(context)
+        return {**context.node_config, "exchanges": ANY_EXCHANGE}
 
     def data_version(self, context: Context) -> str:
         """Return a digest of the node's file, or what the demonstration's table follows from."""

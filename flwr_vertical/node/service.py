@@ -364,7 +364,7 @@ class StepServer:
         services = NodeServices(
             name=str(state["node.name"]),
             run_config=context.run_config,
-            node_config=context.node_config,
+            node_config=self._storage.node_config(context),
             state=state,
             cache=cache,
             load_table=watch.before(lambda: self._storage.load(context)),

@@ -35,6 +35,9 @@ class Storage(Protocol):
     def load_truth(self, context: Context) -> pd.DataFrame | None:
         """Return the complete table where it is known, as in demonstrations."""
 
+    def node_config(self, context: Context) -> Mapping[str, Any]:
+        """Return what the node's owner has stated, as a party reads it."""
+
     def save(self, context: Context, frame: pd.DataFrame) -> str:
         """Store what the party holds after the run; returns where, for the party's own log."""
 
@@ -115,6 +118,10 @@ class MemoryStorage:
     def load_truth(self, context: Context) -> pd.DataFrame | None:
         """Return None: `simulate` compares with the truth itself."""
 
+    def node_config(self, context: Context) -> Mapping[str, Any]:
+        """Return the node config as it is."""
+        return context.node_config
+
     def data_version(self, context: Context) -> str:
         """Return a digest of the party's table."""
         tables = self._tables.get(self.party_name(context)), self.load_fitted(context)
@@ -194,6 +201,10 @@ class FileStorage:
 
     def load_truth(self, context: Context) -> pd.DataFrame | None:
         """Return None: nobody knows the truth about a real table."""
+
+    def node_config(self, context: Context) -> Mapping[str, Any]:
+        """Return the node config as it is."""
+        return context.node_config
 
     def data_version(self, context: Context) -> str:
         """Return a digest of the party's file, and of what an earlier run left, if that is used."""

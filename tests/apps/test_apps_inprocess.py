@@ -47,7 +47,7 @@ def home(tmp_path, monkeypatch):
 
 def run_app(nodes, wrap=lambda grid: grid, **settings):
     # Public IDs name the completed rows, so that tables can be compared by index.
-    config = defaults() | {"patience": 0.2, "run-name": "test", "alignment": "plain"}
+    config = defaults() | {"patience": 5.0, "run-name": "test", "alignment": "plain"}
     config |= {key.replace("_", "-"): value for key, value in settings.items()}
     with LocalGrid(client_app, nodes, config) as grid:
         server_app(wrap(grid), Context(1, 1, {}, RecordDict(), config))
@@ -104,6 +104,18 @@ def test_demonstration_runs_and_keeps_tables_at_the_parties(home, aggregation):
             imputed.loc[seen.index].to_numpy()[seen.to_numpy()],
             known.to_numpy()[seen.to_numpy()],
         )
+
+
+def test_a_demonstration_agrees_to_exchanges_that_tell_more(home):
+    """Its data are public, and a simulated node has no owner to ask; own files have one."""
+    preset = tomllib.loads((ROOT / "apps" / "vfem.toml").read_text())
+    given = {f"demo.{key}": value for key, value in preset["demo"].items()}
+    given |= {"strategy": "vfem", "labels": "demo", "vfem.exchange": "sums"}
+    run_app(simulated(2), **given)
+    assert (home / "results" / "server" / "test" / "coefficients.csv").is_file()
+    tables, _ = demo_tables(n_parties=2)
+    with pytest.raises(PartyError, match="add 'sums' to 'exchanges' there"):
+        run_app(own_files(home, **tables), **given, run_name="again")
 
 
 def test_synthetic_tables_stay_at_the_parties_with_a_report_of_their_own(home):
