@@ -44,7 +44,8 @@ def greet(path, clock=lambda: 1e9, party="bank", ids=IDS, patience=5.0):
 
 
 def test_a_whole_one_is_used(path):
-    greet(path)
+    _, rows = greet(path)
+    assert len(rows.keys) == len(IDS)
 
 
 def write_bytes(path, at, data):
