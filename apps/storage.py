@@ -19,6 +19,7 @@ from flwr_vertical.node.storage import (
     run_folder,
     run_name,
 )
+from flwr_vertical.policy.ledger import PrivacyLedger
 from flwr_vertical.protocol.disk import writing
 from flwr_vertical.results import Result
 from flwr_vertical.results.storage import holds_result
@@ -65,6 +66,10 @@ class AppStorage(FileStorage):
         if not _is_simulated(context):
             return super().node_config(context)
         return {**context.node_config, "exchanges": ANY_EXCHANGE}
+
+    def privacy_ledger(self, context: Context) -> PrivacyLedger | None:
+        """Return the node's ledger; demonstration data are public, and nothing is counted."""
+        return None if _is_simulated(context) else super().privacy_ledger(context)
 
     def data_version(self, context: Context) -> str:
         """Return a digest of the node's file, or what the demonstration's table follows from."""

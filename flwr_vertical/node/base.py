@@ -11,6 +11,8 @@ import pandas as pd
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node.config import NodeKey
 from flwr_vertical.node.live import live_of
+from flwr_vertical.policy.record import Policy
+from flwr_vertical.policy.run import RunLedger
 
 if TYPE_CHECKING:
     from flwr_vertical.tables import Table
@@ -111,6 +113,11 @@ class NodeServices:
         Its number if the run had never gone back: a step that is taken again has it again.
     asked : Callable[[], bytes]
         Digest of what the message asks for.
+    policy : Policy
+        What the node agrees to, whatever the run config asks for.
+    ledger : RunLedger or None
+        Where what leaves is written down before it does, over runs; None where tables lie in
+        memory, and the rules hold within the run.
     """
 
     name: str
@@ -129,6 +136,8 @@ class NodeServices:
     sequence: int | None = None
     course: int | None = None
     asked: Callable[[], bytes] = bytes
+    policy: Policy = field(default_factory=Policy)
+    ledger: RunLedger | None = None
 
 
 class Node:

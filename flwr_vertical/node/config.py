@@ -74,6 +74,12 @@ NODE_KEYS = (
         "the columns and labels if that is more)",
         at_least=1,
     ),
+    NodeKey("policy", (str,), "file with the node's policy, TOML; instead of the keys below"),
+    NodeKey(
+        "policy.",
+        (str, int, float),
+        "what the node agrees to, such as policy.labels; see 'flwr-vertical policy'",
+    ),
     NodeKey("identity-key", (str,), "file with this node's private identity key"),
     NodeKey("pin.", (str,), "public identity key of a party, or of the arbiter"),
     NodeKey("pin-all", (bool,), "whether every node that takes part must be pinned"),

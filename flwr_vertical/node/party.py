@@ -17,6 +17,8 @@ from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node.base import Node, NodeServices, Summands, Uses, step
 from flwr_vertical.node.labels import LabelColumn
 from flwr_vertical.node.rows import own_rows, rows_of, to_aligned
+from flwr_vertical.policy.record import Policy
+from flwr_vertical.policy.run import RunLedger
 from flwr_vertical.protocol import pins
 from flwr_vertical.results.model import Model
 
@@ -69,6 +71,16 @@ class Party(Node):
             self.cache["table"] = table
         own: Table = self.cache["table"]
         return own
+
+    @property
+    def policy(self) -> Policy:
+        """What the node agrees to, whatever the run config asks for."""
+        return self.services.policy
+
+    @property
+    def privacy_ledger(self) -> RunLedger | None:
+        """Where what leaves is written down first; None where tables lie in memory."""
+        return self.services.ledger
 
     @property
     def fitted(self) -> "Table | None":

@@ -27,6 +27,9 @@ from flwr_vertical.node.retake import SEQUENCE, remember, take_back
 from flwr_vertical.node.snapshot import Snapshots, go_back, tell_snapshot
 from flwr_vertical.node.state import State
 from flwr_vertical.node.storage import Storage
+from flwr_vertical.policy.ledger import PrivacyLedger
+from flwr_vertical.policy.rows import OwnRows
+from flwr_vertical.policy.run import RunLedger
 from flwr_vertical.protocol import pins, private_sum
 from flwr_vertical.protocol.codec import decode, encode
 from flwr_vertical.protocol.disk import digest
@@ -48,6 +51,7 @@ from flwr_vertical.version import __version__
 logger = logging.getLogger("flwr_vertical")
 
 _RUN = "node.run"
+_LEDGER, _ROWS = "privacy-ledger", "privacy-ledger-rows"
 _SEED, _SECRET = "node.seed", "node.secret"
 
 
@@ -187,7 +191,7 @@ class StepServer:
         load = files.load_live if files is not None else _nowhere
         held.begin(str(state.get(live.VERSION, "")), load, f"party {state.get('node.name')!r}")
         if step == HELLO:
-            reply = make_reply({}, self._hello(context, state, envelope))
+            reply = make_reply({}, self._hello(context, state, envelope, cache))
         elif step == SNAPSHOT:
             reply = make_reply({}, {})
         elif step == RESTORE:
@@ -245,7 +249,9 @@ class StepServer:
         keys = {"public-key": public}
         return {**told, **keys, **pins.introduce(self._identified(context, state), keys)}
 
-    def _hello(self, context: Context, state: State, envelope: Any) -> dict[str, Any]:
+    def _hello(
+        self, context: Context, state: State, envelope: Any, cache: dict[str, Any]
+    ) -> dict[str, Any]:
         """Say who is here and make the keys of this run; secrets stay in the node's state."""
         role = self._storage.role(context)
         name = self._storage.party_name(context) if role == "party" else "arbiter"
@@ -266,6 +272,11 @@ class StepServer:
         who = f"party {name!r}" if role == "party" else "the arbiter"
         check_node_config(who, context.node_config, node_keys_of(*types.of(role)))
         self._refuse_to_replace(who, context)
+        ledger = self._ledger(context, state, cache) if role == "party" else None
+        if ledger is not None:
+            config = context.run_config
+            run = str(config.get("run-name") or context.run_id)
+            ledger.begin(run, str(config.get("strategy", "")), config)
         once = sorted(self._unrepeatable(context))
         told: dict[str, Any] = {"party": name, "role": role, "version": __version__}
         if once:
@@ -361,8 +372,9 @@ class StepServer:
     ) -> Party | Arbiter:
         types = self._types(context)
         watch = DataWatch(self._storage, context, state, cache)
+        name = str(state["node.name"])
         services = NodeServices(
-            name=str(state["node.name"]),
+            name=name,
             run_config=context.run_config,
             node_config=self._storage.node_config(context),
             state=state,
@@ -378,10 +390,31 @@ class StepServer:
             sequence=sequence,
             course=course,
             asked=lambda: digest(step, request),
+            policy=self._storage.policy(context),
+            ledger=self._ledger(context, state, cache),
         )
         if self._storage.role(context) == "arbiter":
             return types.arbiter(services)
         return types.party(services, types.groups)
+
+    def _ledger(self, context: Context, state: State, cache: dict[str, Any]) -> RunLedger | None:
+        """Return the node's privacy ledger for this run; opened once a process."""
+        if _LEDGER not in cache:
+            cache[_LEDGER] = self._storage.privacy_ledger(context)
+        ledger: PrivacyLedger | None = cache[_LEDGER]
+        if ledger is None:
+            return None
+
+        def find_rows(ledger: PrivacyLedger) -> OwnRows:
+            if _ROWS not in cache:
+                watch = DataWatch(self._storage, context, state, cache)
+                table = watch.before(lambda: self._storage.load(context))()
+                cache[_ROWS] = ledger.rows(table.ids, table.frame)
+            own: OwnRows = cache[_ROWS]
+            return own
+
+        # A run that goes on has another number at Flower than the one in which it greeted.
+        return RunLedger(ledger, f"run {state.get(_RUN, context.run_id)}", find_rows)
 
     def _cache(self, context: Context) -> dict[str, Any]:
         # One run at a time per node: an older run's tables must not fill the memory.

@@ -12,6 +12,10 @@ from flwr.app import Context
 
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.node.outputs import OutputFolder
+from flwr_vertical.policy.file import SUFFIX as LEDGER_SUFFIX
+from flwr_vertical.policy.ledger import PrivacyLedger
+from flwr_vertical.policy.reading import read_policy
+from flwr_vertical.policy.record import Policy
 from flwr_vertical.protocol.disk import FILE_MODE, writing
 from flwr_vertical.results.atomic import write_bytes_atomically
 from flwr_vertical.tables import Kind, Table, read_table, write_table
@@ -37,6 +41,12 @@ class Storage(Protocol):
 
     def node_config(self, context: Context) -> Mapping[str, Any]:
         """Return what the node's owner has stated, as a party reads it."""
+
+    def policy(self, context: Context) -> Policy:
+        """Return what the node agrees to."""
+
+    def privacy_ledger(self, context: Context) -> PrivacyLedger | None:
+        """Return the node's privacy ledger; None if it keeps none."""
 
     def save(self, context: Context, frame: pd.DataFrame) -> str:
         """Store what the party holds after the run; returns where, for the party's own log."""
@@ -122,6 +132,13 @@ class MemoryStorage:
         """Return the node config as it is."""
         return context.node_config
 
+    def policy(self, context: Context) -> Policy:
+        """Return the policy of the node config."""
+        return read_policy(_who(context), context.node_config)
+
+    def privacy_ledger(self, context: Context) -> PrivacyLedger | None:
+        """Return None: tables in memory are those of one process, and nobody is told of them."""
+
     def data_version(self, context: Context) -> str:
         """Return a digest of the party's table."""
         tables = self._tables.get(self.party_name(context)), self.load_fitted(context)
@@ -206,6 +223,18 @@ class FileStorage:
         """Return the node config as it is."""
         return context.node_config
 
+    def policy(self, context: Context) -> Policy:
+        """Return the policy of the node config, or of the file that it names."""
+        return read_policy(_who(context), context.node_config)
+
+    def privacy_ledger(self, context: Context) -> PrivacyLedger | None:
+        """Return the ledger beside the party's results; made at the first run."""
+        if self.role(context) == "arbiter":
+            return None
+        party = self.party_name(context)
+        path = party_folder(context) / f"{party}{LEDGER_SUFFIX}"
+        return PrivacyLedger(path, party, self.policy(context))
+
     def data_version(self, context: Context) -> str:
         """Return a digest of the party's file, and of what an earlier run left, if that is used."""
         paths = [Path(str(context.node_config.get("data", "")))]
@@ -257,6 +286,13 @@ class FileStorage:
 def _model_path(context: Context, party: str, run: object) -> Path:
     """Return where a party's part of a run's model is."""
     return party_folder(context) / run_folder("fitted", run) / f"{party}.model.npz"
+
+
+def _who(context: Context) -> str:
+    """Return a node as errors name it."""
+    if configured_role(context) == "arbiter":
+        return "the arbiter"
+    return f"party {str(context.node_config.get('party', context.node_id))!r}"
 
 
 def check_name(name: object) -> str:
