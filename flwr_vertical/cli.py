@@ -21,10 +21,7 @@ from flwr_vertical.errors import ConfigError, VerticalError
 from flwr_vertical.settings.toml import read_items, toml_text
 
 _STARTS = 3
-_NO_RAY = (
-    "Ray, which carries simulations, did not start in time on this machine, and nothing was "
-    "computed"
-)
+_NO_RAY = "Ray, which carries simulations, did not start on this machine, and nothing was computed"
 _STARTED = re.compile(r"Successfully started run (\d+)")
 
 
@@ -221,7 +218,7 @@ def _stream(
                 sys.stdout.flush()
                 found = _STARTED.search(line)
                 run_id = found.group(1) if found else run_id
-                no_ray = no_ray or _is_ray_late(line)
+                no_ray = no_ray or _is_ray_start(line)
                 told = told or "to go on from there" in line
         except KeyboardInterrupt:
             if run_id is not None:
@@ -245,13 +242,14 @@ def _stream(
     return 1
 
 
-def _is_ray_late(line: str) -> bool:
-    """Whether a line of the log says that Ray, under a simulation, did not start in time.
+def _is_ray_start(line: str) -> bool:
+    """Whether a line of the log says that Ray, under a simulation, did not start.
 
-    Ray waits for some seconds for each of its processes, which a busy machine may need for longer.
+    Ray starts half a dozen processes and waits for some seconds for each, which a busy machine may
+    need for longer. The log has the traceback.
     """
-    late = "Timed out waiting for file" in line and "ray" in line
-    return late or "while waiting for node to startup" in line or "waiting for node info" in line
+    in_start = "ray/_private/worker.py" in line and line.rstrip().endswith("in init")
+    return in_start or ("Timed out waiting for file" in line and "ray" in line)
 
 
 def _flwr() -> str:

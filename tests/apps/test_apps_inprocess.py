@@ -506,4 +506,5 @@ def test_a_ray_that_does_not_start_is_started_again(tmp_path, monkeypatch, capsy
     assert "trying again (2 of 3)" in shown.out
     assert len(calls.read_text()) == min(late + 1, 3)
     assert ("run the command again" in shown.err) == bool(code)
-    assert not cli._is_ray_late("RuntimeError: Timed out waiting for a party")
+    assert cli._is_ray_start('  File "/lib/ray/_private/worker.py", line 1842, in init\n')
+    assert not cli._is_ray_start("RuntimeError: Timed out waiting for a party")
