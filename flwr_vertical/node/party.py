@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.node.base import Node, NodeServices, Summands, Uses, step
 from flwr_vertical.node.labels import LabelColumn
 from flwr_vertical.node.rows import own_rows, rows_of, to_aligned
-from flwr_vertical.policy.record import Policy
+from flwr_vertical.policy.record import Policy, allows, key_of, text_of
 from flwr_vertical.policy.run import RunLedger
 from flwr_vertical.protocol import pins
 from flwr_vertical.results.model import Model
@@ -31,9 +31,6 @@ _M = TypeVar("_M", bound=Model)
 
 # The secret order in which a private alignment saw the own rows.
 ORDER = "align.order"
-
-# In the node config, agrees to every exchange.
-ANY_EXCHANGE = "any"
 
 
 class Party(Node):
@@ -147,7 +144,7 @@ class Party(Node):
         """Refuse to take part in an exchange to which this node has not agreed.
 
         A step that tells more than the method's default exchange does calls this before it answers.
-        The run config asks; the key ``exchanges`` of the node config alone allows.
+        The run config asks; the node's policy alone allows (``exchanges`` of the node config).
 
         Parameters
         ----------
@@ -156,17 +153,18 @@ class Party(Node):
 
         Raises
         ------
-        DataError
-            If the node config does not name it.
+        PolicyError
+            If the policy does not name it.
         """
-        allowed = str(self.services.node_config.get("exchanges", ""))
-        names = {part.strip() for part in allowed.split(",")}
-        if not names & {name, ANY_EXCHANGE}:
-            raise DataError(
-                f"party {self.name!r}: the run asks for exchange {name!r}, which tells more than "
-                f"the method's default one, and its node config has exchanges = {allowed!r}; "
-                f"add {name!r} to 'exchanges' there if this party agrees, or run the method with "
-                "its default exchange"
+        allowed = self.policy.exchanges
+        if not allows(allowed, name):
+            raise PolicyError(
+                f"party {self.name!r}",
+                key_of("exchanges"),
+                f"exchange {name!r}, which tells more than the method's default one",
+                text_of(allowed),
+                f"add {name!r} to 'exchanges' of the node config if this party agrees, or run the "
+                "method with its default exchange",
             )
 
     # -- the aligned rows ------------------------------------------------------------------

@@ -19,7 +19,7 @@ import pandas as pd
 
 from flwr_vertical.errors import LedgerError, PolicyError, ProtocolError
 from flwr_vertical.policy.arrays import Arrays
-from flwr_vertical.policy.entries import Book, Entry, add_run, digest_of, note_stream
+from flwr_vertical.policy.entries import Book, Entry, add_run, digest_of, has_run, note_stream
 from flwr_vertical.policy.file import check_whole, create, transaction
 from flwr_vertical.policy.record import Policy, key_of
 from flwr_vertical.policy.row_rules import RowRules, ToldRows, located
@@ -118,6 +118,23 @@ class PrivacyLedger:
             book.check_marks()
             self._check_table(arrays, rows)
             add_run(connection, run, name, strategy, settings, self._clock())
+
+    def note_refused(
+        self, run: str, name: str, strategy: str, settings: Mapping[str, Any], error: PolicyError
+    ) -> None:
+        """Write down that the policy forbade a run before it began; nothing is spent.
+
+        Parameters
+        ----------
+        run, name, strategy, settings
+            See `begin`.
+        error : PolicyError
+            Names the key.
+        """
+        with transaction(self.path, self._who, self._patience) as connection:
+            if not has_run(connection, run):
+                add_run(connection, run, name, strategy, settings, self._clock(), greetings=0)
+        self._note_refusal(run, error)
 
     def check_and_note_rows(
         self,

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from flwr_vertical.errors import PolicyError
 from flwr_vertical.policy.ledger import PrivacyLedger
 from flwr_vertical.policy.row_rules import ToldRows
 from flwr_vertical.policy.rows import OwnRows
@@ -39,6 +40,12 @@ class RunLedger:
     def begin(self, name: str, strategy: str, settings: Mapping[str, Any]) -> None:
         """Write down that the run greets this node."""
         self.ledger.begin(self.token, name, strategy, settings, self.rows)
+
+    def note_refused(
+        self, name: str, strategy: str, settings: Mapping[str, Any], error: PolicyError
+    ) -> None:
+        """Write down that the policy forbade the run, before it began."""
+        self.ledger.note_refused(self.token, name, strategy, settings, error)
 
     def check_and_note_rows(
         self, group: npt.ArrayLike, at_least: int, *, rows: OwnRows | None = None, **options: Any

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node import Party
-from flwr_vertical.node.config import MIN_ROWS
 from flwr_vertical.products.atoms import refine
 from flwr_vertical.products.columns import HeldColumns
 from flwr_vertical.products.levels import LevelHistory
@@ -57,8 +56,9 @@ class ToldRows:
         self, party: Party, purpose: str, at_least: int | None = None, label_sets: int = 1
     ) -> None:
         self._name, self._state = party.name, party.state
-        # The owner of the data decides: the node config goes before what a strategy says.
-        self.minimum: int | None = party.services.node_config.get(MIN_ROWS, at_least)
+        # The owner of the data decides: its policy goes before what a strategy says.
+        stated = party.policy.min_rows
+        self.minimum: int | None = at_least if stated is None else stated
         self._levels = LevelHistory(party, purpose, self.minimum)
         self._label_sets = label_sets
 

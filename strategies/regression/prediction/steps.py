@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, Summands, step
-from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.node.config import NodeKey
+from flwr_vertical.errors import DataError
 from strategies.regression.data import RegressionData
 from strategies.regression.prediction.part import LinearPart, column_sources
 
@@ -16,16 +15,9 @@ Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.int64]
 
-MAX_BITS = 12
-"""What the term of one row may tell, unless the node config says otherwise."""
-_FEWEST_BITS, _MOST_BITS = 2, 30  # below 2 a term above and below 0 has no room
 # Under a prefix that the server may not write to.
 _KEPT = "node.prediction.kept"
 _LONGEST = 2.0**50  # whole numbers that float64 and sums of them hold exactly
-
-PREDICTION_BITS = NodeKey(
-    "prediction-bits", (int,), "most bits of one row that a prediction may tell, 2 to 30"
-)
 
 
 class PredictionSteps(StepGroup):
@@ -38,7 +30,6 @@ class PredictionSteps(StepGroup):
     """
 
     party: Party
-    node_keys = (PREDICTION_BITS,)
 
     @step
     def keep_model(
@@ -90,8 +81,6 @@ class PredictionSteps(StepGroup):
         ------
         DataError
             If the coefficients cannot be used, or the run has kept a model already.
-        ConfigError
-            If ``prediction-bits`` of the node config cannot be used.
         """
         if _KEPT in self.state:
             raise DataError(
@@ -159,7 +148,7 @@ class PredictionSteps(StepGroup):
         coarser, lowest, highest, bits = bounds(
             x @ beta.T - shift if columns else np.zeros((1, len(beta))),
             grid,
-            most_bits(self.party),
+            self.party.policy.grid,
             self.name,
         )
         return LinearPart(
@@ -178,23 +167,6 @@ class PredictionSteps(StepGroup):
             highest,
             bits,
         )
-
-
-def most_bits(party: Party) -> int:
-    """Return the most bits of a row that a party's term may tell, from its node config.
-
-    Raises
-    ------
-    ConfigError
-        If the node config says no whole number from 2 to 30.
-    """
-    value = party.services.node_config.get(PREDICTION_BITS.name, MAX_BITS)
-    if not isinstance(value, int) or not _FEWEST_BITS <= value <= _MOST_BITS:
-        raise ConfigError(
-            f"party {party.name!r}: node config {PREDICTION_BITS.name} = {value!r}; expected a "
-            f"whole number from {_FEWEST_BITS} to {_MOST_BITS}"
-        )
-    return value
 
 
 def bounds(

@@ -8,7 +8,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import Party, step
-from flwr_vertical.errors import ConfigError, ProtocolError
+from flwr_vertical.errors import PolicyError, ProtocolError
+from flwr_vertical.policy.record import key_of, text_of
 from flwr_vertical.privacy import KEY_BYTES, fresh_keystream, noise_is_seeded
 from flwr_vertical.tables import is_numeric
 from flwr_vertical.tables.codes import Levels, fill_values, fit_levels, from_codes, to_codes
@@ -100,11 +101,14 @@ class CopulaParty(Party):
                 f"party {self.name!r} has released its ranks in this run already; a second release "
                 "would spend the budget again"
             )
-        allowed = self.services.node_config.get("max-epsilon")
-        if allowed is not None and epsilon > float(allowed):
-            raise ConfigError(
-                f"party {self.name!r} allows epsilon up to {allowed} (max-epsilon in its node "
-                f"config), and {epsilon} was asked for"
+        allowed = self.policy.max_epsilon
+        if allowed is not None and epsilon > allowed:
+            raise PolicyError(
+                f"party {self.name!r}",
+                key_of("max_epsilon"),
+                f"epsilon {epsilon:g} on a column",
+                text_of(allowed),
+                "run the method with a smaller epsilon",
             )
 
     @step
