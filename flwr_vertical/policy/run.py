@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy.typing as npt
+import pandas as pd
 
 from flwr_vertical.policy.ledger import PrivacyLedger
-from flwr_vertical.policy.row_rules import ToldRows
 from flwr_vertical.policy.rows import OwnRows
+from flwr_vertical.policy.told import ToldRows
 
 
 class RunLedger:
@@ -35,6 +36,10 @@ class RunLedger:
     def rows(self) -> OwnRows:
         """The own rows, in the order of the node's table."""
         return self._find_rows(self.ledger)
+
+    def rows_of(self, ids: "pd.Index[Any]") -> OwnRows:
+        """Return rows by their IDs; changes of their cells are not noticed."""
+        return self.ledger.rows(ids)
 
     def begin(self, name: str, strategy: str, settings: Mapping[str, Any]) -> None:
         """Write down that the run greets this node."""
