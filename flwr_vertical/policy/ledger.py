@@ -23,7 +23,7 @@ from flwr_vertical.policy.entries import Book, Entry, add_run, digest_of, note_s
 from flwr_vertical.policy.file import check_whole, create, reading, transaction
 from flwr_vertical.policy.record import Policy, key_of
 from flwr_vertical.policy.row_rules import Judged
-from flwr_vertical.policy.rows import OwnRows, places
+from flwr_vertical.policy.rows import OwnRows, places, secrets_of
 from flwr_vertical.policy.told import LedgerRows, ToldRows, located
 
 _PATIENCE = 30.0
@@ -95,6 +95,18 @@ class PrivacyLedger:
             The cells: with them, rows whose cells have changed are noticed.
         """
         return OwnRows.of(ids, self._secret, frame, self._who)
+
+    def row_secrets(
+        self, rows: OwnRows, at: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.uint64], bytes]:
+        """Return secret numbers of rows, and a name of them; see `RunLedger.row_secrets`."""
+        return secrets_of(rows.keys[at], self._secret)
+
+    def version_of(self, rows: OwnRows, values: npt.NDArray[np.float64]) -> bytes:
+        """Return a keyed digest of values of rows; see `RunLedger.version_of`."""
+        order = np.argsort(rows.keys)
+        ordered = np.asarray(values, dtype="<f8")[order]
+        return digest_of("values", self._secret, rows.keys[order].tobytes(), ordered.tobytes())
 
     def rows_of_version(self, version: str, load: Callable[[], OwnRows]) -> OwnRows:
         """Return the own rows, hashed once for each version of the table.

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
@@ -40,6 +41,31 @@ class RunLedger:
     def rows_of(self, ids: "pd.Index[Any]") -> OwnRows:
         """Return rows by their IDs; changes of their cells are not noticed."""
         return self.ledger.rows(ids)
+
+    def row_secrets(
+        self, rows: OwnRows, at: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.uint64], bytes]:
+        """Return a secret number of each of some rows, the same in all runs, and a name of these.
+
+        Parameters
+        ----------
+        rows : OwnRows
+            Own rows.
+        at : numpy.ndarray of shape (n_chosen,)
+            Which of them.
+
+        Returns
+        -------
+        numpy.ndarray of shape (n_chosen,), uint64
+            Uniform, known to this node alone.
+        bytes
+            The same for the same rows in any order; says nothing of them.
+        """
+        return self.ledger.row_secrets(rows, at)
+
+    def version_of(self, values: npt.NDArray[np.float64]) -> bytes:
+        """Return a keyed digest of values of the table's rows, the same in any order of these."""
+        return self.ledger.version_of(self.rows, values)
 
     def begin(self, name: str, strategy: str, settings: Mapping[str, Any]) -> None:
         """Write down that the run greets this node."""

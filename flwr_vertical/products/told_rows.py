@@ -95,6 +95,7 @@ class ToldRows:
         n_vectors: int = 0,
         attempt: bytes = b"",
         commitment: bytes | None = b"",
+        recognised: bytes = b"",
     ) -> Flags:
         """Decide what may be told, and note it.
 
@@ -114,6 +115,9 @@ class ToldRows:
             Name of the attempt, if there are vectors.
         commitment : bytes
             Of the server to its vectors; None if they are such as the server does not know.
+        recognised : bytes
+            What tells the vectors from others over runs (`recognised`); without, the privacy ledger
+            counts them as new.
 
         Returns
         -------
@@ -142,7 +146,7 @@ class ToldRows:
         own = group[held.rows]
         own[own >= 0] = np.where(absent[own[own >= 0]], -1, own[own >= 0])
         withheld = np.repeat(absent[:, None], n_columns, axis=1)
-        label = self._label(n_vectors, attempt, commitment)
+        label = self._label(n_vectors, attempt, commitment, recognised)
         attempts = self._attempts(attempt) if n_vectors else None
         fewest = max(self._at_least, min_rows(n_columns, n_vectors if commitment else 0))
         if len(held.rows) < (fewest if self.minimum is None else self.minimum):
@@ -192,16 +196,19 @@ class ToldRows:
         return [*used, mark]
 
     def _label(
-        self, n_vectors: int, attempt: bytes, commitment: bytes | None
+        self, n_vectors: int, attempt: bytes, commitment: bytes | None, recognised: bytes
     ) -> tuple[bytes, LabelSet] | None:
         """Return what tells the vectors from others, and how they count."""
         if not n_vectors:
             return None
+        # New ones at each attempt; asked again after an answer was lost, they are the same.
+        new = b"attempt " + hashlib.sha256(attempt).digest()
         if commitment is None:
-            # New ones at each attempt; asked again after an answer was lost, they are the same.
-            return b"attempt " + hashlib.sha256(attempt).digest(), LabelSet(n_vectors, False)
+            return new, LabelSet(n_vectors, False)
         self.commit(commitment)
-        return commitment, LabelSet(n_vectors)
+        if self._party.privacy_ledger is None:
+            return commitment, LabelSet(n_vectors)
+        return recognised or new, LabelSet(n_vectors)
 
     def _over_runs(
         self,
@@ -215,7 +222,7 @@ class ToldRows:
         """Have the ledger judge a request, and write it down."""
         codes = self._codes(held)
         n_columns = held.values.shape[1]
-        at = self._own_rows(held)
+        at = self.own_rows(held)
         rows = self._party.rows_in_ledger(ledger)
         group = np.full(len(rows), -1, dtype=np.int64)
         group[at] = own
@@ -287,8 +294,16 @@ class ToldRows:
         atoms = _level_atoms(judged, judged.refined.atom[held.rows])
         return atoms.withheld(self._codes(held), n_groups, n_columns, self.minimum)
 
-    def _own_rows(self, held: HeldColumns) -> Indices:
-        """Return which of the own rows the columns are of."""
+    def own_rows(self, held: HeldColumns) -> Indices:
+        """Return which of the own rows the columns are of, shape (n_held,).
+
+        Raises
+        ------
+        ProtocolError
+            If the columns do not say so, and their numbers are no aligned ones.
+        """
+        if not len(held.rows):
+            return np.zeros(0, dtype=np.int64)
         if held.own is not None:
             return np.asarray(held.own, dtype=np.int64)
         if held.n_samples != self._party.n_samples:

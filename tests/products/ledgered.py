@@ -62,7 +62,7 @@ class Nodes:
         with LocalGrid(self.app(strategy), self.configs(), settings) as grid:
             return strategy.start(
                 grid=wrap(grid), labels=labels, parties=list(self.tables), progress=False,
-                retries=0, **start,
+                retries=0, label_secret=self.folder / "server" / "label-secret", **start,
             )  # fmt: skip
 
     def path(self, party="bank"):
