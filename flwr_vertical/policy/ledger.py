@@ -178,6 +178,7 @@ class PrivacyLedger:
         n_columns: int = 0,
         decide: Decision | None = None,
         about: bytes = b"",
+        streams: Mapping[str, bytes] | None = None,
         scope: str = "",
         what: str = "sums over groups of rows",
         receiver: str = "server",
@@ -213,6 +214,8 @@ class PrivacyLedger:
         about : bytes
             What, beside rows and vectors, tells the same request from others, if `decide` depends
             on more.
+        streams : Mapping[str, bytes], optional
+            Key streams or pads that the sums are told under, see `note_stream`.
         scope : str
             Sums of which columns: what is told in one scope is not combined with another's.
         what, receiver, colluding
@@ -222,6 +225,8 @@ class PrivacyLedger:
         ------
         PolicyError
             Names ``policy.min-rows`` or ``policy.vectors``.
+        ProtocolError
+            If a stream hid something else.
         """
         own = np.asarray(group, dtype=np.int64)
         if own.shape != (len(rows),):
@@ -234,6 +239,8 @@ class PrivacyLedger:
                 "rows", scope, rows.digest, own.tobytes(), n_vectors, commitment, about
             )
             kept = f"answer {digest.hex()}"
+            for name, content in (streams or {}).items():
+                note_stream(connection, number, name, content, self._who)
             told = int(np.count_nonzero(own >= 0))
             if self._is_known(connection, digest) and (commitment or not n_vectors):
                 entry = Entry("rows", receiver, f"{what} (again)", told, 0, 0, colluding=colluding)
@@ -399,9 +406,14 @@ class PrivacyLedger:
         ProtocolError
             If the stream hid something else: the difference of both would be in clear.
         """
+        self.note_streams(run, {name: content})
+
+    def note_streams(self, run: str, streams: Mapping[str, bytes]) -> None:
+        """Use several key streams, see `note_stream`; all or none."""
         with self._entry(run) as (connection, book, _):
             number = book.run(run)
-            note_stream(connection, number, name, content, self._who)
+            for name, content in streams.items():
+                note_stream(connection, number, name, content, self._who)
 
     def note_foreign_ids(self, run: str, count: int, n_own: int, sender: str = "server") -> None:
         """Blind IDs of others, or refuse.

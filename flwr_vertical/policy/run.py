@@ -93,6 +93,10 @@ class RunLedger:
         """Use a key stream, or a pad, for a content; refuse it for another one."""
         self.ledger.note_stream(self.token, name, content)
 
+    def note_streams(self, streams: Mapping[str, bytes]) -> None:
+        """Use several key streams; all or none."""
+        self.ledger.note_streams(self.token, streams)
+
     def note_foreign_ids(self, count: int, n_own: int, sender: str = "server") -> None:
         """Blind IDs of others, or refuse."""
         self.ledger.note_foreign_ids(self.token, count, n_own, sender)

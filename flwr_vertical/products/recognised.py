@@ -155,9 +155,13 @@ class LabelSketch:
     ) -> None:
         """Write down what key stream and pad hide: one content each."""
         content = _digest(secret.tobytes())
-        ledger.note_stream(f"labels of rows {_digest(seed).hex()}", content)
         more = _digest(np.asarray(masked).tobytes())
-        ledger.note_stream(f"pad of labels {attempt.hex()}", content + more)
+        ledger.note_streams(
+            {
+                f"labels of rows {_digest(seed).hex()}": content,
+                f"pad of labels {attempt.hex()}": content + more,
+            }
+        )
 
     def _once(self, name: str, content: bytes) -> None:
         key = f"{_KEPT}{name}"

@@ -8,6 +8,7 @@ tables lie in memory, over the run, whose state the server cannot write.
 """
 
 import hashlib
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -230,7 +231,12 @@ class ToldRows:
         def decide(judged: Judged, atom: Indices) -> Flags:
             return _level_atoms(judged, atom[at]).withheld(codes, n_groups, n_columns, self.minimum)
 
-        commitment, labels = (b"", LabelSet(0)) if label is None else label
+        commitment, labels, streams = b"", LabelSet(0), {}
+        if label is not None:
+            commitment, labels = label
+            # The pads of an attempt hide one answer, which follows from what is asked.
+            content = self._party.services.asked() + _digest_of(held, n_groups)
+            streams[f"pads of {attempt.hex()}"] = content
         told = ledger.check_and_note_rows(
             group,
             self._at_least,
@@ -240,14 +246,11 @@ class ToldRows:
             commitment=commitment,
             n_columns=n_columns,
             decide=decide,
-            about=_digest_of(held, codes, n_groups),
+            about=_digest_of(held, n_groups, codes, np.argsort(at)),
+            streams=streams,
             what=f"sums of {n_columns} column(s) over {n_groups} group(s) of rows "
             f"({self._purpose})",
         )
-        if label is not None:
-            # The pads of an attempt hide one answer, which follows from what is asked.
-            content = self._party.services.asked() + _digest_of(held, {}, n_groups)
-            ledger.note_stream(f"pads of {attempt.hex()}", content)
         assert told.answer is not None
         return told.answer.reshape(n_groups, n_columns).astype(bool)
 
@@ -332,12 +335,18 @@ def _level_atoms(judged: Judged, of_row: Indices) -> LevelAtoms:
     return LevelAtoms(of_row, refined.parent, refined.group, judged.n_known)
 
 
-def _digest_of(held: HeldColumns, codes: dict[int, Indices], n_groups: int) -> bytes:
-    """Return a digest of which columns are asked for, and of their levels."""
+def _digest_of(
+    held: HeldColumns,
+    n_groups: int,
+    codes: Mapping[int, Indices] | None = None,
+    order: Indices | None = None,
+) -> bytes:
+    """Return a digest of which columns are asked for, and of their levels in an order of rows."""
+    codes = codes or {}
     asked = held.values.shape[1], held.names, n_groups, sorted(codes)
     found = hashlib.sha256(repr(asked).encode())
     for j in sorted(codes):
-        found.update(np.ascontiguousarray(codes[j]).tobytes())
+        found.update(np.ascontiguousarray(codes[j][order], dtype=np.int64).tobytes())
     return found.digest()
 
 

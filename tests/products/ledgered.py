@@ -54,15 +54,15 @@ class Nodes:
     def app(self, strategy):
         return party_app(strategy.party, arbiter=strategy.arbiter, storage=FileStorage())
 
-    def run(self, labels, strategy=None, name=None, wrap=lambda grid: grid, **start):
+    def run(self, labels, strategy=None, name=None, wrap=lambda grid: grid, config=None, **start):
         """One run, over real messages, in processes that know nothing of the last one."""
         self.n_runs += 1
         strategy = strategy or CompleteCase()
-        settings = {"run-name": name or f"run-{self.n_runs}"}
+        settings = {"run-name": name or f"run-{self.n_runs}", **(config or {})}
         with LocalGrid(self.app(strategy), self.configs(), settings) as grid:
             return strategy.start(
                 grid=wrap(grid), labels=labels, parties=list(self.tables), progress=False,
-                retries=0, label_secret=self.folder / "server" / "label-secret", **start,
+                retries=0, **{"label_secret": self.folder / "server" / "label-secret", **start},
             )  # fmt: skip
 
     def path(self, party="bank"):
