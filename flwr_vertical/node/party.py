@@ -18,6 +18,7 @@ from flwr_vertical.node.base import Node, NodeServices, Summands, Uses, step
 from flwr_vertical.node.labels import LabelColumn
 from flwr_vertical.node.rows import own_rows, rows_of, to_aligned
 from flwr_vertical.policy.record import Policy, allows, key_of, text_of
+from flwr_vertical.policy.rows import OwnRows
 from flwr_vertical.policy.run import RunLedger
 from flwr_vertical.protocol import pins
 from flwr_vertical.results.model import Model
@@ -78,6 +79,19 @@ class Party(Node):
     def privacy_ledger(self) -> RunLedger | None:
         """Where what leaves is written down first; None where tables lie in memory."""
         return self.services.ledger
+
+    def rows_in_ledger(self, ledger: RunLedger) -> OwnRows:
+        """Return `own_ids` as the privacy ledger knows them, in their order.
+
+        They are the rows of the table. Where a strategy adds rows of an earlier run, changes of
+        cells are not noticed.
+        """
+        if "ledger-rows" not in self.cache:
+            ids, table = self.own_ids, self.table.ids
+            same = ids is table or (len(ids) == len(table) and ids.equals(table))
+            self.cache["ledger-rows"] = ledger.rows if same else ledger.rows_of(ids)
+        rows: OwnRows = self.cache["ledger-rows"]
+        return rows
 
     @property
     def fitted(self) -> "Table | None":
