@@ -93,7 +93,14 @@ class PrivacyLedger:
         return OwnRows.of(ids, self._secret, frame, self._who)
 
     def begin(
-        self, run: str, name: str, strategy: str, settings: Mapping[str, Any], rows: OwnRows
+        self,
+        run: str,
+        name: str,
+        strategy: str,
+        settings: Mapping[str, Any],
+        rows: OwnRows,
+        *,
+        all_new: bool = False,
     ) -> None:
         """Write down that a run greets this node; a second greeting resets nothing.
 
@@ -107,6 +114,9 @@ class PrivacyLedger:
             Of the strategy, as JSON takes them.
         rows : OwnRows
             The node's rows.
+        all_new : bool, default False
+            Whether none of them need be known: a run that builds on an earlier one may be about
+            new rows only. Otherwise that says that the ledger is another table's.
 
         Raises
         ------
@@ -116,7 +126,8 @@ class PrivacyLedger:
         with self._entry(run) as (connection, book, arrays):
             check_whole(connection, self.path, self._who)
             book.check_marks()
-            self._check_table(arrays, rows)
+            if not all_new:
+                self._check_table(arrays, rows)
             add_run(connection, run, name, strategy, settings, self._clock())
 
     def check_and_note_rows(

@@ -38,7 +38,8 @@ class RunLedger:
 
     def begin(self, name: str, strategy: str, settings: Mapping[str, Any]) -> None:
         """Write down that the run greets this node."""
-        self.ledger.begin(self.token, name, strategy, settings, self.rows)
+        later = bool(settings.get("fitted"))
+        self.ledger.begin(self.token, name, strategy, settings, self.rows, all_new=later)
 
     def check_and_note_rows(
         self, group: npt.ArrayLike, at_least: int, *, rows: OwnRows | None = None, **options: Any

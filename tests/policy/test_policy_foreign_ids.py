@@ -68,4 +68,4 @@ def test_small_tables_are_aligned_with_larger_ones():
     parties["bank"] = parties["bank"].iloc[:3]
     parties["court"] = parties["court"].iloc[:100]
     found = simulate(AlignOnly(), parties, alignment="private-id", progress=False)
-    assert found.metrics["n_samples"] == 100
+    assert found.metrics["samples"] == 100
