@@ -70,7 +70,8 @@ class RunLedger:
 
     def begin(self, name: str, strategy: str, settings: Mapping[str, Any]) -> None:
         """Write down that the run greets this node."""
-        self.ledger.begin(self.token, name, strategy, settings, self.rows)
+        later = bool(settings.get("fitted"))
+        self.ledger.begin(self.token, name, strategy, settings, self.rows, all_new=later)
 
     def note_refused(
         self, name: str, strategy: str, settings: Mapping[str, Any], error: PolicyError
@@ -104,6 +105,8 @@ class RunLedger:
         """Use several key streams; all or none."""
         self.ledger.note_streams(self.token, streams)
 
-    def note_foreign_ids(self, count: int, n_own: int, sender: str = "server") -> None:
+    def note_foreign_ids(
+        self, count: int, n_own: int, sender: str = "server", content: bytes = b""
+    ) -> None:
         """Blind IDs of others, or refuse."""
-        self.ledger.note_foreign_ids(self.token, count, n_own, sender)
+        self.ledger.note_foreign_ids(self.token, count, n_own, sender, content)
