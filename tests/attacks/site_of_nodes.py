@@ -59,13 +59,15 @@ class Site:
         By party.
     pinned : bool
         Whether all pin all, and share an ``id-secret``.
+    app : flwr.clientapp.ClientApp, optional
+        What serves the nodes (default: the app's own).
     **policies : dict of str to object
         By party, keys of its node config such as ``{"policy.labels": "default"}``; those of ``all``
         go to each.
     """
 
-    def __init__(self, folder, tables, pinned=False, **policies):
-        self.folder, self.tables = folder, tables
+    def __init__(self, folder, tables, pinned=False, app=client_app, **policies):
+        self.folder, self.tables, self.app = folder, tables, app
         keys = {name: generate_identity() for name in tables}
         (folder / "id-secret").write_bytes(os.urandom(32))
         self.nodes = []
@@ -87,7 +89,7 @@ class Site:
         config |= {key.replace("_", "-"): value for key, value in run_config.items()}
         for key in without:
             del config[key]
-        with LocalGrid(client_app, self.nodes, config) as grid:
+        with LocalGrid(self.app, self.nodes, config) as grid:
             for context in grid.contexts.values():
                 context.run_id = run_id
             yield RecordingGrid(grid)
@@ -101,14 +103,19 @@ class Site:
                 patience=0.05,
             )  # fmt: skip
 
-    def run(self, strategy, labels=None, run_id=1, label_holder=None, **options):
-        """Run a strategy as an honest server would; what a run config says of it is in options."""
+    def run(self, strategy, labels=None, run_id=1, label_holder=None, transcript=None, **options):
+        """Run a strategy as an honest server would; what a run config says of it is in options.
+
+        Messages are appended to `transcript` as they travel.
+        """
         known = {"alignment", "aggregation"}
         config = {key: value for key, value in options.items() if key not in known}
         settings = {key: options[key] for key in known & set(options)}
         if label_holder:
             config["label-holder"] = label_holder
         with self.served(run_id, strategy=strategy.name, **config, **settings) as grid:
+            if transcript is not None:
+                grid.transcript = transcript
             return strategy.start(
                 grid=grid, labels=labels, label_holder=label_holder, parties=list(self.tables),
                 retries=0, timeout=60.0, patience=0.05, progress=False,
@@ -120,10 +127,13 @@ class Site:
         path = self.folder / f"{party}-out" / f"{party}.privacy-ledger.sqlite"
         return LedgerSummary.of(path) if path.is_file() else None
 
-    def kinds(self, party, refused=False):
-        """Kinds of a node's entries, in order."""
+    def kinds(self, party, refused=False, run=None):
+        """Kinds of a node's entries, in order; of one run by its name, or of all."""
         found = self.ledger(party)
-        entries = [] if found is None else found.entries
+        if found is None:
+            return []
+        names = {r["id"]: r["name"] for r in found.runs}
+        entries = [e for e in found.entries if run in (None, names[e["run"]])]
         return [e["kind"] for e in entries if refused or e["kind"] != "refused"]
 
     def left(self):

@@ -24,8 +24,10 @@ from site_of_nodes import (
     steps_answered,
 )
 
+from flwr_vertical import Federation
 from flwr_vertical.alignment import make_aligner
 from flwr_vertical.errors import PartyError
+from flwr_vertical.server.record import journaled
 from strategies.vfem import CompleteCase
 
 N = 260
@@ -201,6 +203,47 @@ def test_a_module_is_not_imported(site, tmp_path, monkeypatch, key):
     assert nodes.left() == NOTHING
 
 
+def test_a_resumed_run_asks_for_no_more(site, tmp_path):
+    """A run that goes on greets nobody; its run config may be another one."""
+    nodes = site(bank={"policy.labels": "age"})
+
+    def go(grid, resume, *, ask):
+        with journaled(tmp_path / "journal", resume, {}) as journal:
+            federation = Federation(grid, parties=list(PARTIES), retries=0, journal=journal)
+            federation.open()
+            align(federation)
+            if not ask:
+                raise ConnectionError("the server is gone")
+            federation.call("labels", parties=["bank"])
+
+    with nodes.served(run_name="study") as grid, pytest.raises(ConnectionError):
+        go(grid, resume=False, ask=False)
+    with nodes.served(run_id=2, run_name="study", **INCOME) as grid:
+        with pytest.raises(PartyError, match=r"policy\.labels|run config"):
+            go(grid, resume=True, ask=True)
+        assert "labels" not in steps_answered(grid)
+
+
+def test_a_node_is_not_left_alone(site, labels):
+    """The run config names nobody, so that only the keys of the run tell how many there are."""
+    nodes = site(pinned=False)
+    del nodes.nodes[1]
+    nodes.tables = {"bank": nodes.tables["bank"]}
+    with refused("policy.min-parties", "bank"):
+        nodes.run(CompleteCase(), labels())
+    assert nodes.left() == {"bank": []}
+
+
+def test_an_arbiter_decides_as_well(site, labels):
+    """It opens encrypted sums for the methods that its owner names."""
+    pytest.importorskip("tenseal")
+    nodes = site(pinned=False)
+    nodes.nodes.append({"role": "arbiter", "policy.strategies": "fknn"})
+    with refused("policy.strategies", "arbiter"):
+        nodes.run(CompleteCase(), labels(), aggregation="ckks")
+    assert nodes.left() == NOTHING
+
+
 # -- epsilon --------------------------------------------------------------------------------------
 
 RELEASE = {
@@ -351,6 +394,15 @@ def test_one_label_less_is_refused_in_a_second_run(site, labels, first):
     check_refused_at(2, nodes, given, "policy.min-rows")
     for name in PARTIES:
         assert nodes.ledger(name).state["smallest_set"] >= 100
+
+
+def test_predictions_of_several_models_add_up(site, labels):
+    """The other half of the script: what they tell of rows without a label."""
+    nodes = site(pinned=False)
+    given = [labels(seed, fewer=30) for seed in range(3)]
+    check_refused_at(3, nodes, given, "policy.predictions")
+    for name in PARTIES:
+        assert 12 < nodes.ledger(name).state["prediction_bits"] <= 24
 
 
 # -- the table of scripts -------------------------------------------------------------------------
