@@ -17,8 +17,11 @@ from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node.base import Node, NodeServices, Summands, Uses, step
 from flwr_vertical.node.labels import LabelColumn
 from flwr_vertical.node.rows import own_rows, rows_of, to_aligned
+from flwr_vertical.node.storage import data_digest
+from flwr_vertical.policy.budgets import bits_of_row
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.run import RunLedger
+from flwr_vertical.policy.within_run import Budgets, RunBudgets
 from flwr_vertical.protocol import pins
 from flwr_vertical.results.model import Model
 
@@ -81,6 +84,70 @@ class Party(Node):
     def privacy_ledger(self) -> RunLedger | None:
         """Where what leaves is written down first; None where tables lie in memory."""
         return self.services.ledger
+
+    @property
+    def budgets(self) -> Budgets:
+        """What adds up: bits of single rows, epsilon, IDs of others that are blinded.
+
+        Over all runs where the node keeps a privacy ledger, within the run otherwise.
+        """
+        if self.privacy_ledger is not None:
+            return self.privacy_ledger
+        return RunBudgets(f"party {self.name!r}", self.policy, self.state)
+
+    def open_bits(self, chosen: Any, bits: float, **options: Any) -> None:
+        """Tell something of single own rows, or refuse; before it leaves.
+
+        Parameters
+        ----------
+        chosen : array_like of shape (n_own,), bool
+            Of which of `own_ids`.
+        bits : float
+            Of each of them at most.
+        **options
+            See `PrivacyLedger.open_bits`.
+
+        Raises
+        ------
+        PolicyError
+            Names the key of the policy.
+        """
+        ledger = self.privacy_ledger
+        if ledger is not None and len(self.own_ids) != self.table.n_samples:
+            # Donors of an earlier run are rows, too; the ledger knows them by their IDs.
+            if "told-rows" not in self.cache:
+                self.cache["told-rows"] = ledger.ledger.rows(self.own_ids)
+            options["rows"] = self.cache["told-rows"]
+        self.budgets.open_bits(chosen, bits, **options)
+
+    def open_exchange(self, name: str, what: str) -> None:
+        """Take part in an exchange that opens numbers of single samples, or refuse.
+
+        However many numbers it opens, they tell no more of a row than it holds; that is written
+        down, once a run, for every own row that takes part.
+
+        Parameters
+        ----------
+        name : str
+            See `check_exchange`.
+        what : str
+            What is opened, in words.
+
+        Raises
+        ------
+        DataError
+            See `check_exchange`.
+        PolicyError
+            If the node states ``policy.openings``, and a row holds more bits.
+        """
+        self.check_exchange(name)
+        noted = f"node.opened.{name}"
+        if noted in self.state:
+            return
+        held = self.positions >= 0
+        cells = data_digest(self.table.frame).encode()
+        self.open_bits(held, bits_of_row(self.table), content=cells, agreed=True, what=what)
+        self.state[noted] = 1
 
     @property
     def fitted(self) -> "Table | None":

@@ -62,6 +62,8 @@ class RunLedger:
         """Use a key stream, or a pad, for a content; refuse it for another one."""
         self.ledger.note_stream(self.token, name, content)
 
-    def note_foreign_ids(self, count: int, n_own: int, sender: str = "server") -> None:
+    def note_foreign_ids(
+        self, count: int, n_own: int, sender: str = "server", content: bytes = b""
+    ) -> None:
         """Blind IDs of others, or refuse."""
-        self.ledger.note_foreign_ids(self.token, count, n_own, sender)
+        self.ledger.note_foreign_ids(self.token, count, n_own, sender, content)

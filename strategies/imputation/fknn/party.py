@@ -71,7 +71,7 @@ class FKNNParty(ImputingParty):
             If there are too few donors, or this node does not take part in exchange "distances".
         """
         if weights == "distance":
-            self.check_exchange("distances")
+            self.open_exchange("distances", "distances of each sample, but for one factor")
         settings = f"{n_neighbors} {weighting} {weights} {standardize} {complete_blocks}"
         if self.state.get(_SETTINGS, settings) != settings:
             # The same blinding of two kinds of distances would show it.
