@@ -24,7 +24,14 @@ from flwr_vertical.crypto.identity import (
 )
 from flwr_vertical.errors import PartyError
 from flwr_vertical.policy.summary import LedgerSummary
-from flwr_vertical.protocol.messages import HELLO, read_envelope
+from flwr_vertical.protocol.codec import decode
+from flwr_vertical.protocol.messages import (
+    HELLO,
+    VALUES,
+    make_message,
+    make_request,
+    read_envelope,
+)
 from flwr_vertical.run_config import app_defaults
 
 ROOT = Path(__file__).parents[2]
@@ -98,10 +105,12 @@ class Site:
     def attacked(self, run_id=1, aggregation="masked", without=(), **run_config):
         """Yield a federation that has not greeted yet."""
         with self.served(run_id, without, **run_config) as grid:
-            yield Federation(
-                grid, aggregation=aggregation, parties=list(self.tables), retries=0, timeout=60.0,
-                patience=0.05,
-            )  # fmt: skip
+            yield self.federation(grid, aggregation=aggregation)
+
+    def federation(self, grid, **options):
+        """Return the server's side of a run, before its greeting."""
+        options = {"patience": 0.05, "timeout": 60.0, "retries": 0} | options
+        return Federation(grid, parties=list(self.tables), **options)
 
     def run(self, strategy, labels=None, run_id=1, label_holder=None, transcript=None, **options):
         """Run a strategy as an honest server would; what a run config says of it is in options.
@@ -142,6 +151,22 @@ class Site:
 
 
 NOTHING = {name: [] for name in PARTIES}
+
+
+def ask(grid, step, sequence, mode="call", party=0, updates=None, more=None, **arguments):
+    """Send a message of the attacker's own to a node; return what it answered.
+
+    Returns
+    -------
+    envelope : dict
+        With ``status``, and of an error ``error`` and ``message``.
+    values : dict
+    """
+    envelope = {"mode": mode, **(more or {})}
+    content = make_request(step, sequence, arguments, updates, **envelope)
+    message = make_message(content, list(grid.get_node_ids())[party])
+    (reply,) = grid.send_and_receive([message], timeout=60.0)
+    return dict(read_envelope(reply.content)), decode(reply.content, VALUES)
 
 
 def steps_answered(grid):
