@@ -128,6 +128,7 @@ class Site:
             return strategy.start(
                 grid=grid, labels=labels, label_holder=label_holder, parties=list(self.tables),
                 retries=0, timeout=60.0, patience=0.05, progress=False,
+                label_secret=self.folder / "server" / "label-secret",
                 **({"alignment": "private-id"} | settings),
             )  # fmt: skip
 

@@ -178,7 +178,9 @@ def test_another_mode_is_refused_after_the_greeting(site, labels):
         more = {"n-parties": 2, "fraction-bits": 32}
         told, _ = ask(
             federation.grid, "prepare_moments", 9, "plain", more=more,
+            updates=federation._updates.pop("bank"),
             encoding="none", missing_cells="error", nonce=b"n" * 32, labelled=np.ones(N, np.uint8),
+            standardize=True, intercept=True,
         )  # fmt: skip
         assert told["status"] == "error"
         assert "sums of this run are 'masked'" in told["message"]
@@ -388,6 +390,13 @@ def test_runs_with_other_labels_are_bounded(site, labels):
         assert nodes.ledger(name).state["vectors"] == 3
     # The labels of before cost nothing, also afterwards.
     nodes.run(CompleteCase(), labels(2), run_id=99)
+
+
+def test_other_labels_in_the_words_of_earlier_ones_are_noticed(site, labels, monkeypatch):
+    """The server says that they are those of the run before; a party sees masked vectors only."""
+    nodes = site(pinned=False, all={"policy.vectors": 2})
+    monkeypatch.setattr("flwr_vertical.strategy.digest_of_labels", lambda _: b"same" * 8)
+    check_refused_at(3, nodes, [labels(seed) for seed in range(3)], "policy.vectors")
 
 
 def test_nine_label_vectors_on_sixty_rows_are_refused(tmp_path):

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from leaky import Leaky, make_tables
 from site_of_nodes import ROOT, Site, refused
 
+from apps.client_app import app as client_app
 from flwr_vertical import Party, Strategy, load_strategy, party_app, step
 from flwr_vertical.node.storage import FileStorage
 from simulations.attacks.cases import cases, make_case_tables, make_strategy_of
@@ -47,7 +48,7 @@ WORDS = {
     "rows": r"^(over|for each missingness|by missingness|.*sums over groups of rows)",
     "predictions": r"^for each sample without a label, the (sum of the parties'|prediction)",
     "epsilon": r"perturbed rank",
-    "bits": r"^for each (labelled )?sample (of the fit|and iteration).*(fits|residual)",
+    "bits": r"^for each (sample of the fit|labelled sample).*fits",
 }
 
 
@@ -69,7 +70,9 @@ def recorded(strategy, tables, labels, folder):
     worked, transcript = [], []
     asked = {"alignment": "plain", "transcript": transcript}
     if isinstance(strategy, Predict):  # what the nodes keep of the fit must be there
+        nodes.app, own = client_app, nodes.app
         fitted = nodes.run(VFEM(), labels, run_id=2, alignment="plain")
+        nodes.app = own
         strategy, asked["fitted"] = type(strategy)(fitted), "run-2"
     with watching(worked, transcript):
         result = nodes.run(strategy, labels, **asked)
@@ -92,7 +95,8 @@ def asked_by_words(strategy):
     exchange, found = getattr(strategy, "exchange", ""), set()
     for who, what in strategy.disclosure:
         stated = re.search(r"exchange=?\s?'(\w+)'", who)
-        if who.startswith("server") and (stated is None or stated[1] == exchange):
+        said = exchange != "sums" if stated is None else stated[1] == exchange
+        if who.startswith("server") and said:
             found |= {kind for kind, words in WORDS.items() if re.search(words, what)}
     return found
 
