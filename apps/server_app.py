@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from apps.demo import demo_labels
 from apps.settings import AppSettings, DemoSettings
-from apps.storage import check_free, earlier_folder, save_result, server_folder
+from apps.storage import LABEL_SECRET, check_free, earlier_folder, save_result, server_folder
 from flwr_vertical import Result, Strategy, make_strategy
 from flwr_vertical.channel import ChannelGrid
 from flwr_vertical.policy.needs import asked_by, needed_by_node
@@ -47,6 +47,7 @@ def main(grid: Grid, context: Context) -> None:
         min_nodes=run.min_nodes or max(2, len(run.parties or ())) + arbiters,
         checkpoint=folder if app_settings.checkpoint or app_settings.resume else None,
         resume=app_settings.resume,
+        label_secret=folder.parent / LABEL_SECRET,
     )
     labels = _labels(app_settings, config)
 

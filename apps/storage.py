@@ -30,6 +30,9 @@ from flwr_vertical.server.journal import Journal
 from flwr_vertical.server.record import describe
 from flwr_vertical.tables import Table
 
+LABEL_SECRET = "label-secret"
+"""File in the server's output folder; by it parties recognise labels of earlier runs."""
+
 
 class AppStorage(FileStorage):
     """Reads ``data`` from the node config; a simulated node without it uses demonstration data.

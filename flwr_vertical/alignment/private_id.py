@@ -83,6 +83,7 @@ class PrivateIdSteps(AlignmentSteps):
         return answer
 
     def _blind_foreign(self, points: Any, sender: str) -> Any:
+        self.admit_foreign(points, sender)
         return commutative.check_and_blind(points, sender, self.state[_KEY])
 
 

@@ -1,7 +1,11 @@
 """What the party halves of alignment protocols share."""
 
+import hashlib
 from pathlib import Path
 from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
 
 from flwr_vertical.crypto.order import secret_order
 from flwr_vertical.errors import ConfigError, PolicyError
@@ -49,6 +53,28 @@ class AlignmentSteps(StepGroup):
             str(value).encode()
             for value in normal_ids(self.party.own_ids, normalise, self.name)[order]
         ]
+
+    def admit_foreign(self, points: "npt.NDArray[np.uint8]", sender: str) -> None:
+        """Refuse to blind more IDs of others than the node's policy allows in a run.
+
+        Who lists guessed IDs among its own learns which of them the others have, so their number
+        is bounded by that of the own rows.
+
+        Parameters
+        ----------
+        points : numpy.ndarray of shape (n, n_bytes), uint8
+            What is to be blinded or signed. The same ones again in a run count once.
+        sender : str
+            Whose they are, as the server says.
+
+        Raises
+        ------
+        PolicyError
+            Names ``policy.foreign-ids``.
+        """
+        values = np.ascontiguousarray(points)
+        content = hashlib.blake2b(values.tobytes(), digest_size=16).digest()
+        self.party.budgets.note_foreign_ids(len(values), len(self.party.own_ids), sender, content)
 
     def id_secret(self) -> bytes | None:
         """Return the secret that the parties share against guessing of IDs, if the node has one."""

@@ -48,13 +48,15 @@ from flwr_vertical.protocol.messages import (
     read_envelope,
     read_scales,
 )
+from flwr_vertical.tables import Table
 from flwr_vertical.version import __version__
 
 logger = logging.getLogger("flwr_vertical")
 
 _RUN = "node.run"
 _ADMITTED = "node.admitted"
-_LEDGER, _ROWS = "privacy-ledger", "privacy-ledger-rows"
+_LEDGER, _ROWS, _TABLE = "privacy-ledger", "ledger-rows-of-table", "raw-table"
+_READ_BY = ("data", "id-column")  # keys of the node config by which a table is read
 _SEED, _SECRET = "node.seed", "node.secret"
 
 
@@ -415,7 +417,7 @@ class StepServer:
             node_config=self._storage.node_config(context),
             state=state,
             cache=cache,
-            load_table=watch.before(lambda: self._storage.load(context)),
+            load_table=lambda: self._table(context, state, cache),
             load_fitted=watch.before(lambda: self._storage.load_fitted(context)),
             load_truth=lambda: self._storage.load_truth(context),
             save_output=lambda frame: self._storage.save(context, frame),
@@ -444,14 +446,29 @@ class StepServer:
 
         def find_rows(ledger: PrivacyLedger) -> OwnRows:
             if _ROWS not in cache:
-                watch = DataWatch(self._storage, context, state, cache)
-                table = watch.before(lambda: self._storage.load(context))()
-                cache[_ROWS] = ledger.rows(table.ids, table.frame)
+
+                def load() -> OwnRows:
+                    table = self._table(context, state, cache)
+                    return ledger.rows(table.ids, table.frame)
+
+                found = DataWatch(self._storage, context, state, cache).checked()
+                read = {k: v for k, v in context.node_config.items() if k in _READ_BY}
+                read |= {k: v for k, v in context.node_config.items() if k.startswith("kind.")}
+                version = f"{found} {sorted(read.items())}" if found else ""
+                cache[_ROWS] = ledger.rows_of_version(version, load)
             own: OwnRows = cache[_ROWS]
             return own
 
         # A run that goes on has another number at Flower than the one in which it greeted.
         return RunLedger(ledger, f"run {state.get(_RUN, context.run_id)}", find_rows)
+
+    def _table(self, context: Context, state: State, cache: dict[str, Any]) -> Table:
+        """Return the node's table as it is in its storage; read once a process."""
+        if _TABLE not in cache:
+            watch = DataWatch(self._storage, context, state, cache)
+            cache[_TABLE] = watch.before(lambda: self._storage.load(context))()
+        table: Table = cache[_TABLE]
+        return table
 
     def _cache(self, context: Context) -> dict[str, Any]:
         # One run at a time per node: an older run's tables must not fill the memory.

@@ -29,6 +29,7 @@ from flwr_vertical.protocol.messages import (
 from flwr_vertical.protocol.objects import pack_object
 from flwr_vertical.server.greeting import Greeting, keys_of_run
 from flwr_vertical.server.journal import Entry, Journal
+from flwr_vertical.server.label_memory import LabelMemory
 from flwr_vertical.server.loop import SnapshotLoop
 from flwr_vertical.server.record import RunRecord
 from flwr_vertical.server.recovery import exchange_patiently, find_all, say_farewell
@@ -108,6 +109,7 @@ class Federation:
         self.ledger = self._record.ledger
         self.parties: list[str] = []
         self.labels: Any = None
+        self.label_memory = LabelMemory(run.label_secret)
         self.rng = np.random.default_rng()
         self._expected = None if run.parties is None else list(run.parties)
         ckks = run.aggregation == "ckks"

@@ -287,6 +287,7 @@ class FKNN(Strategy):
             {
                 "rows": rows,
                 "split": split,
+                "n_listed": 0 if block is None else block.width,
                 **plan.public,
                 **(ranked.arguments if ranked is not None else {}),
             },

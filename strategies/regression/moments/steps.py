@@ -65,9 +65,8 @@ class MomentSteps(StepGroup):
             told = self._nothing_offered(labelled)
         center, unit = self._units
         told |= {"center": center, "unit": unit, **self.other(PairKeySteps).pair_key(nonce)}
-        minimum = self.party.policy.min_rows
-        if minimum is not None:
-            told["min_rows"] = minimum
+        if self.party.policy.min_rows is not None:
+            told["min_rows"] = self.party.policy.min_rows
         return Summands({}, told)
 
     def _nothing_offered(self, labelled: npt.NDArray[np.uint8] | None) -> dict[str, Any]:
@@ -113,7 +112,9 @@ class MomentSteps(StepGroup):
                 "first offered in this run; start another run for other labels"
             )
         center, unit = self._units
-        return HeldColumns((data.raw - center) / unit, data.rows, data.n_labelled)
+        names = tuple(data.design.columns)
+        values = (data.raw - center) / unit
+        return HeldColumns(values, data.rows, data.n_labelled, names, data.own_rows)
 
     @property
     def _units(self) -> tuple[Array, Array]:

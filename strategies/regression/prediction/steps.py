@@ -81,6 +81,8 @@ class PredictionSteps(StepGroup):
         ------
         DataError
             If the coefficients cannot be used, or the run has kept a model already.
+        PolicyError
+            If the node's policy does not allow so many bits of one of these rows, over all runs.
         """
         if _KEPT in self.state:
             raise DataError(
@@ -88,17 +90,20 @@ class PredictionSteps(StepGroup):
                 "that no row is multiplied by several sets of coefficients"
             )
         part = self._part(model, parties, own, present, coefficients, offsets, grid, standardized)
+        public = {"bits": part.bits, "coarser": part.coarser, "outside": 0}
+        values = {}
+        if n_unlabelled:
+            term = np.zeros(n_unlabelled, dtype=np.int64)
+            if part.columns:
+                data = self.other(RegressionData)
+                rows, numbers, _ = data.raw_unlabelled
+                chosen = check_pattern(pattern, len(rows), len(part.present), self.name)
+                term[numbers], public["outside"] = part.terms(rows, chosen)
+                admit_terms(self.party, part, data.aligned_unlabelled, term[numbers])
+            values["term"] = term
         self.state[_KEPT] = 1
         self.party.save_model(part)
-        public = {"bits": part.bits, "coarser": part.coarser, "outside": 0}
-        if not n_unlabelled:
-            return Summands({}, public)
-        term = np.zeros(n_unlabelled, dtype=np.int64)
-        if part.columns:
-            rows, numbers, _ = self.other(RegressionData).raw_unlabelled
-            chosen = check_pattern(pattern, len(rows), len(part.present), self.name)
-            term[numbers], public["outside"] = part.terms(rows, chosen)
-        return Summands({"term": term}, public)
+        return Summands(values, public)
 
     def _part(
         self,
@@ -167,6 +172,36 @@ class PredictionSteps(StepGroup):
             highest,
             bits,
         )
+
+
+def admit_terms(party: Party, part: LinearPart, aligned: Indices, terms: Indices) -> None:
+    """Refuse to tell terms of rows of which too much was predicted before.
+
+    Parameters
+    ----------
+    party : Party
+        Whose rows they are.
+    part : LinearPart
+        What they are multiplied by.
+    aligned : numpy.ndarray of shape (n_rows,)
+        Aligned numbers of the rows.
+    terms : numpy.ndarray of shape (n_rows,)
+        What is to be told of them, in units of the grid. The same again costs nothing.
+
+    Raises
+    ------
+    PolicyError
+        Names ``policy.grid`` or ``policy.predictions``.
+    """
+    _, by_row = party.rows_of(aligned)
+    chosen = np.zeros(len(party.positions), dtype=bool)
+    chosen[by_row] = True
+    told = np.zeros(len(chosen), dtype=np.int64)
+    told[by_row] = terms
+    content = f"{part.grid!r} {part.coarser} ".encode() + told[chosen].tobytes()
+    party.open_bits(
+        chosen, part.bits, content=content, predictions=True, what="terms of predictions"
+    )
 
 
 def bounds(
