@@ -19,16 +19,16 @@ import pandas as pd
 
 from flwr_vertical.errors import LedgerError, PolicyError, ProtocolError
 from flwr_vertical.policy.arrays import Arrays
-from flwr_vertical.policy.entries import Book, Entry, add_run, digest_of, note_stream
+from flwr_vertical.policy.budgets import check_bits, check_epsilon, check_foreign_ids
+from flwr_vertical.policy.entries import Book, Entry, add_run, digest_of, has_run, note_stream
 from flwr_vertical.policy.file import check_whole, create, reading, transaction
-from flwr_vertical.policy.record import Policy, key_of
+from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.row_rules import Judged
 from flwr_vertical.policy.rows import OwnRows, places, secrets_of
 from flwr_vertical.policy.told import LedgerRows, ToldRows, located
 
 _PATIENCE = 30.0
 _MOST_REFUSALS = 20  # written down for a run: a server that asks for ever must not fill the disk
-_ROUNDING = 1e-9  # of sums of bits and of epsilon
 
 HELD_BY_ALL = "the server and any party of the run, which hold the group seed"
 """Who could see the own columns of sums that were opened by private products."""
@@ -139,7 +139,14 @@ class PrivacyLedger:
         return rows
 
     def begin(
-        self, run: str, name: str, strategy: str, settings: Mapping[str, Any], rows: OwnRows
+        self,
+        run: str,
+        name: str,
+        strategy: str,
+        settings: Mapping[str, Any],
+        rows: OwnRows,
+        *,
+        all_new: bool = False,
     ) -> None:
         """Write down that a run greets this node; a second greeting resets nothing.
 
@@ -153,6 +160,9 @@ class PrivacyLedger:
             Of the strategy, as JSON takes them.
         rows : OwnRows
             The node's rows.
+        all_new : bool, default False
+            Whether none of them need be known: a run that builds on an earlier one may be about
+            new rows only. Otherwise that says that the ledger is another table's.
 
         Raises
         ------
@@ -162,8 +172,26 @@ class PrivacyLedger:
         with self._entry(run) as (connection, book, arrays):
             check_whole(connection, self.path, self._who)
             book.check_marks()
-            self._check_table(arrays, rows)
+            if not all_new:
+                self._check_table(arrays, rows)
             add_run(connection, run, name, strategy, settings, self._clock())
+
+    def note_refused(
+        self, run: str, name: str, strategy: str, settings: Mapping[str, Any], error: PolicyError
+    ) -> None:
+        """Write down that the policy forbade a run before it began; nothing is spent.
+
+        Parameters
+        ----------
+        run, name, strategy, settings
+            See `begin`.
+        error : PolicyError
+            Names the key.
+        """
+        with transaction(self.path, self._who, self._patience) as connection:
+            if not has_run(connection, run):
+                add_run(connection, run, name, strategy, settings, self._clock(), greetings=0)
+        self._note_refusal(run, error)
 
     def check_and_note_rows(
         self,
@@ -271,6 +299,7 @@ class PrivacyLedger:
         *,
         content: bytes,
         predictions: bool = False,
+        agreed: bool = False,
         what: str,
         receiver: str = "server",
         colluding: str = "",
@@ -291,6 +320,8 @@ class PrivacyLedger:
             What tells the same numbers of the same rows from others; told again, they cost nothing.
         predictions : bool, default False
             Whether they are predictions, which have a limit of their own.
+        agreed : bool, default False
+            Whether the node has agreed to what opens them; see `check_bits`.
         what, receiver, colluding
             See `Entry`.
 
@@ -306,7 +337,6 @@ class PrivacyLedger:
                 f"{mask.shape} and {bits!r}"
             )
         kind = "predictions" if predictions else "bits"
-        field = "predictions" if predictions else "openings"
         with self._entry(run) as (connection, book, arrays):
             number = book.run(run)
             digest = digest_of(kind, rows.digest, mask.tobytes(), content)
@@ -314,26 +344,24 @@ class PrivacyLedger:
                 entry = Entry(kind, receiver, f"{what} (again)", int(mask.sum()))
                 book.add(number, self._clock(), entry)
                 return
-            if predictions and bits > self.policy.grid:
-                limit = f"{self.policy.grid} bits of a row in one model's prediction"
-                raise PolicyError(self._who, key_of("grid"), f"{bits:g} bits of a row", limit)
             people, at = located(arrays, rows)
             spent = arrays.get(kind, np.float64, len(people))
             most = float(spent[at[mask]].max(initial=0.0)) if mask.any() else 0.0
-            limit_of_all = float(getattr(self.policy, field))
-            if mask.any() and most + bits > limit_of_all + _ROUNDING:
-                raise PolicyError(
-                    self._who,
-                    key_of(field),
-                    f"{bits:g} bits of {int(mask.sum()):,} of its rows ({what}), of some of which "
-                    f"{most:g} were told before",
-                    f"{limit_of_all:g} bits of a row over all runs",
-                )
+            n_rows = int(mask.sum())
+            check_bits(
+                self._who,
+                self.policy,
+                bits,
+                n_rows,
+                most,
+                what,
+                predictions=predictions,
+                agreed=agreed,
+            )
             spent = spent.copy()
             spent[at[mask]] += bits
             arrays.put(kind, spent)
             connection.execute("INSERT OR IGNORE INTO known VALUES (?)", (digest,))
-            n_rows = int(mask.sum())
             entry = Entry(kind, receiver, what, n_rows, bits=bits, colluding=colluding)
             book.add(number, self._clock(), entry)
 
@@ -354,7 +382,8 @@ class PrivacyLedger:
         run : str
             Token of the run.
         epsilon, delta : float
-            Of the whole release: over all its columns and groups.
+            Of the whole release: over all its columns and groups. Infinite without noise, which is
+            refused.
         release : bytes
             What tells this release from others. The same one again, with the same noise, is free.
         what, receiver
@@ -365,7 +394,7 @@ class PrivacyLedger:
         PolicyError
             Names ``policy.epsilon-total``.
         """
-        if not (np.isfinite(epsilon) and epsilon > 0 and 0 <= delta < 1):
+        if not (epsilon > 0 and 0 <= delta < 1):
             raise ProtocolError(
                 f"{self._who}: epsilon must be above 0 and delta in [0, 1), got {epsilon!r}, "
                 f"{delta!r}"
@@ -376,15 +405,7 @@ class PrivacyLedger:
             if self._is_known(connection, digest):
                 return
             spent, _, releases = book.epsilon()
-            total = self.policy.epsilon_total
-            asked = f"epsilon {epsilon:g} ({what}), after {spent:g} in {releases} release(s)"
-            if total is None and releases:
-                allowed = "one release, as it states no total"
-                advice = f"its owner would have to set policy.epsilon-total={spent + epsilon:g}"
-                raise PolicyError(self._who, key_of("epsilon_total"), asked, allowed, advice)
-            if total is not None and spent + epsilon > total * (1 + _ROUNDING):
-                allowed = f"{total:g} in all, over columns, groups and runs"
-                raise PolicyError(self._who, key_of("epsilon_total"), asked, allowed)
+            check_epsilon(self._who, self.policy, epsilon, spent, releases, what)
             connection.execute("INSERT INTO known VALUES (?)", (digest,))
             entry = Entry("epsilon", receiver, what, epsilon=epsilon, delta=delta)
             book.add(number, self._clock(), entry)
@@ -415,7 +436,9 @@ class PrivacyLedger:
             for name, content in streams.items():
                 note_stream(connection, number, name, content, self._who)
 
-    def note_foreign_ids(self, run: str, count: int, n_own: int, sender: str = "server") -> None:
+    def note_foreign_ids(
+        self, run: str, count: int, n_own: int, sender: str = "server", content: bytes = b""
+    ) -> None:
         """Blind IDs of others, or refuse.
 
         Parameters
@@ -428,23 +451,23 @@ class PrivacyLedger:
             Own rows.
         sender : str
             Whose they are.
+        content : bytes
+            What tells them from others: the same ones again in this run count once.
 
         Raises
         ------
         PolicyError
             Names ``policy.foreign-ids``.
         """
-        with self._entry(run) as (_, book, _):
+        with self._entry(run) as (connection, book, _):
             number = book.run(run)
-            before = book.count(number, "ids")[1]
-            if before + count > self.policy.foreign_ids * n_own:
-                raise PolicyError(
-                    self._who,
-                    key_of("foreign_ids"),
-                    f"{before + count:,} IDs that are not its own, "
-                    f"{(before + count) / max(n_own, 1):.3g} times as many as it has rows",
-                    f"{self.policy.foreign_ids:g} times as many in a run",
-                )
+            digest = digest_of("ids", run, content)
+            if content and self._is_known(connection, digest):
+                return
+            total = book.count(number, "ids")[1] + count
+            check_foreign_ids(self._who, self.policy, total, n_own)
+            if content:
+                connection.execute("INSERT INTO known VALUES (?)", (digest,))
             book.add(number, self._clock(), Entry("ids", sender, "IDs of others blinded", count))
 
     # -- parts of these --------------------------------------------------------------------

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.errors import PolicyError
 from flwr_vertical.policy.ledger import PrivacyLedger
 from flwr_vertical.policy.rows import OwnRows
 from flwr_vertical.policy.told import ToldRows
@@ -69,7 +70,14 @@ class RunLedger:
 
     def begin(self, name: str, strategy: str, settings: Mapping[str, Any]) -> None:
         """Write down that the run greets this node."""
-        self.ledger.begin(self.token, name, strategy, settings, self.rows)
+        later = bool(settings.get("fitted"))
+        self.ledger.begin(self.token, name, strategy, settings, self.rows, all_new=later)
+
+    def note_refused(
+        self, name: str, strategy: str, settings: Mapping[str, Any], error: PolicyError
+    ) -> None:
+        """Write down that the policy forbade the run, before it began."""
+        self.ledger.note_refused(self.token, name, strategy, settings, error)
 
     def check_and_note_rows(
         self, group: npt.ArrayLike, at_least: int, *, rows: OwnRows | None = None, **options: Any
@@ -97,6 +105,8 @@ class RunLedger:
         """Use several key streams; all or none."""
         self.ledger.note_streams(self.token, streams)
 
-    def note_foreign_ids(self, count: int, n_own: int, sender: str = "server") -> None:
+    def note_foreign_ids(
+        self, count: int, n_own: int, sender: str = "server", content: bytes = b""
+    ) -> None:
         """Blind IDs of others, or refuse."""
-        self.ledger.note_foreign_ids(self.token, count, n_own, sender)
+        self.ledger.note_foreign_ids(self.token, count, n_own, sender, content)

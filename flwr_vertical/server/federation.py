@@ -154,7 +154,8 @@ class Federation:
                 self._arbiter_for,
                 lambda requests, enough: self._round(HELLO, requests, mode="call", enough=enough),
             )
-            envelope = {"mode": self.aggregation, "seed": self._seed, **self._mark}
+            told = {"n-parties": self._n_greeted(node_ids)}
+            envelope = {"mode": self.aggregation, "seed": self._seed, **told, **self._mark}
             greetings = greeting.greet(wanted, envelope)
             roster = make_roster(greetings, self._expected, self._arbiter_for)
         except Exception:
@@ -165,6 +166,12 @@ class Federation:
         self._note_unrepeatable(by_name)
         self._record.open(by_name)
         self._hand_out_keys(by_name)
+
+    def _n_greeted(self, node_ids: Sequence[int]) -> int:
+        """Return how many parties there will be, as far as that is known before they greet."""
+        if self._expected:
+            return len(self._expected)
+        return max(1, len(node_ids) - (self._arbiter_for is not None))
 
     def _take_back(self) -> None:
         """Have nodes remove what they keep of a run that did not begin: its private keys."""
@@ -177,7 +184,7 @@ class Federation:
         keys = keys_of_run(self.aggregation, self.parties, greetings, self.random_bytes)
         self._ckks_public = keys.get(private_sum.CKKS_PUBLIC)
         for name in self.parties:
-            self.update(name, keys)
+            self.update(name, {**keys, "n-parties": len(self.parties)})
 
     def _reopen(self, journal: Journal, opening: Entry) -> None:
         """Find the nodes of a run that broke off, and take up its course from the beginning."""

@@ -177,6 +177,12 @@ class RegressionData(StepGroup):
         return own.x[held], number[own.rows[held]], int(free.sum())
 
     @property
+    def aligned_unlabelled(self) -> Indices:
+        """Aligned numbers of the rows held of unlabelled samples, in the order of `unlabelled`."""
+        own = self.design.rows
+        return np.asarray(own[~self._labelled[own]])
+
+    @property
     def center(self) -> Array:
         """What is subtracted from each column, shape (n_columns,)."""
         return self._scaling[0]

@@ -105,6 +105,7 @@ def test_rare_flags_stay_hidden():
 
 
 def test_a_label_less_gives_a_row_away_over_two_runs_unless_nodes_keep_ledgers(tmp_path):
+    """In memory nothing counts over runs; more of it in test_attacks_configuration."""
     (case,) = (case for case in cases() if case.name == "complete-case")
     tables, labels = make_case_tables(case, N, 2, missing=0.0)
     strategy = make_strategy_of(case, tables, labels)
