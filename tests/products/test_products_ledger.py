@@ -15,7 +15,7 @@ from flwr_vertical.products.private import PrivateProductSteps
 from flwr_vertical.products.recognised import _Z, LabelSketch
 from flwr_vertical.server.label_memory import LabelMemory
 from strategies.vfem import VFEM
-from tests.products.ledgered import Nodes
+from tests.products.nodes_with_ledgers import Nodes
 
 # More rows each than the values up to which a column counts as one of levels.
 A, B, LONE = set(range(25)), set(range(25, 50)), {55}
