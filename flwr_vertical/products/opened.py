@@ -38,7 +38,12 @@ class PrivateProducts:
     group_key : GroupKey
         Hands the group seed to the parties.
     limbs : {1, 2}, default 2
-        One limb gives products to some 1e-9 of a row's size, two to rounding.
+        One limb gives products to some 1e-9 of a row's size, two to rounding. Sums with noise have
+        one: the second would tell what the noise on the first hides.
+    room : int, default 0
+        Bits that columns leave free for noise (`noise.room_for`).
+    vector_unit : float, optional
+        What vectors are divided by (default: their root mean square).
 
     Attributes
     ----------
@@ -49,6 +54,8 @@ class PrivateProducts:
     federation: Federation
     group_key: GroupKey
     limbs: int = 2
+    room: int = 0
+    vector_unit: float | None = None
     commitment: Commitment = field(init=False)
     _masked: dict[str, ring.Ring] = field(default_factory=dict)
     _n_columns: dict[str, int] = field(default_factory=dict)
@@ -85,6 +92,8 @@ class PrivateProducts:
             By party, what a step that does more than `PrivateProductSteps.send_masked` told.
         """
         arguments: dict[str, Any] = {"limbs": self.limbs}
+        if self.room:
+            arguments["room"] = self.room
         if vectors is not None:
             arguments["commitment"] = self.commitment.of(vectors)
         replies = self.federation.call(
@@ -241,10 +250,13 @@ class PrivateProducts:
                 for name, share in shares.items()
             },
             len(unit),
+            unit,
         )
 
     def _encoded(self, vectors: Array, bits: int) -> tuple[ring.Ring, Array]:
         unit = np.sqrt(np.mean(vectors**2, axis=0))
+        if self.vector_unit is not None:
+            unit = np.full(vectors.shape[1], self.vector_unit)
         unit[unit == 0.0] = 1.0
         return ring.encode(vectors / unit, bits, self.limbs, party="the server"), unit
 

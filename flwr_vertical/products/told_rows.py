@@ -95,6 +95,7 @@ class ToldRows:
         n_vectors: int = 0,
         attempt: bytes = b"",
         commitment: bytes | None = b"",
+        private: bool = False,
     ) -> Flags:
         """Decide what may be told, and note it.
 
@@ -114,6 +115,9 @@ class ToldRows:
             Name of the attempt, if there are vectors.
         commitment : bytes
             Of the server to its vectors; None if they are such as the server does not know.
+        private : bool, default False
+            The sums are differentially private. Then no column is withheld for its values: noise
+            hides rare levels, and that a column is withheld would tell of them.
 
         Returns
         -------
@@ -148,7 +152,8 @@ class ToldRows:
             withheld[:] = True
             return withheld
         atoms = self._refined(held, own, n_groups, needed, vectors)
-        withheld |= self._levels.refine(held, own, n_groups, known)
+        if not private:
+            withheld |= self._levels.refine(held, own, n_groups, known)
         self._state[_ATOMS], self._state[_ATTEMPTS] = atoms.astype(np.int32), attempts
         self._state[_VECTORS], self._state[_KNOWN] = vectors, known
         self._state[_COUNTED] = counted

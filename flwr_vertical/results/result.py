@@ -14,6 +14,7 @@ import pandas as pd
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy.accounting import PrivacyStatement
+from flwr_vertical.privacy.statement import MomentStatement
 from flwr_vertical.results.ledger import Ledger
 from flwr_vertical.results.page import format_value
 from flwr_vertical.results.units import human_bytes, human_seconds
@@ -63,7 +64,7 @@ class Result:
         What a reader should know: warnings, early stops.
     disclosure : list of (who, learns), optional
         Who learned what in this run.
-    privacy : PrivacyStatement, optional
+    privacy : PrivacyStatement or MomentStatement, optional
         What differential privacy the run spent, in numbers and in plain words.
     figures : dict of str to (SVG str or PNG bytes), optional
         The strategy's own figures, by title; the report shows them.
@@ -89,7 +90,7 @@ class Result:
     truth: dict[str, pd.DataFrame] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     disclosure: list[tuple[str, str]] = field(default_factory=list)
-    privacy: PrivacyStatement | None = None
+    privacy: PrivacyStatement | MomentStatement | None = None
     figures: dict[str, str | bytes] = field(default_factory=dict)
     where: Path | None = None
     # What the parties of a simulation saved of their models, as files' bytes. `simulate` hands

@@ -9,11 +9,11 @@ import pandas as pd
 
 from flwr_vertical import Party, step
 from flwr_vertical.errors import ConfigError, ProtocolError
-from flwr_vertical.privacy import KEY_BYTES, fresh_keystream, noise_is_seeded
+from flwr_vertical.privacy import KEY_BYTES, fresh_keystream, noise_is_seeded, parse_bounds
 from flwr_vertical.tables import is_numeric
 from flwr_vertical.tables.codes import Levels, fill_values, fit_levels, from_codes, to_codes
 from strategies.synthesis.copula.margins import Margin
-from strategies.synthesis.copula.release import Budget, make_release, parse_bounds, synthetic_codes
+from strategies.synthesis.copula.release import Budget, make_release, synthetic_codes
 
 logger = logging.getLogger("flwr_vertical")
 
