@@ -53,22 +53,22 @@ def delta() -> Any:
     )
 
 
-def bounds() -> Any:
-    """Return the field of public ranges of columns and label."""
+def bounds(of: str = "`epsilon`") -> Any:
+    """Return the field of public ranges of columns and label, which go with a setting."""
     return setting(
         "",
-        "With `epsilon`: public ranges of all columns and of the label, a mapping of column name "
+        f"With {of}: public ranges of all columns and of the label, a mapping of column name "
         "to (low, high), or the same as JSON text; the label's is named as the labels are, or "
         "``label``. Values beyond count as the end. Noise grows with the square of the ranges.",
         parse=read_bounds,
     )
 
 
-def row_norm() -> Any:
-    """Return the field of the largest norm of a row."""
+def row_norm(of: str = "`epsilon`") -> Any:
+    """Return the field of the largest norm of a row, which goes with a setting."""
     return setting(
         1.0,
-        "With `epsilon`: largest root mean square of a party's values of a row, each in half "
+        f"With {of}: largest root mean square of a party's values of a row, each in half "
         "ranges from the middle of its bounds; larger rows are shrunk to it, which biases. Noise "
         "grows with its square: where bounds are four standard deviations wide each way, 0.4 "
         "touches few rows and takes a sixth of the noise.",

@@ -74,7 +74,9 @@ class Budget:
         )
 
 
-def check_budget(epsilon: float | None, encoding: str, idle: dict[str, bool]) -> None:
+def check_budget(
+    epsilon: float | None, encoding: str, idle: dict[str, bool], by: str = "epsilon"
+) -> None:
     """Refuse settings that do not go together.
 
     Parameters
@@ -84,6 +86,8 @@ def check_budget(epsilon: float | None, encoding: str, idle: dict[str, bool]) ->
         What becomes of columns of levels.
     idle : dict[str, bool]
         Settings that only go with epsilon, and whether they are given.
+    by : str
+        The setting that asks for privacy, for errors.
 
     Raises
     ------
@@ -92,11 +96,11 @@ def check_budget(epsilon: float | None, encoding: str, idle: dict[str, bool]) ->
     """
     given = [name for name, stated in idle.items() if stated]
     if epsilon is None and given:
-        raise ConfigError(f"{', '.join(given)}: only with epsilon, and there is none; state both")
+        raise ConfigError(f"{', '.join(given)}: only with {by}; state both, or neither")
     if epsilon is not None and encoding != "none":
         raise ConfigError(
-            f"encoding={encoding!r} makes columns of the levels that are in a table, and epsilon "
-            "must not depend on these; encode levels beforehand, by a list that is public"
+            f"encoding={encoding!r} makes columns of the levels that are in a table, and with "
+            f"{by} nothing may depend on these; encode levels beforehand, by a list that is public"
         )
 
 

@@ -20,6 +20,7 @@ from strategies.regression.moments.linear import LinearFit
 from strategies.regression.moments.patterns import Pattern
 
 Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 FAILURE = 0.05
 """With this probability the noise is larger than its bound (AdaSSP's rho)."""
@@ -58,6 +59,13 @@ class GroupNoise:
         return np.asarray(self.turn @ found @ self.turn.T)
 
 
+def moved_by(noise: Sequence[GroupNoise], origin: Array) -> list[GroupNoise]:
+    """Return the noise on columns and label less an origin, shape (n_columns + 1,)."""
+    by = np.eye(len(origin) + 1)
+    by[1:, 0] = -origin
+    return [replace(part, turn=by @ part.turn) for part in noise]
+
+
 def with_noise(fit: LinearFit, noise: Sequence[GroupNoise], origin: Array) -> LinearFit:
     """Return a fit to moments with little noise, which its covariance then includes.
 
@@ -70,22 +78,20 @@ def with_noise(fit: LinearFit, noise: Sequence[GroupNoise], origin: Array) -> Li
     origin : numpy.ndarray of shape (n_columns + 1,)
         What columns and label were reduced by since.
     """
-    by = np.eye(len(origin) + 1)
-    by[1:, 0] = -origin
     inverse = fit.vcov / fit.noise if fit.noise else np.zeros_like(fit.vcov)
     vector = np.concatenate([[-fit.intercept], -fit.beta, [1.0]])
-    moved = [replace(part, turn=by @ part.turn) for part in noise]
+    moved = moved_by(noise, origin)
     score = np.sum([part.of_products(vector) for part in moved], axis=0)[:-1, :-1]
     return replace(fit, added=inverse @ score @ inverse)
 
 
-def norm_bound(noise: Sequence[GroupNoise], kept: slice, failure: float = FAILURE) -> float:
+def norm_bound(noise: Sequence[GroupNoise], kept: Flags, failure: float = FAILURE) -> float:
     """Return what the spectral norm of the noise exceeds with a probability of `failure` at most.
 
     Parameters
     ----------
     noise : sequence of GroupNoise
-    kept : slice
+    kept : numpy.ndarray of shape (n_columns + 2,), bool
         Which rows and columns.
     failure : float
     """
@@ -151,46 +157,38 @@ def noisy_least_squares(rows: Pattern, noise: Sequence[GroupNoise], intercept: b
         Whether there is one; it has no ridge.
     """
     n, d = rows.n_rows, len(rows.sums) - 1
-    moments = np.empty((d + 2, d + 2))
-    moments[0, 0], moments[0, 1:], moments[1:, 0] = n, rows.sums, rows.sums
-    moments[1:, 1:] = rows.products
-    kept = slice(0 if intercept else 1, d + 1)
-    bound = norm_bound(noise, kept)
-    ridge = ridge_of(moments[kept, kept], bound)
-    penalty = np.diag([0.0] * intercept + [ridge] * d)
-    inverse = np.linalg.inv(moments[kept, kept] + penalty)
-    theta = inverse @ moments[kept, -1]
-    vector = np.concatenate([-theta, [1.0]]) if intercept else np.r_[0.0, -theta, 1.0]
-    score = np.sum([part.of_products(vector) for part in noise], axis=0)[kept, kept]
-    added = np.zeros((d + 1, d + 1))
-    added[kept, kept] = inverse @ score @ inverse
+    told = np.diag(rows.products)[:-1] != 0.0  # of others there are neither sums nor noise
+    kept = np.concatenate([[intercept], told, [False]]).astype(bool)
+    moments = np.block([[np.array([[n]]), rows.sums], [rows.sums[:, None], rows.products]])
+    ridge = ridge_of(moments[np.ix_(kept, kept)], norm_bound(noise, kept))
+    penalty = np.diag(np.concatenate([[0.0], np.full(d, ridge)])[kept[:-1]])
+    inverse = np.zeros((d + 1, d + 1))
+    at = np.ix_(kept[:-1], kept[:-1])
+    inverse[at] = np.linalg.inv(moments[np.ix_(kept, kept)] + penalty)
+    theta = inverse @ moments[:-1, -1]
+    vector = np.append(-theta, 1.0)
+    score = np.sum([part.of_products(vector) for part in noise], axis=0)[:-1, :-1]
     mean = rows.sums / n if intercept else np.zeros(d + 1)
     centred = rows.products - n * np.outer(mean, mean)
-    gram = _positive(centred[:-1, :-1])
-    tss = float(centred[-1, -1])
-    rss = float(vector @ moments @ vector)
+    gram, beta = _positive(centred[:-1, :-1]), theta[1:]
+    rss, tss = float(vector @ moments @ vector), float(centred[-1, -1])
     hidden = not rss > 0.0
-    # What the columns explain, and a residual of at least a millionth of it.
-    explained = max(tss - rss, float(theta[intercept:] @ gram @ theta[intercept:]), 1e-300)
-    rss = max(rss, 1e-6 * max(tss, explained))
-    tss = max(tss, rss)
-    shrunk = inverse[int(intercept) :, int(intercept) :]
+    # A residual of at least a millionth of what the columns explain.
+    rss = max(rss, 1e-6 * max(tss, float(beta @ gram @ beta), 1e-300))
     fit = LinearFit(
         n_rows=n,
-        level=float(theta[0] + mean[:-1] @ theta[1:]) if intercept else 0.0,
+        level=float(theta[0] + mean[:-1] @ beta) * intercept,
         means=rows.sums[:-1] / n,
-        beta=theta[int(intercept) :],
-        dependent=np.zeros(d, dtype=bool),
+        beta=beta,
+        dependent=~told,
         covariance=gram / n,
-        inverse=shrunk @ gram @ shrunk,
+        inverse=inverse[1:, 1:] @ gram @ inverse[1:, 1:],
         rss=rss,
-        tss=tss,
+        tss=max(tss, rss),
         has_intercept=intercept,
-        added=added,
+        added=inverse @ score @ inverse,
     )
-    return NoisyFit(
-        fit, ridge, _whole(rows, ridge, theta[int(intercept) :], rss, intercept), hidden
-    )
+    return NoisyFit(fit, ridge, _whole(rows, ridge, beta, rss, intercept), hidden)
 
 
 def _whole(rows: Pattern, ridge: float, beta: Array, rss: float, intercept: bool) -> Pattern:
