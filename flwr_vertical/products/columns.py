@@ -27,6 +27,9 @@ class HeldColumns:
         How many samples there are.
     names : tuple of str
         Names of the columns, for errors of this party; no message carries them.
+    own : numpy.ndarray of shape (n_held,), optional
+        Which of the party's own rows (`Party.own_ids`) these are. Its privacy ledger counts them;
+        needed where `rows` are no aligned row numbers.
     noise : Noise, optional
         What noise the method gives to their sums. Nothing else of the columns shows in what is
         told of them then: they are offered in public units, in which none is above 1.
@@ -36,6 +39,7 @@ class HeldColumns:
     rows: npt.NDArray[np.integer[Any]]
     n_samples: int
     names: tuple[str, ...] = ()
+    own: npt.NDArray[np.integer[Any]] | None = None
     noise: "Noise | None" = None
 
     def weighted(self, weight: Array) -> "HeldColumns":

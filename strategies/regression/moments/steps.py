@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.errors import ProtocolError
-from flwr_vertical.node.config import MIN_ROWS
 from flwr_vertical.products import HeldColumns, PairKeySteps
 from flwr_vertical.products.levels import level_codes
 from flwr_vertical.products.noise import PrivateRows
@@ -67,7 +66,7 @@ class MomentSteps(StepGroup):
         Summands
             Nothing to be summed; publicly what `RegressionData.prepare` and
             `PairKeySteps.pair_key` tell, ``center`` and ``unit`` of each column (`rough_units`),
-            ``min_rows``, if the node config states it, and ``blur``, if the policy does. With
+            ``min_rows``, if the node's policy states it, and ``blur``, if it does that. With
             epsilon nothing of it depends on values: units are those of the bounds, and which
             columns follow from others is not told.
 
@@ -91,9 +90,8 @@ class MomentSteps(StepGroup):
             told["collinear"] = []
         center, unit = self._units
         told |= {"center": center, "unit": unit, **self.other(PairKeySteps).pair_key(nonce)}
-        minimum = self.party.services.node_config.get(MIN_ROWS)
-        if minimum is not None:
-            told["min_rows"] = int(minimum)
+        if self.party.policy.min_rows is not None:
+            told["min_rows"] = self.party.policy.min_rows
         if self.party.policy.blur > 0.0:
             told["blur"] = self.party.policy.blur
         return Summands({}, told)
@@ -144,9 +142,11 @@ class MomentSteps(StepGroup):
         noise = self._noise
         if noise is not None and data.public_range is not None:
             values = brought_in(data.raw, *data.public_range, noise.row_norm, data.intercept)
-            return HeldColumns(values, data.rows, data.n_labelled, noise=noise)
-        center, unit = self._units
-        return HeldColumns((data.raw - center) / unit, data.rows, data.n_labelled)
+        else:
+            center, unit = self._units
+            values = (data.raw - center) / unit
+        names = tuple(data.design.columns)
+        return HeldColumns(values, data.rows, data.n_labelled, names, data.own_rows, noise)
 
     @property
     def _noise(self) -> PrivateRows | None:
@@ -166,9 +166,10 @@ class MomentSteps(StepGroup):
                 return middle_and_half(*data.public_range, data.intercept)
             raw = data.raw
             n_columns = raw.shape[1]
-            needed = self.party.services.node_config.get(MIN_ROWS, min_rows(n_columns, 1))
+            stated = self.party.policy.min_rows
+            needed = min_rows(n_columns, 1) if stated is None else stated
             center, unit = np.zeros(n_columns), np.ones(n_columns)
-            if len(raw) >= int(needed):
+            if len(raw) >= needed:
                 few = np.array([level_codes(column) is not None for column in raw.T], dtype=bool)
                 center, unit = rough_units(raw, few)
             self.cache["moments.units"] = center, unit
