@@ -45,6 +45,8 @@ _RSA_KEY = "align.rsa-key"
 class BlindRsaSteps(AlignmentSteps):
     """A party signs blinded IDs of others, or has its own signed."""
 
+    alignment = "blind-rsa"
+
     @step
     def rsa_open(self, nonce: bytes, normalise: list[str], bits: int) -> dict[str, Any]:
         """Make the RSA key of this run and tag the own IDs with it."""

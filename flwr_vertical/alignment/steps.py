@@ -2,21 +2,48 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.crypto.order import secret_order
-from flwr_vertical.errors import ConfigError
+from flwr_vertical.errors import ConfigError, PolicyError
 from flwr_vertical.node.base import StepGroup
 from flwr_vertical.node.party import ORDER, Party
+from flwr_vertical.policy.record import allows, key_of, text_of
 from flwr_vertical.tables.ids import normal_ids
 
 
 class AlignmentSteps(StepGroup):
-    """The party half of an alignment protocol: its steps work on the party's ``own_ids``."""
+    """The party half of an alignment protocol: its steps work on the party's ``own_ids``.
+
+    Attributes
+    ----------
+    alignment : str
+        Name of the protocol, which the node's policy must allow whatever the run calls it; a class
+        of somebody else's without one is allowed by its module.
+
+    Raises
+    ------
+    PolicyError
+        If the policy does not allow the protocol.
+    """
 
     party: Party
+    alignment: ClassVar[str] = ""
+
+    def __init__(self, party: Any) -> None:
+        super().__init__(party)
+        allowed = self.party.policy.alignments
+        if self.alignment and not allows(allowed, self.alignment):
+            raise PolicyError(
+                f"party {self.name!r}",
+                key_of("alignments"),
+                f"alignment {self.alignment!r}",
+                text_of(allowed),
+                "align by a protocol that this party allows",
+            )
 
     def shuffled_ids(self, normalise: list[str]) -> list[bytes]:
         """Own IDs as bytes in a fresh secret order, which is kept to undo it."""

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.node.base import Node, NodeServices, Summands, Uses, step
 from flwr_vertical.node.labels import LabelColumn
 from flwr_vertical.node.rows import own_rows, rows_of, to_aligned
 from flwr_vertical.node.storage import data_digest
 from flwr_vertical.policy.budgets import bits_of_row
-from flwr_vertical.policy.record import Policy
+from flwr_vertical.policy.record import Policy, allows, key_of, text_of
+from flwr_vertical.policy.rows import OwnRows
 from flwr_vertical.policy.run import RunLedger
 from flwr_vertical.policy.within_run import Budgets, RunBudgets
 from flwr_vertical.protocol import pins
@@ -34,9 +35,6 @@ _M = TypeVar("_M", bound=Model)
 
 # The secret order in which a private alignment saw the own rows.
 ORDER = "align.order"
-
-# In the node config, agrees to every exchange.
-ANY_EXCHANGE = "any"
 
 
 class Party(Node):
@@ -85,6 +83,19 @@ class Party(Node):
         """Where what leaves is written down first; None where tables lie in memory."""
         return self.services.ledger
 
+    def rows_in_ledger(self, ledger: RunLedger) -> OwnRows:
+        """Return `own_ids` as the privacy ledger knows them, in their order.
+
+        They are the rows of the table. Where a strategy adds rows of an earlier run, changes of
+        cells are not noticed.
+        """
+        if "ledger-rows" not in self.cache:
+            ids, table = self.own_ids, self.table.ids
+            same = ids is table or (len(ids) == len(table) and ids.equals(table))
+            self.cache["ledger-rows"] = ledger.rows if same else ledger.rows_of(ids)
+        rows: OwnRows = self.cache["ledger-rows"]
+        return rows
+
     @property
     def budgets(self) -> Budgets:
         """What adds up: bits of single rows, epsilon, IDs of others that are blinded.
@@ -112,12 +123,8 @@ class Party(Node):
         PolicyError
             Names the key of the policy.
         """
-        ledger = self.privacy_ledger
-        if ledger is not None and len(self.own_ids) != self.table.n_samples:
-            # Donors of an earlier run are rows, too; the ledger knows them by their IDs.
-            if "told-rows" not in self.cache:
-                self.cache["told-rows"] = ledger.ledger.rows(self.own_ids)
-            options["rows"] = self.cache["told-rows"]
+        if self.privacy_ledger is not None:
+            options["rows"] = self.rows_in_ledger(self.privacy_ledger)
         self.budgets.open_bits(chosen, bits, **options)
 
     def open_exchange(self, name: str, what: str) -> None:
@@ -214,7 +221,7 @@ class Party(Node):
         """Refuse to take part in an exchange to which this node has not agreed.
 
         A step that tells more than the method's default exchange does calls this before it answers.
-        The run config asks; the key ``exchanges`` of the node config alone allows.
+        The run config asks; the node's policy alone allows (``exchanges`` of the node config).
 
         Parameters
         ----------
@@ -223,17 +230,18 @@ class Party(Node):
 
         Raises
         ------
-        DataError
-            If the node config does not name it.
+        PolicyError
+            If the policy does not name it.
         """
-        allowed = str(self.services.node_config.get("exchanges", ""))
-        names = {part.strip() for part in allowed.split(",")}
-        if not names & {name, ANY_EXCHANGE}:
-            raise DataError(
-                f"party {self.name!r}: the run asks for exchange {name!r}, which tells more than "
-                f"the method's default one, and its node config has exchanges = {allowed!r}; "
-                f"add {name!r} to 'exchanges' there if this party agrees, or run the method with "
-                "its default exchange"
+        allowed = self.policy.exchanges
+        if not allows(allowed, name):
+            raise PolicyError(
+                f"party {self.name!r}",
+                key_of("exchanges"),
+                f"exchange {name!r}, which tells more than the method's default one",
+                text_of(allowed),
+                f"add {name!r} to 'exchanges' of the node config if this party agrees, or run the "
+                "method with its default exchange",
             )
 
     # -- the aligned rows ------------------------------------------------------------------

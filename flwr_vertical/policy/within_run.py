@@ -1,7 +1,6 @@
 """`RunBudgets`: what adds up within one run, where tables lie in memory and no ledger is kept."""
 
 from collections.abc import MutableMapping
-from math import isfinite
 from typing import Any, Protocol
 
 import numpy as np
@@ -60,6 +59,8 @@ class RunBudgets:
         **_: Any,
     ) -> None:
         """Tell something of single rows, or refuse; see `PrivacyLedger.open_bits`."""
+        if agreed and not predictions and self._policy.openings is None:
+            return  # nothing bounds it, and nobody reads the count after the run
         mask = np.asarray(chosen, dtype=bool)
         kind = "predictions" if predictions else "bits"
         if not self._is_new(kind, mask.tobytes(), content):
@@ -81,16 +82,12 @@ class RunBudgets:
         self._keep(kind, mask.tobytes(), content)
 
     def spend_epsilon(self, epsilon: float, *, release: bytes, what: str, **_: Any) -> None:
-        """Spend privacy budget, or refuse; see `PrivacyLedger.spend_epsilon`.
-
-        Without noise (infinite) only where the policy states no total: nobody else is told.
-        """
+        """Spend privacy budget, or refuse; see `PrivacyLedger.spend_epsilon`."""
         if not self._is_new("epsilon", release, epsilon):
             return
         spent = float(self._state.get(_PREFIX + "epsilon", 0.0))
         releases = int(self._state.get(_PREFIX + "releases", 0))
-        if isfinite(epsilon) or self._policy.epsilon_total is not None:
-            check_epsilon(self._who, self._policy, epsilon, spent, releases, what)
+        check_epsilon(self._who, self._policy, epsilon, spent, releases, what)
         self._state[_PREFIX + "epsilon"] = spent + epsilon
         self._state[_PREFIX + "releases"] = releases + 1
         self._keep("epsilon", release, epsilon)

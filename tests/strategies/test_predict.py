@@ -401,6 +401,7 @@ class Nodes:
             table.to_csv(path, index_label="firm")
             out = str(folder / "out" / name)
             self.configs.append({"party": name, "data": str(path), "output": out, **keys})
+            self.configs[-1]["policy.alignments"] = "plain"
 
     def run(self, strategy, labels=None, **config):
         config = {key.replace("_", "-"): value for key, value in config.items()}

@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.errors import DataError
-from flwr_vertical.node.config import NodeKey
 from strategies.regression.data import RegressionData
 from strategies.regression.prediction.part import LinearPart, column_sources
 
@@ -19,10 +18,6 @@ Indices = npt.NDArray[np.int64]
 # Under a prefix that the server may not write to.
 _KEPT = "node.prediction.kept"
 _LONGEST = 2.0**50  # whole numbers that float64 and sums of them hold exactly
-
-PREDICTION_BITS = NodeKey(
-    "prediction-bits", (int,), "most bits of one row that a prediction may tell, 2 to 30"
-)
 
 
 class PredictionSteps(StepGroup):
@@ -35,7 +30,6 @@ class PredictionSteps(StepGroup):
     """
 
     party: Party
-    node_keys = (PREDICTION_BITS,)
 
     @step
     def keep_model(

@@ -10,7 +10,7 @@ import pandas as pd
 
 from flwr_vertical import Party, step
 from flwr_vertical.errors import PolicyError, ProtocolError
-from flwr_vertical.policy.record import key_of
+from flwr_vertical.policy.record import key_of, text_of
 from flwr_vertical.privacy import KEY_BYTES, count_columns, fresh_keystream, noise_is_seeded
 from flwr_vertical.tables import is_numeric
 from flwr_vertical.tables.codes import Levels, fill_values, fit_levels, from_codes, to_codes
@@ -120,13 +120,14 @@ class CopulaParty(Party):
                 "would spend the budget again"
             )
         budget.check(f"party {self.name!r}")
-        most = self.policy.max_epsilon
-        if most is not None and budget.epsilon > most:
+        allowed = self.policy.max_epsilon
+        if allowed is not None and budget.epsilon > allowed:
             raise PolicyError(
                 f"party {self.name!r}",
                 key_of("max_epsilon"),
-                f"epsilon {budget.epsilon:g}",
-                f"epsilon up to {most:g} in a run",
+                f"epsilon {budget.epsilon:g} on a column",
+                text_of(allowed),
+                "run the method with a smaller epsilon",
             )
 
     def _spend(self, budget: Budget, codes: Array, key: bytes) -> None:

@@ -8,7 +8,7 @@ the sorted order, which says nothing about the data, so only what is monotone in
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 
 import numpy as np
 import numpy.typing as npt
@@ -70,8 +70,8 @@ class Budget:
         ):
             if value not in choices:
                 raise ConfigError(f"{who}: {name} must be one of {list(choices)}, got {value!r}")
-        if not self.epsilon > 0:
-            raise ConfigError(f"{who}: epsilon must be above 0, got {self.epsilon!r}")
+        if not 0 < self.epsilon < inf:
+            raise ConfigError(f"{who}: epsilon must be above 0 and finite, got {self.epsilon!r}")
         if not 0 < self.rank_share < 1:
             raise ConfigError(
                 f"{who}: rank_share must be between 0 and 1, got {self.rank_share!r}: ranks and "
