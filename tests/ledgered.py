@@ -62,7 +62,9 @@ class Nodes:
         for name in parties:
             out = str(folder / "out" / name)
             data = str(folder / f"{name}.csv")
-            self.configs[name] = {"party": name, "data": data, "output": out, **keys}
+            agreed = {"policy.alignments": "plain,private-id,blind-rsa"}
+            node = {"party": name, "data": data, "output": out}
+            self.configs[name] = node | agreed | keys
         self.write(parties)
 
     def write(self, parties):
