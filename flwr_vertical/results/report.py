@@ -84,11 +84,7 @@ def _sections(result: Result) -> Iterator[Section]:
         yield Section("Notes", bullet_list(notes))
     if result.privacy is not None:
         table = dataframe_html(result.privacy.to_frame())
-        caption = (
-            "Epsilon by comparison (VDADP), of one record by basic composition, and the standard "
-            "deviation of the ranks that were released, as a share of the rows."
-        )
-        yield Section("Privacy", [bullet_list(stated), table], caption)
+        yield Section("Privacy", [bullet_list(stated), table], result.privacy.caption)
     yield from _metrics(result)
     yield from _missing(result)
     yield from _synthetic(result)
