@@ -62,9 +62,8 @@ class Nodes:
         for name in parties:
             out = str(folder / "out" / name)
             data = str(folder / f"{name}.csv")
-            agreed = {"policy.alignments": "plain,private-id,blind-rsa"}
-            node = {"party": name, "data": data, "output": out}
-            self.configs[name] = node | agreed | keys
+            self.configs[name] = {"party": name, "data": data, "output": out,
+                                  "policy.alignments": "any", **keys}  # fmt: skip
         self.write(parties)
 
     def write(self, parties):
