@@ -183,7 +183,7 @@ def test_the_example_of_the_authors_page_is_counted(tmp_path):
 def test_the_example_is_refused_without_consent(tmp_path, key):
     told = example()
     app = party_app(told.party, storage=FileStorage())
-    allowed = {k: v for k, v in OPEN.items() if k != key}
+    allowed = OPEN | {key: "" if key == "policy.exchanges" else 5.0}  # of the 6 bits of a rank
     nodes = Site(tmp_path, two_of_64_rows(), app=app, all=allowed)
     for run_id in (1, 2):
         with refused(key):
