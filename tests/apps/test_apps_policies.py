@@ -85,6 +85,7 @@ def test_a_run_that_one_of_three_forbids_and_its_owner_then_allows(deployment, l
         found = ledger(path.name.split(".")[0])
         assert kinds(found) <= {"refused"}
         assert found["state"]["rows_told_of"] == 0
+    assert kinds(ledger("hospital")) == {"refused"}
     assert not list((deployment.flower.results / "server").rglob("result.json"))
 
     policy = home / "hospital.toml"
