@@ -14,6 +14,7 @@ class Nodes:
     def __init__(self, folder, tables, **config):
         self.folder, self.tables, self.config = folder, tables, config
         self.n_runs = 0
+        folder.mkdir(exist_ok=True)
         self.write()
 
     @classmethod
