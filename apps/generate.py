@@ -115,10 +115,8 @@ def preset(method: type[Strategy]) -> str:
     named = 'name "labels" (a file of the server) or "label-holder"'
     lines.append(f", and {named}.\n" if "labels" in config else ".\n")
     needed = _needed(method.name, {**app_config(), **own, **config})
-    agree = (
-        f"Each node has to agree: {needed}" if needed else "Nodes with the safe policy take part"
-    )
-    lines.append(f"# {agree}.\n")
+    agree = f"Each node has to agree: {needed}" if needed else "Nodes take part without any key."
+    lines.append(f"# {agree}\n")
     tables: dict[str, dict[str, object]] = {"": {}, "demo": {}, method.name: {}}
     for key, value in {**own, **config}.items():
         head, _, rest = key.rpartition(".")
