@@ -139,6 +139,14 @@ def test_vectors_other_than_those_recognised_are_not_multiplied(tmp_path, monkey
             nodes.run(nodes.labels())
 
 
+def test_two_vectors_under_one_pad_are_refused(tmp_path, monkeypatch):
+    """Their difference, of the server's choice, would open the secret number of a row."""
+    monkeypatch.setattr(BoundVectors, "width", 1)
+    nodes = Nodes.of(tmp_path, policy__min_rows=20)
+    with pytest.raises(PartyError, match=r"shape \(60, 2\) and dtype uint64; expected \(60, 1\)"):
+        nodes.run(nodes.labels())
+
+
 def test_what_the_server_and_a_party_see_of_the_comparison_is_uniform(tmp_path, monkeypatch):
     """The server sees no row secret; the party sees other numbers for labels that differ in one."""
     seen = []
