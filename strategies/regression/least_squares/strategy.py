@@ -24,7 +24,7 @@ from strategies.regression.moments import (
     by_pattern,
     complete_rows,
 )
-from strategies.regression.moments.disclosure import COLLUSION, WITHHELD
+from strategies.regression.moments.disclosure import COLLUSION, RECOGNISED, WITHHELD
 from strategies.regression.moments.groups import Flags, Indices, Minimum
 from strategies.regression.moments.opening import Grouping
 from strategies.regression.prediction import Regressions
@@ -67,6 +67,7 @@ class CompleteCase(Baseline):
         _PREDICTIONS,
         _PARTIES,
         WITHHELD,
+        *RECOGNISED,
         *COLLUSION,
     )
 
@@ -96,6 +97,7 @@ class MeanImpute(Baseline):
         _PREDICTIONS,
         _PARTIES,
         WITHHELD,
+        *RECOGNISED,
         *COLLUSION,
     )
 
@@ -148,6 +150,7 @@ class Single(Baseline, _OneParty):
             "is fitted its coefficients; nothing of the labels",
         ),
         WITHHELD,
+        *RECOGNISED,
         *COLLUSION,
     )
 
