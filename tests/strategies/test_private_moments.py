@@ -25,7 +25,7 @@ from simulations.attacks.suite import LABELS, attack_run
 from strategies.glm import VerticalGLM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
 from strategies.regression.moments import label_noise
-from strategies.regression.moments.noisy import GroupNoise, noisy_least_squares
+from strategies.regression.moments.noisy import GroupNoise, noisy_least_squares, norm_bound
 from strategies.regression.moments.patterns import Pattern
 
 NAMES = ("bank", "court", "hospital", "shop", "town")
@@ -148,8 +148,10 @@ def test_equals_the_fit_in_one_place_with_the_same_noise(
     y, middle, half = adassp.half_ranges(labels.to_numpy()[:, None], [bounds["y"]], intercept)
     scale = adassp.scales(2 * k, epsilon, 1e-5, row_norm)
     noise = watched.matrix(scale)
-    found = adassp.fit(x, y[:, 0], noise, variance_of(scale, [2] * k), intercept)
-    level, slopes, ridge = found
+    variance = variance_of(scale, [2] * k)
+    turn = adassp.about_means(x, y[:, 0], noise, intercept)[-1]
+    limit = norm_bound([GroupNoise(variance, turn)], np.r_[intercept, [True] * 2 * k, False])
+    level, slopes, ridge = adassp.fit(x, y[:, 0], noise, limit, intercept)
     units = np.concatenate([unit for *_, unit in parts])
     beta = half[0] * slopes / units
     centers = np.concatenate([center for _, center, _ in parts])
@@ -235,6 +237,22 @@ def test_intervals_cover_with_the_noise_in_them():
         without.append(gap < 1.96 * np.sqrt(np.diag(vcov - found.fit.added[1:, 1:])))
     assert 0.93 < np.mean(covered) < 0.97
     assert np.mean(without) < 0.7
+
+
+def test_the_norm_of_the_noise_is_bounded_as_often_as_stated():
+    rng = np.random.default_rng(1)
+    d = 6
+    variance = rng.uniform(0.5, 2.0, size=(d, d))
+    variance = (variance + variance.T) / 2
+    turn = np.eye(d)
+    turn[1:-1, 0] = rng.normal(size=d - 2)
+    bound = norm_bound([GroupNoise(variance, turn)], np.r_[[True] * (d - 1), False])
+    norms = []
+    for _ in range(2000):
+        e = np.triu(rng.normal(size=(d, d)) * np.sqrt(variance))
+        e = turn[:-1] @ (e + np.triu(e, 1).T) @ turn[:-1].T
+        norms.append(np.linalg.norm(e, 2))
+    assert 0.02 < np.mean(np.array(norms) > bound) < 0.09
 
 
 # -- the promise -----------------------------------------------------------------------------
