@@ -15,6 +15,15 @@ RECOGNISED = (
         "whether the labels are those of an earlier run, where the server kept its secret; nothing "
         "else of them",
     ),
+BLUR = (
+    "server, where a node's policy states a blur",
+    "that node's part of all sums with noise of that size only, and how large it is",
+)
+PRIVATE = (
+    "server, with differential privacy (epsilon)",
+    "names of columns; which samples a party leaves out for missing cells; all sums with noise "
+    "only, by which they are (epsilon, delta)-differentially private for the values of a row. "
+    "Units are those of the public bounds, no column is withheld, and no sample is predicted",
 )
 COLLUSION = (
     (
