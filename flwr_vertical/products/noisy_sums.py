@@ -217,9 +217,10 @@ class NoisySums:
                     what="sums of columns, of products of columns, and of products with the "
                     "labels, with noise",
                 )
+        # The label counts where noise is seeded: it must not follow from keys, which never are.
         streams = [
-            fresh_keystream(f"moments of {name} {content.hex()}", key)
-            for content, key in zip(contents, keys, strict=True)
+            fresh_keystream(f"moments of {name} {rows.hex()}", key)
+            for rows, key in zip(self._sets, keys, strict=True)
         ]
         self._drawn = draw(self.scaled, self._bits, name, self._layout, self._n_vectors, streams)
 

@@ -53,8 +53,7 @@ def test_the_same_labels_again_cost_nothing_in_another_order_and_method(tmp_path
     for labels, strategy, counted in (*runs, (first, None, 2)):
         nodes.run(labels, strategy)
         assert [n_vectors(nodes, party) for party in nodes.tables] == [counted] * 2
-    mine = nodes.summary().entries[-1]
-    assert mine["what"].endswith("(again)")
+    assert nodes.rows_told()[-1]["what"].endswith("(again)")
     # Without its secret the server cannot make them look the same, nor with another one.
     nodes.run(first, label_secret=None)
     assert n_vectors(nodes) == 3
@@ -63,7 +62,7 @@ def test_the_same_labels_again_cost_nothing_in_another_order_and_method(tmp_path
 
 
 def test_labels_of_a_party_are_recognised_too(tmp_path):
-    nodes = Nodes.of(tmp_path, policy__min_rows=20)
+    nodes = Nodes.of(tmp_path, policy__min_rows=20, policy__labels="y")
     nodes.tables["court"]["y"] = nodes.labels().to_numpy()
     for counted in (1, 1, 2):
         nodes.tables["court"] = nodes.tables["court"].sample(frac=1.0, random_state=counted)
@@ -174,7 +173,7 @@ def test_what_the_server_and_a_party_see_of_the_comparison_is_uniform(tmp_path, 
 def test_kill_9_between_entry_and_answer_costs_nothing_when_the_run_goes_on(tmp_path):
     """The whole run dies as soon as the ledgers have the entry; nothing was sent yet."""
     nodes = Nodes.of(tmp_path, policy__min_rows=20)
-    start = {"checkpoint": tmp_path / "server" / "night", "name": "night"}
+    start = {"checkpoint": tmp_path / "server" / "night", "name": "night", "run_id": 7}
     child = os.fork()
     if not child:
         try:
@@ -183,13 +182,13 @@ def test_kill_9_between_entry_and_answer_costs_nothing_when_the_run_goes_on(tmp_
         finally:
             os._exit(1)
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
-    entered = [party for party in nodes.tables if nodes.summary(party).entries]
+    entered = [party for party in nodes.tables if nodes.rows_told(party)]
     assert entered
     before = {party: nodes.summary(party).state for party in entered}
     resumed = nodes.run(nodes.labels(), resume=True, **start)
     for party, state in before.items():
-        entries = nodes.summary(party).entries
-        assert [entry["what"].endswith("(again)") for entry in entries] == [False, True]
+        again = [entry["what"].endswith("(again)") for entry in nodes.rows_told(party)]
+        assert again == [False, True]
         assert nodes.summary(party).state == state
         assert [run["greetings"] for run in nodes.summary(party).runs] == [1]
     fresh = Nodes.of(tmp_path / "fresh", policy__min_rows=20).run(nodes.labels())
@@ -201,10 +200,10 @@ def test_kill_9_between_entry_and_answer_costs_nothing_when_the_run_goes_on(tmp_
 def test_a_second_greeting_resets_nothing(tmp_path):
     """Runs of Flower have numbers; nodes that come again under the same number are in one run."""
     nodes = Nodes.of(tmp_path, policy__min_rows=20)
-    nodes.run(nodes.labels(A | B), name="night")
+    nodes.run(nodes.labels(A | B), name="night", run_id=7)
     (tmp_path / "bank-out" / "night").rename(tmp_path / "moved")
     (tmp_path / "court-out" / "night").rename(tmp_path / "moved-too")
     with pytest.raises(PartyError, match=r"policy\.min-rows.* tell of 1 of its rows alone"):
-        nodes.run(nodes.labels(A | B | LONE), name="night")
+        nodes.run(nodes.labels(A | B | LONE), name="night", run_id=7)
     assert [run["greetings"] for run in nodes.summary().runs] == [2]
     assert nodes.summary().entries[-1]["kind"] == "refused"

@@ -96,7 +96,7 @@ def fit_on_moments(
     if whole:
         rows = usable_rows(settings, opened, result)
         if settings.budget is not None:
-            noisy = noisy_least_squares(rows, opened.noise or [], settings.intercept)
+            noisy = noisy_least_squares(rows, (opened.noise or [])[:1], settings.intercept)
             rows = noisy.rows
             state_privacy(result, settings.budget, opened, noisy)
         mean, covariance = moments_of(rows, opened)

@@ -103,7 +103,8 @@ class MeanImpute(Baseline):
         return by_pattern
 
     def _noise(self, opened: OpenedMoments) -> list[GroupNoise] | None:
-        return opened.noise
+        rest = len(opened.patterns.patterns) > len(opened.held)
+        return opened.noise if rest or opened.noise is None else opened.noise[: len(opened.held)]
 
     def _rows(self, opened: OpenedMoments) -> Pattern:
         """Return the sums of the imputed table: columns are zero, their mean, where missing."""

@@ -36,13 +36,19 @@ def label_sums(
     y: Array,
     widths: list[int],
 ) -> list[LabelSums]:
-    """Add the server's noise to the labels' sums."""
-    rows = [y[groups.group == g] for g in range(len(groups.mask))]
+    """Add the server's noise to the labels' sums, of each group and of the rows that tell nothing.
+
+    The last are those in no group, and in groups of which no column is told.
+    """
+    told = [not withheld.all() for withheld in moments.withheld]
+    rows = [y[(groups.group == g) & told[g]] for g in range(len(groups.mask))]
+    rows.append(y[~np.isin(groups.group, np.flatnonzero(told))])
+    nobody = np.zeros((1, groups.mask.shape[1]), dtype=bool)
     return noisy_label_sums(
         budget.rule,
         widths,
-        ~groups.mask,
-        moments.with_vectors[:, :, 0],
+        np.concatenate([~groups.mask, nobody]),
+        np.concatenate([moments.with_vectors[:, :, 0], np.zeros((1, sum(widths)))]),
         np.array([own.sum() for own in rows]),
         np.array([own @ own for own in rows]),
         federation.random_bytes(KEY_BYTES),
@@ -81,6 +87,11 @@ def group_noise(
         turn[1 + columns, 1 + np.arange(len(columns))] = 1.0 / spread[columns]
         turn[1 + columns, 0] = -mean[columns] / spread[columns]
         found.append(GroupNoise(variance, turn))
+    if labels is not None:
+        _, of_total, of_square = labels[-1].variances
+        turn = np.zeros((len(mean) + 2, 2))
+        turn[0, 0] = turn[-1, -1] = 1.0
+        found.append(GroupNoise(np.array([[0.0, of_total], [of_total, of_square]]), turn))
     return found
 
 

@@ -98,7 +98,8 @@ class OpenedMoments:
     parties : dict[str, slice]
         By party, where its columns stand.
     noise : list of GroupNoise, optional
-        What is on the moments of each of `held`, if parties add noise.
+        What is on the moments of each of `held`, if parties add noise; with a budget, last, what
+        is on those of labels in no group, whether there are any or not.
     """
 
     problem: Problem
@@ -301,10 +302,12 @@ def _patterns(
         )
         found.append(Pattern(observed, float(len(own)), sums, products))
     rest = y[alone]
-    if len(rest) and labels is None:
+    if len(rest):
+        total, of_rest = float(rest.sum()), float(rest @ rest)
+        if labels is not None:
+            total, of_rest = labels[-1].total, labels[-1].square
         label = np.array([n_columns])
-        of_rest = np.array([[rest @ rest]])
-        found.append(Pattern(label, float(len(rest)), np.array([rest.sum()]), of_rest))
+        found.append(Pattern(label, float(len(rest)), np.array([total]), np.array([[of_rest]])))
     return Patterns(n_columns + 1, found)
 
 

@@ -27,7 +27,9 @@ def state_privacy(result: Result, budget: Budget, opened: OpenedMoments, found: 
         )
     if noise_is_seeded():
         warnings.append("The noise was drawn from a known seed: nothing of this run is private.")
-    deviations = [float(np.sqrt(part.variance[1:-1, 1:-1].max())) for part in opened.noise or []]
+    deviations = [
+        float(np.sqrt(part.variance[1:-1, 1:-1].max(initial=0.0))) for part in opened.noise or []
+    ]
     result.privacy = MomentStatement(
         budget.epsilon,
         budget.delta,
