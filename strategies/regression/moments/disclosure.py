@@ -15,6 +15,7 @@ RECOGNISED = (
         "whether the labels are those of an earlier run, where the server kept its secret; nothing "
         "else of them",
     ),
+)
 BLUR = (
     "server, where a node's policy states a blur",
     "that node's part of all sums with noise of that size only, and how large it is",
