@@ -235,6 +235,25 @@ def test_epsilon_is_counted_over_runs_methods_columns_and_rows(site):
         assert nodes.ledger(name).state["epsilon"] == pytest.approx(2 * each, rel=1e-3)
 
 
+def test_whether_two_rows_are_equal_is_paid_for(tmp_path):
+    """The server aligns two rows alone: an error about a constant column compares them."""
+    tables = make_tables(N)
+    tables["bank"]["mark"] = (np.arange(N) == 7).astype(float)
+    allowed = {"policy.epsilon-total": 0.4, "policy.alignments": "plain"}
+    nodes, told = Site(tmp_path, tables, all=allowed), []
+    for run_id, rows in ((1, [0, 1]), (2, [0, 7])):
+        with nodes.attacked(run_id=run_id, alignment="plain", **VARIABLES) as federation:
+            federation.open()
+            align(federation, "plain")
+            positions = np.full(N, -1)
+            positions[rows] = [0, 1]
+            updates = federation._updates["bank"] | {"positions": positions, "n_samples": 2}
+            told.append(ask(federation.grid, "perturb", 9, updates=updates, **RELEASE)[0])
+    assert "column 'mark' is constant" in told[0]["message"]
+    assert "policy.epsilon-total" in told[1]["message"]
+    assert nodes.kinds("bank") == ["epsilon"]
+
+
 # -- other labels, fewer labels -------------------------------------------------------------------
 
 
