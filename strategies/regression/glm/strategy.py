@@ -65,7 +65,7 @@ from strategies.regression.glm.sums.fit import fit_federated
 from strategies.regression.glm.sums.outcome import fill_result
 from strategies.regression.moment_party import MomentArbiter
 from strategies.regression.moments import Budget, check_budget
-from strategies.regression.moments.disclosure import BLUR, PRIVATE
+from strategies.regression.moments.disclosure import BLUR, PRIVATE, RECOGNISED
 
 STANDARD_ERRORS = ("gram", "none")
 PROTECTIONS = ("moments", "admm", "none")
@@ -269,6 +269,7 @@ class VerticalGLM(Strategy):
             "for each sample without a label, the sum of the parties' terms, rounded to a grid: at "
             "most ``bits_per_row`` bits; of each party, how many of these lie out of its bounds",
         ),
+        *RECOGNISED,
         BLUR,
         PRIVATE,
         (

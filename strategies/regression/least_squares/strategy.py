@@ -24,7 +24,13 @@ from strategies.regression.moments import (
     by_pattern,
     complete_rows,
 )
-from strategies.regression.moments.disclosure import BLUR, COLLUSION, PRIVATE, WITHHELD
+from strategies.regression.moments.disclosure import (
+    BLUR,
+    COLLUSION,
+    PRIVATE,
+    RECOGNISED,
+    WITHHELD,
+)
 from strategies.regression.moments.groups import Flags, Indices, Minimum
 from strategies.regression.moments.opening import Grouping
 from strategies.regression.prediction import Regressions
@@ -71,6 +77,7 @@ class CompleteCase(Baseline):
         _PREDICTIONS,
         _PARTIES,
         WITHHELD,
+        *RECOGNISED,
         BLUR,
         PRIVATE,
         *COLLUSION,
@@ -102,6 +109,7 @@ class MeanImpute(Baseline):
         _PREDICTIONS,
         _PARTIES,
         WITHHELD,
+        *RECOGNISED,
         BLUR,
         PRIVATE,
         *COLLUSION,
@@ -156,6 +164,7 @@ class Single(Baseline, _OneParty):
             "is fitted its coefficients; nothing of the labels",
         ),
         WITHHELD,
+        *RECOGNISED,
         BLUR,
         PRIVATE,
         *COLLUSION,

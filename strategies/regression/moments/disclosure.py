@@ -4,6 +4,18 @@ WITHHELD = (
     "server",
     "in which groups of rows a column of few values has one that is too rare to be told of",
 )
+RECOGNISED = (
+    (
+        "server",
+        "which parties keep a privacy ledger, and whether a party's rows of the fit are those of "
+        "an earlier run",
+    ),
+    (
+        "every party that keeps a privacy ledger",
+        "whether the labels are those of an earlier run, where the server kept its secret; nothing "
+        "else of them",
+    ),
+)
 BLUR = (
     "server, where a node's policy states a blur",
     "that node's part of all sums with noise of that size only, and how large it is",

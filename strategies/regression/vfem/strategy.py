@@ -32,7 +32,7 @@ from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from flwr_vertical.settings.record import settings_of
 from strategies.regression import settings as shared
-from strategies.regression.moments.disclosure import BLUR, COLLUSION, WITHHELD
+from strategies.regression.moments.disclosure import BLUR, COLLUSION, RECOGNISED, WITHHELD
 from strategies.regression.vfem.from_moments import fit_from_moments
 from strategies.regression.vfem.iterations import IterationSettings, iterate
 from strategies.regression.vfem.party import VFEMArbiter, VFEMParty
@@ -237,6 +237,7 @@ class VFEM(Strategy):
             "products of different parties' columns, as sums",
         ),
         WITHHELD,
+        *RECOGNISED,
         BLUR,
         *COLLUSION,
     )
