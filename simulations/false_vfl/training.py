@@ -72,7 +72,7 @@ class Pretraining:
             self._optimiser.zero_grad(set_to_none=True)
             seed = int(self._rng.integers(2**62))
             loss = self._model.loss(self._blocks, batch, self._stages.n_draws, seed)
-            loss.backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward([loss])
             self._optimiser.step()
             losses.append(float(loss.detach()) * len(batch))
         mean = math.fsum(losses) / self._n
@@ -115,6 +115,6 @@ def fit_head(
             optimiser.zero_grad(set_to_none=True)
             given = logs[batch] + model.head.log_density(h[batch], y[batch])
             loss = -log_bound(given).mean()
-            loss.backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward([loss])
             optimiser.step()
     return model

@@ -5,9 +5,11 @@ bound of a variance. `NetworkSettings` holds one choice of each; ``simulations/f
 compares others on a validation split.
 """
 
+import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +56,19 @@ class NetworkSettings:
     x_bounds: tuple[float, float] = (-2.0, 1.0)
     h_bounds: tuple[float, float] = (-4.0, 2.0)
     z_bounds: tuple[float, float] = (-4.0, 2.0)
+
+    def to_text(self) -> str:
+        """Return all of it as text, which a message can carry."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> "NetworkSettings":
+        """Read what `to_text` wrote."""
+        values: dict[str, Any] = json.loads(text)
+        for name, value in values.items():
+            if isinstance(value, list):  # JSON has no tuples
+                values[name] = tuple(value)
+        return cls(**values)
 
 
 def bounded(raw: Tensor, bounds: tuple[float, float]) -> Tensor:

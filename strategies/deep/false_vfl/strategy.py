@@ -1,0 +1,303 @@
+"""The server half of FALSE-VFL: both stages and predictions, as rounds over a federation."""
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+
+from flwr_vertical import Federation, Result, Strategy
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.results import Progress
+from flwr_vertical.settings import setting
+from strategies.deep.false_vfl.gaussian import draw_normals
+from strategies.deep.false_vfl.head import HeadTraining, Targets
+from strategies.deep.false_vfl.networks import NetworkSettings
+from strategies.deep.false_vfl.party import FalseVFLParty
+from strategies.deep.false_vfl.rounds import Rounds
+from strategies.deep.false_vfl.server_model import ServerNets
+from strategies.deep.false_vfl.server_training import ServerStep
+
+Indices = npt.NDArray[np.int64]
+
+SCORING_ROUNDS = 58
+"""Rounds of the second stage at most, beside the one that encodes: the last gradient's with it."""
+
+
+class FalseVFL(Strategy):
+    """A deep latent-variable model of all parties' columns, and predictions of labels from it.
+
+    Hong, Park and Hwang: *Deep Latent Variable Model based Vertical Federated Learning with
+    Flexible Alignment and Labeling Scenarios*. The first stage trains on all samples, with or
+    without a label, held by any parties (Section 3.3.2); the second trains the discriminator on
+    the labelled ones (3.3.3); samples without a label are predicted (3.3.4).
+
+    A pretraining step takes three rounds, and the encoders' gradient rides with the next step's
+    first. The second stage takes 60 rounds at most, whatever its epochs. Predictions take two
+    rounds for each `prediction_rows` samples.
+
+    Every sum is by sample: each node must agree to the exchange ``embeddings``, and to
+    ``lone-embeddings`` if samples that it alone holds shall take part. Others leave them out.
+    """
+
+    variant: str = setting(
+        "I",
+        "I assumes that blocks are missing at random; II models whether a block is missing by its "
+        "own columns.",
+        choices=("I", "II"),
+    )
+    task: str = setting(
+        "classification",
+        "What labels are: classes, or numbers.",
+        choices=("classification", "regression"),
+    )
+    pretrain_epochs: int = setting(300, "Epochs of the first stage.", at_least=1)
+    epochs: int = setting(300, "Epochs of the second stage.", at_least=1)
+    pretrain_batch_size: int = setting(512, "Samples of a step of the first stage.", at_least=1)
+    batch_size: int = setting(128, "Labelled samples of a step of the second stage.", at_least=1)
+    pretrain_learning_rate: float = setting(5e-4, "Adam's, in the first stage.", above=0)
+    learning_rate: float = setting(2e-4, "Adam's, in the second stage.", above=0)
+    weight_decay: float = setting(1e-4, "Adam's, in both stages.", at_least=0)
+    importance_samples: int = setting(10, "Draws of a sample in training (kappa).", at_least=1)
+    prediction_samples: int = setting(50, "Draws of a sample in prediction (L).", at_least=1)
+    prediction_rows: int = setting(4096, "Samples predicted by two rounds.", at_least=1)
+    h_dim: int = setting(128, "Dimension of h, which parties and server share.", at_least=1)
+    z_dim: int = setting(64, "Dimension of z.", at_least=1)
+    width: int = setting(128, "Units of each hidden layer.", at_least=1)
+    activation: str = setting("relu", "Of hidden layers.", choices=("relu", "elu", "silu", "tanh"))
+    encoding: str = setting(
+        "none", "What becomes of columns of levels.", choices=("none", "one-hot")
+    )
+    precision: str = setting("float32", "What networks compute in.", choices=("float32", "float64"))
+
+    name: ClassVar[str] = "false-vfl"
+    party = FalseVFLParty
+    needs_labels: ClassVar[bool] = True
+    requires: ClassVar[tuple[str, ...]] = ("torch",)
+    disclosure = (
+        (
+            "server",
+            "by sample, in every step: the sums over the parties of the means and precisions of "
+            "their embeddings, of the log likelihoods of their columns, and of the gradients of "
+            "these; of a sample that one party alone holds (and agreed to) that party's own",
+        ),
+        (
+            "every party",
+            "of the samples it holds (in variant II: of all): mean and deviation of the posterior "
+            "of h, which all parties' embeddings make up; the weights of draws; gradients of the "
+            "first stage, which no label enters. With two parties that hold a sample: the other's "
+            "embedding of it",
+        ),
+        ("every party", "which samples have a label: they are encoded together"),
+        ("nobody else", "the labels, and the discriminator, which stay at the server"),
+    )
+
+    def run(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Train both stages, and predict samples without a label."""
+        labels = np.asarray(federation.labels, dtype=float)
+        seed = int(federation.rng.integers(2**62))
+        targets = Targets.of(labels, self.task)
+        rounds = Rounds(federation, alignment.mask, per_party=self.variant == "I")
+        usable = self._prepare(rounds, seed, result)
+        nets = ServerNets(self.network_settings, seed).to(self.dtype)
+        carried = self._pretrain(rounds, nets, usable, seed, result, progress)
+        head = HeadTraining(self, targets, seed)
+        self._fit(rounds, nets, head, usable, carried, result, progress)
+        self._predict(rounds, nets, head, usable, alignment, labels, result, progress)
+
+    # -- settings ----------------------------------------------------------------------------
+
+    @property
+    def network_settings(self) -> NetworkSettings:
+        """Sizes and bounds of all networks."""
+        return NetworkSettings(
+            h_dim=self.h_dim,
+            z_dim=self.z_dim,
+            party_width=self.width,
+            global_width=self.width,
+            activation=self.activation,
+        )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What networks compute in."""
+        return torch.float64 if self.precision == "float64" else torch.float32
+
+    # -- before training ---------------------------------------------------------------------
+
+    def _prepare(self, rounds: Rounds, seed: int, result: Result) -> Indices:
+        """Hand out settings; return which samples take part."""
+        arguments = {
+            "networks": self.network_settings.to_text(),
+            "variant": self.variant,
+            "seed": seed,
+            "precision": self.precision,
+            "encoding": self.encoding,
+            "learning_rate": self.pretrain_learning_rate,
+            "weight_decay": self.weight_decay,
+            "n_draws": self.importance_samples,
+        }
+        replies = rounds.federation.call("prepare", arguments)
+        own = draw_normals(seed, "check", (8,), self.dtype).numpy()
+        for name, reply in replies.items():
+            if not np.array_equal(reply["drawn"], own):
+                raise ConfigError(
+                    f"party {name!r} draws other numbers from a seed than the server: parties and "
+                    f"server must run the same version of NumPy (the server has {np.__version__})"
+                )
+        agree = np.array([bool(replies[name]["lone"]) for name in rounds.parties])
+        usable = rounds.usable(agree)
+        if left_out := rounds.n_samples - len(usable):
+            result.notes.append(
+                f"{left_out} samples that one party alone holds were left out: a sum would not "
+                f"hide them, and that party does not agree to the exchange 'lone-embeddings'"
+            )
+        if not len(usable):
+            raise DataError(
+                "no sample takes part: each is held by one party alone, and none of these parties "
+                "agrees to the exchange 'lone-embeddings'; align samples that several parties hold"
+            )
+        return usable
+
+    # -- the stages --------------------------------------------------------------------------
+
+    def _pretrain(
+        self,
+        rounds: Rounds,
+        nets: ServerNets,
+        usable: Indices,
+        seed: int,
+        result: Result,
+        progress: Progress,
+    ) -> dict[str, Any]:
+        """Train the generative model; return what the encoders have yet to learn from."""
+        federation, settings = rounds.federation, self.network_settings
+        optimiser = torch.optim.Adam(
+            nets.parameters(), lr=self.pretrain_learning_rate, weight_decay=self.weight_decay
+        )
+        steps = math.ceil(len(usable) / self.pretrain_batch_size)
+        total = steps * self.pretrain_epochs
+        carried: dict[str, Any] = {}
+        losses: list[float] = []
+
+        def body(i: int) -> None:
+            place = i % steps
+            if place == 0:
+                carried["order"] = federation.rng.permutation(usable)
+                losses.clear()
+            batch = np.array_split(carried["order"], steps)[place]
+            draws = int(federation.rng.integers(2**62))
+            mean, precision = rounds.encode(batch, carried)
+            step = ServerStep(
+                nets,
+                settings,
+                mean,
+                precision,
+                rounds.counts[batch],
+                draws,
+                self.importance_samples,
+            )
+            terms = rounds.log_terms(batch, step.mean, step.log_sigma, draws)
+            loss, weights = step.weigh(terms)
+            if not math.isfinite(loss):
+                raise DataError(
+                    f"step {i + 1} of the first stage: the loss is {loss}; lower "
+                    "pretrain_learning_rate, and look for extreme values in the parties' columns"
+                )
+            optimiser.zero_grad(set_to_none=True)
+            gradients = step.go_backward(*rounds.go_backward(batch, weights))
+            optimiser.step()
+            rounds.carry(batch, *gradients, carried)
+            losses.append(loss * len(batch))
+            progress.step(i + 1, total, loss=loss)
+            if place == steps - 1:
+                mean_loss = math.fsum(losses) / len(usable)
+                result.history.append({"stage": 1, "epoch": i // steps + 1, "loss": mean_loss})
+
+        live = {
+            "nets": nets,
+            "optimiser": optimiser,
+            "carried": carried,
+            "losses": losses,
+            "history": result.history,
+        }
+        federation.loop(total, body, live)
+        result.metrics["bound"] = -float(result.history[-1]["loss"])
+        return carried
+
+    def _fit(
+        self,
+        rounds: Rounds,
+        nets: ServerNets,
+        head: HeadTraining,
+        usable: Indices,
+        carried: dict[str, Any],
+        result: Result,
+        progress: Progress,
+    ) -> None:
+        """Train the discriminator; everything else is fixed, so parties only tell likelihoods."""
+        rows = usable[head.targets.known[usable]]
+        if not len(rows):
+            raise DataError("no sample that takes part has a label; expected some")
+        rng = rounds.federation.rng
+        sums = rounds.encode(rows, carried)
+        at_once = math.ceil(self.epochs / SCORING_ROUNDS)
+        told = False
+        for first in range(0, self.epochs, at_once):
+            seeds = [int(s) for s in rng.integers(2**62, size=min(at_once, self.epochs - first))]
+            drawn = [
+                self._draw(nets, sums, rounds, rows, seed, self.importance_samples)
+                for seed in seeds
+            ]
+            terms = rounds.score(rows, drawn[0], seeds, self.importance_samples, tell=not told)
+            told = True
+            for k, step in enumerate(drawn):
+                loss = head.epoch(step.h, step.log_weights(terms[k]), rows, rng)
+                result.history.append({"stage": 2, "epoch": first + k + 1, "loss": loss})
+            progress.step(first + len(seeds), self.epochs, loss=loss)
+
+    def _predict(
+        self,
+        rounds: Rounds,
+        nets: ServerNets,
+        head: HeadTraining,
+        usable: Indices,
+        alignment: Alignment,
+        labels: npt.NDArray[np.float64],
+        result: Result,
+        progress: Progress,
+    ) -> None:
+        """Predict samples without a label, whichever parties hold them."""
+        rows = usable[~head.targets.known[usable]]
+        if not len(rows):
+            return
+        tables = []
+        for first in range(0, len(rows), self.prediction_rows):
+            block = rows[first : first + self.prediction_rows]
+            seed = int(rounds.federation.rng.integers(2**62))
+            sums = rounds.encode(block, {})
+            step = self._draw(nets, sums, rounds, block, seed, self.prediction_samples)
+            terms = rounds.score(block, step, [seed], self.prediction_samples, tell=True)
+            tables.append(head.table(step.h, step.log_weights(terms[0])))
+            progress.step(first + len(block), len(rows))
+        index = rows if alignment.ids is None else alignment.ids[rows]
+        result.predictions = pd.concat(tables).set_axis(pd.Index(index), axis=0)
+
+    def _draw(
+        self,
+        nets: ServerNets,
+        sums: tuple[Any, Any],
+        rounds: Rounds,
+        rows: Indices,
+        seed: int,
+        n_draws: int,
+    ) -> ServerStep:
+        with torch.no_grad():
+            return ServerStep(
+                nets, self.network_settings, *sums, rounds.counts[rows], seed, n_draws
+            )

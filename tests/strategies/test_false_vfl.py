@@ -1,0 +1,270 @@
+"""FALSE-VFL over a federation: its gradients are those of one central graph."""
+
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from deep_runs import (
+    COLUMNS,
+    SMALL,
+    OpenFalseVFL,
+    aligned,
+    flat,
+    flat_gradients,
+    make_data,
+    settings_of,
+)
+from oracles import false_vfl as oracle
+from training import TrainingPlace
+
+from flwr_vertical import simulate
+from flwr_vertical.errors import DataError, PartyError
+from strategies.deep.false_vfl.central import CentralModel
+from strategies.deep.false_vfl.gaussian import draw_normals
+from strategies.deep.false_vfl.strategy import FalseVFL
+
+F64 = torch.float64
+
+
+class Central:
+    """The same training by the oracle: one graph over all columns, one optimiser."""
+
+    def __init__(self, strategy, tables, n_rows):
+        self.ids = list(dict.fromkeys(i for table in tables.values() for i in table.index))
+        assert len(self.ids) == n_rows
+        self.x, self.observed = aligned(tables, self.ids)
+        self.strategy, self.rng = strategy, np.random.default_rng(0)
+        blocks = {name: _Shape(values) for name, values in self.x.items()}
+        seed = int(self.rng.integers(2**62))
+        self.model = CentralModel(blocks, settings_of(strategy), strategy.variant, 2, seed, F64)
+        self.parameters = [*self.model.parties.parameters(), *self.model.server.parameters()]
+        self.losses = []
+
+    def train(self, epochs):
+        s = self.strategy
+        optimiser = torch.optim.Adam(
+            self.parameters, lr=s.pretrain_learning_rate, weight_decay=s.weight_decay
+        )
+        n, kappa = len(self.ids), s.importance_samples
+        for _ in range(epochs):
+            order = self.rng.permutation(n)
+            for batch in np.array_split(order, -(-n // s.pretrain_batch_size)):
+                seed, b = int(self.rng.integers(2**62)), len(batch)
+                noise = {
+                    "h": draw_normals(seed, "h", (b, kappa, s.h_dim), F64),
+                    "z": draw_normals(seed, "z", (b, kappa, s.z_dim), F64),
+                }
+                for name, p in COLUMNS.items():
+                    noise[name] = draw_normals(seed, f"x of {name}", (b, kappa, p), F64)
+                x = {name: values[batch] for name, values in self.x.items()}
+                seen = {name: flags[batch] for name, flags in self.observed.items()}
+                ratios, _ = oracle.log_ratios(self.model, x, seen, noise, s.activation)
+                loss = -oracle.bound(ratios)
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+                self.losses.append(loss.item() * b / n)
+
+    def of(self, name):
+        nets = self.model.server if name == "server" else self.model.parties[name]
+        return list(nets.parameters())
+
+
+class _Shape:
+    def __init__(self, x):
+        self.x = x
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+@pytest.mark.parametrize("variant", ["I", "II"])
+def test_gradients_and_parameters_are_those_of_one_central_graph(variant, mode):
+    tables, labels, _ = make_data(seed=3)
+    settings = SMALL | {"pretrain_batch_size": 25, "precision": "float64", "epochs": 2}
+    strategy = OpenFalseVFL(variant=variant, pretrain_epochs=2, **settings)
+    result = simulate(strategy, tables, labels, aggregation=mode, progress=False)
+    central = Central(strategy, tables, len(labels))
+    central.train(2)
+    for name in [*COLUMNS, "server"]:
+        found = result.model[name]
+        gradients = flat_gradients(central.of(name))
+        # Each network has some that count: an optimiser's step hides the size of a gradient.
+        assert np.abs(gradients).max() > 1e-2
+        np.testing.assert_allclose(found["gradients"], gradients, atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(found["parameters"], flat(central.of(name)), atol=1e-5)
+    losses = [line["loss"] for line in result.history if line["stage"] == 1]
+    expected = [sum(central.losses[:3]), sum(central.losses[3:])]
+    np.testing.assert_allclose(losses, expected, rtol=1e-8)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A run that learns, in float32, and what is true of the samples that it predicts."""
+    tables, labels, classes = make_data(n=160, seed=1)
+    strategy = FalseVFL(pretrain_epochs=30, epochs=60, pretrain_batch_size=54, **SMALL)
+    return simulate(strategy, tables, labels, progress=False), classes, strategy
+
+
+def test_it_learns_and_predicts(trained):
+    result, classes, _ = trained
+    found = result.predictions
+    assert list(found.columns) == ["prediction", "probability_0", "probability_1"]
+    np.testing.assert_allclose(found[["probability_0", "probability_1"]].sum(axis=1), 1, rtol=1e-6)
+    truth = classes[found.index]
+    # Three standard errors above chance would be 0.69.
+    assert 40 < len(found) < 60
+    assert (found["prediction"] == truth).mean() > 0.8
+    losses = [line["loss"] for line in result.history if line["stage"] == 1]
+    assert losses[-1] < losses[0] - 1.0
+    assert result.metrics["bound"] == -losses[-1]
+    assert len(losses) == 30
+
+
+def test_rounds_and_bytes(trained):
+    """Three rounds a pretraining step, one for all the second stage's likelihoods of two epochs."""
+    result, _, strategy = trained
+    ledger = result.ledger.to_frame()
+    rounds = ledger.groupby("step")["round"].nunique()
+    steps = 30 * 3
+    assert rounds["log_terms"] == rounds["go_backward"] == steps
+    assert rounds["encode"] == steps + 2  # the second stage's, and one block of predictions
+    assert rounds["score"] == -(-60 // 2) + 1
+    assert rounds["encode"] + rounds["score"] - steps - 2 <= 60
+    assert rounds["prepare"] == 1
+
+    def per_step(name, column):
+        return ledger[ledger["step"] == name].groupby("round")[column].sum()
+
+    # Up: float32 in a ring of 4 bytes, for all rows of a batch, from three parties.
+    n, d, kappa = 54, strategy.h_dim, strategy.importance_samples
+    for name, numbers in (("encode", 2 * d), ("log_terms", kappa), ("go_backward", 2 * d)):
+        values = 3 * n * numbers * 4
+        assert values <= per_step(name, "bytes_up").iloc[5] <= 1.1 * values + 3 * 200
+    # Down: a party gets the rows that it holds, so at most all of them.
+    assert per_step("log_terms", "bytes_down").max() <= 3 * (n * 2 * d * 4 + 400)
+    assert per_step("log_terms", "bytes_down").mean() <= 0.8 * 3 * (n * 2 * d * 4 + 400)
+
+
+def test_masked_sums_train_as_plain_ones():
+    tables, labels, _ = make_data(seed=2)
+    strategy = FalseVFL(pretrain_epochs=3, epochs=3, pretrain_batch_size=20, **SMALL)
+    one, other = (
+        simulate(strategy, tables, labels, aggregation=mode, progress=False)
+        for mode in ("plain", "masked")
+    )
+    losses = [[line["loss"] for line in result.history] for result in (one, other)]
+    np.testing.assert_allclose(*losses, rtol=1e-3)
+    np.testing.assert_allclose(
+        one.predictions["probability_1"], other.predictions["probability_1"], atol=1e-3
+    )
+
+
+def test_a_regression_predicts_numbers_with_their_deviations():
+    tables, _, _ = make_data(n=150, seed=4, held=0.8)
+    ids = sorted(set().union(*(table.index for table in tables.values())))
+    wide = pd.concat(tables.values(), axis=1).reindex(ids)
+    y = 100 + 20 * (wide - wide.mean()).fillna(0.0).mean(axis=1)
+    labels = y.where(np.random.default_rng(0).random(len(y)) < 0.7)
+    settings = SMALL | {"task": "regression", "pretrain_batch_size": 50}
+    result = simulate(
+        FalseVFL(pretrain_epochs=30, epochs=100, **settings), tables, labels, progress=False
+    )
+    found = result.predictions
+    error = found["prediction"] - y[found.index]
+    assert np.sqrt((error**2).mean()) < 0.7 * y[found.index].std()
+    assert (found["std_error"] > 0).all()
+    assert (error.abs() < 2 * found["std_error"]).mean() > 0.8
+
+
+def test_missing_cells_and_levels_are_taken_as_they_are():
+    tables, labels, _ = make_data(seed=5)
+    tables["bank"].iloc[::4, 0] = np.nan
+    tables["court"]["kind"] = np.where(tables["court"]["court0"] > 3, "new", "old")
+    strategy = FalseVFL(pretrain_epochs=2, epochs=2, encoding="one-hot", variant="II", **SMALL)
+    result = simulate(strategy, tables, labels, progress=False)
+    assert np.isfinite(result.predictions["probability_1"]).all()
+    with pytest.raises(PartyError, match=r"column 'kind' holds levels .* encoding='one-hot'"):
+        simulate(FalseVFL(pretrain_epochs=1, epochs=1, **SMALL), tables, labels, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda y: y * np.nan, "no sample has a label"),
+        (lambda y: y * 0 + 3, r"all labels are of class 3; expected two or more"),
+        (lambda y: y.replace(1.0, np.inf), "a label is infinite"),
+        (lambda y: pd.Series(np.linspace(0, 1, 2000), [f"q{i}" for i in range(2000)]), "no label"),
+    ],
+)
+def test_labels_that_cannot_be_used(change, match):
+    tables, labels, _ = make_data()
+    with pytest.raises(DataError, match=match):
+        simulate(FalseVFL(**SMALL), tables, change(labels), progress=False)
+
+
+def test_a_training_that_diverges_stops_and_names_party_and_step():
+    tables, labels, _ = make_data()
+    strategy = FalseVFL(pretrain_epochs=20, **SMALL | {"pretrain_learning_rate": 1e6})
+    with pytest.raises((PartyError, DataError), match=r"pretrain_learning_rate|largest|limit"):
+        simulate(strategy, tables, labels, progress=False)
+
+
+# -- consent -----------------------------------------------------------------------------------
+
+
+def place(folder, exchanges, strategy):
+    """Three nodes with node configs of their own, and disks on which a run can go on."""
+    made = TrainingPlace(folder, "masked", lambda: strategy, every=4)
+    made.tables, made.labels, _ = make_data(seed=6, held=0.45)
+    made.configs = {name: {"exchanges": asked} for name, asked in exchanges.items()}
+    return made
+
+
+def test_a_node_that_does_not_agree_takes_no_part(tmp_path):
+    asked = dict.fromkeys(COLUMNS, "embeddings") | {"shop": "sums"}
+    with pytest.raises(PartyError, match=r"'shop'.* exchange 'embeddings'"):
+        place(tmp_path, asked, FalseVFL(**SMALL)).plain()
+
+
+def test_samples_that_one_party_alone_holds_need_its_consent(tmp_path):
+    short = {"pretrain_epochs": 1, "epochs": 1, **SMALL}
+    both = "embeddings,lone-embeddings"
+    asked = dict.fromkeys(COLUMNS, "embeddings") | {"court": both}
+    here = place(tmp_path, asked, FalseVFL(**short))
+    holders = pd.DataFrame(
+        {name: pd.Series(1, index=table.index) for name, table in here.tables.items()}
+    )
+    alone = holders[holders.sum(axis=1) == 1]
+    refused = alone.index[alone["court"].isna()]
+    unlabelled = here.labels.index[here.labels.isna()]
+    assert len(refused.intersection(unlabelled)) > 2
+    assert len(alone.index[alone["court"] == 1].intersection(unlabelled)) > 2
+    result = here.plain().result
+    assert set(result.predictions.index) == set(unlabelled) - set(refused)
+    assert f"{len(refused)} samples that one party alone holds were left out" in result.notes[0]
+
+
+# -- going on ----------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_killed_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
+    """The server dies in the first stage, then in the second; a party in between."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    asked = dict.fromkeys(COLUMNS, "embeddings,lone-embeddings")
+    strategy = FalseVFL(
+        variant="II", pretrain_epochs=4, epochs=116, pretrain_batch_size=20, **SMALL
+    )
+    whole = place(tmp_path / "whole", asked, strategy)
+    expected = whole.run().result
+    steps = expected.ledger.to_frame().drop_duplicates("round")["step"].tolist()
+    # In the middle of a step of the loop, then of the last step, then while likelihoods are told.
+    early = steps.index("log_terms") + 3 * 6 + 1
+    late = len(steps) - 20
+    broken = place(tmp_path / "broken", asked, strategy)
+    broken.broken(die_after=early)
+    broken.broken(resume=True, run_id=2, lose={8: "before"}, die_after=late - early)
+    found = broken.run(resume=True, run_id=3).result
+    assert found.history == expected.history
+    pd.testing.assert_frame_equal(found.predictions, expected.predictions, check_exact=True)
+    assert broken.files() == []
