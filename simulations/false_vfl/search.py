@@ -22,7 +22,8 @@ from simulations.false_vfl.training import Pretraining, Stages, fit_head
 from strategies.deep.false_vfl.central import CentralModel
 from strategies.deep.false_vfl.networks import NetworkSettings
 
-_BASE = NetworkSettings()
+_BASE = NetworkSettings(party_layers=3)
+_TWO = replace(_BASE, party_layers=2)
 
 CANDIDATES: dict[str, NetworkSettings] = {
     "base": _BASE,
@@ -30,8 +31,15 @@ CANDIDATES: dict[str, NetworkSettings] = {
     "sigma-x from 0.05": replace(_BASE, x_bounds=(-3.0, 1.0)),
     "width 256": replace(_BASE, party_width=256, global_width=256),
     "width 64": replace(_BASE, party_width=64, global_width=64),
-    "party layers 2": replace(_BASE, party_layers=2),
-    "party layers 4": replace(_BASE, party_layers=4),
+    "party layers 2": _TWO,
+    "party layers 1": replace(_BASE, party_layers=1),
+    "party layers 2, width 256": replace(_TWO, party_width=256, global_width=256),
+    "party layers 2, party width 256": replace(_TWO, party_width=256),
+    "party layers 2, tanh": replace(_TWO, activation="tanh"),
+    "party layers 2, silu": replace(_TWO, activation="silu"),
+    "party layers 2, elu": replace(_TWO, activation="elu"),
+    "party layers 2, sigma-x from 0.05": replace(_TWO, x_bounds=(-3.0, 1.0)),
+    "party layers 2, sigma-h from 0.14": replace(_TWO, h_bounds=(-2.0, 1.0), z_bounds=(-2.0, 1.0)),
     "tanh": replace(_BASE, activation="tanh"),
     "silu": replace(_BASE, activation="silu"),
     "elu": replace(_BASE, activation="elu"),

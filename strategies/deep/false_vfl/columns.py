@@ -1,14 +1,18 @@
 """A party's own columns as its networks see them: standardised, by own row, on tensors."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from flwr_vertical import Party, StepGroup
-from flwr_vertical.errors import DataError
-from strategies.regression.design import numeric_matrix
+from flwr_vertical.errors import ConfigError
+from strategies.deep.false_vfl.model import FalseVFLPart
+from strategies.deep.false_vfl.scales import ColumnScales, fit_scales
+
+Array = npt.NDArray[Any]
 
 
 class Held(NamedTuple):
@@ -30,7 +34,7 @@ class Held(NamedTuple):
 
 
 class OwnColumns(StepGroup):
-    """The table as numbers, each column at mean 0 and variance 1 over the aligned rows held.
+    """The table as numbers, each column at mean 0 and variance 1 over the rows that took part.
 
     A missing cell is 0 (the column's mean) for the encoder and has no part in the likelihood.
     """
@@ -54,26 +58,62 @@ class OwnColumns(StepGroup):
         return Held(x[rows], known[rows], torch.from_numpy(places))
 
     @property
+    def scales(self) -> ColumnScales:
+        """What the columns are in units of, in a run that trains."""
+        return self._fitted[0]
+
+    @property
+    def _fitted(self) -> tuple[ColumnScales, Array]:
+        if "own-scales" not in self.cache:
+            taken = self.party.positions >= 0
+            encoding = str(self.state["encoding"])
+            self.cache["own-scales"] = fit_scales(self.party.table, taken, self.name, encoding)
+        found: tuple[ColumnScales, Array] = self.cache["own-scales"]
+        return found
+
+    @property
     def _matrix(self) -> tuple[Tensor, Tensor]:
         if "own-columns" not in self.cache:
-            encoding = str(self.state["encoding"])
-            names, x = numeric_matrix(self.party.table, self.name, encoding)
-            taken = self.party.positions >= 0
-            known = ~np.isnan(x)
-            for j, name in enumerate(names):
-                own = x[taken & known[:, j], j]
-                if not own.size:
-                    raise DataError(
-                        f"party {self.name!r}, column {name!r}: no row that takes part has a "
-                        "value; leave the column out, or align other rows"
-                    )
-                deviation = own.std()
-                # A constant column says nothing; it stays at 0 and costs one term of the bound.
-                x[:, j] = (x[:, j] - own.mean()) / (deviation if deviation > 0 else 1.0)
-            kind = self.dtype
+            part = self.other(KeptPart).part
+            own = self._fitted[1] if part is None else part.features(self.party.table, self.name)
+            known, kind = ~np.isnan(own), self.dtype
             self.cache["own-columns"] = (
-                torch.from_numpy(np.where(known, x, 0.0)).to(kind),
+                torch.from_numpy(np.where(known, own, 0.0)).to(kind),
                 torch.from_numpy(known).to(kind),
             )
         matrix: tuple[Tensor, Tensor] = self.cache["own-columns"]
         return matrix
+
+
+class KeptPart(StepGroup):
+    """The part of a model that an earlier run left here, in a run that predicts with it."""
+
+    party: Party
+
+    @property
+    def part(self) -> FalseVFLPart | None:
+        """The part; None in a run that trains.
+
+        Raises
+        ------
+        DataError, ConfigError
+            If there is none, or it belongs to another model.
+        """
+        wanted = self.state.get("model")
+        if wanted is None:
+            return None
+        if "kept-part" not in self.cache:
+            found = self.party.load_model(FalseVFLPart)
+            if found is None:
+                raise ConfigError(
+                    f"party {self.name!r} is to predict with a model, but no earlier run is named; "
+                    "name the run of the fit as 'fitted'"
+                )
+            if found.model != wanted:
+                raise ConfigError(
+                    f"party {self.name!r} keeps its part of model {found.model[:8]}, but the "
+                    f"server asks for model {str(wanted)[:8]}; name the run of that fit"
+                )
+            self.cache["kept-part"] = found
+        kept: FalseVFLPart = self.cache["kept-part"]
+        return kept

@@ -27,8 +27,8 @@ class Targets:
         Which samples have one.
     y : numpy.ndarray of shape (n_samples,)
         Numbers of classes, or standardised labels; anything where none is known.
-    classes : list of float or None
-        Labels of the classes; None for a regression.
+    classes : list of float
+        Labels of the classes; none for a regression.
     centre, unit : float
         What standardised labels are in units of: the labels' mean and standard deviation.
     """
@@ -37,7 +37,7 @@ class Targets:
         self,
         known: npt.NDArray[np.bool_],
         y: npt.NDArray[np.float64],
-        classes: list[float] | None,
+        classes: list[float],
         centre: float = 0.0,
         unit: float = 1.0,
     ) -> None:
@@ -64,7 +64,7 @@ class Targets:
             if unit == 0:
                 raise DataError(f"all labels are {own[0]}; there is nothing to be predicted")
             centre = float(own.mean())
-            return cls(known, (labels - centre) / unit, None, centre, unit)
+            return cls(known, (labels - centre) / unit, [], centre, unit)
         classes = np.unique(own)
         if len(classes) < 2:
             raise DataError(f"all labels are of class {classes[0]:g}; expected two or more classes")
@@ -92,7 +92,7 @@ class HeadTraining:
     def __init__(self, strategy: "FalseVFL", targets: Targets, seed: int) -> None:
         self.targets = targets
         self._dtype, self._batch_size = strategy.dtype, strategy.batch_size
-        n_classes = None if targets.classes is None else len(targets.classes)
+        n_classes = len(targets.classes) or None
         self.net = Discriminator(strategy.network_settings, n_classes, seed).to(self._dtype)
         self._optimiser = torch.optim.Adam(
             self.net.parameters(), lr=strategy.learning_rate, weight_decay=strategy.weight_decay
@@ -113,7 +113,7 @@ class HeadTraining:
         rng : numpy.random.Generator
             Draws the order.
         """
-        kind = self._dtype if self.targets.classes is None else torch.int64
+        kind = torch.int64 if self.targets.classes else self._dtype
         y = torch.from_numpy(self.targets.y[rows]).to(kind)
         total = 0.0
         order = torch.from_numpy(rng.permutation(len(rows)))
@@ -125,29 +125,34 @@ class HeadTraining:
             total += float(loss.detach()) * len(batch)
         return total / len(rows)
 
-    def table(self, h: Tensor, logs: Tensor) -> pd.DataFrame:
-        """Return predictions of samples, a line each.
 
-        Returns
-        -------
-        pandas.DataFrame
-            ``prediction``, and of classes ``probability_<class>``, of numbers ``std_error``.
-        """
-        with torch.no_grad():
-            found = self.net.predict(h, normalised_weights(logs))
-        if self.targets.classes is None:
-            assert found.deviation is not None
-            return pd.DataFrame(
-                {
-                    "prediction": found.value.double().numpy() * self.targets.unit
-                    + self.targets.centre,
-                    "std_error": found.deviation.double().numpy() * self.targets.unit,
-                }
-            )
-        assert found.probabilities is not None
-        classes = np.asarray(self.targets.classes)
-        columns = {"prediction": classes[found.value.numpy()]}
-        probabilities = found.probabilities.double().numpy()
-        for k, label in enumerate(classes):
-            columns[f"probability_{label:g}"] = probabilities[:, k]
-        return pd.DataFrame(columns)
+def prediction_table(
+    net: Discriminator, h: Tensor, logs: Tensor, classes: list[float], centre: float, unit: float
+) -> pd.DataFrame:
+    """Return predictions of samples, a line each.
+
+    Parameters
+    ----------
+    net : Discriminator
+    h : Tensor of shape (n_rows, n_draws, h_dim)
+    logs : Tensor of shape (n_rows, n_draws)
+        Log weights of the draws.
+    classes, centre, unit
+        See `Targets`; no classes for a regression.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``prediction``, and of classes ``probability_<class>``, of numbers ``std_error``.
+    """
+    with torch.no_grad():
+        found = net.predict(h, normalised_weights(logs))
+    if found.probabilities is None:
+        assert found.deviation is not None
+        value, deviation = (t.double().numpy() for t in (found.value, found.deviation))
+        return pd.DataFrame({"prediction": value * unit + centre, "std_error": deviation * unit})
+    columns = {"prediction": np.asarray(classes)[found.value.numpy()]}
+    probabilities = found.probabilities.double().numpy()
+    for k, label in enumerate(classes):
+        columns[f"probability_{label:g}"] = probabilities[:, k]
+    return pd.DataFrame(columns)

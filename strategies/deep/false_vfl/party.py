@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from flwr_vertical import Party, StepGroup, Summands, Uses, step
-from flwr_vertical.errors import DataError
-from strategies.deep.false_vfl.columns import Held, OwnColumns
+from flwr_vertical.errors import DataError, PolicyError
+from strategies.deep.false_vfl.columns import Held, KeptPart, OwnColumns
 from strategies.deep.false_vfl.gaussian import draw_normals
+from strategies.deep.false_vfl.model import FalseVFLPart
 from strategies.deep.false_vfl.networks import NetworkSettings
 from strategies.deep.false_vfl.party_model import PartyNets
 from strategies.deep.false_vfl.server_model import draw
@@ -75,19 +76,65 @@ class Networks(StepGroup):
         DataError
             If the node does not agree, or its table cannot be used.
         """
-        self.party.check_exchange(EMBEDDINGS)
+        agreed = self._consent()
         self.state["networks"], self.state["variant"], self.state["seed"] = networks, variant, seed
         self.state["precision"], self.state["encoding"] = precision, encoding
         self.state["learning-rate"], self.state["weight-decay"] = learning_rate, weight_decay
         self.state["draws"] = n_draws
         self.get(changes=True)  # says now whether the table can be used
+        return agreed | {"drawn": self._drawn(seed)}
+
+    @step
+    def keep(self, model: str) -> dict[str, Any]:
+        """Keep this party's part of the model on its own disk, for later predictions.
+
+        Parameters
+        ----------
+        model : str
+            Name of the model.
+        """
+        settings = NetworkSettings.from_text(str(self.state["networks"]))
+        scales = self.other(OwnColumns).scales
+        part = FalseVFLPart.of(model, settings, self.get(changes=False), scales)
+        self.party.save_model(part)
+        return {}
+
+    @step
+    def open_networks(self, model: str, seed: int) -> dict[str, Any]:
+        """Take up what an earlier run left here, to predict with it.
+
+        Parameters
+        ----------
+        model : str
+            Name of the model.
+        seed : int
+            As in `prepare`.
+
+        Returns
+        -------
+        dict
+            As of `prepare`.
+        """
+        agreed = self._consent()
+        self.state["model"] = model
+        part = self.other(KeptPart).part
+        assert part is not None
+        self.state["precision"], self.state["variant"] = part.precision, part.variant
+        self.get(changes=True)
+        return agreed | {"drawn": self._drawn(seed)}
+
+    def _consent(self) -> dict[str, Any]:
+        """Refuse unless the node agrees to embeddings; say whether it does to lone ones."""
+        self.party.check_exchange(EMBEDDINGS)
         try:
             self.party.check_exchange(LONE_EMBEDDINGS)
-            lone = True
-        except DataError:
-            lone = False
-        drawn = draw_normals(seed, "check", (8,), self.other(OwnColumns).dtype)
-        return {"lone": lone, "drawn": drawn.numpy()}
+        except (DataError, PolicyError):
+            return {"lone": False}
+        return {"lone": True}
+
+    def _drawn(self, seed: int) -> Array:
+        drawn: Array = draw_normals(seed, "check", (8,), self.other(OwnColumns).dtype).numpy()
+        return drawn
 
     def get(self, *, changes: bool) -> PartyNets:
         """Return the networks; `changes` says whether the step trains them."""
@@ -110,6 +157,9 @@ class Networks(StepGroup):
         return int(self.state["draws"])
 
     def _new(self) -> PartyNets:
+        part = self.other(KeptPart).part
+        if part is not None:
+            return part.nets(self.name)
         own = self.other(OwnColumns)
         settings = NetworkSettings.from_text(str(self.state["networks"]))
         seed = int(self.state["seed"])
@@ -354,6 +404,7 @@ class ScoringSteps(StepGroup):
 class FalseVFLParty(Party):
     """A party of FALSE-VFL."""
 
+    kept = Uses(KeptPart)
     columns = Uses(OwnColumns)
     networks = Uses(Networks)
     pretraining = Uses(PretrainingSteps)

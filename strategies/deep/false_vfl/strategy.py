@@ -5,21 +5,22 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.errors import DataError
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.deep.false_vfl.gaussian import draw_normals
 from strategies.deep.false_vfl.head import HeadTraining, Targets
+from strategies.deep.false_vfl.model import FalseVFLModel, to_arrays
 from strategies.deep.false_vfl.networks import NetworkSettings
 from strategies.deep.false_vfl.party import FalseVFLParty
+from strategies.deep.false_vfl.predict import drawn_step, predict_rows, take_part
 from strategies.deep.false_vfl.rounds import Rounds
 from strategies.deep.false_vfl.server_model import ServerNets
 from strategies.deep.false_vfl.server_training import ServerStep
+from strategies.regression.problem import sample_index
 
 Indices = npt.NDArray[np.int64]
 
@@ -108,7 +109,11 @@ class FalseVFL(Strategy):
         carried = self._pretrain(rounds, nets, usable, seed, result, progress)
         head = HeadTraining(self, targets, seed)
         self._fit(rounds, nets, head, usable, carried, result, progress)
-        self._predict(rounds, nets, head, usable, alignment, labels, result, progress)
+        result.predictor = model = self._keep(rounds, nets, head)
+        rows = usable[~targets.known[usable]]
+        if len(rows):
+            found = predict_rows(rounds, model, rows, progress)
+            result.predictions = found.set_axis(sample_index(alignment, result.labels, rows))
 
     # -- settings ----------------------------------------------------------------------------
 
@@ -143,26 +148,7 @@ class FalseVFL(Strategy):
             "n_draws": self.importance_samples,
         }
         replies = rounds.federation.call("prepare", arguments)
-        own = draw_normals(seed, "check", (8,), self.dtype).numpy()
-        for name, reply in replies.items():
-            if not np.array_equal(reply["drawn"], own):
-                raise ConfigError(
-                    f"party {name!r} draws other numbers from a seed than the server: parties and "
-                    f"server must run the same version of NumPy (the server has {np.__version__})"
-                )
-        agree = np.array([bool(replies[name]["lone"]) for name in rounds.parties])
-        usable = rounds.usable(agree)
-        if left_out := rounds.n_samples - len(usable):
-            result.notes.append(
-                f"{left_out} samples that one party alone holds were left out: a sum would not "
-                f"hide them, and that party does not agree to the exchange 'lone-embeddings'"
-            )
-        if not len(usable):
-            raise DataError(
-                "no sample takes part: each is held by one party alone, and none of these parties "
-                "agrees to the exchange 'lone-embeddings'; align samples that several parties hold"
-            )
-        return usable
+        return take_part(rounds, replies, seed, self.dtype, result)
 
     # -- the stages --------------------------------------------------------------------------
 
@@ -246,13 +232,13 @@ class FalseVFL(Strategy):
             raise DataError("no sample that takes part has a label; expected some")
         rng = rounds.federation.rng
         sums = rounds.encode(rows, carried)
-        at_once = math.ceil(self.epochs / SCORING_ROUNDS)
+        n_draws, at_once = self.importance_samples, math.ceil(self.epochs / SCORING_ROUNDS)
         told = False
         for first in range(0, self.epochs, at_once):
             seeds = [int(s) for s in rng.integers(2**62, size=min(at_once, self.epochs - first))]
             drawn = [
-                self._draw(nets, sums, rounds, rows, seed, self.importance_samples)
-                for seed in seeds
+                drawn_step(nets, self.network_settings, sums, rounds, rows, s, n_draws)
+                for s in seeds
             ]
             terms = rounds.score(rows, drawn[0], seeds, self.importance_samples, tell=not told)
             told = True
@@ -261,43 +247,22 @@ class FalseVFL(Strategy):
                 result.history.append({"stage": 2, "epoch": first + k + 1, "loss": loss})
             progress.step(first + len(seeds), self.epochs, loss=loss)
 
-    def _predict(
-        self,
-        rounds: Rounds,
-        nets: ServerNets,
-        head: HeadTraining,
-        usable: Indices,
-        alignment: Alignment,
-        labels: npt.NDArray[np.float64],
-        result: Result,
-        progress: Progress,
-    ) -> None:
-        """Predict samples without a label, whichever parties hold them."""
-        rows = usable[~head.targets.known[usable]]
-        if not len(rows):
-            return
-        tables = []
-        for first in range(0, len(rows), self.prediction_rows):
-            block = rows[first : first + self.prediction_rows]
-            seed = int(rounds.federation.rng.integers(2**62))
-            sums = rounds.encode(block, {})
-            step = self._draw(nets, sums, rounds, block, seed, self.prediction_samples)
-            terms = rounds.score(block, step, [seed], self.prediction_samples, tell=True)
-            tables.append(head.table(step.h, step.log_weights(terms[0])))
-            progress.step(first + len(block), len(rows))
-        index = rows if alignment.ids is None else alignment.ids[rows]
-        result.predictions = pd.concat(tables).set_axis(pd.Index(index), axis=0)
-
-    def _draw(
-        self,
-        nets: ServerNets,
-        sums: tuple[Any, Any],
-        rounds: Rounds,
-        rows: Indices,
-        seed: int,
-        n_draws: int,
-    ) -> ServerStep:
-        with torch.no_grad():
-            return ServerStep(
-                nets, self.network_settings, *sums, rounds.counts[rows], seed, n_draws
-            )
+    def _keep(self, rounds: Rounds, nets: ServerNets, head: HeadTraining) -> FalseVFLModel:
+        """Have each party keep its part; return the server's."""
+        name = rounds.federation.random_bytes(16).hex()
+        rounds.federation.call("keep", {"model": name})
+        targets = head.targets
+        return FalseVFLModel(
+            name,
+            self.network_settings.to_text(),
+            self.variant,
+            self.precision,
+            rounds.parties,
+            targets.classes,
+            targets.centre,
+            targets.unit,
+            to_arrays(nets),
+            to_arrays(head.net),
+            self.prediction_samples,
+            self.prediction_rows,
+        )
