@@ -11,7 +11,6 @@ from apps.demo import demo_names, demo_tables
 from apps.settings import DemoSettings
 from flwr_vertical import Strategy, make_strategy
 from flwr_vertical.errors import ConfigError, VerticalError
-from flwr_vertical.node.party import ANY_EXCHANGE
 from flwr_vertical.node.storage import (
     FileStorage,
     output_home,
@@ -20,6 +19,9 @@ from flwr_vertical.node.storage import (
     run_name,
 )
 from flwr_vertical.policy.ledger import PrivacyLedger
+from flwr_vertical.policy.needs import open_to
+from flwr_vertical.policy.reading import read_policy
+from flwr_vertical.policy.record import Policy
 from flwr_vertical.protocol.disk import writing
 from flwr_vertical.results import Result
 from flwr_vertical.results.storage import holds_result
@@ -27,6 +29,9 @@ from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.journal import Journal
 from flwr_vertical.server.record import describe
 from flwr_vertical.tables import Table
+
+LABEL_SECRET = "label-secret"
+"""File in the server's output folder; by it parties recognise labels of earlier runs."""
 
 
 class AppStorage(FileStorage):
@@ -61,11 +66,12 @@ class AppStorage(FileStorage):
             return None
         return _demo(context)[1][self.party_name(context)]
 
-    def node_config(self, context: Context) -> Mapping[str, Any]:
-        """Return the node config; a simulated node, whose data are public, agrees to anything."""
+    def policy(self, context: Context) -> Policy:
+        """Return the node's policy; a simulated node, whose data are public, agrees to any run."""
         if not _is_simulated(context):
-            return super().node_config(context)
-        return {**context.node_config, "exchanges": ANY_EXCHANGE}
+            return super().policy(context)
+        who = f"simulated node {_partition(context)[0]}"
+        return read_policy(who, context.node_config, open_to(context.run_config))
 
     def privacy_ledger(self, context: Context) -> PrivacyLedger | None:
         """Return the node's ledger; demonstration data are public, and nothing is counted."""

@@ -20,6 +20,8 @@ from typing import Any
 from flwr_vertical.errors import ConfigError, VerticalError
 from flwr_vertical.settings.toml import read_items, toml_text
 
+_STARTS = 3
+_NO_RAY = "Ray, which carries simulations, did not start on this machine, and nothing was computed"
 _STARTED = re.compile(r"Successfully started run (\d+)")
 
 
@@ -182,7 +184,11 @@ def _run(
 
 
 def _stream(
-    app: str, superlink: str | None, run_config: list[str], federation_config: list[str]
+    app: str,
+    superlink: str | None,
+    run_config: list[str],
+    federation_config: list[str],
+    starts: int = _STARTS,
 ) -> int:
     """Start the run, show its log and wait for its end; returns the exit code."""
     flwr = _flwr()
@@ -191,7 +197,7 @@ def _stream(
     for item in federation_config:
         command += ["--federation-config", item]
 
-    run_id, hint, told = None, "", False
+    run_id, no_ray, told = None, False, False
     # flwr starts helpers of its own by name: the programs beside this Python come first.
     beside = str(Path(sys.executable).parent)
     environment = os.environ | {"PATH": os.pathsep.join([beside, os.environ.get("PATH", "")])}
@@ -212,7 +218,7 @@ def _stream(
                 sys.stdout.flush()
                 found = _STARTED.search(line)
                 run_id = found.group(1) if found else run_id
-                hint = hint or _hint(line)
+                no_ray = no_ray or _is_ray_start(line)
                 told = told or "to go on from there" in line
         except KeyboardInterrupt:
             if run_id is not None:
@@ -223,6 +229,10 @@ def _stream(
     run = _wait(flwr, run_id, link)
     if run["status"] == "finished:completed":
         return 0
+    if no_ray and starts > 1:
+        print(f"{_NO_RAY}: trying again ({_STARTS - starts + 2} of {_STARTS})", flush=True)
+        return _stream(app, superlink, run_config, federation_config, starts - 1)
+    hint = f"; {_NO_RAY}: run the command again" if no_ray else ""
     if not told:  # a ServerApp that was killed says nothing
         from flwr_vertical.server.hint import resume_hint
 
@@ -232,14 +242,14 @@ def _stream(
     return 1
 
 
-def _hint(line: str) -> str:
-    """Say what to do about a line of the log that does not say so itself; "" for others."""
-    if "Timed out waiting for file" in line and "gcs_server_port" in line:
-        return (
-            "; Ray, which carries simulations, did not start in time on this machine, and nothing "
-            "was computed: run the command again"
-        )
-    return ""
+def _is_ray_start(line: str) -> bool:
+    """Whether a line of the log says that Ray, under a simulation, did not start.
+
+    Ray starts half a dozen processes and waits for some seconds for each, which a busy machine may
+    need for longer. The log has the traceback.
+    """
+    in_start = "ray/_private/worker.py" in line and line.rstrip().endswith("in init")
+    return in_start or ("Timed out waiting for file" in line and "ray" in line)
 
 
 def _flwr() -> str:

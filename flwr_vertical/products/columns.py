@@ -24,12 +24,16 @@ class HeldColumns:
         How many samples there are.
     names : tuple of str
         Names of the columns, for errors of this party; no message carries them.
+    own : numpy.ndarray of shape (n_held,), optional
+        Which of the party's own rows (`Party.own_ids`) these are. Its privacy ledger counts them;
+        needed where `rows` are no aligned row numbers.
     """
 
     values: Array
     rows: npt.NDArray[np.integer[Any]]
     n_samples: int
     names: tuple[str, ...] = ()
+    own: npt.NDArray[np.integer[Any]] | None = None
 
     def weighted(self, weight: Array) -> "HeldColumns":
         """Return the columns, each row times its weight; shape (n_held,)."""

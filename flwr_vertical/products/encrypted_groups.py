@@ -73,6 +73,7 @@ class EncryptedGroupSteps(StepGroup):
         n_vectors: int = 0,
         attempt: bytes = b"",
         commitment: bytes = b"",
+        recognised: bytes = b"",
         public: bytes = b"",
         nonce: bytes = b"",
         identity: bytes = b"",
@@ -86,6 +87,9 @@ class EncryptedGroupSteps(StepGroup):
             See `PrivateProductSteps.open_products`.
         missing : numpy.ndarray of shape (n_groups,), bool, optional
             Where the own block counts as missing.
+        recognised : bytes
+            By what the privacy ledger shall recognise the vectors in another run: the server's
+            word for it, as the party cannot compare ciphertexts.
         public, nonce, identity, signature : bytes
             The arbiter's key, the run's number, and who vouches for the key; empty where no
             columns are wanted.
@@ -99,7 +103,10 @@ class EncryptedGroupSteps(StepGroup):
         held = self._columns()
         scale = EncodedColumns(held, 1, self.name).scale
         group = np.asarray(group, dtype=np.int64)
-        withheld = self._told.admit(held, group, n_groups, missing, n_vectors, attempt, commitment)
+        said = b"said " + recognised if recognised else b""
+        withheld = self._told.admit(
+            held, group, n_groups, missing, n_vectors, attempt, commitment, said
+        )
         self.state[_ADMITTED], self.state[_WITHHELD] = _digest(group), withheld
         told: dict[str, Any] = {
             **own_moments(held, group, withheld),

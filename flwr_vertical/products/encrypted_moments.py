@@ -104,13 +104,15 @@ class EncryptedProducts:
         unit = np.zeros(0)
         if vectors is not None:
             vectors = checked_vectors(vectors, len(group))
-            unit = np.sqrt(np.mean(vectors**2, axis=0))
+            unit = np.sqrt(np.mean(np.sort(vectors**2, axis=0), axis=0))
             unit[unit == 0.0] = 1.0
             common |= {
                 "n_vectors": len(unit),
                 "attempt": self.federation.random_bytes(_ATTEMPT_BYTES),
                 "commitment": self.commitment.of(vectors),
             }
+            if mark := self._mark(vectors):
+                common["recognised"] = mark
             vectors = vectors / unit
         own: dict[str, dict[str, Any]] = {name: {} for name in names}
         for k, name in enumerate(names):
@@ -129,6 +131,15 @@ class EncryptedProducts:
         if self._has_arbiter and self._key:
             self.federation.call("forget_product_key", parties=[ARBITER])
         self._key, self._secret = {}, b""
+
+    def _mark(self, vectors: Array) -> bytes:
+        """Return what the parties recognise the vectors by, over runs; b"" without a secret.
+
+        Of ciphertexts they have the server's word alone.
+        """
+        order = np.lexsort(vectors.T)
+        content = np.ascontiguousarray(vectors[order], dtype="<f8").tobytes()
+        return self.federation.label_memory.mark("labels in ciphertexts", content)
 
     def _multiplied(
         self,

@@ -37,6 +37,7 @@ from flwr_vertical.products.encoded import EncodedColumns
 from flwr_vertical.products.encrypted_groups import EncryptedGroupSteps
 from flwr_vertical.products.group_key import GroupKeySteps
 from flwr_vertical.products.own_moments import own_moments
+from flwr_vertical.products.recognised import LabelSketch
 from flwr_vertical.products.streams import KeyStream, stream, tag_of_blocks
 from flwr_vertical.products.vector_products import limb_shares
 
@@ -69,16 +70,17 @@ class PrivateProductSteps(EncryptedGroupSteps):
             See `ring`; 0 where ciphertexts take the place of masked columns.
         owner, sealed, **keys
             See `GroupKeySteps.take`; also ``commitment``, bytes of the server to the vectors that
-            it will multiply with, if it knows them already.
+            it will multiply with, if it knows them already; and arguments of
+            `LabelSketch.answer` with the prefix ``labels_``, where a party keeps a privacy ledger.
 
         Returns
         -------
         dict[str, Any]
             ``masked`` of shape (n_samples, limbs * n_columns), uint64; the ``tag`` of its content;
             ``n_columns``; ``min_rows``, the fewest rows of a set that may be told of, where this
-            node has its own number.
+            node has its own number; and what `LabelSketch.answer` tells.
         """
-        commitment = keys.pop("commitment", b"")
+        commitment, labels = keys.pop("commitment", b""), _taken(keys, "labels_")
         if commitment:
             self._told.commit(commitment)
         minimum = {} if self._told.minimum is None else {"min_rows": self._told.minimum}
@@ -93,7 +95,13 @@ class PrivateProductSteps(EncryptedGroupSteps):
         for block in encoded.blocks():
             masked[at : at + len(block)] = block + masks.rows(at, at + len(block))
             at += len(block)
-        return {"masked": masked, "tag": tag, "n_columns": len(encoded.scale), **minimum}
+        told = {"masked": masked, "tag": tag, "n_columns": len(encoded.scale), **minimum}
+        if labels:
+            held = encoded.held
+            told |= LabelSketch(self.party).answer(
+                group_key.seed, held=held, at=self._told.own_rows(held), **labels
+            )
+        return told
 
     @step
     def open_products(
@@ -112,6 +120,7 @@ class PrivateProductSteps(EncryptedGroupSteps):
         masked_vectors: ring.Ring | None = None,
         helps: list[str] | None = None,
         rho_seed: bytes = b"",
+        sketched: ring.Ring | None = None,
     ) -> Summands:
         """Send what lets the server open products by group of rows, and nothing else.
 
@@ -141,6 +150,8 @@ class PrivateProductSteps(EncryptedGroupSteps):
             Whose columns this party helps with.
         rho_seed : bytes
             Seed of the rho of those.
+        sketched : numpy.ndarray of shape (limbs * n_vectors,), uint64, optional
+            By what the privacy ledger recognises the vectors, see `recognised`.
 
         Returns
         -------
@@ -169,8 +180,11 @@ class PrivateProductSteps(EncryptedGroupSteps):
             )
         group = np.asarray(group, dtype=np.int64)
         own_missing = None if missing is None else np.asarray(missing)[:, place]
+        labels = LabelSketch(self.party)
+        labels.check_help(helps or [], rho_seed)
+        recognised = labels.commitment(sketched, masked_vectors, helper)
         withheld = self._told.admit(
-            encoded.held, group, n_groups, own_missing, n_vectors, attempt, commitment
+            encoded.held, group, n_groups, own_missing, n_vectors, attempt, commitment, recognised
         )
         layout = Layout(dict(zip(names, widths, strict=True)), limbs)
         streams = {
@@ -286,3 +300,9 @@ class PrivateProductSteps(EncryptedGroupSteps):
             self.cache[key] = encoded, tag_of_blocks(seed, encoded.shape, encoded.blocks())
         found: tuple[EncodedColumns, bytes] = self.cache[key]
         return found
+
+
+def _taken(arguments: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Take the arguments with a prefix out of others, and return them without it."""
+    names = [name for name in arguments if name.startswith(prefix)]
+    return {name.removeprefix(prefix): arguments.pop(name) for name in names}

@@ -27,7 +27,7 @@ from flwr_vertical.results.page import (
     side_by_side,
     subheading,
 )
-from flwr_vertical.results.result import Result
+from flwr_vertical.results.result import Result, needed_lines
 from flwr_vertical.results.storage import is_own_report
 from flwr_vertical.results.units import human_bytes, human_seconds
 
@@ -94,6 +94,19 @@ def _sections(result: Result) -> Iterator[Section]:
         learned = pd.DataFrame(result.disclosure, columns=["who", "learns"])
         caption = "What each role of this run got to know, besides its own data."
         yield Section("Who learned what", dataframe_html(learned, index=False), caption)
+    if result.needed_keys:
+        needed = pd.DataFrame(
+            [(node, key, format_value(value)) for node, keys in result.needed_keys.items()
+             for key, value in keys.items()],
+            columns=["node", "key of its node config", "value"],
+        )  # fmt: skip
+        caption = (
+            "In a federation, a node takes part in this run only if its owner states these keys. "
+            "To be pasted:"
+        )
+        lines = bullet_list(needed_lines(result.needed_keys))
+        table = dataframe_html(needed, index=False)
+        yield Section("What nodes must agree to", [table, lines], caption)
     if result.settings:
         settings = pd.DataFrame(
             {"setting": list(result.settings), "value": list(result.settings.values())},

@@ -65,6 +65,9 @@ class Result:
         Who learned what in this run.
     privacy : PrivacyStatement, optional
         What differential privacy the run spent, in numbers and in plain words.
+    needed_keys : dict of str to dict, optional
+        By node, the keys of its node config without which it would not take part in this run in a
+        federation; nodes that need none are left out. The arbiter stands as ``"arbiter"``.
     figures : dict of str to (SVG str or PNG bytes), optional
         The strategy's own figures, by title; the report shows them.
     where : Path, optional
@@ -90,6 +93,7 @@ class Result:
     notes: list[str] = field(default_factory=list)
     disclosure: list[tuple[str, str]] = field(default_factory=list)
     privacy: PrivacyStatement | None = None
+    needed_keys: dict[str, dict[str, Any]] = field(default_factory=dict)
     figures: dict[str, str | bytes] = field(default_factory=dict)
     where: Path | None = None
     # What the parties of a simulation saved of their models, as files' bytes. `simulate` hands
@@ -203,6 +207,7 @@ class Result:
             "rounds": cost,
             "privacy": _pairs(ledger.epsilon, "epsilon "),
             "tables": ", ".join(shapes),
+            "node keys": "\n".join(needed_lines(self.needed_keys)),
             "notes": "\n".join(self.notes),
             "saved in": "" if self.where is None else str(self.where),
         }
@@ -214,6 +219,18 @@ class Result:
 
     def __repr__(self) -> str:
         return f"Result({self.strategy}: {_pairs(self.metrics) or 'no metrics'}; {self.ledger!r})"
+
+
+def needed_lines(needed: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return keys of node configs, one node a line; nodes that need the same share one."""
+    nodes: dict[str, list[str]] = {}
+    for node, keys in needed.items():
+        text = " ".join(
+            f"{key}={value!r}" if isinstance(value, str) else f"{key}={value}"
+            for key, value in keys.items()
+        )
+        nodes.setdefault(text, []).append(node)
+    return [f"{', '.join(names)}: {text}" for text, names in nodes.items()]
 
 
 def _pairs(values: dict[str, float], prefix: str = "") -> str:

@@ -107,6 +107,7 @@ def load(folder: Path) -> Result:
         strategy=index["strategy"],
         **{name: _revive(index[name]) for name in ("settings", "metrics", "history", "notes")},
         **{name: _revive(index[name]) for name in ("parties", "party_metrics")},
+        needed_keys=_revive(index.get("needed_keys", {})),
         disclosure=[(who, learns) for who, learns in index["disclosure"]],
         ledger=Ledger.from_frames(
             read(
@@ -269,6 +270,7 @@ def _index_text(result: Result, files: dict[str, Any]) -> str:
         "party_metrics": result.party_metrics,
         "parties": result.parties,
         "notes": result.notes,
+        "needed_keys": result.needed_keys,
         "disclosure": result.disclosure,
         "privacy": None if result.privacy is None else result.privacy.to_dict(),
         "ledger": result.ledger.totals(),

@@ -138,6 +138,13 @@ class RegressionData(StepGroup):
         return rows
 
     @property
+    def own_rows(self) -> Indices:
+        """Which of the party's own rows those are; shape (n_observed,)."""
+        own = self.design.rows
+        found: Indices = self.party.rows_of(own[self._labelled[own]])[1]
+        return found
+
+    @property
     def x(self) -> Array:
         """Rows held of labelled samples, standardised, shape (n_observed, n_columns)."""
         if "fit-x" not in self.cache:
@@ -168,6 +175,12 @@ class RegressionData(StepGroup):
         own = self.design
         held = free[own.rows]
         return own.x[held], number[own.rows[held]], int(free.sum())
+
+    @property
+    def aligned_unlabelled(self) -> Indices:
+        """Aligned numbers of the rows held of unlabelled samples, in the order of `unlabelled`."""
+        own = self.design.rows
+        return np.asarray(own[~self._labelled[own]])
 
     @property
     def center(self) -> Array:

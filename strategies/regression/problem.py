@@ -124,9 +124,11 @@ def open_problem(
     labelled, free = np.flatnonzero(known), np.flatnonzero(~known)
     unheld = _unheld_labels(alignment, result) if with_unheld else np.empty(0)
     chosen = np.concatenate([y[known], unheld])
-    center = float(chosen.mean()) if intercept and standardize else 0.0
+    # Sorted, so that rounding does not depend on the order of the samples.
+    values = np.sort(chosen)
+    center = float(values.mean()) if intercept and standardize else 0.0
     scale = (
-        float(chosen.std() if intercept else np.sqrt(np.mean(chosen**2))) if standardize else 1.0
+        float(values.std() if intercept else np.sqrt(np.mean(values**2))) if standardize else 1.0
     )
     arguments = {
         "encoding": encoding,

@@ -43,7 +43,7 @@ def test_simulation_runtime_equals_simulate(flower):
 def test_failed_run_exits_with_one_and_the_cause(flower):
     answer = flower.run("run", ".", "--run-config", "fknn.n-neighbors=100000")
     assert answer.returncode == 1
-    assert "n_neighbors = 100000" in answer.stderr
+    assert "n_neighbors = 100000" in answer.stderr, answer.stdout[-6000:] + answer.stderr
 
 
 def test_a_strategy_of_somebody_else_runs_with_its_settings(tmp_path):

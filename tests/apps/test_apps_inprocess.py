@@ -62,7 +62,8 @@ def own_files(home, **tables):
     for name, table in tables.items():
         path = home / f"{name}.csv"
         table.to_csv(path)
-        nodes.append({"party": name, "data": str(path), "output": str(home / f"{name}-out")})
+        node = {"party": name, "data": str(path), "output": str(home / f"{name}-out")}
+        nodes.append(node | {"policy.alignments": "plain,private-id"})
     return nodes
 
 
@@ -114,7 +115,7 @@ def test_a_demonstration_agrees_to_exchanges_that_tell_more(home):
     run_app(simulated(2), **given)
     assert (home / "results" / "server" / "test" / "coefficients.csv").is_file()
     tables, _ = demo_tables(n_parties=2)
-    with pytest.raises(PartyError, match="add 'sums' to 'exchanges' there"):
+    with pytest.raises(PartyError, match=r"policy\.exchanges: asked: exchange 'sums'"):
         run_app(own_files(home, **tables), **given, run_name="again")
 
 
@@ -141,7 +142,8 @@ def test_synthetic_tables_stay_at_the_parties_with_a_report_of_their_own(home):
 def test_a_node_may_limit_what_is_spent(home, bank, court):
     nodes = own_files(home, bank=bank, court=court)
     nodes[1]["max-epsilon"] = 0.5
-    with pytest.raises(PartyError, match=r"'court' allows epsilon up to 0.5"):
+    nodes[0]["policy.epsilon-total"] = 1000.0  # the first run may have spent something there
+    with pytest.raises(PartyError, match=r"'court' refuses by policy\.max-epsilon.*allowed: 0\.5"):
         run_app(nodes, strategy="vcds")
     run_app(nodes, strategy="vcds", **{"vcds.epsilon": 0.5, "run-name": "less"})
 
@@ -201,6 +203,7 @@ def test_labels_from_a_file_and_from_a_party(home, bank, court):
     run_app(own_files(home, bank=bank, court=court), labels=str(home / "labels.csv"))
     with_label = bank.assign(y=labels)
     nodes = own_files(home, bank=with_label, court=court)
+    nodes[0]["policy.labels"] = "y"
     run_app(nodes, run_name="held", label_holder="bank", label_column="y")
     # The label is no feature: the bank's table comes back without it.
     written = pd.read_parquet(home / "bank-out" / "held" / "bank.parquet")
@@ -208,8 +211,10 @@ def test_labels_from_a_file_and_from_a_party(home, bank, court):
 
 
 def test_label_column_that_is_not_there(home, bank, court):
+    nodes = own_files(home, bank=bank, court=court)
+    nodes[0]["policy.labels"] = "z"
     with pytest.raises(PartyError, match=r"party 'bank'.*no column 'z'"):
-        run_app(own_files(home, bank=bank, court=court), label_holder="bank", label_column="z")
+        run_app(nodes, label_holder="bank", label_column="z")
 
 
 def test_absent_data_path_names_party_and_path(home, bank, court):
@@ -316,6 +321,7 @@ def test_labels_of_nobody(home, bank, court):
 
 def test_label_holder_with_new_rows(home, bank, court):
     nodes = own_files(home, bank=bank.assign(y=1.0), court=court)
+    nodes[0]["policy.labels"] = "y"
     run_app(nodes, run_name="train", label_holder="bank", label_column="y")
     new = bank.iloc[:2].set_axis(["n1", "n2"]).rename_axis("customer").assign(y=[0.0, np.nan])
     new.loc["n1", "v"] = np.nan
@@ -475,9 +481,36 @@ def test_settings_of_several_options_are_put_together():
     assert read_items([]) == {}
 
 
-def test_a_ray_that_does_not_start_is_named_with_what_to_do():
-    from flwr_vertical.cli import _hint
+LATE_RAY = "RuntimeError: Timed out waiting for file /tmp/ray/session_1/gcs_server_port_d3b2"
+FLWR = """#!{python}
+import json, pathlib, sys
+calls = pathlib.Path({calls!r})
+if sys.argv[1] == "run":
+    number = len(calls.read_text()) if calls.exists() else 0
+    calls.write_text("." * (number + 1))
+    print("Successfully started run 7")
+    print({line!r} if number < {late} else "all is well")
+else:
+    failed = len(calls.read_text()) <= {late}
+    status = "finished:failed" if failed else "finished:completed"
+    details = "An error was encountered." if failed else ""
+    print(json.dumps({{"runs": [{{"status": status, "status-details": details}}]}}))
+"""
 
-    line = "RuntimeError: Timed out waiting for file /tmp/ray/session_1/gcs_server_port_d3b2"
-    assert "run the command again" in _hint(line)
-    assert _hint("RuntimeError: Timed out waiting for a party") == ""
+
+@pytest.mark.parametrize(("late", "code"), [(1, 0), (3, 1)])
+def test_a_ray_that_does_not_start_is_started_again(tmp_path, monkeypatch, capsys, late, code):
+    """Stands in for `flwr`, as no real Ray can be made late in a test."""
+    from flwr_vertical import cli
+
+    calls, fake = tmp_path / "calls", tmp_path / "flwr"
+    fake.write_text(FLWR.format(python=sys.executable, calls=str(calls), line=LATE_RAY, late=late))
+    fake.chmod(0o700)
+    monkeypatch.setattr(cli, "_flwr", lambda: str(fake))
+    assert cli._stream(str(ROOT), None, [], []) == code
+    shown = capsys.readouterr()
+    assert "trying again (2 of 3)" in shown.out
+    assert len(calls.read_text()) == min(late + 1, 3)
+    assert ("run the command again" in shown.err) == bool(code)
+    assert cli._is_ray_start('  File "/lib/ray/_private/worker.py", line 1842, in init\n')
+    assert not cli._is_ray_start("RuntimeError: Timed out waiting for a party")

@@ -101,7 +101,7 @@ def test_rare_flags_stay_hidden():
 
 
 def test_a_label_less_gives_a_row_away_over_two_runs():
-    """Within a run it cannot; over runs the nodes' own ledgers will have to count."""
+    """In memory, where nothing counts over runs; nodes refuse it (test_attacks_configuration)."""
     (case,) = (case for case in cases() if case.name == "complete-case")
     tables, labels = make_case_tables(case, N, 2, missing=0.0)
     strategy = make_strategy_of(case, tables, labels)

@@ -401,6 +401,7 @@ class Nodes:
             table.to_csv(path, index_label="firm")
             out = str(folder / "out" / name)
             self.configs.append({"party": name, "data": str(path), "output": out, **keys})
+            self.configs[-1]["policy.alignments"] = "plain"
 
     def run(self, strategy, labels=None, **config):
         config = {key.replace("_", "-"): value for key, value in config.items()}
@@ -432,7 +433,9 @@ def test_nodes_bound_the_bits_and_predictions_allow_for_it(tmp_path):
     )
     for wrong in (1, 31):
         bad = Nodes(tmp_path, tables, **{"prediction-bits": wrong})
-        with pytest.raises(PartyError, match="whole number from 2 to 30"):
+        with pytest.raises(
+            PartyError, match="prediction-bits must be an integer of at least 2 and"
+        ):
             bad.run(known(additive()), hidden, run_name="other")
     with pytest.raises(ConfigError, match="predict by a run of the app"):
         result.predict(tables)

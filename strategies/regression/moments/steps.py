@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.errors import ProtocolError
-from flwr_vertical.node.config import MIN_ROWS
 from flwr_vertical.products import HeldColumns, PairKeySteps
 from flwr_vertical.products.levels import level_codes
 from flwr_vertical.products.row_groups import min_rows
@@ -56,7 +55,7 @@ class MomentSteps(StepGroup):
         Summands
             Nothing to be summed; publicly what `RegressionData.prepare` and
             `PairKeySteps.pair_key` tell, ``center`` and ``unit`` of each column (`rough_units`),
-            and ``min_rows``, if the node config states it.
+            and ``min_rows``, if the node's policy states it.
         """
         offered = columns_of in ("", self.name)
         self.state[_OFFERED] = offered
@@ -66,9 +65,8 @@ class MomentSteps(StepGroup):
             told = self._nothing_offered(labelled)
         center, unit = self._units
         told |= {"center": center, "unit": unit, **self.other(PairKeySteps).pair_key(nonce)}
-        minimum = self.party.services.node_config.get(MIN_ROWS)
-        if minimum is not None:
-            told["min_rows"] = int(minimum)
+        if self.party.policy.min_rows is not None:
+            told["min_rows"] = self.party.policy.min_rows
         return Summands({}, told)
 
     def _nothing_offered(self, labelled: npt.NDArray[np.uint8] | None) -> dict[str, Any]:
@@ -114,7 +112,9 @@ class MomentSteps(StepGroup):
                 "first offered in this run; start another run for other labels"
             )
         center, unit = self._units
-        return HeldColumns((data.raw - center) / unit, data.rows, data.n_labelled)
+        names = tuple(data.design.columns)
+        values = (data.raw - center) / unit
+        return HeldColumns(values, data.rows, data.n_labelled, names, data.own_rows)
 
     @property
     def _units(self) -> tuple[Array, Array]:
@@ -123,9 +123,10 @@ class MomentSteps(StepGroup):
                 return np.zeros(0), np.ones(0)
             raw = self.other(RegressionData).raw
             n_columns = raw.shape[1]
-            needed = self.party.services.node_config.get(MIN_ROWS, min_rows(n_columns, 1))
+            stated = self.party.policy.min_rows
+            needed = min_rows(n_columns, 1) if stated is None else stated
             center, unit = np.zeros(n_columns), np.ones(n_columns)
-            if len(raw) >= int(needed):
+            if len(raw) >= needed:
                 few = np.array([level_codes(column) is not None for column in raw.T], dtype=bool)
                 center, unit = rough_units(raw, few)
             self.cache["moments.units"] = center, unit
