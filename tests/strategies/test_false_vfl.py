@@ -16,6 +16,7 @@ from deep_runs import (
     make_data,
     settings_of,
 )
+from ledgered import Nodes
 from oracles import false_vfl as oracle
 from training import TrainingPlace
 
@@ -304,6 +305,21 @@ def test_samples_that_one_party_alone_holds_need_its_consent(tmp_path):
     result = here.plain().result
     assert set(result.predictions.index) == set(unlabelled) - set(refused)
     assert f"{len(refused)} samples that one party alone holds were left out" in result.notes[0]
+
+
+def test_a_node_s_ledger_has_that_its_rows_are_told_whole(tmp_path):
+    tables, labels, _ = make_data(seed=6)
+    short = FalseVFL(pretrain_epochs=1, epochs=1, **SMALL)
+    keys = {"exchanges": "embeddings,lone-embeddings", "policy.alignments": "plain"}
+    nodes = Nodes(tmp_path, tables, **keys)
+    nodes.run(short, labels)
+    for name, p in COLUMNS.items():
+        entries = [entry for entry in nodes.entries("bits", name) if entry["bits"]]
+        assert [(e["n_rows"], e["bits"]) for e in entries] == [(len(tables[name]), 64.0 * p)]
+    (tmp_path / "other").mkdir()
+    bounded = Nodes(tmp_path / "other", tables, **keys)
+    bounded.state(policy_openings=100.0)
+    assert "192 bits of" in bounded.refused("openings", short, labels)
 
 
 # -- going on ----------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from flwr_vertical import Party, StepGroup, Summands, Uses, step
-from flwr_vertical.errors import DataError, PolicyError
+from flwr_vertical.errors import DataError
+from flwr_vertical.policy.record import allows
 from strategies.deep.false_vfl.columns import Held, KeptPart, OwnColumns
 from strategies.deep.false_vfl.gaussian import draw_normals
 from strategies.deep.false_vfl.model import FalseVFLPart
@@ -73,8 +74,10 @@ class Networks(StepGroup):
 
         Raises
         ------
+        PolicyError
+            If the node does not agree.
         DataError
-            If the node does not agree, or its table cannot be used.
+            If its table cannot be used.
         """
         agreed = self._consent()
         self.state["networks"], self.state["variant"], self.state["seed"] = networks, variant, seed
@@ -124,13 +127,13 @@ class Networks(StepGroup):
         return agreed | {"drawn": self._drawn(seed)}
 
     def _consent(self) -> dict[str, Any]:
-        """Refuse unless the node agrees to embeddings; say whether it does to lone ones."""
-        self.party.check_exchange(EMBEDDINGS)
-        try:
-            self.party.check_exchange(LONE_EMBEDDINGS)
-        except (DataError, PolicyError):
-            return {"lone": False}
-        return {"lone": True}
+        """Refuse unless the node agrees to embeddings; say whether it does to lone ones.
+
+        However often a row is encoded, it tells no more than it holds: that is what the ledger has.
+        """
+        what = "sums by sample of its embeddings, of likelihoods of its columns and of gradients"
+        self.party.open_exchange(EMBEDDINGS, what)
+        return {"lone": allows(self.party.policy.exchanges, LONE_EMBEDDINGS)}
 
     def _drawn(self, seed: int) -> Array:
         drawn: Array = draw_normals(seed, "check", (8,), self.other(OwnColumns).dtype).numpy()
