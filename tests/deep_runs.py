@@ -6,7 +6,8 @@ import torch
 
 from flwr_vertical import step
 from strategies.deep.false_vfl.networks import NetworkSettings
-from strategies.deep.false_vfl.party import FalseVFLParty, Networks
+from strategies.deep.false_vfl.party import FalseVFLParty
+from strategies.deep.false_vfl.party_networks import Networks
 from strategies.deep.false_vfl.strategy import FalseVFL
 
 COLUMNS = {"bank": 3, "court": 4, "shop": 2}
@@ -39,16 +40,21 @@ class OpenParty(FalseVFLParty):
         return {"parameters": flat(parameters), "gradients": flat_gradients(parameters)}
 
 
+TOLD = []
+"""By party and for the server: what all networks were after the last run of `OpenFalseVFL`."""
+
+
 class OpenFalseVFL(FalseVFL):
-    """Keeps in the result's model what all networks are after the first stage."""
+    """Notes in `TOLD` what all networks are in the end."""
 
     party = OpenParty
 
-    def _fit(self, rounds, nets, head, usable, carried, result, progress):
-        super()._fit(rounds, nets, head, usable, carried, result, progress)
+    def _keep(self, rounds, nets, head):
         own = list(nets.parameters())
-        result.model = rounds.federation.call("tell")
-        result.model["server"] = {"parameters": flat(own), "gradients": flat_gradients(own)}
+        told = rounds.federation.call("tell")
+        told["server"] = {"parameters": flat(own), "gradients": flat_gradients(own)}
+        TOLD.append(told)
+        return super()._keep(rounds, nets, head)
 
 
 def make_data(n=60, seed=0, held=0.6, labelled=0.7):

@@ -9,6 +9,7 @@ import torch
 from deep_runs import (
     COLUMNS,
     SMALL,
+    TOLD,
     OpenFalseVFL,
     aligned,
     flat,
@@ -86,10 +87,11 @@ def test_gradients_and_parameters_are_those_of_one_central_graph(variant, mode):
     settings = SMALL | {"pretrain_batch_size": 25, "precision": "float64", "epochs": 2}
     strategy = OpenFalseVFL(variant=variant, pretrain_epochs=2, **settings)
     result = simulate(strategy, tables, labels, aggregation=mode, progress=False)
+    told = TOLD.pop()
     central = Central(strategy, tables, len(labels))
     central.train(2)
     for name in [*COLUMNS, "server"]:
-        found = result.model[name]
+        found = told[name]
         gradients = flat_gradients(central.of(name))
         # Each network has some that count: an optimiser's step hides the size of a gradient.
         assert np.abs(gradients).max() > 1e-2
@@ -150,6 +152,36 @@ def test_rounds_and_bytes(trained):
     # Down: a party gets the rows that it holds, so at most all of them.
     assert per_step("log_terms", "bytes_down").max() <= 3 * (n * 2 * d * 4 + 400)
     assert per_step("log_terms", "bytes_down").mean() <= 0.8 * 3 * (n * 2 * d * 4 + 400)
+
+
+def test_validation_ends_both_stages_and_keeps_the_best_head():
+    tables, labels, _ = make_data(n=80, seed=2)
+    fast = SMALL | {"pretrain_learning_rate": 0.1, "learning_rate": 0.2}
+    strategy = FalseVFL(
+        pretrain_epochs=200,
+        epochs=200,
+        validation_share=0.3,
+        validate_every=2,
+        patience=6,
+        **fast,
+    )
+    result = simulate(strategy, tables, labels, aggregation="plain", progress=False)
+    first, second = (
+        [line for line in result.history if line["stage"] == stage] for stage in (1, 2)
+    )
+    assert [line["epoch"] for line in first if "validation" in line] == [
+        *range(2, len(first) + 1, 2)
+    ]
+    for lines in (first, second):
+        found = {line["epoch"]: line["validation"] for line in lines if "validation" in line}
+        best = min(found, key=found.get)
+        assert len(lines) == best + 6 < 200
+    ledger = result.ledger.to_frame().groupby("step")["round"].nunique()
+    # A step an epoch (56 samples), a validation every other epoch, the second stage, predictions.
+    assert ledger["encode"] == len(first) + len(first) // 2 + 2
+    assert ledger["score"] == len(first) // 2 + -(-len(second) // 4) + 1
+    assert result.metrics["pretrain_epochs"] == len(first)
+    assert result.metrics["epochs"] == len(second)
 
 
 def test_masked_sums_train_as_plain_ones():

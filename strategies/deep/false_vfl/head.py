@@ -1,5 +1,6 @@
 """The second stage at the server: labels, the discriminator's training, tables of predictions."""
 
+import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -91,6 +92,7 @@ class HeadTraining:
 
     def __init__(self, strategy: "FalseVFL", targets: Targets, seed: int) -> None:
         self.targets = targets
+        self._best: dict[str, Tensor] | None = None
         self._dtype, self._batch_size = strategy.dtype, strategy.batch_size
         n_classes = len(targets.classes) or None
         self.net = Discriminator(strategy.network_settings, n_classes, seed).to(self._dtype)
@@ -113,8 +115,7 @@ class HeadTraining:
         rng : numpy.random.Generator
             Draws the order.
         """
-        kind = torch.int64 if self.targets.classes else self._dtype
-        y = torch.from_numpy(self.targets.y[rows]).to(kind)
+        y = self._labels(rows)
         total = 0.0
         order = torch.from_numpy(rng.permutation(len(rows)))
         for batch in torch.split(order, self._batch_size):
@@ -124,6 +125,24 @@ class HeadTraining:
             self._optimiser.step()
             total += float(loss.detach()) * len(batch)
         return total / len(rows)
+
+    def loss(self, h: Tensor, logs: Tensor, rows: npt.NDArray[np.int64]) -> float:
+        """Return the mean loss of samples that are not trained on; parameters as of `epoch`."""
+        with torch.no_grad():
+            return -float(log_bound(logs + self.net.log_density(h, self._labels(rows))).mean())
+
+    def remember(self) -> None:
+        """Note the weights as the best ones so far."""
+        self._best = copy.deepcopy(self.net.state_dict())
+
+    def recall(self) -> None:
+        """Go back to the best weights, if some were noted."""
+        if self._best is not None:
+            self.net.load_state_dict(self._best)
+
+    def _labels(self, rows: npt.NDArray[np.int64]) -> Tensor:
+        kind = torch.int64 if self.targets.classes else self._dtype
+        return torch.from_numpy(self.targets.y[rows]).to(kind)
 
 
 def prediction_table(

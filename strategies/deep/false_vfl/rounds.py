@@ -7,7 +7,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from flwr_vertical import Federation
-from strategies.deep.false_vfl.party import GRADIENT_LIMIT, TERM_LIMIT
+from strategies.deep.false_vfl.graph import GRADIENT_LIMIT, TERM_LIMIT
 from strategies.deep.false_vfl.server_training import ServerStep
 
 Array = npt.NDArray[Any]
@@ -55,13 +55,23 @@ class Rounds:
     def encode(self, batch: Indices, carried: dict[str, Any]) -> tuple[Array, Array]:
         """Have parties learn from the last batch, if there was one, and encode this one.
 
+        Parameters
+        ----------
+        batch : numpy.ndarray of shape (n_rows,)
+            Aligned rows.
+        carried : dict
+            Gradients of the last batch, as `carry` kept them; they are taken out.
+
         Returns
         -------
         mean, precision : numpy.ndarray of shape (n_rows, h_dim)
             Sums over the parties that hold a row.
         """
         gradients = {
-            name: {"in_mean": carried[f"{name} mean"], "in_precision": carried[f"{name} precision"]}
+            name: {
+                "in_mean": carried.pop(f"{name} mean"),
+                "in_precision": carried.pop(f"{name} precision"),
+            }
             for name in self.parties
             if f"{name} mean" in carried
         }

@@ -1,7 +1,6 @@
 """The server half of FALSE-VFL: both stages and predictions, as rounds over a federation."""
 
-import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -9,23 +8,20 @@ import torch
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.errors import DataError
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.deep.false_vfl.head import HeadTraining, Targets
 from strategies.deep.false_vfl.model import FalseVFLModel, to_arrays
 from strategies.deep.false_vfl.networks import NetworkSettings
 from strategies.deep.false_vfl.party import FalseVFLParty
-from strategies.deep.false_vfl.predict import drawn_step, predict_rows, take_part
+from strategies.deep.false_vfl.predict import predict_rows, take_part
+from strategies.deep.false_vfl.pretraining import Pretraining
 from strategies.deep.false_vfl.rounds import Rounds
+from strategies.deep.false_vfl.second_stage import fit_head
 from strategies.deep.false_vfl.server_model import ServerNets
-from strategies.deep.false_vfl.server_training import ServerStep
 from strategies.regression.problem import sample_index
 
 Indices = npt.NDArray[np.int64]
-
-SCORING_ROUNDS = 58
-"""Rounds of the second stage at most, beside the one that encodes: the last gradient's with it."""
 
 
 class FalseVFL(Strategy):
@@ -64,7 +60,20 @@ class FalseVFL(Strategy):
     weight_decay: float = setting(1e-4, "Adam's, in both stages.", at_least=0)
     importance_samples: int = setting(10, "Draws of a sample in training (kappa).", at_least=1)
     prediction_samples: int = setting(50, "Draws of a sample in prediction (L).", at_least=1)
-    prediction_rows: int = setting(4096, "Samples predicted by two rounds.", at_least=1)
+    prediction_rows: int = setting(1024, "Samples predicted by two rounds.", at_least=1)
+    validation_share: float = setting(
+        0.0,
+        "Share of the samples that validate instead of being trained on, and of those with a label "
+        "in the second stage; 0 trains all epochs on all.",
+        at_least=0,
+        below=1,
+    )
+    validate_every: int = setting(
+        5, "Epochs of the first stage between two validations, of two rounds each.", at_least=1
+    )
+    patience: int = setting(
+        30, "Epochs without a better validation after which a stage ends.", at_least=1
+    )
     h_dim: int = setting(128, "Dimension of h, which parties and server share.", at_least=1)
     z_dim: int = setting(64, "Dimension of z.", at_least=1)
     width: int = setting(128, "Units of each hidden layer.", at_least=1)
@@ -105,11 +114,11 @@ class FalseVFL(Strategy):
         targets = Targets.of(labels, self.task)
         rounds = Rounds(federation, alignment.mask, per_party=self.variant == "I")
         usable = self._prepare(rounds, seed, result)
-        nets = ServerNets(self.network_settings, seed).to(self.dtype)
-        carried = self._pretrain(rounds, nets, usable, seed, result, progress)
-        head = HeadTraining(self, targets, seed)
-        self._fit(rounds, nets, head, usable, carried, result, progress)
-        result.predictor = model = self._keep(rounds, nets, head)
+        first = Pretraining(self, rounds, usable, seed, result, progress)
+        first.run()
+        second = HeadTraining(self, targets, seed)
+        fit_head(self, first, second, usable, result, progress)
+        result.predictor = model = self._keep(rounds, first.nets, second)
         rows = usable[~targets.known[usable]]
         if len(rows):
             found = predict_rows(rounds, model, rows, progress)
@@ -150,102 +159,7 @@ class FalseVFL(Strategy):
         replies = rounds.federation.call("prepare", arguments)
         return take_part(rounds, replies, seed, self.dtype, result)
 
-    # -- the stages --------------------------------------------------------------------------
-
-    def _pretrain(
-        self,
-        rounds: Rounds,
-        nets: ServerNets,
-        usable: Indices,
-        seed: int,
-        result: Result,
-        progress: Progress,
-    ) -> dict[str, Any]:
-        """Train the generative model; return what the encoders have yet to learn from."""
-        federation, settings = rounds.federation, self.network_settings
-        optimiser = torch.optim.Adam(
-            nets.parameters(), lr=self.pretrain_learning_rate, weight_decay=self.weight_decay
-        )
-        steps = math.ceil(len(usable) / self.pretrain_batch_size)
-        total = steps * self.pretrain_epochs
-        carried: dict[str, Any] = {}
-        losses: list[float] = []
-
-        def body(i: int) -> None:
-            place = i % steps
-            if place == 0:
-                carried["order"] = federation.rng.permutation(usable)
-                losses.clear()
-            batch = np.array_split(carried["order"], steps)[place]
-            draws = int(federation.rng.integers(2**62))
-            mean, precision = rounds.encode(batch, carried)
-            step = ServerStep(
-                nets,
-                settings,
-                mean,
-                precision,
-                rounds.counts[batch],
-                draws,
-                self.importance_samples,
-            )
-            terms = rounds.log_terms(batch, step.mean, step.log_sigma, draws)
-            loss, weights = step.weigh(terms)
-            if not math.isfinite(loss):
-                raise DataError(
-                    f"step {i + 1} of the first stage: the loss is {loss}; lower "
-                    "pretrain_learning_rate, and look for extreme values in the parties' columns"
-                )
-            optimiser.zero_grad(set_to_none=True)
-            gradients = step.go_backward(*rounds.go_backward(batch, weights))
-            optimiser.step()
-            rounds.carry(batch, *gradients, carried)
-            losses.append(loss * len(batch))
-            progress.step(i + 1, total, loss=loss)
-            if place == steps - 1:
-                mean_loss = math.fsum(losses) / len(usable)
-                result.history.append({"stage": 1, "epoch": i // steps + 1, "loss": mean_loss})
-
-        live = {
-            "nets": nets,
-            "optimiser": optimiser,
-            "carried": carried,
-            "losses": losses,
-            "history": result.history,
-        }
-        federation.loop(total, body, live)
-        result.metrics["bound"] = -float(result.history[-1]["loss"])
-        return carried
-
-    def _fit(
-        self,
-        rounds: Rounds,
-        nets: ServerNets,
-        head: HeadTraining,
-        usable: Indices,
-        carried: dict[str, Any],
-        result: Result,
-        progress: Progress,
-    ) -> None:
-        """Train the discriminator; everything else is fixed, so parties only tell likelihoods."""
-        rows = usable[head.targets.known[usable]]
-        if not len(rows):
-            raise DataError("no sample that takes part has a label; expected some")
-        rng = rounds.federation.rng
-        sums = rounds.encode(rows, carried)
-        n_draws, at_once = self.importance_samples, math.ceil(self.epochs / SCORING_ROUNDS)
-        told = False
-        for first in range(0, self.epochs, at_once):
-            seeds = [int(s) for s in rng.integers(2**62, size=min(at_once, self.epochs - first))]
-            drawn = [
-                drawn_step(nets, self.network_settings, sums, rounds, rows, s, n_draws)
-                for s in seeds
-            ]
-            terms = rounds.score(rows, drawn[0], seeds, self.importance_samples, tell=not told)
-            told = True
-            for k, step in enumerate(drawn):
-                loss = head.epoch(step.h, step.log_weights(terms[k]), rows, rng)
-                result.history.append({"stage": 2, "epoch": first + k + 1, "loss": loss})
-            progress.step(first + len(seeds), self.epochs, loss=loss)
+    # -- after training ----------------------------------------------------------------------
 
     def _keep(self, rounds: Rounds, nets: ServerNets, head: HeadTraining) -> FalseVFLModel:
         """Have each party keep its part; return the server's."""
