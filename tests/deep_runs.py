@@ -89,5 +89,6 @@ def settings_of(strategy):
         z_dim=strategy.z_dim,
         party_width=strategy.width,
         global_width=strategy.width,
+        party_layers=strategy.party_layers,
         activation=strategy.activation,
     )

@@ -59,7 +59,8 @@ class Central:
                     "h": draw_normals(seed, "h", (b, kappa, s.h_dim), F64),
                     "z": draw_normals(seed, "z", (b, kappa, s.z_dim), F64),
                 }
-                for name, p in COLUMNS.items():
+                for name in self.x:
+                    p = COLUMNS[name]
                     noise[name] = draw_normals(seed, f"x of {name}", (b, kappa, p), F64)
                 x = {name: values[batch] for name, values in self.x.items()}
                 seen = {name: flags[batch] for name, flags in self.observed.items()}
@@ -100,6 +101,24 @@ def test_gradients_and_parameters_are_those_of_one_central_graph(variant, mode):
     losses = [line["loss"] for line in result.history if line["stage"] == 1]
     expected = [sum(central.losses[:3]), sum(central.losses[3:])]
     np.testing.assert_allclose(losses, expected, rtol=1e-8)
+
+
+@pytest.mark.parametrize("variant", ["I", "II"])
+def test_one_party_and_batches_without_a_row_of_a_party(variant):
+    """The limits: a party alone with all columns; a party that holds two samples."""
+    tables, labels, _ = make_data(seed=3, held=2.0)
+    tables["shop"] = tables["shop"].iloc[[4, 50]]
+    settings = SMALL | {"precision": "float64", "epochs": 1, "pretrain_epochs": 1}
+    strategy = OpenFalseVFL(variant=variant, pretrain_batch_size=10, **settings)
+    alone = OpenFalseVFL(variant=variant, pretrain_batch_size=30, **settings)
+    for chosen, parties in ((strategy, tables), (alone, {"bank": tables["bank"]})):
+        simulate(chosen, parties, labels, aggregation="plain", progress=False)
+        told = TOLD.pop()
+        central = Central(chosen, parties, len(labels))
+        central.train(1)
+        for name in [*parties, "server"]:
+            expected = flat(central.of(name))
+            np.testing.assert_allclose(told[name]["parameters"], expected, atol=1e-7)
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,7 @@ class NetworkSettings:
     z_dim: int = 64
     party_width: int = 128
     global_width: int = 128
-    party_layers: int = 3
+    party_layers: int = 2
     global_layers: int = 3
     head_layers: int = 2
     indicator_layers: int = 3

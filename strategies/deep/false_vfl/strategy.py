@@ -77,6 +77,9 @@ class FalseVFL(Strategy):
     h_dim: int = setting(128, "Dimension of h, which parties and server share.", at_least=1)
     z_dim: int = setting(64, "Dimension of z.", at_least=1)
     width: int = setting(128, "Units of each hidden layer.", at_least=1)
+    party_layers: int = setting(
+        2, "Layers with weights of a party's encoder and of its decoder.", at_least=1
+    )
     activation: str = setting("relu", "Of hidden layers.", choices=("relu", "elu", "silu", "tanh"))
     encoding: str = setting(
         "none", "What becomes of columns of levels.", choices=("none", "one-hot")
@@ -133,6 +136,7 @@ class FalseVFL(Strategy):
             h_dim=self.h_dim,
             z_dim=self.z_dim,
             party_width=self.width,
+            party_layers=self.party_layers,
             global_width=self.width,
             activation=self.activation,
         )
