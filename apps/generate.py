@@ -70,7 +70,9 @@ def generated(root: Path) -> dict[Path, str]:
         root / "pyproject.toml": _replaced(
             root / "pyproject.toml", {"entry points": entry_points, "run config": config_tables}
         ),
-        root / "README.md": _replaced(root / "README.md", {"settings": pages.settings_table}),
+        root / "README.md": _replaced(
+            root / "README.md", {"settings": pages.settings_table, "policy": pages.policy_table}
+        ),
         root / "docs" / "strategies.md": pages.strategies_page(list(methods.values())),
     }
     for name, method in methods.items():

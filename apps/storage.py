@@ -20,10 +20,14 @@ from flwr_vertical.node.storage import (
 )
 from flwr_vertical.policy.ledger import PrivacyLedger
 from flwr_vertical.policy.needs import open_to
+from flwr_vertical.policy.page import ledger_sections
 from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import Policy
-from flwr_vertical.protocol.disk import writing
+from flwr_vertical.policy.summary import LedgerSummary
+from flwr_vertical.protocol.disk import FILE_MODE, writing
 from flwr_vertical.results import Result
+from flwr_vertical.results.page import Section
+from flwr_vertical.results.report import write_report
 from flwr_vertical.results.storage import holds_result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.journal import Journal
@@ -37,8 +41,8 @@ LABEL_SECRET = "label-secret"
 class AppStorage(FileStorage):
     """Reads ``data`` from the node config; a simulated node without it uses demonstration data.
 
-    Beside the imputed table a party gets a report of its own, on its own disk: what was missing
-    and, where the truth is known, how close the imputed values came.
+    Beside its table or model a party gets a report of its own, on its own disk: what was missing,
+    how close the imputed values came where the truth is known, and what has left this node so far.
     """
 
     def role(self, context: Context) -> str:
@@ -88,20 +92,35 @@ class AppStorage(FileStorage):
     def save(self, context: Context, frame: pd.DataFrame) -> str:
         """Write the table and the party's own report."""
         where = super().save(context, frame)
+        self._report(context, {self.party_name(context): frame})
+        return where
+
+    def save_model(self, context: Context, data: bytes) -> str:
+        """Write the party's part of the model and, if it keeps a privacy ledger, its report."""
+        where = super().save_model(context, data)
+        if self.privacy_ledger(context) is not None:
+            self._report(context, {})
+        return where
+
+    def _report(self, context: Context, tables: dict[str, pd.DataFrame]) -> None:
+        """Write the party's own report; only its owner can read it."""
         name = self.party_name(context)
         truth = self.load_truth(context)
         report = Result(
             strategy=str(context.run_config.get("strategy", "")),
             parties=[name],
             originals={name: self.load(context).frame},
-            tables={name: frame},
+            tables=tables,
             truth={} if truth is None else {name: truth},
             notes=["This page was made by the party from its own table and stays with it."],
         )
+        more: list[Section] = []
+        if (ledger := self.privacy_ledger(context)) is not None:
+            run = str(context.run_config.get("run-name") or context.run_id)
+            more = [*ledger_sections(LedgerSummary.of(ledger.path), ledger.policy, run)]
         page = party_folder(context) / run_name(context) / f"{name}.html"
         with writing(f"party {name!r}: its report", page):
-            report.report(page)
-        return where
+            write_report(report, page, more, FILE_MODE)
 
 
 def _is_simulated(context: Context) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flwr_vertical.policy.needs import asked_by
+from flwr_vertical.policy.needs import asked_by, for_arbiter
 from flwr_vertical.policy.reading import read_policy, read_policy_file
 from flwr_vertical.policy.record import PREFIX, Policy, text_of
 from flwr_vertical.policy.request import RunRequest, refusals
@@ -56,7 +56,8 @@ def explain_policy(
     lines = [f"{who}:", *_wrapped(in_words(policy)), "", *_stated_lines(policy)]
     if not run_config:
         return "\n".join(lines), True
-    found = refusals(policy, request_of(read_items(run_config), app, party))
+    request = request_of(read_items(run_config), app, party)
+    found = refusals(policy, for_arbiter(request) if who == "the arbiter" else request)
     lines += ["", "This run:"]
     if not found:
         lines += _wrapped(["The node would take part. What it may tell is counted in the run."])

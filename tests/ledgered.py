@@ -62,7 +62,8 @@ class Nodes:
         for name in parties:
             out = str(folder / "out" / name)
             data = str(folder / f"{name}.csv")
-            self.configs[name] = {"party": name, "data": data, "output": out, **keys}
+            self.configs[name] = {"party": name, "data": data, "output": out,
+                                  "policy.alignments": "any", **keys}  # fmt: skip
         self.write(parties)
 
     def write(self, parties):

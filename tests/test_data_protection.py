@@ -38,8 +38,7 @@ def test_keys_that_are_named_exist_and_none_that_lets_something_out_is_forgotten
     known = {key_of(item.name) for item in settings_of(Policy)}
     named = set(re.findall(r"`(policy\.[\w-]+)", PAGE))
     assert named <= known
-    # The noise on sums is a matter of the method's documentation.
-    assert known - named <= {"policy.blur", "policy.min-parties"}
+    assert known - named <= {"policy.min-parties"}
 
 
 def test_links_lead_somewhere():

@@ -92,6 +92,9 @@ class StepServer:
             name = self._name(context)
             logger.warning("party %r could not take the step: %s", name, error)
             return make_error_reply(error, name)
+        except PolicyError as error:  # as its owner wants it
+            logger.warning("%s", error)
+            return make_error_reply(error, self._name(context))
         except Exception as error:
             name = self._name(context)
             logger.exception("party %r could not take the step", name)
@@ -226,17 +229,17 @@ class StepServer:
         try:
             admitted = self._guard.admit(context, mode, n_parties)
         except PolicyError as error:
-            self._note_refusal(error, context, cache)
+            self._note_refusal(error, context)
             raise
         cache[_ADMITTED] = admitted
         return admitted
 
-    def _note_refusal(self, error: PolicyError, context: Context, cache: dict[str, Any]) -> None:
+    def _note_refusal(self, error: PolicyError, context: Context) -> None:
         """Write into the ledger that the policy forbade a run; without one, the log has it."""
         if self._storage.role(context) == "arbiter":
             return
         try:
-            ledger = self._ledger(context, State(context), cache)
+            ledger = self._ledger(context, State(context), {})
             if ledger is not None:
                 ledger.note_refused(*_described(context), error)
         except LedgerError as problem:  # the run is refused all the same

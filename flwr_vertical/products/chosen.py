@@ -7,7 +7,11 @@ from flwr_vertical.server import Federation
 
 
 def products_of(
-    federation: Federation, group_key: GroupKey | None = None, limbs: int = 2
+    federation: Federation,
+    group_key: GroupKey | None = None,
+    limbs: int = 2,
+    room: int = 0,
+    vector_unit: float | None = None,
 ) -> PrivateProducts | EncryptedProducts:
     """Return products of the parties' columns, in the way that fits the federation.
 
@@ -17,7 +21,7 @@ def products_of(
         Of the run.
     group_key : GroupKey, optional
         Hands the group seed to the parties, where they share one; drawn if left out.
-    limbs : {1, 2}
+    limbs, room, vector_unit
         See `PrivateProducts`.
 
     Returns
@@ -28,4 +32,4 @@ def products_of(
     """
     if federation.aggregation == "ckks" or len(federation.parties) == 1:
         return EncryptedProducts(federation)
-    return PrivateProducts(federation, group_key or GroupKey(federation), limbs)
+    return PrivateProducts(federation, group_key or GroupKey(federation), limbs, room, vector_unit)

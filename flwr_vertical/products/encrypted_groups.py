@@ -28,6 +28,7 @@ from flwr_vertical.products.column_products import Indices, rows_by_group
 from flwr_vertical.products.columns import HeldColumns
 from flwr_vertical.products.encoded import EncodedColumns
 from flwr_vertical.products.key_checks import MODE, check_key, key_payload
+from flwr_vertical.products.noisy_sums import refuse_exact
 from flwr_vertical.products.own_moments import own_moments
 from flwr_vertical.products.told_rows import ToldRows
 from flwr_vertical.protocol.messages import ARBITER
@@ -101,6 +102,7 @@ class EncryptedGroupSteps(StepGroup):
             ``"<group>:<column>"``, a list of ciphertexts, where the column is not withheld.
         """
         held = self._columns()
+        refuse_exact(self.party, "products from ciphertexts", held)
         scale = EncodedColumns(held, 1, self.name).scale
         group = np.asarray(group, dtype=np.int64)
         said = b"said " + recognised if recognised else b""

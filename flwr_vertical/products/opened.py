@@ -39,7 +39,13 @@ class PrivateProducts:
     group_key : GroupKey
         Hands the group seed to the parties.
     limbs : {1, 2}, default 2
-        One limb gives products to some 1e-9 of a row's size, two to rounding.
+        One limb gives products to some 1e-9 of a row's size, two to rounding. Sums with noise have
+        one: the second would tell what the noise on the first hides.
+    room : int, default 0
+        Bits that columns leave free for noise (`noise.room_for`).
+    vector_unit : float, optional
+        What vectors are divided by (default: their root mean square), where sums are differentially
+        private.
 
     Attributes
     ----------
@@ -50,6 +56,8 @@ class PrivateProducts:
     federation: Federation
     group_key: GroupKey
     limbs: int = 2
+    room: int = 0
+    vector_unit: float | None = None
     commitment: Commitment = field(init=False)
     _masked: dict[str, ring.Ring] = field(default_factory=dict)
     _n_columns: dict[str, int] = field(default_factory=dict)
@@ -87,11 +95,14 @@ class PrivateProducts:
             By party, what a step that does more than `PrivateProductSteps.send_masked` told.
         """
         arguments: dict[str, Any] = {"limbs": self.limbs}
+        if self.room:
+            arguments["room"] = self.room
         own, bound = self.group_key.arguments(), None
         pairs = self.group_key.pairs
         if vectors is not None:
             arguments["commitment"] = self.commitment.of(vectors)
-            if pairs is not None and pairs.remembering:
+            # Noisy sums are counted by epsilon, so nobody need recognise the labels.
+            if pairs is not None and pairs.remembering and self.vector_unit is None:
                 vectors = checked_vectors(vectors, len(vectors))
                 encoded, _ = self._encoded(vectors, ring.fraction_bits(len(vectors)))
                 bound = BoundVectors(self.federation, encoded, pairs.remembering)
@@ -255,12 +266,15 @@ class PrivateProducts:
                 for name, share in shares.items()
             },
             len(unit),
+            unit,
         )
 
     def _encoded(self, vectors: Array, bits: int) -> tuple[ring.Ring, Array]:
         # Sorted, so that rounding does not depend on the order of the samples: the parties shall
         # recognise the same labels in another order.
         unit = np.sqrt(np.mean(np.sort(vectors**2, axis=0), axis=0))
+        if self.vector_unit is not None:
+            unit = np.full(vectors.shape[1], self.vector_unit)
         unit[unit == 0.0] = 1.0
         return ring.encode(vectors / unit, bits, self.limbs, party="the server"), unit
 

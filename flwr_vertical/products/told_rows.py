@@ -97,6 +97,7 @@ class ToldRows:
         attempt: bytes = b"",
         commitment: bytes | None = b"",
         recognised: bytes = b"",
+        private: bool = False,
     ) -> Flags:
         """Decide what may be told, and note it.
 
@@ -119,6 +120,9 @@ class ToldRows:
         recognised : bytes
             What tells the vectors from others over runs (`recognised`); without, the privacy ledger
             counts them as new.
+        private : bool, default False
+            The sums are differentially private: their noise covers what they add up to, and rare
+            levels, and what a party refused for these would itself tell of its values.
 
         Returns
         -------
@@ -152,6 +156,8 @@ class ToldRows:
         fewest = max(self._at_least, min_rows(n_columns, n_vectors if commitment else 0))
         if len(held.rows) < (fewest if self.minimum is None else self.minimum):
             withheld[:] = True
+        elif private:
+            pass
         elif self._party.privacy_ledger is not None:
             withheld |= self._over_runs(
                 self._party.privacy_ledger, held, own, n_groups, label, attempt

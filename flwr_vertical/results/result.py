@@ -14,6 +14,7 @@ import pandas as pd
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy.accounting import PrivacyStatement
+from flwr_vertical.privacy.statement import MomentStatement
 from flwr_vertical.results.ledger import Ledger
 from flwr_vertical.results.page import format_value
 from flwr_vertical.results.units import human_bytes, human_seconds
@@ -63,7 +64,7 @@ class Result:
         What a reader should know: warnings, early stops.
     disclosure : list of (who, learns), optional
         Who learned what in this run.
-    privacy : PrivacyStatement, optional
+    privacy : PrivacyStatement or MomentStatement, optional
         What differential privacy the run spent, in numbers and in plain words.
     needed_keys : dict of str to dict, optional
         By node, the keys of its node config without which it would not take part in this run in a
@@ -92,7 +93,7 @@ class Result:
     truth: dict[str, pd.DataFrame] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     disclosure: list[tuple[str, str]] = field(default_factory=list)
-    privacy: PrivacyStatement | None = None
+    privacy: PrivacyStatement | MomentStatement | None = None
     needed_keys: dict[str, dict[str, Any]] = field(default_factory=dict)
     figures: dict[str, str | bytes] = field(default_factory=dict)
     where: Path | None = None

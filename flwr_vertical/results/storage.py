@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.privacy.accounting import PrivacyStatement
+from flwr_vertical.privacy.statement import statement_from
 from flwr_vertical.results.atomic import (
     TEMPORARY_PREFIX,
     atomic_path,
@@ -119,9 +119,7 @@ def load(folder: Path) -> Result:
         ),
         tables={p: pd.read_parquet(folder / n) for p, n in files.get("tables", {}).items()},
         privacy=(
-            None
-            if index.get("privacy") is None
-            else PrivacyStatement.from_dict(_revive(index["privacy"]))
+            None if index.get("privacy") is None else statement_from(_revive(index["privacy"]))
         ),
         coefficients=coefficients,
         predictions=predictions,

@@ -9,6 +9,9 @@ from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.errors import DataError
 from strategies.regression.design import Array, Design, Indices, make_design
 
+# Under a prefix that the server may not write to.
+PUBLIC_RANGE = "node.regression.range"
+
 
 class RegressionData(StepGroup):
     """A party's columns as a regression needs them; the labels are the server's.
@@ -175,6 +178,14 @@ class RegressionData(StepGroup):
         own = self.design
         held = free[own.rows]
         return own.x[held], number[own.rows[held]], int(free.sum())
+
+    @property
+    def public_range(self) -> tuple[Array, Array] | None:
+        """Lowest and highest value of each column as everybody knows them, if the fit has these."""
+        if PUBLIC_RANGE not in self.state:
+            return None
+        low, high = np.asarray(self.state[PUBLIC_RANGE])
+        return low, high
 
     @property
     def aligned_unlabelled(self) -> Indices:

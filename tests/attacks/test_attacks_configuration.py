@@ -28,7 +28,8 @@ from site_of_nodes import (
 from flwr_vertical.alignment import make_aligner
 from flwr_vertical.errors import PartyError, VerticalError
 from flwr_vertical.server.record import journaled
-from strategies.vfem import CompleteCase
+from strategies.glm import VerticalGLM
+from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
 
 N = 260
 
@@ -416,6 +417,40 @@ def test_one_label_less_is_refused_in_a_second_run(site, labels, first):
     check_refused_at(2, nodes, given, "policy.min-rows")
     for name in PARTIES:
         assert nodes.ledger(name).state["smallest_set"] >= 100
+
+
+@pytest.mark.parametrize(
+    "second",
+    [VFEM(), MeanImpute(), Single("bank"), VerticalGLM(), VerticalGLM(family="poisson")],
+    ids=lambda s: f"{s.name} {getattr(s, 'family', '')}",
+)
+def test_another_method_does_not_count_anew(site, labels, second):
+    """What one method opened and another would open can be subtracted from each other."""
+    nodes = site(pinned=False)
+    whole, fewer = (labels(fewer=k).round().abs() for k in (0, 1))
+    nodes.run(CompleteCase(), whole)
+    with refused("policy.min-rows", "bank"):
+        nodes.run(second, fewer, run_id=2)
+
+
+def test_a_run_in_another_mode_does_not_count_anew(site, labels):
+    pytest.importorskip("tenseal")
+    nodes = site(pinned=False)
+    nodes.run(CompleteCase(), labels())
+    nodes.nodes.append({"role": "arbiter"})
+    with refused("policy.min-rows"):
+        nodes.run(CompleteCase(), labels(fewer=1), run_id=2, aggregation="ckks")
+
+
+def test_another_synthesis_does_not_spend_anew(site):
+    nodes = site()
+    with nodes.attacked(**VARIABLES) as federation:
+        release(federation)
+    with (
+        nodes.attacked(run_id=2, strategy="evcds") as federation,
+        refused("policy.epsilon-total"),
+    ):
+        release(federation)
 
 
 def test_predictions_of_several_models_add_up(site, labels):

@@ -17,7 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from leaky import Leaky, make_tables
-from site_of_nodes import ROOT, Site, refused
+from site_of_nodes import PARTIES, ROOT, Site, refused
 
 from apps.client_app import app as client_app
 from flwr_vertical import Party, Strategy, load_strategy, party_app, step
@@ -27,8 +27,9 @@ from simulations.attacks.recording import PRODUCTS, Recording, watching
 from simulations.attacks.vectors import families
 from simulations.attacks.views import GOT, SERVER, WORKED, views_of
 from strategies import BUILTIN
+from strategies.glm import VerticalGLM
 from strategies.predict import Predict
-from strategies.vfem import VFEM
+from strategies.vfem import VFEM, CompleteCase
 
 N = 330
 OF_ONE_ROW = {"bits", "predictions", "epsilon"}
@@ -128,6 +129,34 @@ def test_what_the_server_learns_is_in_the_ledgers(case, tmp_path):
         assert told_of_rows(run)
 
 
+BOUNDS = {"a": (-4, 4), "b": (-4, 4), "label": (-12, 12)}
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        CompleteCase(epsilon=1.0, bounds=BOUNDS),
+        VerticalGLM(dp="moments", bounds=BOUNDS),
+        VerticalGLM(exchange="sums", dp="admm", dp_rounds=3, lambdas=0.1, penalty="lasso"),
+    ],
+    ids=["complete-case", "glm moments", "glm admm"],
+)
+def test_noise_that_is_spent_is_in_the_ledgers(strategy, tmp_path):
+    rng = np.random.default_rng(8)
+    index = pd.Index([f"c{i:03}" for i in range(N)], name="id")
+    tables = {
+        n: pd.DataFrame({c: rng.normal(size=N)}, index) for n, c in zip(PARTIES, "ab", strict=True)
+    }
+    labels = tables["bank"]["a"] - tables["court"]["b"] + rng.normal(size=N)
+    nodes, run = recorded(strategy, tables, labels.rename("label"), tmp_path)
+    for name in PARTIES:
+        assert "epsilon" in nodes.kinds(name)
+        assert nodes.ledger(name).state["epsilon"] >= strategy.epsilon
+        assert nodes.ledger(name).state["delta"] > 0
+    # Noisy sums need no count of rows: epsilon covers what they add up to.
+    assert not told_of_rows(run) or "bits" in nodes.kinds("bank")
+
+
 @pytest.mark.parametrize("leak", ["fits", "column"])
 def test_a_strategy_that_forgets_is_found(leak, tmp_path):
     tables, labels = make_tables()
@@ -183,7 +212,7 @@ def test_the_example_of_the_authors_page_is_counted(tmp_path):
 def test_the_example_is_refused_without_consent(tmp_path, key):
     told = example()
     app = party_app(told.party, storage=FileStorage())
-    allowed = {k: v for k, v in OPEN.items() if k != key}
+    allowed = OPEN | {key: "" if key == "policy.exchanges" else 5.0}  # of the 6 bits of a rank
     nodes = Site(tmp_path, two_of_64_rows(), app=app, all=allowed)
     for run_id in (1, 2):
         with refused(key):

@@ -89,7 +89,8 @@ def test_a_node_that_opens_nothing_of_a_row_refuses_ranks(tmp_path):
 
 
 def test_one_party_tells_nobody_else(tmp_path):
-    nodes = Nodes(tmp_path, {"bank": incomplete()["bank"]}, **{"policy.openings": 0})
+    nodes = Nodes(tmp_path, {"bank": incomplete()["bank"]})
+    nodes.state(policy_openings=0, policy_min_parties=1)
     nodes.run(FKNN(n_neighbors=2))
     assert nodes.entries("bits") == []
 

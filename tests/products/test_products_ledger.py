@@ -1,17 +1,21 @@
 """Rules on rows, vectors and levels over runs: over real messages, each run in new processes."""
 
 import itertools
+import os
+import signal
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from flwr_vertical.errors import PartyError
 from flwr_vertical.products.masked_vectors import BoundVectors
 from flwr_vertical.products.opened import PrivateProducts
+from flwr_vertical.products.private import PrivateProductSteps
 from flwr_vertical.products.recognised import _Z, LabelSketch
 from flwr_vertical.server.label_memory import LabelMemory
 from strategies.vfem import VFEM
-from tests.products.ledgered import Nodes
+from tests.products.nodes_with_ledgers import Nodes
 
 # More rows each than the values up to which a column counts as one of levels.
 A, B, LONE = set(range(25)), set(range(25, 50)), {55}
@@ -49,8 +53,7 @@ def test_the_same_labels_again_cost_nothing_in_another_order_and_method(tmp_path
     for labels, strategy, counted in (*runs, (first, None, 2)):
         nodes.run(labels, strategy)
         assert [n_vectors(nodes, party) for party in nodes.tables] == [counted] * 2
-    mine = nodes.summary().entries[-1]
-    assert mine["what"].endswith("(again)")
+    assert nodes.rows_told()[-1]["what"].endswith("(again)")
     # Without its secret the server cannot make them look the same, nor with another one.
     nodes.run(first, label_secret=None)
     assert n_vectors(nodes) == 3
@@ -59,7 +62,7 @@ def test_the_same_labels_again_cost_nothing_in_another_order_and_method(tmp_path
 
 
 def test_labels_of_a_party_are_recognised_too(tmp_path):
-    nodes = Nodes.of(tmp_path, policy__min_rows=20)
+    nodes = Nodes.of(tmp_path, policy__min_rows=20, policy__labels="y")
     nodes.tables["court"]["y"] = nodes.labels().to_numpy()
     for counted in (1, 1, 2):
         nodes.tables["court"] = nodes.tables["court"].sample(frac=1.0, random_state=counted)
@@ -70,18 +73,15 @@ def test_labels_of_a_party_are_recognised_too(tmp_path):
             nodes.tables["court"]["y"] *= np.linspace(1.5, 2.0, len(nodes.ids))
 
 
-def test_seven_label_vectors_on_sixty_rows_are_refused_unless_the_owner_allows_them(tmp_path):
-    nodes = Nodes.of(tmp_path, policy__min_rows=20)
-    for seed in range(6):
-        nodes.run(nodes.labels(seed=seed))
-    with pytest.raises(PartyError, match=r"policy\.vectors: asked: 7 .* 60 of its rows.*: 6 with"):
-        nodes.run(nodes.labels(seed=6))
-    nodes.run(nodes.labels(seed=3))  # one of the six
-    nodes.config["policy__vectors"] = 9
-    for seed in range(6, 9):
-        nodes.run(nodes.labels(seed=seed))
-    with pytest.raises(PartyError, match=r"policy\.vectors: asked: 10 .*: 9 with"):
-        nodes.run(nodes.labels(seed=9))
+def test_how_many_label_vectors_there_may_be_its_owner_says(tmp_path):
+    """Nine on 60 rows, by the rule, are in test_attacks_configuration."""
+    nodes = Nodes.of(tmp_path, policy__min_rows=20, policy__vectors=1)
+    nodes.run(nodes.labels(seed=0))
+    with pytest.raises(PartyError, match=r"policy\.vectors: asked: 2 .* 60 of its rows.*: 1 with"):
+        nodes.run(nodes.labels(seed=1))
+    nodes.run(nodes.labels(seed=0))
+    nodes.config["policy__vectors"] = 2
+    nodes.run(nodes.labels(seed=1))
 
 
 def test_a_party_that_allows_no_vector_multiplies_with_none(tmp_path):
@@ -165,3 +165,45 @@ def test_what_the_server_and_a_party_see_of_the_comparison_is_uniform(tmp_path, 
     assert not (known == other).any()
     assert not np.isin(first, second).any()  # under key streams of their runs
     assert not np.isin(one, two).any()
+
+
+# -- processes that end ----------------------------------------------------------------------
+
+
+def test_kill_9_between_entry_and_answer_costs_nothing_when_the_run_goes_on(tmp_path):
+    """The whole run dies as soon as the ledgers have the entry; nothing was sent yet."""
+    nodes = Nodes.of(tmp_path, policy__min_rows=20)
+    start = {"checkpoint": tmp_path / "server" / "night", "name": "night", "run_id": 7}
+    child = os.fork()
+    if not child:
+        try:
+            PrivateProductSteps._blind = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            nodes.run(nodes.labels(), **start)
+        finally:
+            os._exit(1)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    entered = [party for party in nodes.tables if nodes.rows_told(party)]
+    assert entered
+    before = {party: nodes.summary(party).state for party in entered}
+    resumed = nodes.run(nodes.labels(), resume=True, **start)
+    for party, state in before.items():
+        again = [entry["what"].endswith("(again)") for entry in nodes.rows_told(party)]
+        assert again == [False, True]
+        assert nodes.summary(party).state == state
+        assert [run["greetings"] for run in nodes.summary(party).runs] == [1]
+    fresh = Nodes.of(tmp_path / "fresh", policy__min_rows=20).run(nodes.labels())
+    pd.testing.assert_series_equal(
+        resumed.coefficients["estimate"], fresh.coefficients["estimate"], rtol=1e-9
+    )
+
+
+def test_a_second_greeting_resets_nothing(tmp_path):
+    """Runs of Flower have numbers; nodes that come again under the same number are in one run."""
+    nodes = Nodes.of(tmp_path, policy__min_rows=20)
+    nodes.run(nodes.labels(A | B), name="night", run_id=7)
+    (tmp_path / "bank-out" / "night").rename(tmp_path / "moved")
+    (tmp_path / "court-out" / "night").rename(tmp_path / "moved-too")
+    with pytest.raises(PartyError, match=r"policy\.min-rows.* tell of 1 of its rows alone"):
+        nodes.run(nodes.labels(A | B | LONE), name="night", run_id=7)
+    assert [run["greetings"] for run in nodes.summary().runs] == [2]
+    assert nodes.summary().entries[-1]["kind"] == "refused"

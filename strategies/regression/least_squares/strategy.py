@@ -17,6 +17,7 @@ from flwr_vertical.products.row_groups import RowGroups
 from flwr_vertical.settings import setting
 from strategies.regression.least_squares.baseline import Baseline, note
 from strategies.regression.moments import (
+    GroupNoise,
     LinearFit,
     OpenedMoments,
     Pattern,
@@ -100,6 +101,10 @@ class MeanImpute(Baseline):
 
     def _grouping(self, federation: Federation) -> Grouping:
         return by_pattern
+
+    def _noise(self, opened: OpenedMoments) -> list[GroupNoise] | None:
+        rest = len(opened.patterns.patterns) > len(opened.held)
+        return opened.noise if rest or opened.noise is None else opened.noise[: len(opened.held)]
 
     def _rows(self, opened: OpenedMoments) -> Pattern:
         """Return the sums of the imputed table: columns are zero, their mean, where missing."""

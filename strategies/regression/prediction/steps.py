@@ -150,8 +150,13 @@ class PredictionSteps(StepGroup):
         sources, levels, known = (
             column_sources(self.party.table, columns) if columns else ([], [], {})
         )
+        terms = x @ beta.T - shift if columns else np.zeros((1, len(beta)))
+        if columns and data.public_range is not None:
+            # What terms there are would tell of the rows: public ranges say what there can be.
+            low, high = (np.where(beta > 0.0, *ends) for ends in _ends(*data.public_range))
+            terms = np.stack([(low * beta).sum(axis=1), (high * beta).sum(axis=1)]) - shift
         coarser, lowest, highest, bits = bounds(
-            x @ beta.T - shift if columns else np.zeros((1, len(beta))),
+            terms,
             grid,
             self.party.policy.grid,
             self.name,
@@ -172,6 +177,11 @@ class PredictionSteps(StepGroup):
             highest,
             bits,
         )
+
+
+def _ends(low: Array, high: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Return the values at which a term is lowest, and highest: where it rises, and where not."""
+    return (low, high), (high, low)
 
 
 def admit_terms(party: Party, part: LinearPart, aligned: Indices, terms: Indices) -> None:

@@ -11,7 +11,13 @@ import pandas as pd
 from flwr_vertical import Party, step
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import key_of, text_of
-from flwr_vertical.privacy import KEY_BYTES, count_columns, fresh_keystream, noise_is_seeded
+from flwr_vertical.privacy import (
+    KEY_BYTES,
+    count_columns,
+    fresh_keystream,
+    noise_is_seeded,
+    parse_bounds,
+)
 from flwr_vertical.tables import is_numeric
 from flwr_vertical.tables.codes import Levels, fill_values, fit_levels, from_codes, to_codes
 from strategies.synthesis.copula.margins import Margin
@@ -19,7 +25,6 @@ from strategies.synthesis.copula.release import (
     Budget,
     check_columns,
     make_release,
-    parse_bounds,
     synthetic_codes,
 )
 

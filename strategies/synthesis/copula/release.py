@@ -5,10 +5,9 @@ in their own order, ordinal and nominal levels in the order of their level numbe
 the sorted order, which says nothing about the data, so only what is monotone in it survives).
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -227,32 +226,3 @@ def synthetic_codes(margins: Sequence[Margin], levels: Array, kinds: Mapping[str
             whole = np.ceil(margin.values[0]), np.floor(margin.values[-1])
             codes[:, j] = np.clip(np.rint(codes[:, j]), *whole)
     return codes
-
-
-def read_bounds(bounds: "str | Mapping[str, Sequence[float]] | None") -> str:
-    """Return bounds of columns as JSON text, checked.
-
-    Parameters
-    ----------
-    bounds : mapping of column name to (low, high), or JSON text of one, optional
-        The label's are named by the labels' name, or "label".
-    """
-    if not bounds:
-        return ""
-    try:
-        given = json.loads(bounds) if isinstance(bounds, str) else dict(bounds)
-        read = {str(name): [float(low), float(high)] for name, (low, high) in given.items()}
-    except (TypeError, ValueError, AttributeError):
-        read = {"": [0.0, 0.0]}
-    for low, high in read.values():
-        if not (isfinite(low) and isfinite(high) and low < high):
-            raise ConfigError(
-                'bounds must give each column a low and a higher high, such as {"age": [0, 120]}, '
-                f"got {bounds!r}"
-            )
-    return json.dumps(read)
-
-
-def parse_bounds(text: str) -> dict[str, tuple[float, float]]:
-    """Return the bounds in the text that `read_bounds` made."""
-    return {name: (low, high) for name, (low, high) in json.loads(text or "{}").items()}

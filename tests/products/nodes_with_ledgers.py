@@ -14,6 +14,7 @@ class Nodes:
     def __init__(self, folder, tables, **config):
         self.folder, self.tables, self.config = folder, tables, config
         self.n_runs = 0
+        folder.mkdir(exist_ok=True)
         self.write()
 
     @classmethod
@@ -54,19 +55,34 @@ class Nodes:
     def app(self, strategy):
         return party_app(strategy.party, arbiter=strategy.arbiter, storage=FileStorage())
 
-    def run(self, labels, strategy=None, name=None, wrap=lambda grid: grid, config=None, **start):
+    def run(
+        self,
+        labels,
+        strategy=None,
+        name=None,
+        wrap=lambda grid: grid,
+        config=None,
+        run_id=None,
+        **start,
+    ):
         """One run, over real messages, in processes that know nothing of the last one."""
         self.n_runs += 1
         strategy = strategy or CompleteCase()
         settings = {"run-name": name or f"run-{self.n_runs}", **(config or {})}
         with LocalGrid(self.app(strategy), self.configs(), settings) as grid:
+            for context in grid.contexts.values():
+                context.run_id = run_id or self.n_runs
             return strategy.start(
-                grid=wrap(grid), labels=labels, parties=list(self.tables), progress=False,
+                grid=grid, labels=labels, parties=list(self.tables), progress=False,
                 retries=0, **{"label_secret": self.folder / "server" / "label-secret", **start},
             )  # fmt: skip
 
     def path(self, party="bank"):
         return self.folder / f"{party}-out" / f"{party}.privacy-ledger.sqlite"
+
+    def rows_told(self, party="bank"):
+        """Entries on sums over rows."""
+        return [entry for entry in self.summary(party).entries if entry["kind"] == "rows"]
 
     def summary(self, party="bank"):
         return LedgerSummary.of(self.path(party))
