@@ -122,11 +122,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--regime", default="MCAR 2")
     parser.add_argument("--variant", default="I")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tests", nargs="*", default=list(FALSE_VFL_REGIMES))
+    parser.add_argument("--draws", type=int, default=50, help="of a prediction")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     sources = Sources.find(options.data)
-    plan = Plan(options.regime, options.variant, tuple(options.stops), options.epochs, options.seed)
+    plan = Plan(
+        regime=options.regime,
+        variant=options.variant,
+        stops=tuple(options.stops),
+        epochs=options.epochs,
+        seed=options.seed,
+        tests=tuple(options.tests),
+        n_draws=options.draws,
+    )
     for name in options.only:
         settings = CANDIDATES[name]
         about = {"candidate": name, "regime": plan.regime, "variant": plan.variant}
