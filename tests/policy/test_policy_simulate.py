@@ -19,7 +19,9 @@ TABLES = {
     name: pd.DataFrame(_RNG.normal(size=(150, 2)), columns=[f"{name} 1", f"{name} 2"])
     for name in ("bank", "court")
 }
-LABELS = pd.Series(sum(table.sum(axis=1) for table in TABLES.values()), name="y")
+LABELS = pd.Series(
+    sum(table.sum(axis=1) for table in TABLES.values()) + _RNG.normal(size=150), name="y"
+)
 WEIGHTED = FKNN(n_neighbors=2, weights="distance")
 SUMS = {"exchange": "sums"}
 
