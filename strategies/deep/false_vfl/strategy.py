@@ -36,8 +36,20 @@ class FalseVFL(Strategy):
     first. The second stage takes 60 rounds at most, whatever its epochs. Predictions take two
     rounds for each `prediction_rows` samples.
 
-    Every sum is by sample: each node must agree to the exchange ``embeddings``, and to
-    ``lone-embeddings`` if samples that it alone holds shall take part. Others leave them out.
+    Every sum is by sample, and hides little: with a few samples known, the server reconstructs
+    columns from them (``python -m simulations.false_vfl.attacks``). So each node must agree to the
+    exchange ``embeddings``, and to ``lone-embeddings`` if samples that it alone holds shall take
+    part; else these are left out. A node's privacy ledger counts its rows as told whole.
+
+    `Result.predictions` has ``prediction`` and one column ``probability_<class>`` for each class,
+    or ``std_error`` of a regression. `Result.predict` predicts new samples by whichever parties are
+    there. The metrics are the ``bound`` of the last epoch (nats a sample), the epochs taken and,
+    with validation, its best bound. A stage that validation ends keeps the last networks of the
+    first stage, and the best discriminator.
+
+    Where the paper is silent: networks are multilayer perceptrons of the sizes in
+    `NetworkSettings`, columns are standardised by the rows that take part, a missing cell of a row
+    is 0 for the encoder and absent from the likelihood, and log deviations lie between bounds.
     """
 
     variant: str = setting(
