@@ -12,8 +12,8 @@ Every figure stands beside that of the same attack on shuffled rows, which know 
 """
 
 import argparse
+import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ Array = npt.NDArray[Any]
 NAMES, COLUMNS, LATENT = ("bank", "court", "shop"), 6, 4
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Seen:
     """What was told of samples in the last two rounds.
 
@@ -75,7 +75,8 @@ def look(strategy: FalseVFL, n: int, seed: int) -> Seen:
     tables = {name: full[name][flags[:, k]] for k, name in enumerate(NAMES)}
     truth = pd.Series((z[:, 0] > 0).astype(float), index=ids)
     given = truth.where(rng.random(n) < 0.5)
-    fitted = simulate(strategy, tables, given, seed=seed, progress=False)
+    at_once = dataclasses.replace(strategy, prediction_rows=n)  # all that is told, in two rounds
+    fitted = simulate(at_once, tables, given, seed=seed, progress=False)
     transcript: list[Any] = []
     model = FalseVFLPredict(fitted)
     simulate(model, tables, aggregation="plain", progress=False, transcript=transcript)
