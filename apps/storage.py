@@ -24,7 +24,7 @@ from flwr_vertical.policy.page import ledger_sections
 from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.summary import LedgerSummary
-from flwr_vertical.protocol.disk import FILE_MODE, writing
+from flwr_vertical.protocol.disk import writing
 from flwr_vertical.results import Result
 from flwr_vertical.results.page import Section
 from flwr_vertical.results.report import write_report
@@ -120,7 +120,7 @@ class AppStorage(FileStorage):
             more = [*ledger_sections(LedgerSummary.of(ledger.path), ledger.policy, run)]
         page = party_folder(context) / run_name(context) / f"{name}.html"
         with writing(f"party {name!r}: its report", page):
-            write_report(report, page, more, FILE_MODE)
+            write_report(report, page, more)
 
 
 def _is_simulated(context: Context) -> bool:

@@ -53,11 +53,14 @@ class Nodes:
     ----------
     folder : pathlib.Path
     parties : dict of str to pandas.DataFrame
+    storage : Storage, optional
+        How a node finds its files.
     **keys
         Of every node config.
     """
 
-    def __init__(self, folder, parties, **keys):
+    def __init__(self, folder, parties, storage=None, **keys):
+        self.storage = storage
         self.folder, self.configs, self.n_runs = folder, {}, 0
         for name in parties:
             out = str(folder / "out" / name)
@@ -85,7 +88,7 @@ class Nodes:
         self.n_runs += 1
 
         def make():
-            return party_app(strategy.party, arbiter=strategy.arbiter)
+            return party_app(strategy.party, arbiter=strategy.arbiter, storage=self.storage)
 
         app = Forgetful(make) if forgetful else make()
         config = {key.replace("_", "-"): value for key, value in config.items()}

@@ -12,6 +12,7 @@ def products_of(
     limbs: int = 2,
     room: int = 0,
     vector_unit: float | None = None,
+    noisy: bool = False,
 ) -> PrivateProducts | EncryptedProducts:
     """Return products of the parties' columns, in the way that fits the federation.
 
@@ -23,6 +24,8 @@ def products_of(
         Hands the group seed to the parties, where they share one; drawn if left out.
     limbs, room, vector_unit
         See `PrivateProducts`.
+    noisy : bool, default False
+        Whether parties add noise to what is opened.
 
     Returns
     -------
@@ -31,5 +34,5 @@ def products_of(
         help it. Both have ``send``, ``min_rows``, ``moments`` and ``close``.
     """
     if federation.aggregation == "ckks" or len(federation.parties) == 1:
-        return EncryptedProducts(federation)
+        return EncryptedProducts(federation, room, vector_unit, noisy)
     return PrivateProducts(federation, group_key or GroupKey(federation), limbs, room, vector_unit)

@@ -60,12 +60,14 @@ class EncodedColumns:
         if len(wrong):
             j = int(wrong[0])
             column = held.values[:, j]
-            largest = float(np.abs(column).max()) if np.isfinite(column).all() else float("nan")
+            # Only to a power of two: the message leaves the node, and a cell must not.
+            finite = np.isfinite(column).all()
+            largest = 2.0 ** np.ceil(np.log2(np.abs(column).max())) if finite else float("nan")
             name = repr(held.names[j]) if held.names else f"number {j}"
             raise FixedPointOverflowError(
-                f"party {party!r}, column {name}: its largest absolute value is {largest:.6g}, "
-                f"and a root mean square below {_LARGEST:.3g} fits whole numbers of 64 bits; "
-                "give the column in larger units, or take it out"
+                f"party {party!r}, column {name}: its absolute values are up to "
+                f"{largest:.6g} (a power of two), and a root mean square below {_LARGEST:.3g} fits "
+                "whole numbers of 64 bits; give the column in larger units, or take it out"
             )
         size[size == 0.0] = 1.0
         if held.noise is not None:

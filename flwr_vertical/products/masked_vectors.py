@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from secrets import token_bytes
 from typing import Any
 
 import numpy as np
@@ -104,15 +105,26 @@ class BoundVectors:
         return out
 
     def collect(self, replies: Mapping[str, Mapping[str, Any]]) -> None:
-        """Work out what each party recognises the vectors by, from the answers of all."""
+        """Work out what each party recognises the vectors by, from the answers of all.
+
+        A resumed run has it from its journal, which holds no row secret, masked or not. Where the
+        run broke off just before, the vectors count as new.
+        """
+        made = self._federation.keep("labels recognised", lambda: self._sketched(replies))
+        self.sketched = {name: np.asarray(found) for name, found in made.items()}
+
+    def _sketched(self, replies: Mapping[str, Mapping[str, Any]]) -> dict[str, Ring]:
+        out: dict[str, Ring] = {}
         order = np.lexsort(self.encoded.T)
         values = hashlib.sha256(np.ascontiguousarray(self.encoded[order]).tobytes()).digest()
         for name in self._remembering:
+            if "sketch" not in replies[name]:
+                continue
             helper = self.masks.helper(name)
             rho = self.masks.rho[helper].rows(0, len(self.encoded))
             found = sketched(replies[name], replies[helper], name, rho)
             # Uniform to the party, and the same for the same labels over the same of its rows.
             rows = bytes(replies[name]["sketch_rows"])
             key = self._federation.label_memory.mark(f"labels for {name}", rows, values)
-            key = key or self._federation.random_bytes(SEED_BYTES)
-            self.sketched[name] = found + stream(key, "labels", found.shape)
+            out[name] = found + stream(key or token_bytes(SEED_BYTES), "labels", found.shape)
+        return out

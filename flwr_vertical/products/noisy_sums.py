@@ -10,7 +10,7 @@ import numpy.typing as npt
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.node import Party
 from flwr_vertical.policy.record import key_of
-from flwr_vertical.privacy import KEY_BYTES, fresh_keystream
+from flwr_vertical.privacy import KEY_BYTES, fresh_keystream, gaussian_integers
 from flwr_vertical.products.column_products import Indices, Layout
 from flwr_vertical.products.columns import HeldColumns
 from flwr_vertical.products.encoded import EncodedColumns
@@ -32,6 +32,8 @@ Flags = npt.NDArray[np.bool_]
 # Under a prefix that the server may not write to.
 ROOM = "node.products.room"
 _RELEASES = "node.products.releases"
+_PLAN = "node.products.noise "
+_CONTENTS, _LEVELS, _N_VECTORS = _PLAN + "contents", _PLAN + "levels", _PLAN + "vectors"
 _PURPOSE = "noise of moments"
 
 
@@ -98,6 +100,38 @@ def refuse_exact(party: Party, what: str, held: HeldColumns | None = None) -> No
             f"noise of {party.policy.blur:g} row sizes on each number opened",
             "use a linear method on moments, with aggregation='masked' and two parties or more",
         )
+
+
+def noise_on_products(party: Party, g: int, n_given: int, n_own: int, unit: float) -> list[int]:
+    """Draw the noise of products from ciphertexts, by the plan that was kept.
+
+    Parameters
+    ----------
+    party : Party
+        Whose noise it is.
+    g : int
+        The group.
+    n_given, n_own : int
+        Columns of others and vectors, which come last; own columns.
+    unit : float
+        What 1 stands for, in products of scaled columns.
+
+    Returns
+    -------
+    list of int
+        In C order: given by own. Zeros if there is to be no noise.
+    """
+    if _CONTENTS not in party.state:
+        return [0] * (n_given * n_own)
+    content, levels = bytes(party.state[_CONTENTS][g]), np.asarray(party.state[_LEVELS])[g]
+    key = party.secret_of(f"{_PURPOSE}, from ciphertexts", content, KEY_BYTES)
+    stream = fresh_keystream(f"products of {party.name} {g}", key)
+    found: list[int] = []
+    for i in range(n_given):
+        is_vector = i >= n_given - int(party.state[_N_VECTORS])
+        sigma = float(levels[VECTORS if is_vector else PRODUCTS]) / unit
+        found += gaussian_integers(max(int(np.ceil(sigma)), 1), n_own, stream)
+    return found
 
 
 class NoisySums:
@@ -204,6 +238,7 @@ class NoisySums:
         common = columns + repr(self._n_vectors).encode() + self._rule.agreed
         contents = [hashlib.sha256(rows + common).digest() for rows in self._sets]
         self._check_once(contents, hashlib.sha256(attempt).digest())
+        self._contents = contents
         name = self._party.name
         keys = [self._party.secret_of(_PURPOSE, content, KEY_BYTES) for content in contents]
         if isinstance(self._rule, PrivateRows):
@@ -223,6 +258,12 @@ class NoisySums:
             for rows, key in zip(self._sets, keys, strict=True)
         ]
         self._drawn = draw(self.scaled, self._bits, name, self._layout, self._n_vectors, streams)
+
+    def keep_plan(self) -> None:
+        """Keep what `noise_on_products` needs in a later message."""
+        state = self._party.state
+        state[_CONTENTS], state[_LEVELS] = self._contents, self.scaled
+        state[_N_VECTORS] = self._n_vectors
 
     def _check_once(self, contents: list[bytes], attempt: bytes) -> None:
         state = self._party.state

@@ -113,7 +113,7 @@ class PrivateProducts:
             "send_masked",
             arguments,
             per_party=own,
-            unkept=["masked"],  # beside the group seed it would be the table
+            unkept=["masked", "sketch"],  # beside the group seed it would be the table
         )
         self._tags = {name: reply["tag"] for name, reply in replies.items()}
         self._n_columns = {name: int(reply["n_columns"]) for name, reply in replies.items()}

@@ -36,6 +36,7 @@ Indices = npt.NDArray[np.int64]
 
 _KEPT = "node.products.recognised "
 _Z, _BOUND, _HELPER = _KEPT + "z", _KEPT + "vectors", _KEPT + "helper"
+_ATTEMPT_BYTES = 16
 _HELPED, _RHO = _KEPT + "helped", _KEPT + "rho"
 
 
@@ -88,9 +89,16 @@ class LabelSketch:
             ``sketch``, the row secrets under the group's key stream, shape (n_samples,);
             ``sketch_owner`` of shape (n_vectors,); ``sketch_rows``, which tells these rows from
             others; and ``sketch_helper:<name>`` of shape (n_vectors,) for each party it helps.
+
+        Raises
+        ------
+        ProtocolError
+            If the vectors do not have the shape that pads are made for, or a pad would hide a
+            second content.
         """
         told: dict[str, Any] = {}
         shape = held.n_samples, n_vectors
+        self._check(attempt, masked_vectors, shape)
         if helps:
             rho = KeyStream(rho_seed, "rho", shape).rows(0, shape[0])
             self._once(f"{attempt.hex()} helper", rho_seed)
@@ -148,6 +156,21 @@ class LabelSketch:
             raise ProtocolError(
                 f"party {self._name!r} is to help with a mask of the vectors (labels) that differs "
                 "from that by which they were to be recognised; start the run again"
+            )
+
+    def _check(self, attempt: bytes, masked: Ring | None, shape: tuple[int, int]) -> None:
+        """Refuse vectors of another shape: two columns under one pad would show a difference."""
+        if len(attempt) < _ATTEMPT_BYTES:
+            raise ProtocolError(
+                f"party {self._name!r}: pads of labels are named by at least {_ATTEMPT_BYTES} "
+                f"random bytes, got {len(attempt)}"
+            )
+        if masked is None:
+            return
+        if np.shape(masked) != shape or np.asarray(masked).dtype != np.uint64:
+            raise ProtocolError(
+                f"party {self._name!r}: masked vectors have shape {np.shape(masked)} and dtype "
+                f"{np.asarray(masked).dtype}; expected {shape} and uint64"
             )
 
     def _note(

@@ -8,7 +8,6 @@ tables lie in memory, over the run, whose state the server cannot write.
 """
 
 import hashlib
-from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +15,18 @@ import numpy.typing as npt
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node import Party
 from flwr_vertical.policy.limits import min_rows
-from flwr_vertical.policy.row_rules import Judged, LabelSet, RowHistory, judge
-from flwr_vertical.policy.run import RunLedger
+from flwr_vertical.policy.row_rules import LabelSet
 from flwr_vertical.products.columns import HeldColumns
-from flwr_vertical.products.levels import LevelAtoms, level_codes
+from flwr_vertical.products.row_requests import (
+    RowRequest,
+    judged_over_runs,
+    judged_within_run,
+)
 
 Indices = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 _KEPT = "node.products."
-_ATOMS, _VECTORS = _KEPT + "atoms", _KEPT + "vectors"
-_LABELS, _SIZES, _KNOWN = _KEPT + "labels", _KEPT + "label-sizes", _KEPT + "label-known"
 _ATTEMPTS, _COMMITTED = _KEPT + "attempts", _KEPT + "committed"
 
 COMMITMENT_BYTES = 32
@@ -158,12 +158,14 @@ class ToldRows:
             withheld[:] = True
         elif private:
             pass
-        elif self._party.privacy_ledger is not None:
-            withheld |= self._over_runs(
-                self._party.privacy_ledger, held, own, n_groups, label, attempt
-            )
         else:
-            withheld |= self._within_run(held, own, n_groups, label)
+            asked = RowRequest(held, own, n_groups, self._purpose, label, attempt)
+            ledger = self._party.privacy_ledger
+            if ledger is None:
+                withheld |= judged_within_run(self._party, asked, self._at_least)
+            else:
+                at = self.own_rows(held)
+                withheld |= judged_over_runs(self._party, ledger, asked, at, self._at_least)
         if attempts is not None:
             self._state[_ATTEMPTS] = attempts
         return withheld
@@ -217,92 +219,6 @@ class ToldRows:
             return commitment, LabelSet(n_vectors)
         return recognised or new, LabelSet(n_vectors)
 
-    def _over_runs(
-        self,
-        ledger: RunLedger,
-        held: HeldColumns,
-        own: Indices,
-        n_groups: int,
-        label: tuple[bytes, LabelSet] | None,
-        attempt: bytes,
-    ) -> Flags:
-        """Have the ledger judge a request, and write it down."""
-        codes = self._codes(held)
-        n_columns = held.values.shape[1]
-        at = self.own_rows(held)
-        rows = self._party.rows_in_ledger(ledger)
-        group = np.full(len(rows), -1, dtype=np.int64)
-        group[at] = own
-
-        def decide(judged: Judged, atom: Indices) -> Flags:
-            return _level_atoms(judged, atom[at]).withheld(codes, n_groups, n_columns, self.minimum)
-
-        commitment, labels, streams = b"", LabelSet(0), {}
-        if label is not None:
-            commitment, labels = label
-            # The pads of an attempt hide one answer, which follows from what is asked.
-            content = self._party.services.asked() + _digest_of(held, n_groups)
-            streams[f"pads of {attempt.hex()}"] = content
-        told = ledger.check_and_note_rows(
-            group,
-            self._at_least,
-            rows=rows,
-            n_vectors=labels.n_vectors,
-            known=labels.known,
-            commitment=commitment,
-            n_columns=n_columns,
-            decide=decide,
-            about=_digest_of(held, n_groups, codes, np.argsort(at)),
-            streams=streams,
-            what=f"sums of {n_columns} column(s) over {n_groups} group(s) of rows "
-            f"({self._purpose})",
-        )
-        assert told.answer is not None
-        return told.answer.reshape(n_groups, n_columns).astype(bool)
-
-    def _within_run(
-        self,
-        held: HeldColumns,
-        own: Indices,
-        n_groups: int,
-        label: tuple[bytes, LabelSet] | None,
-    ) -> Flags:
-        """Judge a request by what was told in this run, and keep it in the state."""
-        kept = [self._state.get(key, []) for key in (_LABELS, _SIZES, _KNOWN)]
-        sets = [
-            (bytes(name), LabelSet(int(n), bool(known)))
-            for name, n, known in zip(*kept, strict=True)
-        ]
-        number = None
-        if label is not None:
-            known = {name: i for i, (name, _) in enumerate(sets, 1)}
-            number = known.get(label[0], len(sets) + 1)
-            sets = sets if label[0] in known else [*sets, label]
-        before = RowHistory.unpack(
-            np.asarray(self._state.get(_ATOMS, np.zeros(held.n_samples)), dtype=np.int64),
-            np.asarray(self._state.get(_VECTORS, np.zeros(0)), dtype=np.int64),
-            {i: found for i, (_, found) in enumerate(sets, 1)},
-        )
-        group = np.full(held.n_samples, -1, dtype=np.int64)
-        group[held.rows] = own
-        n_columns = held.values.shape[1]
-        judged = judge(
-            f"party {self._name!r}",
-            self._party.policy,
-            before,
-            group,
-            number,
-            n_columns=n_columns,
-            at_least=self._at_least,
-        )
-        self._state[_ATOMS] = judged.refined.atom.astype(np.int32)
-        self._state[_VECTORS] = judged.vectors.pack()
-        self._state[_LABELS] = [name for name, _ in sets]
-        self._state[_SIZES] = [found.n_vectors for _, found in sets]
-        self._state[_KNOWN] = [int(found.known) for _, found in sets]
-        atoms = _level_atoms(judged, judged.refined.atom[held.rows])
-        return atoms.withheld(self._codes(held), n_groups, n_columns, self.minimum)
-
     def own_rows(self, held: HeldColumns) -> Indices:
         """Return which of the own rows the columns are of, shape (n_held,).
 
@@ -323,37 +239,3 @@ class ToldRows:
             )
         found: Indices = self._party.rows_of(held.rows)[1]
         return found
-
-    def _codes(self, held: HeldColumns) -> dict[int, Indices]:
-        """Return the levels of columns of few values."""
-        # By the columns themselves: others may have come in their place.
-        cache, key = self._party.cache, f"{_KEPT}codes {self._purpose}"
-        if key not in cache or cache[key][0] is not held.values:
-            codes = {j: level_codes(held.values[:, j]) for j in range(held.values.shape[1])}
-            found = {j: code for j, code in codes.items() if code is not None}
-            cache[key] = held.values, found
-        of_column: dict[int, Indices] = cache[key][1]
-        return of_column
-
-
-def _level_atoms(judged: Judged, of_row: Indices) -> LevelAtoms:
-    refined = judged.refined
-    return LevelAtoms(of_row, refined.parent, refined.group, judged.n_known)
-
-
-def _digest_of(
-    held: HeldColumns,
-    n_groups: int,
-    codes: Mapping[int, Indices] | None = None,
-    order: Indices | None = None,
-) -> bytes:
-    """Return a digest of which columns are asked for, and of their levels in an order of rows."""
-    codes = codes or {}
-    asked = held.values.shape[1], held.names, n_groups, sorted(codes)
-    found = hashlib.sha256(repr(asked).encode())
-    for j in sorted(codes):
-        found.update(np.ascontiguousarray(codes[j][order], dtype=np.int64).tobytes())
-    return found.digest()
-
-
-__all__ = ["COMMITMENT_BYTES", "ToldRows"]

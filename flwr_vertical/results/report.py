@@ -36,7 +36,7 @@ _MOST_PREDICTIONS = 20
 
 
 def write_report(
-    result: Result, folder: Path, more: Iterable[Section] = (), mode: int = 0o666
+    result: Result, folder: Path, more: Iterable[Section] = (), mode: int = 0o600
 ) -> Path:
     """Write the report of a run; see `Result.report`.
 

@@ -109,6 +109,7 @@ class RegressionData(StepGroup):
                 self.name,
                 str(self.state["encoding"]),
                 str(self.state["missing_cells"]),
+                self.party.policy.min_rows,
             )
         design: Design = self.cache["design"]
         return design

@@ -12,7 +12,8 @@ def encoding() -> Any:
     """Return the field of what becomes of columns of levels."""
     return setting(
         "none",
-        "What becomes of columns of levels: an error, or a column for each level but the first.",
+        "What becomes of columns of levels: an error, or a column for each level but the first. "
+        "Levels that too few rows have count as one, ``other``, and are not named.",
         choices=ENCODINGS,
     )
 

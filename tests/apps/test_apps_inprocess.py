@@ -113,7 +113,11 @@ def test_a_demonstration_agrees_to_exchanges_that_tell_more(home):
     given = {f"demo.{key}": value for key, value in preset["demo"].items()}
     given |= {"strategy": "vfem", "labels": "demo", "vfem.exchange": "sums"}
     run_app(simulated(2), **given)
-    assert (home / "results" / "server" / "test" / "coefficients.csv").is_file()
+    result = Result.load(home / "results" / "server" / "test")
+    assert result.coefficients is not None
+    keys = {"policy.alignments": "private-id,blind-rsa,plain", "policy.exchanges": "sums"}
+    assert result.needed_keys == dict.fromkeys(demo_names(2), keys)
+    assert "policy.exchanges='sums'" in str(result)
     tables, _ = demo_tables(n_parties=2)
     with pytest.raises(PartyError, match=r"policy\.exchanges: asked: exchange 'sums'"):
         run_app(own_files(home, **tables), **given, run_name="again")

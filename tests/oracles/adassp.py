@@ -40,10 +40,13 @@ def scales(n_columns, epsilon, delta, row_norm):
     )  # fmt: skip
 
 
-def fit(x, y, noise, variance, intercept=True, failure=0.05):
-    """Coefficients from the moments of ``[1, x, y]`` with noise, all in half ranges.
+def about_means(x, y, noise, intercept=True):
+    """Noisy moments of ``[1, x, y]``, columns about their noisy means if there is an intercept.
 
-    Columns are about their noisy means where there is an intercept, the ridge is on them alone.
+    Returns
+    -------
+    moments, mean, turn
+        The last is the matrix that takes ``[1, x, y]`` there.
     """
     z = np.column_stack([np.ones(len(x)), x, y])
     moments = z.T @ z + noise
@@ -54,18 +57,13 @@ def fit(x, y, noise, variance, intercept=True, failure=0.05):
         moments = turn @ moments @ turn.T
     else:
         mean, turn = np.zeros(x.shape[1]), np.eye(len(moments))
+    return moments, mean, turn
+
+
+def fit(x, y, noise, limit, intercept=True):
+    """Coefficients and ridge, all in half ranges, given a bound on the norm of the noise."""
+    moments, mean, _ = about_means(x, y, noise, intercept)
     keep = slice(0 if intercept else 1, -1)
-    # The mean of (T E T')^2 over the noise, T being the rows of columns: element by element.
-    d, turn = len(moments), turn[keep]
-    second, gram = np.zeros((d, d)), turn.T @ turn
-    for i in range(d):
-        for j in range(d):
-            if i == j:
-                second[i, i] = sum(variance[i, k] * gram[k, k] for k in range(d))
-            else:
-                second[i, j] = variance[i, j] * gram[j, i]
-    second = turn @ second @ turn.T
-    limit = np.sqrt(2 * np.linalg.norm(second, 2) * np.log(2 * len(second) / failure))
     inner = moments[keep, keep]
     least = np.linalg.eigvalsh(inner)[0]
     ridge = max(limit - max(least - limit, 0), 0.1 * limit - least, 0)

@@ -76,29 +76,48 @@ def steps(seen):
     return {str(envelope["step"]) for envelope in found if envelope is not None}
 
 
-# What the court's policy says: it forbids the run, allows it; what the run asks beyond the
-# defaults; and what the refusal says was asked.
-CONSENTS = {
-    "strategies": ("vfem,glm", "fknn", {}, "strategy 'fknn'"),
-    "aggregations": ("masked", "masked,plain", {"aggregation": "plain"}, "aggregation 'plain'"),
-    "alignments": ("private-id", "plain", {"alignment": "plain"}, "alignment 'plain'"),
-    "exchanges": ("sums", "sums,distances", {"fknn.weights": "distance"}, "exchange 'distances'"),
-    "min-parties": (3, 2, {}, "a run of 2 parties"),
-    "max-epsilon": (0.5, 1.0, {"strategy": "vcds", "vcds.min-joint": 10}, "epsilon 1 on a column"),
+# What a run asks beyond the defaults, and a policy that allows exactly that.
+ASKED = {"aggregation": "plain", "alignment": "plain", "fknn.weights": "distance"}
+ALLOWED = {
+    "policy.strategies": "vfem,fknn",
+    "policy.aggregations": "plain",
+    "policy.alignments": "plain",
+    "policy.exchanges": "sums,distances",
+    "policy.min-parties": 2,
+}
+# A value of each key that forbids it, and what the refusal says was asked.
+FORBIDDEN = {
+    "strategies": ("vfem,glm", "strategy 'fknn'"),
+    "aggregations": ("masked,ckks", "aggregation 'plain'"),
+    "alignments": ("private-id", "alignment 'plain'"),
+    "exchanges": ("sums", "exchange 'distances'"),
+    "min-parties": (3, "a run of 2 parties"),
 }
 
 
-@pytest.mark.parametrize("key", CONSENTS)
-def test_each_consent_is_refused_and_given(home, key):
-    forbids, allows, asked, words = CONSENTS[key]
-    others = {f"policy.{key}": allows}
-    nodes = nodes_of(home, **{f"policy.{key}": forbids})
-    nodes[0] |= others
+def test_a_run_whose_every_request_is_allowed_takes_place(home):
+    nodes = nodes_of(home, **ALLOWED)
+    nodes[0] |= ALLOWED
+    run(nodes, **ASKED)
+    assert (home / "court" / "test" / "court.parquet").is_file()
+    needed = Result.load(home / "results" / "server" / "test").needed_keys
+    assert needed["bank"] == needed["court"] == {
+        "policy.aggregations": "masked,ckks,plain",
+        "policy.alignments": "private-id,blind-rsa,plain",
+        "policy.exchanges": "distances",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("key", FORBIDDEN)
+def test_one_key_of_one_node_is_enough_to_refuse_it(home, key):
+    value, asked = FORBIDDEN[key]
+    nodes = nodes_of(home, **ALLOWED | {f"policy.{key}": value})
+    nodes[0] |= ALLOWED
     seen = []
     with pytest.raises(PartyError) as caught:
-        run(nodes, seen, **asked)
+        run(nodes, seen, **ASKED)
     told = str(caught.value)
-    assert f"'court' refuses by policy.{key}: asked: {words}" in told
+    assert f"'court' refuses by policy.{key}: asked: {asked}; allowed: " in told
     assert f"policy.{key}=" in told.partition("its owner would have to set ")[2]
     assert steps(seen) == {"hello"}  # nothing but the greeting was asked of anybody
     assert not list(home.glob("*/test/*"))  # and nothing was written
@@ -107,9 +126,16 @@ def test_each_consent_is_refused_and_given(home, key):
     assert [entry["kind"] for entry in summary.entries] == ["refused"]
     assert f"policy.{key}" in summary.entries[0]["what"]
     assert summary.runs[0]["greetings"] == 0
-    nodes[1] |= others
-    run(nodes, **asked)
-    assert (home / "court" / "test" / "court.parquet").is_file()
+
+
+def test_epsilon_on_a_column_is_refused_at_the_greeting(home):
+    nodes, seen = nodes_of(home, **{"policy.max-epsilon": 0.5}), []
+    asked = {"strategy": "vcds", "vcds.epsilon": 1.0}
+    with pytest.raises(PartyError, match=r"policy\.max-epsilon: asked: epsilon 1 on a column"):
+        run(nodes, seen, **asked)
+    assert steps(seen) == {"hello"}
+    nodes[1]["policy.max-epsilon"] = 1.0
+    assert greet(client_app, nodes[1], **asked)[0]["status"] == "ok"
 
 
 def test_labels_are_the_one_column_that_the_owner_named(home):
@@ -294,8 +320,11 @@ def test_an_arbiter_asks_its_own_policy(home):
     nodes = [*nodes_of(home), {"role": "arbiter", "policy.strategies": "vfem"}]
     with pytest.raises(PartyError, match=r"the arbiter refuses by policy\.strategies"):
         run(nodes, aggregation="ckks")
-    nodes[-1]["policy.strategies"] = "fknn"
-    run(nodes, aggregation="ckks")
+    nodes[-1] |= {"policy.strategies": "fknn", "policy.aggregations": "masked"}
+    with pytest.raises(PartyError, match=r"the arbiter refuses by policy\.aggregations"):
+        run(nodes, aggregation="ckks")
+    told, _ = greet(client_app, nodes[-1] | {"policy.aggregations": "masked"})
+    assert told["status"] == "ok"
 
 
 def test_a_refusal_without_a_usable_ledger_is_a_refusal_all_the_same(home):
@@ -304,3 +333,34 @@ def test_a_refusal_without_a_usable_ledger_is_a_refusal_all_the_same(home):
     (home / "court" / "court.privacy-ledger.sqlite").write_bytes(b"no ledger")
     with pytest.raises(PartyError, match=r"'court' refuses by policy\.strategies"):
         run(nodes)
+
+
+class Older:
+    """A storage of somebody else's, of before there were policies and ledgers."""
+
+    def __init__(self):
+        self._files = FileStorage()
+
+    def __getattr__(self, name):
+        if name in ("policy", "privacy_ledger"):
+            raise AttributeError(name)
+        return getattr(self._files, name)
+
+
+def test_a_storage_without_policy_and_ledger_has_the_policy_of_the_node_config(home):
+    nodes = nodes_of(home, **{"policy.min-parties": 3})
+    refused = pytest.raises(PartyError, match=r"'court' refuses by policy\.min-parties")
+    with LocalGrid(party_app(Counter, storage=Older()), nodes) as grid, refused:
+        Count().start(grid=grid, progress=False, retries=0)
+    assert not (home / "court").exists()
+    with LocalGrid(party_app(Counter, storage=Older()), nodes_of(home)) as grid:
+        result = Count().start(grid=grid, progress=False, retries=0)
+    assert result.metrics == {"bank": 40.0, "court": 40.0}
+
+
+@pytest.mark.usefixtures("foreign")
+def test_a_demonstration_agrees_to_classes_too(home):
+    node = {"partition-id": 0, "num-partitions": 2}
+    told, _ = greet(client_app, node, strategy="foreign_code:Method", alignment="plain")
+    assert told["status"] == "ok"
+    assert (home / "mark").exists()

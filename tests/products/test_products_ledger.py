@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from flwr_vertical import FileStorage
 from flwr_vertical.errors import PartyError
+from flwr_vertical.policy.rows import OwnRows
 from flwr_vertical.products.masked_vectors import BoundVectors
 from flwr_vertical.products.opened import PrivateProducts
 from flwr_vertical.products.private import PrivateProductSteps
@@ -137,6 +139,14 @@ def test_vectors_other_than_those_recognised_are_not_multiplied(tmp_path, monkey
             nodes.run(nodes.labels())
 
 
+def test_two_vectors_under_one_pad_are_refused(tmp_path, monkeypatch):
+    """Their difference, of the server's choice, would open the secret number of a row."""
+    monkeypatch.setattr(BoundVectors, "width", 1)
+    nodes = Nodes.of(tmp_path, policy__min_rows=20)
+    with pytest.raises(PartyError, match=r"shape \(60, 2\) and dtype uint64; expected \(60, 1\)"):
+        nodes.run(nodes.labels())
+
+
 def test_what_the_server_and_a_party_see_of_the_comparison_is_uniform(tmp_path, monkeypatch):
     """The server sees no row secret; the party sees other numbers for labels that differ in one."""
     seen = []
@@ -207,3 +217,40 @@ def test_a_second_greeting_resets_nothing(tmp_path):
         nodes.run(nodes.labels(A | B | LONE), name="night", run_id=7)
     assert [run["greetings"] for run in nodes.summary().runs] == [2]
     assert nodes.summary().entries[-1]["kind"] == "refused"
+
+
+# -- one party, and what is read and hashed --------------------------------------------------
+
+
+def test_of_one_party_alone_labels_are_the_same_by_the_server_s_word(tmp_path):
+    """Its products come from ciphertexts, which it cannot compare."""
+    tables = {"bank": Nodes.of(tmp_path).tables["bank"]}
+    nodes = Nodes(tmp_path, tables, policy__min_rows=20, policy__min_parties=1)
+    for seed, counted in ((0, 1), (0, 1), (1, 2)):
+        nodes.run(nodes.labels(seed=seed))
+        assert n_vectors(nodes) == counted
+
+
+def test_a_table_is_read_once_a_process_and_hashed_once_a_version(tmp_path, monkeypatch):
+    read, hashed = [], []
+    load, of = FileStorage.load, OwnRows.of.__func__
+
+    def loading(self, context):
+        read.append(context.node_config["party"])
+        return load(self, context)
+
+    def hashing(cls, *arguments):
+        hashed.append(len(arguments[0]))
+        return of(cls, *arguments)
+
+    monkeypatch.setattr(FileStorage, "load", loading)
+    monkeypatch.setattr(OwnRows, "of", classmethod(hashing))
+    nodes = Nodes.of(tmp_path, policy__min_rows=20)
+    for n_hashed in (2, 0, 1):
+        read.clear(), hashed.clear()
+        nodes.run(nodes.labels())
+        assert sorted(read) == ["bank", "court"]
+        assert len(hashed) == n_hashed
+        if n_hashed == 0:
+            nodes.tables["bank"].iloc[sorted(A), 0] += 1.0
+            nodes.write()

@@ -380,9 +380,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_numbers(tmp_path, monkeypatch)
     """The server dies in the first stage, then in the second; a party in between."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     asked = dict.fromkeys(COLUMNS, "embeddings,lone-embeddings")
-    strategy = FalseVFL(
-        variant="II", pretrain_epochs=4, epochs=116, pretrain_batch_size=20, **SMALL
-    )
+    strategy = FalseVFL(variant="II", pretrain_epochs=4, epochs=30, pretrain_batch_size=20, **SMALL)
     whole = place(tmp_path / "whole", asked, strategy)
     expected = whole.run().result
     steps = expected.ledger.to_frame().drop_duplicates("round")["step"].tolist()

@@ -24,8 +24,9 @@ from simulations.attacks.recording import record
 from simulations.attacks.suite import LABELS, attack_run
 from strategies.glm import VerticalGLM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
+from strategies.regression.least_squares import baseline
 from strategies.regression.moments import label_noise
-from strategies.regression.moments.noisy import GroupNoise, noisy_least_squares
+from strategies.regression.moments.noisy import GroupNoise, noisy_least_squares, norm_bound
 from strategies.regression.moments.patterns import Pattern
 
 NAMES = ("bank", "court", "hospital", "shop", "town")
@@ -148,8 +149,10 @@ def test_equals_the_fit_in_one_place_with_the_same_noise(
     y, middle, half = adassp.half_ranges(labels.to_numpy()[:, None], [bounds["y"]], intercept)
     scale = adassp.scales(2 * k, epsilon, 1e-5, row_norm)
     noise = watched.matrix(scale)
-    found = adassp.fit(x, y[:, 0], noise, variance_of(scale, [2] * k), intercept)
-    level, slopes, ridge = found
+    variance = variance_of(scale, [2] * k)
+    turn = adassp.about_means(x, y[:, 0], noise, intercept)[-1]
+    limit = norm_bound([GroupNoise(variance, turn)], np.r_[intercept, [True] * 2 * k, False])
+    level, slopes, ridge = adassp.fit(x, y[:, 0], noise, limit, intercept)
     units = np.concatenate([unit for *_, unit in parts])
     beta = half[0] * slopes / units
     centers = np.concatenate([center for _, center, _ in parts])
@@ -235,6 +238,52 @@ def test_intervals_cover_with_the_noise_in_them():
         without.append(gap < 1.96 * np.sqrt(np.diag(vcov - found.fit.added[1:, 1:])))
     assert 0.93 < np.mean(covered) < 0.97
     assert np.mean(without) < 0.7
+
+
+def test_the_norm_of_the_noise_is_bounded_as_often_as_stated():
+    rng = np.random.default_rng(1)
+    d = 6
+    variance = rng.uniform(0.5, 2.0, size=(d, d))
+    variance = (variance + variance.T) / 2
+    turn = np.eye(d)
+    turn[1:-1, 0] = rng.normal(size=d - 2)
+    bound = norm_bound([GroupNoise(variance, turn)], np.r_[[True] * (d - 1), False])
+    norms = []
+    for _ in range(2000):
+        e = np.triu(rng.normal(size=(d, d)) * np.sqrt(variance))
+        e = turn[:-1] @ (e + np.triu(e, 1).T) @ turn[:-1].T
+        norms.append(np.linalg.norm(e, 2))
+    assert 0.02 < np.mean(np.array(norms) > bound) < 0.09
+
+
+@pytest.mark.parametrize(("mode", "k"), [("masked", 2), ("plain", 3), ("ckks", 2), ("masked", 1)])
+def test_every_way_to_the_sums_has_the_noise_that_is_stated(monkeypatch, mode, k):
+    """One party alone and an arbiter's mode get them from ciphertexts."""
+    if mode == "ckks" or k == 1:
+        pytest.importorskip("tenseal")
+    found = []
+
+    def watching(rows, noise, intercept):
+        found.append((rows, noise))
+        return noisy_least_squares(rows, noise, intercept)
+
+    monkeypatch.setattr(baseline, "noisy_least_squares", watching)
+    tables, labels, bounds = make(500, k, width=4)
+    run(CompleteCase(epsilon=2.0, bounds=bounds, intercept=False), tables, labels, aggregation=mode)
+    ((rows, (noise, *_)),) = found
+    parts = [t.to_numpy() for t in tables.values()] + [labels.to_numpy()[:, None]]
+    ranges = [[bounds[c] for c in t] for t in tables.values()] + [[bounds["y"]]]
+    z = np.column_stack(
+        [adassp.half_ranges(x, b, False)[0] for x, b in zip(parts, ranges, strict=True)]
+    )
+    scale = adassp.scales(4 * k, 2.0, 1e-6, 1.0)
+    deviation = np.sqrt(variance_of(scale, [4] * k))[1:, 1:]
+    np.testing.assert_allclose(np.sqrt(noise.variance)[1:, 1:], deviation, rtol=1e-4)
+    gap = ((rows.products - z.T @ z) / deviation)[np.triu_indices(4 * k + 1)]
+    assert 0.5 < np.mean(gap**2) < 1.7
+    assert np.abs(gap).min() > 1e-5
+    sums = (rows.sums - z.sum(axis=0)) / np.r_[[scale[0]] * 4 * k, scale[4]]
+    assert 0.2 < np.mean(sums**2) < 3.0
 
 
 # -- the promise -----------------------------------------------------------------------------
@@ -422,12 +471,3 @@ def test_noise_that_leaves_nothing_is_refused():
     tables, labels, bounds = make(120, 2, width=1)
     with pytest.raises(ConfigError, match="nothing would be left of them"):
         run(CompleteCase(epsilon=1e-7, bounds=bounds), tables, labels)
-
-
-@pytest.mark.parametrize("options", [{"aggregation": "ckks"}, {"parties": 1}])
-def test_ciphertexts_have_no_noise_yet(options):
-    if options.get("aggregation"):
-        pytest.importorskip("tenseal")
-    tables, labels, bounds = make(300, options.pop("parties", 2), width=1)
-    with pytest.raises(ConfigError, match="two parties or more"):
-        run(CompleteCase(epsilon=1.0, bounds=bounds), tables, labels, **options)

@@ -67,7 +67,9 @@ class OwnColumns(StepGroup):
         if "own-scales" not in self.cache:
             taken = self.party.positions >= 0
             encoding = str(self.state["encoding"])
-            self.cache["own-scales"] = fit_scales(self.party.table, taken, self.name, encoding)
+            least = self.party.policy.min_rows
+            made = fit_scales(self.party.table, taken, self.name, encoding, least)
+            self.cache["own-scales"] = made
         found: tuple[ColumnScales, Array] = self.cache["own-scales"]
         return found
 

@@ -35,7 +35,7 @@ class FalseVFLPart(Model):
         `NetworkSettings` as text.
     variant, precision : str
         Of the fit.
-    sources, levels, known_levels
+    sources, levels, known_levels, other
         Where the columns come from: see `column_sources`.
     centre, unit : numpy.ndarray of shape (n_columns,)
         What the columns' values are less and in units of.
@@ -52,6 +52,7 @@ class FalseVFLPart(Model):
     sources: list[str]
     levels: list[str]
     known_levels: dict[str, list[str]]
+    other: dict[str, list[str]]
     centre: Array
     unit: Array
     weights: Weights
@@ -69,6 +70,7 @@ class FalseVFLPart(Model):
             scales.sources,
             scales.levels,
             scales.known_levels,
+            scales.other,
             scales.centre,
             scales.unit,
             to_arrays(nets),
@@ -82,7 +84,8 @@ class FalseVFLPart(Model):
 
     def features(self, table: Table, party: str) -> Array:
         """Return the columns of a table as the networks see them, NaN where a cell is missing."""
-        own = fitted_features(table, self.sources, self.levels, self.known_levels, party)
+        of = self.sources, self.levels, self.known_levels, self.other
+        own = fitted_features(table, *of, party)
         scaled: Array = (own - self.centre) / self.unit
         return scaled
 

@@ -20,7 +20,7 @@ class ColumnScales:
 
     Parameters
     ----------
-    sources, levels, known_levels
+    sources, levels, known_levels, other
         See `column_sources`.
     centre, unit : numpy.ndarray of shape (n_columns,)
         Mean and standard deviation over the rows that take part.
@@ -29,12 +29,17 @@ class ColumnScales:
     sources: list[str]
     levels: list[str]
     known_levels: dict[str, list[str]]
+    other: dict[str, list[str]]
     centre: Array
     unit: Array
 
 
 def fit_scales(
-    table: Table, taken: npt.NDArray[np.bool_], party: str, encoding: str
+    table: Table,
+    taken: npt.NDArray[np.bool_],
+    party: str,
+    encoding: str,
+    min_rows: int | None = None,
 ) -> tuple[ColumnScales, Array]:
     """Measure the columns of a table.
 
@@ -46,7 +51,7 @@ def fit_scales(
         Which rows take part.
     party : str
         Its name, for errors.
-    encoding : {"none", "one-hot"}
+    encoding, min_rows
         See `numeric_matrix`.
 
     Returns
@@ -60,7 +65,7 @@ def fit_scales(
     DataError
         If a column cannot be encoded, or has no value among the rows that take part.
     """
-    names, x = numeric_matrix(table, party, encoding)
+    names, x, origins = numeric_matrix(table, party, encoding, taken, min_rows)
     for j in np.flatnonzero(np.isnan(x[taken]).all(axis=0)):
         raise DataError(
             f"party {party!r}, column {names[j]!r}: no row that takes part has a value; leave the "
@@ -68,5 +73,5 @@ def fit_scales(
         )
     centre, unit = np.nanmean(x[taken], axis=0), np.nanstd(x[taken], axis=0)
     unit[unit == 0] = 1.0  # a constant column says nothing, and stays at 0
-    scales = ColumnScales(*column_sources(table, names), centre, unit)
+    scales = ColumnScales(**column_sources(table, origins), centre=centre, unit=unit)
     return scales, (x - centre) / unit

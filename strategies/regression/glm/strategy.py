@@ -65,6 +65,7 @@ from strategies.regression.glm.sums.fit import fit_federated
 from strategies.regression.glm.sums.outcome import fill_result
 from strategies.regression.moment_party import MomentArbiter
 from strategies.regression.moments import Budget, check_budget
+from strategies.regression.moments.disclosure import BLUR, PRIVATE, RECOGNISED
 
 STANDARD_ERRORS = ("gram", "none")
 PROTECTIONS = ("moments", "admm", "none")
@@ -102,6 +103,10 @@ class VerticalGLM(Strategy):
     `Result.predictions` has the samples without a label; where a party lacks one, its columns are
     expected given those of the others. A sum over few rows is never opened: a fit needs ``max(100,
     3 (p + 1))`` rows of p columns, or what the nodes state as ``min-rows``.
+
+    With ``dp="moments"`` the whole path and its standard errors come from one release of noisy
+    sums; `Result.privacy` says what it promises. Standard errors include the noise, BIC does not
+    know of it: columns whose coefficients are of the size of the noise may be selected.
 
     With ``exchange="sums"`` ``model.outcome`` may also be ``max iterations`` or ``separated`` (a
     logistic fit that has no finite estimate), and predictions are of samples that all parties hold:
@@ -264,6 +269,9 @@ class VerticalGLM(Strategy):
             "for each sample without a label, the sum of the parties' terms, rounded to a grid: at "
             "most ``bits_per_row`` bits; of each party, how many of these lie out of its bounds",
         ),
+        *RECOGNISED,
+        BLUR,
+        PRIVATE,
         (
             "server and a party together, with exchange='moments'",
             "all parties' columns: the party has the seed that hides them from the server",

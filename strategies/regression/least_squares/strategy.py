@@ -24,7 +24,13 @@ from strategies.regression.moments import (
     by_pattern,
     complete_rows,
 )
-from strategies.regression.moments.disclosure import COLLUSION, WITHHELD
+from strategies.regression.moments.disclosure import (
+    BLUR,
+    COLLUSION,
+    PRIVATE,
+    RECOGNISED,
+    WITHHELD,
+)
 from strategies.regression.moments.groups import Flags, Indices, Minimum
 from strategies.regression.moments.opening import Grouping
 from strategies.regression.prediction import Regressions
@@ -53,6 +59,10 @@ class CompleteCase(Baseline):
     -----
     Standard errors are those of ordinary least squares. Of a sample without a label that a party
     lacks, the party's mean is taken, and the variance of its fit is added to the noise.
+
+    With ``epsilon`` all that leaves a party is differentially private (`Result.privacy` says what
+    that means). Then bounds of all columns and of the label are public, estimates are those of
+    AdaSSP (`noisy`), and standard errors include the noise, not the bias of a ridge.
     """
 
     name = "complete-case"
@@ -67,6 +77,9 @@ class CompleteCase(Baseline):
         _PREDICTIONS,
         _PARTIES,
         WITHHELD,
+        *RECOGNISED,
+        BLUR,
+        PRIVATE,
         *COLLUSION,
     )
 
@@ -96,6 +109,9 @@ class MeanImpute(Baseline):
         _PREDICTIONS,
         _PARTIES,
         WITHHELD,
+        *RECOGNISED,
+        BLUR,
+        PRIVATE,
         *COLLUSION,
     )
 
@@ -148,6 +164,9 @@ class Single(Baseline, _OneParty):
             "is fitted its coefficients; nothing of the labels",
         ),
         WITHHELD,
+        *RECOGNISED,
+        BLUR,
+        PRIVATE,
         *COLLUSION,
     )
 

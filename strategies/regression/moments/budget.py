@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical import Federation
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import parse_bounds
 from flwr_vertical.products.noise import PrivateRows
@@ -101,22 +100,6 @@ def check_budget(
         raise ConfigError(
             f"encoding={encoding!r} makes columns of the levels that are in a table, and with "
             f"{by} nothing may depend on these; encode levels beforehand, by a list that is public"
-        )
-
-
-def check_federation(federation: Federation) -> None:
-    """Refuse a federation in which not all sums can have noise.
-
-    Raises
-    ------
-    ConfigError
-        Says what to do.
-    """
-    if federation.aggregation == "ckks" or len(federation.parties) < 2:
-        what = "aggregation='ckks'" if federation.aggregation == "ckks" else "one party alone"
-        raise ConfigError(
-            f"with {what} sums come from ciphertexts, to which parties add no noise yet; epsilon "
-            "needs aggregation='masked' and two parties or more"
         )
 
 

@@ -5,7 +5,7 @@ included, the coefficients must hide the labels as well, and each party knows it
 server adds the full noise to every sum with labels in it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +41,26 @@ class LabelSums:
     variances: tuple[float, float, float]
 
 
+def server_noise(label: str, key: bytes) -> Callable[[float, float], float]:
+    """Return what adds noise of a standard deviation to a number.
+
+    Parameters
+    ----------
+    label : str
+        What the noise is for.
+    key : bytes of length 16
+        Random, used for this alone.
+    """
+    stream = fresh_keystream(label, key)
+
+    def noisy(value: float, sigma: float) -> float:
+        unit = sigma * 2.0**-_GRID
+        (drawn,) = gaussian_integers(2**_GRID, 1, stream)
+        return (round(value / unit) + drawn) * unit
+
+    return noisy
+
+
 def noisy_label_sums(
     rule: PrivateRows,
     widths: Sequence[int],
@@ -66,13 +86,7 @@ def noisy_label_sums(
     key : bytes of length 16
         Random, of this run; a run that is resumed has it again.
     """
-    stream = fresh_keystream("server labels", key)
-
-    def noisy(value: float, sigma: float) -> float:
-        unit = sigma * 2.0**-_GRID
-        (drawn,) = gaussian_integers(2**_GRID, 1, stream)
-        return (round(value / unit) + drawn) * unit
-
+    noisy = server_noise("server labels", key)
     levels = rule.levels(widths, present, 1)[:, VECTORS]
     of_total, of_square = rule.of_vectors(widths, present, 1)
     return [

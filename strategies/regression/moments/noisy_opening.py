@@ -8,10 +8,10 @@ import numpy.typing as npt
 from flwr_vertical import Federation, Result
 from flwr_vertical.privacy import KEY_BYTES
 from flwr_vertical.products import Moments
-from flwr_vertical.products.noise import Blur, Noise
+from flwr_vertical.products.noise import PRODUCTS, Blur, Noise
 from flwr_vertical.products.row_groups import RowGroups
 from strategies.regression.moments.budget import Budget
-from strategies.regression.moments.label_noise import LabelSums, noisy_label_sums
+from strategies.regression.moments.label_noise import LabelSums, noisy_label_sums, server_noise
 from strategies.regression.moments.noisy import GroupNoise
 from strategies.regression.moments.patterns import Patterns
 from strategies.regression.problem import Problem
@@ -53,6 +53,30 @@ def label_sums(
         np.array([own @ own for own in rows]),
         federation.random_bytes(KEY_BYTES),
     )
+
+
+def with_server_noise(
+    federation: Federation,
+    budget: Budget,
+    moments: Moments,
+    groups: RowGroups,
+    widths: list[int],
+) -> Moments:
+    """Add the server's noise to products of two parties' columns, where these have that of one.
+
+    From ciphertexts the later party alone adds noise, and knows it.
+    """
+    key = federation.random_bytes(KEY_BYTES)
+    owner = np.repeat(np.arange(len(widths)), widths)
+    pairs = np.argwhere(owner[:, None] < owner[None, :])
+    levels = budget.rule.levels(widths, ~groups.mask, 1)[:, PRODUCTS]
+    products = moments.products.copy()
+    noise = server_noise("server products", key)
+    for g, level in enumerate(levels):
+        for i, j in pairs:
+            if not (moments.withheld[g, i] or moments.withheld[g, j]):
+                products[g, i, j] = products[g, j, i] = noise(products[g, i, j], float(level))
+    return replace(moments, products=products)
 
 
 def group_noise(

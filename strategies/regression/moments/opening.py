@@ -36,7 +36,7 @@ from flwr_vertical.products import (
 )
 from flwr_vertical.products.noise import room_for
 from flwr_vertical.products.row_groups import RowGroups
-from strategies.regression.moments.budget import LABEL, Budget, check_federation
+from strategies.regression.moments.budget import LABEL, Budget
 from strategies.regression.moments.groups import Minimum, by_pattern
 from strategies.regression.moments.label_noise import LabelSums
 from strategies.regression.moments.noisy import GroupNoise
@@ -45,6 +45,7 @@ from strategies.regression.moments.noisy_opening import (
     label_sums,
     noise_rule,
     note_blur,
+    with_server_noise,
 )
 from strategies.regression.moments.patterns import Pattern, Patterns
 from strategies.regression.problem import Problem, open_problem
@@ -165,7 +166,7 @@ def open_moments(
     Raises
     ------
     ConfigError
-        With a budget, if the federation's sums cannot have noise, or a range is not stated.
+        With a budget, if a range is not stated.
     DataError
         If labels cannot be used, or all groups are too small.
     PartyError
@@ -177,7 +178,6 @@ def open_moments(
         extra["columns_of"] = columns_of
     label_range = None
     if budget is not None:
-        check_federation(federation)
         extra |= budget.arguments
         label_range = budget.label_range(LABEL if result.labels is None else result.labels.name)
     problem = open_problem(
@@ -208,10 +208,12 @@ def open_moments(
         room = room_for(levels, len(problem.y))
         unit_of_labels = None if budget is None else 1.0
         group_key = GroupKey(federation, pairs)
-        products = products_of(federation, group_key, 1, room, unit_of_labels)
+        products = products_of(federation, group_key, 1, room, unit_of_labels, noisy=True)
     y = problem.y[:, None]
     products.send(y)
     moments = products.moments(groups.group, len(groups.mask), y, groups.mask)
+    if budget is not None and isinstance(products, EncryptedProducts):
+        moments = with_server_noise(federation, budget, moments, groups, list(widths.values()))
     if isinstance(products, EncryptedProducts):
         products.close()  # keys of an arbiter; a group seed the strategy's last step erases
     labels = None

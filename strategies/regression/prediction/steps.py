@@ -147,9 +147,7 @@ class PredictionSteps(StepGroup):
         if standardized and columns:
             beta = beta / data.scale
             shift = shift + beta @ data.center
-        sources, levels, known = (
-            column_sources(self.party.table, columns) if columns else ([], [], {})
-        )
+        origins = data.design.origins if columns else {}
         terms = x @ beta.T - shift if columns else np.zeros((1, len(beta)))
         if columns and data.public_range is not None:
             # What terms there are would tell of the rows: public ranges say what there can be.
@@ -166,16 +164,14 @@ class PredictionSteps(StepGroup):
             list(parties),
             used,
             columns,
-            sources,
-            levels,
-            known,
-            beta,
-            shift,
-            grid,
-            coarser,
-            lowest,
-            highest,
-            bits,
+            **column_sources(self.party.table, origins),
+            coefficients=beta,
+            offsets=shift,
+            grid=grid,
+            coarser=coarser,
+            lowest=lowest,
+            highest=highest,
+            bits=bits,
         )
 
 

@@ -11,7 +11,7 @@ from deployments import Deployment
 from flwr_vertical.cli import main
 from flwr_vertical.policy.file import SUFFIX
 
-pytestmark = [pytest.mark.flower, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
 NAMES = ("bank", "court", "hospital")
 N = 300
