@@ -1,0 +1,1 @@
+"""Deep methods: networks that are trained in many rounds, on PyTorch (extra ``torch``)."""
