@@ -1,0 +1,1 @@
+"""Stage 2 of FedPSG-AR: vertical imputation by generative adversarial networks, in PyTorch."""
