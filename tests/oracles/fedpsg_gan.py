@@ -27,8 +27,12 @@ def losses(parties, top, data, seed, alpha, divergence):
     inputs, weights, masks, opened = [], [], [], []
     per_sample, code = 0.0, 0.0
     for name, nets in parties.items():
-        x, mask = data[name]
+        x, there = data[name]
         n, d = x.shape
+        mask = there
+        if nets.shape.hidden:
+            drawn = torch.rand((n, 1), generator=generator_for(seed, "hidden", name))
+            mask = torch.where((drawn < nets.shape.hidden) & (nets.hideable == 1), 0.0, there)
         noise = draw_noise(seed, name, (n, d))
         more = [labels] if nets.shape.n_labels else []
         if joint:
@@ -49,9 +53,9 @@ def losses(parties, top, data, seed, alpha, divergence):
         error = torch.zeros(n)
         for j in range(d):
             if level[j]:
-                error = error - mask[:, j] * x[:, j] * torch.log(made[:, j])
+                error = error - there[:, j] * x[:, j] * torch.log(made[:, j])
             else:
-                error = error + mask[:, j] * (made[:, j] - x[:, j]) ** 2
+                error = error + there[:, j] * (made[:, j] - x[:, j]) ** 2
         per_sample = per_sample + error
         is_open = draw_open(seed, name, (n, d))
         hint = torch.where(is_open == 1, torch.tensor(0.5), mask)

@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 
 from oracles import fedpsg_gan as oracle  # noqa: E402
 
+from strategies.synthesis.fedpsg.gan.draws import draw_shown  # noqa: E402
 from strategies.synthesis.fedpsg.gan.encoding import Encoding  # noqa: E402
 from strategies.synthesis.fedpsg.gan.halves import PartyNets, Shape, TopNets  # noqa: E402
 from strategies.synthesis.fedpsg.gan.losses import ALPHA, DIVERGENCE  # noqa: E402
@@ -52,7 +53,10 @@ def split_step(parties, top, data, seed):
     }
     total = sum(f.top for f in forwards.values()).detach()
     loss = sum(f.loss for f in forwards.values()).detach()
-    mask = torch.cat([data[n][1] for n in parties], 1)
+    mask = torch.cat(
+        [draw_shown(seed, n, data[n][1], p.hideable, p.shape.hidden) for n, p in parties.items()],
+        1,
+    )
     at_top = labels if labels.shape[1] else torch.zeros(len(mask), 1)
     back, told = top.update(total, loss, mask, at_top, seed)
     by_others = (
@@ -72,11 +76,14 @@ SHAPES = [
     Shape("gain", joint=True, seed=3),
     Shape("cgain", n_labels=3, seed=3),
     Shape("vgain", seed=3),
+    Shape("gain", joint=True, seed=3, hidden=0.4),
     Shape("vgain", joint=True, n_labels=2, seed=3),
 ]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s.kind}-{s.joint}-{s.n_labels}")
+@pytest.mark.parametrize(
+    "shape", SHAPES, ids=lambda s: f"{s.kind}-{s.joint}-{s.n_labels}-{s.hidden}"
+)
 def test_gradients_are_those_of_one_graph(shape):
     data = batch(n_labels=shape.n_labels)
     parties, top = made(shape, data)

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical import step
+from flwr_vertical import Uses, step
 from flwr_vertical.crypto.sealing import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.tables import is_numeric
 from strategies.synthesis.fedpsg.comparing import ComparingParty
+from strategies.synthesis.fedpsg.gan.steps import GanSteps
 from strategies.synthesis.fedpsg.plan import Part, Plan
 from strategies.synthesis.fedpsg.rules import draw_groups, with_rule
 from strategies.synthesis.fedpsg.value_groups import NONE
@@ -22,11 +23,14 @@ Indices = npt.NDArray[np.int64]
 
 _PURPOSE = "fedpsg codes"
 _KEYS = ("names", "publics", "identities", "signatures")
+_COUNTS = ("cells-by-rules", "cells-without-rule")
 _NO_CODE = np.iinfo(np.uint16).max
 
 
 class FedPSGParty(ComparingParty):
     """Generates attributes of samples that other parties lack, and completes its own table."""
+
+    gan = Uses(GanSteps)
 
     @step(repeatable=False)  # what is sealed begins with fresh random bytes
     def generate(self, rule: str, nonce: bytes, **given: Any) -> dict[str, Any]:
@@ -130,36 +134,93 @@ class FedPSGParty(ComparingParty):
             the imputer; where the truth is known here, how well.
         """
         self._keep_keys(nonce, given)
-        codes, counts = self.codes.copy(), {"cells-by-rules": 0, "cells-without-rule": 0}
-        drawn = rule == "draw"
-        if any(name.startswith("rows:") for name in given):
-            left: dict[int, list[Indices]] = {}
-            for part, rows, numbers in self._generated(nonce, given):
-                groups = self.groups_of_values(self._plan, part)
-                if rule == "mean":
-                    kind = self.table.kinds[self.table.columns[part.column]]
-                    weights = np.asarray(given[f"weights:{part.number}"], dtype=np.uint16)
-                    values = values_of_sources(groups, weights, numbers, kind)
-                else:
-                    values = values_of_groups(groups, numbers, drawn, self.rng)
-                codes[rows, part.column] = values
-                counts["cells-by-rules"] += int(np.count_nonzero(numbers != NONE))
-                left.setdefault(part.column, []).append(rows[numbers == NONE])
-            for column, parts in left.items():
-                rest = np.concatenate(parts)
-                counts["cells-without-rule"] += len(rest)
-                codes[rest, column] = self._rest(column, len(rest), drawn)
+        codes, counts = self._by_rules(rule, nonce, given)
         imputed = np.isnan(codes)
         if imputer == "mean":
             for column in np.flatnonzero(imputed.any(axis=0)).tolist():
                 rest = np.flatnonzero(imputed[:, column])
                 codes[rest, column] = self._rest(column, len(rest), drawn=False)
+        return self._written(codes, counts, int(imputed.sum()) if imputer != "none" else 0)
+
+    @step
+    def receive(
+        self,
+        rule: str,
+        nonce: bytes,
+        kind: str,
+        joint: bool,
+        n_labels: int,
+        seed: int,
+        learning_rate: float,
+        alpha: float,
+        hidden: float,
+        **given: Any,
+    ) -> dict[str, Any]:
+        """Put generated attributes into the samples that this party lacks, for networks to go on.
+
+        Parameters
+        ----------
+        rule, nonce, **given
+            As of `complete`; also ``owner`` and ``sealed`` of the group seed.
+        kind, joint, n_labels, seed, learning_rate, alpha, hidden
+            See `gan.halves.Shape`.
+
+        Returns
+        -------
+        dict[str, Any]
+            See `GanSteps.start`.
+        """
+        self._keep_keys(nonce, given)
+        if "owner" in given:
+            keys = {name: given[name] for name in _KEYS}
+            self.group_key.take(given["owner"], given["sealed"], {"nonce": nonce, **keys})
+        codes, counts = self._by_rules(rule, nonce, given)
+        for name, count in counts.items():
+            self.state[f"fedpsg.{name}"] = count
+        shape = {"kind": kind, "joint": joint, "n_labels": n_labels, "seed": seed}
+        shape |= {"learning_rate": learning_rate, "alpha": alpha, "hidden": hidden}
+        self.state["fedpsg.open"] = int(np.isnan(codes).sum())
+        return self.gan.start(codes, shape, given["names"])
+
+    @step
+    def finish(self) -> dict[str, Any]:
+        """Write the table that the networks completed; returns what `complete` does."""
+        counts = {name: int(self.state[f"fedpsg.{name}"]) for name in _COUNTS}
+        return self._written(self.gan.codes, counts, int(self.state["fedpsg.open"]))
+
+    def _by_rules(
+        self, rule: str, nonce: bytes, given: dict[str, Any]
+    ) -> tuple[Array, dict[str, int]]:
+        """Return the table with the cells that rules generated, and how many these are."""
+        codes, counts = self.codes.copy(), dict.fromkeys(_COUNTS, 0)
+        drawn = rule == "draw"
+        if not any(name.startswith("rows:") for name in given):
+            return codes, counts
+        left: dict[int, list[Indices]] = {}
+        for part, rows, numbers in self._generated(nonce, given):
+            groups = self.groups_of_values(self._plan, part)
+            if rule == "mean":
+                kind = self.table.kinds[self.table.columns[part.column]]
+                weights = np.asarray(given[f"weights:{part.number}"], dtype=np.uint16)
+                values = values_of_sources(groups, weights, numbers, kind)
+            else:
+                values = values_of_groups(groups, numbers, drawn, self.rng)
+            codes[rows, part.column] = values
+            counts["cells-by-rules"] += int(np.count_nonzero(numbers != NONE))
+            left.setdefault(part.column, []).append(rows[numbers == NONE])
+        for column, parts in left.items():
+            rest = np.concatenate(parts)
+            counts["cells-without-rule"] += len(rest)
+            codes[rest, column] = self._rest(column, len(rest), drawn)
+        return codes, counts
+
+    def _written(self, codes: Array, counts: dict[str, int], imputed: int) -> dict[str, Any]:
         frame = self.write(codes, complete_blocks=True)
         self.group_key.erase_group_seed()
         return {
             "samples-completed": int(self._absent.sum()),
             **counts,
-            "cells-imputed": int(imputed.sum()) if imputer != "none" else 0,
+            "cells-imputed": imputed,
             **self.accuracy(frame),
         }
 

@@ -30,7 +30,9 @@ Where this differs from the paper:
 * ``argmax`` loses to the mean in RMSE whatever the data, so there are ``mean`` and ``draw``.
 """
 
+import importlib.util
 from collections.abc import Mapping
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -39,8 +41,9 @@ import numpy.typing as npt
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.errors import DataError
-from flwr_vertical.products import PairKeys
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.optional import how_to_install
+from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.synthesis.fedpsg.comparing import FedPSGArbiter
@@ -52,7 +55,9 @@ from strategies.synthesis.fedpsg.tables import correlation_table, rule_tables
 
 Indices = npt.NDArray[np.int64]
 
-IMPUTERS = ("mean", "none")
+LOCAL = ("mean", "none")
+NETWORKS = ("gain", "vgain")
+GENERATORS = ("local", "joint")
 
 
 class FedPSGAR(Strategy):
@@ -113,8 +118,32 @@ class FedPSGAR(Strategy):
     imputer: str = setting(
         "mean",
         "What fills the other attributes of generated samples, and missing cells: the mean or most "
-        "frequent level of the party's own column, or nothing.",
-        choices=IMPUTERS,
+        "frequent level of the party's own column, nothing, or networks that all parties train "
+        "together (VF-GAIN, VF-VGAIN), which each node must allow.",
+        choices=(*LOCAL, *NETWORKS),
+    )
+    generator: str = setting(
+        "local",
+        "What a network is given of a sample: what its own party has (the paper's), or an "
+        "embedding of what the others have as well.",
+        choices=GENERATORS,
+    )
+    iterations: int = setting(10_000, "Training steps of the networks.", at_least=1)
+    batch: int = setting(128, "Samples in a step.", at_least=2)
+    learning_rate: float = setting(1e-3, "Of Adam.", above=0)
+    alpha: float = setting(
+        100.0,
+        "Weight of the reconstruction of observed values against the discriminator; the paper "
+        "states none, GAIN's is 100.",
+        above=0,
+    )
+
+    hidden: float = setting(
+        0.0,
+        "Share of a party's samples in a step whose values the networks have to generate although "
+        "it has them, so that they are trained on what they are for. The paper has none.",
+        at_least=0,
+        below=1,
     )
 
     name: ClassVar[str] = "fedpsg-ar"
@@ -157,9 +186,32 @@ class FedPSGAR(Strategy):
             "are generated from: with rule='mean' which bin or level each is in, by its number, "
             "and the shares of its own values there",
         ),
+        (
+            "server",
+            "with imputer='gain' or 'vgain', which each node must allow: in each training step, "
+            "for each sample of the batch, the inputs of 128 neurons and the loss of "
+            "reconstruction, summed over parties; which cells are missing; how many encoded "
+            "columns each party has",
+        ),
+        (
+            "every party",
+            "with networks: which samples are in a batch, and the gradients by these sums; with "
+            "generator='joint' an embedding of each sample, summed over parties, which with two "
+            "parties is the other one's",
+        ),
         ("server and any one party together", "all columns that entered the products"),
         ("nobody else", "a value of a sample"),
     )
+
+    def check(self) -> None:
+        """Refuse settings that do not go together; PyTorch must be there for networks."""
+        if self.imputer in NETWORKS and importlib.util.find_spec("torch") is None:
+            raise ConfigError(f"imputer {self.imputer!r} {how_to_install(['torch'])}")
+        if self.generator == "joint" and self.imputer in LOCAL:
+            raise ConfigError(
+                f"generator='joint' is for the imputers {', '.join(NETWORKS)}, and imputer is "
+                f"{self.imputer!r}"
+            )
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
@@ -170,6 +222,11 @@ class FedPSGAR(Strategy):
             raise DataError(
                 "samples that a party lacks are generated from other parties' attributes, and "
                 f"{names[0]!r} is alone; add a party, or impute its own table"
+            )
+        if self.generator == "joint" and federation.aggregation == "ckks":
+            raise ConfigError(
+                "generator='joint' blinds embeddings modulo 2^64, which 'ckks' sums do not carry; "
+                "use aggregation='masked', or generator='local'"
             )
         progress.total = 8
         keys = PairKeys(federation)
@@ -197,8 +254,8 @@ class FedPSGAR(Strategy):
         rows_of = rows_of_pairs(pairs, names, mask)
         rules = [kept_counts(table, comparison.minimum) for table in counts]
         self._check_rules(rules, rows_of, comparison.minimum, result)
-        self._complete(federation, keys, list(zip(pairs, rules, rows_of, strict=True)), result)
-        progress.step("complete")
+        given = list(zip(pairs, rules, rows_of, strict=True))
+        self._complete(federation, comparison.group_key, given, result, progress)
 
     def _check_number(self, columns: Mapping[str, list[str]], lacking: list[str]) -> None:
         for name in lacking:
@@ -228,11 +285,12 @@ class FedPSGAR(Strategy):
     def _complete(
         self,
         federation: Federation,
-        keys: PairKeys,
+        group_key: GroupKey,
         given: list[tuple[Pair, Indices, Indices]],
         result: Result,
+        progress: Progress,
     ) -> None:
-        """Hand out rules, hand on what they generate, and have the tables written; two rounds."""
+        """Hand out rules, hand on what they generate, and have the tables written."""
         names = federation.parties
         sources: dict[str, dict[str, Any]] = {name: {} for name in names}
         targets: dict[str, dict[str, Any]] = {name: {} for name in names}
@@ -244,14 +302,23 @@ class FedPSGAR(Strategy):
             targets[pair.target][f"rows:{i}"] = rows
             if self.rule == "mean":
                 targets[pair.target][f"weights:{i}"] = weights
-        common = {"rule": self.rule, **keys.arguments()}
+        assert group_key.pairs is not None
+        common = {"rule": self.rule, **group_key.pairs.arguments()}
         if asked := [name for name in names if sources[name]]:
             made = federation.call("generate", common, per_party=sources, parties=asked)
             for source, sealed in made.items():
                 for target, content in sealed.items():
                     targets[target][f"sealed:{source}"] = content
-        common["imputer"] = self.imputer
-        replies = federation.call("complete", common, per_party=targets)
+            progress.step("generate")
+        if self.imputer in LOCAL:
+            common["imputer"] = self.imputer
+            replies = federation.call("complete", common, per_party=targets)
+        else:
+            if self.generator == "joint":
+                for name, opens in group_key.arguments().items():
+                    targets[name] |= {key: opens[key] for key in ("owner", "sealed")}
+            replies = self._train(federation, common, targets, result, progress)
+        progress.step("complete")
         result.party_metrics = {
             name: {key: float(value) for key, value in reply.items()}
             for name, reply in replies.items()
@@ -265,6 +332,32 @@ class FedPSGAR(Strategy):
                 f"{without:,} cells were to be generated from a value that is missing, rare or was "
                 "not seen in shared samples; they got what the party's own column says"
             )
+
+    def _train(
+        self,
+        federation: Federation,
+        common: dict[str, Any],
+        targets: dict[str, dict[str, Any]],
+        result: Result,
+        progress: Progress,
+    ) -> dict[str, dict[str, Any]]:
+        """Train the networks, and have them fill what rules did not."""
+        from strategies.synthesis.fedpsg.gan.halves import Shape
+        from strategies.synthesis.fedpsg.gan.training import Training
+
+        seed = int(federation.rng.integers(2**31))
+        joint, rate = self.generator == "joint", self.learning_rate
+        shape = Shape(self.imputer, joint, 0, seed, rate, self.alpha, self.hidden)
+        told = federation.call("receive", {**common, **asdict(shape)}, per_party=targets)
+        widths = {name: np.asarray(of["widths"], dtype=np.int64) for name, of in told.items()}
+        missing = {name: np.asarray(of["missing"], dtype=np.uint8) for name, of in told.items()}
+        n_samples = len(next(iter(missing.values())))
+        progress.total = (progress.total or 0) + self.iterations
+        labels = np.zeros((n_samples, 0), dtype=np.float32)
+        training = Training(federation, shape, widths, missing, labels)
+        training.run(self.iterations, self.batch, result.history, progress)
+        training.impute()
+        return federation.call("finish")
 
     def _why_none(self, correlations: Mapping[tuple[str, str], Any]) -> str:
         largest = max(

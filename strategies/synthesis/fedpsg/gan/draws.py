@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 HINT = 0.9
-"""Share of entries that the hint gives away (GAIN's rate)."""
+"""Share of blocks that the hint gives away (the paper's and GAIN's rate, there of entries)."""
 
 NOISE = 0.01
 """Largest noise in place of a missing entry, as in GAIN's code."""
@@ -30,9 +30,33 @@ def draw_noise(seed: int, owner: str, shape: tuple[int, int]) -> Tensor:
 
 
 def draw_open(seed: int, owner: str, shape: tuple[int, int]) -> Tensor:
-    """Return 1 where the hint leaves an entry open, else 0."""
-    drawn = torch.rand(shape, generator=generator_for(seed, "hint", owner))
-    return (drawn >= HINT).to(torch.float32)
+    """Return 1 where the hint leaves a party's block of a sample open, else 0.
+
+    GAIN leaves entries open one by one. Here a party lacks most entries of a sample or none, so the
+    hint on one of them would tell of all others, and nothing of the values would have to be learnt.
+    """
+    drawn = torch.rand((shape[0], 1), generator=generator_for(seed, "hint", owner))
+    return (drawn >= HINT).to(torch.float32).expand(shape)
+
+
+def draw_shown(seed: int, owner: str, mask: Tensor, hideable: Tensor, share: float) -> Tensor:
+    """Return the mask less what the networks shall generate although the party has it.
+
+    Parameters
+    ----------
+    seed, owner
+        Of the step, and of the block.
+    mask : torch.Tensor of shape (n, width)
+        What is there.
+    hideable : torch.Tensor of shape (width,)
+        1 for entries that some sample of the party lacks: the others are never generated.
+    share : float
+        Share of the samples whose block is hidden.
+    """
+    if share <= 0.0:
+        return mask
+    drawn = torch.rand((len(mask), 1), generator=generator_for(seed, "hidden", owner))
+    return mask * (1.0 - (drawn < share).to(torch.float32) * hideable)
 
 
 def hint_of(mask: Tensor, is_open: Tensor) -> Tensor:

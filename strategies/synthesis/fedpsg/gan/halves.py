@@ -10,11 +10,13 @@ parties' samples are mapped to. That takes two exchanges more, one each way.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from strategies.synthesis.fedpsg.gan.draws import draw_noise, draw_open, hint_of
+from flwr_vertical.protocol.objects import pack_object, unpack_object
+from strategies.synthesis.fedpsg.gan.draws import draw_noise, draw_open, draw_shown, hint_of
 from strategies.synthesis.fedpsg.gan.losses import (
     ALPHA,
     DIVERGENCE,
@@ -56,6 +58,10 @@ class Shape:
         Of Adam.
     alpha : float
         Weight of the reconstruction.
+    hidden : float
+        Share of a party's samples in a step whose values have to be generated although it has
+        them. They count in the reconstruction, so that generators are also trained on what they
+        are for; the paper has none.
     """
 
     kind: str = "gain"
@@ -64,6 +70,7 @@ class Shape:
     seed: int = 0
     learning_rate: float = 1e-3
     alpha: float = ALPHA
+    hidden: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -98,10 +105,15 @@ class PartyNets:
         Its name.
     is_level : torch.Tensor of shape (width,), bool
         Which encoded columns are of levels.
+    hideable : torch.Tensor of shape (width,), optional
+        See `draws.draw_shown`; all by default.
     """
 
-    def __init__(self, shape: Shape, party: str, is_level: Tensor) -> None:
+    def __init__(
+        self, shape: Shape, party: str, is_level: Tensor, hideable: Tensor | None = None
+    ) -> None:
         self.shape, self.party, self.is_level = shape, party, is_level
+        self.hideable = torch.ones(len(is_level)) if hideable is None else hideable
         width = len(is_level)
         more = shape.n_labels + (EMBEDDING if shape.joint else 0)
         self.generator = make_generator(width, more, shape.kind, shape.seed, party)
@@ -113,6 +125,25 @@ class PartyNets:
         generating = [*self.generator.parameters(), *self.embedder.parameters()]
         self.for_generator = torch.optim.Adam(generating, lr=shape.learning_rate)
         self.for_bottom = torch.optim.Adam(self.bottom.parameters(), lr=shape.learning_rate)
+
+    def pack(self) -> dict[str, Any]:
+        """Return all weights and the state of the optimisers, as trees."""
+        return {name: pack_object(name, part) for name, part in self._parts.items()}
+
+    def unpack(self, tree: dict[str, Any]) -> None:
+        """Take up what `pack` returned."""
+        for name, part in self._parts.items():
+            unpack_object(name, part, tree[name])
+
+    @property
+    def _parts(self) -> dict[str, Any]:
+        return {
+            "generator": self.generator,
+            "bottom": self.bottom,
+            "embedder": self.embedder,
+            "for generator": self.for_generator,
+            "for bottom": self.for_bottom,
+        }
 
     def embed(self, x: Tensor, mask: Tensor) -> Tensor:
         """Map a batch to an embedding; shape (n, EMBEDDING)."""
@@ -146,9 +177,10 @@ class PartyNets:
         width = EMBEDDING if self.shape.joint else 0
         others = torch.zeros(len(x), width) if others is None else others.clone()
         others.requires_grad_(self.shape.joint)
-        made, divergence = self.generated(x, mask, seed, labels, others)
-        imputed = mask * x + (1.0 - mask) * made
-        hint = hint_of(mask, draw_open(seed, self.party, (len(x), x.shape[1])))
+        shown = draw_shown(seed, self.party, mask, self.hideable, self.shape.hidden)
+        made, divergence = self.generated(x, shown, seed, labels, others)
+        imputed = shown * x + (1.0 - shown) * made
+        hint = hint_of(shown, draw_open(seed, self.party, (len(x), x.shape[1])))
         top = top_input(self.bottom, imputed, hint, seed, self.party)
         return Forward(top, reconstruction(x, made, mask, self.is_level), divergence, others)
 
@@ -237,6 +269,15 @@ class TopNets:
         self.shape, self.widths = shape, widths
         self.top = make_top(sum(widths.values()), shape.n_labels, shape.seed)
         self.for_top = torch.optim.Adam(self.top.parameters(), lr=shape.learning_rate)
+
+    def pack(self) -> dict[str, Any]:
+        """Return all weights and the state of the optimiser, as trees."""
+        return {"top": pack_object("top", self.top), "for": pack_object("for", self.for_top)}
+
+    def unpack(self, tree: dict[str, Any]) -> None:
+        """Take up what `pack` returned."""
+        unpack_object("top", self.top, tree["top"])
+        unpack_object("for", self.for_top, tree["for"])
 
     def opened(self, seed: int, n: int) -> Tensor:
         """Return which entries of a batch the hints leave open; shape (n, all widths)."""
