@@ -14,10 +14,10 @@ from strategies.synthesis.fedpsg.gan.losses import ALPHA, DIVERGENCE  # noqa: E4
 
 
 def batch(n=60, n_labels=0, seed=0):
-    """Two parties with numbers and levels; a third of the samples lacks the second one's."""
+    """Three parties with numbers and levels; a third of the samples lacks most of one's."""
     rng = np.random.default_rng(seed)
     data = {}
-    for name, numbers, levels in (("a", 3, (2, 4)), ("b", 2, (3,))):
+    for name, numbers, levels in (("a", 3, (2, 4)), ("b", 2, (3,)), ("c", 3, ())):
         codes = np.column_stack(
             [rng.normal(size=(n, numbers)), *(rng.integers(0, k, size=n) for k in levels)]
         )
@@ -36,7 +36,7 @@ def batch(n=60, n_labels=0, seed=0):
 def made(shape, data):
     parties = {
         name: PartyNets(shape, name, torch.tensor(data[f"{name} encoding"].is_level))
-        for name in ("a", "b")
+        for name in ("a", "b", "c")
     }
     return parties, TopNets(shape, {n: data[f"{n} encoding"].width for n in parties})
 

@@ -293,7 +293,8 @@ class GanSteps(StepGroup):
         plain = total.copy()
         for owner in self.state[_NAMES]:
             plain -= self._stream(name, number, owner, total.shape)
-        return plain.view(np.int64) * 2.0**-FRACTION_BITS
+        found: Array = plain.view(np.int64).astype(np.float64) * 2.0**-FRACTION_BITS
+        return found
 
     def _stream(self, name: str, number: int, owner: str, shape: tuple[int, ...]) -> Ring:
         purpose = f"fedpsg {name} {number} of {owner!r}"

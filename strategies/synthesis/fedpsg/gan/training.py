@@ -82,8 +82,8 @@ class Training:
         labels = self.labels[rows]
         at_top = labels if labels.shape[1] else np.zeros((len(rows), 1), dtype=np.float32)
         back, told = self.top.update(
-            torch.as_tensor(total["top"]).float(),
-            torch.as_tensor(total["loss"]).float(),
+            torch.as_tensor(np.array(total["top"])).float(),
+            torch.as_tensor(np.array(total["loss"])).float(),
             self._shown(rows, seed),
             torch.as_tensor(at_top),
             seed,
@@ -147,4 +147,5 @@ def one_hot(labels: npt.NDArray[np.float64]) -> Floats:
         NaN = unlabelled.
     """
     classes = np.unique(labels[~np.isnan(labels)])
-    return (labels[:, None] == classes).astype(np.float32)
+    columns: Floats = (labels[:, None] == classes).astype(np.float32)
+    return columns
