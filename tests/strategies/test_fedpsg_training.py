@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from resuming import Place, ServerKilled  # noqa: E402
 
 from flwr_vertical import simulate  # noqa: E402
-from flwr_vertical.errors import ConfigError, PartyError  # noqa: E402
+from flwr_vertical.errors import ConfigError, DataError, PartyError  # noqa: E402
 from simulations.attacks.recording import record  # noqa: E402
 from strategies.synthesis.fedpsg import FedPSGAR  # noqa: E402
 from strategies.synthesis.fedpsg.gan import steps, training  # noqa: E402
@@ -190,10 +190,38 @@ def test_a_node_that_has_not_agreed_takes_no_part(tmp_path):
         place.run(checkpoint=False)
 
 
+def some_labels():
+    rng = np.random.default_rng(1)
+    found = pd.Series(rng.integers(0, 3, 160).astype(float), [f"s{i:03}" for i in range(160)])
+    found[::10] = np.nan
+    return found
+
+
+def test_labels_are_given_to_generators_and_make_a_difference():
+    with_labels = settings(imputer="cgain", iterations=3)
+    ours = simulate(FedPSGAR(**with_labels), tables(), some_labels(), progress=False)
+    others = simulate(FedPSGAR(**with_labels), tables(), some_labels().fillna(0.0), progress=False)
+    assert ours.history != others.history
+    assert not ours.tables["b"].isna().any().any()
+
+
+def test_cgain_needs_classes_and_consent(tmp_path):
+    cgain = FedPSGAR(**settings(imputer="cgain"))
+    with pytest.raises(DataError, match="'cgain' needs labels"):
+        simulate(cgain, tables(), progress=False)
+    numbers = some_labels() + np.arange(160) / 7
+    with pytest.raises(DataError, match="takes at most 50 classes"):
+        simulate(cgain, tables(), numbers, progress=False)
+    place = GanPlace(tmp_path)
+    place.labels = pd.Series(1.0, place.tables["bank"].index)
+    with pytest.raises(PartyError, match="asks for exchange 'labels'"):
+        place.run(checkpoint=False, strategy=cgain)
+
+
 def test_joint_generators_need_sums_of_whole_numbers():
     with pytest.raises(ConfigError, match="use aggregation='masked'"):
         simulate(FedPSGAR(**settings(generator="joint")), tables(), None, "ckks", progress=False)
-    with pytest.raises(ConfigError, match="is for the imputers gain, vgain"):
+    with pytest.raises(ConfigError, match="is for the imputers gain, cgain, vgain"):
         FedPSGAR(generator="joint")
 
 

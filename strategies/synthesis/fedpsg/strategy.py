@@ -32,9 +32,8 @@ Where this differs from the paper:
 
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import asdict
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -48,15 +47,20 @@ from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.synthesis.fedpsg.comparing import FedPSGArbiter
 from strategies.synthesis.fedpsg.comparison import Comparison
+from strategies.synthesis.fedpsg.disclosure import DISCLOSURE
+from strategies.synthesis.fedpsg.networks import class_columns, train_and_impute
 from strategies.synthesis.fedpsg.pairs import Pair, choose_pairs, rows_of_pairs
 from strategies.synthesis.fedpsg.party import FedPSGParty
 from strategies.synthesis.fedpsg.rules import RULES, kept_counts, weights_of
 from strategies.synthesis.fedpsg.tables import correlation_table, rule_tables
 
+if TYPE_CHECKING:
+    from strategies.synthesis.fedpsg.gan.halves import Shape
+
 Indices = npt.NDArray[np.int64]
 
 LOCAL = ("mean", "none")
-NETWORKS = ("gain", "vgain")
+NETWORKS = ("gain", "cgain", "vgain")
 GENERATORS = ("local", "joint")
 
 
@@ -119,7 +123,8 @@ class FedPSGAR(Strategy):
         "mean",
         "What fills the other attributes of generated samples, and missing cells: the mean or most "
         "frequent level of the party's own column, nothing, or networks that all parties train "
-        "together (VF-GAIN, VF-VGAIN), which each node must allow.",
+        "together (VF-GAIN, VF-CGAIN, VF-VGAIN), which each node must allow; 'cgain' gives the "
+        "labels to all parties.",
         choices=(*LOCAL, *NETWORKS),
     )
     generator: str = setting(
@@ -149,59 +154,9 @@ class FedPSGAR(Strategy):
     name: ClassVar[str] = "fedpsg-ar"
     party = FedPSGParty
     arbiter = FedPSGArbiter
+    uses_labels = True
     demo = MappingProxyType({"demo.dataset": "diabetes", "demo.missing-blocks": 0.1})
-    disclosure = (
-        ("server", "the names of all attributes"),
-        (
-            "server",
-            "rank correlations of the attributes of each two parties, over the samples that both "
-            "have",
-        ),
-        (
-            "server",
-            "for each attribute that rules generate, and the one it is generated from: how many of "
-            "these samples have each pair of values or bins, which have numbers, not names; small "
-            "counts, too, but none of a value that fewer than 'min-rows' samples have",
-        ),
-        (
-            "server",
-            "with ckks sums: such counts of all chosen attributes with each other, and rank "
-            "correlations among samples that other parties share",
-        ),
-        ("server", "how many cells of each party rules generated, and how many no rule reached"),
-        (
-            "every party",
-            "which of its samples each other party has, in groups of at least 'min-rows'; which of "
-            "its attributes correlate with another party's most, and which of the samples it has "
-            "other parties lack",
-        ),
-        (
-            "a party that another attribute is generated from",
-            "the likeliest values of that attribute by their numbers, for each of its own values "
-            "(rule='argmax'), or rounded shares (rule='draw')",
-        ),
-        (
-            "a party that lacks samples",
-            "for each of them the generated values, so what these tell of the attributes that they "
-            "are generated from: with rule='mean' which bin or level each is in, by its number, "
-            "and the shares of its own values there",
-        ),
-        (
-            "server",
-            "with imputer='gain' or 'vgain', which each node must allow: in each training step, "
-            "for each sample of the batch, the inputs of 128 neurons and the loss of "
-            "reconstruction, summed over parties; which cells are missing; how many encoded "
-            "columns each party has",
-        ),
-        (
-            "every party",
-            "with networks: which samples are in a batch, and the gradients by these sums; with "
-            "generator='joint' an embedding of each sample, summed over parties, which with two "
-            "parties is the other one's",
-        ),
-        ("server and any one party together", "all columns that entered the products"),
-        ("nobody else", "a value of a sample"),
-    )
+    disclosure = DISCLOSURE
 
     def check(self) -> None:
         """Refuse settings that do not go together; PyTorch must be there for networks."""
@@ -317,7 +272,17 @@ class FedPSGAR(Strategy):
             if self.generator == "joint":
                 for name, opens in group_key.arguments().items():
                     targets[name] |= {key: opens[key] for key in ("owner", "sealed")}
-            replies = self._train(federation, common, targets, result, progress)
+            labels = class_columns(federation) if self.imputer == "cgain" else None
+            replies = train_and_impute(
+                federation,
+                self._shape(federation, 0 if labels is None else labels.shape[1]),
+                labels,
+                (self.iterations, self.batch),
+                common,
+                targets,
+                result.history,
+                progress,
+            )
         progress.step("complete")
         result.party_metrics = {
             name: {key: float(value) for key, value in reply.items()}
@@ -333,31 +298,18 @@ class FedPSGAR(Strategy):
                 "not seen in shared samples; they got what the party's own column says"
             )
 
-    def _train(
-        self,
-        federation: Federation,
-        common: dict[str, Any],
-        targets: dict[str, dict[str, Any]],
-        result: Result,
-        progress: Progress,
-    ) -> dict[str, dict[str, Any]]:
-        """Train the networks, and have them fill what rules did not."""
+    def _shape(self, federation: Federation, n_labels: int) -> "Shape":
         from strategies.synthesis.fedpsg.gan.halves import Shape
-        from strategies.synthesis.fedpsg.gan.training import Training
 
-        seed = int(federation.rng.integers(2**31))
-        joint, rate = self.generator == "joint", self.learning_rate
-        shape = Shape(self.imputer, joint, 0, seed, rate, self.alpha, self.hidden)
-        told = federation.call("receive", {**common, **asdict(shape)}, per_party=targets)
-        widths = {name: np.asarray(of["widths"], dtype=np.int64) for name, of in told.items()}
-        missing = {name: np.asarray(of["missing"], dtype=np.uint8) for name, of in told.items()}
-        n_samples = len(next(iter(missing.values())))
-        progress.total = (progress.total or 0) + self.iterations
-        labels = np.zeros((n_samples, 0), dtype=np.float32)
-        training = Training(federation, shape, widths, missing, labels)
-        training.run(self.iterations, self.batch, result.history, progress)
-        training.impute()
-        return federation.call("finish")
+        return Shape(
+            self.imputer,
+            self.generator == "joint",
+            n_labels,
+            int(federation.rng.integers(2**31)),
+            self.learning_rate,
+            self.alpha,
+            self.hidden,
+        )
 
     def _why_none(self, correlations: Mapping[tuple[str, str], Any]) -> str:
         largest = max(
