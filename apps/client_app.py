@@ -7,23 +7,25 @@ from flwr.app import Context
 
 from apps.settings import AppSettings
 from apps.storage import AppStorage
-from flwr_vertical import Arbiter, Party, make_strategy, party_app
+from flwr_vertical import make_strategy, party_app
+from flwr_vertical.node.guard import NodeTypes
+from flwr_vertical.policy.needs import asked_by
 from strategies import register_all
 
 
-def pick(context: Context) -> tuple[type[Party], type[Arbiter]]:
-    """Return the party and arbiter halves of the strategy named in the run config."""
+def pick(context: Context) -> NodeTypes:
+    """Return what a node runs of the strategy named in the run config, and what it asks for."""
     return _halves(tuple(sorted(context.run_config.items())))
 
 
 @lru_cache(maxsize=8)
-def _halves(items: tuple[tuple[str, Any], ...]) -> tuple[type[Party], type[Arbiter]]:
+def _halves(items: tuple[tuple[str, Any], ...]) -> NodeTypes:
     """Check settings and packages on this node, too, once a run."""
     register_all()
     config = dict(items)
     strategy = make_strategy(AppSettings.from_config(config).strategy, config)
     strategy.check_requirements()
-    return strategy.party, strategy.arbiter
+    return NodeTypes(strategy.party, strategy.arbiter, asked=asked_by(strategy))
 
 
 app = party_app(pick, storage=AppStorage())

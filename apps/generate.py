@@ -15,11 +15,14 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from apps import pages
 from apps.settings import app_config
-from flwr_vertical import load_strategy
+from flwr_vertical import load_strategy, make_strategy
 from flwr_vertical.errors import ConfigError, VerticalError
+from flwr_vertical.policy.needs import asked_by, lines_of
+from flwr_vertical.policy.request import RunRequest, needed_keys
 from flwr_vertical.run_config import checked_config
 from flwr_vertical.settings.toml import flat, toml_value
 from flwr_vertical.strategy import Strategy
@@ -70,7 +73,9 @@ def generated(root: Path) -> dict[Path, str]:
         root / "pyproject.toml": _replaced(
             root / "pyproject.toml", {"entry points": entry_points, "run config": config_tables}
         ),
-        root / "README.md": _replaced(root / "README.md", {"settings": pages.settings_table}),
+        root / "README.md": _replaced(
+            root / "README.md", {"settings": pages.settings_table, "policy": pages.policy_table}
+        ),
         root / "docs" / "strategies.md": pages.strategies_page(list(methods.values())),
     }
     for name, method in methods.items():
@@ -109,6 +114,9 @@ def preset(method: type[Strategy]) -> str:
     ]
     named = 'name "labels" (a file of the server) or "label-holder"'
     lines.append(f", and {named}.\n" if "labels" in config else ".\n")
+    needed = _needed(method.name, {**app_config(), **own, **config})
+    agree = f"Each node has to agree: {needed}" if needed else "Nodes take part without any key."
+    lines.append(f"# {agree}\n")
     tables: dict[str, dict[str, object]] = {"": {}, "demo": {}, method.name: {}}
     for key, value in {**own, **config}.items():
         head, _, rest = key.rpartition(".")
@@ -118,6 +126,13 @@ def preset(method: type[Strategy]) -> str:
             lines.append(f"\n[{head}]\n")
         lines += [f"{key} = {toml_value(value)}\n" for key, value in values.items()]
     return "".join(lines)
+
+
+def _needed(name: str, config: Mapping[str, Any]) -> str:
+    """Return the keys that nodes need for a run, ready to paste."""
+    asked = asked_by(make_strategy(name, config))
+    request = RunRequest.of(config, "", exchanges=asked.exchanges, epsilon=asked.epsilon)
+    return " ".join(lines_of(needed_keys(request)))
 
 
 def check_presets(wanted: Mapping[Path, str]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from apps.settings import AppSettings, DemoSettings
 from flwr_vertical import load_strategy
+from flwr_vertical.policy.record import PREFIX, Policy, text_of
 from flwr_vertical.server import RunSettings
 from flwr_vertical.settings import Setting, Settings, settings_of
 from flwr_vertical.strategies_command import default_text, kind_text, labels_text
@@ -45,6 +46,15 @@ def settings_table(name: str, *fields: str) -> str:
         for field in fields or declared:
             item = declared[field]
             rows.append(f"| `{field}` | {_values(item)} | {_markdown(item.doc)} |")
+    return "\n".join(rows) + "\n"
+
+
+def policy_table() -> str:
+    """Return a table of what a node's policy says, for the README."""
+    rows = ["| key of the node config | default | meaning |", "|---|---|---|"]
+    for item in settings_of(Policy):
+        shown = "" if item.default is None else f"`{text_of(item.default)}`"
+        rows.append(f"| `{PREFIX}{item.key}` | {shown} | {_markdown(item.doc)} |")
     return "\n".join(rows) + "\n"
 
 

@@ -11,9 +11,10 @@ from flwr.serverapp import Grid, ServerApp
 
 from apps.demo import demo_labels
 from apps.settings import AppSettings, DemoSettings
-from apps.storage import check_free, earlier_folder, save_result, server_folder
-from flwr_vertical import make_strategy
+from apps.storage import LABEL_SECRET, check_free, earlier_folder, save_result, server_folder
+from flwr_vertical import Result, Strategy, make_strategy
 from flwr_vertical.channel import ChannelGrid
+from flwr_vertical.policy.needs import asked_by, needed_by_node
 from flwr_vertical.server import RunSettings
 from flwr_vertical.server.roster import wait_for_nodes
 from flwr_vertical.tables import read_labels
@@ -46,8 +47,14 @@ def main(grid: Grid, context: Context) -> None:
         min_nodes=run.min_nodes or max(2, len(run.parties or ())) + arbiters,
         checkpoint=folder if app_settings.checkpoint or app_settings.resume else None,
         resume=app_settings.resume,
+        label_secret=folder.parent / LABEL_SECRET,
     )
     labels = _labels(app_settings, config)
+
+    def save(found: Result) -> None:
+        found.needed_keys = _needed_keys(found, strategy, run, app_settings, bool(arbiters))
+        save_result(found, folder)
+
     logger.info("strategy %s, aggregation %s", strategy.name, run.aggregation)
     wait_for_nodes(grid, run.min_nodes or 1, run.patience)
     with ChannelGrid(
@@ -64,7 +71,7 @@ def main(grid: Grid, context: Context) -> None:
             labels=labels,
             label_holder=app_settings.label_holder or None,
             run=run,
-            save=lambda found: save_result(found, folder),
+            save=save,
         )
     logger.info("\n%s\n\n%s", result, result.ledger)
     if result.coefficients is not None:
@@ -73,6 +80,19 @@ def main(grid: Grid, context: Context) -> None:
     else:
         logger.info("each party's table and report lie on its own disk")
     logger.info("result and report of the server: %s", folder / "report.html")
+
+
+def _needed_keys(
+    result: Result, strategy: Strategy, run: RunSettings, app: AppSettings, arbiter: bool
+) -> dict[str, dict[str, Any]]:
+    """Return what nodes have to state for this run; those of a demonstration state nothing."""
+    request = replace(
+        asked_by(strategy, app.strategy),
+        aggregation=run.aggregation,
+        alignment=str(run.alignment or strategy.default_alignment),
+    )
+    labels = {app.label_holder: app.label_column} if app.label_holder else {}
+    return needed_by_node(request, result.parties, labels=labels, arbiter=arbiter)
 
 
 def _labels(settings: AppSettings, config: Mapping[str, Any]) -> "pd.Series[Any] | None":

@@ -11,7 +11,6 @@ from apps.demo import demo_names, demo_tables
 from apps.settings import DemoSettings
 from flwr_vertical import Strategy, make_strategy
 from flwr_vertical.errors import ConfigError, VerticalError
-from flwr_vertical.node.party import ANY_EXCHANGE
 from flwr_vertical.node.storage import (
     FileStorage,
     output_home,
@@ -20,20 +19,30 @@ from flwr_vertical.node.storage import (
     run_name,
 )
 from flwr_vertical.policy.ledger import PrivacyLedger
+from flwr_vertical.policy.needs import open_to
+from flwr_vertical.policy.page import ledger_sections
+from flwr_vertical.policy.reading import read_policy
+from flwr_vertical.policy.record import Policy
+from flwr_vertical.policy.summary import LedgerSummary
 from flwr_vertical.protocol.disk import writing
 from flwr_vertical.results import Result
+from flwr_vertical.results.page import Section
+from flwr_vertical.results.report import write_report
 from flwr_vertical.results.storage import holds_result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.journal import Journal
 from flwr_vertical.server.record import describe
 from flwr_vertical.tables import Table
 
+LABEL_SECRET = "label-secret"
+"""File in the server's output folder; by it parties recognise labels of earlier runs."""
+
 
 class AppStorage(FileStorage):
     """Reads ``data`` from the node config; a simulated node without it uses demonstration data.
 
-    Beside the imputed table a party gets a report of its own, on its own disk: what was missing
-    and, where the truth is known, how close the imputed values came.
+    Beside its table or model a party gets a report of its own, on its own disk: what was missing,
+    how close the imputed values came where the truth is known, and what has left this node so far.
     """
 
     def role(self, context: Context) -> str:
@@ -61,11 +70,12 @@ class AppStorage(FileStorage):
             return None
         return _demo(context)[1][self.party_name(context)]
 
-    def node_config(self, context: Context) -> Mapping[str, Any]:
-        """Return the node config; a simulated node, whose data are public, agrees to anything."""
+    def policy(self, context: Context) -> Policy:
+        """Return the node's policy; a simulated node, whose data are public, agrees to any run."""
         if not _is_simulated(context):
-            return super().node_config(context)
-        return {**context.node_config, "exchanges": ANY_EXCHANGE}
+            return super().policy(context)
+        who = f"simulated node {_partition(context)[0]}"
+        return read_policy(who, context.node_config, open_to(context.run_config))
 
     def privacy_ledger(self, context: Context) -> PrivacyLedger | None:
         """Return the node's ledger; demonstration data are public, and nothing is counted."""
@@ -82,20 +92,35 @@ class AppStorage(FileStorage):
     def save(self, context: Context, frame: pd.DataFrame) -> str:
         """Write the table and the party's own report."""
         where = super().save(context, frame)
+        self._report(context, {self.party_name(context): frame})
+        return where
+
+    def save_model(self, context: Context, data: bytes) -> str:
+        """Write the party's part of the model and, if it keeps a privacy ledger, its report."""
+        where = super().save_model(context, data)
+        if self.privacy_ledger(context) is not None:
+            self._report(context, {})
+        return where
+
+    def _report(self, context: Context, tables: dict[str, pd.DataFrame]) -> None:
+        """Write the party's own report; only its owner can read it."""
         name = self.party_name(context)
         truth = self.load_truth(context)
         report = Result(
             strategy=str(context.run_config.get("strategy", "")),
             parties=[name],
             originals={name: self.load(context).frame},
-            tables={name: frame},
+            tables=tables,
             truth={} if truth is None else {name: truth},
             notes=["This page was made by the party from its own table and stays with it."],
         )
+        more: list[Section] = []
+        if (ledger := self.privacy_ledger(context)) is not None:
+            run = str(context.run_config.get("run-name") or context.run_id)
+            more = [*ledger_sections(LedgerSummary.of(ledger.path), ledger.policy, run)]
         page = party_folder(context) / run_name(context) / f"{name}.html"
         with writing(f"party {name!r}: its report", page):
-            report.report(page)
-        return where
+            write_report(report, page, more)
 
 
 def _is_simulated(context: Context) -> bool:

@@ -82,7 +82,8 @@ def on_deployment(n: int, rounds: int, plain_rounds: int) -> dict[str, Any]:
     """Measure on the Deployment Runtime, on loopback."""
     with tempfile.TemporaryDirectory(prefix="flwr-channels-") as folder:
         home = Path(folder)
-        deployment = Deployment(home, {f"p{k}": "" for k in range(n)})
+        agreed = "policy.aggregations='plain' policy.min-parties=1"
+        deployment = Deployment(home, {f"p{k}": agreed for k in range(n)})
         try:
             _settle(home)
             return _run(deployment.flower, n, rounds, plain_rounds)

@@ -39,7 +39,10 @@ def measure(n_parties: int, n_rows: int, transports: tuple[str, ...]) -> None:
             table.rename_axis("id").to_parquet(home / f"{name}.parquet")
         deployment = Deployment(
             home,
-            {n: f"data='{home / n}.parquet' output='{home / n}-out'" for n in parties},
+            {
+                n: f"data='{home / n}.parquet' output='{home / n}-out' policy.alignments='plain'"
+                for n in parties
+            },
         )
         try:
             for transport in transports:

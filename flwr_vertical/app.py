@@ -1,7 +1,7 @@
 """`party_app`: a Flower ``ClientApp`` that serves the steps of a party."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flwr.app import Context, Message
@@ -9,27 +9,31 @@ from flwr.clientapp import ClientApp
 
 from flwr_vertical.alignment import Aligner, alignment_steps
 from flwr_vertical.channel.app import ChannelClientApp
+from flwr_vertical.node.guard import NodeTypes
 from flwr_vertical.node.party import Arbiter, Party
-from flwr_vertical.node.service import NodeTypes, StepServer
+from flwr_vertical.node.service import StepServer
 from flwr_vertical.node.storage import FileStorage, MemoryStorage, Storage
+from flwr_vertical.policy.request import RunRequest
 from flwr_vertical.tables import Table
 
 Halves = tuple[type[Party], type[Arbiter]]
 
 
 def party_app(
-    party: type[Party] | Callable[[Context], Halves],
+    party: type[Party] | Callable[[Context], Halves | NodeTypes],
     *,
     arbiter: type[Arbiter] = Arbiter,
     alignment: str | type[Aligner] | None = None,
     storage: Storage | None = None,
+    asked: RunRequest | None = None,
 ) -> ClientApp:
     """Make a Flower ``ClientApp`` of a party.
 
     Parameters
     ----------
-    party : type[Party] or Callable[[Context], tuple[type[Party], type[Arbiter]]]
-        The party half of a strategy, or a function that picks both halves by the run config.
+    party : type[Party] or Callable[[Context], tuple[type[Party], type[Arbiter]] or NodeTypes]
+        The party half of a strategy, or a function that picks both halves by the run config. It is
+        called after the node's policy has allowed the names in it: what it imports runs code.
     arbiter : type[Arbiter]
         What a node with ``role = "arbiter"`` in its node config runs.
     alignment : str or type[Aligner], optional
@@ -37,6 +41,8 @@ def party_app(
         of all built-in protocols).
     storage : Storage, optional
         Where tables are read from and written to; by default files named in the node config.
+    asked : RunRequest, optional
+        What the party's strategy asks of the node's policy, if `party` does not tell.
 
     Returns
     -------
@@ -52,15 +58,30 @@ def party_app(
     ...         return {"rows": self.table.n_samples}
     >>> app = party_app(Counter)
     """
+    kept = storage or FileStorage()
+
+    def names(context: Context) -> RunRequest:
+        config = context.run_config
+        return RunRequest(
+            strategy="" if isinstance(party, type) else str(config.get("strategy", "")),
+            alignment="" if alignment else str(config.get("alignment", "")),
+        )
 
     def types(context: Context) -> NodeTypes:
-        halves = (party, arbiter) if isinstance(party, type) else party(context)
+        found = party if isinstance(party, type) else party(context)
+        if isinstance(found, type):
+            found = NodeTypes(found, arbiter)
+        elif not isinstance(found, NodeTypes):
+            found = NodeTypes(*found)
+        found = replace(found, asked=asked or found.asked)
+        if kept.role(context) == "arbiter":  # which takes no part in alignment
+            return found
         chosen = alignment or context.run_config.get("alignment")
         groups = alignment_steps(chosen if isinstance(chosen, str | type) else None)
-        return NodeTypes(*halves, groups=groups)
+        return replace(found, groups=groups)
 
     app = ChannelClientApp()
-    server = StepServer(types, storage or FileStorage())
+    server = StepServer(types, kept, names)
 
     @app.query("step")
     def serve(message: Message, context: Context) -> Message:
@@ -75,7 +96,7 @@ class memory_app:  # noqa: N801 (used as a function; a class so that it can trav
 
     Parameters
     ----------
-    party, arbiter, alignment
+    party, arbiter, alignment, asked
         See `party_app`.
     fitted_models, folder
         See `MemoryStorage`.
@@ -86,11 +107,18 @@ class memory_app:  # noqa: N801 (used as a function; a class so that it can trav
     alignment: str | type[Aligner] | None = None
     fitted_models: Mapping[str, bytes] = field(default_factory=dict)
     folder: Path | None = None
+    asked: RunRequest | None = None
 
     def __call__(
         self, tables: Mapping[str, Table], fitted: Mapping[str, Table]
     ) -> tuple[ClientApp, MemoryStorage]:
         """Return the app, and the storage in which it leaves the parties' outputs and models."""
         storage = MemoryStorage(tables, fitted, self.fitted_models, self.folder)
-        app = party_app(self.party, arbiter=self.arbiter, alignment=self.alignment, storage=storage)
+        app = party_app(
+            self.party,
+            arbiter=self.arbiter,
+            alignment=self.alignment,
+            storage=storage,
+            asked=self.asked,
+        )
         return app, storage

@@ -2,28 +2,23 @@
 
 import json
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from flwr_vertical.policy.standing import (
+    ENTRY_COLUMNS,
+    RUN_COLUMNS,
+    colluding,
+    entry_rows,
+    run_rows,
+    standing,
+)
 from flwr_vertical.policy.summary import LedgerSummary, find_ledgers
 
 _WIDTH = 160
-_STATE = {
-    "rows": "rows that the ledger knows",
-    "rows_told_of": "rows that sums were opened of",
-    "sets": "sets of rows that opened sums can be combined to",
-    "smallest_set": "rows of the smallest of them",
-    "vectors": "most label vectors with one of them",
-    "prediction_bits": "most bits of one row in predictions",
-    "other_bits": "most bits of one row told otherwise",
-    "epsilon": "epsilon spent",
-    "delta": "delta spent",
-    "releases": "releases with privacy noise",
-}
 
 
 def show_ledgers(place: Path, as_json: bool, console: Console | None = None) -> None:
@@ -53,33 +48,21 @@ def show_ledgers(place: Path, as_json: bool, console: Console | None = None) -> 
 
 def _tables(one: LedgerSummary) -> list[Table]:
     state = _table(f"Privacy ledger of party {one.party!r}", ["over all runs", ""], right={1})
-    for key, words in _STATE.items():
-        state.add_row(words, f"{one.state[key]:,.10g}")
-    runs = _table("Runs", ["run", "name", "strategy", "began (UTC)", "greetings"], right={0, 4})
-    names = {}
-    for run in one.runs:
-        names[run["id"]] = run["name"]
-        runs.add_row(
-            str(run["id"]), run["name"], run["strategy"], _time(run["began"]), str(run["greetings"])
-        )
-    titles = ["run", "at (UTC)", "to", "what", "rows", "smallest set", "vectors", "cost"]
-    entries = _table("What was told", titles, right={4, 5, 6})
-    for entry in one.entries:
-        entries.add_row(
-            names[entry["run"]],
-            _time(entry["at"]),
-            entry["receiver"],
-            entry["what"],
-            _count(entry["n_rows"]),
-            _count(entry["smallest"]),
-            _count(entry["n_vectors"]),
-            _cost(entry),
-        )
-    seen = {entry["colluding"]: None for entry in one.entries if entry["colluding"]}
-    if seen:
-        entries.caption = f"Could see more by colluding: {'; '.join(seen)}."
+    for line in standing(one):
+        state.add_row(line.what, line.so_far)
+    runs = _filled("Runs", run_rows(one), RUN_COLUMNS, right={0, *range(4, 11)})
+    entries = _filled("What was told", entry_rows(one), ENTRY_COLUMNS, right={4, 5, 6})
+    if more := colluding(one.entries):
+        entries.caption = more
         entries.caption_justify = "left"
     return [state, runs, entries]
+
+
+def _filled(title: str, rows: list[dict[str, Any]], names: list[str], right: set[int]) -> Table:
+    table = _table(title, names, right)
+    for row in rows:
+        table.add_row(*(str(row[name]) for name in names))
+    return table
 
 
 def _table(title: str, columns: list[str], right: set[int]) -> Table:
@@ -87,22 +70,3 @@ def _table(title: str, columns: list[str], right: set[int]) -> Table:
     for number, name in enumerate(columns):
         table.add_column(name, justify="right" if number in right else "left", overflow="fold")
     return table
-
-
-def _cost(entry: dict[str, Any]) -> str:
-    parts = []
-    if entry["bits"]:
-        parts.append(f"{entry['bits']:g} bits of a row")
-    if entry["epsilon"]:
-        parts.append(f"epsilon {entry['epsilon']:g}")
-    if entry["delta"]:
-        parts.append(f"delta {entry['delta']:g}")
-    return ", ".join(parts)
-
-
-def _count(number: int) -> str:
-    return f"{number:,}" if number else ""
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")

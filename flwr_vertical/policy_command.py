@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flwr_vertical.policy.needs import asked_by, for_arbiter
 from flwr_vertical.policy.reading import read_policy, read_policy_file
 from flwr_vertical.policy.record import PREFIX, Policy, text_of
 from flwr_vertical.policy.request import RunRequest, refusals
@@ -15,7 +16,6 @@ from flwr_vertical.settings import settings_of
 from flwr_vertical.settings.toml import read_items
 
 _WIDTH = 96
-NOT_YET = "Runs of this version do not ask a node's policy yet, nor write its ledger."
 
 
 def explain_policy(
@@ -53,10 +53,11 @@ def explain_policy(
         stated = read_policy_file(who, Path(file))
         config |= {PREFIX + key: value for key, value in stated.items()}
     policy = read_policy(who, config)
-    lines = [NOT_YET, "", f"{who}:", *_wrapped(in_words(policy)), "", *_stated_lines(policy)]
+    lines = [f"{who}:", *_wrapped(in_words(policy)), "", *_stated_lines(policy)]
     if not run_config:
         return "\n".join(lines), True
-    found = refusals(policy, request_of(read_items(run_config), app, party))
+    request = request_of(read_items(run_config), app, party)
+    found = refusals(policy, for_arbiter(request) if who == "the arbiter" else request)
     lines += ["", "This run:"]
     if not found:
         lines += _wrapped(["The node would take part. What it may tell is counted in the run."])
@@ -88,27 +89,8 @@ def request_of(given: Mapping[str, Any], app: str, party: str) -> RunRequest:
         return RunRequest.of(config, party)
     config |= checked_config(defaults, given, here=False)
     strategy = make_strategy(name, {SETTINGS: "", **config})
-    epsilon = getattr(strategy, "epsilon", None)
-    if getattr(strategy, "dp", "admm") == "none":  # stated, but not used
-        epsilon = None
-    return RunRequest.of(
-        config, party, exchanges=exchanges_of(strategy), epsilon=epsilon
-    )  # fmt: skip
-
-
-def exchanges_of(strategy: Any) -> tuple[str, ...]:
-    """Return the exchanges that a strategy asks consent for, by its settings.
-
-    A setting ``exchange`` other than the default names one; a strategy that decides otherwise has
-    an attribute ``exchanges_asked``.
-    """
-    asked = getattr(strategy, "exchanges_asked", None)
-    if asked is not None:
-        return tuple(asked)
-    for item in settings_of(type(strategy)) if not strategy.by_hand else ():
-        if item.name == "exchange" and strategy.exchange != item.default:
-            return (str(strategy.exchange),)
-    return ()
+    asked = asked_by(strategy, name)
+    return RunRequest.of(config, party, exchanges=asked.exchanges, epsilon=asked.epsilon)
 
 
 def _stated_lines(policy: Policy) -> list[str]:

@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import json
 import logging
+import sys
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -117,6 +118,20 @@ def _shadowing(top: str) -> str | None:
     if any(Path(place).resolve() == own for place in places) or not places:
         return None
     return f"{'the folder' if Path(places[0]).is_dir() else 'the file'} {places[0]}"
+
+
+def name_of(strategy: type[Strategy]) -> str:
+    """Return what a run config would call a strategy: its name, or ``module:Class``.
+
+    Parameters
+    ----------
+    strategy : type[Strategy]
+        Available by name or not.
+    """
+    target = available_strategies().get(strategy.name, "")
+    module, _, attribute = target.partition(":")
+    found = getattr(sys.modules.get(module), attribute, None) if attribute else None
+    return strategy.name if found is strategy else f"{strategy.__module__}:{strategy.__qualname__}"
 
 
 def own_settings(strategy: type[Strategy], run_config: Mapping[str, Any]) -> dict[str, Any]:

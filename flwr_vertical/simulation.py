@@ -1,19 +1,22 @@
 """`simulate`: run a strategy over tables that lie in this process."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
 import pandas as pd
 
-from flwr_vertical.alignment import aligner_class
+from flwr_vertical.alignment import aligner_class, alignment_name
 from flwr_vertical.app import memory_app
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.grids import LocalGrid, NodesGrid, RayGrid, RecordingGrid
 from flwr_vertical.node.config import MIN_ROWS
 from flwr_vertical.node.outputs import OutputFolder
-from flwr_vertical.node.party import ANY_EXCHANGE
 from flwr_vertical.node.storage import check_name, fitted_kinds
+from flwr_vertical.policy.given import policies_by_node
+from flwr_vertical.policy.needs import ARBITER, as_node_config, asked_by, needed_by_node
+from flwr_vertical.policy.record import Policy, replaced
+from flwr_vertical.registry import name_of
 from flwr_vertical.results import Result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.settings import RunSettings, SharedOptions
@@ -35,6 +38,7 @@ def simulate(
     *,
     kinds: Mapping[str, Mapping[str, Any]] | None = None,
     min_rows: int | None = None,
+    policy: Policy | Mapping[str, Any] | None = None,
     fitted: Result | Mapping[str, pd.DataFrame] | None = None,
     truth: Mapping[str, pd.DataFrame] | None = None,
     ray_address: str | None = None,
@@ -68,6 +72,11 @@ def simulate(
     min_rows : int, optional
         The fewest rows of a set that private products may tell of: ``min-rows`` of every node
         config. By default 100, or three times the columns and labels if that is more.
+    policy : Policy or Mapping[str, Any], optional
+        What the nodes agree to, as in a federation: one `Policy` for all, its keys as a dict, or
+        either of these by party (and for ``"arbiter"``), such as `Result.needed_keys`. Parties that
+        are not named have the safe defaults. Without it, consents are not asked for: all tables
+        lie in this process. The rules on rows hold in any case, as they change numbers.
     fitted : Result or Mapping[str, pandas.DataFrame], optional
         An earlier result (or its tables): what it left at the parties is used, not fitted anew.
         A result also hands each party what that party saved of its model; by default it is the one
@@ -83,7 +92,8 @@ def simulate(
         Further fields of `RunSettings` by name: ``align_rows``, ``normalise_ids``,
         ``fraction_bits``, ``timeout``, ``progress`` and others. All tables lie in this
         process, so ``alignment`` is ``"plain"`` unless another is given: it gives nothing away and
-        keeps the order of rows the same from run to run (an app aligns privately by default). No
+        keeps the order of rows the same from run to run. With `policy` it is the strategy's
+        default, as in a federation (privately, in most). No
         message is lost on the way, so ``retries`` is 0. With ``checkpoint``, a folder, the parties
         keep their checkpoints there as well, of one run at a time: a run that is killed can be
         resumed, given the same strategy and tables. With engine ``"ray"`` all actors must see it.
@@ -91,14 +101,16 @@ def simulate(
     Returns
     -------
     Result
-        With ``tables``: what each party holds afterwards.
+        With ``tables``: what each party holds afterwards; and ``needed_keys``: what the nodes of
+        a federation would have to state for this run. There, samples are aligned by the strategy's
+        default unless ``alignment`` is given.
 
     Raises
     ------
     ConfigError, DataError
         If a setting or a table cannot be used.
     PartyError
-        If a party fails during the run.
+        If a party fails during the run, or its policy forbids it.
     """
     if not isinstance(strategy, Strategy):
         raise ConfigError(
@@ -106,18 +118,23 @@ def simulate(
         )
     if engine not in ENGINES:
         raise ConfigError(f"unknown engine {engine!r}; expected one of {list(ENGINES)}")
-    chosen: dict[str, object] = {"alignment": "plain", "retries": 0, **options}
+    here = "plain" if policy is None else strategy.default_alignment
+    chosen: dict[str, object] = {"alignment": here, "retries": 0, **options}
     run = RunSettings.of(None, {**chosen, "aggregation": aggregation, "seed": seed})
     earlier = _fitted_tables(fitted, kinds or {})
     tables = _tables(parties, kinds or {}, earlier)
     if unknown := sorted(set(truth or {}) - set(tables)):
         raise ConfigError(f"truth names unknown parties {unknown}; the parties are {list(tables)}")
-    # All tables lie in this process: nobody is left to be asked for consent.
-    nodes: list[dict[str, Any]] = [{"party": name, "exchanges": ANY_EXCHANGE} for name in tables]
-    if min_rows is not None:
-        nodes = [{**node, MIN_ROWS: min_rows} for node in nodes]
-    if run.aggregation == "ckks" or strategy.needs_arbiter:
+    has_arbiter = run.aggregation == "ckks" or bool(strategy.needs_arbiter)
+    nodes: list[dict[str, Any]] = [{"party": name} for name in tables]
+    if has_arbiter:
         nodes.append({"role": "arbiter"})
+    policies = _policies(policy, min_rows, [*tables, *([ARBITER] if has_arbiter else [])])
+    for node in nodes:
+        if policy is not None:
+            node |= as_node_config(policies[node.get("party", ARBITER)])
+        elif min_rows is not None:
+            node[MIN_ROWS] = min_rows
     run_config: dict[str, Any] = {}
     saved: OutputFolder | None = None
     if run.checkpoint is not None:
@@ -133,7 +150,9 @@ def simulate(
     parts = {} if source is None else source._party_models
     kept = None if saved is None else saved.path
     aligner = aligner_class(run.alignment)
-    make_app = memory_app(strategy.party, strategy.arbiter, aligner, parts, kept)
+    asked = asked_by(strategy, name_of(type(strategy)))
+    asks = None if policy is None else replace(asked, alignment=alignment_name(aligner))
+    make_app = memory_app(strategy.party, strategy.arbiter, aligner, parts, kept, asks)
     grid: NodesGrid
     if engine == "ray":
         grid = RayGrid(
@@ -164,6 +183,13 @@ def simulate(
     if saved is not None:
         saved.clear()
     result.settings["engine"] = engine
+    in_a_federation = aligner_class(options.get("alignment") or strategy.default_alignment)
+    result.needed_keys = needed_by_node(
+        replace(asked, aggregation=run.aggregation, alignment=alignment_name(in_a_federation)),
+        list(tables),
+        policies=policies,
+        arbiter=has_arbiter,
+    )
     result.tables = {name: outputs[name] for name in tables if name in outputs}
     result._party_models = {name: models[name] for name in tables if name in models}
     result.originals = {name: table.frame for name, table in tables.items()}
@@ -196,6 +222,20 @@ def _predict(
 
 
 Result._predict_by = staticmethod(_predict)
+
+
+def _policies(
+    given: Policy | Mapping[str, Any] | None, min_rows: int | None, nodes: Sequence[str]
+) -> dict[str, Policy]:
+    """Return what is stated for each node."""
+    policies = policies_by_node(Policy() if given is None else given, nodes)
+    if min_rows is None:
+        return policies
+    if twice := sorted(name for name, found in policies.items() if found.min_rows is not None):
+        raise ConfigError(
+            f"min_rows and the policy of {twice} set the same; state it in the policy alone"
+        )
+    return {name: replaced(found, min_rows=min_rows) for name, found in policies.items()}
 
 
 def _tables(

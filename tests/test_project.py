@@ -41,7 +41,7 @@ def test_example_strategy_of_the_readme_runs():
 
 def test_example_of_the_authors_page_runs():
     text = (ROOT / "docs" / "add-a-strategy.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    code = re.findall(r"```python\n(.*?)```", text, re.S)[0]
     names = {"__name__": __name__}
     exec(code, names)
     bank = pd.DataFrame({"u": [1.0, np.nan], "v": [3.0, 4.0]}, index=["a", "b"])

@@ -293,7 +293,7 @@ def test_parties_get_what_the_disclosure_says(runs, mode, kind):
             got.setdefault(m.step, set()).update(m.arguments)
             got.setdefault("updates", set()).update(m.updates)
     updates = got.pop("updates")
-    assert updates <= {"positions", "n_samples", "ids"} | KEYS[mode]
+    assert updates <= {"positions", "n_samples", "ids", "n-parties"} | KEYS[mode]
     step = {"r", "missing", "restore", "share", "again", "weight", "coupling", "group"}
     expected = {
         "hello": set(), "share_ids": {"normalise"},

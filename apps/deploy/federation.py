@@ -7,6 +7,8 @@ Run it in the root of the repository::
     python -m apps.deploy.federation run vfem --run-config 'vfem.standard-errors="gram"'
     python -m apps.deploy.federation down
 
+Nodes take part in what their configs agree to; what a run needs beyond the safe defaults is put
+there by ``up --agree 'strategy="vfem" vfem.exchange="sums"'``.
 What it does by itself, docs/deployment.md does by hand on several machines.
 """
 
@@ -14,15 +16,18 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from apps.deploy.folder import Plan
 from apps.deploy.operations import down, run, status, up
+from apps.deploy.settings import policies_for
 from flwr_vertical.errors import ConfigError, VerticalError
 
 PARTIES = "bank,court,hospital"
 HOME = "~/flwr-vertical/deploy"
+TRIED = ("vfem", "fknn")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,9 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return status(home)
         if options.command == "down":
             return down(home, options.remove)
+        options.agree += [f'strategy="{strategy}"' for strategy in TRIED]
         up(home, _plan(options), options.port)
         try:
-            return max(run(home, strategy) for strategy in ("vfem", "fknn"))
+            return max(run(home, strategy) for strategy in TRIED)
         finally:
             down(home)
     except VerticalError as error:
@@ -111,6 +117,12 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
         "data inside scikit-learn are split over the parties, a third of the rows removed",
     )  # fmt: skip
     command.add_argument("--id-column", default="", help="of these files (default: the first)")
+    command.add_argument(
+        "--agree", action="append", default=[], metavar="RUN-CONFIG",
+        help="have every node agree to such a run: what it needs beyond the safe defaults goes "
+        "into the node configs, as for 'strategy=\"vfem\" vfem.exchange=\"sums\"'; may be "
+        "repeated",
+    )  # fmt: skip
     _add_labels(command, "for every strategy that uses labels")
     command.add_argument(
         "--arbiter", action="store_true",
@@ -147,7 +159,8 @@ def _plan(options: argparse.Namespace) -> Plan:
         raise ConfigError(f"--data names parties {strange} that --parties does not")
     parties = {name: files.get(name, "") for name in listed or files}
     labels = _absolute(options.labels)
-    return Plan(parties, options.arbiter, labels, options.label_column, options.id_column)
+    plan = Plan(parties, options.arbiter, labels, options.label_column, options.id_column)
+    return replace(plan, policies=policies_for(plan, options.agree))
 
 
 def _interrupt(*_: object) -> NoReturn:

@@ -37,6 +37,8 @@ class Plan:
         Whether there is a node that holds the CKKS key.
     labels, label_column, id_column : str
         The server's label file and its column; the column of IDs of the parties' files.
+    policies : dict[str, dict[str, Any]]
+        By node, keys of its config that say what it agrees to beyond the defaults.
     """
 
     parties: dict[str, str]
@@ -44,6 +46,7 @@ class Plan:
     labels: str = ""
     label_column: str = ""
     id_column: str = ""
+    policies: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raise if this cannot be brought up."""
@@ -171,7 +174,7 @@ def node_config(
     if node != ARBITER:  # which uses nobody's keys
         config["pin-all"] = True
         config |= {f"pin.{other}": key for other, key in identities.items() if other != node}
-    return config
+    return config | plan.policies.get(node, {})
 
 
 def _demo_tables(home: Path, plan: Plan) -> dict[str, str]:

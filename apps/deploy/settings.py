@@ -4,9 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from apps.deploy.folder import Plan, label_file
+from apps.deploy.folder import ARBITER, Plan, label_file
 from flwr_vertical import load_strategy
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.policy.needs import config_keys, for_arbiter
+from flwr_vertical.policy.reading import read_policy
+from flwr_vertical.policy.request import needed_keys
+from flwr_vertical.policy_command import request_of
 from flwr_vertical.settings.toml import read_items
 from flwr_vertical.strategy import Strategy
 from strategies import BUILTIN, register_all
@@ -62,6 +66,34 @@ def run_config(
     elif found := _labels(home, plan, method):
         config |= {"labels": found, "label-column": plan.label_column}
     return config | read_items(settings)
+
+
+def policies_for(plan: Plan, runs: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return what the nodes of a federation must state to take part in runs.
+
+    Parameters
+    ----------
+    plan : Plan
+        Who takes part.
+    runs : Sequence[str]
+        For each run, what its run config says, as for ``--run-config``.
+
+    Raises
+    ------
+    ConfigError
+        If a setting cannot be read or used.
+    """
+    register_all()
+    found: dict[str, dict[str, Any]] = {}
+    for given in runs:
+        config = {"parties": ",".join(plan.parties), **read_items([given])}
+        for node in plan.nodes:
+            request = request_of(config, str(ROOT), "" if node == ARBITER else node)
+            if node == ARBITER:
+                request = for_arbiter(request)
+            keys = found.setdefault(node, {})
+            keys |= config_keys(needed_keys(request, read_policy(f"node {node!r}", keys)))
+    return {node: keys for node, keys in found.items() if keys}
 
 
 def _labels(home: Path, plan: Plan, strategy: type[Strategy]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from flwr_vertical import Federation, Party, party_app, step
+from flwr_vertical import Federation, FileStorage, Party, party_app, step
 from flwr_vertical.channel import ChannelGrid
 from flwr_vertical.server.roster import wait_for_nodes
 
@@ -27,7 +27,14 @@ class Echo(Party):
         return {"base": base}
 
 
-client = party_app(Echo)
+class NoTable(FileStorage):
+    """Nodes that have nothing, and nothing to keep a ledger of."""
+
+    def privacy_ledger(self, context: Context) -> None:
+        """Return None."""
+
+
+client = party_app(Echo, storage=NoTable())
 
 
 def time_rounds(federation: Federation, sizes: list[int], rounds: int) -> dict[str, float]:

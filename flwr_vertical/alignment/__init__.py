@@ -11,6 +11,7 @@ from flwr_vertical.alignment.plain import PlainAligner
 from flwr_vertical.alignment.private_id import PrivateIdAligner
 from flwr_vertical.alignment.registry import (
     aligner_class,
+    alignment_name,
     alignment_steps,
     load_aligner,
     make_aligner,
@@ -27,6 +28,7 @@ __all__ = [
     "PlainAligner",
     "PrivateIdAligner",
     "aligner_class",
+    "alignment_name",
     "alignment_steps",
     "check_overlap",
     "load_aligner",

@@ -45,6 +45,8 @@ _RSA_KEY = "align.rsa-key"
 class BlindRsaSteps(AlignmentSteps):
     """A party signs blinded IDs of others, or has its own signed."""
 
+    alignment = "blind-rsa"
+
     @step
     def rsa_open(self, nonce: bytes, normalise: list[str], bits: int) -> dict[str, Any]:
         """Make the RSA key of this run and tag the own IDs with it."""
@@ -99,6 +101,8 @@ class BlindRsaSteps(AlignmentSteps):
     def rsa_sign(self, senders: list[str], **blinded: Any) -> dict[str, Any]:
         """Sign the other parties' blinded hashes; ``blinded["k"]`` came from ``senders[k]``."""
         key = rsa_key.RsaKey.from_bytes(self.state[_RSA_KEY])
+        for k, sender in enumerate(senders):
+            self.admit_foreign(blinded[str(k)], sender)
         return {
             str(k): blind_rsa.sign(blinded[str(k)], key, sender) for k, sender in enumerate(senders)
         }

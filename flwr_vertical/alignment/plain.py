@@ -15,6 +15,8 @@ from flwr_vertical.tables.ids import id_type, normal_ids
 class PlainSteps(AlignmentSteps):
     """A party hands over its IDs."""
 
+    alignment = "plain"
+
     @step
     def share_ids(self, normalise: list[str]) -> dict[str, Any]:
         """Hand over the sample IDs (they are public in this mode)."""

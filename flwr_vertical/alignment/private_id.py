@@ -39,6 +39,8 @@ _KEY = "align.key"
 class PrivateIdSteps(AlignmentSteps):
     """A party blinds its own IDs, and the points of others."""
 
+    alignment = "private-id"
+
     @step
     def blind_ids(self, nonce: bytes, normalise: list[str], labels: Any = None) -> dict[str, Any]:
         """Hash, blind and shuffle the own IDs.
@@ -81,6 +83,7 @@ class PrivateIdSteps(AlignmentSteps):
         return answer
 
     def _blind_foreign(self, points: Any, sender: str) -> Any:
+        self.admit_foreign(points, sender)
         return commutative.check_and_blind(points, sender, self.state[_KEY])
 
 

@@ -63,6 +63,12 @@ def aligner_class(alignment: "str | Aligner") -> type[Aligner]:
     return load_aligner(alignment)  # type: ignore[return-value]
 
 
+def alignment_name(aligner: type[Aligner]) -> str:
+    """Return what a policy calls an alignment: its protocol's name, or ``module:Class``."""
+    known = next((name for name, found in _ALIGNERS.items() if found is aligner), "")
+    return known or f"{aligner.__module__}:{aligner.__qualname__}"
+
+
 def alignment_steps(alignment: "str | type[Aligner] | None") -> tuple[type[AlignmentSteps], ...]:
     """Return the step groups that a party offers for the alignment of a run.
 

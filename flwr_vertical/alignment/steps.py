@@ -1,18 +1,49 @@
 """What the party halves of alignment protocols share."""
 
+import hashlib
 from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
 
 from flwr_vertical.crypto.order import secret_order
-from flwr_vertical.errors import ConfigError
+from flwr_vertical.errors import ConfigError, PolicyError
 from flwr_vertical.node.base import StepGroup
 from flwr_vertical.node.party import ORDER, Party
+from flwr_vertical.policy.record import allows, key_of, text_of
 from flwr_vertical.tables.ids import normal_ids
 
 
 class AlignmentSteps(StepGroup):
-    """The party half of an alignment protocol: its steps work on the party's ``own_ids``."""
+    """The party half of an alignment protocol: its steps work on the party's ``own_ids``.
+
+    Attributes
+    ----------
+    alignment : str
+        Name of the protocol, which the node's policy must allow whatever the run calls it; a class
+        of somebody else's without one is allowed by its module.
+
+    Raises
+    ------
+    PolicyError
+        If the policy does not allow the protocol.
+    """
 
     party: Party
+    alignment: ClassVar[str] = ""
+
+    def __init__(self, party: Any) -> None:
+        super().__init__(party)
+        allowed = self.party.policy.alignments
+        if self.alignment and not allows(allowed, self.alignment):
+            raise PolicyError(
+                f"party {self.name!r}",
+                key_of("alignments"),
+                f"alignment {self.alignment!r}",
+                text_of(allowed),
+                "align by a protocol that this party allows",
+            )
 
     def shuffled_ids(self, normalise: list[str]) -> list[bytes]:
         """Own IDs as bytes in a fresh secret order, which is kept to undo it."""
@@ -22,6 +53,28 @@ class AlignmentSteps(StepGroup):
             str(value).encode()
             for value in normal_ids(self.party.own_ids, normalise, self.name)[order]
         ]
+
+    def admit_foreign(self, points: "npt.NDArray[np.uint8]", sender: str) -> None:
+        """Refuse to blind more IDs of others than the node's policy allows in a run.
+
+        Who lists guessed IDs among its own learns which of them the others have, so their number
+        is bounded by that of the own rows.
+
+        Parameters
+        ----------
+        points : numpy.ndarray of shape (n, n_bytes), uint8
+            What is to be blinded or signed. The same ones again in a run count once.
+        sender : str
+            Whose they are, as the server says.
+
+        Raises
+        ------
+        PolicyError
+            Names ``policy.foreign-ids``.
+        """
+        values = np.ascontiguousarray(points)
+        content = hashlib.blake2b(values.tobytes(), digest_size=16).digest()
+        self.party.budgets.note_foreign_ids(len(values), len(self.party.own_ids), sender, content)
 
     def id_secret(self) -> bytes | None:
         """Return the secret that the parties share against guessing of IDs, if the node has one."""

@@ -4,6 +4,7 @@ The fast path of an encoder only compares the extremes of a chunk with the limit
 take a second, slower look once something is known to be wrong.
 """
 
+import math
 from typing import Any, NoReturn
 
 import numpy as np
@@ -53,6 +54,9 @@ def raise_out_of_range(
 ) -> NoReturn:
     """Say why `values` cannot be encoded.
 
+    The message leaves the node, and who asks chooses the limit: it has no value and no count of
+    them, and the largest only to a power of two, which the remedy needs.
+
     Parameters
     ----------
     values : ndarray of any shape
@@ -73,20 +77,15 @@ def raise_out_of_range(
     """
     where = label(name, party)
     magnitude = np.abs(values.astype(np.float64, copy=False))
-    n_bad = int(np.count_nonzero(~np.isfinite(magnitude)))
-    if n_bad:
+    if not np.isfinite(magnitude).all():
         raise DataError(
-            f"{where} must be finite to enter a private sum, but {n_bad} of its {values.size} "
-            "values are NaN or infinite; impute missing cells first, and look for a "
-            "diverging fit"
+            f"{where} must be finite to enter a private sum, but some of its values are NaN or "
+            "infinite; impute missing cells first, and look for a diverging fit"
         )
-    # Large integers have no exact float, and narrow floats none for the limit.
-    exact = magnitude if values.dtype.kind == "f" else values
-    n_large = int(np.count_nonzero(exact > limit) + np.count_nonzero(exact < -limit))
-    largest = float(np.max(magnitude))
+    up_to = 2.0 ** math.ceil(math.log2(float(np.max(magnitude))))
     raise FixedPointOverflowError(
-        f"{where} has {n_large} of {values.size} values too large for the private sum: the largest "
-        f"is {largest:.6g} in absolute value, the limit per party is {limit:.6g}; {remedy}"
+        f"{where} has values too large for the private sum: up to {up_to:.6g} in absolute value "
+        f"(a power of two), and the limit per party is {limit:.6g}; {remedy}"
     )
 
 

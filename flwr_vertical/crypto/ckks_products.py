@@ -311,6 +311,27 @@ def blind(
     return out, used
 
 
+def product_unit(public: bytes, n_rows: int) -> float:
+    """Return what 1 stands for in a product that is still closed, of columns of so many rows."""
+    prime = _load_public(public).primes[1]
+    return float(SLOTS * prime / 2 ** sum(_scale_bits(n_rows)))
+
+
+def add_noise(public: bytes, ciphertexts: Sequence[bytes], noise: Sequence[int]) -> list[bytes]:
+    """Add whole numbers of `product_unit` to products, at the party that made them.
+
+    Parameters
+    ----------
+    public : bytes
+        As of `encrypt_columns`.
+    ciphertexts : sequence of bytes
+        From `cross_products`.
+    noise : sequence of int
+        As many, of any sign.
+    """
+    return blind(public, ciphertexts, noise)[0]
+
+
 def open_blinded(secret: bytes, ciphertexts: Sequence[bytes]) -> NDArray[np.float64]:
     """Decrypt products that were blinded, at the arbiter.
 

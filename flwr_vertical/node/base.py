@@ -201,6 +201,26 @@ class Node:
         text = f"{drawn_for}\0{purpose}\0".encode() + self.services.asked()
         return hashlib.blake2b(text, key=self.services.secret, digest_size=count).digest()
 
+    def secret_of(self, purpose: str, content: bytes, count: int = 32) -> bytes:
+        """Return bytes that only this node can know, the same in each message of a run.
+
+        Keys of noise on numbers that may be asked for again: the same numbers get the same noise,
+        since the mean of many noisy answers would be the exact one.
+
+        Parameters
+        ----------
+        purpose : str
+            What the bytes are for.
+        content : bytes
+            Identifies the numbers.
+        count : int
+            How many, at most 64.
+        """
+        if not self.services.secret:
+            raise ProtocolError(f"{self.name!r} has no secret of this run to draw {purpose!r} from")
+        text = f"{self.name}\0content\0{purpose}\0".encode() + content
+        return hashlib.blake2b(text, key=self.services.secret, digest_size=count).digest()
+
     def _drawn_for(self, number: int | None) -> str:
         """Name and message that random numbers are drawn for."""
         if number is None:

@@ -74,6 +74,7 @@ NODE_KEYS = (
         "the columns and labels if that is more)",
         at_least=1,
     ),
+    NodeKey("prediction-bits", (int,), "most bits of one row that a prediction may tell, 2 to 30"),
     NodeKey("policy", (str,), "file with the node's policy, TOML; instead of the keys below"),
     NodeKey(
         "policy.",

@@ -49,6 +49,11 @@ class DataWatch:
         self._state[_VERSION] = self._version()
         self._cache[_CHECKED] = True
 
+    def checked(self) -> str:
+        """Return the version with which the run began, if the data still have it."""
+        self._check()
+        return self.noted
+
     def before(self, read: Callable[[], _T]) -> Callable[[], _T]:
         """Return a function that checks the data before it reads them."""
 

@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.errors import ConfigError, DataError, PolicyError
 from flwr_vertical.node.base import StepGroup, step
+from flwr_vertical.policy.record import key_of, text_of
 
 if TYPE_CHECKING:
     from flwr_vertical.node.party import Party
 
 
 class LabelColumn(StepGroup):
-    """Hands over the labels where the run config names the party as their holder."""
+    """Hands over the labels: the one column that the node's policy names, if a run asks for it."""
 
     party: "Party"
 
@@ -27,12 +28,31 @@ class LabelColumn(StepGroup):
 
     @step
     def labels(self) -> dict[str, Any]:
-        """Hand the labels to the server, if the run config names this party as their holder."""
+        """Hand the labels to the server, if the run config names this party as their holder.
+
+        Raises
+        ------
+        PolicyError
+            If the policy does not name the column.
+        ConfigError
+            If the run config does not ask this party for labels.
+        DataError
+            If there is no such column, or it holds other things than numbers.
+        """
         column = self.column
         if not column:
             raise ConfigError(
                 f"party {self.name!r} was asked for labels, but the run config does not name it as "
                 "'label-holder' together with a 'label-column'"
+            )
+        allowed = self.party.policy.labels
+        if column != allowed:
+            raise PolicyError(
+                f"party {self.name!r}",
+                key_of("labels"),
+                f"its column {column!r} as labels",
+                text_of(allowed),
+                f"its owner would have to set {key_of('labels')}={column!r}",
             )
         frame = self.party.services.load_table().frame
         if column not in frame.columns:
@@ -51,4 +71,7 @@ class LabelColumn(StepGroup):
         # In the aligned order, as the order of the own rows may tell about their IDs; and none
         # of rows that are left out.
         order = np.argsort(positions)[np.count_nonzero(positions < 0) :]
-        return {"labels": values[order], "positions": positions[order]}
+        told = {"labels": values[order], "positions": positions[order]}
+        ledger = self.party.privacy_ledger
+        # By it the server recognises the same labels in another run, whatever their order.
+        return told if ledger is None else {**told, "version": ledger.version_of(values)}

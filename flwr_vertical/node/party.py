@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.node.base import Node, NodeServices, Summands, Uses, step
 from flwr_vertical.node.labels import LabelColumn
 from flwr_vertical.node.rows import own_rows, rows_of, to_aligned
-from flwr_vertical.policy.record import Policy
+from flwr_vertical.node.storage import data_digest
+from flwr_vertical.policy.budgets import bits_of_row
+from flwr_vertical.policy.record import Policy, allows, key_of, text_of
+from flwr_vertical.policy.rows import OwnRows
 from flwr_vertical.policy.run import RunLedger
+from flwr_vertical.policy.within_run import Budgets, RunBudgets
 from flwr_vertical.protocol import pins
 from flwr_vertical.results.model import Model
 
@@ -31,9 +35,6 @@ _M = TypeVar("_M", bound=Model)
 
 # The secret order in which a private alignment saw the own rows.
 ORDER = "align.order"
-
-# In the node config, agrees to every exchange.
-ANY_EXCHANGE = "any"
 
 
 class Party(Node):
@@ -81,6 +82,79 @@ class Party(Node):
     def privacy_ledger(self) -> RunLedger | None:
         """Where what leaves is written down first; None where tables lie in memory."""
         return self.services.ledger
+
+    def rows_in_ledger(self, ledger: RunLedger) -> OwnRows:
+        """Return `own_ids` as the privacy ledger knows them, in their order.
+
+        They are the rows of the table. Where a strategy adds rows of an earlier run, changes of
+        cells are not noticed.
+        """
+        if "ledger-rows" not in self.cache:
+            ids, table = self.own_ids, self.table.ids
+            same = ids is table or (len(ids) == len(table) and ids.equals(table))
+            self.cache["ledger-rows"] = ledger.rows if same else ledger.rows_of(ids)
+        rows: OwnRows = self.cache["ledger-rows"]
+        return rows
+
+    @property
+    def budgets(self) -> Budgets:
+        """What adds up: bits of single rows, epsilon, IDs of others that are blinded.
+
+        Over all runs where the node keeps a privacy ledger, within the run otherwise.
+        """
+        if self.privacy_ledger is not None:
+            return self.privacy_ledger
+        return RunBudgets(f"party {self.name!r}", self.policy, self.state)
+
+    def open_bits(self, chosen: Any, bits: float, **options: Any) -> None:
+        """Tell something of single own rows, or refuse; before it leaves.
+
+        Parameters
+        ----------
+        chosen : array_like of shape (n_own,), bool
+            Of which of `own_ids`.
+        bits : float
+            Of each of them at most.
+        **options
+            See `PrivacyLedger.open_bits`.
+
+        Raises
+        ------
+        PolicyError
+            Names the key of the policy.
+        """
+        if self.privacy_ledger is not None:
+            options["rows"] = self.rows_in_ledger(self.privacy_ledger)
+        self.budgets.open_bits(chosen, bits, **options)
+
+    def open_exchange(self, name: str, what: str) -> None:
+        """Take part in an exchange that opens numbers of single samples, or refuse.
+
+        However many numbers it opens, they tell no more of a row than it holds; that is written
+        down, once a run, for every own row that takes part.
+
+        Parameters
+        ----------
+        name : str
+            See `check_exchange`.
+        what : str
+            What is opened, in words.
+
+        Raises
+        ------
+        DataError
+            See `check_exchange`.
+        PolicyError
+            If the node states ``policy.openings``, and a row holds more bits.
+        """
+        self.check_exchange(name)
+        noted = f"node.opened.{name}"
+        if noted in self.state:
+            return
+        held = self.positions >= 0
+        cells = data_digest(self.table.frame).encode()
+        self.open_bits(held, bits_of_row(self.table), content=cells, agreed=True, what=what)
+        self.state[noted] = 1
 
     @property
     def fitted(self) -> "Table | None":
@@ -147,7 +221,7 @@ class Party(Node):
         """Refuse to take part in an exchange to which this node has not agreed.
 
         A step that tells more than the method's default exchange does calls this before it answers.
-        The run config asks; the key ``exchanges`` of the node config alone allows.
+        The run config asks; the node's policy alone allows (``exchanges`` of the node config).
 
         Parameters
         ----------
@@ -156,17 +230,18 @@ class Party(Node):
 
         Raises
         ------
-        DataError
-            If the node config does not name it.
+        PolicyError
+            If the policy does not name it.
         """
-        allowed = str(self.services.node_config.get("exchanges", ""))
-        names = {part.strip() for part in allowed.split(",")}
-        if not names & {name, ANY_EXCHANGE}:
-            raise DataError(
-                f"party {self.name!r}: the run asks for exchange {name!r}, which tells more than "
-                f"the method's default one, and its node config has exchanges = {allowed!r}; "
-                f"add {name!r} to 'exchanges' there if this party agrees, or run the method with "
-                "its default exchange"
+        allowed = self.policy.exchanges
+        if not allows(allowed, name):
+            raise PolicyError(
+                f"party {self.name!r}",
+                key_of("exchanges"),
+                f"exchange {name!r}, which tells more than the method's default one",
+                text_of(allowed),
+                f"add {name!r} to 'exchanges' of the node config if this party agrees, or run the "
+                "method with its default exchange",
             )
 
     # -- the aligned rows ------------------------------------------------------------------

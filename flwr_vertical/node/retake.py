@@ -13,7 +13,16 @@ from flwr_vertical.protocol import private_sum
 
 SEQUENCE = "protocol.last-sequence"
 _BEFORE = "state-before"
-_TABLES = ("table", "fitted", "data-checked")  # in the cache, and of no step
+# In the cache, and of no step.
+_TABLES = (
+    "raw-table",
+    "table",
+    "fitted",
+    "data-checked",
+    "privacy-ledger",
+    "ledger-rows-of-table",
+    "ledger-rows",
+)
 
 
 def remember(context: Context, cache: dict[str, Any], first: int) -> None:

@@ -3,31 +3,33 @@
 import logging
 import secrets
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flwr.app import Context, RecordDict
 
 from flwr_vertical.crypto import generate_keypair, generate_keys
-from flwr_vertical.errors import ConfigError, ProtocolError, StateLostError, VerticalError
-from flwr_vertical.node import live
-from flwr_vertical.node.base import (
-    NodeServices,
-    StepGroup,
-    Summands,
-    node_keys_of,
-    unrepeatable_steps,
+from flwr_vertical.errors import (
+    ConfigError,
+    LedgerError,
+    PolicyError,
+    ProtocolError,
+    StateLostError,
+    VerticalError,
 )
+from flwr_vertical.node import live
+from flwr_vertical.node.base import NodeServices, Summands, node_keys_of, unrepeatable_steps
 from flwr_vertical.node.checkpoint import Checkpoint, clear_openings, restore
 from flwr_vertical.node.config import check_node_config
 from flwr_vertical.node.data import DataWatch
+from flwr_vertical.node.guard import Admitted, Guard, NodeTypes, check_n_parties
 from flwr_vertical.node.party import Arbiter, Party
 from flwr_vertical.node.retake import SEQUENCE, remember, take_back
 from flwr_vertical.node.snapshot import Snapshots, go_back, tell_snapshot
 from flwr_vertical.node.state import State
 from flwr_vertical.node.storage import Storage
 from flwr_vertical.policy.ledger import PrivacyLedger
+from flwr_vertical.policy.request import RunRequest
 from flwr_vertical.policy.rows import OwnRows
 from flwr_vertical.policy.run import RunLedger
 from flwr_vertical.protocol import pins, private_sum
@@ -46,36 +48,16 @@ from flwr_vertical.protocol.messages import (
     read_envelope,
     read_scales,
 )
+from flwr_vertical.tables import Table
 from flwr_vertical.version import __version__
 
 logger = logging.getLogger("flwr_vertical")
 
 _RUN = "node.run"
-_LEDGER, _ROWS = "privacy-ledger", "privacy-ledger-rows"
+_ADMITTED = "node.admitted"
+_LEDGER, _ROWS, _TABLE = "privacy-ledger", "ledger-rows-of-table", "raw-table"
+_READ_BY = ("data", "id-column")  # keys of the node config by which a table is read
 _SEED, _SECRET = "node.seed", "node.secret"
-
-
-@dataclass(frozen=True)
-class NodeTypes:
-    """What a node runs.
-
-    Parameters
-    ----------
-    party : type[Party]
-        On a node with the role of a party.
-    arbiter : type[Arbiter]
-        On a node with the role of the arbiter.
-    groups : tuple[type[StepGroup], ...]
-        Step groups that every party of the run offers: its alignment's.
-    """
-
-    party: type[Party]
-    arbiter: type[Arbiter] = Arbiter
-    groups: tuple[type[StepGroup], ...] = ()
-
-    def of(self, role: str) -> tuple[type[Party | Arbiter], tuple[type[StepGroup], ...]]:
-        """Return what a node with this role runs: its class, and groups of the run."""
-        return (self.arbiter, ()) if role == "arbiter" else (self.party, self.groups)
 
 
 class StepServer:
@@ -87,11 +69,19 @@ class StepServer:
         Tells what a node runs.
     storage : Storage
         Where tables are read from and written to.
+    names : Callable[[Context], RunRequest], optional
+        Tells, before `types` imports anything, what it would import (default: nothing).
     """
 
-    def __init__(self, types: Callable[[Context], NodeTypes], storage: Storage) -> None:
+    def __init__(
+        self,
+        types: Callable[[Context], NodeTypes],
+        storage: Storage,
+        names: Callable[[Context], RunRequest] = lambda _: RunRequest(),
+    ) -> None:
         self._types = types
         self._storage = storage
+        self._guard = Guard(names, types, storage)
         self._caches: dict[int, tuple[int, dict[str, Any]]] = {}
 
     def answer(self, request: RecordDict, context: Context) -> RecordDict:
@@ -102,6 +92,9 @@ class StepServer:
             name = self._name(context)
             logger.warning("party %r could not take the step: %s", name, error)
             return make_error_reply(error, name)
+        except PolicyError as error:  # as its owner wants it
+            logger.warning("%s", error)
+            return make_error_reply(error, self._name(context))
         except Exception as error:
             name = self._name(context)
             logger.exception("party %r could not take the step", name)
@@ -117,10 +110,11 @@ class StepServer:
         checkpoint = Checkpoint.of(envelope, context, self._storage)
         # Between two snapshots nothing goes to the disk: who is lost goes back to the last one.
         transient = checkpoint is not None and bool(envelope.get("transient"))
+        if checkpoint is not None and step == FAREWELL:
+            checkpoint.remove()  # the run is finished: its keys need not lie on the disk
+            return make_reply({}, {})
+        admitted = self._admitted(step, envelope, context, cache)
         if checkpoint is not None:
-            if step == FAREWELL:  # the run is finished: its keys need not lie on the disk
-                checkpoint.remove()
-                return make_reply({}, {})
             if step == HELLO and envelope.get("resume"):
                 if transient:
                     last = int(State(context).get(SEQUENCE, -1))
@@ -134,6 +128,7 @@ class StepServer:
         if step == HELLO:  # a new session: nothing of an earlier one may leak into it
             cache.clear()
             state.clear()
+            cache[_ADMITTED] = admitted
             if checkpoint is not None:
                 checkpoint.begin()
                 clear_openings(checkpoint.path)
@@ -171,7 +166,7 @@ class StepServer:
                 "remembered of it is lost: its process ended too early; start the run again"
             )
 
-        if step != HELLO and step in self._unrepeatable(context):
+        if step != HELLO and step in self._unrepeatable(context, admitted.types):
             remember(context, cache, first)
 
         # What the server hands over is kept even if the step fails: it is not sent again. Keys
@@ -182,6 +177,9 @@ class StepServer:
                 f"step {step!r} came before the greeting, or this node was restarted during the "
                 "run and lost its state; start the run again"
             )
+        peers = len(updates[private_sum.PEERS]) if private_sum.PEERS in updates else None
+        check_n_parties(self._guard.who(context), admitted.policy, envelope, peers)
+        check_n_parties(self._guard.who(context), admitted.policy, updates, None)
         if pins.check_updates(updates):
             pins.verify(self._identified(context, state), {**state, **updates})
         state.update(updates)
@@ -191,14 +189,14 @@ class StepServer:
         load = files.load_live if files is not None else _nowhere
         held.begin(str(state.get(live.VERSION, "")), load, f"party {state.get('node.name')!r}")
         if step == HELLO:
-            reply = make_reply({}, self._hello(context, state, envelope, cache))
+            reply = make_reply({}, self._hello(context, state, envelope, admitted, cache))
         elif step == SNAPSHOT:
             reply = make_reply({}, {})
         elif step == RESTORE:
             held.settle()  # a damaged file is found now, not in the middle of the next step
             reply = make_reply({}, self._new_keys(context, state))
         else:
-            reply = self._take(step, request, envelope, context, state, cache)
+            reply = self._take(step, request, envelope, context, admitted, state, cache)
         version = held.end()
         if version is not None:
             state[live.VERSION] = version
@@ -211,6 +209,41 @@ class StepServer:
         cache["reply-sequence"], cache["reply"] = sequence, reply
         cache["reply-request"] = asked
         return reply
+
+    def _admitted(
+        self, step: str, envelope: Any, context: Context, cache: dict[str, Any]
+    ) -> Admitted:
+        """Return what the node runs; its policy is asked at the greeting and in each new process.
+
+        The server could say other things later: what is imported here was allowed here.
+        """
+        known: Admitted | None = cache.get(_ADMITTED)
+        if known is not None and step != HELLO and known.run_config == context.run_config:
+            return known
+        mode, n_parties = str(envelope["mode"]), envelope.get("n-parties")
+        if step == HELLO and not envelope.get("resume"):
+            # All that a node knows of by itself is its own party.
+            n_parties = 1 if n_parties is None else int(n_parties)
+        elif step != HELLO:
+            mode = str(State(context).get(private_sum.MODE, ""))
+        try:
+            admitted = self._guard.admit(context, mode, n_parties)
+        except PolicyError as error:
+            self._note_refusal(error, context)
+            raise
+        cache[_ADMITTED] = admitted
+        return admitted
+
+    def _note_refusal(self, error: PolicyError, context: Context) -> None:
+        """Write into the ledger that the policy forbade a run; without one, the log has it."""
+        if self._storage.role(context) == "arbiter":
+            return
+        try:
+            ledger = self._ledger(context, State(context), {})
+            if ledger is not None:
+                ledger.note_refused(*_described(context), error)
+        except LedgerError as problem:  # the run is refused all the same
+            logger.warning("the refusal is not in the privacy ledger: %s", problem)
 
     def _write(
         self,
@@ -250,7 +283,12 @@ class StepServer:
         return {**told, **keys, **pins.introduce(self._identified(context, state), keys)}
 
     def _hello(
-        self, context: Context, state: State, envelope: Any, cache: dict[str, Any]
+        self,
+        context: Context,
+        state: State,
+        envelope: Any,
+        admitted: Admitted,
+        cache: dict[str, Any],
     ) -> dict[str, Any]:
         """Say who is here and make the keys of this run; secrets stay in the node's state."""
         role = self._storage.role(context)
@@ -268,16 +306,14 @@ class StepServer:
             state[private_sum.PRIVATE_KEY] = private
             public_keys["public-key"] = public
         identity = pins.introduce(self._identified(context, state), public_keys)
-        types = self._types(context)
-        who = f"party {name!r}" if role == "party" else "the arbiter"
+        types = admitted.types
+        who = self._guard.who(context)
         check_node_config(who, context.node_config, node_keys_of(*types.of(role)))
         self._refuse_to_replace(who, context)
         ledger = self._ledger(context, state, cache) if role == "party" else None
         if ledger is not None:
-            config = context.run_config
-            run = str(config.get("run-name") or context.run_id)
-            ledger.begin(run, str(config.get("strategy", "")), config)
-        once = sorted(self._unrepeatable(context))
+            ledger.begin(*_described(context))
+        once = sorted(self._unrepeatable(context, types))
         told: dict[str, Any] = {"party": name, "role": role, "version": __version__}
         if once:
             told["unrepeatable"] = once
@@ -293,8 +329,8 @@ class StepServer:
                 "would replace: give the run another run-name, or have that party move the file"
             )
 
-    def _unrepeatable(self, context: Context) -> frozenset[str]:
-        return unrepeatable_steps(*self._types(context).of(self._storage.role(context)))
+    def _unrepeatable(self, context: Context, types: NodeTypes) -> frozenset[str]:
+        return unrepeatable_steps(*types.of(self._storage.role(context)))
 
     def _name(self, context: Context) -> str:
         """Return who this node is, as far as it knows."""
@@ -320,6 +356,7 @@ class StepServer:
         request: RecordDict,
         envelope: Any,
         context: Context,
+        admitted: Admitted,
         state: State,
         cache: dict[str, Any],
     ) -> RecordDict:
@@ -329,7 +366,7 @@ class StepServer:
             arguments["sums"] = private_sum.open_ciphertexts(encrypted, state, cache)
         sequence = int(envelope["sequence"])
         course = int(envelope.get("course", envelope.get("retake", sequence)))
-        node = self._node(context, state, cache, step, request, sequence, course)
+        node = self._node(context, admitted, state, cache, step, request, sequence, course)
         answer = node.take(step, arguments)
         mode = str(envelope["mode"])
         if mode == "call":
@@ -363,6 +400,7 @@ class StepServer:
     def _node(
         self,
         context: Context,
+        admitted: Admitted,
         state: State,
         cache: dict[str, Any],
         step: str,
@@ -370,7 +408,7 @@ class StepServer:
         sequence: int,
         course: int,
     ) -> Party | Arbiter:
-        types = self._types(context)
+        types = admitted.types
         watch = DataWatch(self._storage, context, state, cache)
         name = str(state["node.name"])
         services = NodeServices(
@@ -379,7 +417,7 @@ class StepServer:
             node_config=self._storage.node_config(context),
             state=state,
             cache=cache,
-            load_table=watch.before(lambda: self._storage.load(context)),
+            load_table=lambda: self._table(context, state, cache),
             load_fitted=watch.before(lambda: self._storage.load_fitted(context)),
             load_truth=lambda: self._storage.load_truth(context),
             save_output=lambda frame: self._storage.save(context, frame),
@@ -390,7 +428,7 @@ class StepServer:
             sequence=sequence,
             course=course,
             asked=lambda: digest(step, request),
-            policy=self._storage.policy(context),
+            policy=admitted.policy,
             ledger=self._ledger(context, state, cache),
         )
         if self._storage.role(context) == "arbiter":
@@ -400,21 +438,37 @@ class StepServer:
     def _ledger(self, context: Context, state: State, cache: dict[str, Any]) -> RunLedger | None:
         """Return the node's privacy ledger for this run; opened once a process."""
         if _LEDGER not in cache:
-            cache[_LEDGER] = self._storage.privacy_ledger(context)
+            find = getattr(self._storage, "privacy_ledger", None)
+            cache[_LEDGER] = None if find is None else find(context)
         ledger: PrivacyLedger | None = cache[_LEDGER]
         if ledger is None:
             return None
 
         def find_rows(ledger: PrivacyLedger) -> OwnRows:
             if _ROWS not in cache:
-                watch = DataWatch(self._storage, context, state, cache)
-                table = watch.before(lambda: self._storage.load(context))()
-                cache[_ROWS] = ledger.rows(table.ids, table.frame)
+
+                def load() -> OwnRows:
+                    table = self._table(context, state, cache)
+                    return ledger.rows(table.ids, table.frame)
+
+                found = DataWatch(self._storage, context, state, cache).checked()
+                read = {k: v for k, v in context.node_config.items() if k in _READ_BY}
+                read |= {k: v for k, v in context.node_config.items() if k.startswith("kind.")}
+                version = f"{found} {sorted(read.items())}" if found else ""
+                cache[_ROWS] = ledger.rows_of_version(version, load)
             own: OwnRows = cache[_ROWS]
             return own
 
         # A run that goes on has another number at Flower than the one in which it greeted.
         return RunLedger(ledger, f"run {state.get(_RUN, context.run_id)}", find_rows)
+
+    def _table(self, context: Context, state: State, cache: dict[str, Any]) -> Table:
+        """Return the node's table as it is in its storage; read once a process."""
+        if _TABLE not in cache:
+            watch = DataWatch(self._storage, context, state, cache)
+            cache[_TABLE] = watch.before(lambda: self._storage.load(context))()
+        table: Table = cache[_TABLE]
+        return table
 
     def _cache(self, context: Context) -> dict[str, Any]:
         # One run at a time per node: an older run's tables must not fill the memory.
@@ -447,6 +501,13 @@ def _catch_up(
     kept = checkpoint.newer_than(min(known, sequence - 1))
     if kept is not None:
         restore(kept, context, cache)
+
+
+def _described(context: Context) -> tuple[str, str, Mapping[str, Any]]:
+    """Return name, strategy and settings of a run, for the ledger."""
+    config = context.run_config
+    name = str(config.get("run-name") or context.run_id)
+    return name, str(config.get("strategy", "")), config
 
 
 def _nowhere(version: str) -> None:

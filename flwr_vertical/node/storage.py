@@ -14,6 +14,7 @@ from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.node.outputs import OutputFolder
 from flwr_vertical.policy.file import SUFFIX as LEDGER_SUFFIX
 from flwr_vertical.policy.ledger import PrivacyLedger
+from flwr_vertical.policy.needs import open_to
 from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.protocol.disk import FILE_MODE, writing
@@ -133,8 +134,8 @@ class MemoryStorage:
         return context.node_config
 
     def policy(self, context: Context) -> Policy:
-        """Return the policy of the node config."""
-        return read_policy(_who(context), context.node_config)
+        """Return what the node config states; where it is silent, any run is agreed to."""
+        return read_policy(_who(context), context.node_config, open_to(context.run_config))
 
     def privacy_ledger(self, context: Context) -> PrivacyLedger | None:
         """Return None: tables in memory are those of one process, and nobody is told of them."""

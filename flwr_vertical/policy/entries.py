@@ -166,13 +166,20 @@ def add_run(
     strategy: str,
     settings: Mapping[str, Any],
     now: float,
+    greetings: int = 1,
 ) -> None:
     """Write a run, or that it has greeted again."""
     connection.execute(
         "INSERT INTO runs (token, name, strategy, settings, began, greetings)"
-        " VALUES (?, ?, ?, ?, ?, 1) ON CONFLICT (token) DO UPDATE SET greetings = greetings + 1",
-        (token, name, strategy, json.dumps(dict(settings), default=str), now),
+        " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (token) DO UPDATE SET greetings = greetings + 1",
+        (token, name, strategy, json.dumps(dict(settings), default=str), now, greetings),
     )
+
+
+def has_run(connection: sqlite3.Connection, token: str) -> bool:
+    """Whether a run is written already."""
+    row = connection.execute("SELECT 1 FROM runs WHERE token = ?", (token,)).fetchone()
+    return row is not None
 
 
 def note_stream(

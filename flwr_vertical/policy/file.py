@@ -30,7 +30,7 @@ CREATE TABLE entries (
 );
 CREATE TABLE labels (
     id INTEGER PRIMARY KEY, commitment BLOB NOT NULL UNIQUE, n_vectors INTEGER NOT NULL,
-    run INTEGER NOT NULL REFERENCES runs (id)
+    known INTEGER NOT NULL, run INTEGER NOT NULL REFERENCES runs (id)
 );
 CREATE TABLE known (digest BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE streams (
@@ -117,7 +117,10 @@ def reading(path: Path, who: str) -> Iterator[sqlite3.Connection]:
         If it cannot be read, is damaged, or is no ledger.
     """
     try:
-        with _connected(path, 5.0, "ro") as connection:
+        # Whose writer was killed is rolled back by its next reader, who needs to write for that.
+        mode = "rw" if os.access(path, os.W_OK) else "ro"
+        with _connected(path, 5.0, mode) as connection:
+            connection.execute("PRAGMA query_only = ON")
             _check_kind(connection, path, who)
             yield connection
     except sqlite3.Error as error:

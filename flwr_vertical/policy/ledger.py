@@ -19,18 +19,22 @@ import pandas as pd
 
 from flwr_vertical.errors import LedgerError, PolicyError, ProtocolError
 from flwr_vertical.policy.arrays import Arrays
-from flwr_vertical.policy.entries import Book, Entry, add_run, digest_of, note_stream
-from flwr_vertical.policy.file import check_whole, create, transaction
-from flwr_vertical.policy.record import Policy, key_of
-from flwr_vertical.policy.row_rules import RowRules, ToldRows, located
-from flwr_vertical.policy.rows import OwnRows, places
+from flwr_vertical.policy.budgets import check_bits, check_epsilon, check_foreign_ids
+from flwr_vertical.policy.entries import Book, Entry, add_run, digest_of, has_run, note_stream
+from flwr_vertical.policy.file import check_whole, create, reading, transaction
+from flwr_vertical.policy.record import Policy
+from flwr_vertical.policy.row_rules import Judged
+from flwr_vertical.policy.rows import OwnRows, places, secrets_of
+from flwr_vertical.policy.told import LedgerRows, ToldRows, located
 
 _PATIENCE = 30.0
 _MOST_REFUSALS = 20  # written down for a run: a server that asks for ever must not fill the disk
-_ROUNDING = 1e-9  # of sums of bits and of epsilon
 
 HELD_BY_ALL = "the server and any party of the run, which hold the group seed"
 """Who could see the own columns of sums that were opened by private products."""
+
+
+Decision = Callable[[Judged, npt.NDArray[np.int64]], npt.NDArray[Any]]
 
 
 class PrivacyLedger:
@@ -92,8 +96,57 @@ class PrivacyLedger:
         """
         return OwnRows.of(ids, self._secret, frame, self._who)
 
+    def row_secrets(
+        self, rows: OwnRows, at: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.uint64], bytes]:
+        """Return secret numbers of rows, and a name of them; see `RunLedger.row_secrets`."""
+        return secrets_of(rows.keys[at], self._secret)
+
+    def version_of(self, rows: OwnRows, values: npt.NDArray[np.float64]) -> bytes:
+        """Return a keyed digest of values of rows; see `RunLedger.version_of`."""
+        order = np.argsort(rows.keys)
+        ordered = np.asarray(values, dtype="<f8")[order]
+        return digest_of("values", self._secret, rows.keys[order].tobytes(), ordered.tobytes())
+
+    def rows_of_version(self, version: str, load: Callable[[], OwnRows]) -> OwnRows:
+        """Return the own rows, hashed once for each version of the table.
+
+        Parameters
+        ----------
+        version : str
+            Another one where the table is another; "" where that is not known.
+        load : Callable[[], OwnRows]
+            Hashes them; called where the ledger has another version.
+        """
+        name = digest_of("version", version).hex()
+        if version:
+            with reading(self.path, self._who) as connection:
+                if self._meta(connection, "rows") == name:
+                    arrays = Arrays(connection, self.path, self._who)
+                    keys = arrays.get("own keys", np.uint64)
+                    contents = arrays.get("own contents", np.uint32)
+                    return OwnRows(keys, contents if len(contents) else None)
+        rows = load()
+        if version:
+            with transaction(self.path, self._who, self._patience) as connection:
+                arrays = Arrays(connection, self.path, self._who)
+                none = np.zeros(0, dtype=np.uint32)
+                arrays.put("own keys", rows.keys, hashes=True)
+                arrays.put(
+                    "own contents", none if rows.contents is None else rows.contents, hashes=True
+                )
+                connection.execute("INSERT OR REPLACE INTO meta VALUES ('rows', ?)", (name,))
+        return rows
+
     def begin(
-        self, run: str, name: str, strategy: str, settings: Mapping[str, Any], rows: OwnRows
+        self,
+        run: str,
+        name: str,
+        strategy: str,
+        settings: Mapping[str, Any],
+        rows: OwnRows,
+        *,
+        all_new: bool = False,
     ) -> None:
         """Write down that a run greets this node; a second greeting resets nothing.
 
@@ -107,6 +160,9 @@ class PrivacyLedger:
             Of the strategy, as JSON takes them.
         rows : OwnRows
             The node's rows.
+        all_new : bool, default False
+            Whether none of them need be known: a run that builds on an earlier one may be about
+            new rows only. Otherwise that says that the ledger is another table's.
 
         Raises
         ------
@@ -116,8 +172,26 @@ class PrivacyLedger:
         with self._entry(run) as (connection, book, arrays):
             check_whole(connection, self.path, self._who)
             book.check_marks()
-            self._check_table(arrays, rows)
+            if not all_new:
+                self._check_table(arrays, rows)
             add_run(connection, run, name, strategy, settings, self._clock())
+
+    def note_refused(
+        self, run: str, name: str, strategy: str, settings: Mapping[str, Any], error: PolicyError
+    ) -> None:
+        """Write down that the policy forbade a run before it began; nothing is spent.
+
+        Parameters
+        ----------
+        run, name, strategy, settings
+            See `begin`.
+        error : PolicyError
+            Names the key.
+        """
+        with transaction(self.path, self._who, self._patience) as connection:
+            if not has_run(connection, run):
+                add_run(connection, run, name, strategy, settings, self._clock(), greetings=0)
+        self._note_refusal(run, error)
 
     def check_and_note_rows(
         self,
@@ -128,6 +202,11 @@ class PrivacyLedger:
         *,
         n_vectors: int = 0,
         commitment: bytes = b"",
+        known: bool = True,
+        n_columns: int = 0,
+        decide: Decision | None = None,
+        about: bytes = b"",
+        streams: Mapping[str, bytes] | None = None,
         scope: str = "",
         what: str = "sums over groups of rows",
         receiver: str = "server",
@@ -147,11 +226,24 @@ class PrivacyLedger:
         group : array_like of shape (n_rows,)
             Number of each own row's group, -1 for rows that are not told of.
         at_least : int
-            The minimum of rows where the policy states none.
+            The minimum of rows where the policy states none, if that is more than the rule
+            (`limits.min_rows`).
         n_vectors : int
-            Vectors of the server that rows are multiplied with.
+            Vectors that rows are multiplied with.
         commitment : bytes
             What tells the same vectors from others; without, they count as new.
+        known : bool, default True
+            Whether the server knows the vectors.
+        n_columns : int
+            Columns of the sums.
+        decide : Callable[[Judged, numpy.ndarray], numpy.ndarray], optional
+            Decides what else is withheld, from the atoms afterwards and those of the own rows. It
+            is kept with the entry, so that the same request gets the same answer.
+        about : bytes
+            What, beside rows and vectors, tells the same request from others, if `decide` depends
+            on more.
+        streams : Mapping[str, bytes], optional
+            Key streams or pads that the sums are told under, see `note_stream`.
         scope : str
             Sums of which columns: what is told in one scope is not combined with another's.
         what, receiver, colluding
@@ -161,6 +253,8 @@ class PrivacyLedger:
         ------
         PolicyError
             Names ``policy.min-rows`` or ``policy.vectors``.
+        ProtocolError
+            If a stream hid something else.
         """
         own = np.asarray(group, dtype=np.int64)
         if own.shape != (len(rows),):
@@ -169,19 +263,32 @@ class PrivacyLedger:
             )
         with self._entry(run) as (connection, book, arrays):
             number = book.run(run)
-            digest = digest_of("rows", scope, rows.digest, own.tobytes(), n_vectors, commitment)
+            digest = digest_of(
+                "rows", scope, rows.digest, own.tobytes(), n_vectors, commitment, about
+            )
+            kept = f"answer {digest.hex()}"
+            for name, content in (streams or {}).items():
+                note_stream(connection, number, name, content, self._who)
             told = int(np.count_nonzero(own >= 0))
             if self._is_known(connection, digest) and (commitment or not n_vectors):
                 entry = Entry("rows", receiver, f"{what} (again)", told, 0, 0, colluding=colluding)
                 book.add(number, self._clock(), entry)
-                return ToldRows.nothing_new()
-            rules = RowRules(connection, arrays, self._who, self.policy)
-            label = rules.label(number, n_vectors, commitment)
-            found, n_new = rules.admit(rows, own, scope, at_least, label)
+                answer = None if decide is None else arrays.get(kept, np.uint8)
+                return ToldRows.nothing_new(answer)
+            history = LedgerRows(connection, arrays, self._who, self.policy)
+            label = history.label(number, n_vectors, commitment, known)
+            found, at, n_new = history.admit(
+                rows, own, scope, label, n_columns=n_columns, at_least=at_least
+            )
+            atom, smallest = found.refined.atom[at], found.refined.smallest_new
+            answer = None
+            if decide is not None:
+                answer = np.asarray(decide(found, atom), dtype=np.uint8).ravel()
+                arrays.put(kept, answer)
             connection.execute("INSERT OR IGNORE INTO known VALUES (?)", (digest,))
-            entry = Entry("rows", receiver, what, told, found.smallest, n_new, colluding=colluding)
+            entry = Entry("rows", receiver, what, told, smallest, n_new, colluding=colluding)
             book.add(number, self._clock(), entry)
-            return found
+            return ToldRows(atom, found.n_vectors, smallest, answer)
 
     def open_bits(
         self,
@@ -192,6 +299,7 @@ class PrivacyLedger:
         *,
         content: bytes,
         predictions: bool = False,
+        agreed: bool = False,
         what: str,
         receiver: str = "server",
         colluding: str = "",
@@ -212,6 +320,8 @@ class PrivacyLedger:
             What tells the same numbers of the same rows from others; told again, they cost nothing.
         predictions : bool, default False
             Whether they are predictions, which have a limit of their own.
+        agreed : bool, default False
+            Whether the node has agreed to what opens them; see `check_bits`.
         what, receiver, colluding
             See `Entry`.
 
@@ -227,7 +337,6 @@ class PrivacyLedger:
                 f"{mask.shape} and {bits!r}"
             )
         kind = "predictions" if predictions else "bits"
-        field = "predictions" if predictions else "openings"
         with self._entry(run) as (connection, book, arrays):
             number = book.run(run)
             digest = digest_of(kind, rows.digest, mask.tobytes(), content)
@@ -235,26 +344,24 @@ class PrivacyLedger:
                 entry = Entry(kind, receiver, f"{what} (again)", int(mask.sum()))
                 book.add(number, self._clock(), entry)
                 return
-            if predictions and bits > self.policy.grid:
-                limit = f"{self.policy.grid} bits of a row in one model's prediction"
-                raise PolicyError(self._who, key_of("grid"), f"{bits:g} bits of a row", limit)
             people, at = located(arrays, rows)
             spent = arrays.get(kind, np.float64, len(people))
             most = float(spent[at[mask]].max(initial=0.0)) if mask.any() else 0.0
-            limit_of_all = float(getattr(self.policy, field))
-            if mask.any() and most + bits > limit_of_all + _ROUNDING:
-                raise PolicyError(
-                    self._who,
-                    key_of(field),
-                    f"{bits:g} bits of {int(mask.sum()):,} of its rows ({what}), of some of which "
-                    f"{most:g} were told before",
-                    f"{limit_of_all:g} bits of a row over all runs",
-                )
+            n_rows = int(mask.sum())
+            check_bits(
+                self._who,
+                self.policy,
+                bits,
+                n_rows,
+                most,
+                what,
+                predictions=predictions,
+                agreed=agreed,
+            )
             spent = spent.copy()
             spent[at[mask]] += bits
             arrays.put(kind, spent)
             connection.execute("INSERT OR IGNORE INTO known VALUES (?)", (digest,))
-            n_rows = int(mask.sum())
             entry = Entry(kind, receiver, what, n_rows, bits=bits, colluding=colluding)
             book.add(number, self._clock(), entry)
 
@@ -275,7 +382,8 @@ class PrivacyLedger:
         run : str
             Token of the run.
         epsilon, delta : float
-            Of the whole release: over all its columns and groups.
+            Of the whole release: over all its columns and groups. Infinite without noise, which is
+            refused.
         release : bytes
             What tells this release from others. The same one again, with the same noise, is free.
         what, receiver
@@ -286,7 +394,7 @@ class PrivacyLedger:
         PolicyError
             Names ``policy.epsilon-total``.
         """
-        if not (np.isfinite(epsilon) and epsilon > 0 and 0 <= delta < 1):
+        if not (epsilon > 0 and 0 <= delta < 1):
             raise ProtocolError(
                 f"{self._who}: epsilon must be above 0 and delta in [0, 1), got {epsilon!r}, "
                 f"{delta!r}"
@@ -297,15 +405,7 @@ class PrivacyLedger:
             if self._is_known(connection, digest):
                 return
             spent, _, releases = book.epsilon()
-            total = self.policy.epsilon_total
-            asked = f"epsilon {epsilon:g} ({what}), after {spent:g} in {releases} release(s)"
-            if total is None and releases:
-                allowed = "one release, as it states no total"
-                advice = f"its owner would have to set policy.epsilon-total={spent + epsilon:g}"
-                raise PolicyError(self._who, key_of("epsilon_total"), asked, allowed, advice)
-            if total is not None and spent + epsilon > total * (1 + _ROUNDING):
-                allowed = f"{total:g} in all, over columns, groups and runs"
-                raise PolicyError(self._who, key_of("epsilon_total"), asked, allowed)
+            check_epsilon(self._who, self.policy, epsilon, spent, releases, what)
             connection.execute("INSERT INTO known VALUES (?)", (digest,))
             entry = Entry("epsilon", receiver, what, epsilon=epsilon, delta=delta)
             book.add(number, self._clock(), entry)
@@ -327,11 +427,18 @@ class PrivacyLedger:
         ProtocolError
             If the stream hid something else: the difference of both would be in clear.
         """
+        self.note_streams(run, {name: content})
+
+    def note_streams(self, run: str, streams: Mapping[str, bytes]) -> None:
+        """Use several key streams, see `note_stream`; all or none."""
         with self._entry(run) as (connection, book, _):
             number = book.run(run)
-            note_stream(connection, number, name, content, self._who)
+            for name, content in streams.items():
+                note_stream(connection, number, name, content, self._who)
 
-    def note_foreign_ids(self, run: str, count: int, n_own: int, sender: str = "server") -> None:
+    def note_foreign_ids(
+        self, run: str, count: int, n_own: int, sender: str = "server", content: bytes = b""
+    ) -> None:
         """Blind IDs of others, or refuse.
 
         Parameters
@@ -344,23 +451,23 @@ class PrivacyLedger:
             Own rows.
         sender : str
             Whose they are.
+        content : bytes
+            What tells them from others: the same ones again in this run count once.
 
         Raises
         ------
         PolicyError
             Names ``policy.foreign-ids``.
         """
-        with self._entry(run) as (_, book, _):
+        with self._entry(run) as (connection, book, _):
             number = book.run(run)
-            before = book.count(number, "ids")[1]
-            if before + count > self.policy.foreign_ids * n_own:
-                raise PolicyError(
-                    self._who,
-                    key_of("foreign_ids"),
-                    f"{before + count:,} IDs that are not its own, "
-                    f"{(before + count) / max(n_own, 1):.3g} times as many as it has rows",
-                    f"{self.policy.foreign_ids:g} times as many in a run",
-                )
+            digest = digest_of("ids", run, content)
+            if content and self._is_known(connection, digest):
+                return
+            total = book.count(number, "ids")[1] + count
+            check_foreign_ids(self._who, self.policy, total, n_own)
+            if content:
+                connection.execute("INSERT INTO known VALUES (?)", (digest,))
             book.add(number, self._clock(), Entry("ids", sender, "IDs of others blinded", count))
 
     # -- parts of these --------------------------------------------------------------------

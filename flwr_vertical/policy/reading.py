@@ -23,7 +23,9 @@ PLAIN_KEYS = {
 """Keys of the node config without a prefix, and the keys of a policy that they set."""
 
 
-def read_policy(who: str, config: Mapping[str, Any]) -> Policy:
+def read_policy(
+    who: str, config: Mapping[str, Any], unstated: Mapping[str, Any] | None = None
+) -> Policy:
     """Return the policy of a node.
 
     Parameters
@@ -32,6 +34,9 @@ def read_policy(who: str, config: Mapping[str, Any]) -> Policy:
         The node, for errors, such as ``"party 'bank'"``.
     config : Mapping[str, Any]
         Its node config. Keys that are no part of a policy are not looked at.
+    unstated : Mapping[str, Any], optional
+        Values of fields of `Policy` that hold where the node states nothing (default: the safe
+        ones).
 
     Raises
     ------
@@ -57,7 +62,7 @@ def read_policy(who: str, config: Mapping[str, Any]) -> Policy:
                 f"{who}: {plain!r} of the node config and {spelt[key]!r} set the same; keep one"
             )
         stated[key], spelt[key] = config[plain], f"node config {plain}"
-    return _checked(who, stated, spelt)
+    return Policy(**{**(unstated or {}), **_checked(who, stated, spelt)})
 
 
 def read_policy_file(who: str, path: Path) -> dict[str, Any]:
@@ -80,7 +85,7 @@ def read_policy_file(who: str, path: Path) -> dict[str, Any]:
     return {key.removeprefix(PREFIX): value for key, value in found.items()}
 
 
-def _checked(who: str, stated: Mapping[str, Any], spelt: Mapping[str, str]) -> Policy:
+def _checked(who: str, stated: Mapping[str, Any], spelt: Mapping[str, str]) -> dict[str, Any]:
     known = {item.key: item for item in settings_of(Policy)}
     values = {}
     for key, value in stated.items():
@@ -94,4 +99,4 @@ def _checked(who: str, stated: Mapping[str, Any], spelt: Mapping[str, str]) -> P
             values[known[key].name] = item.check(value)
         except ConfigError as error:
             raise ConfigError(f"{who}: {error}") from None
-    return Policy(**values)
+    return values

@@ -66,10 +66,13 @@ class Policy(Settings):
         "runs (default: one tenth of the smallest set of rows).",
         at_least=0,
     )
-    openings: float = setting(
-        0.0, "Bits of one own row that others may be told beside predictions, over all runs.",
+    openings: float | None = setting(
+        None,
+        "Bits of one own row that others may be told beside predictions, over all runs (default: "
+        "what a method's default exchange opens, or one that ``exchanges`` names; all of it is "
+        "counted).",
         at_least=0,
-    )  # fmt: skip
+    )
     grid: int = setting(
         12, "Bits of one own row that one model's prediction may tell.", at_least=2, at_most=30
     )
@@ -89,12 +92,16 @@ class Policy(Settings):
         "epsilon that ``max-epsilon`` allows, and no second one).",
         above=0,
     )
-    foreign_ids: float = setting(
-        10.0,
-        "How many IDs that are not its own the node blinds in a run, in multiples of its own rows.",
+    foreign_ids: float | None = setting(
+        None,
+        "How many IDs that are not its own the node blinds in a run, in multiples of its own rows "
+        "(default: 10, and 100 IDs in any case).",
         above=0,
     )
 
+
+FOREIGN_IDS, FEW_IDS = 10.0, 100
+"""Where a policy states none: IDs of others for one own row, and so many in any case."""
 
 ROW_RULES = ("min_rows", "vectors", "grid", "blur")
 """Keys that change numbers, so that they hold in simulations as well; the others are consents."""

@@ -127,7 +127,8 @@ def refusals(policy: Policy, request: RunRequest) -> list[Refusal]:
     if request.label_column and request.label_column != policy.labels:
         forbid("labels", f"its column {request.label_column!r} as labels", request.label_column)
     if request.n_parties is not None and request.n_parties < policy.min_parties:
-        forbid("min_parties", f"a run of {request.n_parties} parties", request.n_parties)
+        parties = "party" if request.n_parties == 1 else "parties"
+        forbid("min_parties", f"a run of {request.n_parties} {parties}", request.n_parties)
     most = policy.max_epsilon
     if request.epsilon is not None and most is not None and request.epsilon > most:
         forbid("max_epsilon", f"epsilon {request.epsilon:g} on a column", request.epsilon)

@@ -1,18 +1,19 @@
-"""The rules on sets of rows and on vectors, over all runs."""
+"""The rules on sets of rows and on vectors: what may be told after what was told before.
 
-import secrets
-import sqlite3
-from dataclasses import dataclass
-from typing import Any
+They are the same within a run, whose history lies in the party's state, and over all runs, whose
+history lies in the privacy ledger.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.errors import PolicyError, ProtocolError
-from flwr_vertical.policy.arrays import Arrays
+from flwr_vertical.errors import PolicyError
 from flwr_vertical.policy.atoms import Refined, refine
+from flwr_vertical.policy.limits import max_vectors, min_rows
 from flwr_vertical.policy.record import Policy, key_of
-from flwr_vertical.policy.rows import OwnRows, places
 from flwr_vertical.policy.vectors import AtomVectors
 
 Numbers = npt.NDArray[np.int64]
@@ -20,202 +21,164 @@ Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class ToldRows:
-    """What `RowRules.admit` found.
+class LabelSet:
+    """Vectors that rows are multiplied with.
 
     Parameters
     ----------
-    atom : numpy.ndarray of shape (n_rows,)
-        Number of each own row's atom, over all runs; 0 for rows that nothing was told of. Empty if
-        all of it was told before.
-    n_vectors : numpy.ndarray of shape (n_atoms + 1,)
-        With how many vectors of the server each atom was multiplied.
-    smallest : int
-        Rows of the smallest set that was not told of before; 0 if nothing is new.
+    n_vectors : int
+        How many.
+    known : bool
+        Whether the server knows them. Means of a model that it never sees, say, count against the
+        limit on vectors, and cannot single out the rows of a level.
     """
 
-    atom: Numbers
-    n_vectors: Numbers
-    smallest: int
+    n_vectors: int
+    known: bool = True
+
+
+@dataclass(frozen=True)
+class RowHistory:
+    """What was told of rows before.
+
+    Parameters
+    ----------
+    atoms : numpy.ndarray of shape (n_rows,)
+        Number of each row's atom, from 1 without gaps; 0 for rows that nothing was told of.
+    vectors : AtomVectors
+        Which label sets the rows of each atom were multiplied with.
+    labels : Mapping[int, LabelSet]
+        The label sets by their numbers.
+    """
+
+    atoms: Numbers
+    vectors: AtomVectors
+    labels: Mapping[int, LabelSet] = field(default_factory=dict)
 
     @classmethod
-    def nothing_new(cls) -> "ToldRows":
-        """Return what is found where all of it was told before."""
-        return cls(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64), 0)
+    def unpack(
+        cls, atoms: Numbers, vectors: Numbers, labels: Mapping[int, LabelSet]
+    ) -> "RowHistory":
+        """Return a history from arrays as they are kept; see `AtomVectors.pack`."""
+        n_atoms = int(atoms.max(initial=0))
+        return cls(np.asarray(atoms, dtype=np.int64), AtomVectors.unpack(vectors, n_atoms), labels)
 
 
-def located(arrays: Arrays, rows: OwnRows) -> tuple[Any, Numbers]:
-    """Return all rows that a ledger knows, the own ones among them now, and where these are.
-
-    Returns
-    -------
-    people : numpy.ndarray of shape (n_known,), uint64
-    at : numpy.ndarray of shape (n_rows,), int64
-    """
-    people = arrays.get("people", np.uint64)
-    at = places(people, rows.keys)
-    absent = at < 0
-    if absent.any():
-        at[absent] = len(people) + np.arange(np.count_nonzero(absent))
-        people = np.concatenate([people, rows.keys[absent]])
-        arrays.put("people", people, hashes=True)
-    return people, at
-
-
-class RowRules:
-    """Decides whether sums over sets of rows may be opened, within one transaction.
+@dataclass(frozen=True)
+class Judged:
+    """A request that is allowed, and the history after it.
 
     Parameters
     ----------
-    connection : sqlite3.Connection
-        Open.
-    arrays : Arrays
-        Of the same ledger.
+    refined : Refined
+        The atoms of all rows.
+    vectors : AtomVectors
+        Which label sets their rows were multiplied with.
+    n_vectors, n_known : numpy.ndarray of shape (n_atoms + 1,)
+        With how many vectors in all, and with how many that the server knows.
+    is_multiplied : bool
+        Whether some rows are multiplied with vectors with which they were not before.
+    """
+
+    refined: Refined
+    vectors: AtomVectors
+    n_vectors: Numbers
+    n_known: Numbers
+    is_multiplied: bool
+
+
+def judge(
+    who: str,
+    policy: Policy,
+    before: RowHistory,
+    group: Numbers,
+    label: int | None = None,
+    *,
+    n_columns: int = 0,
+    at_least: int = 0,
+    changed: Flags | None = None,
+) -> Judged:
+    """Decide whether sums over groups of rows may be told.
+
+    Parameters
+    ----------
     who : str
         The node, for errors.
     policy : Policy
-        Its limits.
+        Its limits go before all others.
+    before : RowHistory
+        Of all rows.
+    group : numpy.ndarray of shape (n_rows,)
+        Number of each row's group, -1 for rows that are not told of now.
+    label : int, optional
+        The label set that the rows are multiplied with; among ``before.labels``.
+    n_columns : int
+        Columns of the sums.
+    at_least : int
+        Fewest rows of a set where the policy states none, if that is more than `min_rows`.
+    changed : numpy.ndarray of shape (n_rows,), bool, optional
+        Rows whose cells have changed since they were told of.
+
+    Raises
+    ------
+    PolicyError
+        Names ``policy.min-rows`` or ``policy.vectors``.
     """
+    refined = refine(before.atoms, group, changed)
+    vectors = before.vectors.after(refined, label)
+    totals = vectors.totals({key: found.n_vectors for key, found in before.labels.items()})
+    known = vectors.totals(
+        {key: found.n_vectors * found.known for key, found in before.labels.items()}
+    )
+    fresh = np.array(
+        [
+            len(now) > len(before.vectors.labels[parent]) if parent else bool(now)
+            for now, parent in zip(vectors.labels, refined.parent.tolist(), strict=True)
+        ]
+    )
+    asked = known[refined.group >= 0]
+    rule = max(min_rows(n_columns, int(asked.max(initial=0))), at_least)
+    _check_rows(who, refined, rule if policy.min_rows is None else policy.min_rows)
+    _check_vectors(who, policy, refined, totals, fresh | refined.is_new)
+    return Judged(refined, vectors, totals, known, bool(fresh.any()))
 
-    def __init__(
-        self, connection: sqlite3.Connection, arrays: Arrays, who: str, policy: Policy
-    ) -> None:
-        self._connection, self._arrays, self._who = connection, arrays, who
-        self._policy = policy
 
-    def label(self, run: int, n_vectors: int, commitment: bytes) -> int | None:
-        """Return the number of vectors of the server, None without any.
+def _check_rows(who: str, refined: Refined, needed: int) -> None:
+    smallest = refined.smallest_new
+    if not smallest or smallest >= needed:
+        return
+    why = ", with what was opened before" if refined.parent.any() else ""
+    if 0 < refined.n_changed_alone == smallest:
+        why = ", as their cells have changed since sums of them were opened"
+    raise PolicyError(
+        who,
+        key_of("min_rows"),
+        f"sums that tell of {smallest} of its rows alone{why}",
+        f"sets of at least {needed:,} rows, over all runs",
+        "ask for the same rows as before, or for enough others; merge small groups of rows, or "
+        "leave them out",
+    )
 
-        Parameters
-        ----------
-        run : int
-            Number of the run.
-        n_vectors : int
-            How many they are.
-        commitment : bytes
-            What tells them from others; without, they count as new.
 
-        Raises
-        ------
-        ProtocolError
-            If the same commitment was to another number of them.
-        """
-        if not n_vectors:
-            return None
-        name = commitment or secrets.token_bytes(32)
-        row = self._connection.execute(
-            "SELECT id, n_vectors FROM labels WHERE commitment = ?", (name,)
-        ).fetchone()
-        if row is None:
-            return self._connection.execute(
-                "INSERT INTO labels (commitment, n_vectors, run) VALUES (?, ?, ?)",
-                (name, n_vectors, run),
-            ).lastrowid
-        if row[1] != n_vectors:
-            raise ProtocolError(
-                f"{self._who}: the server committed to {row[1]} vector(s), and now to {n_vectors} "
-                "in the same words"
-            )
-        return int(row[0])
-
-    def admit(
-        self, rows: OwnRows, own: Numbers, scope: str, at_least: int, label: int | None
-    ) -> tuple[ToldRows, int]:
-        """Refine the atoms by a request, and keep them; or refuse.
-
-        Parameters
-        ----------
-        rows : OwnRows
-            The own rows.
-        own : numpy.ndarray of shape (n_rows,)
-            Group of each, -1 for none.
-        scope : str
-            Sums of which columns.
-        at_least : int
-            The minimum of rows where the policy states none.
-        label : int, optional
-            See `label`.
-
-        Returns
-        -------
-        told : ToldRows
-        n_vectors : int
-            With how many vectors some rows are multiplied that they were not before.
-
-        Raises
-        ------
-        PolicyError
-            Names the key.
-        """
-        arrays = self._arrays
-        people, at = located(arrays, rows)
-        n_before = int(arrays.get(f"atoms {scope}", np.int64).max(initial=0))
-        before = AtomVectors.unpack(arrays.get(f"vectors {scope}", np.int64), n_before)
-        refined, contents = self._refine(rows, own, at, len(people), scope)
-        vectors = before.after(refined, label)
-        sizes = dict(self._connection.execute("SELECT id, n_vectors FROM labels"))
-        totals = vectors.totals(sizes)
-        fresh = np.array(
-            [
-                len(now) > len(before.labels[parent]) if parent else bool(now)
-                for now, parent in zip(vectors.labels, refined.parent.tolist(), strict=True)
-            ]
-        )
-        self._check_rows(refined, at_least)
-        self._check_vectors(refined, totals, fresh | refined.is_new)
-        if refined.is_new.any() or fresh.any():
-            arrays.put(f"atoms {scope}", refined.atom)
-            arrays.put(f"vectors {scope}", vectors.pack())
-        if contents is not None:
-            arrays.put(f"contents {scope}", contents, hashes=True)
-        n_new = sizes[label] if label is not None and fresh.any() else 0
-        return ToldRows(refined.atom[at], totals, refined.smallest_new), n_new
-
-    def _refine(
-        self, rows: OwnRows, own: Numbers, at: Numbers, n: int, scope: str
-    ) -> tuple[Refined, Any]:
-        """Return the atoms of all rows known, and contents where there are others to be kept."""
-        atoms = self._arrays.get(f"atoms {scope}", np.int64, n)
-        group = np.full(n, -1, dtype=np.int64)
-        group[at] = own
-        if rows.contents is None:
-            return refine(atoms, group), None
-        contents = self._arrays.get(f"contents {scope}", np.uint32, n)
-        now = contents.copy()
-        now[at] = rows.contents
-        refined = refine(atoms, group, now != contents)
-        kept = np.where(group >= 0, now, contents)
-        return refined, None if np.array_equal(kept, contents) else kept
-
-    def _check_rows(self, refined: Refined, at_least: int) -> None:
-        needed = at_least if self._policy.min_rows is None else self._policy.min_rows
-        smallest = refined.smallest_new
-        if not smallest or smallest >= needed:
-            return
-        why = "with what was opened before"
-        if 0 < refined.n_changed_alone == smallest:
-            why = "as their cells have changed since sums of them were opened"
-        raise PolicyError(
-            self._who,
-            key_of("min_rows"),
-            f"sums that tell of {smallest} of its rows alone, {why}",
-            f"sets of at least {needed:,} rows, over all runs",
-            "ask for the same rows as before, or for enough others",
-        )
-
-    def _check_vectors(self, refined: Refined, totals: Numbers, asked: Flags) -> None:
-        most = self._policy.vectors
-        limit = np.maximum(refined.size // 10, 1) if most is None else np.full(len(totals), most)
-        over = np.flatnonzero(asked & (totals > limit))
-        if not len(over):
-            return
-        worst = over[np.argmin(refined.size[over])]
-        rule = "" if most is not None else ", one for ten rows"
-        raise PolicyError(
-            self._who,
-            key_of("vectors"),
-            f"{totals[worst]} different vectors of the server, over all runs, with a set of "
-            f"{refined.size[worst]} of its rows",
-            f"{limit[worst]} with such a set{rule}",
-            "the same labels as before are free",
-        )
+def _check_vectors(
+    who: str, policy: Policy, refined: Refined, totals: Numbers, asked: Flags
+) -> None:
+    most = policy.vectors
+    if most is None:
+        sizes, of_size = np.unique(refined.size, return_inverse=True)
+        limit = np.array([max_vectors(int(n)) for n in sizes], dtype=np.int64)[of_size]
+    else:
+        limit = np.full(len(totals), most)
+    over = np.flatnonzero(asked & (totals > limit))
+    if not len(over):
+        return
+    worst = over[np.argmin(refined.size[over])]
+    rule = "" if most is not None else ", one for ten rows"
+    raise PolicyError(
+        who,
+        key_of("vectors"),
+        f"{totals[worst]} different vectors of the server, over all runs, with a set of "
+        f"{refined.size[worst]} of its rows",
+        f"{limit[worst]} with such a set{rule}",
+        "the same labels as before are free",
+    )

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from flwr_vertical.errors import DataError
 
@@ -77,6 +78,32 @@ class OwnRows:
         if self.contents is not None:
             found.update(self.contents.tobytes())
         return found.digest()
+
+
+def secrets_of(keys: Keys, secret: str) -> tuple[Keys, bytes]:
+    """Return a pseudorandom number of each row that only the ledger's secret gives.
+
+    Parameters
+    ----------
+    keys : numpy.ndarray of shape (n_rows,), uint64
+        The rows.
+    secret : str
+        Of the ledger.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_rows,), uint64
+        AES-128 of each key, under a key of its own.
+    bytes
+        A keyed digest of the set of rows.
+    """
+    derived = hashlib.blake2b(b"row secrets", key=secret.encode(), digest_size=16).digest()
+    blocks = np.zeros((len(keys), 2), dtype="<u8")
+    blocks[:, 0] = keys
+    cipher = Cipher(algorithms.AES(derived), modes.ECB()).encryptor()  # one block a row, all differ
+    found = np.frombuffer(cipher.update(blocks.tobytes()), dtype="<u8")[::2].astype(np.uint64)
+    name = hashlib.blake2b(np.sort(found).tobytes(), key=secret.encode(), digest_size=16).digest()
+    return found, name
 
 
 def places(known: Keys, keys: Keys) -> npt.NDArray[np.int64]:

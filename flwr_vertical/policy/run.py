@@ -3,11 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
+from flwr_vertical.errors import PolicyError
 from flwr_vertical.policy.ledger import PrivacyLedger
-from flwr_vertical.policy.row_rules import ToldRows
 from flwr_vertical.policy.rows import OwnRows
+from flwr_vertical.policy.told import ToldRows
 
 
 class RunLedger:
@@ -36,9 +39,45 @@ class RunLedger:
         """The own rows, in the order of the node's table."""
         return self._find_rows(self.ledger)
 
+    def rows_of(self, ids: "pd.Index[Any]") -> OwnRows:
+        """Return rows by their IDs; changes of their cells are not noticed."""
+        return self.ledger.rows(ids)
+
+    def row_secrets(
+        self, rows: OwnRows, at: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.uint64], bytes]:
+        """Return a secret number of each of some rows, the same in all runs, and a name of these.
+
+        Parameters
+        ----------
+        rows : OwnRows
+            Own rows.
+        at : numpy.ndarray of shape (n_chosen,)
+            Which of them.
+
+        Returns
+        -------
+        numpy.ndarray of shape (n_chosen,), uint64
+            Uniform, known to this node alone.
+        bytes
+            The same for the same rows in any order; says nothing of them.
+        """
+        return self.ledger.row_secrets(rows, at)
+
+    def version_of(self, values: npt.NDArray[np.float64]) -> bytes:
+        """Return a keyed digest of values of the table's rows, the same in any order of these."""
+        return self.ledger.version_of(self.rows, values)
+
     def begin(self, name: str, strategy: str, settings: Mapping[str, Any]) -> None:
         """Write down that the run greets this node."""
-        self.ledger.begin(self.token, name, strategy, settings, self.rows)
+        later = bool(settings.get("fitted"))
+        self.ledger.begin(self.token, name, strategy, settings, self.rows, all_new=later)
+
+    def note_refused(
+        self, name: str, strategy: str, settings: Mapping[str, Any], error: PolicyError
+    ) -> None:
+        """Write down that the policy forbade the run, before it began."""
+        self.ledger.note_refused(self.token, name, strategy, settings, error)
 
     def check_and_note_rows(
         self, group: npt.ArrayLike, at_least: int, *, rows: OwnRows | None = None, **options: Any
@@ -62,6 +101,12 @@ class RunLedger:
         """Use a key stream, or a pad, for a content; refuse it for another one."""
         self.ledger.note_stream(self.token, name, content)
 
-    def note_foreign_ids(self, count: int, n_own: int, sender: str = "server") -> None:
+    def note_streams(self, streams: Mapping[str, bytes]) -> None:
+        """Use several key streams; all or none."""
+        self.ledger.note_streams(self.token, streams)
+
+    def note_foreign_ids(
+        self, count: int, n_own: int, sender: str = "server", content: bytes = b""
+    ) -> None:
         """Blind IDs of others, or refuse."""
-        self.ledger.note_foreign_ids(self.token, count, n_own, sender)
+        self.ledger.note_foreign_ids(self.token, count, n_own, sender, content)

@@ -1,6 +1,6 @@
 """A node's policy in words, for its owner."""
 
-from flwr_vertical.policy.record import ANY, Policy
+from flwr_vertical.policy.record import ANY, FEW_IDS, FOREIGN_IDS, Policy
 
 
 def in_words(policy: Policy) -> list[str]:
@@ -19,7 +19,9 @@ def in_words(policy: Policy) -> list[str]:
         ),
         f"Samples are aligned by {_names(p.alignments, 'any protocol', 'none')}."
         + (" 'plain' tells its IDs to the server." if {"plain", ANY} & {*p.alignments} else ""),
-        f"In a run it blinds at most {p.foreign_ids:g} times as many IDs of others as it has rows.",
+        "In a run it blinds at most "
+        f"{FOREIGN_IDS if p.foreign_ids is None else p.foreign_ids:g} times as many IDs of others "
+        f"as it has rows{f', or {FEW_IDS}' if p.foreign_ids is None else ''}.",
         f"It hands its column {p.labels!r} to the server if a run asks for it as labels, and no "
         "other column."
         if p.labels
@@ -38,7 +40,10 @@ def in_words(policy: Policy) -> list[str]:
         + ", over all runs.",
         f"A prediction tells at most {p.grid} bits of a row, those of all models together "
         f"{p.predictions:g}.",
-        f"Otherwise others are told at most {p.openings:g} bits of a row."
+        "Otherwise others are told of a single row what a method's default exchange opens, or one "
+        "named above; it is counted."
+        if p.openings is None
+        else f"Otherwise others are told at most {p.openings:g} bits of a row."
         if p.openings
         else "Otherwise nothing of a single row is told.",
         f"Every number opened has noise of at least {p.blur:g} times one row's size."

@@ -10,6 +10,8 @@ from flwr_vertical.privacy.accounting import (
     rank_error,
     split_budget,
 )
+from flwr_vertical.privacy.bounds import parse_bounds, read_bounds
+from flwr_vertical.privacy.gaussian import gaussian_delta, gaussian_integers, gaussian_sigma
 from flwr_vertical.privacy.keystream import (
     KEY_BYTES,
     Keystream,
@@ -18,18 +20,25 @@ from flwr_vertical.privacy.keystream import (
     seeded_noise,
 )
 from flwr_vertical.privacy.laplace import laplace_integers, rational
+from flwr_vertical.privacy.statement import MomentStatement
 
 __all__ = [
     "KEY_BYTES",
     "ColumnSpending",
     "Keystream",
+    "MomentStatement",
     "PrivacyStatement",
     "count_columns",
     "fresh_keystream",
+    "gaussian_delta",
+    "gaussian_integers",
+    "gaussian_sigma",
     "laplace_integers",
     "noise_is_seeded",
+    "parse_bounds",
     "rank_error",
     "rational",
+    "read_bounds",
     "seeded_noise",
     "split_budget",
 ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from math import inf, sqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
@@ -71,6 +71,11 @@ class PrivacyStatement:
 
     columns: Sequence[ColumnSpending]
     warnings: Sequence[str] = ()
+
+    caption: ClassVar[str] = (
+        "Epsilon by comparison (VDADP), of one record by basic composition, and the standard "
+        "deviation of the ranks that were released, as a share of the rows."
+    )
 
     @property
     def vdadp(self) -> dict[str, float]:

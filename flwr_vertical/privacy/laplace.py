@@ -44,17 +44,19 @@ def laplace_integers(scale: Fraction, count: int, stream: Keystream) -> npt.NDAr
     -------
     numpy.ndarray of shape (count,), int64
     """
-    return np.array([_draw(scale.numerator, scale.denominator, stream) for _ in range(count)])
+    return np.array(
+        [laplace_integer(scale.numerator, scale.denominator, stream) for _ in range(count)]
+    )
 
 
-def _draw(t: int, s: int, stream: Keystream) -> int:
+def laplace_integer(t: int, s: int, stream: Keystream) -> int:
     """One draw of scale t / s."""
     while True:
         u = stream.below(t)
-        if not _bernoulli_exp(u, t, stream):
+        if not bernoulli_exp(u, t, stream):
             continue
         v = 0
-        while _bernoulli_exp(1, 1, stream):
+        while bernoulli_exp(1, 1, stream):
             v += 1
         value = (u + t * v) // s
         negative = stream.below(2)
@@ -62,7 +64,7 @@ def _draw(t: int, s: int, stream: Keystream) -> int:
             return -value if negative else value
 
 
-def _bernoulli_exp(numerator: int, denominator: int, stream: Keystream) -> bool:
+def bernoulli_exp(numerator: int, denominator: int, stream: Keystream) -> bool:
     """Draw True with probability exp(-numerator / denominator), for a fraction in [0, 1]."""
     k = 1
     while stream.below(denominator * k) < numerator:

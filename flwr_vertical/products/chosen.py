@@ -7,7 +7,12 @@ from flwr_vertical.server import Federation
 
 
 def products_of(
-    federation: Federation, group_key: GroupKey | None = None, limbs: int = 2
+    federation: Federation,
+    group_key: GroupKey | None = None,
+    limbs: int = 2,
+    room: int = 0,
+    vector_unit: float | None = None,
+    noisy: bool = False,
 ) -> PrivateProducts | EncryptedProducts:
     """Return products of the parties' columns, in the way that fits the federation.
 
@@ -17,8 +22,10 @@ def products_of(
         Of the run.
     group_key : GroupKey, optional
         Hands the group seed to the parties, where they share one; drawn if left out.
-    limbs : {1, 2}
+    limbs, room, vector_unit
         See `PrivateProducts`.
+    noisy : bool, default False
+        Whether parties add noise to what is opened.
 
     Returns
     -------
@@ -27,5 +34,5 @@ def products_of(
         help it. Both have ``send``, ``min_rows``, ``moments`` and ``close``.
     """
     if federation.aggregation == "ckks" or len(federation.parties) == 1:
-        return EncryptedProducts(federation)
-    return PrivateProducts(federation, group_key or GroupKey(federation), limbs)
+        return EncryptedProducts(federation, room, vector_unit, noisy)
+    return PrivateProducts(federation, group_key or GroupKey(federation), limbs, room, vector_unit)

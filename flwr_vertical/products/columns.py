@@ -1,10 +1,13 @@
 """The columns that a party multiplies, and which of the aligned samples it holds."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from flwr_vertical.products.noise import Noise
 
 Array = npt.NDArray[np.float64]
 
@@ -24,12 +27,20 @@ class HeldColumns:
         How many samples there are.
     names : tuple of str
         Names of the columns, for errors of this party; no message carries them.
+    own : numpy.ndarray of shape (n_held,), optional
+        Which of the party's own rows (`Party.own_ids`) these are. Its privacy ledger counts them;
+        needed where `rows` are no aligned row numbers.
+    noise : Noise, optional
+        What noise the method gives to their sums. Nothing else of the columns shows in what is
+        told of them then: they are offered in public units, in which none is above 1.
     """
 
     values: Array
     rows: npt.NDArray[np.integer[Any]]
     n_samples: int
     names: tuple[str, ...] = ()
+    own: npt.NDArray[np.integer[Any]] | None = None
+    noise: "Noise | None" = None
 
     def weighted(self, weight: Array) -> "HeldColumns":
         """Return the columns, each row times its weight; shape (n_held,)."""

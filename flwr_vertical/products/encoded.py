@@ -31,12 +31,15 @@ class EncodedColumns:
         See `ring`.
     party : str
         Its name, for errors.
+    room : int, default 0
+        By how many bits values are made smaller, to leave room in the ring for noise.
 
     Attributes
     ----------
     scale : numpy.ndarray of shape (n_columns,)
         What each column was divided by: its root mean square over all samples, rounded up to a
-        power of two. The exact one, less what is opened, would tell of the rows in no group.
+        power of two. The exact one, less what is opened, would tell of the rows in no group. Of
+        columns with noise of their own it is the same whatever the values.
     shape : tuple of int
         Of the whole encoded matrix: ``(n_samples, limbs * n_columns)``.
 
@@ -46,8 +49,8 @@ class EncodedColumns:
         If a column is too large, or not finite: names it and its size.
     """
 
-    def __init__(self, held: HeldColumns, limbs: int, party: str) -> None:
-        self.held, self._limbs = held, limbs
+    def __init__(self, held: HeldColumns, limbs: int, party: str, room: int = 0) -> None:
+        self.held, self._limbs, self.room = held, limbs, room
         self._bits = fraction_bits(held.n_samples)
         self.shape = held.n_samples, limbs * held.values.shape[1]
         with np.errstate(over="ignore", invalid="ignore"):
@@ -57,15 +60,24 @@ class EncodedColumns:
         if len(wrong):
             j = int(wrong[0])
             column = held.values[:, j]
-            largest = float(np.abs(column).max()) if np.isfinite(column).all() else float("nan")
+            # Only to a power of two: the message leaves the node, and a cell must not.
+            finite = np.isfinite(column).all()
+            largest = 2.0 ** np.ceil(np.log2(np.abs(column).max())) if finite else float("nan")
             name = repr(held.names[j]) if held.names else f"number {j}"
             raise FixedPointOverflowError(
-                f"party {party!r}, column {name}: its largest absolute value is {largest:.6g}, "
-                f"and a root mean square below {_LARGEST:.3g} fits whole numbers of 64 bits; "
-                "give the column in larger units, or take it out"
+                f"party {party!r}, column {name}: its absolute values are up to "
+                f"{largest:.6g} (a power of two), and a root mean square below {_LARGEST:.3g} fits "
+                "whole numbers of 64 bits; give the column in larger units, or take it out"
             )
         size[size == 0.0] = 1.0
-        self.scale: Array = 2.0 ** np.ceil(np.log2(size))
+        if held.noise is not None:
+            if (size > 1.0).any():
+                raise FixedPointOverflowError(
+                    f"party {party!r}: columns with noise of their own are offered in units in "
+                    f"which no value is above 1, and one has a root mean square of {size.max():.6g}"
+                )
+            size = np.ones_like(size)
+        self.scale: Array = 2.0 ** (np.ceil(np.log2(size)) + room)
 
     def rows(self, start: int, stop: int) -> Ring:
         """Return rows of the encoded columns, of shape (stop - start, limbs * n_columns)."""

@@ -24,10 +24,16 @@ import numpy.typing as npt
 
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node import Party, StepGroup, step
-from flwr_vertical.products.column_products import Indices, rows_by_group
+from flwr_vertical.products.column_products import (
+    Indices,
+    Layout,
+    blocks_by_group,
+    rows_by_group,
+)
 from flwr_vertical.products.columns import HeldColumns
 from flwr_vertical.products.encoded import EncodedColumns
 from flwr_vertical.products.key_checks import MODE, check_key, key_payload
+from flwr_vertical.products.noisy_sums import ROOM, NoisySums, noise_on_products, refuse_exact
 from flwr_vertical.products.own_moments import own_moments
 from flwr_vertical.products.told_rows import ToldRows
 from flwr_vertical.protocol.messages import ARBITER
@@ -73,10 +79,14 @@ class EncryptedGroupSteps(StepGroup):
         n_vectors: int = 0,
         attempt: bytes = b"",
         commitment: bytes = b"",
+        recognised: bytes = b"",
         public: bytes = b"",
         nonce: bytes = b"",
         identity: bytes = b"",
         signature: bytes = b"",
+        names: list[str] | None = None,
+        widths: list[int] | None = None,
+        absent: Flags | None = None,
     ) -> dict[str, Any]:
         """Tell the own moments by group, and encrypt the own columns for the other parties.
 
@@ -86,23 +96,62 @@ class EncryptedGroupSteps(StepGroup):
             See `PrivateProductSteps.open_products`.
         missing : numpy.ndarray of shape (n_groups,), bool, optional
             Where the own block counts as missing.
+        recognised : bytes
+            By what the privacy ledger shall recognise the vectors in another run: the server's
+            word for it, as the party cannot compare ciphertexts.
         public, nonce, identity, signature : bytes
             The arbiter's key, the run's number, and who vouches for the key; empty where no
             columns are wanted.
+        names, widths : list, optional
+            Every party's name and number of columns, where there is to be noise on the sums.
+        absent : numpy.ndarray of shape (n_groups, n_parties), bool, optional
+            Likewise, where each party's block counts as missing.
 
         Returns
         -------
         dict[str, Any]
-            ``sums``, ``products``, ``withheld`` and ``scale`` as of `open_products`; with a key
-            ``"<group>:<column>"``, a list of ciphertexts, where the column is not withheld.
+            ``sums``, ``products``, ``withheld``, ``scale`` and, if there is any, ``noise`` as of
+            `open_products`; with a key ``"<group>:<column>"``, a list of ciphertexts, where the
+            column is not withheld.
+
+        Raises
+        ------
+        PolicyError
+            If the node's policy wants noise on all that is opened, and there are other parties:
+            products with their columns have the noise of one of both only.
         """
         held = self._columns()
-        scale = EncodedColumns(held, 1, self.name).scale
+        others = names is None or len(names) > 1
+        if others and (held.noise is None or names is None):
+            refuse_exact(self.party, "products from ciphertexts", held)
+        encoded = EncodedColumns(held, 1, self.name, int(self.state.get(ROOM, 0)))
+        scale = encoded.scale
         group = np.asarray(group, dtype=np.int64)
-        withheld = self._told.admit(held, group, n_groups, missing, n_vectors, attempt, commitment)
+        said = b"said " + recognised if recognised else b""
+        withheld = self._told.admit(
+            held,
+            group,
+            n_groups,
+            missing,
+            n_vectors,
+            attempt,
+            commitment,
+            said,
+            private=held.noise is not None,
+        )
         self.state[_ADMITTED], self.state[_WITHHELD] = _digest(group), withheld
+        layout = Layout(dict(zip(names or [self.name], widths or [len(scale)], strict=True)))
+        noisy = NoisySums.of(self.party, encoded, layout, group, n_groups, absent, n_vectors)
+        if noisy is None:
+            own_sums = own_moments(held, group, withheld)
+        else:
+            noisy.release(repr((names, widths, commitment)).encode(), attempt)
+            for start, stop, groups in blocks_by_group(group, n_groups):
+                noisy.add(encoded.rows(start, stop), groups)
+            own_sums = noisy.own_moments(withheld, scale)
+            noisy.keep_plan()
         told: dict[str, Any] = {
-            **own_moments(held, group, withheld),
+            **own_sums,
             "withheld": withheld,
             "scale": np.where(withheld.all(axis=0), 1.0, scale),
         }
@@ -155,20 +204,23 @@ class EncryptedGroupSteps(StepGroup):
                 f"party {self.name!r}: 'multiply_groups' comes after 'encrypt_groups', for the "
                 "same groups of rows"
             )
-        from flwr_vertical.crypto.ckks_products import cross_products
+        from flwr_vertical.crypto.ckks_products import add_noise, cross_products, product_unit
 
         if nonce:
             self._check(public, nonce, identity, signature)
         withheld: Flags = np.asarray(self.state[_WITHHELD], dtype=bool)
         held = self._columns()
-        scale = EncodedColumns(held, 1, self.name).scale
+        scale = EncodedColumns(held, 1, self.name, int(self.state.get(ROOM, 0))).scale
         out = {}
         for g, own in enumerate(self._by_group(held, group, scale, withheld)):
             count = sum(key.startswith(f"{g}:") for key in columns)
             kept = np.flatnonzero(~withheld[g])
             if count and len(kept):
                 given = [columns[f"{g}:{i}"] for i in range(count)]
-                out[str(g)] = cross_products(public, given, own[:, kept], "x", self.name)
+                found = cross_products(public, given, own[:, kept], "x", self.name)
+                unit = product_unit(public, len(own))
+                noise = noise_on_products(self.party, g, count, len(kept), unit)
+                out[str(g)] = add_noise(public, found, noise)
         return out
 
     def _by_group(

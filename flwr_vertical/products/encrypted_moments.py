@@ -37,6 +37,11 @@ class EncryptedProducts:
     ----------
     federation : Federation
         Of the run: ``ckks`` with an arbiter, or one party alone, whatever the mode.
+    room, vector_unit
+        As of `PrivateProducts`.
+    noisy : bool, default False
+        Whether parties add noise. A product of two parties' columns has that of the later one
+        alone; with differential privacy the server adds as much, which hides it from that party.
 
     Attributes
     ----------
@@ -45,10 +50,14 @@ class EncryptedProducts:
     """
 
     federation: Federation
+    room: int = 0
+    vector_unit: float | None = None
+    noisy: bool = False
     commitment: Commitment = field(init=False)
     _key: dict[str, Any] = field(default_factory=dict)
     _secret: bytes = field(default=b"", repr=False)
     _minima: dict[str, int] = field(default_factory=dict)
+    _widths: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.federation.aggregation != "ckks" and len(self.federation.parties) > 1:
@@ -76,9 +85,12 @@ class EncryptedProducts:
             made = self.federation.keep("product keys", _make_keys)
             self._key, self._secret = {"public": made["public"]}, made["secret"]
         arguments: dict[str, Any] = {"limbs": 0, "owner": "", "sealed": b""}
+        if self.room:
+            arguments["room"] = self.room
         if vectors is not None:
             arguments["commitment"] = self.commitment.of(vectors)
         replies = self.federation.call("send_masked", arguments)
+        self._widths = [int(replies[name]["n_columns"]) for name in self.federation.parties]
         self._minima = {n: int(r["min_rows"]) for n, r in replies.items() if "min_rows" in r}
         return replies
 
@@ -104,14 +116,22 @@ class EncryptedProducts:
         unit = np.zeros(0)
         if vectors is not None:
             vectors = checked_vectors(vectors, len(group))
-            unit = np.sqrt(np.mean(vectors**2, axis=0))
+            unit = np.sqrt(np.mean(np.sort(vectors**2, axis=0), axis=0))
+            if self.vector_unit is not None:
+                unit = np.full(len(unit), self.vector_unit)
             unit[unit == 0.0] = 1.0
             common |= {
                 "n_vectors": len(unit),
                 "attempt": self.federation.random_bytes(_ATTEMPT_BYTES),
                 "commitment": self.commitment.of(vectors),
             }
+            if self.vector_unit is None and (mark := self._mark(vectors)):
+                common["recognised"] = mark
             vectors = vectors / unit
+        if self.noisy:
+            common |= {"names": names, "widths": self._widths}
+            if missing is not None:
+                common["absent"] = np.asarray(missing, dtype=bool)
         own: dict[str, dict[str, Any]] = {name: {} for name in names}
         for k, name in enumerate(names):
             if missing is not None:
@@ -122,13 +142,22 @@ class EncryptedProducts:
         rows = rows_by_group(group, n_groups)
         products, with_vectors = self._multiplied(told, group, rows, vectors)
         scaled = {name: block * unit for name, block in with_vectors.items()}
-        return Moments(**assemble(told, names, products, scaled, len(unit)))
+        return Moments(**assemble(told, names, products, scaled, len(unit), unit))
 
     def close(self) -> None:
         """Have the arbiter forget its key; one round if there is one."""
         if self._has_arbiter and self._key:
             self.federation.call("forget_product_key", parties=[ARBITER])
         self._key, self._secret = {}, b""
+
+    def _mark(self, vectors: Array) -> bytes:
+        """Return what the parties recognise the vectors by, over runs; b"" without a secret.
+
+        Of ciphertexts they have the server's word alone.
+        """
+        order = np.lexsort(vectors.T)
+        content = np.ascontiguousarray(vectors[order], dtype="<f8").tobytes()
+        return self.federation.label_memory.mark("labels in ciphertexts", content)
 
     def _multiplied(
         self,

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import row_groups
+from flwr_vertical.products.noise import variances
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -30,12 +31,17 @@ class Moments:
         True where nothing is told of a column, and the sums above are 0: its party has no row of
         the group or its block counts as missing, the party has too few rows, or a value of the
         column is too rare there. For a method, the column is missing in that group.
+    sums_variance, products_variance, vectors_variance : numpy.ndarray, optional
+        Variance of the noise on each sum, of the shapes of the sums; None where no party adds any.
     """
 
     sums: Array
     products: Array
     with_vectors: Array
     withheld: Flags
+    sums_variance: Array | None = None
+    products_variance: Array | None = None
+    vectors_variance: Array | None = None
 
 
 def checked_groups(
@@ -97,6 +103,7 @@ def assemble(
     products: Mapping[tuple[str, str], Array],
     with_vectors: Mapping[str, Array],
     n_vectors: int,
+    unit: Array | None = None,
 ) -> dict[str, Any]:
     """Put together what parties told of their own columns and what was opened.
 
@@ -112,12 +119,15 @@ def assemble(
         By party, products of its scaled columns with the server's vectors.
     n_vectors : int
         How many vectors there are.
+    unit : numpy.ndarray of shape (n_vectors,), optional
+        What the vectors were divided by, for the variance of noise.
 
     Returns
     -------
     dict[str, numpy.ndarray]
         The fields of `Moments`.
     """
+    unit = np.ones(n_vectors) if unit is None else unit
     withheld = np.concatenate([np.asarray(told[n]["withheld"], bool) for n in names], axis=1)
     scale = np.concatenate([told[n]["scale"] for n in names])
     ends = np.cumsum([len(told[n]["scale"]) for n in names])
@@ -135,4 +145,5 @@ def assemble(
     out[withheld], by_vector[withheld] = 0.0, 0.0
     out.swapaxes(1, 2)[withheld] = 0.0
     sums = np.concatenate([told[n]["sums"] for n in names], axis=1)
-    return {"sums": sums, "products": out, "with_vectors": by_vector, "withheld": withheld}
+    every = {"sums": sums, "products": out, "with_vectors": by_vector, "withheld": withheld}
+    return every | variances(told, names, withheld, unit)

@@ -16,9 +16,10 @@ from flwr_vertical.products.column_products import (
 )
 from flwr_vertical.products.commitment import Commitment, checked_vectors
 from flwr_vertical.products.group_key import GroupKey
+from flwr_vertical.products.masked_vectors import BoundVectors, MaskedVectors
 from flwr_vertical.products.moments import Moments, assemble, checked_groups, largest_minimum
-from flwr_vertical.products.streams import SEED_BYTES, KeyStream
-from flwr_vertical.products.vector_products import helpers, limb_shares
+from flwr_vertical.products.streams import KeyStream
+from flwr_vertical.products.vector_products import limb_shares
 from flwr_vertical.server import Federation, Total
 
 Array = npt.NDArray[np.float64]
@@ -38,7 +39,13 @@ class PrivateProducts:
     group_key : GroupKey
         Hands the group seed to the parties.
     limbs : {1, 2}, default 2
-        One limb gives products to some 1e-9 of a row's size, two to rounding.
+        One limb gives products to some 1e-9 of a row's size, two to rounding. Sums with noise have
+        one: the second would tell what the noise on the first hides.
+    room : int, default 0
+        Bits that columns leave free for noise (`noise.room_for`).
+    vector_unit : float, optional
+        What vectors are divided by (default: their root mean square), where sums are differentially
+        private.
 
     Attributes
     ----------
@@ -49,11 +56,14 @@ class PrivateProducts:
     federation: Federation
     group_key: GroupKey
     limbs: int = 2
+    room: int = 0
+    vector_unit: float | None = None
     commitment: Commitment = field(init=False)
     _masked: dict[str, ring.Ring] = field(default_factory=dict)
     _n_columns: dict[str, int] = field(default_factory=dict)
     _tags: dict[str, bytes] = field(default_factory=dict)
     _minima: dict[str, int] = field(default_factory=dict)
+    _bound: "BoundVectors | None" = None
 
     def __post_init__(self) -> None:
         if self.limbs not in (1, 2):
@@ -85,17 +95,32 @@ class PrivateProducts:
             By party, what a step that does more than `PrivateProductSteps.send_masked` told.
         """
         arguments: dict[str, Any] = {"limbs": self.limbs}
+        if self.room:
+            arguments["room"] = self.room
+        own, bound = self.group_key.arguments(), None
+        pairs = self.group_key.pairs
         if vectors is not None:
             arguments["commitment"] = self.commitment.of(vectors)
+            # Noisy sums are counted by epsilon, so nobody need recognise the labels.
+            if pairs is not None and pairs.remembering and self.vector_unit is None:
+                vectors = checked_vectors(vectors, len(vectors))
+                encoded, _ = self._encoded(vectors, ring.fraction_bits(len(vectors)))
+                bound = BoundVectors(self.federation, encoded, pairs.remembering)
+                arguments |= {"labels_attempt": bound.attempt, "labels_n_vectors": bound.width}
+                for name, more in bound.arguments().items():
+                    own[name] |= {f"labels_{key}": value for key, value in more.items()}
         replies = self.federation.call(
             "send_masked",
             arguments,
-            per_party=self.group_key.arguments(),
-            unkept=["masked"],  # beside the group seed it would be the table
+            per_party=own,
+            unkept=["masked", "sketch"],  # beside the group seed it would be the table
         )
         self._tags = {name: reply["tag"] for name, reply in replies.items()}
         self._n_columns = {name: int(reply["n_columns"]) for name, reply in replies.items()}
         self._minima = {n: int(r["min_rows"]) for n, r in replies.items() if "min_rows" in r}
+        if bound is not None:
+            bound.collect(replies)
+            self._bound = bound
         if not all("masked" in reply for reply in replies.values()):
             return replies  # from the journal of a run that is resumed: asked for when needed
         sizes = {name: len(reply["masked"]) for name, reply in replies.items()}
@@ -241,10 +266,15 @@ class PrivateProducts:
                 for name, share in shares.items()
             },
             len(unit),
+            unit,
         )
 
     def _encoded(self, vectors: Array, bits: int) -> tuple[ring.Ring, Array]:
-        unit = np.sqrt(np.mean(vectors**2, axis=0))
+        # Sorted, so that rounding does not depend on the order of the samples: the parties shall
+        # recognise the same labels in another order.
+        unit = np.sqrt(np.mean(np.sort(vectors**2, axis=0), axis=0))
+        if self.vector_unit is not None:
+            unit = np.full(vectors.shape[1], self.vector_unit)
         unit[unit == 0.0] = 1.0
         return ring.encode(vectors / unit, bits, self.limbs, party="the server"), unit
 
@@ -252,15 +282,14 @@ class PrivateProducts:
         self, encoded: ring.Ring, common: dict[str, Any], own: dict[str, dict[str, Any]]
     ) -> dict[str, KeyStream]:
         """Fill in who gets masked vectors, and who the seed of their mask; return the masks."""
-        chosen = helpers(self.federation.parties)
         common["attempt"] = self.federation.random_bytes(_ATTEMPT_BYTES)
-        rho = {}
-        for helper in dict.fromkeys(chosen.values()):
-            seed = self.federation.random_bytes(SEED_BYTES)
-            rho[helper] = KeyStream(seed, "rho", encoded.shape)
-            served = [name for name, other in chosen.items() if other == helper]
-            own[helper] |= {"helps": served, "rho_seed": seed}
-            masked = encoded + rho[helper].rows(0, len(encoded))
-            for name in served:
-                own[name] |= {"helper": helper, "masked_vectors": masked}
-        return rho
+        bound = self._bound
+        if bound is None or not np.array_equal(bound.encoded, encoded):
+            masks = MaskedVectors(self.federation, encoded)
+        else:
+            masks = bound.masks  # these very numbers the parties' ledgers recognise
+            for name, found in bound.sketched.items():
+                own[name]["sketched"] = found
+        for name, more in masks.arguments().items():
+            own[name] |= more
+        return masks.rho

@@ -5,7 +5,7 @@ from the other owner of the seed. The public keys pass through the server (see `
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flwr_vertical.crypto import generate_keypair
@@ -48,11 +48,15 @@ class PairKeySteps(StepGroup):
 
     @step
     def pair_key(self, nonce: bytes) -> dict[str, Any]:
-        """Make a key pair of this run; tell its public half, and who vouches for it."""
+        """Make a key pair of this run; tell its public half, and who vouches for it.
+
+        A party that keeps a privacy ledger says so: it has labels recognised (`recognised`).
+        """
         private, public = generate_keypair()
         self.state[_PRIVATE], self.state[_PUBLIC] = private, public
         payload = key_payload(_SIGNED_FOR, public, nonce)
-        return {"public": public, **pins.endorse(self.party.identity(MODE), payload)}
+        told = {"public": public, **pins.endorse(self.party.identity(MODE), payload)}
+        return told if self.party.privacy_ledger is None else {**told, "remembers": True}
 
     @step
     def keep_pair_keys(
@@ -134,11 +138,14 @@ class PairKeys:
         Of this run; drawn if left out.
     handed_out : bool
         Whether the parties keep each other's keys already.
+    remembering : list of str
+        Parties that keep a privacy ledger, once the keys are collected.
     """
 
     federation: Federation
     nonce: bytes = b""
     handed_out: bool = False
+    remembering: list[str] = field(default_factory=list)
     _keys: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -163,6 +170,7 @@ class PairKeys:
             By party, what `PairKeySteps.pair_key` returned for this nonce.
         """
         names = self.federation.parties
+        self.remembering = [name for name in names if replies[name].get("remembers")]
         self._keys = {
             "names": names,
             "publics": [replies[name]["public"] for name in names],

@@ -36,7 +36,9 @@ from flwr_vertical.products.column_products import (
 from flwr_vertical.products.encoded import EncodedColumns
 from flwr_vertical.products.encrypted_groups import EncryptedGroupSteps
 from flwr_vertical.products.group_key import GroupKeySteps
+from flwr_vertical.products.noisy_sums import ROOM, NoisySums, fix_room, refuse_exact
 from flwr_vertical.products.own_moments import own_moments
+from flwr_vertical.products.recognised import LabelSketch
 from flwr_vertical.products.streams import KeyStream, stream, tag_of_blocks
 from flwr_vertical.products.vector_products import limb_shares
 
@@ -69,16 +71,19 @@ class PrivateProductSteps(EncryptedGroupSteps):
             See `ring`; 0 where ciphertexts take the place of masked columns.
         owner, sealed, **keys
             See `GroupKeySteps.take`; also ``commitment``, bytes of the server to the vectors that
-            it will multiply with, if it knows them already.
+            it will multiply with, if it knows them already; ``room``, the bits that columns leave
+            free for noise; and arguments of `LabelSketch.answer` with the prefix ``labels_``, where
+            a party keeps a privacy ledger.
 
         Returns
         -------
         dict[str, Any]
             ``masked`` of shape (n_samples, limbs * n_columns), uint64; the ``tag`` of its content;
             ``n_columns``; ``min_rows``, the fewest rows of a set that may be told of, where this
-            node has its own number.
+            node has its own number; and what `LabelSketch.answer` tells.
         """
-        commitment = keys.pop("commitment", b"")
+        commitment, labels = keys.pop("commitment", b""), _taken(keys, "labels_")
+        fix_room(self.party, int(keys.pop("room", 0)))
         if commitment:
             self._told.commit(commitment)
         minimum = {} if self._told.minimum is None else {"min_rows": self._told.minimum}
@@ -93,7 +98,13 @@ class PrivateProductSteps(EncryptedGroupSteps):
         for block in encoded.blocks():
             masked[at : at + len(block)] = block + masks.rows(at, at + len(block))
             at += len(block)
-        return {"masked": masked, "tag": tag, "n_columns": len(encoded.scale), **minimum}
+        told = {"masked": masked, "tag": tag, "n_columns": len(encoded.scale), **minimum}
+        if labels:
+            held = encoded.held
+            told |= LabelSketch(self.party).answer(
+                group_key.seed, held=held, at=self._told.own_rows(held), **labels
+            )
+        return told
 
     @step
     def open_products(
@@ -112,6 +123,7 @@ class PrivateProductSteps(EncryptedGroupSteps):
         masked_vectors: ring.Ring | None = None,
         helps: list[str] | None = None,
         rho_seed: bytes = b"",
+        sketched: ring.Ring | None = None,
     ) -> Summands:
         """Send what lets the server open products by group of rows, and nothing else.
 
@@ -141,6 +153,8 @@ class PrivateProductSteps(EncryptedGroupSteps):
             Whose columns this party helps with.
         rho_seed : bytes
             Seed of the rho of those.
+        sketched : numpy.ndarray of shape (limbs * n_vectors,), uint64, optional
+            By what the privacy ledger recognises the vectors, see `recognised`.
 
         Returns
         -------
@@ -150,6 +164,9 @@ class PrivateProductSteps(EncryptedGroupSteps):
             n_own, n_own) of the own columns; which of them are ``withheld`` where, of shape
             (n_groups, n_own); their ``scale``; with vectors the own share, ``owner``, and
             ``helper:<name>`` for each party that this one helps.
+
+        Where the method or the node's policy wants noise on what is opened, it is in all of this
+        (`noisy_sums`), and ``noise`` has its levels.
 
         Raises
         ------
@@ -169,10 +186,24 @@ class PrivateProductSteps(EncryptedGroupSteps):
             )
         group = np.asarray(group, dtype=np.int64)
         own_missing = None if missing is None else np.asarray(missing)[:, place]
+        labels = LabelSketch(self.party)
+        labels.check_help(helps or [], rho_seed)
+        recognised = labels.commitment(sketched, masked_vectors, helper)
         withheld = self._told.admit(
-            encoded.held, group, n_groups, own_missing, n_vectors, attempt, commitment
+            encoded.held,
+            group,
+            n_groups,
+            own_missing,
+            n_vectors,
+            attempt,
+            commitment,
+            recognised,
+            private=encoded.held.noise is not None,
         )
         layout = Layout(dict(zip(names, widths, strict=True)), limbs)
+        noisy = NoisySums.of(self.party, encoded, layout, group, n_groups, missing, n_vectors)
+        if noisy is not None:
+            noisy.release(repr((names, widths, tags, commitment)).encode(), attempt)
         streams = {
             name: KeyStream(seed, self._label(name), (len(group), limbs * width), tag)
             for name, width, tag in zip(names, widths, tags, strict=True)
@@ -186,6 +217,8 @@ class PrivateProductSteps(EncryptedGroupSteps):
             own = encoded.rows(start, stop)
             masks = {name: stream.rows(start, stop) for name, stream in streams.items()}
             total += corrections(self.name, own, masks, layout, groups, place == 0)
+            if noisy is not None:
+                noisy.add(own, groups)
             mask = None if rho is None else rho.rows(start, stop)
             for name, share in shares.items():
                 for g, rows in enumerate(groups):
@@ -195,13 +228,23 @@ class PrivateProductSteps(EncryptedGroupSteps):
                     elif mask is not None:
                         theirs = masks[name.removeprefix("helper:")]
                         share[g] += limb_shares(theirs[rows], mask[rows], limbs)
+        if noisy is not None:  # whether it is added or subtracted makes no difference
+            total += noisy.across
+            if "owner" in shares:
+                shares["owner"][:, 0] += noisy.vectors
         asked = repr((limbs, names, widths, tags, n_groups, attempt)).encode()
+        if encoded.held.noise is not None:
+            asked += encoded.held.noise.agreed
         parts = [group, np.zeros(0) if missing is None else np.asarray(missing)]
         self._blind(total, layout, withheld, seed, asked + b"".join(x.tobytes() for x in parts))
         if "owner" in shares:
             shares["owner"] *= ~withheld[:, None, :, None]
         scale = np.where(withheld.all(axis=0), 1.0, encoded.scale)
-        public = {**own_moments(encoded.held, group, withheld), **shares, "withheld": withheld}
+        if noisy is None:
+            own_sums = own_moments(encoded.held, group, withheld)
+        else:
+            own_sums = noisy.own_moments(withheld, encoded.scale)
+        public = {**own_sums, **shares, "withheld": withheld}
         return Summands(
             {"corrections": total}, {**public, "scale": scale}, modular=("corrections",)
         )
@@ -223,7 +266,13 @@ class PrivateProductSteps(EncryptedGroupSteps):
         -------
         numpy.ndarray of shape (n_groups, n_columns), bool
             True where nothing of a column may be told, see `ToldRows.admit`.
+
+        Raises
+        ------
+        PolicyError
+            If the node wants noise on what is opened: these sums have none.
         """
+        refuse_exact(self.party, f"sums of its columns for {self._purpose!r}")
         return self._told.admit(self._columns(), group, n_groups, None, n_vectors, attempt, None)
 
     def _pads(
@@ -281,8 +330,15 @@ class PrivateProductSteps(EncryptedGroupSteps):
         """Return the encoded columns, and their tag."""
         key = self._key(limbs)
         if key not in self.cache:
-            encoded = EncodedColumns(self._columns(), limbs, self.name)
+            room = int(self.state.get(ROOM, 0))
+            encoded = EncodedColumns(self._columns(), limbs, self.name, room)
             seed = self.other(GroupKeySteps).seed
             self.cache[key] = encoded, tag_of_blocks(seed, encoded.shape, encoded.blocks())
         found: tuple[EncodedColumns, bytes] = self.cache[key]
         return found
+
+
+def _taken(arguments: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Take the arguments with a prefix out of others, and return them without it."""
+    names = [name for name in arguments if name.startswith(prefix)]
+    return {name.removeprefix(prefix): arguments.pop(name) for name in names}

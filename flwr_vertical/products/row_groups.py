@@ -12,30 +12,21 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.policy.limits import max_vectors, min_rows
+
+__all__ = [
+    "RowGroups",
+    "distinct_rows",
+    "flag_is_safe",
+    "group_rows",
+    "levels_are_safe",
+    "max_vectors",
+    "min_rows",
+]
+
 Flags = npt.NDArray[np.bool_]
 
 _BITS = 62  # of a whole number that holds a row of flags
-
-
-def min_rows(n_columns: int, n_vectors: int) -> int:
-    """Return the fewest rows of a group whose moments may be opened.
-
-    Parameters
-    ----------
-    n_columns : int
-        Columns of the group.
-    n_vectors : int
-        Vectors of the server (labels) that are multiplied with them.
-    """
-    return max(100, 3 * (n_columns + n_vectors))
-
-
-def max_vectors(n_rows: int) -> int:
-    """Return with how many vectors of the server a group of rows may be multiplied in all.
-
-    One at least: groups of fewer than ten rows are told of only where a party lowers its minimum.
-    """
-    return max(n_rows // 10, 1)
 
 
 def flag_is_safe(n_rows: int, n_rarer: int, n_vectors: int) -> bool:

@@ -1,32 +1,33 @@
 """What a party has told of its rows so far, and what it tells when it is asked again.
 
 Sums over sets of rows that overlap can be subtracted from each other. What can be had from all of
-them are sums over *atoms*: rows that were in the same group each time. So a party keeps, for each
-row, the number of its atom, and the rules of `row_groups` and `levels` hold for atoms, whatever the
-server asks for. All of it is kept where the server cannot write.
+them are sums over *atoms*: rows that were in the same group each time. So the rules of
+`policy.row_rules` and `levels` hold for atoms, whatever the server asks for. Where the node keeps a
+privacy ledger, they hold over all runs, and the entry is on disk before the step answers; where
+tables lie in memory, over the run, whose state the server cannot write.
 """
 
 import hashlib
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node import Party
-from flwr_vertical.node.config import MIN_ROWS
-from flwr_vertical.products.atoms import refine
+from flwr_vertical.policy.limits import min_rows
+from flwr_vertical.policy.row_rules import LabelSet
 from flwr_vertical.products.columns import HeldColumns
-from flwr_vertical.products.levels import LevelHistory
-from flwr_vertical.products.row_groups import max_vectors, min_rows
+from flwr_vertical.products.row_requests import (
+    RowRequest,
+    judged_over_runs,
+    judged_within_run,
+)
 
 Indices = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 _KEPT = "node.products."
-_ATOMS, _ATTEMPTS = _KEPT + "atoms", _KEPT + "attempts"
-_VECTORS, _KNOWN = _KEPT + "vectors", _KEPT + "known"
-_COMMITTED, _COUNTED = _KEPT + "committed", _KEPT + "counted"
+_ATTEMPTS, _COMMITTED = _KEPT + "attempts", _KEPT + "committed"
 
 COMMITMENT_BYTES = 32
 _ATTEMPT_BYTES = 16
@@ -35,15 +36,18 @@ _ATTEMPT_BYTES = 16
 class ToldRows:
     """The rules of one party on rows, vectors and columns of few values.
 
+    All columns count as one: sums of other columns over other rows are still sums over the same
+    people, and what a party knows of one column may help with another.
+
     Parameters
     ----------
     party : Party
         Whose rows they are.
     purpose : str
         What the products are for.
-    at_least : int, optional
-        Fewest rows of a set that may be told of (default: `row_groups.min_rows`); ``min-rows`` of
-        the node config replaces it.
+    at_least : int, default 0
+        Fewest rows of a set that may be told of, if more than the rule (`limits.min_rows`); where
+        the party's policy states ``min-rows``, that holds.
     label_sets : int, default 1
         With how many different sets of vectors of the server the columns are multiplied in a run.
 
@@ -53,14 +57,11 @@ class ToldRows:
         The party's own minimum of rows; None where the default holds.
     """
 
-    def __init__(
-        self, party: Party, purpose: str, at_least: int | None = None, label_sets: int = 1
-    ) -> None:
-        self._name, self._state = party.name, party.state
-        # The owner of the data decides: the node config goes before what a strategy says.
-        self.minimum: int | None = party.services.node_config.get(MIN_ROWS, at_least)
-        self._levels = LevelHistory(party, purpose, self.minimum)
-        self._label_sets = label_sets
+    def __init__(self, party: Party, purpose: str, at_least: int = 0, label_sets: int = 1) -> None:
+        self._party, self._name, self._state = party, party.name, party.state
+        self._purpose, self._at_least, self._label_sets = purpose, at_least, label_sets
+        # The owner of the data decides: the policy goes before what a strategy says.
+        self.minimum: int | None = party.policy.min_rows
 
     def commit(self, commitment: bytes) -> None:
         """Keep what the server commits to for its vectors, and refuse another one later.
@@ -95,6 +96,8 @@ class ToldRows:
         n_vectors: int = 0,
         attempt: bytes = b"",
         commitment: bytes | None = b"",
+        recognised: bytes = b"",
+        private: bool = False,
     ) -> Flags:
         """Decide what may be told, and note it.
 
@@ -114,6 +117,12 @@ class ToldRows:
             Name of the attempt, if there are vectors.
         commitment : bytes
             Of the server to its vectors; None if they are such as the server does not know.
+        recognised : bytes
+            What tells the vectors from others over runs (`recognised`); without, the privacy ledger
+            counts them as new.
+        private : bool, default False
+            The sums are differentially private: their noise covers what they add up to, and rare
+            levels, and what a party refused for these would itself tell of its values.
 
         Returns
         -------
@@ -125,8 +134,9 @@ class ToldRows:
         Raises
         ------
         DataError
-            If it has some rows of a group and not all, or a set of rows is too small for what is
-            asked for.
+            If it has some rows of a group and not all.
+        PolicyError
+            If a set of rows is too small for what is asked for, or the vectors are too many.
         ProtocolError
             If an attempt is used twice, or the vectors are not those committed to.
         """
@@ -136,22 +146,28 @@ class ToldRows:
                 f"party {self._name!r}: group has shape {group.shape} and numbers up to "
                 f"{group.max(initial=-1)}; expected ({held.n_samples},) and less than {n_groups}"
             )
-        attempts, counted, vectors, known = self._vectors(n_vectors, attempt, commitment)
         n_columns = held.values.shape[1]
-        needed = min_rows(n_columns, known) if self.minimum is None else self.minimum
         absent = self._absent(held, group, n_groups, missing)
         own = group[held.rows]
         own[own >= 0] = np.where(absent[own[own >= 0]], -1, own[own >= 0])
         withheld = np.repeat(absent[:, None], n_columns, axis=1)
-        if len(held.rows) < needed:
-            self._state[_ATTEMPTS] = attempts
+        label = self._label(n_vectors, attempt, commitment, recognised)
+        attempts = self._attempts(attempt) if n_vectors else None
+        fewest = max(self._at_least, min_rows(n_columns, n_vectors if commitment else 0))
+        if len(held.rows) < (fewest if self.minimum is None else self.minimum):
             withheld[:] = True
-            return withheld
-        atoms = self._refined(held, own, n_groups, needed, vectors)
-        withheld |= self._levels.refine(held, own, n_groups, known)
-        self._state[_ATOMS], self._state[_ATTEMPTS] = atoms.astype(np.int32), attempts
-        self._state[_VECTORS], self._state[_KNOWN] = vectors, known
-        self._state[_COUNTED] = counted
+        elif private:
+            pass
+        else:
+            asked = RowRequest(held, own, n_groups, self._purpose, label, attempt)
+            ledger = self._party.privacy_ledger
+            if ledger is None:
+                withheld |= judged_within_run(self._party, asked, self._at_least)
+            else:
+                at = self.own_rows(held)
+                withheld |= judged_over_runs(self._party, ledger, asked, at, self._at_least)
+        if attempts is not None:
+            self._state[_ATTEMPTS] = attempts
         return withheld
 
     def _absent(
@@ -176,38 +192,9 @@ class ToldRows:
             )
         return absent
 
-    def _refined(
-        self, held: HeldColumns, own: Indices, n_groups: int, needed: int, vectors: int
-    ) -> Indices:
-        """Return the atoms of all samples after this request; refuse it if one is too small."""
-        kept = np.array(self._state.get(_ATOMS, np.zeros(held.n_samples)), dtype=np.int64)
-        atoms = refine(kept[held.rows], own, n_groups)
-        sizes = np.bincount(atoms)[1:]
-        smallest = int(sizes.min()) if len(sizes) else needed
-        if smallest < needed:
-            raise DataError(
-                f"party {self._name!r}: what is asked for would tell of {smallest} of its rows "
-                f"alone, and of fewer than {needed} nothing is told; merge small groups of rows or "
-                "leave them out"
-            )
-        if vectors and vectors > max_vectors(smallest):
-            raise DataError(
-                f"party {self._name!r}: {vectors} vectors in all are too many for a set of "
-                f"{smallest} of its rows, at most {max_vectors(smallest)} tell nothing of one row"
-            )
-        kept[held.rows] = atoms
-        return kept
-
-    def _vectors(
-        self, n_vectors: int, attempt: bytes, commitment: bytes | None
-    ) -> tuple[list[Any], list[Any], int, int]:
-        """Return attempts, what is counted, vectors and those of them that the server knows."""
-        used, counted = list(self._state.get(_ATTEMPTS, [])), list(self._state.get(_COUNTED, []))
-        vectors, known = int(self._state.get(_VECTORS, 0)), int(self._state.get(_KNOWN, 0))
-        if not n_vectors:
-            return used, counted, vectors, known
-        if commitment is not None:
-            self.commit(commitment)
+    def _attempts(self, attempt: bytes) -> list[bytes]:
+        """Return all attempts after this one."""
+        used = list(self._state.get(_ATTEMPTS, []))
         mark = hashlib.sha256(attempt).digest()
         if len(attempt) < _ATTEMPT_BYTES or mark in used:
             raise ProtocolError(
@@ -215,10 +202,40 @@ class ToldRows:
                 f"own, at least {_ATTEMPT_BYTES} random bytes; this one was used before: its pad "
                 "would open an equation"
             )
-        used.append(mark)
-        if commitment is None or commitment not in counted:  # the same again tell nothing new
-            vectors += n_vectors
-        if commitment is not None and commitment not in counted:
-            counted.append(commitment)
-            known += n_vectors
-        return used, counted, vectors, known
+        return [*used, mark]
+
+    def _label(
+        self, n_vectors: int, attempt: bytes, commitment: bytes | None, recognised: bytes
+    ) -> tuple[bytes, LabelSet] | None:
+        """Return what tells the vectors from others, and how they count."""
+        if not n_vectors:
+            return None
+        # New ones at each attempt; asked again after an answer was lost, they are the same.
+        new = b"attempt " + hashlib.sha256(attempt).digest()
+        if commitment is None:
+            return new, LabelSet(n_vectors, False)
+        self.commit(commitment)
+        if self._party.privacy_ledger is None:
+            return commitment, LabelSet(n_vectors)
+        return recognised or new, LabelSet(n_vectors)
+
+    def own_rows(self, held: HeldColumns) -> Indices:
+        """Return which of the own rows the columns are of, shape (n_held,).
+
+        Raises
+        ------
+        ProtocolError
+            If the columns do not say so, and their numbers are no aligned ones.
+        """
+        if not len(held.rows):
+            return np.zeros(0, dtype=np.int64)
+        if held.own is not None:
+            return np.asarray(held.own, dtype=np.int64)
+        if held.n_samples != self._party.n_samples:
+            raise ProtocolError(
+                f"party {self._name!r}: its columns are numbered among {held.n_samples} samples, "
+                f"and {self._party.n_samples} are aligned; `HeldColumns.own` has to say which of "
+                "the own rows they are, for the privacy ledger"
+            )
+        found: Indices = self._party.rows_of(held.rows)[1]
+        return found

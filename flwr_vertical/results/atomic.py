@@ -67,9 +67,9 @@ def write_bytes_atomically(path: str | os.PathLike[str], data: bytes, mode: int 
     return Path(path)
 
 
-def write_text_atomically(path: str | os.PathLike[str], data: str) -> Path:
+def write_text_atomically(path: str | os.PathLike[str], data: str, mode: int = 0o666) -> Path:
     """Write `data` as UTF-8 to `path`, whole or not at all, and return the path."""
-    return write_bytes_atomically(path, data.encode("utf-8"))
+    return write_bytes_atomically(path, data.encode("utf-8"), mode)
 
 
 def _flush_to_disk(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from flwr_vertical.results import imputed as im
 from flwr_vertical.results import missingness as mi
 from flwr_vertical.results import quality as qu
 from flwr_vertical.results import synthetic as sy
-from flwr_vertical.results.atomic import write_text_atomically
+from flwr_vertical.results.atomic import write_bytes_atomically
 from flwr_vertical.results.page import (
     Item,
     Section,
@@ -27,7 +27,7 @@ from flwr_vertical.results.page import (
     side_by_side,
     subheading,
 )
-from flwr_vertical.results.result import Result
+from flwr_vertical.results.result import Result, needed_lines
 from flwr_vertical.results.storage import is_own_report
 from flwr_vertical.results.units import human_bytes, human_seconds
 
@@ -35,16 +35,28 @@ _MOST_PANELS = 12
 _MOST_PREDICTIONS = 20
 
 
-def write_report(result: Result, folder: Path) -> Path:
-    """Write the report of a run; see `Result.report`."""
+def write_report(
+    result: Result, folder: Path, more: Iterable[Section] = (), mode: int = 0o600
+) -> Path:
+    """Write the report of a run; see `Result.report`.
+
+    Parameters
+    ----------
+    result, folder
+        As there.
+    more : iterable of Section, optional
+        Sections after those of the run.
+    mode : int, optional
+        Of the file, less the umask.
+    """
     path = folder if folder.suffix == ".html" else folder / "report.html"
     path = path.expanduser().absolute()
     if path.exists() and not is_own_report(path):
         raise ConfigError(f"cannot write the report to {path}: another file is there; move it away")
-    return write_text_atomically(path, report_html(result))
+    return write_bytes_atomically(path, report_html(result, more=more).encode(), mode)
 
 
-def report_html(result: Result, *, date: str = "") -> str:
+def report_html(result: Result, *, date: str = "", more: Iterable[Section] = ()) -> str:
     """Return the report of a run as one self-contained HTML page.
 
     Parameters
@@ -53,11 +65,13 @@ def report_html(result: Result, *, date: str = "") -> str:
         The run; sections without content are left out.
     date : str, optional
         Shown above the title. Left out by default, so that equal runs give equal pages.
+    more : iterable of Section, optional
+        Sections after those of the run.
     """
     size = _size(result)
     return render_page(
         result.strategy,
-        _sections(result),
+        [*_sections(result), *more],
         subtitle=_sentence(result, size),
         facts=_facts(result, size),
         kicker="flwr-vertical · run report" + (f" · {date}" if date else ""),
@@ -70,11 +84,7 @@ def _sections(result: Result) -> Iterator[Section]:
         yield Section("Notes", bullet_list(notes))
     if result.privacy is not None:
         table = dataframe_html(result.privacy.to_frame())
-        caption = (
-            "Epsilon by comparison (VDADP), of one record by basic composition, and the standard "
-            "deviation of the ranks that were released, as a share of the rows."
-        )
-        yield Section("Privacy", [bullet_list(stated), table], caption)
+        yield Section("Privacy", [bullet_list(stated), table], result.privacy.caption)
     yield from _metrics(result)
     yield from _missing(result)
     yield from _synthetic(result)
@@ -94,6 +104,19 @@ def _sections(result: Result) -> Iterator[Section]:
         learned = pd.DataFrame(result.disclosure, columns=["who", "learns"])
         caption = "What each role of this run got to know, besides its own data."
         yield Section("Who learned what", dataframe_html(learned, index=False), caption)
+    if result.needed_keys:
+        needed = pd.DataFrame(
+            [(node, key, format_value(value)) for node, keys in result.needed_keys.items()
+             for key, value in keys.items()],
+            columns=["node", "key of its node config", "value"],
+        )  # fmt: skip
+        caption = (
+            "In a federation, a node takes part in this run only if its owner states these keys. "
+            "To be pasted:"
+        )
+        lines = bullet_list(needed_lines(result.needed_keys))
+        table = dataframe_html(needed, index=False)
+        yield Section("What nodes must agree to", [table, lines], caption)
     if result.settings:
         settings = pd.DataFrame(
             {"setting": list(result.settings), "value": list(result.settings.values())},

@@ -14,6 +14,7 @@ import pandas as pd
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy.accounting import PrivacyStatement
+from flwr_vertical.privacy.statement import MomentStatement
 from flwr_vertical.results.ledger import Ledger
 from flwr_vertical.results.page import format_value
 from flwr_vertical.results.units import human_bytes, human_seconds
@@ -63,8 +64,11 @@ class Result:
         What a reader should know: warnings, early stops.
     disclosure : list of (who, learns), optional
         Who learned what in this run.
-    privacy : PrivacyStatement, optional
+    privacy : PrivacyStatement or MomentStatement, optional
         What differential privacy the run spent, in numbers and in plain words.
+    needed_keys : dict of str to dict, optional
+        By node, the keys of its node config without which it would not take part in this run in a
+        federation; nodes that need none are left out. The arbiter stands as ``"arbiter"``.
     figures : dict of str to (SVG str or PNG bytes), optional
         The strategy's own figures, by title; the report shows them.
     where : Path, optional
@@ -89,7 +93,8 @@ class Result:
     truth: dict[str, pd.DataFrame] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     disclosure: list[tuple[str, str]] = field(default_factory=list)
-    privacy: PrivacyStatement | None = None
+    privacy: PrivacyStatement | MomentStatement | None = None
+    needed_keys: dict[str, dict[str, Any]] = field(default_factory=dict)
     figures: dict[str, str | bytes] = field(default_factory=dict)
     where: Path | None = None
     # What the parties of a simulation saved of their models, as files' bytes. `simulate` hands
@@ -203,6 +208,7 @@ class Result:
             "rounds": cost,
             "privacy": _pairs(ledger.epsilon, "epsilon "),
             "tables": ", ".join(shapes),
+            "node keys": "\n".join(needed_lines(self.needed_keys)),
             "notes": "\n".join(self.notes),
             "saved in": "" if self.where is None else str(self.where),
         }
@@ -214,6 +220,18 @@ class Result:
 
     def __repr__(self) -> str:
         return f"Result({self.strategy}: {_pairs(self.metrics) or 'no metrics'}; {self.ledger!r})"
+
+
+def needed_lines(needed: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return keys of node configs, one node a line; nodes that need the same share one."""
+    nodes: dict[str, list[str]] = {}
+    for node, keys in needed.items():
+        text = " ".join(
+            f"{key}={value!r}" if isinstance(value, str) else f"{key}={value}"
+            for key, value in keys.items()
+        )
+        nodes.setdefault(text, []).append(node)
+    return [f"{', '.join(names)}: {text}" for text, names in nodes.items()]
 
 
 def _pairs(values: dict[str, float], prefix: str = "") -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.privacy.accounting import PrivacyStatement
+from flwr_vertical.privacy.statement import statement_from
 from flwr_vertical.results.atomic import (
     TEMPORARY_PREFIX,
     atomic_path,
@@ -40,7 +40,7 @@ logger = logging.getLogger("flwr_vertical")
 FORMAT = "flwr-vertical result"
 VERSION = 1
 _INDEX = "result.json"
-_PRIVATE = 0o600  # a party's part of a model: its owner's alone
+_PRIVATE = 0o600  # labels, predictions, parts of models: their owner's alone
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -55,7 +55,7 @@ def save(result: Result, folder: Path) -> Path:
     staging.mkdir(parents=True)
     try:
         files = _write_files(result, staging)
-        write_text_atomically(staging / _INDEX, _index_text(result, files))
+        write_text_atomically(staging / _INDEX, _index_text(result, files), _PRIVATE)
         if fresh:
             staging.rename(folder)
         else:
@@ -107,6 +107,7 @@ def load(folder: Path) -> Result:
         strategy=index["strategy"],
         **{name: _revive(index[name]) for name in ("settings", "metrics", "history", "notes")},
         **{name: _revive(index[name]) for name in ("parties", "party_metrics")},
+        needed_keys=_revive(index.get("needed_keys", {})),
         disclosure=[(who, learns) for who, learns in index["disclosure"]],
         ledger=Ledger.from_frames(
             read(
@@ -118,9 +119,7 @@ def load(folder: Path) -> Result:
         ),
         tables={p: pd.read_parquet(folder / n) for p, n in files.get("tables", {}).items()},
         privacy=(
-            None
-            if index.get("privacy") is None
-            else PrivacyStatement.from_dict(_revive(index["privacy"]))
+            None if index.get("privacy") is None else statement_from(_revive(index["privacy"]))
         ),
         coefficients=coefficients,
         predictions=predictions,
@@ -196,11 +195,11 @@ def _flat(files: dict[str, Any]) -> Iterable[str]:
 
 def _write_files(result: Result, folder: Path) -> dict[str, Any]:
     files: dict[str, Any] = {"ledger": "ledger.csv", "privacy": "privacy.csv"}
-    result.ledger.to_frame().to_csv(folder / "ledger.csv", index=False)
-    result.ledger.privacy.to_csv(folder / "privacy.csv", index=False)
+    _write_csv(result.ledger.to_frame(), folder / "ledger.csv", index=False)
+    _write_csv(result.ledger.privacy, folder / "privacy.csv", index=False)
     if result.coefficients is not None:
         files["coefficients"] = "coefficients.csv"
-        result.coefficients.to_csv(folder / "coefficients.csv")
+        _write_csv(result.coefficients, folder / "coefficients.csv")
     if result.predictions is not None:
         files["predictions"] = "predictions.parquet"
         _write_parquet(result.predictions, folder / "predictions.parquet", "predictions")
@@ -209,14 +208,14 @@ def _write_files(result: Result, folder: Path) -> dict[str, Any]:
         _write_parquet(result.labels.to_frame("label"), folder / "labels.parquet", "labels")
     if result.mask is not None:
         files["mask"] = "mask.npy"
-        with atomic_path(folder / "mask.npy") as path:
+        with atomic_path(folder / "mask.npy", _PRIVATE) as path:
             np.save(path, np.asarray(result.mask, dtype=bool))
     if (model := _packed_model(result)) is not None:
         files["model"] = "model.npz"
-        write_bytes_atomically(folder / "model.npz", model)
+        write_bytes_atomically(folder / "model.npz", model, _PRIVATE)
     if result.predictor is not None:
         files["predictor"] = "predictor.npz"
-        write_bytes_atomically(folder / "predictor.npz", pack_model(result.predictor))
+        write_bytes_atomically(folder / "predictor.npz", pack_model(result.predictor), _PRIVATE)
     for party, part in result._party_models.items():
         names = files.setdefault("parties", {})
         name = safe_name(party, (Path(n).parent.name for n in names.values()))
@@ -231,7 +230,7 @@ def _write_files(result: Result, folder: Path) -> dict[str, Any]:
         names = files.setdefault("figures", {})
         name = safe_name(title, (Path(n).stem for n in names.values()))
         names[title] = f"figures/{name}.{'svg' if isinstance(figure, str) else 'png'}"
-        with atomic_path(folder / names[title]) as path:
+        with atomic_path(folder / names[title], _PRIVATE) as path:
             path.write_bytes(figure.encode() if isinstance(figure, str) else figure)
     return files
 
@@ -249,9 +248,14 @@ def _packed_model(result: Result) -> bytes | None:
         return None
 
 
+def _write_csv(table: pd.DataFrame, path: Path, **options: Any) -> None:
+    with atomic_path(path, _PRIVATE) as temporary:
+        table.to_csv(temporary, **options)
+
+
 def _write_parquet(table: pd.DataFrame, path: Path, whose: str) -> None:
     try:
-        with atomic_path(path) as temporary:
+        with atomic_path(path, _PRIVATE) as temporary:
             table.to_parquet(temporary)
     except (ValueError, TypeError) as error:
         # pyarrow's errors are subclasses of these: a column of mixed types, say.
@@ -269,6 +273,7 @@ def _index_text(result: Result, files: dict[str, Any]) -> str:
         "party_metrics": result.party_metrics,
         "parties": result.parties,
         "notes": result.notes,
+        "needed_keys": result.needed_keys,
         "disclosure": result.disclosure,
         "privacy": None if result.privacy is None else result.privacy.to_dict(),
         "ledger": result.ledger.totals(),

@@ -29,6 +29,7 @@ from flwr_vertical.protocol.messages import (
 from flwr_vertical.protocol.objects import pack_object
 from flwr_vertical.server.greeting import Greeting, keys_of_run
 from flwr_vertical.server.journal import Entry, Journal
+from flwr_vertical.server.label_memory import LabelMemory
 from flwr_vertical.server.loop import SnapshotLoop
 from flwr_vertical.server.record import RunRecord
 from flwr_vertical.server.recovery import exchange_patiently, find_all, say_farewell
@@ -108,6 +109,7 @@ class Federation:
         self.ledger = self._record.ledger
         self.parties: list[str] = []
         self.labels: Any = None
+        self.label_memory = LabelMemory(run.label_secret)
         self.rng = np.random.default_rng()
         self._expected = None if run.parties is None else list(run.parties)
         ckks = run.aggregation == "ckks"
@@ -152,7 +154,8 @@ class Federation:
                 self._arbiter_for,
                 lambda requests, enough: self._round(HELLO, requests, mode="call", enough=enough),
             )
-            envelope = {"mode": self.aggregation, "seed": self._seed, **self._mark}
+            told = {"n-parties": self._n_greeted(node_ids)}
+            envelope = {"mode": self.aggregation, "seed": self._seed, **told, **self._mark}
             greetings = greeting.greet(wanted, envelope)
             roster = make_roster(greetings, self._expected, self._arbiter_for)
         except Exception:
@@ -163,6 +166,12 @@ class Federation:
         self._note_unrepeatable(by_name)
         self._record.open(by_name)
         self._hand_out_keys(by_name)
+
+    def _n_greeted(self, node_ids: Sequence[int]) -> int:
+        """Return how many parties there will be, as far as that is known before they greet."""
+        if self._expected:
+            return len(self._expected)
+        return max(1, len(node_ids) - (self._arbiter_for is not None))
 
     def _take_back(self) -> None:
         """Have nodes remove what they keep of a run that did not begin: its private keys."""
@@ -175,7 +184,7 @@ class Federation:
         keys = keys_of_run(self.aggregation, self.parties, greetings, self.random_bytes)
         self._ckks_public = keys.get(private_sum.CKKS_PUBLIC)
         for name in self.parties:
-            self.update(name, keys)
+            self.update(name, {**keys, "n-parties": len(self.parties)})
 
     def _reopen(self, journal: Journal, opening: Entry) -> None:
         """Find the nodes of a run that broke off, and take up its course from the beginning."""

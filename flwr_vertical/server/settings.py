@@ -72,6 +72,14 @@ class RunSettings(Settings):
         "Show progress (default: yes; a bar on a terminal, log lines elsewhere).",
         on_flower=False,
     )
+    label_secret: Path | None = setting(
+        None,
+        "A file with a secret of the server's, made if it is not there. By it the parties' privacy "
+        "ledgers recognise labels of earlier runs, without seeing them (default: labels count as "
+        "new in each run).",
+        parse=lambda value: None if value is None else Path(value),
+        on_flower=False,
+    )
     checkpoint: Path | None = setting(
         None,
         "A folder for the journal of this run. Nodes keep checkpoints then, under the run-name of "
@@ -142,3 +150,4 @@ class RunOptions(SharedOptions, total=False):
     aggregation: str
     seed: int
     parties: Sequence[str] | None
+    label_secret: str | Path | None

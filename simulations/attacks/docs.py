@@ -45,9 +45,11 @@ _NOTES = {
     "labels": "A gain counts where predictions out of the sample are nearer by three standard "
     "errors. Of 6,000 samples that finds a message that explains 1 % of what a party's own "
     "columns leave of the labels, of the 420 of the other tables some 10 %.",
-    "several": "Within a run the rules on row sets, vectors and flags hold; over runs nothing is "
-    "counted yet. Predictions are an output: few flags follow from a prediction and known "
-    "coefficients, and the grid bounds how many bits a prediction tells.",
+    "several": "These runs are simulated, in memory, where the rules on row sets, vectors and "
+    "bits hold within a run. Real nodes count over runs, and refuse these "
+    "(`tests/attacks/test_attacks_configuration.py`). Predictions are an output: few flags follow "
+    "from a prediction and known coefficients, and the grid bounds how many bits a prediction "
+    "tells.",
     "smallest_sets": "",
     "targets": "",
 }

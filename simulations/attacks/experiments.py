@@ -1,6 +1,8 @@
 """One attack of the study: a run of a strategy, or what takes several runs."""
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from simulations.attacks.recording import record
 from simulations.attacks.several import (
     chosen_model,
     flags_from_predictions,
+    refused_with_one_label_less,
     runs_with_one_label_less,
     runs_with_other_labels,
     scales_found,
@@ -93,7 +96,11 @@ def _one_label_less(settings: dict[str, Any]) -> Metrics:
     tables, labels = _complete_tables(settings)
     strategy = load_strategy(BUILTIN["complete-case"])()
     found, smallest = runs_with_one_label_less(strategy, tables, labels)
-    return {"cells": found.cells} | ({} if smallest is None else {"rows": float(smallest)})
+    with tempfile.TemporaryDirectory() as folder:
+        refusal = refused_with_one_label_less(strategy, tables, labels, Path(folder))
+    return {"cells": found.cells, "refused": float("policy.min-rows" in refusal)} | (
+        {} if smallest is None else {"rows": float(smallest)}
+    )
 
 
 def _chosen_model(settings: dict[str, Any]) -> Metrics:

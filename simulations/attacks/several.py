@@ -2,14 +2,26 @@
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from flwr.app import Context
 
-from flwr_vertical import Result, Strategy, load_strategy, simulate
-from flwr_vertical.errors import VerticalError
+from flwr_vertical import (
+    LocalGrid,
+    MemoryStorage,
+    Result,
+    Strategy,
+    Table,
+    load_strategy,
+    party_app,
+    simulate,
+)
+from flwr_vertical.errors import PartyError, VerticalError
+from flwr_vertical.policy.ledger import PrivacyLedger
 from flwr_vertical.privacy import seeded_noise
 from flwr_vertical.privacy.attacks import attribute_inference, membership_inference
 from simulations.attacks.distances import matrices, scale_candidates
@@ -91,13 +103,61 @@ def runs_with_one_label_less(
     int or None
         Rows of the smallest set whose sums the two runs give away; None if nothing was opened.
     """
-    fewer = labels.copy()
-    known = labels.dropna().index
-    fewer[known[len(known) // 2]] = np.nan
-    runs = [record(strategy, tables, given) for given in (labels, fewer)]
+    runs = [record(strategy, tables, given) for given in (labels, _one_less(labels))]
     views = [views_of(run)[SERVER] for run in runs]
     truth = aligned_truth(runs[0], views[0].positions)
     return score(atoms(views, columns_of(truth)), truth), smallest_set(views)
+
+
+def refused_with_one_label_less(
+    strategy: Strategy, tables: Tables, labels: Any, folder: Path
+) -> str:
+    """Ask for the same two runs of parties that keep a privacy ledger each.
+
+    Parameters
+    ----------
+    strategy, tables, labels
+        As of `runs_with_one_label_less`.
+    folder : Path
+        Of the ledgers.
+
+    Returns
+    -------
+    str
+        What the second run was refused with; "" if it was answered.
+    """
+    for number, given in enumerate((labels, _one_less(labels))):
+        own = {name: Table.of(frame, party=name) for name, frame in tables.items()}
+        app = party_app(strategy.party, storage=_WithLedger(own, folder))
+        with LocalGrid(app, [{"party": name} for name in tables]) as grid:
+            try:
+                strategy.start(grid=grid, labels=given, alignment="plain", progress=False)
+            except PartyError as error:
+                if not number:
+                    raise
+                return str(error)
+    return ""
+
+
+class _WithLedger(MemoryStorage):
+    """Tables in memory, and ledgers in a folder."""
+
+    def __init__(self, tables: Mapping[str, Table], folder: Path) -> None:
+        super().__init__(tables)
+        self._ledgers = folder
+
+    def privacy_ledger(self, context: Context) -> PrivacyLedger:
+        """Return the party's ledger."""
+        party = self.party_name(context)
+        path = self._ledgers / f"{party}.privacy-ledger.sqlite"
+        return PrivacyLedger(path, party, self.policy(context))
+
+
+def _one_less(labels: Any) -> Any:
+    fewer = labels.copy()
+    known = labels.dropna().index
+    fewer[known[len(known) // 2]] = np.nan
+    return fewer
 
 
 def chosen_model(predictor: Callable[[Result], Strategy], fitted: Result, tables: Tables) -> Score:

@@ -78,7 +78,10 @@ def several(frame: pd.DataFrame) -> pd.DataFrame:
         name = f"{runs:g} runs with other labels: cells to {float(metric):g} of a column's SD"
         rows[name] = value
     for (metric,), value in _means(frame, "one label less", ["metric"]).items():
-        what = "rows of the smallest set given away" if metric == "rows" else "cells"
+        what = {
+            "rows": "rows of the smallest set given away",
+            "refused": "refused where nodes keep privacy ledgers (1 = yes)",
+        }.get(str(metric), "cells")
         rows[f"two runs, one label less in the second: {what}"] = value
     for value in _means(frame, "chosen model", ["metric"]).values():
         rows["predictions by a model of the server's choice: cells"] = value

@@ -9,6 +9,9 @@ from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.errors import DataError
 from strategies.regression.design import Array, Design, Indices, make_design
 
+# Under a prefix that the server may not write to.
+PUBLIC_RANGE = "node.regression.range"
+
 
 class RegressionData(StepGroup):
     """A party's columns as a regression needs them; the labels are the server's.
@@ -106,6 +109,7 @@ class RegressionData(StepGroup):
                 self.name,
                 str(self.state["encoding"]),
                 str(self.state["missing_cells"]),
+                self.party.policy.min_rows,
             )
         design: Design = self.cache["design"]
         return design
@@ -138,6 +142,13 @@ class RegressionData(StepGroup):
         return rows
 
     @property
+    def own_rows(self) -> Indices:
+        """Which of the party's own rows those are; shape (n_observed,)."""
+        own = self.design.rows
+        found: Indices = self.party.rows_of(own[self._labelled[own]])[1]
+        return found
+
+    @property
     def x(self) -> Array:
         """Rows held of labelled samples, standardised, shape (n_observed, n_columns)."""
         if "fit-x" not in self.cache:
@@ -168,6 +179,20 @@ class RegressionData(StepGroup):
         own = self.design
         held = free[own.rows]
         return own.x[held], number[own.rows[held]], int(free.sum())
+
+    @property
+    def public_range(self) -> tuple[Array, Array] | None:
+        """Lowest and highest value of each column as everybody knows them, if the fit has these."""
+        if PUBLIC_RANGE not in self.state:
+            return None
+        low, high = np.asarray(self.state[PUBLIC_RANGE])
+        return low, high
+
+    @property
+    def aligned_unlabelled(self) -> Indices:
+        """Aligned numbers of the rows held of unlabelled samples, in the order of `unlabelled`."""
+        own = self.design.rows
+        return np.asarray(own[~self._labelled[own]])
 
     @property
     def center(self) -> Array:

@@ -4,7 +4,7 @@ Regression needs a number in every cell. Levels are encoded on request, rows wit
 be left out (they then count as missing blocks), and everything else is refused with what to do.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import pandas as pd
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import Levels, fit_levels
+from strategies.regression.encoding import encode_levels
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -36,16 +37,25 @@ class Design:
         Their aligned row numbers, ascending.
     dropped : numpy.ndarray of shape (n_dropped,)
         Aligned numbers of rows left out because of a missing cell.
+    origins : dict[str, tuple[str, list]]
+        By column of the matrix, the column of the table that it comes from and the levels for which
+        it is 1; no levels where it holds that column's numbers.
     """
 
     columns: list[str]
     x: Array
     rows: Indices
     dropped: Indices
+    origins: dict[str, tuple[str, list[Any]]] = field(default_factory=dict)
 
 
 def make_design(
-    table: Table, positions: Indices, party: str, encoding: str, missing_cells: str
+    table: Table,
+    positions: Indices,
+    party: str,
+    encoding: str,
+    missing_cells: str,
+    min_rows: int | None = None,
 ) -> Design:
     """Turn a party's table into a matrix, in aligned order.
 
@@ -59,13 +69,15 @@ def make_design(
         Name of the party, for errors.
     encoding, missing_cells : str
         Of `ENCODINGS` and `MISSING_CELLS`.
+    min_rows : int, optional
+        The owner's own minimum of rows, see `encode_levels`.
 
     Raises
     ------
     DataError
         If a column cannot be encoded, a cell is missing where none may be, or no row is left.
     """
-    columns, x = numeric_matrix(table, party, encoding)
+    columns, x, origins = numeric_matrix(table, party, encoding, positions >= 0, min_rows)
     order = np.argsort(positions, kind="stable")
     order = order[positions[order] >= 0]
     x, rows = x[order], positions[order]
@@ -84,10 +96,16 @@ def make_design(
             f"party {party!r}: no row without missing cells takes part; impute the cells "
             "first (strategy 'fknn') or leave out the columns that are mostly missing"
         )
-    return Design(columns, x[kept], rows[kept], rows[incomplete])
+    return Design(columns, x[kept], rows[kept], rows[incomplete], origins)
 
 
-def numeric_matrix(table: Table, party: str, encoding: str) -> tuple[list[str], Array]:
+def numeric_matrix(
+    table: Table,
+    party: str,
+    encoding: str,
+    takes_part: npt.NDArray[np.bool_],
+    min_rows: int | None = None,
+) -> tuple[list[str], Array, dict[str, tuple[str, list[Any]]]]:
     """Turn a table into a matrix of numbers.
 
     Parameters
@@ -98,7 +116,12 @@ def numeric_matrix(table: Table, party: str, encoding: str) -> tuple[list[str], 
     party : str
         Name of the party, for errors.
     encoding : {"none", "one-hot"}
-        What becomes of columns of levels: an error, or one column for each level but the first.
+        What becomes of columns of levels: an error, or one column for each level but the first;
+        levels that few rows have count as one.
+    takes_part : numpy.ndarray of shape (n_rows,), bool
+        Rows that count there.
+    min_rows : int, optional
+        See `encode_levels`.
 
     Returns
     -------
@@ -106,6 +129,8 @@ def numeric_matrix(table: Table, party: str, encoding: str) -> tuple[list[str], 
         Names of the columns.
     numpy.ndarray of shape (n_rows, n_columns)
         NaN where a cell is missing.
+    dict[str, tuple[str, list]]
+        See `Design.origins`.
 
     Raises
     ------
@@ -114,19 +139,23 @@ def numeric_matrix(table: Table, party: str, encoding: str) -> tuple[list[str], 
     """
     names: list[str] = []
     parts: list[Array] = []
+    origins: dict[str, tuple[str, list[Any]]] = {}
     for name, kind in table.kinds.items():
         column = table.frame[name]
         if is_numeric(kind) or (kind is Kind.BINARY and _holds_numbers(column)):
             names.append(name)
+            origins[name] = name, []
             parts.append(column.to_numpy(dtype=np.float64, na_value=np.nan))
         elif encoding == "one-hot":
-            # Levels come from this table alone; the first is the baseline.
+            # Levels come from this table alone.
             levels: Levels = fit_levels([Table(table.frame[[name]], {name: kind})])
             missing = column.isna().to_numpy()
-            for level in levels[name][1:]:
-                names.append(f"{name}={level}")
-                flags = (column == level).to_numpy(dtype=np.float64, na_value=np.nan)
-                parts.append(np.where(missing, np.nan, flags))
+            own = column[takes_part]
+            counts = {level: int((own == level).sum()) for level in levels[name]}
+            for made, of in encode_levels(name, counts, min_rows, party).columns.items():
+                names.append(made)
+                origins[made] = name, of
+                parts.append(np.where(missing, np.nan, column.isin(of).to_numpy(dtype=np.float64)))
         else:
             raise DataError(
                 f"party {party!r}, column {name!r} holds levels ({kind.value}), not numbers; set "
@@ -136,9 +165,10 @@ def numeric_matrix(table: Table, party: str, encoding: str) -> tuple[list[str], 
             )
     if not names:
         raise DataError(
-            f"party {party!r} has no column left after encoding: every column has a single level"
+            f"party {party!r} has no column left after encoding: every column has a single level, "
+            "or levels that are too rare"
         )
-    return names, np.column_stack(parts)
+    return names, np.column_stack(parts), origins
 
 
 def _holds_numbers(column: "pd.Series[Any]") -> bool:

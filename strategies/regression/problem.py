@@ -88,6 +88,7 @@ def open_problem(
     with_unheld: bool = False,
     extra: Mapping[str, Any] | None = None,
     step: str = "prepare",
+    label_range: tuple[float, float] | None = None,
 ) -> Problem:
     """Check the labels, have the parties prepare their tables, and collect what they tell.
 
@@ -106,6 +107,9 @@ def open_problem(
         Further arguments for the party's own ``prepare``.
     step : str
         What takes the place of ``prepare``.
+    label_range : tuple of float, optional
+        Public range of the labels. They are brought into it, and standardised by it, not by their
+        own mean and standard deviation.
 
     Raises
     ------
@@ -124,10 +128,17 @@ def open_problem(
     labelled, free = np.flatnonzero(known), np.flatnonzero(~known)
     unheld = _unheld_labels(alignment, result) if with_unheld else np.empty(0)
     chosen = np.concatenate([y[known], unheld])
-    center = float(chosen.mean()) if intercept and standardize else 0.0
+    # Sorted, so that rounding does not depend on the order of the samples.
+    values = np.sort(chosen)
+    center = float(values.mean()) if intercept and standardize else 0.0
     scale = (
-        float(chosen.std() if intercept else np.sqrt(np.mean(chosen**2))) if standardize else 1.0
+        float(values.std() if intercept else np.sqrt(np.mean(values**2))) if standardize else 1.0
     )
+    if label_range is not None:
+        low, high = label_range
+        chosen = np.clip(chosen, low, high)
+        center = (low + high) / 2.0 if intercept else 0.0
+        scale = max(high - center, center - low)
     arguments = {
         "encoding": encoding,
         "missing_cells": missing_cells,

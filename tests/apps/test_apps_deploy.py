@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -28,8 +29,16 @@ from apps.deploy import federation as federation_command
 from apps.deploy import operations, processes
 from apps.deploy.certificates import make_node_key, make_server_certificate, write_private
 from apps.deploy.federation import _parser, _plan, main
-from apps.deploy.folder import Plan, State, load_state, prepare, write_files, write_toml
-from apps.deploy.settings import ROOT, run_config
+from apps.deploy.folder import (
+    Plan,
+    State,
+    load_state,
+    node_config,
+    prepare,
+    write_files,
+    write_toml,
+)
+from apps.deploy.settings import ROOT, policies_for, run_config
 from flwr_vertical import simulate
 from flwr_vertical.crypto.identity import identity_text, load_identity, public_identity
 from flwr_vertical.errors import ConfigError
@@ -213,6 +222,35 @@ def test_settings_of_a_run_are_keys_that_the_app_knows(tmp_path):
         assert set(run_config(tmp_path, PLAN, strategy, "x")) <= known
 
 
+def test_nodes_are_given_what_they_must_agree_to(tmp_path):
+    assert policies_for(PLAN, ['strategy="vfem"', 'strategy="fknn"']) == {}
+    runs = [
+        'strategy="vfem" vfem.exchange="sums"',
+        'fknn.weights="distance" aggregation="plain"',
+        'strategy="elsewhere:Method" label-holder="court" label-column="paid"',
+    ]
+    found = policies_for(PLAN, runs)
+    every = {
+        "policy.exchanges": "sums,distances",
+        "policy.aggregations": "masked,ckks,plain",
+        "policy.modules": "elsewhere:Method",
+    }
+    assert found["bank"] == found["hospital"] == every
+    assert found["court"] == every | {"policy.labels": "paid"}
+    assert found["arbiter"] == {key: every[key] for key in every if key != "policy.exchanges"}
+    plan = replace(PLAN, policies=found)
+    written = node_config(tmp_path, plan, "court", "court.csv", {})
+    assert written["policy.labels"] == "paid"
+    with pytest.raises(ConfigError, match=r"no settings \['exchanges'\]"):
+        policies_for(PLAN, ['strategy="vfem" vfem.exchanges="sums"'])
+
+
+def test_one_party_alone_must_agree_to_it():
+    assert policies_for(Plan({"bank": ""}), ['strategy="fknn"']) == {
+        "bank": {"policy.min-parties": 1}
+    }
+
+
 @pytest.mark.parametrize("strategy", ["glm", "vfem", "single", "vcds", "ievcds", "predict"])
 def test_labels_reach_every_strategy_that_has_a_use_for_them(tmp_path, strategy):
     own = Plan({"bank": "bank.csv"}, labels="/srv/profit.csv", label_column="profit")
@@ -366,7 +404,8 @@ def federation(tmp_path_factory):
         elsewhere = install_known_cells(folder / "elsewhere")
         patch.setenv("PYTHONPATH", python_path(elsewhere))  # the nodes have it installed
         patch.syspath_prepend(elsewhere)
-        operations.up(folder / "fed", PLAN, None)
+        agreed = policies_for(PLAN, ['alignment="plain"'])
+        operations.up(folder / "fed", replace(PLAN, policies=agreed), None)
         yield folder / "fed"
         if (folder / "fed").exists():
             operations.down(folder / "fed", remove=False)

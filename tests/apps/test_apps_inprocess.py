@@ -62,7 +62,8 @@ def own_files(home, **tables):
     for name, table in tables.items():
         path = home / f"{name}.csv"
         table.to_csv(path)
-        nodes.append({"party": name, "data": str(path), "output": str(home / f"{name}-out")})
+        node = {"party": name, "data": str(path), "output": str(home / f"{name}-out")}
+        nodes.append(node | {"policy.alignments": "plain,private-id"})
     return nodes
 
 
@@ -112,9 +113,13 @@ def test_a_demonstration_agrees_to_exchanges_that_tell_more(home):
     given = {f"demo.{key}": value for key, value in preset["demo"].items()}
     given |= {"strategy": "vfem", "labels": "demo", "vfem.exchange": "sums"}
     run_app(simulated(2), **given)
-    assert (home / "results" / "server" / "test" / "coefficients.csv").is_file()
+    result = Result.load(home / "results" / "server" / "test")
+    assert result.coefficients is not None
+    keys = {"policy.alignments": "private-id,blind-rsa,plain", "policy.exchanges": "sums"}
+    assert result.needed_keys == dict.fromkeys(demo_names(2), keys)
+    assert "policy.exchanges='sums'" in str(result)
     tables, _ = demo_tables(n_parties=2)
-    with pytest.raises(PartyError, match="add 'sums' to 'exchanges' there"):
+    with pytest.raises(PartyError, match=r"policy\.exchanges: asked: exchange 'sums'"):
         run_app(own_files(home, **tables), **given, run_name="again")
 
 
@@ -141,7 +146,8 @@ def test_synthetic_tables_stay_at_the_parties_with_a_report_of_their_own(home):
 def test_a_node_may_limit_what_is_spent(home, bank, court):
     nodes = own_files(home, bank=bank, court=court)
     nodes[1]["max-epsilon"] = 0.5
-    with pytest.raises(PartyError, match=r"'court' allows epsilon up to 0.5"):
+    nodes[0]["policy.epsilon-total"] = 1000.0  # the first run may have spent something there
+    with pytest.raises(PartyError, match=r"'court' refuses by policy\.max-epsilon.*allowed: 0\.5"):
         run_app(nodes, strategy="vcds")
     run_app(nodes, strategy="vcds", **{"vcds.epsilon": 0.5, "run-name": "less"})
 
@@ -201,6 +207,7 @@ def test_labels_from_a_file_and_from_a_party(home, bank, court):
     run_app(own_files(home, bank=bank, court=court), labels=str(home / "labels.csv"))
     with_label = bank.assign(y=labels)
     nodes = own_files(home, bank=with_label, court=court)
+    nodes[0]["policy.labels"] = "y"
     run_app(nodes, run_name="held", label_holder="bank", label_column="y")
     # The label is no feature: the bank's table comes back without it.
     written = pd.read_parquet(home / "bank-out" / "held" / "bank.parquet")
@@ -208,8 +215,10 @@ def test_labels_from_a_file_and_from_a_party(home, bank, court):
 
 
 def test_label_column_that_is_not_there(home, bank, court):
+    nodes = own_files(home, bank=bank, court=court)
+    nodes[0]["policy.labels"] = "z"
     with pytest.raises(PartyError, match=r"party 'bank'.*no column 'z'"):
-        run_app(own_files(home, bank=bank, court=court), label_holder="bank", label_column="z")
+        run_app(nodes, label_holder="bank", label_column="z")
 
 
 def test_absent_data_path_names_party_and_path(home, bank, court):
@@ -316,6 +325,7 @@ def test_labels_of_nobody(home, bank, court):
 
 def test_label_holder_with_new_rows(home, bank, court):
     nodes = own_files(home, bank=bank.assign(y=1.0), court=court)
+    nodes[0]["policy.labels"] = "y"
     run_app(nodes, run_name="train", label_holder="bank", label_column="y")
     new = bank.iloc[:2].set_axis(["n1", "n2"]).rename_axis("customer").assign(y=[0.0, np.nan])
     new.loc["n1", "v"] = np.nan

@@ -5,7 +5,11 @@ import pytest
 from flwr_vertical import load_strategy
 from simulations.attacks.cases import cases, make_case_tables, make_strategy_of
 from simulations.attacks.recording import record
-from simulations.attacks.several import runs_with_one_label_less, scales_found
+from simulations.attacks.several import (
+    refused_with_one_label_less,
+    runs_with_one_label_less,
+    scales_found,
+)
 from simulations.attacks.suite import LABELS, RULED, attack_run, smallest_opened
 from simulations.attacks.views import SERVER
 from strategies import BUILTIN
@@ -100,10 +104,12 @@ def test_rare_flags_stay_hidden():
         assert finding.cells == 0.0, finding
 
 
-def test_a_label_less_gives_a_row_away_over_two_runs():
-    """Within a run it cannot; over runs the nodes' own ledgers will have to count."""
+def test_a_label_less_gives_a_row_away_over_two_runs_unless_nodes_keep_ledgers(tmp_path):
+    """In memory nothing counts over runs; more of it in test_attacks_configuration."""
     (case,) = (case for case in cases() if case.name == "complete-case")
     tables, labels = make_case_tables(case, N, 2, missing=0.0)
     strategy = make_strategy_of(case, tables, labels)
     _, smallest = runs_with_one_label_less(strategy, tables, labels)
     assert smallest == 1
+    refusal = refused_with_one_label_less(strategy, tables, labels, tmp_path)
+    assert "refuses by policy.min-rows: asked: sums that tell of 1 of its rows alone" in refusal

@@ -69,7 +69,8 @@ class Chaos:
         self.deployment = Deployment(
             home,
             {
-                n: f"data='{home / n}.parquet' output='{home / n}-out' exchanges='sums'"
+                n: f"data='{home / n}.parquet' output='{home / n}-out' exchanges='sums' "
+                "policy.alignments='plain'"
                 for n in NAMES
             },
         )

@@ -51,7 +51,7 @@ def deployment(tmp_path_factory):
         home,
         {
             name: f"data='{home / name}.parquet' output='{home / name}-out' exchanges='sums' "
-            "min-rows=20"
+            "min-rows=20 policy.alignments='plain'"
             for name in NAMES
         },
     )

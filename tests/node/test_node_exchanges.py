@@ -53,11 +53,13 @@ def test_a_node_that_agrees_takes_part(exchanges):
     assert run({"exchanges": exchanges}).metrics == {"bank": 3.0, "shop": 3.0}
 
 
-@pytest.mark.parametrize("exchanges", [{}, {"exchanges": "weights,moments"}])
-def test_a_node_that_does_not_agree_refuses_and_says_how_to(exchanges):
+@pytest.mark.parametrize("key", ["exchanges", "policy.exchanges"])
+@pytest.mark.parametrize("exchanges", ["", "weights,moments"])
+def test_a_node_that_does_not_agree_refuses_and_says_how_to(key, exchanges):
     with pytest.raises(PartyError, match=r"'shop'.* exchange 'sums'.* 'exchanges'") as error:
-        run(exchanges)
-    assert f"exchanges = {exchanges.get('exchanges', '')!r}" in str(error.value)
+        run({key: exchanges})
+    assert "policy.exchanges: asked: exchange 'sums'" in str(error.value)
+    assert f"allowed: {exchanges!r}" in str(error.value)
 
 
 def test_simulate_asks_for_no_consent():

@@ -13,6 +13,7 @@ from flwr_vertical.policy.atoms import refine
 from flwr_vertical.policy.ledger import PrivacyLedger
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.rows import OwnRows, places
+from flwr_vertical.policy.summary import LedgerSummary
 
 N = 60
 IDS = pd.Index([f"customer-{i}" for i in range(N)], name="id")
@@ -344,6 +345,25 @@ def test_kill_9_within_an_entry_leaves_the_one_before(node):
     assert node.tell(A, run=run).smallest == 0
     with pytest.raises(PolicyError):
         node.tell(A | LONE)
+
+
+def test_its_owner_can_look_at_it_after_kill_9_within_an_entry(node):
+    """Half of the entry is in the file, beside SQLite's journal: the reader rolls it back."""
+    node.tell(A)
+    before = LedgerSummary.of(node.path)
+    run, ledger = node.run(), node.ledger
+
+    def act():
+        with ledger._entry(run) as (connection, _, arrays):
+            connection.execute("PRAGMA cache_size = 1")
+            arrays.put("atoms ", np.random.default_rng(0).integers(0, 2**62, 50_000), hashes=True)
+            connection.execute("DELETE FROM entries")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    in_child(act)
+    assert node.path.with_name(f"{node.path.name}-journal").stat().st_size > 0
+    after = LedgerSummary.of(node.path)
+    assert (after.entries, after.state) == (before.entries, before.state)
 
 
 def test_of_two_runs_at_once_one_is_refused(node):

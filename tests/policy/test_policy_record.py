@@ -105,7 +105,7 @@ def test_what_a_run_config_asks_of_whom():
         ({"policy.min-rows": True}, "got True"),
         ({"policy.min-rows": "many"}, "got 'many'"),
         ({"policy.grid": 31}, "at most 30, got 31"),
-        ({"policy.openings": -1.0}, "at least 0, got -1"),
+        ({"policy.openings": -1.0}, "at least 0 or none, got -1"),
         ({"policy.epsilon-total": float("inf")}, "above 0.*got inf"),
         ({"policy.aggregations": "maskd"}, "maskd.*expected some of"),
         ({"policy.labels": 3}, "labels must be text"),

@@ -101,6 +101,8 @@ def new_context(run_id=1, **node_config):
 def ask(app, context, name, sequence, mode="call", updates=None, after=None, **arguments):
     """Send one message; return envelope, values and sums of the reply."""
     envelope = {"mode": mode} | ({} if after is None else {"after": after})
+    if name == "hello":
+        envelope |= {"n-parties": 2}
     if mode != "call":
         envelope |= {"n-parties": 2, "fraction-bits": 32}
     request = make_request(name, sequence, arguments, updates, **envelope)
@@ -218,7 +220,7 @@ def test_errors_of_other_libraries_do_not_quote_cells_to_the_server(tmp_path, ca
     answers = {}
     for storage in (FileStorage(), MemoryStorage({"bank": TABLE})):
         app, context = party_app(Clumsy, storage=storage), new_context(**config)
-        ask(app, context, "hello", 0)
+        ask(app, context, "hello", 0, mode="masked")
         answers[type(storage)] = error_of(ask(app, context, "read", 1))
     assert "Smith" not in answers[FileStorage]
     assert answers[FileStorage].startswith("ValueError: raised in ")

@@ -125,7 +125,7 @@ def run_on_files(folder, at, change, process=NewProcesses, **start):
         table.rename_axis("id").to_csv(folder / f"{name}.csv")
         output = str(folder / f"{name}-out")
         node = {"party": name, "data": str(folder / f"{name}.csv"), "output": output}
-        nodes.append(node | {"exchanges": "sums"})
+        nodes.append(node | {"exchanges": "sums", "policy.alignments": "plain"})
     app = process(strategy)
     with LocalGrid(app, nodes, {"run-name": "night"}) as local:
         grid = Changing(local, app, at, lambda: change(folder / "court.csv"))

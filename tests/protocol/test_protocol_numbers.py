@@ -168,7 +168,8 @@ def test_an_overflow_names_summand_and_party(federation, dtype, scale):
         )
     message = str(caught.value)
     assert caught.value.party == "p2"
-    assert "array 'x' of party 'p2' has 3 of 3 values too large" in message
+    assert "array 'x' of party 'p2' has values too large" in message
+    assert f"{1.01 * limit:.6g}" not in message  # it would be a number of the party's
     assert f"the limit per party is {limit:.6g}" in message
     if federation.aggregation == "masked":
         assert "let the server ask for the sum with scale" in message

@@ -120,7 +120,7 @@ def start(strategy, tables, mode="masked", exchanges=""):
 
 def test_weights_by_distance_need_each_node_s_consent():
     strategy = FKNN(n_neighbors=2, weights="distance")
-    with pytest.raises(PartyError, match=r"exchange 'distances'.*exchanges = 'sums'") as caught:
+    with pytest.raises(PartyError, match=r"exchange 'distances'.*allowed: 'sums'") as caught:
         start(strategy, make(continuous), exchanges="sums")
     assert caught.value.step == "prepare"
     start(strategy, make(continuous), exchanges="sums, distances")

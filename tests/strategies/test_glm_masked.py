@@ -331,7 +331,7 @@ def test_an_attempt_is_used_once(monkeypatch):
 
 def test_evaluations_are_vectors_and_more_than_a_tenth_of_the_rows_are_refused():
     x, _ = pooled("binomial", 130, 2)
-    with opened(x, 2) as run, pytest.raises(PartyError, match="14 vectors in all are too many"):
+    with opened(x, 2) as run, pytest.raises(PartyError, match="14 different vectors"):
         evaluated(run, x, times=14)
 
 

@@ -320,8 +320,8 @@ def test_sums_need_the_consent_of_every_node():
     strategy = VerticalGLM(exchange="sums", lambdas=0.1)
     agreed = {name: {"exchanges": "sums"} for name in tables}
     recorded(tables, labels, strategy=strategy, configs=agreed)
-    agreed["p1"] = {}
-    with pytest.raises(PartyError, match=r"'p1'.*asks for exchange 'sums'.*exchanges = ''"):
+    agreed["p1"] = {"exchanges": ""}
+    with pytest.raises(PartyError, match=r"'p1'.*policy\.exchanges: asked: exchange 'sums'"):
         recorded(tables, labels, strategy=strategy, configs=agreed)
 
 

@@ -215,3 +215,10 @@ def test_settings_of_the_iterations_need_them():
         VFEM("banded")
     with pytest.raises(ConfigError, match="exchange"):
         VFEM(exchange="blinded")
+
+
+def test_columns_without_noise_between_them_are_named_as_the_cause():
+    from strategies.regression.moments.patterns import _inverse
+
+    with pytest.raises(DataError, match="linear functions of each other, or the label is one"):
+        _inverse(np.ones((2, 2)))

@@ -7,6 +7,8 @@ import numpy.typing as npt
 
 from flwr_vertical import Summands, Uses, step
 from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.policy.budgets import bits_of_row
+from flwr_vertical.policy.ledger import HELD_BY_ALL
 from flwr_vertical.products import GroupKeySteps, PairKeySteps
 from flwr_vertical.tables import Kind, is_numeric
 from flwr_vertical.tables.codes import fill_values
@@ -25,6 +27,7 @@ Indices = npt.NDArray[np.int64]
 
 _MOST_COLUMNS = 2**16 - 1
 _SETTINGS, _PUBLIC = "fknn.settings", "fknn.public"
+_LISTED, _ALONE = "fknn.listed", "fknn.alone"
 
 
 class FKNNParty(ImputingParty):
@@ -71,7 +74,7 @@ class FKNNParty(ImputingParty):
             If there are too few donors, or this node does not take part in exchange "distances".
         """
         if weights == "distance":
-            self.check_exchange("distances")
+            self.open_exchange("distances", "distances of each sample, but for one factor")
         settings = f"{n_neighbors} {weighting} {weights} {standardize} {complete_blocks}"
         if self.state.get(_SETTINGS, settings) != settings:
             # The same blinding of two kinds of distances would show it.
@@ -85,6 +88,7 @@ class FKNNParty(ImputingParty):
         self.state["shifted"] = weights != "distance"
         self.state["standardize"] = standardize
         self.state["complete_blocks"] = complete_blocks
+        self.state[_ALONE] = len(keys["names"]) == 1
         self.state["terms"] = len(keys["names"]) if owner == self.name else 0
         self.group_key.take(owner, sealed, keys)
         donor = self.is_donor
@@ -123,6 +127,7 @@ class FKNNParty(ImputingParty):
         units: list[int],
         donors: Indices | None = None,
         split: bool = False,
+        n_listed: int = 0,
         done: Indices | None = None,
         neighbours: npt.NDArray[np.int32] | None = None,
         ranks: npt.NDArray[np.int32] | None = None,
@@ -143,6 +148,8 @@ class FKNNParty(ImputingParty):
             Places of the donors, if not all rows are.
         split : bool
             Whether distances travel in two halves, as ciphertexts need.
+        n_listed : int
+            How many of their donors will be listed, but for those at the same distance as the last.
         done : numpy.ndarray of shape (n_done,), optional
             Places of the rows of the previous block.
         neighbours, ranks, weights : numpy.ndarray of shape (n_listed,), optional
@@ -164,6 +171,9 @@ class FKNNParty(ImputingParty):
         ------
         ProtocolError
             If units or donors are others than before in the run.
+        PolicyError
+            If the node's policy does not allow the other parties to be told of its rows what ranks
+            tell.
         """
         agreed = self._keep_public(units, donors)
         summands: dict[str, Any] = {}
@@ -171,11 +181,17 @@ class FKNNParty(ImputingParty):
             assert neighbours is not None
             assert ranks is not None
             assert counts is not None
+            more = np.asarray(counts) > int(self.state[_LISTED])
+            if more.any():
+                longest = int(np.max(counts)) - int(self.state[_LISTED])
+                self._admit_ranks(done[more], longest, "ties")
             orders = self._orders(done, agreed)
             listed, entries = listed_donors(orders, self._donors, neighbours, ranks, counts, width)
             relative = None if weights is None else np.asarray(weights)[entries]
             summands["short"] = self._fill(self._order[done], listed, relative, exhausted)
         if len(rows):
+            self._admit_ranks(np.asarray(rows), n_listed, "lists")
+            self.state[_LISTED] = n_listed
             distance, weight = self._blinded(np.asarray(rows), agreed)
             if split:
                 summands["high"], summands["low"] = halves(distance)
@@ -249,6 +265,37 @@ class FKNNParty(ImputingParty):
             orders[i] = blinding.blind(place, distance[i], weight[i], terms[i], weights[i])
         self.cache["orders"] = rows, orders
         return terms, weights
+
+    def _admit_ranks(self, rows: Indices, listed: int, purpose: str) -> None:
+        """Write down what the other parties are told of own rows; or refuse.
+
+        A list of the nearest of n donors has at most log2(n) bits for each that it names. They are
+        counted for the row whose list it is, not once more for the donors.
+
+        Parameters
+        ----------
+        rows : numpy.ndarray of shape (n_rows,)
+            Places of rows to impute.
+        listed : int
+            How many donors a list names.
+        purpose : str
+            Tells several counts in one message apart.
+        """
+        if self.state[_ALONE] or not self.state["shifted"]:  # nobody else, or counted as a whole
+            return
+        _, own = self.rows_of(self._order[rows])
+        held = np.zeros(len(self.positions), dtype=bool)
+        held[own] = True
+        bits = listed * np.log2(max(len(self._donors), 1))
+        self.open_bits(
+            held,
+            float(np.ceil(min(bits, bits_of_row(self.table)))),
+            content=self.secret_bytes(f"ranks {purpose}"),
+            agreed=True,
+            what=f"which {listed} donors are nearest, in order",
+            receiver="the other parties",
+            colluding=HELD_BY_ALL,
+        )
 
     def _orders(self, rows: Indices, units: Units) -> npt.NDArray[np.int32]:
         """Return the donors' order of each row of a block, as made with its distances or anew."""

@@ -192,6 +192,11 @@ class FKNN(Strategy):
         ("nobody", "a value of another party"),
     )
 
+    @property
+    def exchanges_asked(self) -> tuple[str, ...]:
+        """Distances are not shifted where donors are weighted by them: nodes must agree."""
+        return ("distances",) if self.weights == "distance" else ()
+
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
@@ -282,6 +287,7 @@ class FKNN(Strategy):
             {
                 "rows": rows,
                 "split": split,
+                "n_listed": 0 if block is None else block.width,
                 **plan.public,
                 **(ranked.arguments if ranked is not None else {}),
             },

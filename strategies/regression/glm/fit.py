@@ -31,10 +31,15 @@ from strategies.regression.glm.samples import names_by_party
 from strategies.regression.glm.selected import fill_selected
 from strategies.regression.least_squares.baseline import note
 from strategies.regression.moments import (
+    OpenedMoments,
+    Pattern,
     by_pattern,
     complete_rows,
+    noisy_least_squares,
     open_moments,
 )
+from strategies.regression.moments.noisy import moved_by
+from strategies.regression.moments.statement import state_privacy
 from strategies.regression.prediction import keep_and_predict
 
 if TYPE_CHECKING:
@@ -82,6 +87,7 @@ def fit_on_moments(
         missing_labels=settings.missing_labels,
         intercept=settings.intercept,
         grouping=complete_rows if whole else by_pattern,
+        budget=settings.budget,
     )
     progress.step("moments")
     problem = opened.problem
@@ -89,6 +95,10 @@ def fit_on_moments(
     maximum: MaximumLikelihood | None = None
     if whole:
         rows = usable_rows(settings, opened, result)
+        if settings.budget is not None:
+            noisy = noisy_least_squares(rows, (opened.noise or [])[:1], settings.intercept)
+            rows = noisy.rows
+            state_privacy(result, settings.budget, opened, noisy)
         mean, covariance = moments_of(rows, opened)
         if settings.family == "gaussian":
             at = of_complete_rows(settings, opened, rows)
@@ -108,14 +118,19 @@ def fit_on_moments(
         settings.lambda_ratio,
         settings.lla_steps,
     )
-    chosen = fill_selected(
-        settings.family, problem, at, found, settings.standard_errors == "gram", result
-    )
+    with_errors = settings.standard_errors == "gram"
+    beta, level = found.beta[:, found.chosen], float(found.intercepts[found.chosen])
+    added = noise_covariance(opened, rows, beta, level, settings.intercept) if whole else None
+    chosen = fill_selected(settings.family, problem, at, found, with_errors, result, added)
+    if opened.noise is not None and settings.budget is None and with_errors:
+        left = "include" if whole else "do not include"
+        result.notes.append(f"the standard errors {left} the noise of policy.blur")
     if maximum is None:
         _fill_normal(at, chosen.beta, whole, result)
     else:
         y = given_labels(federation, problem)[opened.groups.group >= 0]
         _fill_means(maximum, float(found.lost[found.chosen]), settings, y, result)
+    free = problem.free if settings.budget is None else problem.free[:0]
     keep_and_predict(
         federation,
         alignment,
@@ -130,11 +145,55 @@ def fit_on_moments(
             [len(problem.columns[name]) for name in federation.parties],
             settings.family,
         ),
-        problem.free,
-        problem.free_mask,
+        free,
+        problem.free_mask[: len(free)],
         step="finish_moments",
     )
     progress.step("keep")
+
+
+def noise_covariance(
+    opened: OpenedMoments, rows: Pattern, beta: Array, level: float, intercept: bool
+) -> Array | None:
+    """Return what noise on the moments adds to the covariance of intercept and coefficients.
+
+    Parameters
+    ----------
+    opened : OpenedMoments
+    rows : Pattern
+        Of the fit, all columns.
+    beta : numpy.ndarray of shape (n_columns,)
+        The coefficients; only those that are not 0 were estimated.
+    level : float
+        The intercept.
+    intercept : bool
+        Whether there is one.
+
+    Returns
+    -------
+    numpy.ndarray of shape (1 + n_selected, 1 + n_selected), or None
+        In the units of columns and labels; None without noise.
+    """
+    if opened.noise is None:
+        return None
+    problem, unit = opened.problem, opened.unit
+    center = opened.center * intercept
+    origin = np.append((center - opened.center) / unit, 0.0)
+    about = Pattern(rows.observed, rows.n_rows, *rows.about(origin))
+    slopes = beta * unit / problem.y_scale
+    start = (level - problem.y_center + float(center @ beta)) / problem.y_scale
+    vector = np.concatenate([[-start], -slopes, [1.0]])
+    chosen = np.flatnonzero(beta)
+    kept = np.concatenate([[0], 1 + chosen]) if intercept else 1 + chosen
+    moments = np.block([[about.n_rows, about.sums], [about.sums[:, None], about.products]])
+    score = sum(part.of_products(vector) for part in moved_by(opened.noise[:1], origin))
+    inverse = np.linalg.pinv(moments[np.ix_(kept, kept)], hermitian=True)
+    added = np.zeros((1 + len(chosen), 1 + len(chosen)))
+    own = slice(0 if intercept else 1, None)
+    added[own, own] = inverse @ np.asarray(score)[np.ix_(kept, kept)] @ inverse
+    change = np.diag(np.append(1.0, 1.0 / unit[chosen]))
+    change[0, 1:] = -center[chosen] / unit[chosen]
+    return np.asarray(problem.y_scale**2 * change @ added @ change.T)
 
 
 def _check(settings: "VerticalGLM", federation: Federation) -> None:

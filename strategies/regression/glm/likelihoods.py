@@ -40,6 +40,8 @@ def usable_rows(settings: "VerticalGLM", opened: OpenedMoments, result: Result) 
     _note_left_out(opened.problem, rows, result)
     used = np.zeros(n_columns + 1, dtype=bool)
     used[rows.observed] = True
+    if settings.budget is not None:  # of noisy sums nothing of the kind below can be told
+        return on_all_columns(rows, np.flatnonzero(used), n_columns + 1)
     # In units of standard deviations.
     variance = np.diag(rows.about(_mean_of(rows, n_columns + 1))[1]) / rows.n_rows
     flat = rows.observed[variance < _FLAT]

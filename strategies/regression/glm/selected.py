@@ -47,6 +47,7 @@ def fill_selected(
     found: Selection,
     with_errors: bool,
     result: Result,
+    added: Array | None = None,
 ) -> Reported:
     """Fill coefficients, metrics and model of the chosen fit into the result.
 
@@ -60,6 +61,8 @@ def fill_selected(
     with_errors : bool
         Whether standard errors are wanted.
     result : Result
+    added : numpy.ndarray of shape (1 + n_selected, 1 + n_selected), optional
+        What noise on the moments adds to the covariance of intercept and selected coefficients.
     """
     beta, intercept = found.beta[:, found.chosen], float(found.intercepts[found.chosen])
     chosen = np.flatnonzero(beta)
@@ -67,6 +70,8 @@ def fill_selected(
     freedom = max(at.n_rows - len(chosen) - at.intercept, 1.0)
     dispersion = 1.0 if at.noise is None else noise * at.n_rows / freedom
     covariance = at.covariance(chosen, dispersion) if with_errors else None
+    if covariance is not None and added is not None:
+        covariance = covariance + added
     if with_errors and covariance is None:
         note(
             result,

@@ -40,7 +40,7 @@ rotate_selected  selected columns times a random rotation, n numbers each
 ===============  ===================================================================================
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -49,6 +49,7 @@ import numpy as np
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.privacy import read_bounds
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting, settings_of
 from strategies.regression import open_problem
@@ -63,11 +64,16 @@ from strategies.regression.glm.sums import EXCHANGE
 from strategies.regression.glm.sums.fit import fit_federated
 from strategies.regression.glm.sums.outcome import fill_result
 from strategies.regression.moment_party import MomentArbiter
+from strategies.regression.moments import Budget, check_budget
+from strategies.regression.moments.disclosure import BLUR, PRIVATE, RECOGNISED
 
 STANDARD_ERRORS = ("gram", "none")
-PROTECTIONS = ("admm", "none")
+PROTECTIONS = ("moments", "admm", "none")
 EXCHANGES = ("moments", EXCHANGE)
 ROWS = ("complete", "all")
+
+EXACT = ("gaussian", "complete", "moments")
+"""What noisy sums are for."""
 
 OF_SUMS = ("max_iter", "tol", "kkt_tol", "dp", "epsilon", "delta", "dp_rounds")
 """Settings that say how the iterations of exchange 'sums' go."""
@@ -97,6 +103,10 @@ class VerticalGLM(Strategy):
     `Result.predictions` has the samples without a label; where a party lacks one, its columns are
     expected given those of the others. A sum over few rows is never opened: a fit needs ``max(100,
     3 (p + 1))`` rows of p columns, or what the nodes state as ``min-rows``.
+
+    With ``dp="moments"`` the whole path and its standard errors come from one release of noisy
+    sums; `Result.privacy` says what it promises. Standard errors include the noise, BIC does not
+    know of it: columns whose coefficients are of the size of the noise may be selected.
 
     With ``exchange="sums"`` ``model.outcome`` may also be ``max iterations`` or ``separated`` (a
     logistic fit that has no finite estimate), and predictions are of samples that all parties hold:
@@ -201,18 +211,25 @@ class VerticalGLM(Strategy):
     missing_labels: str = shared.missing_labels()
     dp: str | None = setting(
         None,
-        "Of ``sums``: add noise to every party's coefficients in every round, the baseline "
-        "VFL-ADMM-DP after Hu et al. (2020), which costs most of the accuracy. ``release`` says "
-        "what it promises.",
+        "Differential privacy. ``moments``: of the values of a row over all parties and its label, "
+        "by noise on all sums that are opened (gaussian labels, complete rows, `bounds`); the "
+        "whole path of lambda comes from one release. ``admm``, of ``sums``: the baseline "
+        "VFL-ADMM-DP after Hu et al. (2020), noise on every party's coefficients in every round, "
+        "which costs most of the accuracy; ``release`` says what little it promises.",
         choices=PROTECTIONS,
     )
     epsilon: float = setting(
         1.0,
-        "Privacy of one round of one lambda, with `dp`; the ledger holds all rounds together.",
+        "With `dp`: of the whole run; with ``admm``, of one round of one lambda (the ledger holds "
+        "all rounds together).",
         above=0,
     )
-    delta: float = setting(1e-5, "As `epsilon`.", above=0, below=1)
-    dp_rounds: int = setting(20, "Rounds with `dp`, which has no other end.", at_least=1)
+    delta: float = setting(
+        1e-5, "As `epsilon`; to be well below one over the number of rows.", above=0, below=1
+    )
+    dp_rounds: int = setting(20, "Rounds with ``admm``, which has no other end.", at_least=1)
+    bounds: str | Mapping[str, Sequence[float]] | None = shared.bounds("dp='moments'")
+    row_norm: float = shared.row_norm("dp='moments'")
 
     name: ClassVar[str] = "glm"
     needs_labels = True
@@ -252,6 +269,9 @@ class VerticalGLM(Strategy):
             "for each sample without a label, the sum of the parties' terms, rounded to a grid: at "
             "most ``bits_per_row`` bits; of each party, how many of these lie out of its bounds",
         ),
+        *RECOGNISED,
+        BLUR,
+        PRIVATE,
         (
             "server and a party together, with exchange='moments'",
             "all parties' columns: the party has the seed that hides them from the server",
@@ -310,15 +330,18 @@ class VerticalGLM(Strategy):
     def check(self) -> None:
         """Raise if settings do not go together."""
         check_penalty(self.penalty, self.penalty_shape)
+        self._check_privacy()
         if self.exchange == EXCHANGE:
             if self.rows != "complete":
                 raise ConfigError("rows='all' goes with exchange='moments' only")
             return
         defaults = {item.name: item.default for item in settings_of(type(self))}
+        used = ("dp", "epsilon", "delta") if self.dp == "moments" else ()
         idle = [
             f"{name}={getattr(self, name)!r}"
             for name in OF_SUMS
-            if getattr(self, name) not in (defaults[name], defaults[name] or "none")
+            if name not in used
+            and getattr(self, name) not in (defaults[name], defaults[name] or "none")
         ]
         if idle:
             raise ConfigError(
@@ -335,6 +358,24 @@ class VerticalGLM(Strategy):
             raise ConfigError(
                 "rows='all' models columns and label jointly, with means; it needs intercept=True"
             )
+
+    def _check_privacy(self) -> None:
+        private = self.dp == "moments"
+        idle = {"bounds": bool(self.bounds), "row_norm": self.row_norm != 1.0}
+        check_budget(self.epsilon if private else None, self.encoding, idle, "dp='moments'")
+        if private and (self.family, self.rows, self.exchange) != EXACT:
+            raise ConfigError(
+                "dp='moments' puts noise on the sums of gaussian labels and complete rows; it "
+                f"needs family, rows and exchange to be {EXACT}, got "
+                f"{(self.family, self.rows, self.exchange)}"
+            )
+
+    @property
+    def budget(self) -> Budget | None:
+        """What the fit may spend on noisy sums; None if these are opened as they are."""
+        if self.dp != "moments":
+            return None
+        return Budget(self.epsilon, self.delta, self.row_norm, read_bounds(self.bounds))
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress

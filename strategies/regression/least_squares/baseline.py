@@ -2,6 +2,7 @@
 
 import logging
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -10,13 +11,26 @@ import numpy.typing as npt
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import DataError
+from flwr_vertical.privacy import read_bounds
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.regression import coefficient_table
 from strategies.regression import settings as shared
 from strategies.regression.moment_party import MomentArbiter, MomentParty
-from strategies.regression.moments import LinearFit, OpenedMoments, Pattern, Patterns, least_squares
+from strategies.regression.moments import (
+    Budget,
+    GroupNoise,
+    LinearFit,
+    OpenedMoments,
+    Pattern,
+    Patterns,
+    check_budget,
+    least_squares,
+    noisy_least_squares,
+    with_noise,
+)
 from strategies.regression.moments.opening import Grouping, open_moments
+from strategies.regression.moments.statement import state_privacy
 from strategies.regression.prediction import Regressions, keep_and_predict
 
 logger = logging.getLogger("flwr_vertical")
@@ -35,6 +49,10 @@ class Baseline(Strategy):
     missing_labels: str = shared.missing_labels()
     intercept: bool = setting(True, "Whether the model has one.")
     standard_errors: bool = setting(True, "Whether there are any.")
+    epsilon: float | None = shared.epsilon()
+    delta: float = shared.delta()
+    bounds: str | Mapping[str, Sequence[float]] | None = shared.bounds()
+    row_norm: float = shared.row_norm()
 
     needs_labels = True
     demo = MappingProxyType(
@@ -47,6 +65,17 @@ class Baseline(Strategy):
     )
     party = MomentParty
     arbiter = MomentArbiter
+
+    def check(self) -> None:
+        """Raise if settings do not go together."""
+        idle = {"bounds": bool(self.bounds), "row_norm": self.row_norm != 1.0}
+        check_budget(self.epsilon, self.encoding, idle)
+
+    @property
+    def _budget(self) -> Budget | None:
+        if self.epsilon is None:
+            return None
+        return Budget(self.epsilon, self.delta, self.row_norm, read_bounds(self.bounds))
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
@@ -64,6 +93,7 @@ class Baseline(Strategy):
             intercept=self.intercept,
             grouping=self._grouping(federation),
             columns_of=columns_of,
+            budget=self._budget,
         )
         progress.step("moments")
         rows = self._rows(opened)
@@ -74,19 +104,33 @@ class Baseline(Strategy):
                 f"least {needed}; leave out columns, align more samples, or use vfem or "
                 "mean-impute, which need no rows that all parties hold"
             )
+        origin = np.zeros(opened.n_columns + 1)
         if not self.intercept:  # columns in their own units, not less their mean
-            origin = np.append(-opened.center / opened.unit, 0.0)
+            origin[:-1] = -opened.center / opened.unit
             rows = Pattern(rows.observed, rows.n_rows, *rows.about(origin))
-        fit = least_squares(rows, self.intercept)
+        if self.epsilon is None:
+            fit = least_squares(rows, self.intercept)
+            noise = self._noise(opened)
+            if noise is not None:
+                fit = with_noise(fit, noise, origin)
+                result.notes.append("the standard errors include the noise of policy.blur")
+        else:
+            found = noisy_least_squares(rows, self._noise(opened) or [], self.intercept)
+            fit = found.fit
+            result.metrics["ridge"] = found.ridge
         _fill_in(result, opened, fit, self.standard_errors)
         problem = opened.problem
+        free = problem.free
+        if self._budget is not None:
+            state_privacy(result, self._budget, opened, found)
+            free = free[:0]
         keep_and_predict(
             federation,
             alignment,
             result,
             self._regressions(opened, fit),
-            problem.free,
-            problem.free_mask,
+            free,
+            problem.free_mask[: len(free)],
             step="finish_moments",
         )
         progress.step("finish")
@@ -102,6 +146,10 @@ class Baseline(Strategy):
     def _rows(self, opened: OpenedMoments) -> Pattern:
         """Return the sums over the rows of the fit; columns that nothing was told of are zero."""
         return Patterns(opened.n_columns + 1, opened.held[:1]).total()
+
+    def _noise(self, opened: OpenedMoments) -> list[GroupNoise] | None:
+        """Return the noise on the sums of the fit, by group."""
+        return None if opened.noise is None else opened.noise[:1]
 
     def _regressions(self, opened: OpenedMoments, fit: LinearFit) -> Regressions:
         """Return what predicts: absent parties at their mean, the variance of their fit added."""

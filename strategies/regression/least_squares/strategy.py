@@ -17,13 +17,20 @@ from flwr_vertical.products.row_groups import RowGroups
 from flwr_vertical.settings import setting
 from strategies.regression.least_squares.baseline import Baseline, note
 from strategies.regression.moments import (
+    GroupNoise,
     LinearFit,
     OpenedMoments,
     Pattern,
     by_pattern,
     complete_rows,
 )
-from strategies.regression.moments.disclosure import COLLUSION, WITHHELD
+from strategies.regression.moments.disclosure import (
+    BLUR,
+    COLLUSION,
+    PRIVATE,
+    RECOGNISED,
+    WITHHELD,
+)
 from strategies.regression.moments.groups import Flags, Indices, Minimum
 from strategies.regression.moments.opening import Grouping
 from strategies.regression.prediction import Regressions
@@ -52,6 +59,10 @@ class CompleteCase(Baseline):
     -----
     Standard errors are those of ordinary least squares. Of a sample without a label that a party
     lacks, the party's mean is taken, and the variance of its fit is added to the noise.
+
+    With ``epsilon`` all that leaves a party is differentially private (`Result.privacy` says what
+    that means). Then bounds of all columns and of the label are public, estimates are those of
+    AdaSSP (`noisy`), and standard errors include the noise, not the bias of a ridge.
     """
 
     name = "complete-case"
@@ -66,6 +77,9 @@ class CompleteCase(Baseline):
         _PREDICTIONS,
         _PARTIES,
         WITHHELD,
+        *RECOGNISED,
+        BLUR,
+        PRIVATE,
         *COLLUSION,
     )
 
@@ -95,11 +109,18 @@ class MeanImpute(Baseline):
         _PREDICTIONS,
         _PARTIES,
         WITHHELD,
+        *RECOGNISED,
+        BLUR,
+        PRIVATE,
         *COLLUSION,
     )
 
     def _grouping(self, federation: Federation) -> Grouping:
         return by_pattern
+
+    def _noise(self, opened: OpenedMoments) -> list[GroupNoise] | None:
+        rest = len(opened.patterns.patterns) > len(opened.held)
+        return opened.noise if rest or opened.noise is None else opened.noise[: len(opened.held)]
 
     def _rows(self, opened: OpenedMoments) -> Pattern:
         """Return the sums of the imputed table: columns are zero, their mean, where missing."""
@@ -143,6 +164,9 @@ class Single(Baseline, _OneParty):
             "is fitted its coefficients; nothing of the labels",
         ),
         WITHHELD,
+        *RECOGNISED,
+        BLUR,
+        PRIVATE,
         *COLLUSION,
     )
 

@@ -8,6 +8,7 @@ half is a `moment_party.MomentParty`, or has the same step groups; its last step
 seed.
 """
 
+from strategies.regression.moments.budget import Budget, check_budget
 from strategies.regression.moments.covariances import (
     BlockCovariance,
     CovarianceModel,
@@ -17,6 +18,12 @@ from strategies.regression.moments.covariances import (
 from strategies.regression.moments.fit import Fit, fit_normal
 from strategies.regression.moments.groups import by_pattern, complete_rows
 from strategies.regression.moments.linear import LinearFit, least_squares
+from strategies.regression.moments.noisy import (
+    GroupNoise,
+    NoisyFit,
+    noisy_least_squares,
+    with_noise,
+)
 from strategies.regression.moments.opening import OpenedMoments, open_moments
 from strategies.regression.moments.patterns import Pattern, Patterns
 from strategies.regression.moments.steps import MomentSteps
@@ -24,19 +31,25 @@ from strategies.regression.moments.through import Through
 
 __all__ = [
     "BlockCovariance",
+    "Budget",
     "CovarianceModel",
     "Fit",
     "FullCovariance",
+    "GroupNoise",
     "LinearFit",
     "MomentSteps",
+    "NoisyFit",
     "OpenedMoments",
     "Pattern",
     "Patterns",
     "RegressionCovariance",
     "Through",
     "by_pattern",
+    "check_budget",
     "complete_rows",
     "fit_normal",
     "least_squares",
+    "noisy_least_squares",
     "open_moments",
+    "with_noise",
 ]

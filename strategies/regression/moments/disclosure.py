@@ -4,6 +4,28 @@ WITHHELD = (
     "server",
     "in which groups of rows a column of few values has one that is too rare to be told of",
 )
+RECOGNISED = (
+    (
+        "server",
+        "which parties keep a privacy ledger, and whether a party's rows of the fit are those of "
+        "an earlier run",
+    ),
+    (
+        "every party that keeps a privacy ledger",
+        "whether the labels are those of an earlier run, where the server kept its secret; nothing "
+        "else of them",
+    ),
+)
+BLUR = (
+    "server, where a node's policy states a blur",
+    "that node's part of all sums with noise of that size only, and how large it is",
+)
+PRIVATE = (
+    "server, with differential privacy (epsilon)",
+    "names of columns; which samples a party leaves out for missing cells; all sums with noise "
+    "only, by which they are (epsilon, delta)-differentially private for the values of a row. "
+    "Units are those of the public bounds, no column is withheld, and no sample is predicted",
+)
 COLLUSION = (
     (
         "server and any one party together",

@@ -36,6 +36,8 @@ class LinearFit:
     rss, tss : float
         Sums of squares of residuals, and of labels (about their mean with an intercept).
     has_intercept : bool
+    added : numpy.ndarray of shape (n_columns + 1, n_columns + 1), optional
+        What noise on the moments adds to the covariance of (intercept, coefficients).
     """
 
     n_rows: float
@@ -48,6 +50,7 @@ class LinearFit:
     rss: float
     tss: float
     has_intercept: bool
+    added: Array | None = None
 
     @property
     def n_parameters(self) -> int:
@@ -71,7 +74,8 @@ class LinearFit:
         side = -self.inverse @ mean
         corner = (1.0 / self.n_rows + mean @ self.inverse @ mean) * self.has_intercept
         found = np.block([[np.array([[corner]]), side[None, :]], [side[:, None], self.inverse]])
-        return np.asarray(self.noise * found, dtype=np.float64)
+        sampling = np.asarray(self.noise * found, dtype=np.float64)
+        return sampling if self.added is None else sampling + self.added
 
 
 def least_squares(rows: Pattern, intercept: bool, tolerance: float = 1e-9) -> LinearFit:

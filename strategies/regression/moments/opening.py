@@ -34,8 +34,19 @@ from flwr_vertical.products import (
     PrivateProducts,
     products_of,
 )
+from flwr_vertical.products.noise import room_for
 from flwr_vertical.products.row_groups import RowGroups
+from strategies.regression.moments.budget import LABEL, Budget
 from strategies.regression.moments.groups import Minimum, by_pattern
+from strategies.regression.moments.label_noise import LabelSums
+from strategies.regression.moments.noisy import GroupNoise
+from strategies.regression.moments.noisy_opening import (
+    group_noise,
+    label_sums,
+    noise_rule,
+    note_blur,
+    with_server_noise,
+)
 from strategies.regression.moments.patterns import Pattern, Patterns
 from strategies.regression.problem import Problem, open_problem
 
@@ -87,6 +98,9 @@ class OpenedMoments:
         The columns of `products`.
     parties : dict[str, slice]
         By party, where its columns stand.
+    noise : list of GroupNoise, optional
+        What is on the moments of each of `held`, if parties add noise; with a budget, last, what
+        is on those of labels in no group, whether there are any or not.
     """
 
     problem: Problem
@@ -97,6 +111,7 @@ class OpenedMoments:
     products: PrivateProducts | EncryptedProducts
     offered: Offered
     parties: dict[str, slice] = field(default_factory=dict)
+    noise: list[GroupNoise] | None = None
 
     @property
     def n_columns(self) -> int:
@@ -128,6 +143,7 @@ def open_moments(
     grouping: Grouping = by_pattern,
     with_unheld: bool = False,
     columns_of: str = "",
+    budget: Budget | None = None,
 ) -> OpenedMoments:
     """Open the moments of all parties' columns and the labels; four rounds.
 
@@ -143,9 +159,14 @@ def open_moments(
         Also use labels of samples that no party holds.
     columns_of : str, optional
         The only party whose columns are wanted; the others help.
+    budget : Budget, optional
+        Makes all that is opened differentially private. Patterns then are of columns in half
+        ranges about their noisy means (without an intercept, about 0).
 
     Raises
     ------
+    ConfigError
+        With a budget, if a range is not stated.
     DataError
         If labels cannot be used, or all groups are too small.
     PartyError
@@ -155,6 +176,10 @@ def open_moments(
     extra: dict[str, Any] = {"nonce": pairs.nonce}
     if columns_of:
         extra["columns_of"] = columns_of
+    label_range = None
+    if budget is not None:
+        extra |= budget.arguments
+        label_range = budget.label_range(LABEL if result.labels is None else result.labels.name)
     problem = open_problem(
         federation,
         alignment,
@@ -167,21 +192,39 @@ def open_moments(
         with_unheld=with_unheld,
         extra=extra,
         step="prepare_moments",
+        label_range=label_range,
     )
     told = problem.total.public
     pairs.collect(told)
     widths = {name: len(problem.columns[name]) for name in federation.parties}
     groups = _group(federation, problem, widths, grouping, result)
     n_columns = sum(widths.values())
-    limbs = 2 if len(problem.y) * n_columns**2 < _TWO_LIMBS else 1
-    products = products_of(federation, GroupKey(federation, pairs), limbs)
+    rule = noise_rule(problem, budget)
+    if rule is None:
+        limbs = 2 if len(problem.y) * n_columns**2 < _TWO_LIMBS else 1
+        products = products_of(federation, GroupKey(federation, pairs), limbs)
+    else:
+        levels = rule.levels(list(widths.values()), ~groups.mask, 1)
+        room = room_for(levels, len(problem.y))
+        unit_of_labels = None if budget is None else 1.0
+        group_key = GroupKey(federation, pairs)
+        products = products_of(federation, group_key, 1, room, unit_of_labels, noisy=True)
     y = problem.y[:, None]
     products.send(y)
     moments = products.moments(groups.group, len(groups.mask), y, groups.mask)
+    if budget is not None and isinstance(products, EncryptedProducts):
+        moments = with_server_noise(federation, budget, moments, groups, list(widths.values()))
     if isinstance(products, EncryptedProducts):
         products.close()  # keys of an arbiter; a group seed the strategy's last step erases
-    rough = _patterns(moments, groups, problem.y)
+    labels = None
+    if budget is not None:
+        labels = label_sums(federation, budget, moments, groups, problem.y, list(widths.values()))
+    rough = _patterns(moments, groups, problem.y, labels)
     mean, spread = _standard(rough)
+    if budget is not None:
+        # Noise is to stay the same for all columns, and those of a fit without an intercept as
+        # they are.
+        mean, spread = mean * intercept, np.ones_like(spread)
     center = np.concatenate([np.asarray(told[name]["center"]) for name in widths])
     unit = np.concatenate([np.asarray(told[name]["unit"]) for name in widths])
     ends = np.cumsum([0, *widths.values()])
@@ -197,7 +240,10 @@ def open_moments(
             name: slice(int(a), int(b))
             for name, a, b in zip(widths, ends[:-1], ends[1:], strict=True)
         },
+        noise=group_noise(moments, labels, mean, spread),
     )
+    if rule is not None and budget is None:
+        note_blur(result, problem, rough)
     _note_withheld(result, opened, moments, list(widths.values()))
     if not opened.held:
         raise DataError(
@@ -230,7 +276,9 @@ def _group(
     return groups
 
 
-def _patterns(moments: Moments, groups: RowGroups, y: Array) -> Patterns:
+def _patterns(
+    moments: Moments, groups: RowGroups, y: Array, labels: list[LabelSums] | None
+) -> Patterns:
     """Put the opened sums and those of the labels together."""
     n_columns = moments.sums.shape[1]
     found = []
@@ -244,19 +292,24 @@ def _patterns(moments: Moments, groups: RowGroups, y: Array) -> Patterns:
         own = y[rows]
         observed = np.append(columns, n_columns)
         sums = np.append(moments.sums[g][columns], own.sum())
-        with_label = moments.with_vectors[g][columns, 0]
+        with_label, square = moments.with_vectors[g][columns, 0], float(own @ own)
+        if labels is not None:
+            with_label, square = labels[g].with_columns[columns], labels[g].square
+            sums[-1] = labels[g].total
         products = np.block(
             [
                 [moments.products[g][np.ix_(columns, columns)], with_label[:, None]],
-                [with_label[None, :], np.array([[own @ own]])],
+                [with_label[None, :], np.array([[square]])],
             ]
         )
         found.append(Pattern(observed, float(len(own)), sums, products))
     rest = y[alone]
     if len(rest):
+        total, of_rest = float(rest.sum()), float(rest @ rest)
+        if labels is not None:
+            total, of_rest = labels[-1].total, labels[-1].square
         label = np.array([n_columns])
-        square = np.array([[rest @ rest]])
-        found.append(Pattern(label, float(len(rest)), np.array([rest.sum()]), square))
+        found.append(Pattern(label, float(len(rest)), np.array([total]), np.array([[of_rest]])))
     return Patterns(n_columns + 1, found)
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.errors import DataError
+
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
@@ -199,5 +201,12 @@ class Patterns:
 
 
 def _inverse(matrix: Array) -> Array:
-    found = np.linalg.inv(matrix)
+    try:
+        found = np.linalg.inv(matrix)
+    except np.linalg.LinAlgError as error:
+        raise DataError(
+            "columns that are observed together are linear functions of each other, or the label "
+            "is one of the columns, without any noise: the likelihood has no maximum. Leave out "
+            "such columns"
+        ) from error
     return np.asarray((found + found.T) / 2.0, dtype=np.float64)

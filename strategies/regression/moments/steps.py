@@ -8,17 +8,20 @@ import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.errors import ProtocolError
-from flwr_vertical.node.config import MIN_ROWS
 from flwr_vertical.products import HeldColumns, PairKeySteps
 from flwr_vertical.products.levels import level_codes
+from flwr_vertical.products.noise import PrivateRows
+from flwr_vertical.products.noisy_sums import check_epsilon
 from flwr_vertical.products.row_groups import min_rows
-from strategies.regression.data import RegressionData
+from strategies.regression.data import PUBLIC_RANGE, RegressionData
+from strategies.regression.moments.budget import brought_in, column_ranges, middle_and_half
 from strategies.regression.moments.rough import rough_units
 
 Array = npt.NDArray[np.float64]
 
 # Under a prefix that the server may not write to.
 _FIXED = "node.moments.rows"
+_PRIVATE = "node.moments.private"
 _OFFERED = "moments.offered"
 _N_LABELLED = "moments.n-labelled"
 
@@ -28,6 +31,7 @@ class MomentSteps(StepGroup):
 
     Products are of columns in rough units, which tell hardly anything: the exact mean and standard
     deviation would tell of rows that are in no group. The server standardises by what it opens.
+    With epsilon they are in half ranges of public bounds, and their sums have noise.
     """
 
     party: Party
@@ -38,6 +42,10 @@ class MomentSteps(StepGroup):
         nonce: bytes,
         columns_of: str = "",
         labelled: npt.NDArray[np.uint8] | None = None,
+        epsilon: float = 0.0,
+        delta: float = 0.0,
+        row_norm: float = 1.0,
+        bounds: str = "",
         **settings: Any,
     ) -> Summands:
         """Prepare the table, and make the key pair of this run.
@@ -48,6 +56,8 @@ class MomentSteps(StepGroup):
             Of this run.
         columns_of : str
             The only party whose columns are wanted; all parties' if empty.
+        epsilon, delta, row_norm, bounds
+            See `budget.Budget`; no epsilon: sums are opened as they are.
         labelled, **settings
             See `RegressionData.prepare`.
 
@@ -56,19 +66,34 @@ class MomentSteps(StepGroup):
         Summands
             Nothing to be summed; publicly what `RegressionData.prepare` and
             `PairKeySteps.pair_key` tell, ``center`` and ``unit`` of each column (`rough_units`),
-            and ``min_rows``, if the node config states it.
+            ``min_rows``, if the node's policy states it, and ``blur``, if it does that. With
+            epsilon nothing of it depends on values: units are those of the bounds, and which
+            columns follow from others is not told.
+
+        Raises
+        ------
+        PolicyError
+            If the node allows less epsilon.
         """
+        if epsilon:
+            check_epsilon(self.party, epsilon)
+            self.state[_PRIVATE] = [float(epsilon), float(delta), float(row_norm)]
         offered = columns_of in ("", self.name)
         self.state[_OFFERED] = offered
         if offered:
             told = dict(self.other(RegressionData).prepare(labelled=labelled, **settings).public)
         else:
             told = self._nothing_offered(labelled)
+        if epsilon and offered:
+            columns = self.other(RegressionData).design.columns
+            self.state[PUBLIC_RANGE] = np.stack(column_ranges(bounds, columns, self.name))
+            told["collinear"] = []
         center, unit = self._units
         told |= {"center": center, "unit": unit, **self.other(PairKeySteps).pair_key(nonce)}
-        minimum = self.party.services.node_config.get(MIN_ROWS)
-        if minimum is not None:
-            told["min_rows"] = int(minimum)
+        if self.party.policy.min_rows is not None:
+            told["min_rows"] = self.party.policy.min_rows
+        if self.party.policy.blur > 0.0:
+            told["blur"] = self.party.policy.blur
         return Summands({}, told)
 
     def _nothing_offered(self, labelled: npt.NDArray[np.uint8] | None) -> dict[str, Any]:
@@ -101,7 +126,8 @@ class MomentSteps(StepGroup):
     def _columns(self) -> HeldColumns:
         if not self.state[_OFFERED]:
             n_labelled = int(self.state[_N_LABELLED])
-            return HeldColumns(np.zeros((0, 0)), np.zeros(0, dtype=np.int64), n_labelled)
+            none = np.zeros(0, dtype=np.int64)
+            return HeldColumns(np.zeros((0, 0)), none, n_labelled, noise=self._noise)
         data = self.other(RegressionData)
         # Rows are numbered among the labelled samples: other labels would give them other numbers,
         # and the record of what was told of them would be of other rows.
@@ -113,19 +139,37 @@ class MomentSteps(StepGroup):
                 f"party {self.name!r}: other samples are to have labels than when its columns were "
                 "first offered in this run; start another run for other labels"
             )
-        center, unit = self._units
-        return HeldColumns((data.raw - center) / unit, data.rows, data.n_labelled)
+        noise = self._noise
+        if noise is not None and data.public_range is not None:
+            values = brought_in(data.raw, *data.public_range, noise.row_norm, data.intercept)
+        else:
+            center, unit = self._units
+            values = (data.raw - center) / unit
+        names = tuple(data.design.columns)
+        return HeldColumns(values, data.rows, data.n_labelled, names, data.own_rows, noise)
+
+    @property
+    def _noise(self) -> PrivateRows | None:
+        """What noise the fit promises, if any."""
+        if _PRIVATE not in self.state:
+            return None
+        epsilon, delta, row_norm = self.state[_PRIVATE]
+        return PrivateRows(epsilon, delta, row_norm, self.party.policy.blur)
 
     @property
     def _units(self) -> tuple[Array, Array]:
         if "moments.units" not in self.cache:
             if not self.state[_OFFERED]:
                 return np.zeros(0), np.ones(0)
-            raw = self.other(RegressionData).raw
+            data = self.other(RegressionData)
+            if data.public_range is not None:
+                return middle_and_half(*data.public_range, data.intercept)
+            raw = data.raw
             n_columns = raw.shape[1]
-            needed = self.party.services.node_config.get(MIN_ROWS, min_rows(n_columns, 1))
+            stated = self.party.policy.min_rows
+            needed = min_rows(n_columns, 1) if stated is None else stated
             center, unit = np.zeros(n_columns), np.ones(n_columns)
-            if len(raw) >= int(needed):
+            if len(raw) >= needed:
                 few = np.array([level_codes(column) is not None for column in raw.T], dtype=bool)
                 center, unit = rough_units(raw, few)
             self.cache["moments.units"] = center, unit

@@ -1,5 +1,6 @@
 """What a party keeps of a linear model: its own coefficients, and how its rows become numbers."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import pandas as pd
 
 from flwr_vertical import Model
 from flwr_vertical.errors import DataError
-from flwr_vertical.tables import Table, is_numeric
+from flwr_vertical.tables import Table
 from flwr_vertical.tables.codes import fit_levels
 
 Array = npt.NDArray[np.float64]
@@ -37,6 +38,8 @@ class LinearPart(Model):
         The level that each is 1 for; empty for a numeric column.
     known_levels : dict[str, list of str]
         By column of levels, all that the fit knew, the baseline included.
+    other : dict[str, list of str]
+        By column of levels, those that were too rare and count as one level.
     coefficients : numpy.ndarray of shape (n_patterns, n_own_columns)
         Per unit of the columns.
     offsets : numpy.ndarray of shape (n_patterns,)
@@ -52,6 +55,7 @@ class LinearPart(Model):
     """
 
     strategy = "predict"
+    version = 2
 
     model: str
     parties: list[str]
@@ -60,6 +64,7 @@ class LinearPart(Model):
     sources: list[str]
     levels: list[str]
     known_levels: dict[str, list[str]]
+    other: dict[str, list[str]]
     coefficients: Array
     offsets: Array
     grid: float
@@ -67,6 +72,11 @@ class LinearPart(Model):
     lowest: Indices
     highest: Indices
     bits: int
+
+    @classmethod
+    def upgrade(cls, version: int, fields: dict[str, Any]) -> dict[str, Any]:
+        """Read parts from before rare levels counted as one."""
+        return {**fields, "other": {}} if version == 1 else super().upgrade(version, fields)
 
     def features(self, table: Table, party: str) -> Array:
         """Return the columns of the fit from a new table, shape (n_rows, n_own_columns).
@@ -91,7 +101,8 @@ class LinearPart(Model):
                 if source not in texts:
                     texts[source] = level_texts(column, self.known_levels[source])
                 own = texts[source]
-                found[:, j] = np.where(own == "", np.nan, own == level)
+                of = [level] if level in self.known_levels[source] else self.other[source]
+                found[:, j] = np.where(own == "", np.nan, np.isin(own.astype(str), of))
                 continue
             try:
                 found[:, j] = column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -126,38 +137,38 @@ class LinearPart(Model):
         return np.clip(rounded, low, high).astype(np.int64), outside
 
 
-def column_sources(
-    table: Table, columns: list[str]
-) -> tuple[list[str], list[str], dict[str, list[str]]]:
+def column_sources(table: Table, origins: Mapping[str, tuple[str, list[Any]]]) -> dict[str, Any]:
     """Say where the columns of a fit come from.
 
     Parameters
     ----------
     table : Table
         The party's own.
-    columns : list of str
-        Columns that `numeric_matrix` made of it.
+    origins : Mapping[str, tuple[str, list]]
+        See `Design.origins`.
 
     Returns
     -------
-    tuple
-        `LinearPart.sources`, `LinearPart.levels` and `LinearPart.known_levels`.
+    dict[str, Any]
+        ``sources``, ``levels``, ``known_levels`` and ``other`` of `LinearPart`.
     """
-    origin: dict[str, tuple[str, str]] = {}
+    sources, levels = [], []
     known: dict[str, list[str]] = {}
-    for name, kind in table.kinds.items():
-        if is_numeric(kind) or name in columns:
-            origin[name] = name, ""
+    other: dict[str, list[str]] = {}
+    for column, (name, of) in origins.items():
+        sources.append(name)
+        if not of:
+            levels.append("")
             continue
-        levels = fit_levels([Table(table.frame[[name]], {name: kind})])[name]
-        known[name] = [_level_text(level) for level in levels]
-        for level, text in zip(levels, known[name], strict=True):
-            origin[f"{name}={level}"] = name, text
-    sources, levels_of = (
-        zip(*(origin[name] for name in columns), strict=True) if columns else ((), ())
-    )
-    used = {name: texts for name, texts in known.items() if name in sources}
-    return list(sources), list(levels_of), used
+        if name not in known:
+            found = fit_levels([Table(table.frame[[name]], {name: table.kinds[name]})])[name]
+            known[name] = [_level_text(level) for level in found]
+        if len(of) > 1 or column != f"{name}={of[0]}":
+            other[name] = [_level_text(level) for level in of]
+            levels.append(column.removeprefix(f"{name}="))
+        else:
+            levels.append(_level_text(of[0]))
+    return {"sources": sources, "levels": levels, "known_levels": known, "other": other}
 
 
 def level_texts(column: "pd.Series[Any]", known: list[str]) -> npt.NDArray[np.object_]:

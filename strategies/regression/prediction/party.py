@@ -8,7 +8,7 @@ import numpy.typing as npt
 from flwr_vertical import Party, Summands, step
 from flwr_vertical.errors import DataError
 from strategies.regression.prediction.part import Flags, LinearPart
-from strategies.regression.prediction.steps import Array, check_pattern
+from strategies.regression.prediction.steps import Array, admit_terms, check_pattern
 
 # Under a prefix that the server may not write to.
 _DONE = "node.predict.done"
@@ -56,6 +56,8 @@ class PredictParty(Party):
         DataError
             If this run has predicted already, with other regressions perhaps, or the party kept no
             such model.
+        PolicyError
+            If the node's policy does not allow so many bits of one of these rows, over all runs.
         """
         if _DONE in self.state:
             raise DataError(
@@ -63,14 +65,16 @@ class PredictParty(Party):
                 "once"
             )
         part = self._part(model)
-        self.state[_DONE] = 1
         term, outside = np.zeros(self.n_samples, dtype=np.int64), 0
         if part.columns:
             rows, used = self._rows(part)
             order = np.flatnonzero(used)
             order = order[np.argsort(self.positions[order], kind="stable")]
             chosen = check_pattern(pattern, len(order), len(part.present), self.name)
-            term[self.positions[order]], outside = part.terms(rows[order], chosen)
+            told, outside = part.terms(rows[order], chosen)
+            admit_terms(self, part, self.positions[order], told)
+            term[self.positions[order]] = told
+        self.state[_DONE] = 1
         return Summands({"term": term}, {"dropped": self._dropped(part), "outside": outside})
 
     def _part(self, model: str) -> LinearPart:

@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, Summands, step
-from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.node.config import NodeKey
+from flwr_vertical.errors import DataError
 from strategies.regression.data import RegressionData
 from strategies.regression.prediction.part import LinearPart, column_sources
 
@@ -16,16 +15,9 @@ Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.int64]
 
-MAX_BITS = 12
-"""What the term of one row may tell, unless the node config says otherwise."""
-_FEWEST_BITS, _MOST_BITS = 2, 30  # below 2 a term above and below 0 has no room
 # Under a prefix that the server may not write to.
 _KEPT = "node.prediction.kept"
 _LONGEST = 2.0**50  # whole numbers that float64 and sums of them hold exactly
-
-PREDICTION_BITS = NodeKey(
-    "prediction-bits", (int,), "most bits of one row that a prediction may tell, 2 to 30"
-)
 
 
 class PredictionSteps(StepGroup):
@@ -38,7 +30,6 @@ class PredictionSteps(StepGroup):
     """
 
     party: Party
-    node_keys = (PREDICTION_BITS,)
 
     @step
     def keep_model(
@@ -90,8 +81,8 @@ class PredictionSteps(StepGroup):
         ------
         DataError
             If the coefficients cannot be used, or the run has kept a model already.
-        ConfigError
-            If ``prediction-bits`` of the node config cannot be used.
+        PolicyError
+            If the node's policy does not allow so many bits of one of these rows, over all runs.
         """
         if _KEPT in self.state:
             raise DataError(
@@ -99,17 +90,20 @@ class PredictionSteps(StepGroup):
                 "that no row is multiplied by several sets of coefficients"
             )
         part = self._part(model, parties, own, present, coefficients, offsets, grid, standardized)
+        public = {"bits": part.bits, "coarser": part.coarser, "outside": 0}
+        values = {}
+        if n_unlabelled:
+            term = np.zeros(n_unlabelled, dtype=np.int64)
+            if part.columns:
+                data = self.other(RegressionData)
+                rows, numbers, _ = data.raw_unlabelled
+                chosen = check_pattern(pattern, len(rows), len(part.present), self.name)
+                term[numbers], public["outside"] = part.terms(rows, chosen)
+                admit_terms(self.party, part, data.aligned_unlabelled, term[numbers])
+            values["term"] = term
         self.state[_KEPT] = 1
         self.party.save_model(part)
-        public = {"bits": part.bits, "coarser": part.coarser, "outside": 0}
-        if not n_unlabelled:
-            return Summands({}, public)
-        term = np.zeros(n_unlabelled, dtype=np.int64)
-        if part.columns:
-            rows, numbers, _ = self.other(RegressionData).raw_unlabelled
-            chosen = check_pattern(pattern, len(rows), len(part.present), self.name)
-            term[numbers], public["outside"] = part.terms(rows, chosen)
-        return Summands({"term": term}, public)
+        return Summands(values, public)
 
     def _part(
         self,
@@ -153,13 +147,16 @@ class PredictionSteps(StepGroup):
         if standardized and columns:
             beta = beta / data.scale
             shift = shift + beta @ data.center
-        sources, levels, known = (
-            column_sources(self.party.table, columns) if columns else ([], [], {})
-        )
+        origins = data.design.origins if columns else {}
+        terms = x @ beta.T - shift if columns else np.zeros((1, len(beta)))
+        if columns and data.public_range is not None:
+            # What terms there are would tell of the rows: public ranges say what there can be.
+            low, high = (np.where(beta > 0.0, *ends) for ends in _ends(*data.public_range))
+            terms = np.stack([(low * beta).sum(axis=1), (high * beta).sum(axis=1)]) - shift
         coarser, lowest, highest, bits = bounds(
-            x @ beta.T - shift if columns else np.zeros((1, len(beta))),
+            terms,
             grid,
-            most_bits(self.party),
+            self.party.policy.grid,
             self.name,
         )
         return LinearPart(
@@ -167,34 +164,50 @@ class PredictionSteps(StepGroup):
             list(parties),
             used,
             columns,
-            sources,
-            levels,
-            known,
-            beta,
-            shift,
-            grid,
-            coarser,
-            lowest,
-            highest,
-            bits,
+            **column_sources(self.party.table, origins),
+            coefficients=beta,
+            offsets=shift,
+            grid=grid,
+            coarser=coarser,
+            lowest=lowest,
+            highest=highest,
+            bits=bits,
         )
 
 
-def most_bits(party: Party) -> int:
-    """Return the most bits of a row that a party's term may tell, from its node config.
+def _ends(low: Array, high: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Return the values at which a term is lowest, and highest: where it rises, and where not."""
+    return (low, high), (high, low)
+
+
+def admit_terms(party: Party, part: LinearPart, aligned: Indices, terms: Indices) -> None:
+    """Refuse to tell terms of rows of which too much was predicted before.
+
+    Parameters
+    ----------
+    party : Party
+        Whose rows they are.
+    part : LinearPart
+        What they are multiplied by.
+    aligned : numpy.ndarray of shape (n_rows,)
+        Aligned numbers of the rows.
+    terms : numpy.ndarray of shape (n_rows,)
+        What is to be told of them, in units of the grid. The same again costs nothing.
 
     Raises
     ------
-    ConfigError
-        If the node config says no whole number from 2 to 30.
+    PolicyError
+        Names ``policy.grid`` or ``policy.predictions``.
     """
-    value = party.services.node_config.get(PREDICTION_BITS.name, MAX_BITS)
-    if not isinstance(value, int) or not _FEWEST_BITS <= value <= _MOST_BITS:
-        raise ConfigError(
-            f"party {party.name!r}: node config {PREDICTION_BITS.name} = {value!r}; expected a "
-            f"whole number from {_FEWEST_BITS} to {_MOST_BITS}"
-        )
-    return value
+    _, by_row = party.rows_of(aligned)
+    chosen = np.zeros(len(party.positions), dtype=bool)
+    chosen[by_row] = True
+    told = np.zeros(len(chosen), dtype=np.int64)
+    told[by_row] = terms
+    content = f"{part.grid!r} {part.coarser} ".encode() + told[chosen].tobytes()
+    party.open_bits(
+        chosen, part.bits, content=content, predictions=True, what="terms of predictions"
+    )
 
 
 def bounds(

@@ -60,7 +60,7 @@ class VFEMParty(MomentParty):
     def take(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """Take a step; those of the iterations only if the node agrees to them."""
         if name in _OF_ITERATIONS:
-            self.check_exchange("sums")
+            self.open_exchange("sums", "fits of each sample, summed over parties, in each round")
         return super().take(name, arguments)
 
     @step

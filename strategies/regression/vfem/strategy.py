@@ -32,7 +32,7 @@ from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from flwr_vertical.settings.record import settings_of
 from strategies.regression import settings as shared
-from strategies.regression.moments.disclosure import COLLUSION, WITHHELD
+from strategies.regression.moments.disclosure import BLUR, COLLUSION, RECOGNISED, WITHHELD
 from strategies.regression.vfem.from_moments import fit_from_moments
 from strategies.regression.vfem.iterations import IterationSettings, iterate
 from strategies.regression.vfem.party import VFEMArbiter, VFEMParty
@@ -78,6 +78,10 @@ class VFEM(Strategy):
     Sums over few rows are not opened. A pattern of blocks with fewer rows than the parties' minimum
     gives up blocks until it joins a larger one, or is left out; ``metrics["rows_merged"]``,
     ``metrics["rows_left_out"]`` and a note say how many rows that cost.
+
+    There is no ``epsilon``: noise does not shrink with a pattern's rows, and each pattern would
+    have its own, so that small patterns would upset the likelihood of all. `MeanImpute` and
+    `CompleteCase` have one.
 
     Examples
     --------
@@ -233,6 +237,8 @@ class VFEM(Strategy):
             "products of different parties' columns, as sums",
         ),
         WITHHELD,
+        *RECOGNISED,
+        BLUR,
         *COLLUSION,
     )
 

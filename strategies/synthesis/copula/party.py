@@ -1,5 +1,6 @@
 """The party half of copula synthesis: perturb ranks, keep noisy margins, make the own columns."""
 
+import hashlib
 import logging
 from typing import Any
 
@@ -8,16 +9,30 @@ import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import Party, step
-from flwr_vertical.errors import ConfigError, ProtocolError
-from flwr_vertical.privacy import KEY_BYTES, fresh_keystream, noise_is_seeded
+from flwr_vertical.errors import PolicyError, ProtocolError
+from flwr_vertical.policy.record import key_of, text_of
+from flwr_vertical.privacy import (
+    KEY_BYTES,
+    count_columns,
+    fresh_keystream,
+    noise_is_seeded,
+    parse_bounds,
+)
 from flwr_vertical.tables import is_numeric
 from flwr_vertical.tables.codes import Levels, fill_values, fit_levels, from_codes, to_codes
 from strategies.synthesis.copula.margins import Margin
-from strategies.synthesis.copula.release import Budget, make_release, parse_bounds, synthetic_codes
+from strategies.synthesis.copula.release import (
+    Budget,
+    check_columns,
+    make_release,
+    synthetic_codes,
+)
 
 logger = logging.getLogger("flwr_vertical")
 
 Array = npt.NDArray[np.float64]
+
+_COUNTED = {"per-variable": "a column", "total": "in all"}
 
 
 class CopulaParty(Party):
@@ -51,13 +66,24 @@ class CopulaParty(Party):
             ``ranks`` of shape (n_rows, n_columns); ``flips``, the chances of comparisons to be
             turned round, times 2^16; ``cuts`` and ``n_cuts``, noisy shares of the levels of
             columns that have levels, one column after the other; and counts for the statement.
+
+        Raises
+        ------
+        PolicyError
+            If the node's policy does not allow so large an epsilon.
         """
-        self._check_budget(epsilon)
+        spent = Budget(epsilon, budget, rank_share, margin_noise)
+        self._check_budget(spent)
         codes = self._codes
         if impute:
             codes = np.where(np.isnan(codes), fill_values(codes, self.table.kinds), codes)
+        check_columns(codes, self.table.kinds, f"party {self.name!r}")  # nothing is spent yet
         if rows is not None:
-            codes = codes[rows]
+            codes = codes[check_rows(rows, len(codes), self.name)]
+        # Asked again after it lost its memory, the node makes the same release: the budget is spent
+        # once.
+        key = self.secret_bytes("ranks", KEY_BYTES)
+        self._spend(spent, codes, key)
         kinds = self.table.kinds
         n_levels = [0 if is_numeric(kind) else len(self._levels[n]) for n, kind in kinds.items()]
         made = make_release(
@@ -65,10 +91,8 @@ class CopulaParty(Party):
             kinds,
             n_levels,
             parse_bounds(bounds),
-            Budget(epsilon, budget, rank_share, margin_noise),
-            # Asked again after it lost its memory, the node makes the same release: the budget is
-            # spent once.
-            fresh_keystream(f"party {self.name}", self.secret_bytes("ranks", KEY_BYTES)),
+            spent,
+            fresh_keystream(f"party {self.name}", key),
             f"party {self.name!r}",
         )
         for j in made.rare:
@@ -93,19 +117,36 @@ class CopulaParty(Party):
             "seeded": noise_is_seeded(),
         }
 
-    def _check_budget(self, epsilon: float) -> None:
-        """Refuse to spend more than this node allows, or twice in a run."""
+    def _check_budget(self, budget: Budget) -> None:
+        """Refuse to spend more on a column than this node allows, or twice in a run."""
         if "discrete" in self.state:
             raise ProtocolError(
                 f"party {self.name!r} has released its ranks in this run already; a second release "
                 "would spend the budget again"
             )
-        allowed = self.services.node_config.get("max-epsilon")
-        if allowed is not None and epsilon > float(allowed):
-            raise ConfigError(
-                f"party {self.name!r} allows epsilon up to {allowed} (max-epsilon in its node "
-                f"config), and {epsilon} was asked for"
+        budget.check(f"party {self.name!r}")
+        allowed = self.policy.max_epsilon
+        if allowed is not None and budget.epsilon > allowed:
+            raise PolicyError(
+                f"party {self.name!r}",
+                key_of("max_epsilon"),
+                f"epsilon {budget.epsilon:g} on a column",
+                text_of(allowed),
+                "run the method with a smaller epsilon",
             )
+
+    def _spend(self, budget: Budget, codes: Array, key: bytes) -> None:
+        """Write down what the release costs a record, over all columns; or refuse."""
+        observed = np.count_nonzero(~np.isnan(codes), axis=0)
+        release = hashlib.blake2b(key, digest_size=16)
+        release.update(repr(budget).encode())
+        release.update(np.ascontiguousarray(codes).tobytes())
+        self.budgets.spend_epsilon(
+            budget.spent(observed.tolist()),
+            release=release.digest(),
+            what=f"perturbed ranks and noisy margins of {count_columns(codes.shape[1])}; "
+            f"{budget.epsilon:g} {_COUNTED[budget.budget]} by the count of its paper (VDADP)",
+        )
 
     @step
     def synthesise(self, levels: Array) -> dict[str, Any]:
@@ -138,6 +179,33 @@ class CopulaParty(Party):
         own = to_codes(self.table, self._levels, self.name)
         codes: Array = self.to_aligned(own, np.nan)
         return codes
+
+
+def check_rows(rows: npt.ArrayLike, n_samples: int, party: str) -> npt.NDArray[np.int64]:
+    """Return the aligned rows that take part, if each is there once.
+
+    A row that came twice would be ranked twice, under fresh noise each time.
+
+    Raises
+    ------
+    ProtocolError
+        If they are not ascending numbers of aligned rows.
+    """
+    given = np.asarray(rows)
+    numbers = given.astype(np.int64)
+    if (
+        given.ndim != 1
+        or not np.array_equal(numbers, given)
+        or (np.diff(numbers) <= 0).any()
+        or not len(numbers)
+        or numbers[0] < 0
+        or numbers[-1] >= n_samples
+    ):
+        raise ProtocolError(
+            f"party {party!r}: expected ascending numbers of aligned rows, from 0 to "
+            f"{n_samples - 1}, each once, got shape {given.shape}"
+        )
+    return numbers
 
 
 def synthetic_ids(count: int, name: Any = None) -> "pd.Index[Any]":

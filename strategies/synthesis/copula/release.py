@@ -5,18 +5,22 @@ in their own order, ordinal and nominal levels in the order of their level numbe
 the sorted order, which says nothing about the data, so only what is monotone in it survives).
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.privacy import Keystream, split_budget
+from flwr_vertical.privacy import ColumnSpending, Keystream, split_budget
 from flwr_vertical.tables import Kind
-from strategies.synthesis.copula.margins import Margin, continuous_margin, discrete_margin
+from strategies.synthesis.copula.margins import (
+    NOISES,
+    Margin,
+    continuous_margin,
+    discrete_margin,
+)
 from strategies.synthesis.copula.ranks import Flip, perturbed_ranks
 
 Array = npt.NDArray[np.float64]
@@ -45,6 +49,47 @@ class Budget:
     budget: str = "per-variable"
     rank_share: float = 0.5
     margin_noise: str = "increments"
+
+    def check(self, who: str) -> None:
+        """Raise if it is no budget; parties get it from the server.
+
+        Parameters
+        ----------
+        who : str
+            Whose columns are meant, to begin messages with.
+
+        Raises
+        ------
+        ConfigError
+            Names what is wrong.
+        """
+        for name, value, choices in (
+            ("budget", self.budget, BUDGETS),
+            ("margin_noise", self.margin_noise, NOISES),
+        ):
+            if value not in choices:
+                raise ConfigError(f"{who}: {name} must be one of {list(choices)}, got {value!r}")
+        if not 0 < self.epsilon < inf:
+            raise ConfigError(f"{who}: epsilon must be above 0 and finite, got {self.epsilon!r}")
+        if not 0 < self.rank_share < 1:
+            raise ConfigError(
+                f"{who}: rank_share must be between 0 and 1, got {self.rank_share!r}: ranks and "
+                "margin share what a column may spend"
+            )
+
+    def spent(self, observed: Sequence[int]) -> float:
+        """Return the epsilon of replacing one record, by basic composition.
+
+        A value takes part in a comparison with each other value of its column, and in the margin.
+
+        Parameters
+        ----------
+        observed : sequence of int
+            How many values each column has.
+        """
+        ranks, margin = split_budget(self.epsilon, self.budget, len(observed), self.rank_share)
+        each = Flip.of(ranks).epsilon
+        return float(sum(ColumnSpending("", int(n), each, margin).record for n in observed))
 
 
 @dataclass
@@ -111,6 +156,7 @@ def make_release(
     DataError
         If a column is constant, or has too few values to be compared.
     """
+    check_columns(codes, kinds, who)
     n_columns = codes.shape[1]
     epsilon_ranks, epsilon_margin = split_budget(
         budget.epsilon, budget.budget, n_columns, budget.rank_share
@@ -120,11 +166,6 @@ def make_release(
     for j, (name, kind) in enumerate(kinds.items()):
         seen = ~np.isnan(codes[:, j])
         values = codes[seen, j]
-        if len(values) < 2 or values.min() == values.max():
-            raise DataError(
-                f"{who}, column {name!r} is constant or all but empty in the rows that take part: "
-                "it has no ranks; leave it out"
-            )
         made.ranks[seen, j] = perturbed_ranks(values, flip, stream)
         made.flips.append(flip)
         made.epsilon_margins.append(epsilon_margin)
@@ -149,6 +190,23 @@ def make_release(
     return made
 
 
+def check_columns(codes: Array, kinds: Mapping[str, Kind], who: str) -> None:
+    """Raise if a column has no ranks.
+
+    Raises
+    ------
+    DataError
+        Names the column.
+    """
+    for j, name in enumerate(kinds):
+        values = codes[~np.isnan(codes[:, j]), j]
+        if len(values) < 2 or values.min() == values.max():
+            raise DataError(
+                f"{who}, column {name!r} is constant or all but empty in the rows that take part: "
+                "it has no ranks; leave it out"
+            )
+
+
 def synthetic_codes(margins: Sequence[Margin], levels: Array, kinds: Mapping[str, Kind]) -> Array:
     """Turn probabilities into values or level numbers, column by column.
 
@@ -168,32 +226,3 @@ def synthetic_codes(margins: Sequence[Margin], levels: Array, kinds: Mapping[str
             whole = np.ceil(margin.values[0]), np.floor(margin.values[-1])
             codes[:, j] = np.clip(np.rint(codes[:, j]), *whole)
     return codes
-
-
-def read_bounds(bounds: "str | Mapping[str, Sequence[float]] | None") -> str:
-    """Return bounds of columns as JSON text, checked.
-
-    Parameters
-    ----------
-    bounds : mapping of column name to (low, high), or JSON text of one, optional
-        The label's are named by the labels' name, or "label".
-    """
-    if not bounds:
-        return ""
-    try:
-        given = json.loads(bounds) if isinstance(bounds, str) else dict(bounds)
-        read = {str(name): [float(low), float(high)] for name, (low, high) in given.items()}
-    except (TypeError, ValueError, AttributeError):
-        read = {"": [0.0, 0.0]}
-    for low, high in read.values():
-        if not (isfinite(low) and isfinite(high) and low < high):
-            raise ConfigError(
-                'bounds must give each column a low and a higher high, such as {"age": [0, 120]}, '
-                f"got {bounds!r}"
-            )
-    return json.dumps(read)
-
-
-def parse_bounds(text: str) -> dict[str, tuple[float, float]]:
-    """Return the bounds in the text that `read_bounds` made."""
-    return {name: (low, high) for name, (low, high) in json.loads(text or "{}").items()}

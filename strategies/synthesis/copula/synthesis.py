@@ -17,7 +17,9 @@ from flwr_vertical.privacy import (
     PrivacyStatement,
     count_columns,
     noise_is_seeded,
+    parse_bounds,
     rank_error,
+    read_bounds,
 )
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
@@ -27,7 +29,7 @@ from strategies.synthesis.copula.latent import Observed, check_joint, correlate
 from strategies.synthesis.copula.margins import NOISES
 from strategies.synthesis.copula.party import CopulaParty
 from strategies.synthesis.copula.ranks import Flip
-from strategies.synthesis.copula.release import BUDGETS, Budget, parse_bounds, read_bounds
+from strategies.synthesis.copula.release import BUDGETS, Budget
 
 Array = npt.NDArray[np.float64]
 

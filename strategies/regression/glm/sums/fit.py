@@ -95,6 +95,7 @@ def fit_federated(
     first: dict[str, Any] = {"strengths": lambdas, "penalty": penalty, "shape": shape}
     if private:
         first["noise"] = noise_scale(settings.epsilon, settings.delta)
+        first["delta"], first["rounds"] = settings.delta, settings.dp_rounds
 
     def exchange(request: Request) -> dict[str, Array]:
         total = federation.sum("admm", {**vars(request), **first})

@@ -6,17 +6,20 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, Summands, step
-from flwr_vertical.errors import DataError
+from flwr_vertical.errors import DataError, PolicyError, ProtocolError
+from flwr_vertical.policy.record import key_of
 from flwr_vertical.products import PairKeySteps, rotate_for_peers
 from strategies.regression import RegressionData
 from strategies.regression.design import Array, Indices
 from strategies.regression.glm.sums import EXCHANGE
 from strategies.regression.glm.sums.block import Block, Coefficients, Request, largest_correlation
-from strategies.regression.glm.sums.release import Noise
+from strategies.regression.glm.sums.release import BOUND, Noise, composed
 
 Flags = npt.NDArray[np.uint8]
 
 _PURPOSE = "glm information"
+# Under a prefix that the server may not write to.
+_LEFT = "node.glm.noisy-fits-left"
 NORM = 4
 """The server learns a norm of the parties' largest correlations, which bounds the largest."""
 
@@ -61,7 +64,7 @@ class SharingSteps(StepGroup):
         DataError
             If the node has not agreed, or has no such columns.
         """
-        self.party.check_exchange(EXCHANGE)
+        self._open()
         known = self.data.design.columns
         if unknown := sorted(set(unpenalized) - set(known)):
             raise DataError(
@@ -94,6 +97,8 @@ class SharingSteps(StepGroup):
         penalty: str = "",
         shape: float = 0.0,
         noise: float = 0.0,
+        delta: float = 0.0,
+        rounds: int = 0,
     ) -> Summands:
         """Take a step of every fit that is asked for (see `Request`).
 
@@ -103,13 +108,25 @@ class SharingSteps(StepGroup):
             With the first message, the values of lambda; with it `penalty` and `shape`.
         noise : float, optional
             With the first message, if noise is to be added: its standard deviation.
+        delta, rounds : optional
+            With it, the delta of the promise, and in how many rounds noisy fits are released.
 
         Returns
         -------
         Summands
             See `Block.advance`.
+
+        Raises
+        ------
+        PolicyError
+            If the node's policy does not allow what the noisy fits of all rounds cost together.
+        ProtocolError
+            If more of them are asked for than that.
         """
-        self.party.check_exchange(EXCHANGE)
+        self._open()
+        key = self.party.secret_bytes("admm noise")
+        if strengths is not None and noise > 0:
+            self._spend(noise, delta, rounds * len(strengths), key)
         if strengths is not None:
             self.state["glm.strengths"] = strengths
             self.state["glm.penalty"], self.state["glm.shape"] = penalty, shape
@@ -132,8 +149,8 @@ class SharingSteps(StepGroup):
         )
         kept, told = self._block.advance(self._kept, request)
         if "glm.noise" in self.state:
+            self._release(len(fits))
             noise_on = Noise(float(self.state["glm.noise"]))
-            key = self.party.secret_bytes("admm noise")
             kept.beta[:, fits] = noise_on.add(self._block, kept.beta[:, fits], key)
             told["fit"] = self._block.z @ kept.beta[:, fits]
             del told["penalty"]
@@ -143,7 +160,7 @@ class SharingSteps(StepGroup):
     @step
     def count(self) -> Summands:
         """Tell how many coefficients of each fit are not zero, where no test has told it."""
-        self.party.check_exchange(EXCHANGE)
+        self._open()
         counts = np.count_nonzero(self._final, axis=0).astype(np.uint32)
         return Summands({"selected": counts})
 
@@ -165,7 +182,7 @@ class SharingSteps(StepGroup):
             ``beta`` per unit of the columns, ``offset``, the fit of their means, and if wanted
             ``path`` of shape (n_columns, n_lambdas) with ``offsets``.
         """
-        self.party.check_exchange(EXCHANGE)
+        self._open()
         center, scale = self._fit_scaling
         path = self._final / scale[:, None]
         self.state["glm.chosen"] = path[:, chosen]
@@ -202,7 +219,7 @@ class SharingSteps(StepGroup):
             the other party's name a matrix of shape (n_used, n_selected). For the server only: the
             peer could turn it back.
         """
-        self.party.check_exchange(EXCHANGE)
+        self._open()
         chosen = np.flatnonzero(np.asarray(self.state["glm.chosen"]))
         x = self._used_rows[:, chosen]
         rows = x * np.sqrt(weight)[:, None]
@@ -211,6 +228,43 @@ class SharingSteps(StepGroup):
             return told
         self.other(PairKeySteps).keep_pair_keys(nonce=nonce, **keys)
         return told | rotate_for_peers(rows, self.other(PairKeySteps).seeds(nonce, _PURPOSE))
+
+    def _spend(self, sigma: float, delta: float, n_releases: int, key: bytes) -> None:
+        """Write down what all noisy fits of the run cost; or refuse."""
+        name = f"party {self.name!r}"
+        if _LEFT in self.state:
+            raise ProtocolError(f"{name}: noisy fits have begun in this run already")
+        if not 0 < delta < 1 or n_releases < 1:
+            raise ProtocolError(
+                f"{name}: expected a delta between 0 and 1 and a number of noisy fits, got "
+                f"{delta!r} and {n_releases}"
+            )
+        epsilon = composed(sigma, delta, n_releases)
+        most = self.party.policy.max_epsilon
+        if most is not None and epsilon > most:
+            raise PolicyError(
+                name, key_of("max_epsilon"), f"epsilon {epsilon:g}", f"epsilon up to {most:g}"
+            )
+        self.party.budgets.spend_epsilon(
+            epsilon,
+            delta=delta,
+            release=key,
+            what=f"{n_releases:,} noisy fits of each sample, each within {BOUND:g} of 0",
+        )
+        self.state[_LEFT] = n_releases
+
+    def _release(self, count: int) -> None:
+        """Count noisy fits that leave; what was written down is for so many and no more."""
+        left = int(self.state[_LEFT]) - count
+        if left < 0:
+            raise ProtocolError(
+                f"party {self.name!r}: {-left} more noisy fits are asked for than this run has "
+                "said it would need"
+            )
+        self.state[_LEFT] = left
+
+    def _open(self) -> None:
+        self.party.open_exchange(EXCHANGE, "fits of each sample, summed over parties, each round")
 
     def _keep(self, kept: Coefficients) -> None:
         for name, values in vars(kept).items():

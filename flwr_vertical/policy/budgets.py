@@ -1,0 +1,159 @@
+"""Limits of a policy on what adds up: bits of rows, epsilon, IDs of others that are blinded.
+
+The ledger counts over all runs, `RunBudgets` within one; both decide here.
+"""
+
+from math import ceil, inf, isfinite, log2
+
+from flwr_vertical.errors import PolicyError
+from flwr_vertical.policy.record import FEW_IDS, FOREIGN_IDS, Policy, key_of
+from flwr_vertical.tables import Table, is_numeric
+
+ROUNDING = 1e-9
+"""Of sums of bits and of epsilon."""
+
+_NUMBER_BITS = 64
+
+
+def bits_of_row(table: Table) -> float:
+    """Return how many bits a row of a table holds at most.
+
+    However many sums with it are opened, they tell no more. A number has 64 bits, a cell of levels
+    the binary logarithm of their number (that the cell is missing counts as one), rounded up.
+    """
+    total = 0
+    for name, kind in table.kinds.items():
+        if is_numeric(kind):
+            total += _NUMBER_BITS
+        else:
+            total += ceil(log2(table.frame[name].nunique() + 1))
+    return float(total)
+
+
+def check_bits(
+    who: str,
+    policy: Policy,
+    bits: float,
+    n_rows: int,
+    most: float,
+    what: str,
+    *,
+    predictions: bool = False,
+    agreed: bool = False,
+) -> None:
+    """Raise if so many bits of single rows may not be told.
+
+    Parameters
+    ----------
+    who : str
+        The node, for errors.
+    policy : Policy
+        Its policy.
+    bits : float
+        Of each row, now.
+    n_rows : int
+        Of how many rows.
+    most : float
+        The most bits of one of them that were told before.
+    what : str
+        What is told, in words.
+    predictions : bool, default False
+        Whether they are predictions, which have limits of their own.
+    agreed : bool, default False
+        Whether the node has agreed to what opens them: a method's default exchange, or one that
+        ``exchanges`` of its policy names. It may then tell of rows, unless ``openings`` is stated.
+
+    Raises
+    ------
+    PolicyError
+        Names ``policy.grid``, ``policy.predictions`` or ``policy.openings``.
+    """
+    if not n_rows:
+        return
+    if predictions and bits > policy.grid:
+        raise PolicyError(
+            who,
+            key_of("grid"),
+            f"{bits:g} bits of a row ({what})",
+            f"{policy.grid} bits of a row in one model's prediction",
+        )
+    field = "predictions" if predictions else "openings"
+    stated = policy.predictions if predictions else policy.openings
+    limit = (inf if agreed else 0.0) if stated is None else float(stated)
+    if most + bits > limit + ROUNDING:
+        raise PolicyError(
+            who,
+            key_of(field),
+            f"{bits:g} bits of {n_rows:,} of its rows ({what}), of some of which {most:g} were "
+            "told before",
+            f"{limit:g} bits of a row over all runs",
+            f"its owner would have to set {key_of(field)}={most + bits:g}",
+        )
+
+
+def check_epsilon(
+    who: str, policy: Policy, epsilon: float, spent: float, releases: int, what: str
+) -> None:
+    """Raise if so much privacy budget may not be spent.
+
+    Parameters
+    ----------
+    who, policy, what
+        As of `check_bits`.
+    epsilon : float
+        Of the whole release; infinite for one without noise.
+    spent : float
+        Before.
+    releases : int
+        How many have spent it.
+
+    Raises
+    ------
+    PolicyError
+        Names ``policy.epsilon-total``.
+    """
+    total = policy.epsilon_total
+    asked = f"epsilon {epsilon:g} ({what}), after {spent:g} in {releases} release(s)"
+    allowed = "one release, as it states no total"
+    advice = f"its owner would have to set {key_of('epsilon_total')}={spent + epsilon:g}"
+    if total is not None:
+        allowed = f"{total:g} in all, over columns, groups and runs"
+    if not isfinite(epsilon):
+        raise PolicyError(
+            who, key_of("epsilon_total"), asked, allowed + ", with noise", "use a finite epsilon"
+        )
+    over = releases > 0 if total is None else spent + epsilon > total * (1 + ROUNDING)
+    if over:
+        raise PolicyError(who, key_of("epsilon_total"), asked, allowed, advice)
+
+
+def check_foreign_ids(who: str, policy: Policy, count: int, n_own: int) -> None:
+    """Raise if a node would blind too many IDs of others in a run.
+
+    Parameters
+    ----------
+    who, policy
+        As of `check_bits`.
+    count : int
+        In the run, with those of now.
+    n_own : int
+        Own rows.
+
+    Raises
+    ------
+    PolicyError
+        Names ``policy.foreign-ids``.
+    """
+    stated = policy.foreign_ids
+    most = max(FOREIGN_IDS * n_own, FEW_IDS) if stated is None else stated * n_own
+    if count <= most:
+        return
+    times = count / max(n_own, 1)
+    raise PolicyError(
+        who,
+        key_of("foreign_ids"),
+        f"{count:,} IDs that are not its own, {times:.3g} times as many as it has rows",
+        f"{most:,.0f} in a run, for {n_own:,} rows of its own",
+        "who lists guessed IDs learns which of them it has; if the others do have so many, its "
+        f"owner would have to set {key_of('foreign_ids')}={ceil(times)}",
+    )

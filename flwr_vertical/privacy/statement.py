@@ -1,0 +1,105 @@
+"""The statement of a fit to noisy sums: what it promises, to whom, and what it does not cover."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import pandas as pd
+
+from flwr_vertical.privacy.accounting import PrivacyStatement
+
+
+@dataclass(frozen=True)
+class MomentStatement:
+    """What differential privacy a fit to noisy sums has.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        Of all that the run opened, for the values of one row over all parties and its label.
+    row_norm : float
+        Largest root mean square of a party's values of a row, in half ranges.
+    n_rows : int
+        Rows of the fit.
+    parties : sequence of str
+        Whose columns were in it.
+    noise : float
+        Largest standard deviation of the noise on a sum of products, in half ranges squared.
+    ridge : float
+        What the coefficients were shrunk by, in the same units.
+    warnings : sequence of str, optional
+        What weakens the promise, or the estimates.
+    """
+
+    epsilon: float
+    delta: float
+    row_norm: float
+    n_rows: int
+    parties: Sequence[str]
+    noise: float
+    ridge: float
+    warnings: Sequence[str] = ()
+
+    caption: ClassVar[str] = (
+        "Epsilon and delta of one row's values, over all parties and its label: one release, which "
+        "is spent once and not by each party anew."
+    )
+
+    @property
+    def sentences(self) -> list[str]:
+        """The statement in plain words."""
+        said = [
+            f"Epsilon {self.epsilon:g}, delta {self.delta:g}: replacing the values of one row, at "
+            "all parties and of its label, changes the chance of anything that the server, a "
+            "party alone or a reader of the result can see by a factor of at most exp(epsilon), "
+            "but for a probability of delta. It holds for all sums of the run together.",
+            "It rests on the bounds that were stated: values beyond them counted as the bound"
+            + (
+                f", and a party's values of a row above {self.row_norm:g} half ranges (root mean "
+                "square) were shrunk to that."
+                if self.row_norm < 1.0
+                else "."
+            ),
+            "It does not cover which rows there are, who holds which, and which have a label or a "
+            "missing cell; a server and a party that put together what they have; and a server "
+            "that takes other numbers than its labels, against which its commitment stands.",
+            f"Noise: a standard deviation of {self.noise:.4g} on a sum of products over "
+            f"{self.n_rows:,} rows, each value being at most 1.",
+        ]
+        if self.ridge > 0.0:
+            said.append(
+                f"The noise is so large that a ridge of {self.ridge:.4g} was added to the columns' "
+                "squares (AdaSSP): estimates are drawn to 0, which standard errors do not show."
+            )
+        return [*said, *self.warnings]
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per party: what the run spent of its rows."""
+        spent = {"epsilon": self.epsilon, "delta": self.delta}
+        rows = dict.fromkeys((*self.parties, "server (labels)"), spent)
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("party")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the statement as plain values."""
+        plain = {**asdict(self), "parties": list(self.parties), "warnings": list(self.warnings)}
+        return {"kind": KIND, **plain, "text": self.sentences}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> MomentStatement:
+        """Rebuild a statement from what `to_dict` gave."""
+        return cls(**{key: data[key] for key in cls.__dataclass_fields__ if key in data})
+
+
+def statement_from(data: dict[str, Any]) -> PrivacyStatement | MomentStatement:
+    """Rebuild the statement, of whichever kind, that a result was saved with."""
+    if data.get("kind") == KIND:
+        return MomentStatement.from_dict(data)
+    return PrivacyStatement.from_dict(data)
+
+
+KIND = "moments"

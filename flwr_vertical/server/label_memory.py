@@ -1,0 +1,96 @@
+"""What the server keeps so that parties recognise labels of earlier runs, without seeing them.
+
+A secret in a file of the server's own. From it and from the labels follow numbers that are the same
+whenever the labels are, and that say nothing of these to who has not the secret.
+"""
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.protocol.disk import FILE_MODE, flush_folder
+
+_BYTES = 32
+
+
+class LabelMemory:
+    """Numbers that follow from a secret and the labels of a run.
+
+    Parameters
+    ----------
+    path : Path, optional
+        The secret's file; made when it is first needed. Without, nothing is recognised.
+
+    Attributes
+    ----------
+    find_labels : Callable[[], bytes]
+        Returns a digest of the labels by sample, the same in every order; b"" where it is unknown.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._secret = b""
+        self.find_labels: Callable[[], bytes] = bytes
+
+    def mark(self, purpose: str, *parts: bytes) -> bytes:
+        """Return 32 bytes of these labels for a purpose, the same in every run; b"" without secret.
+
+        Parameters
+        ----------
+        purpose : str
+            Another one gives unrelated bytes.
+        *parts : bytes
+            What else they shall depend on.
+        """
+        labels = b"" if self._path is None else self.find_labels()
+        if self._path is None or not labels:
+            return b""
+        self._secret = self._secret or _load(self._path)
+        found = hashlib.blake2b(key=self._secret, digest_size=_BYTES)
+        for part in (purpose.encode(), labels, *parts):
+            found.update(len(part).to_bytes(8, "big") + part)
+        return found.digest()
+
+
+def digest_of_labels(labels: "pd.Series[float]") -> bytes:
+    """Return a digest of labels by sample ID, whatever their order."""
+    ids = pd.util.hash_array(np.asarray(labels.index.astype(str), dtype=object), categorize=False)
+    order = np.argsort(ids, kind="stable")
+    values = labels.to_numpy(dtype="<f8")[order]
+    return hashlib.sha256(ids[order].tobytes() + values.tobytes()).digest()
+
+
+def _load(path: Path) -> bytes:
+    """Read the secret; make it if there is none."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
+        if not path.exists():
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(secrets.token_bytes(_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+            with suppress(FileExistsError):  # another run was first
+                os.link(temporary, path)
+            temporary.unlink()
+            flush_folder(path.parent)
+        found = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"the server's label secret {path} cannot be read or written ({error.strerror}); "
+            "name another file, or leave 'label_secret' out: labels then count as new in each run"
+        ) from error
+    if len(found) != _BYTES:
+        raise ConfigError(
+            f"the server's label secret {path} has {len(found)} bytes, expected {_BYTES}; put back "
+            "its copy, or remove it: labels then count as new once more"
+        )
+    return found

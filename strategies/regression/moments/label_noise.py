@@ -1,0 +1,100 @@
+"""The server's noise: on sums of the labels, which it holds itself.
+
+The parties' noise hides their columns from the server. Towards everybody else, the parties
+included, the coefficients must hide the labels as well, and each party knows its own noise. So the
+server adds the full noise to every sum with labels in it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.privacy import fresh_keystream, gaussian_integers
+from flwr_vertical.products.noise import VECTORS, PrivateRows
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+_GRID = 40
+"""Binary digits of a standard deviation: noise is in whole numbers of that share of it."""
+
+
+@dataclass(frozen=True)
+class LabelSums:
+    """Sums of the labels of one group of rows.
+
+    Parameters
+    ----------
+    with_columns : numpy.ndarray of shape (n_columns,)
+        Products with each column.
+    total, square : float
+        Sum, and sum of squares.
+    variances : tuple of float
+        Of the noise on each of the three.
+    """
+
+    with_columns: Array
+    total: float
+    square: float
+    variances: tuple[float, float, float]
+
+
+def server_noise(label: str, key: bytes) -> Callable[[float, float], float]:
+    """Return what adds noise of a standard deviation to a number.
+
+    Parameters
+    ----------
+    label : str
+        What the noise is for.
+    key : bytes of length 16
+        Random, used for this alone.
+    """
+    stream = fresh_keystream(label, key)
+
+    def noisy(value: float, sigma: float) -> float:
+        unit = sigma * 2.0**-_GRID
+        (drawn,) = gaussian_integers(2**_GRID, 1, stream)
+        return (round(value / unit) + drawn) * unit
+
+    return noisy
+
+
+def noisy_label_sums(
+    rule: PrivateRows,
+    widths: Sequence[int],
+    present: Flags,
+    with_columns: Array,
+    totals: Array,
+    squares: Array,
+    key: bytes,
+) -> list[LabelSums]:
+    """Add the server's noise.
+
+    Parameters
+    ----------
+    rule : PrivateRows
+    widths : sequence of int
+        Columns of each party.
+    present : numpy.ndarray of shape (n_groups, n_parties), bool
+        Whose columns are in the sums of a group.
+    with_columns : numpy.ndarray of shape (n_groups, n_columns)
+        As opened, with the parties' noise.
+    totals, squares : numpy.ndarray of shape (n_groups,)
+        Of labels brought to [-1, 1].
+    key : bytes of length 16
+        Random, of this run; a run that is resumed has it again.
+    """
+    noisy = server_noise("server labels", key)
+    levels = rule.levels(widths, present, 1)[:, VECTORS]
+    of_total, of_square = rule.of_vectors(widths, present, 1)
+    return [
+        LabelSums(
+            np.array([noisy(float(value), level) for value in with_columns[g]]),
+            noisy(float(totals[g]), float(of_total[g])),
+            noisy(float(squares[g]), float(of_square[g])),
+            (float(level) ** 2, float(of_total[g]) ** 2, float(of_square[g]) ** 2),
+        )
+        for g, level in enumerate(levels)
+    ]

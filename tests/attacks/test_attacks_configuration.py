@@ -1,0 +1,313 @@
+"""What a server asks for by its run config, by repetition or by greetings: nodes refuse it by key.
+
+`SCRIPTS` says for each script of the audit that goes this way which tests rebuild it. The other
+tests are what a server would try next.
+"""
+
+import ast
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from site_of_nodes import (
+    NOTHING,
+    PARTIES,
+    ROOT,
+    Site,
+    ask,
+    make_tables,
+    refused,
+    steps_answered,
+)
+
+from flwr_vertical.alignment import make_aligner
+from flwr_vertical.errors import PartyError, VerticalError
+from flwr_vertical.server.record import journaled
+from strategies.glm import VerticalGLM
+from strategies.vfem import VFEM, CompleteCase
+
+N = 260
+
+_RUNS, _EPSILON = "tests/policy/test_policy_runs.py", "tests/policy/test_policy_epsilon.py"
+_IDS, _APP = "tests/policy/test_policy_foreign_ids.py", "tests/protocol/test_protocol_app.py"
+_DIAL = "tests/channel/test_channel_admission.py"
+SCRIPTS = {
+    "c_labels": [
+        "test_a_run_config_does_not_decide",
+        "test_labels_are_refused_at_the_step_as_well",
+        "test_another_alignment_is_refused_after_the_greeting",
+        f"{_RUNS}::test_labels_are_the_one_column_that_the_owner_named",
+    ],
+    "m_reset": [
+        f"{_EPSILON}::test_many_greetings_release_once",
+        "test_epsilon_is_counted_over_runs_methods_columns_and_rows",
+    ],
+    "u2_maxeps": [f"{_EPSILON}::test_a_server_cannot_ask_for_less_noise_by_other_arguments"],
+    "r_enumerate": [
+        f"{_IDS}::test_listed_guesses_are_refused_and_honest_labels_are_not",
+        f"{_IDS}::test_a_second_greeting_gives_no_further_guesses",
+    ],
+    "g_module": [
+        f"{_RUNS}::test_no_module_is_imported_that_the_owner_has_not_named",
+        f"{_RUNS}::test_a_run_config_that_changes_after_the_greeting_is_asked_about_again",
+    ],
+    "f_runs": [
+        "test_runs_with_other_labels_are_bounded",
+        "test_nine_label_vectors_on_sixty_rows_are_refused",
+        "test_one_label_less_is_refused_in_a_second_run",
+        "tests/products/test_products_ledger.py::"
+        "test_other_labels_under_the_mark_of_earlier_ones_count_as_new",
+        "tests/policy/test_policy_predictions.py::"
+        "test_predictions_add_up_over_runs_and_the_same_again_are_free",
+    ],
+    "h2_idle": [f"{_DIAL}::test_who_connects_and_says_nothing_is_cut_off"],
+    "i_codec": [
+        "tests/protocol/test_protocol_codec.py::"
+        "test_hostile_dtypes_and_shapes_are_refused_before_memory_is_taken",
+        f"{_DIAL}::test_frames_against_the_rules_close_the_stream_and_name_the_reason",
+    ],
+    "t_misc": [
+        "tests/protocol/test_protocol_identity.py::test_a_name_handed_on_twice_is_refused",
+        f"{_APP}::test_errors_of_other_libraries_do_not_quote_cells_to_the_server",
+        f"{_APP}::test_labels_that_are_no_numbers_are_not_quoted",
+        "tests/apps/test_apps_inprocess.py::test_demonstration_runs_and_keeps_tables_at_the_parties",
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return make_tables(N)
+
+
+@pytest.fixture
+def site(tmp_path, tables):
+    """Make nodes with pins and a shared secret, as the audit's scripts have where they can."""
+    return lambda **policies: Site(tmp_path, tables, **({"pinned": True} | policies))
+
+
+@pytest.fixture(scope="module")
+def labels(tables):
+    ids = tables["bank"].index
+    return lambda seed=0, fewer=0: pd.Series(
+        np.random.default_rng([7, seed]).normal(size=N), ids, name="y"
+    ).where(np.arange(N) >= fewer)
+
+
+def align(federation, how="private-id", label_ids=None, holder=None):
+    return make_aligner(how, "union", ()).align(federation, label_ids, holder)
+
+
+# -- labels, IDs, modes, modules: what the run config names ----------------------------------------
+
+INCOME = {"label_holder": "bank", "label_column": "income"}
+DEMANDS = {
+    "labels": ("policy.labels", INCOME),
+    "labels for another method": ("policy.labels", {"strategy": "vcds"} | INCOME),
+    "IDs": ("policy.alignments", {"alignment": "plain"}),
+}
+
+
+@pytest.mark.parametrize("what", DEMANDS)
+def test_a_run_config_does_not_decide(site, what):
+    """The bank allows its column ``age`` as labels, and is asked for ``income``."""
+    key, demand = DEMANDS[what]
+    nodes = site(bank={"policy.labels": "age"})
+    with nodes.attacked(**demand) as federation:
+        with refused(key, "bank" if demand is INCOME else None):
+            federation.open()
+        # Whoever goes on all the same gets nothing either.
+        assert ask(federation.grid, "labels", 1)[0]["status"] == "error"
+        assert ask(federation.grid, "share_ids", 2, normalise=[])[0]["status"] == "error"
+        assert steps_answered(federation.grid) == []
+    assert nodes.left() == NOTHING
+    assert "refused" in nodes.kinds("bank", refused=True)
+
+
+def test_the_mode_of_a_greeting_counts_and_not_that_of_the_run_config(site):
+    nodes = site(pinned=False)
+    with nodes.attacked(aggregation="plain") as federation, refused("policy.aggregations"):
+        federation.open()
+    assert nodes.left() == NOTHING
+
+
+def test_labels_are_refused_at_the_step_as_well(site):
+    """The run config changes after the greeting, as a SuperLink of the server's could have it."""
+    nodes = site(bank={"policy.labels": "age"})
+    with nodes.attacked() as federation:
+        federation.open()
+        align(federation)
+        for context in federation.grid._grid.contexts.values():
+            context.run_config |= {"label-holder": "bank", "label-column": "income"}
+        with pytest.raises(PartyError, match=r"policy\.labels|run config"):
+            federation.call("labels", parties=["bank"])
+        assert "labels" not in steps_answered(federation.grid)
+
+
+@pytest.mark.parametrize("without", [(), ("alignment",)])
+def test_another_alignment_is_refused_after_the_greeting(site, without):
+    """Without a key ``alignment`` in the run config a node offers the steps of all protocols."""
+    nodes = site()
+
+    def ask(federation):
+        federation.open()
+        align(federation, "plain")
+
+    with nodes.attacked(without=without) as federation:
+        with pytest.raises(PartyError, match=r"policy\.alignments|step 'share_ids'"):
+            ask(federation)
+        assert "share_ids" not in steps_answered(federation.grid)
+
+
+def test_another_mode_is_refused_after_the_greeting(site, labels):
+    nodes = site(pinned=False)
+    with nodes.attacked() as federation:
+        federation.open()
+        align(federation)
+        # The first private sum of the method, in the mode in which terms travel as they are.
+        more = {"n-parties": 2, "fraction-bits": 32}
+        told, _ = ask(
+            federation.grid, "prepare_moments", 9, "plain", more=more,
+            updates=federation._updates.pop("bank"),
+            encoding="none", missing_cells="error", nonce=b"n" * 32, labelled=np.ones(N, np.uint8),
+            standardize=True, intercept=True,
+        )  # fmt: skip
+        assert told["status"] == "error"
+        assert "sums of this run are 'masked'" in told["message"]
+
+
+def test_a_resumed_run_asks_for_no_more(site, tmp_path):
+    """A run that goes on greets nobody; its run config may be another one."""
+    nodes = site(bank={"policy.labels": "age"})
+
+    def go(grid, resume, *, ask):
+        with journaled(tmp_path / "journal", resume, {}) as journal:
+            federation = nodes.federation(grid, journal=journal, patience=2.0)
+            federation.open()
+            align(federation)
+            if not ask:
+                raise ConnectionError("the server is gone")
+            federation.call("labels", parties=["bank"])
+
+    with nodes.served(run_name="study") as grid, pytest.raises(ConnectionError):
+        go(grid, resume=False, ask=False)
+    with nodes.served(run_id=2, run_name="study", **INCOME) as grid:
+        with pytest.raises(VerticalError, match=r"policy\.labels|run config"):
+            go(grid, resume=True, ask=True)
+        assert "labels" not in steps_answered(grid)
+
+
+# -- epsilon --------------------------------------------------------------------------------------
+
+RELEASE = {
+    "epsilon": 0.1, "budget": "per-variable", "rank_share": 0.5, "margin_noise": "increments",
+    "bounds": "", "impute": False,
+}  # fmt: skip
+VARIABLES = {"strategy": "vcds", "vcds.epsilon": 0.1}
+
+
+def release(federation, **changes):
+    """Greet, align and have ranks released; a federation greets once."""
+    federation.open()
+    align(federation)
+    return federation.call("perturb", RELEASE | changes)
+
+
+def test_epsilon_is_counted_over_runs_methods_columns_and_rows(site):
+    """Two releases of all rows fit, by whichever method, and a third, of half of them, does not.
+
+    Replacing a value may turn all comparisons of its column: 259 of each of two at 0.05.
+    """
+    each = 2 * ((N - 1) * 0.05 + 0.05)
+    nodes = site(all={"policy.epsilon-total": 2.2 * each})
+    with nodes.attacked(**VARIABLES) as federation:
+        release(federation)
+    with nodes.attacked(run_id=2, strategy="evcds") as federation:
+        release(federation)
+    with nodes.attacked(run_id=3, **VARIABLES) as federation, refused("policy.epsilon-total"):
+        release(federation, rows=np.arange(N // 2))
+    for name in PARTIES:
+        assert nodes.ledger(name).state["epsilon"] == pytest.approx(2 * each, rel=1e-3)
+
+
+# -- other labels, fewer labels -------------------------------------------------------------------
+
+
+def check_refused_at(number, nodes, given, key):
+    """Run with each of some labels; a node must refuse the last of the first ``number``."""
+    for run_id, labels in enumerate(given[: number - 1], start=1):
+        nodes.run(CompleteCase(), labels, run_id=run_id)
+    with refused(key):
+        nodes.run(CompleteCase(), given[number - 1], run_id=number)
+
+
+def test_runs_with_other_labels_are_bounded(site, labels):
+    """Four columns: with four label vectors the script had every cell of unlabelled rows."""
+    nodes = site(pinned=False, all={"policy.vectors": 2})
+    given = [labels(0), labels(0), labels(1), labels(2)]
+    check_refused_at(4, nodes, given, "policy.vectors")
+    for name in PARTIES:
+        assert nodes.ledger(name).state["vectors"] == 2
+    # The labels of before cost nothing, also afterwards.
+    nodes.run(CompleteCase(), labels(0), run_id=99)
+
+
+def test_nine_label_vectors_on_sixty_rows_are_refused(tmp_path):
+    tables = make_tables(60)
+    nodes = Site(tmp_path, tables, all={"policy.min-rows": 20})
+    rng = np.random.default_rng(5)
+    given = [pd.Series(rng.normal(size=60), tables["bank"].index, name="y") for _ in range(9)]
+    check_refused_at(7, nodes, given, "policy.vectors")
+    for name in PARTIES:
+        assert nodes.ledger(name).state["vectors"] == 6
+
+
+def test_one_label_less_is_refused_in_a_second_run(site, labels):
+    """Other orders, and three runs that isolate a row, are in test_products_ledger."""
+    nodes = site(pinned=False)
+    given = [labels(), labels(fewer=1)]
+    check_refused_at(2, nodes, given, "policy.min-rows")
+    for name in PARTIES:
+        assert nodes.ledger(name).state["smallest_set"] >= 100
+
+
+@pytest.mark.parametrize(
+    "second",
+    [VFEM(), VerticalGLM(family="poisson")],
+    ids=lambda strategy: strategy.name,
+)
+def test_another_method_does_not_count_anew(site, labels, second):
+    """What one method opened and another would open can be subtracted from each other."""
+    nodes = site(pinned=False)
+    whole, fewer = (labels(fewer=k).round().abs() for k in (0, 1))
+    nodes.run(CompleteCase(), whole)
+    with refused("policy.min-rows", "bank"):
+        nodes.run(second, fewer, run_id=2)
+
+
+def test_a_run_in_another_mode_does_not_count_anew(site, labels):
+    pytest.importorskip("tenseal")
+    nodes = site(pinned=False)
+    nodes.run(CompleteCase(), labels())
+    nodes.nodes.append({"role": "arbiter"})
+    with refused("policy.min-rows"):
+        nodes.run(CompleteCase(), labels(fewer=1), run_id=2, aggregation="ckks")
+
+
+# -- the table of scripts -------------------------------------------------------------------------
+
+
+def functions_of(path):
+    return {node.name for node in ast.parse(path.read_text()).body if hasattr(node, "name")}
+
+
+def test_every_script_of_the_audit_has_a_test():
+    assert len(SCRIPTS) == 9
+    for where in (place for places in SCRIPTS.values() for place in places):
+        path, _, name = where.rpartition("::")
+        assert name in functions_of(ROOT / path if path else Path(__file__)), where

@@ -1,0 +1,153 @@
+"""`simulate`: which keys a federation would need for a run, and a run under a policy."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flwr_vertical import Result, simulate
+from flwr_vertical.errors import ConfigError, PartyError
+from flwr_vertical.policy.given import policies_by_node
+from flwr_vertical.policy.record import ROW_RULES, Policy
+from flwr_vertical.settings import settings_of
+from strategies.copula import VCDS
+from strategies.fknn import FKNN
+from strategies.glm import VerticalGLM
+from strategies.vfem import VFEM
+
+_RNG = np.random.default_rng(0)
+TABLES = {
+    name: pd.DataFrame(_RNG.normal(size=(150, 2)), columns=[f"{name} 1", f"{name} 2"])
+    for name in ("bank", "court")
+}
+LABELS = pd.Series(
+    sum(table.sum(axis=1) for table in TABLES.values()) + _RNG.normal(size=150), name="y"
+)
+WEIGHTED = FKNN(n_neighbors=2, weights="distance")
+SUMS = {"exchange": "sums"}
+
+
+class Own(FKNN):
+    """A strategy that is in no registry."""
+
+    name = "own"
+
+
+def run(strategy, tables=TABLES, labels=None, **options):
+    return simulate(strategy, tables, labels, progress=False, **options)
+
+
+def both(**keys):
+    found = {f"policy.{key.replace('_', '-')}": value for key, value in keys.items()}
+    return {"bank": found, "court": found}
+
+
+# Strategy, options of `simulate`, and the keys that a federation would need.
+RUNS = {
+    "nothing": (FKNN(n_neighbors=2), {}, {}),
+    "exchange": (WEIGHTED, {}, both(exchanges="distances")),
+    "plain sums": (
+        FKNN(n_neighbors=2), {"aggregation": "plain"}, both(aggregations="masked,ckks,plain")
+    ),
+    "plain IDs": (
+        FKNN(n_neighbors=2), {"alignment": "plain"}, both(alignments="private-id,blind-rsa,plain")
+    ),
+    "own class": (Own(n_neighbors=2), {}, both(modules=f"{__name__}:Own")),
+    "few rows": (VFEM(), {"min_rows": 20, "labels": LABELS}, both(min_rows=20)),
+    "sums of vfem": (
+        VFEM(max_iter=2, check_correlation=False, **SUMS), {"labels": LABELS},
+        both(exchanges="sums"),
+    ),
+    "sums of glm": (
+        VerticalGLM(lambdas=0.1, **SUMS), {"labels": LABELS}, both(exchanges="sums")
+    ),
+    "epsilon": (VCDS(3.0, min_joint=10), {}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_keys_a_run_needs_are_told_and_are_enough(name):
+    strategy, options, needed = RUNS[name]
+    result = run(strategy, **options)
+    assert result.needed_keys == needed
+    if not needed:
+        run(strategy, policy={}, **options)
+        return
+    rule = {key for keys in needed.values() for key in keys} <= {"policy.min-rows"}
+    if not rule:  # a rule on rows changes what a run finds, not whether it takes place
+        (key,) = needed["bank"]
+        words = key.replace(".", r"\.")
+        with pytest.raises(PartyError, match=rf"'\w+' refuses by {words}: asked: .*; allowed: "):
+            run(strategy, policy=Policy(), **options)
+    options = {key: value for key, value in options.items() if key != "min_rows"}
+    again = run(strategy, policy=needed, **options)
+    assert again.needed_keys == needed
+
+
+def test_one_party_needs_a_policy_that_allows_it():
+    result = run(FKNN(n_neighbors=2), {"bank": TABLES["bank"]})
+    assert result.needed_keys == {"bank": {"policy.min-parties": 1}}
+
+
+def test_an_arbiter_has_keys_of_its_own():
+    strategy = Own(n_neighbors=2)
+    result = run(strategy, aggregation="ckks")
+    module = {"policy.modules": f"{__name__}:Own"}
+    assert result.needed_keys == {"bank": module, "court": module, "arbiter": module}
+    run(strategy, aggregation="ckks", policy=result.needed_keys)
+    refused = {name: keys for name, keys in result.needed_keys.items() if name != "arbiter"}
+    with pytest.raises(PartyError, match=r"the arbiter refuses by policy\.modules"):
+        run(strategy, aggregation="ckks", policy=refused)
+
+
+def test_the_result_and_its_report_say_what_nodes_must_state(tmp_path):
+    result = run(WEIGHTED)
+    assert "node keys bank, court: policy.exchanges='distances'" in str(result)
+    again = Result.load(result.save(tmp_path / "run"))
+    assert again.needed_keys == result.needed_keys
+    page = result.report(tmp_path / "page.html").read_text()
+    assert "What nodes must agree to" in page
+    assert "policy.exchanges=&#x27;distances&#x27;" in page
+    none = run(FKNN(n_neighbors=2))
+    assert "node keys" not in str(none)
+    assert "What nodes must agree to" not in none.report(tmp_path / "none.html").read_text()
+
+
+def test_a_policy_aligns_as_a_federation_does():
+    assert run(FKNN(n_neighbors=2)).settings["alignment"] == "plain"
+    assert run(FKNN(n_neighbors=2), policy=Policy()).settings["alignment"] == "private-id"
+
+
+def test_rules_on_rows_hold_without_a_policy_too():
+    """150 rows are fewer than 200, so that such nodes tell nothing of them."""
+    assert set(ROW_RULES) <= {item.name for item in settings_of(Policy)}
+    for options in ({"min_rows": 200}, {"policy": Policy(min_rows=200)}):
+        with pytest.raises((PartyError, ConfigError, ValueError), match="200"):
+            run(VFEM(), labels=LABELS, **options)
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("strict", "policy must be a Policy, its keys as a dict"),
+        ({"min-row": 3}, r"min-row is no key of a policy \(did you mean 'min-rows'"),
+        ({"shop": {"min-rows": 3}}, r"policy names \['shop'\].*the nodes are \['bank', 'court'\]"),
+        ({"bank": {"min-rows": 3}, "court": 5}, r"policy names \['court'\]"),
+        ({"bank": {"min-rows": 0}}, r"'bank': .*min-rows must be .*at least 1"),
+    ],
+)
+def test_a_policy_that_cannot_be_used(policy, said):
+    with pytest.raises(ConfigError, match=said):
+        run(FKNN(n_neighbors=2), policy=policy)
+
+
+def test_min_rows_is_stated_once():
+    with pytest.raises(ConfigError, match=r"min_rows and the policy of \['bank', 'court'\]"):
+        run(FKNN(n_neighbors=2), policy=Policy(min_rows=20), min_rows=20)
+
+
+def test_who_is_not_named_has_the_safe_defaults():
+    found = policies_by_node({"bank": Policy(min_rows=20)}, ["bank", "court"])
+    assert found == {"bank": Policy(min_rows=20), "court": Policy()}
+    assert policies_by_node({"policy.grid": 8, "min-rows": 30}, ["bank"]) == {
+        "bank": Policy(grid=8, min_rows=30)
+    }

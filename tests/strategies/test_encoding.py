@@ -1,0 +1,107 @@
+"""Levels as columns: which get a name that leaves, and what becomes of rare ones."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flwr_vertical import simulate
+from flwr_vertical.protocol.codec import decode
+from flwr_vertical.protocol.messages import VALUES
+from strategies.regression.encoding import encode_levels
+from strategies.vfem import VFEM
+
+
+def ways(n, count):
+    """Binary logarithm of the ways in which count of n rows can have a level."""
+    return math.log2(math.comb(n, count))
+
+
+def test_a_level_is_named_if_its_rows_could_be_any_of_many():
+    # By hand: of 1,000 rows, 11 can be chosen in 2^84.1 ways and 10 in 2^77.7; 84 are needed.
+    assert ways(1000, 11) > 84 > ways(1000, 10)
+    found = encode_levels("town", {"a": 500, "b": 478, "c": 11, "d": 11})
+    assert found.columns == {"town=b": ["b"], "town=c": ["c"], "town=d": ["d"]}
+    assert found.other == []
+    rare = encode_levels("town", {"a": 500, "b": 477, "c": 12, "d": 6, "e": 5})
+    assert rare.columns == {"town=b": ["b"], "town=c": ["c"], "town=other": ["d", "e"]}
+    assert rare.other == ["d", "e"]
+
+
+def test_rare_levels_that_are_few_together_take_the_rarest_other_with_them():
+    found = encode_levels("town", {"a": 500, "b": 460, "c": 37, "d": 2, "e": 1})
+    assert found.columns == {"town=b": ["b"], "town=other": ["d", "e", "c"]}
+
+
+def test_the_first_level_that_is_not_rare_is_the_baseline():
+    found = encode_levels("town", {"a": 5, "b": 10, "c": 500, "d": 485})
+    assert found.columns == {"town=d": ["d"], "town=other": ["a", "b"]}
+
+
+def test_flags_that_are_rare_and_levels_of_nobody_have_no_column():
+    assert encode_levels("mark", {"no": 998, "yes": 2}).columns == {}
+    assert encode_levels("mark", {"no": 900, "yes": 100, "never": 0}).columns == {
+        "mark=yes": ["yes"]
+    }
+
+
+def test_an_owner_s_own_minimum_counts():
+    assert encode_levels("mark", {"no": 55, "yes": 5}).columns == {}
+    assert encode_levels("mark", {"no": 55, "yes": 5}, minimum=5).columns == {"mark=yes": ["yes"]}
+
+
+def test_a_level_called_other_is_another_one():
+    found = encode_levels("town", {"a": 500, "other": 480, "c": 10, "d": 10})
+    assert list(found.columns) == ["town=other", "town=other levels"]
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    rng = np.random.default_rng(3)
+    n = 1000
+    towns = rng.choice(["Bonn", "Kiel", "Trier", "Ulm"], n, p=[0.4, 0.3, 0.28, 0.02]).astype(object)
+    towns[rng.choice(n, 4, replace=False)] = "Sankt-Blasien-im-Tal"
+    bank = pd.DataFrame({"town": towns, "income": rng.normal(size=n)})
+    court = pd.DataFrame({"debts": rng.normal(size=n)})
+    effect = pd.Series(towns).map({"Kiel": 1.0, "Trier": -1.0}).fillna(0.0)
+    y = (effect + bank["income"] + 0.1 * rng.normal(size=n)).rename("y")
+    y.iloc[:50] = np.nan
+    transcript = []
+    result = simulate(
+        VFEM(encoding="one-hot"), {"bank": bank, "court": court}, y, transcript=transcript,
+        progress=False,
+    )  # fmt: skip
+    return bank, court, result, transcript
+
+
+def test_the_name_of_a_rare_level_does_not_leave(fitted):
+    _, _, result, transcript = fitted
+    names = result.coefficients.loc["bank"].index.tolist()
+    assert names == ["town=Kiel", "town=Trier", "town=other", "income"]
+    sent = [decode(record.content, VALUES) for record in transcript if record.direction == "up"]
+    assert any("town=Kiel" in repr(told) for told in sent)
+    assert not any("Blasien" in repr(told) for told in sent)
+    assert not any(b"Blasien" in bytes(str(record.content), "utf-8") for record in transcript)
+
+
+def test_rare_levels_are_fitted_and_predicted_as_one(fitted):
+    """The same as centralised least squares on the table in which they are one level."""
+    bank, court, result, _ = fitted
+    merged = bank["town"].where(bank["town"].isin(["Bonn", "Kiel", "Trier"]), "other")
+    x = pd.get_dummies(merged, dtype=float)[["Kiel", "Trier", "other"]].to_numpy()
+    x = np.column_stack([np.ones(len(x)), x, bank["income"], court["debts"]])
+    known = result.labels.notna() & ~result.labels.index.isin(result.predictions.index)
+    y = result.labels[known]
+    beta = np.linalg.lstsq(x[y.index], y.to_numpy(), rcond=None)[0]
+    estimates = result.coefficients["estimate"].to_numpy()
+    np.testing.assert_allclose(estimates, beta, atol=2e-6)
+    exact = x[result.predictions.index] @ beta
+    np.testing.assert_allclose(result.predictions["prediction"], exact, atol=0.02)
+    new = {"bank": bank[:3].assign(town=["Sankt-Blasien-im-Tal", "Ulm", "Rom"]), "court": court[:3]}
+    later = result.predict(new, progress=False)
+    assert later.metrics["n_samples"] == 3
+    x_new = np.array([1.0, 0, 0, 1.0, bank["income"][0], court["debts"][0]])
+    assert later.predictions["prediction"].iloc[0] == pytest.approx(x_new @ beta, abs=0.02)
+    # A level that the fit did not know makes the block count as missing.
+    assert later.predictions["std_error"].iloc[2] > later.predictions["std_error"].iloc[0]

@@ -1,0 +1,50 @@
+"""The page for a data protection officer: what it cites is there, and no statement lacks a test."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from flwr_vertical.policy.record import Policy, key_of
+from flwr_vertical.settings import settings_of
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "data-protection.md").read_text()
+STATEMENTS = re.findall(r"\n### (\d+\. .+?)\n(.*?)(?=\n##)", PAGE, re.S)
+CITED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE)))
+
+
+@pytest.mark.parametrize(("path", "name"), CITED)
+def test_a_test_that_is_cited_exists(path, name):
+    body = ast.parse((ROOT / path).read_text()).body
+    assert name in {node.name for node in body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize(("title", "text"), STATEMENTS)
+def test_every_statement_says_what_holds_it_what_attacks_it_and_what_it_leaves_open(title, text):
+    assert "* **Held by** " in text
+    assert re.search(r"\* \*\*Attacked by\*\* `tests/", text)
+    assert re.search(r"\* \*\*Does not cover", text)
+
+
+def test_all_invariants_are_there():
+    assert len(STATEMENTS) == 9
+    for number in range(1, 9):
+        assert f"I{number}" in PAGE
+
+
+def test_keys_that_are_named_exist_and_none_that_lets_something_out_is_forgotten():
+    known = {key_of(item.name) for item in settings_of(Policy)}
+    named = set(re.findall(r"`(policy\.[\w-]+)", PAGE))
+    assert named <= known
+    assert known - named <= {"policy.min-parties"}
+
+
+def test_links_lead_somewhere():
+    for target in re.findall(r"\]\(([^)]+)\)", PAGE):
+        path, _, anchor = target.partition("#")
+        text = (ROOT / "docs" / path).read_text()
+        titles = re.findall(r"^#+ (.*)$", text, re.M)
+        slugs = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+        assert not anchor or anchor in slugs, target
