@@ -3,15 +3,15 @@
 import numpy as np
 import pandas as pd
 import pytest
+from ledgered import Nodes
 from repeating import every_sum_twice
 
 from flwr_vertical import simulate
-from flwr_vertical.errors import ConfigError, DataError, PartyError, PolicyError
+from flwr_vertical.errors import ConfigError, DataError, PartyError
 from simulations.attacks.recording import PRODUCTS, record
 from simulations.attacks.suite import RULED, attack_run
 from simulations.attacks.views import SERVER
 from strategies.synthesis.fedpsg import FedPSGAR, comparison, strategy
-from strategies.synthesis.fedpsg.party import FedPSGParty
 from strategies.synthesis.fedpsg.plan import told_of_rows
 
 STEPS = [
@@ -183,36 +183,35 @@ def test_a_party_tells_nothing_of_samples_that_the_other_has(monkeypatch):
         simulate(FedPSGAR(n_associated=2), tables(), progress=False)
 
 
-class Noting:
-    """Stands in for a node's ledger, and refuses beyond its limit."""
-
-    def __init__(self, most):
-        self.most, self.noted = most, []
-
-    def open_bits(self, chosen, bits, **options):
-        self.noted.append((np.asarray(chosen), bits, options))
-        if bits > self.most:
-            raise PolicyError("party 'bank'", "policy.openings", f"{bits:g} bits", f"{self.most:g}")
+def written(folder):
+    """Nodes on disk, which agree to tell of samples that others lack."""
+    given = {name: t.rename_axis("id") for name, t in tables().items()}
+    return given, Nodes(folder, given)
 
 
-@pytest.mark.parametrize("most", [100.0, 0.0])
-def test_what_is_told_of_single_samples_goes_through_the_ledger_first(monkeypatch, most):
-    ledger = Noting(most)
-    here = property(lambda self: ledger if self.name == "bank" else None)
-    monkeypatch.setattr(FedPSGParty, "privacy_ledger", here)
-    given = tables()
-    if most == 0.0:
-        with pytest.raises(PartyError, match=r"refuses by policy\.openings"):
-            simulate(FedPSGAR(n_associated=2), given, progress=False)
-        return
-    result = simulate(FedPSGAR(n_associated=2), given, progress=False)
-    ((chosen, bits, options),) = ledger.noted
-    lacking = ~given["bank"].index.isin(given["court"].index)
-    np.testing.assert_array_equal(chosen, lacking)
+def test_what_is_told_of_single_samples_is_in_the_ledger(tmp_path):
+    given, nodes = written(tmp_path)
+    nodes.state(policy_exchanges="generated")
+    strategy = FedPSGAR(n_associated=2)
+    result = nodes.run(strategy)
+    (entry,) = nodes.entries("bits")
+    assert entry["n_rows"] == len(given["bank"]) - len(given["court"])
     # One of so many groups of values or none, of each attribute.
     groups = result.model["rules"].groupby("attribute")["value"].max() + 1
-    assert bits == pytest.approx(np.log2(groups + 1).sum())
-    assert options["receiver"] == "court"
+    assert entry["bits"] == pytest.approx(np.log2(groups + 1).sum())
+    assert entry["receiver"] == "court"
+    assert nodes.entries("bits", "court") == []
+    # A sample less at the court: the difference of both runs' counts would be of it alone.
+    nodes.write(given | {"court": given["court"].iloc[1:]})
+    nodes.refused("min-rows", strategy)
+
+
+def test_nodes_that_have_not_agreed_tell_of_no_single_sample(tmp_path):
+    _, nodes = written(tmp_path)
+    nodes.state(policy_exchanges="generated", policy_openings=1.0)
+    nodes.refused("openings", FedPSGAR(n_associated=2))
+    nodes.state(policy_exchanges=None, policy_openings=None)
+    nodes.refused("exchanges", FedPSGAR(n_associated=2))
 
 
 def test_every_sum_can_be_asked_for_twice():

@@ -5,6 +5,7 @@ together can be opened; every party makes the others random.
 """
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from flwr_vertical import Arbiter, Summands, Uses, step
 from flwr_vertical.errors import DataError, ProtocolError
-from flwr_vertical.node.config import MIN_ROWS
+from flwr_vertical.policy.limits import min_rows
 from flwr_vertical.products import (
     GroupKeySteps,
     HeldColumns,
@@ -20,7 +21,6 @@ from flwr_vertical.products import (
     PrivateProductSteps,
     ProductKeySteps,
 )
-from flwr_vertical.products.row_groups import min_rows
 from flwr_vertical.products.sketches import rank_scores
 from flwr_vertical.products.streams import stream
 from flwr_vertical.tables import is_numeric
@@ -59,7 +59,7 @@ class ComparingParty(ImputingParty):
         Returns
         -------
         dict[str, Any]
-            ``columns``; ``min_rows``, if the node config states it; and what
+            ``columns``; ``min_rows``, if the node's policy states it; and what
             `PairKeySteps.pair_key` tells.
         """
         if self.fitted is not None:
@@ -74,7 +74,7 @@ class ComparingParty(ImputingParty):
                     "leave the column out, or align other rows"
                 )
         told: dict[str, Any] = {"columns": list(self.table.columns)}
-        minimum = self.services.node_config.get(MIN_ROWS)
+        minimum = self.policy.min_rows
         if minimum is not None:
             told["min_rows"] = int(minimum)
         return told | self.pair_keys.pair_key(nonce)
@@ -131,9 +131,8 @@ class ComparingParty(ImputingParty):
         for number, sign in ((place, 1), ((place + 1) % len(names), -1)):
             pad = stream(seed, f"labels {number} {digest}", corrections.shape)
             corrections += pad if sign > 0 else np.uint64(0) - pad
-        return Summands(
-            {"corrections": corrections}, _without_own(answer.public), modular=("corrections",)
-        )
+        values = {**answer.values, "corrections": corrections}
+        return replace(answer, values=values, public=_without_own(answer.public))
 
     @step
     def encrypt_groups(self, group: Indices, missing: Any = None, **rest: Any) -> dict[str, Any]:
@@ -196,13 +195,14 @@ class ComparingParty(ImputingParty):
         key = f"fedpsg.groups {part.number}"
         if key not in self.cache:
             # Whatever the server asks: the owner of the values has the last word.
-            own = self.services.node_config.get(MIN_ROWS, min_rows(0, 0))
+            stated = self.policy.min_rows
+            own = min_rows(0, 0) if stated is None else stated
             kind = self.table.kinds[self.table.columns[part.column]]
             self.cache[key] = group_values(
                 self.codes[plan.shared_with(part.other), part.column],
                 is_numeric(kind),
                 part.most,
-                max(plan.minimum, int(own)),
+                max(plan.minimum, own),
             )
         groups: ValueGroups = self.cache[key]
         return groups

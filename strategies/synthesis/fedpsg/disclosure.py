@@ -31,9 +31,9 @@ DISCLOSURE = (
     ),
     (
         "a party that lacks samples",
-        "for each of them the generated values, so what these tell of the attributes that they "
-        "are generated from: with rule='mean' which bin or level each is in, by its number, "
-        "and the shares of its own values there",
+        "if the others agree (exchange 'generated'): for each of them the generated values, so "
+        "what these tell of the attributes that they are generated from: with rule='mean' which "
+        "bin or level each is in, by its number, and the shares of its own values there",
     ),
     (
         "server",

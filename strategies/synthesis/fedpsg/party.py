@@ -21,6 +21,9 @@ from strategies.synthesis.fedpsg.values import rest_values, values_of_groups, va
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
+GENERATED = "generated"
+"""The exchange by which one party tells another of single samples that this one lacks."""
+
 _PURPOSE = "fedpsg codes"
 _KEYS = ("names", "publics", "identities", "signatures")
 _COUNTS = ("cells-by-rules", "cells-without-rule")
@@ -51,6 +54,7 @@ class FedPSGParty(ComparingParty):
         dict[str, bytes]
             By target, a code of 16 bits for each sample of each pair, under the seed of the two.
         """
+        self.check_exchange(GENERATED)
         self._keep_keys(nonce, given)
         plan = self._plan
         codes: dict[str, list[npt.NDArray[np.uint16]]] = {}
@@ -96,18 +100,17 @@ class FedPSGParty(ComparingParty):
 
     def _note(self, other: str, told: list[tuple[Indices, float]], content: bytes) -> None:
         """Write down what the other party learns of single rows, before it leaves."""
-        if self.privacy_ledger is None:
-            return
         most = np.zeros(self.n_samples)
         for rows, bits in told:
             most[rows] += bits
         own = self.positions
         chosen = (own >= 0) & (most[own] > 0)
         if chosen.any():
-            self.privacy_ledger.open_bits(
+            self.open_bits(
                 chosen,
                 float(most[own[chosen]].max()),
                 content=hashlib.sha256(content).digest(),
+                agreed=True,
                 what="attributes generated for samples that it lacks",
                 receiver=other,
             )

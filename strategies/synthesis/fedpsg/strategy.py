@@ -50,7 +50,7 @@ from strategies.synthesis.fedpsg.comparison import Comparison
 from strategies.synthesis.fedpsg.disclosure import DISCLOSURE
 from strategies.synthesis.fedpsg.networks import class_columns, train_and_impute
 from strategies.synthesis.fedpsg.pairs import Pair, choose_pairs, rows_of_pairs
-from strategies.synthesis.fedpsg.party import FedPSGParty
+from strategies.synthesis.fedpsg.party import GENERATED, FedPSGParty
 from strategies.synthesis.fedpsg.rules import RULES, kept_counts, weights_of
 from strategies.synthesis.fedpsg.tables import correlation_table, rule_tables
 
@@ -157,6 +157,13 @@ class FedPSGAR(Strategy):
     uses_labels = True
     demo = MappingProxyType({"demo.dataset": "diabetes", "demo.missing-blocks": 0.1})
     disclosure = DISCLOSURE
+
+    @property
+    def exchanges_asked(self) -> tuple[str, ...]:
+        """What every node must agree to: values of single samples for another party, and so on."""
+        asked = [GENERATED] if self.n_associated else []
+        asked += ["sums"] if self.imputer in NETWORKS else []
+        return (*asked, "labels") if self.imputer == "cgain" else (*asked,)
 
     def check(self) -> None:
         """Refuse settings that do not go together; PyTorch must be there for networks."""

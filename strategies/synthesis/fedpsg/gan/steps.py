@@ -62,7 +62,7 @@ class GanSteps(StepGroup):
             If this node has not agreed to the exchange.
         """
         # The server reads a number of each sample in each step: the sum of 128 neurons' inputs.
-        self.party.check_exchange("sums")
+        self.party.open_exchange("sums", "inputs of 128 neurons, summed over parties")
         if shape["n_labels"]:
             self.party.check_exchange("labels")
         for key, value in shape.items():
