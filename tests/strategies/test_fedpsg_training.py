@@ -186,7 +186,7 @@ def test_the_server_cannot_read_embeddings():
 def test_a_node_that_has_not_agreed_takes_no_part(tmp_path):
     place = GanPlace(tmp_path)
     place.configs["bank"] = {"exchanges": ""}
-    with pytest.raises(PartyError, match="asks for exchange 'sums'"):
+    with pytest.raises(PartyError, match=r"refuses by policy\.exchanges: asked: exchange 'sums'"):
         place.run(checkpoint=False)
 
 
@@ -214,7 +214,7 @@ def test_cgain_needs_classes_and_consent(tmp_path):
         simulate(cgain, tables(), numbers, progress=False)
     place = GanPlace(tmp_path)
     place.labels = pd.Series(1.0, place.tables["bank"].index)
-    with pytest.raises(PartyError, match="asks for exchange 'labels'"):
+    with pytest.raises(PartyError, match=r"refuses by policy\.exchanges: asked: exchange 'labels'"):
         place.run(checkpoint=False, strategy=cgain)
 
 
