@@ -12,7 +12,7 @@ from flwr_vertical.errors import DataError
 from flwr_vertical.results import Progress
 
 if TYPE_CHECKING:
-    from strategies.synthesis.fedpsg.gan.halves import Shape
+    from strategies.deep.fedpsg.halves import Shape
 
 Floats = npt.NDArray[np.float32]
 

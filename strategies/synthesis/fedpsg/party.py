@@ -166,7 +166,7 @@ class FedPSGParty(ComparingParty):
         rule, nonce, **given
             As of `complete`; also ``owner`` and ``sealed`` of the group seed.
         kind, joint, n_labels, seed, learning_rate, alpha, hidden
-            See `gan.halves.Shape`.
+            See `strategies.deep.fedpsg.halves.Shape`.
 
         Returns
         -------

@@ -47,7 +47,6 @@ from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.synthesis.fedpsg.comparing import FedPSGArbiter
 from strategies.synthesis.fedpsg.comparison import Comparison
-from strategies.synthesis.fedpsg.disclosure import DISCLOSURE
 from strategies.synthesis.fedpsg.networks import class_columns, train_and_impute
 from strategies.synthesis.fedpsg.pairs import Pair, choose_pairs, rows_of_pairs
 from strategies.synthesis.fedpsg.party import GENERATED, FedPSGParty
@@ -55,7 +54,7 @@ from strategies.synthesis.fedpsg.rules import RULES, kept_counts, weights_of
 from strategies.synthesis.fedpsg.tables import correlation_table, rule_tables
 
 if TYPE_CHECKING:
-    from strategies.synthesis.fedpsg.gan.halves import Shape
+    from strategies.deep.fedpsg.halves import Shape
 
 Indices = npt.NDArray[np.int64]
 
@@ -156,7 +155,62 @@ class FedPSGAR(Strategy):
     arbiter = FedPSGArbiter
     uses_labels = True
     demo = MappingProxyType({"demo.dataset": "diabetes", "demo.missing-blocks": 0.1})
-    disclosure = DISCLOSURE
+    disclosure = (
+        ("server", "the names of all attributes"),
+        (
+            "server",
+            "rank correlations of the attributes of each two parties, over the samples that both "
+            "have",
+        ),
+        (
+            "server",
+            "for each attribute that rules generate, and the one it is generated from: how many of "
+            "these samples have each pair of values or bins, which have numbers, not names; small "
+            "counts, too, but none of a value that fewer than 'min-rows' samples have",
+        ),
+        (
+            "server",
+            "with ckks sums: such counts of all chosen attributes with each other, and rank "
+            "correlations among samples that other parties share",
+        ),
+        ("server", "how many cells of each party rules generated, and how many no rule reached"),
+        (
+            "every party",
+            "which of its samples each other party has, in groups of at least 'min-rows'; which of "
+            "its attributes correlate with another party's most, and which of the samples it has "
+            "other parties lack",
+        ),
+        (
+            "a party that another attribute is generated from",
+            "the likeliest values of that attribute by their numbers, for each of its own values "
+            "(rule='argmax'), or rounded shares (rule='draw')",
+        ),
+        (
+            "a party that lacks samples",
+            "if the others agree (exchange 'generated'): for each of them the generated values, so "
+            "what these tell of the attributes that they are generated from: with rule='mean' "
+            "which bin or level each is in, by its number, and the shares of its own values there",
+        ),
+        (
+            "server",
+            "with networks, which each node must allow: in each training step, "
+            "for each sample of the batch, the inputs of 128 neurons and the loss of "
+            "reconstruction, summed over parties; which cells are missing; how many encoded "
+            "columns each party has",
+        ),
+        (
+            "every party",
+            "with networks: which samples are in a batch, and the gradients by these sums; with "
+            "generator='joint' an embedding of each sample, summed over parties, which with two "
+            "parties is the other one's",
+        ),
+        (
+            "every party",
+            "with imputer='cgain', which each node must allow: the label of each sample",
+        ),
+        ("server and any one party together", "all columns that entered the products"),
+        ("nobody else", "a value of a sample"),
+    )
 
     @property
     def exchanges_asked(self) -> tuple[str, ...]:
@@ -306,7 +360,7 @@ class FedPSGAR(Strategy):
             )
 
     def _shape(self, federation: Federation, n_labels: int) -> "Shape":
-        from strategies.synthesis.fedpsg.gan.halves import Shape
+        from strategies.deep.fedpsg.halves import Shape
 
         return Shape(
             self.imputer,

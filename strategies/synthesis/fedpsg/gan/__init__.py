@@ -1,1 +1,1 @@
-"""Stage 2 of FedPSG-AR: vertical imputation by generative adversarial networks, in PyTorch."""
+"""Stage 2 of FedPSG-AR on the nodes: encodings, steps and training; networks are in `deep`."""

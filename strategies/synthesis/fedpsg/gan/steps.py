@@ -16,7 +16,7 @@ from strategies.synthesis.fedpsg.gan.encoding import Encoding
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from strategies.synthesis.fedpsg.gan.halves import PartyNets
+    from strategies.deep.fedpsg.halves import PartyNets
 
 Array = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]
@@ -214,7 +214,7 @@ class GanSteps(StepGroup):
     def _new_nets(self) -> "PartyNets":
         import torch
 
-        from strategies.synthesis.fedpsg.gan.halves import PartyNets, Shape
+        from strategies.deep.fedpsg.halves import PartyNets, Shape
 
         names = Shape.__dataclass_fields__
         shape = Shape(**{name: self.state[f"{_SHAPE}.{name}"] for name in names})
@@ -268,7 +268,7 @@ class GanSteps(StepGroup):
         """Return the forward pass of a step, made again in another process, and what came back."""
         import torch
 
-        from strategies.synthesis.fedpsg.gan.halves import Back
+        from strategies.deep.fedpsg.halves import Back
 
         fields = {name: torch.as_tensor(np.array(given.pop(name))) for name in BACK}
         kept = self.cache.get(_PENDING) if keep else self.cache.pop(_PENDING, None)

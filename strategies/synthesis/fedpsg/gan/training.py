@@ -14,7 +14,7 @@ from strategies.synthesis.fedpsg.gan.steps import BACK
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from strategies.synthesis.fedpsg.gan.halves import Shape, TopNets
+    from strategies.deep.fedpsg.halves import Shape, TopNets
 
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
@@ -49,7 +49,7 @@ class Training:
     top: "TopNets" = field(init=False)
 
     def __post_init__(self) -> None:
-        from strategies.synthesis.fedpsg.gan.halves import TopNets
+        from strategies.deep.fedpsg.halves import TopNets
 
         self.top = TopNets(self.shape, {n: int(w.sum()) for n, w in self.widths.items()})
 
@@ -119,7 +119,7 @@ class Training:
         """Return which encoded entries of a batch the networks are shown."""
         import torch
 
-        from strategies.synthesis.fedpsg.gan.draws import draw_shown
+        from strategies.deep.fedpsg.draws import draw_shown
 
         parts = []
         for name, widths in self.widths.items():

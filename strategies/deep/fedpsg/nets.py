@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from strategies.synthesis.fedpsg.gan.draws import generator_for
+from strategies.deep.fedpsg.draws import generator_for
 
 HIDDEN = (128, 64)
 LEAK = 0.2

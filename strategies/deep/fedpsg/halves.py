@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from flwr_vertical.protocol.objects import pack_object, unpack_object
-from strategies.synthesis.fedpsg.gan.draws import draw_noise, draw_open, draw_shown, hint_of
-from strategies.synthesis.fedpsg.gan.losses import (
+from strategies.deep.fedpsg.draws import draw_noise, draw_open, draw_shown, hint_of
+from strategies.deep.fedpsg.losses import (
     ALPHA,
     DIVERGENCE,
     adversarial_loss,
@@ -25,7 +25,7 @@ from strategies.synthesis.fedpsg.gan.losses import (
     joint_reconstruction,
     reconstruction,
 )
-from strategies.synthesis.fedpsg.gan.nets import (
+from strategies.deep.fedpsg.nets import (
     dense,
     discriminate,
     generate,

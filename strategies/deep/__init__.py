@@ -1,0 +1,1 @@
+"""Networks in PyTorch, which strategies import where they need them."""
