@@ -65,7 +65,7 @@ def fit_scales(
     DataError
         If a column cannot be encoded, or has no value among the rows that take part.
     """
-    names, x, origins = numeric_matrix(table, party, encoding, taken, min_rows)
+    names, x, origins = numeric_matrix(table, party, encoding, min_rows)
     for j in np.flatnonzero(np.isnan(x[taken]).all(axis=0)):
         raise DataError(
             f"party {party!r}, column {names[j]!r}: no row that takes part has a value; leave the "
