@@ -113,7 +113,7 @@ class MemoryStorage:
         self.models: dict[str, bytes] = {}
         self._folder = None if folder is None else OutputFolder(folder)
         # Removed with this object.
-        self._ledgers = TemporaryDirectory(prefix="flwr-ledgers-") if counted else None
+        self._counted_in = TemporaryDirectory(prefix="flwr-ledgers-") if counted else None
         if self._folder is not None:
             self.outputs, self.models = self._folder.load(self._tables)
 
@@ -146,10 +146,10 @@ class MemoryStorage:
 
     def privacy_ledger(self, context: Context) -> PrivacyLedger | None:
         """Return the party's ledger if they are kept; tables in memory seldom need any."""
-        if self._ledgers is None or self.role(context) == "arbiter":
+        if self._counted_in is None or self.role(context) == "arbiter":
             return None
         party = self.party_name(context)
-        path = Path(self._ledgers.name) / f"{party}{LEDGER_SUFFIX}"
+        path = Path(self._counted_in.name) / f"{party}{LEDGER_SUFFIX}"
         return PrivacyLedger(path, party, self.policy(context))
 
     def data_version(self, context: Context) -> str:

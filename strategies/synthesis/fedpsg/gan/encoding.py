@@ -1,0 +1,109 @@
+"""A party's attributes as numbers between 0 and 1, and the way back to valid values.
+
+Liu, He, Tan et al., Section 3.3 (1): min-max for numbers, one-hot for levels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.tables import Kind, is_numeric
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Where each attribute stands in the encoded matrix, and its range.
+
+    Parameters
+    ----------
+    low, high : numpy.ndarray of shape (n_columns,)
+        Of numbers; 0 and 1 of levels.
+    n_levels : tuple of int
+        Of each attribute; 0 of a number, which takes one encoded column.
+    """
+
+    low: Array
+    high: Array
+    n_levels: tuple[int, ...]
+
+    @classmethod
+    def fit(cls, codes: Array, kinds: Sequence[Kind | str], n_levels: Sequence[int]) -> "Encoding":
+        """Take the ranges of a table.
+
+        Parameters
+        ----------
+        codes : numpy.ndarray of shape (n_samples, n_columns)
+            NaN = missing; every column has a value.
+        kinds : sequence of Kind
+            Of the columns.
+        n_levels : sequence of int
+            How many levels a column has that is not numeric.
+        """
+        levels = [0 if is_numeric(k) else int(n) for k, n in zip(kinds, n_levels, strict=True)]
+        numeric = np.array(levels) == 0
+        low = np.where(numeric, np.nanmin(codes, axis=0), 0.0)
+        high = np.where(numeric, np.nanmax(codes, axis=0), 1.0)
+        return cls(low, high, tuple(levels))
+
+    @property
+    def widths(self) -> npt.NDArray[np.int64]:
+        """Encoded columns of each attribute; shape (n_columns,)."""
+        return np.maximum(np.array(self.n_levels, dtype=np.int64), 1)
+
+    @property
+    def width(self) -> int:
+        """Encoded columns of all attributes."""
+        return int(self.widths.sum())
+
+    @property
+    def is_level(self) -> Flags:
+        """Which encoded columns belong to levels; shape (width,)."""
+        return np.repeat(np.array(self.n_levels) > 0, self.widths)
+
+    def encode(self, codes: Array) -> tuple[Array, Array]:
+        """Return encoded values, 0 where missing, and the mask.
+
+        Parameters
+        ----------
+        codes : numpy.ndarray of shape (n, n_columns)
+            NaN = missing.
+
+        Returns
+        -------
+        values, mask : numpy.ndarray of shape (n, width)
+            The mask is 1 where a value is there, 0 where it is missing, as in the paper.
+        """
+        blocks = []
+        for j, levels in enumerate(self.n_levels):
+            column = codes[:, j]
+            if levels:
+                blocks.append((column[:, None] == np.arange(levels)).astype(np.float64))
+            else:
+                span = self.high[j] - self.low[j]
+                blocks.append(((column - self.low[j]) / (span if span > 0 else 1.0))[:, None])
+        values = np.nan_to_num(np.hstack(blocks))
+        mask = np.repeat(~np.isnan(codes), self.widths, axis=1).astype(np.float64)
+        return values * mask, mask
+
+    def decode(self, values: Array) -> Array:
+        """Return codes: numbers within their range, the likeliest level.
+
+        Parameters
+        ----------
+        values : numpy.ndarray of shape (n, width)
+        """
+        ends = np.cumsum(self.widths)
+        out = np.empty((len(values), len(self.n_levels)))
+        for j, (end, width) in enumerate(zip(ends, self.widths, strict=True)):
+            block = values[:, end - width : end]
+            if self.n_levels[j]:
+                out[:, j] = block.argmax(axis=1)
+            else:
+                span = self.high[j] - self.low[j]
+                out[:, j] = self.low[j] + span * np.clip(block[:, 0], 0.0, 1.0)
+        return out
