@@ -45,6 +45,10 @@ class AppStorage(FileStorage):
     how close the imputed values came where the truth is known, and what has left this node so far.
     """
 
+    def __init__(self) -> None:
+        # By node, as opened for its last run: with the policy that holds for the whole of it.
+        self._ledgers: dict[int, tuple[int, PrivacyLedger | None]] = {}
+
     def role(self, context: Context) -> str:
         """Role from the node config; where one is needed, the last simulated node is arbiter."""
         if _is_simulated(context) and _n_demo_parties(context) == _partition(context)[0]:
@@ -79,7 +83,13 @@ class AppStorage(FileStorage):
 
     def privacy_ledger(self, context: Context) -> PrivacyLedger | None:
         """Return the node's ledger; demonstration data are public, and nothing is counted."""
-        return None if _is_simulated(context) else super().privacy_ledger(context)
+        found = None if _is_simulated(context) else super().privacy_ledger(context)
+        self._ledgers[context.node_id] = context.run_id, found
+        return found
+
+    def _ledger_of_run(self, context: Context) -> PrivacyLedger | None:
+        run, found = self._ledgers.get(context.node_id, (None, None))
+        return found if run == context.run_id else self.privacy_ledger(context)
 
     def data_version(self, context: Context) -> str:
         """Return a digest of the node's file, or what the demonstration's table follows from."""
@@ -98,7 +108,7 @@ class AppStorage(FileStorage):
     def save_model(self, context: Context, data: bytes) -> str:
         """Write the party's part of the model and, if it keeps a privacy ledger, its report."""
         where = super().save_model(context, data)
-        if self.privacy_ledger(context) is not None:
+        if self._ledger_of_run(context) is not None:
             self._report(context, {})
         return where
 
@@ -115,7 +125,7 @@ class AppStorage(FileStorage):
             notes=["This page was made by the party from its own table and stays with it."],
         )
         more: list[Section] = []
-        if (ledger := self.privacy_ledger(context)) is not None:
+        if (ledger := self._ledger_of_run(context)) is not None:
             run = str(context.run_config.get("run-name") or context.run_id)
             more = [*ledger_sections(LedgerSummary.of(ledger.path), ledger.policy, run)]
         page = party_folder(context) / run_name(context) / f"{name}.html"

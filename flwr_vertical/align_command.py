@@ -10,6 +10,7 @@ import pandas as pd
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.node import Party, step
+from flwr_vertical.policy.record import ANY, Policy
 from flwr_vertical.results import Progress, Result
 from flwr_vertical.server import Federation
 from flwr_vertical.simulation import simulate
@@ -77,12 +78,20 @@ def align_files(
         name: read_table(path, id_column=id_column, party=name)
         for name, path in zip(names, paths, strict=True)
     }
+    # All files are here, whatever their sizes: nobody guesses anybody's IDs.
+    own = f"{AlignOnly.__module__}:{AlignOnly.__qualname__}"
+    agreed = Policy(
+        alignments=(ANY,),
+        modules=(own, alignment) if ":" in alignment else (own,),
+        foreign_ids=float(max(sum(table.n_samples for table in tables.values()), 1)),
+    )
     return simulate(
         AlignOnly(),
         tables,
         alignment=alignment,
         align_rows=rows,
         normalise_ids=normalise,
+        policy=agreed,
     )
 
 

@@ -96,10 +96,12 @@ class memory_app:  # noqa: N801 (used as a function; a class so that it can trav
 
     Parameters
     ----------
-    party, arbiter, alignment, asked
+    party, arbiter, alignment
         See `party_app`.
     fitted_models, folder
         See `MemoryStorage`.
+    asked : RunRequest, optional
+        What the strategy asks of the parties' policies, which are enforced then, with a ledger.
     """
 
     party: type[Party]
@@ -113,7 +115,9 @@ class memory_app:  # noqa: N801 (used as a function; a class so that it can trav
         self, tables: Mapping[str, Table], fitted: Mapping[str, Table]
     ) -> tuple[ClientApp, MemoryStorage]:
         """Return the app, and the storage in which it leaves the parties' outputs and models."""
-        storage = MemoryStorage(tables, fitted, self.fitted_models, self.folder)
+        # A caller who says what the nodes are asked has them keep to a policy: so they count.
+        counted = self.asked is not None
+        storage = MemoryStorage(tables, fitted, self.fitted_models, self.folder, counted)
         app = party_app(
             self.party,
             arbiter=self.arbiter,

@@ -75,8 +75,9 @@ def simulate(
     policy : Policy or Mapping[str, Any], optional
         What the nodes agree to, as in a federation: one `Policy` for all, its keys as a dict, or
         either of these by party (and for ``"arbiter"``), such as `Result.needed_keys`. Parties that
-        are not named have the safe defaults. Without it, consents are not asked for: all tables
-        lie in this process. The rules on rows hold in any case, as they change numbers.
+        are not named have the safe defaults. Each party keeps a privacy ledger for the run, so
+        that limits on what adds up hold, too. Without a policy, consents are not asked for: all
+        tables lie in this process. The rules on rows hold in any case, as they change numbers.
     fitted : Result or Mapping[str, pandas.DataFrame], optional
         An earlier result (or its tables): what it left at the parties is used, not fitted anew.
         A result also hands each party what that party saved of its model; by default it is the one

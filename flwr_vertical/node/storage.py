@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import pandas as pd
@@ -90,6 +91,9 @@ class MemoryStorage:
         What each party saved of an earlier run's model.
     folder : path-like, optional
         What the parties save is also kept there, and what is there belongs to this run.
+    counted : bool, default False
+        Whether each party keeps a privacy ledger, in a temporary folder, so that limits of its
+        policy on what adds up hold over the runs that this storage serves.
     """
 
     in_memory = True
@@ -100,6 +104,7 @@ class MemoryStorage:
         fitted: Mapping[str, Table] | None = None,
         fitted_models: Mapping[str, bytes] | None = None,
         folder: str | os.PathLike[str] | None = None,
+        counted: bool = False,
     ) -> None:
         self._tables = dict(tables)
         self._fitted = dict(fitted or {})
@@ -107,6 +112,8 @@ class MemoryStorage:
         self.outputs: dict[str, pd.DataFrame] = {}
         self.models: dict[str, bytes] = {}
         self._folder = None if folder is None else OutputFolder(folder)
+        # Removed with this object.
+        self._counted_in = TemporaryDirectory(prefix="flwr-ledgers-") if counted else None
         if self._folder is not None:
             self.outputs, self.models = self._folder.load(self._tables)
 
@@ -138,7 +145,12 @@ class MemoryStorage:
         return read_policy(_who(context), context.node_config, open_to(context.run_config))
 
     def privacy_ledger(self, context: Context) -> PrivacyLedger | None:
-        """Return None: tables in memory are those of one process, and nobody is told of them."""
+        """Return the party's ledger if they are kept; tables in memory seldom need any."""
+        if self._counted_in is None or self.role(context) == "arbiter":
+            return None
+        party = self.party_name(context)
+        path = Path(self._counted_in.name) / f"{party}{LEDGER_SUFFIX}"
+        return PrivacyLedger(path, party, self.policy(context))
 
     def data_version(self, context: Context) -> str:
         """Return a digest of the party's table."""

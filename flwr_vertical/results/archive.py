@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import threading
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -21,6 +22,10 @@ import pandas as pd
 from flwr_vertical.errors import ConfigError, DataError
 
 _TEXT = "json"
+
+# NumPy reads the head of an array by Python's parser, and that of Python 3.11 fails now and then
+# ("AST constructor recursion depth mismatch") where two threads are in it.
+_READING = threading.Lock()
 
 
 def pack(value: Any, what: str, head: Mapping[str, Any] | None = None) -> bytes:
@@ -63,7 +68,7 @@ def unpack(data: bytes, where: str) -> Any:
         If it is none, or damaged.
     """
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        with _READING, np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             return _revive(json.loads(arrays[_TEXT].tobytes()), arrays)
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(

@@ -144,12 +144,12 @@ class _WithLedger(MemoryStorage):
 
     def __init__(self, tables: Mapping[str, Table], folder: Path) -> None:
         super().__init__(tables)
-        self._ledgers = folder
+        self._folder_of_ledgers = folder
 
     def privacy_ledger(self, context: Context) -> PrivacyLedger:
         """Return the party's ledger."""
         party = self.party_name(context)
-        path = self._ledgers / f"{party}.privacy-ledger.sqlite"
+        path = self._folder_of_ledgers / f"{party}.privacy-ledger.sqlite"
         return PrivacyLedger(path, party, self.policy(context))
 
 

@@ -1,1 +1,1 @@
-"""Networks in PyTorch, which strategies import where they need them."""
+"""Deep methods: networks that are trained in many rounds, on PyTorch (extra ``torch``)."""

@@ -63,7 +63,7 @@ class RegressionData(StepGroup):
         Summands
             Nothing to be summed; publicly the names of the ``columns``, ``n_observed`` rows of
             labelled samples, the aligned numbers of ``dropped`` rows and the names of
-            ``collinear`` columns.
+            ``collinear`` columns, of the whole table.
 
         Raises
         ------
@@ -77,8 +77,9 @@ class RegressionData(StepGroup):
             self.state["labelled"] = labelled
         if not self._penalized:
             self._check_rows()
+        dependent = self._dependent_in_table()
         collinear = [
-            name for name, found in zip(self.design.columns, self.collinear, strict=True) if found
+            name for name, found in zip(self.design.columns, dependent, strict=True) if found
         ]
         return Summands(
             {},
@@ -113,6 +114,35 @@ class RegressionData(StepGroup):
             )
         design: Design = self.cache["design"]
         return design
+
+    @property
+    def table_rows(self) -> Array:
+        """All rows of the own table without a missing cell, whether they take part or not.
+
+        What the server is told of columns before any sum is counted follows from these. The server
+        chooses the rows that take part: a column that is constant in some of them, or their mean,
+        would tell who has which value, a few rows at a time.
+        """
+        if "table-rows" not in self.cache:
+            everyone = np.arange(self.party.table.n_samples)
+            encoding, smallest = str(self.state["encoding"]), self.party.policy.min_rows
+            made = make_design(
+                self.party.table, everyone, self.party.name, encoding, "drop-row", smallest
+            )
+            self.cache["table-rows"] = made.x
+        rows: Array = self.cache["table-rows"]
+        return rows
+
+    def _dependent_in_table(self) -> npt.NDArray[np.bool_]:
+        """Return which columns are constant, or follow from others, in the whole table."""
+        rows = self.table_rows
+        if self._penalized or not len(rows):
+            return np.zeros(len(self.design.columns), dtype=bool)
+        spread = rows.std(axis=0)
+        varies = spread > 1e-12 * np.abs(rows).max(axis=0)
+        center = rows.mean(axis=0) if self.state["intercept"] else 0.0
+        x = (rows - center) / np.where(varies, spread, 1.0)
+        return constant_or_collinear(x, bool(self.state["intercept"]))
 
     @property
     def intercept(self) -> bool:

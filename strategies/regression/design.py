@@ -77,7 +77,7 @@ def make_design(
     DataError
         If a column cannot be encoded, a cell is missing where none may be, or no row is left.
     """
-    columns, x, origins = numeric_matrix(table, party, encoding, positions >= 0, min_rows)
+    columns, x, origins = numeric_matrix(table, party, encoding, min_rows)
     order = np.argsort(positions, kind="stable")
     order = order[positions[order] >= 0]
     x, rows = x[order], positions[order]
@@ -103,7 +103,6 @@ def numeric_matrix(
     table: Table,
     party: str,
     encoding: str,
-    takes_part: npt.NDArray[np.bool_],
     min_rows: int | None = None,
 ) -> tuple[list[str], Array, dict[str, tuple[str, list[Any]]]]:
     """Turn a table into a matrix of numbers.
@@ -117,9 +116,8 @@ def numeric_matrix(
         Name of the party, for errors.
     encoding : {"none", "one-hot"}
         What becomes of columns of levels: an error, or one column for each level but the first;
-        levels that few rows have count as one.
-    takes_part : numpy.ndarray of shape (n_rows,), bool
-        Rows that count there.
+        levels that few rows of the table have count as one. Not of the rows that take part: the
+        server chooses these, and would learn from the names who has a level.
     min_rows : int, optional
         See `encode_levels`.
 
@@ -150,8 +148,7 @@ def numeric_matrix(
             # Levels come from this table alone.
             levels: Levels = fit_levels([Table(table.frame[[name]], {name: kind})])
             missing = column.isna().to_numpy()
-            own = column[takes_part]
-            counts = {level: int((own == level).sum()) for level in levels[name]}
+            counts = {level: int((column == level).sum()) for level in levels[name]}
             for made, of in encode_levels(name, counts, min_rows, party).columns.items():
                 names.append(made)
                 origins[made] = name, of

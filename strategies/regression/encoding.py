@@ -45,7 +45,7 @@ def encode_levels(
     name : str
         Of the column.
     counts : Mapping[level, int]
-        How many of the rows that take part have each level, in the order of levels. Those that
+        How many rows of the table have each level, in the order of levels. Those that
         none has are not named: they count as the baseline.
     minimum : int, optional
         The owner's own minimum of rows: a level with so many is not rare.

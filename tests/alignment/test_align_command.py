@@ -51,3 +51,12 @@ def test_one_file_or_equal_names(files, tmp_path, capsys):
     assert "at least two files" in capsys.readouterr().err
     assert main(["align", files[0], files[0]]) == 1
     assert "names must differ" in capsys.readouterr().err
+
+
+def test_a_short_file_beside_a_long_one(tmp_path, capsys):
+    """On one machine nobody guesses IDs, however many more the other file has."""
+    for name, count in (("few", 2), ("many", 150)):
+        frame = pd.DataFrame({"id": [f"c{i}" for i in range(count)], name: 1.0})
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    assert main(["align", str(tmp_path / "few.csv"), str(tmp_path / "many.csv")]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["-", "yes", "148"]

@@ -235,6 +235,25 @@ def test_epsilon_is_counted_over_runs_methods_columns_and_rows(site):
         assert nodes.ledger(name).state["epsilon"] == pytest.approx(2 * each, rel=1e-3)
 
 
+def test_whether_two_rows_are_equal_is_paid_for(tmp_path):
+    """The server aligns two rows alone: an error about a constant column compares them."""
+    tables = make_tables(N)
+    tables["bank"]["mark"] = (np.arange(N) == 7).astype(float)
+    allowed = {"policy.epsilon-total": 0.4, "policy.alignments": "plain"}
+    nodes, told = Site(tmp_path, tables, all=allowed), []
+    for run_id, rows in ((1, [0, 1]), (2, [0, 7])):
+        with nodes.attacked(run_id=run_id, alignment="plain", **VARIABLES) as federation:
+            federation.open()
+            align(federation, "plain")
+            positions = np.full(N, -1)
+            positions[rows] = [0, 1]
+            updates = federation._updates["bank"] | {"positions": positions, "n_samples": 2}
+            told.append(ask(federation.grid, "perturb", 9, updates=updates, **RELEASE)[0])
+    assert "column 'mark' is constant" in told[0]["message"]
+    assert "policy.epsilon-total" in told[1]["message"]
+    assert nodes.kinds("bank") == ["epsilon"]
+
+
 # -- other labels, fewer labels -------------------------------------------------------------------
 
 
@@ -297,6 +316,38 @@ def test_a_run_in_another_mode_does_not_count_anew(site, labels):
     nodes.nodes.append({"role": "arbiter"})
     with refused("policy.min-rows"):
         nodes.run(CompleteCase(), labels(fewer=1), run_id=2, aggregation="ckks")
+
+
+def test_what_is_told_before_sums_does_not_depend_on_the_rows_that_are_chosen(tmp_path):
+    """Constant in these rows or not, its mean there: by halves, a server finds who has a mark."""
+    tables = make_tables(N)
+    marked = np.isin(np.arange(N), [5, 77, 200])
+    tables["bank"] = tables["bank"].assign(
+        mark=marked.astype(float), level=np.where(marked, "x", "y")
+    )
+    nodes = Site(tmp_path, tables)
+    asked = {
+        "missing_cells": "error",
+        "encoding": "one-hot",
+        "standardize": True,
+        "intercept": True,
+    }
+    few = np.isin(np.arange(N), range(10)).astype(np.uint8)
+    told = []
+    for run_id, labelled in enumerate([few, 1 - few], start=1):
+        with nodes.attacked(run_id=run_id) as federation:
+            federation.open()
+            align(federation)
+            chosen = asked | {"labelled": labelled}
+            public = federation.sum("prepare_moments", chosen | {"nonce": b"n" * 32}).public["bank"]
+            told.append(
+                [list(np.ravel(public[k])) for k in ("columns", "collinear", "center", "unit")]
+            )
+            for rows in (np.roll(few, k) for k in (0, 40, 70, 195)):
+                public = federation.sum("prepare", asked | {"labelled": rows}).public["bank"]
+                assert [list(public[k]) for k in ("columns", "collinear")] == told[0][:2]
+    assert told[0] == told[1]
+    assert "level=x" not in told[0][0]
 
 
 # -- the table of scripts -------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def test_other_real_types(dtype):
 
 def test_narrow_floats_meet_the_same_limit():
     """float32 would round the limit itself up to 2**29, and four such terms wrap."""
-    with pytest.raises(FixedPointOverflowError, match="1 of 1 "):
+    with pytest.raises(FixedPointOverflowError, match="values too large"):
         FixedPoint().encode(np.array([2.0**29], np.float32), 4)
     FixedPoint().encode(np.array([2.0**29], np.float32), 3)
 
@@ -75,8 +75,9 @@ def test_overflow_says_what_and_how_to_rescale():
     with pytest.raises(FixedPointOverflowError) as caught:
         FixedPoint().encode(values, 4, name="fit", party="bank")
     message = str(caught.value)
-    for part in ("'fit'", "'bank'", "2 of 50000", "5e+12", "5.36871e+08", "standardise", "to 18 "):
+    for part in ("'fit'", "'bank'", "up to 8.79609e+12", "5.36871e+08", "standardise", "to 18 "):
         assert part in message
+    assert "5e+12" not in message  # a value, which the message would carry out of the node
     # The advice works, and is the finest that does.
     FixedPoint(18).encode(values, 4)
     with pytest.raises(FixedPointOverflowError):
@@ -89,7 +90,7 @@ def test_overflow_says_what_and_how_to_rescale():
 def test_values_that_are_not_finite(bad):
     values = np.ones((200, 300))
     values[5, 5] = values[199, 299] = bad
-    with pytest.raises(DataError, match=r"'distances' of party 'shop'.* 2 of its 60000 values"):
+    with pytest.raises(DataError, match=r"'distances' of party 'shop'.* some of its values"):
         FixedPoint().encode(values, 2, name="distances", party="shop")
 
 
@@ -156,7 +157,7 @@ def test_integer_sums_are_exact(data, n_parties):
     ],
 )
 def test_integer_overflow(values, advice):
-    with pytest.raises(FixedPointOverflowError, match=f"'counts'.*1 of 1 .*{advice}"):
+    with pytest.raises(FixedPointOverflowError, match=f"'counts'.*too large.*{advice}"):
         encode_integers(values, 2, name="counts")
 
 
@@ -221,7 +222,7 @@ def test_narrow_floats_do_not_round_the_limit_of_the_narrow_ring():
     """float32 has no number between 512 and the limit of 511.99999809 below it."""
     codec = FixedPoint.fitting(256.0, 8, 32)
     assert codec.limit(8) < 512.0 == float(np.float32(codec.limit(8)))
-    with pytest.raises(FixedPointOverflowError, match="1 of 1 "):
+    with pytest.raises(FixedPointOverflowError, match="values too large"):
         codec.encode(np.array([512], np.float32), 8)
     below = np.nextafter(np.float32(512), np.float32(0))
     assert codec.decode(codec.encode(np.array([below], np.float32), 8))[0] == below
@@ -243,7 +244,7 @@ def test_an_overflow_of_a_scale_says_which_scale_would_do():
     with pytest.raises(FixedPointOverflowError) as caught:
         FixedPoint.fitting(1.0, 4, 32).encode(values, 4, name="grad", party="bank")
     message = str(caught.value)
-    for part in ("'grad'", "'bank'", "1 of 2", "scale 4 instead of 1", "send float64"):
+    for part in ("'grad'", "'bank'", "up to 4 in", "scale 4 instead of 1", "send float64"):
         assert part in message
     FixedPoint.fitting(4.0, 4, 32).encode(values, 4)
     with pytest.raises(FixedPointOverflowError, match="no scale carries"):

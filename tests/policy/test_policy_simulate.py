@@ -112,6 +112,25 @@ def test_the_result_and_its_report_say_what_nodes_must_state(tmp_path):
     assert "What nodes must agree to" not in none.report(tmp_path / "none.html").read_text()
 
 
+# Limits on what adds up, the strategy that exceeds each, and what it asks for.
+COUNTED = {
+    "openings": (0, FKNN(n_neighbors=2), "of its rows"),
+    "predictions": (1, VFEM(), "bits of a row"),
+    "vectors": (0, VFEM(), "1 different vectors of the server"),
+    "epsilon-total": (0.5, VCDS(3.0, min_joint=10), "epsilon"),
+    "foreign-ids": (0.5, FKNN(n_neighbors=2), "IDs that are not its own"),
+}
+
+
+@pytest.mark.parametrize("key", COUNTED)
+def test_a_policy_bounds_what_adds_up_as_well(key):
+    value, strategy, words = COUNTED[key]
+    tables = {name: table.iloc[3 * k :] for k, (name, table) in enumerate(TABLES.items())}
+    labels = LABELS.where(LABELS.index > 20) if strategy == VFEM() else None
+    with pytest.raises(PartyError, match=rf"refuses by policy\.{key}: asked: .*{words}"):
+        run(strategy, tables, labels, policy={key: value, "min-rows": 20})
+
+
 def test_a_policy_aligns_as_a_federation_does():
     assert run(FKNN(n_neighbors=2)).settings["alignment"] == "plain"
     assert run(FKNN(n_neighbors=2), policy=Policy()).settings["alignment"] == "private-id"

@@ -284,7 +284,7 @@ def test_the_remedy_for_an_overflow_works():
 def test_a_missing_value_in_a_sum_is_an_error(mode):
     with (
         federated(3, mode) as federation,
-        pytest.raises(PartyError, match=r"'p2'.*'gap'.*array 'x'.*1 of its 2 values are NaN"),
+        pytest.raises(PartyError, match=r"'p2'.*'gap'.*array 'x'.*some of its values are NaN"),
     ):
         federation.sum("gap")
 

@@ -5,6 +5,8 @@ import io
 import json
 import pickle
 import stat
+import threading
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -263,3 +265,24 @@ def test_a_strategy_named_by_a_file_is_imported_only_if_it_is_registered(tmp_pat
     data = unpack((folder / "model.npz").read_bytes(), "it")
     (folder / "model.npz").write_bytes(pack({**data, **head}, "it"))
     assert Result.load(folder).model.strategy == "evil_module:Strategy"
+
+
+def test_models_are_read_one_at_a_time(monkeypatch):
+    """Python 3.11's parser, which NumPy reads arrays by, fails now and then in two threads."""
+    data = pack({"x": np.arange(3.0)}, "x", {})
+    inside, most, real = [], [], np.load
+
+    def load(*args, **options):
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.02)
+        inside.pop()
+        return real(*args, **options)
+
+    monkeypatch.setattr(np, "load", load)
+    threads = [threading.Thread(target=unpack, args=(data, "x")) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1, 1, 1, 1]

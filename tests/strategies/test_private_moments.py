@@ -451,7 +451,7 @@ def test_samples_without_a_label_are_not_predicted():
         (lambda b: VerticalGLM(dp="moments", family="poisson", bounds=b), "gaussian labels"),
         (lambda b: VerticalGLM(dp="moments", rows="all", bounds=b), "complete rows"),
         (lambda b: VerticalGLM(bounds=b), "bounds: only with dp='moments'"),
-        (lambda b: VerticalGLM(epsilon=2.0), "only of the iterations"),
+        (lambda b: VerticalGLM(epsilon=2.0), "only with dp; set dp='moments'"),
     ],
 )
 def test_settings_that_do_not_go_together(strategy, match):

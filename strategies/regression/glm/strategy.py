@@ -361,6 +361,14 @@ class VerticalGLM(Strategy):
 
     def _check_privacy(self) -> None:
         private = self.dp == "moments"
+        defaults = {item.name: item.default for item in settings_of(type(self))}
+        if self.dp == "none" and self.exchange != EXCHANGE:
+            for name in ("epsilon", "delta"):
+                if getattr(self, name) != defaults[name]:
+                    raise ConfigError(
+                        f"{name}={getattr(self, name)!r}: only with dp; set dp='moments', and "
+                        "public bounds of columns and label"
+                    )
         idle = {"bounds": bool(self.bounds), "row_norm": self.row_norm != 1.0}
         check_budget(self.epsilon if private else None, self.encoding, idle, "dp='moments'")
         if private and (self.family, self.rows, self.exchange) != EXACT:

@@ -164,7 +164,8 @@ class MomentSteps(StepGroup):
             data = self.other(RegressionData)
             if data.public_range is not None:
                 return middle_and_half(*data.public_range, data.intercept)
-            raw = data.raw
+            # Not of the rows that take part, which the server chooses; see `table_rows`.
+            raw = data.table_rows
             n_columns = raw.shape[1]
             stated = self.party.policy.min_rows
             needed = min_rows(n_columns, 1) if stated is None else stated

@@ -88,30 +88,8 @@ class LinearPart(Model):
         DataError
             If a column is absent or holds no numbers.
         """
-        found = np.empty((len(table.frame), len(self.columns)))
-        texts: dict[str, npt.NDArray[np.object_]] = {}
-        for j, (source, level) in enumerate(zip(self.sources, self.levels, strict=True)):
-            if source not in table.frame.columns:
-                raise DataError(
-                    f"party {party!r} has no column {source!r}, which the model uses; its columns "
-                    f"are {table.columns}"
-                )
-            column = table.frame[source]
-            if source in self.known_levels:
-                if source not in texts:
-                    texts[source] = level_texts(column, self.known_levels[source])
-                own = texts[source]
-                of = [level] if level in self.known_levels[source] else self.other[source]
-                found[:, j] = np.where(own == "", np.nan, np.isin(own.astype(str), of))
-                continue
-            try:
-                found[:, j] = column.to_numpy(dtype=np.float64, na_value=np.nan)
-            except (TypeError, ValueError):
-                raise DataError(
-                    f"party {party!r}, column {source!r} held numbers when the model was fitted, "
-                    f"but has type {column.dtype} now"
-                ) from None
-        return found
+        of = self.sources, self.levels, self.known_levels, self.other
+        return fitted_features(table, *of, party)
 
     def terms(self, rows: Array, pattern: Indices) -> tuple[Indices, int]:
         """Return what these rows add to the prediction, in units of the grid.
@@ -135,6 +113,58 @@ class LinearPart(Model):
         rounded = np.rint(exact / self.grid / unit) * unit
         outside = int(np.count_nonzero((rounded < low) | (rounded > high)))
         return np.clip(rounded, low, high).astype(np.int64), outside
+
+
+def fitted_features(
+    table: Table,
+    sources: list[str],
+    levels: list[str],
+    known_levels: dict[str, list[str]],
+    other: dict[str, list[str]],
+    party: str,
+) -> Array:
+    """Return the columns of a fit from a new table, shape (n_rows, n_columns).
+
+    NaN where a cell is missing, or holds a level that the fit did not know.
+
+    Parameters
+    ----------
+    table : Table
+        The new one.
+    sources, levels, known_levels, other
+        As `column_sources` returned them.
+    party : str
+        Whose table it is, for errors.
+
+    Raises
+    ------
+    DataError
+        If a column is absent or holds no numbers.
+    """
+    found = np.empty((len(table.frame), len(sources)))
+    texts: dict[str, npt.NDArray[np.object_]] = {}
+    for j, (source, level) in enumerate(zip(sources, levels, strict=True)):
+        if source not in table.frame.columns:
+            raise DataError(
+                f"party {party!r} has no column {source!r}, which the model uses; its columns "
+                f"are {table.columns}"
+            )
+        column = table.frame[source]
+        if source in known_levels:
+            if source not in texts:
+                texts[source] = level_texts(column, known_levels[source])
+            own = texts[source]
+            of = [level] if level in known_levels[source] else other[source]
+            found[:, j] = np.where(own == "", np.nan, np.isin(own.astype(str), of))
+            continue
+        try:
+            found[:, j] = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        except (TypeError, ValueError):
+            raise DataError(
+                f"party {party!r}, column {source!r} held numbers when the model was fitted, "
+                f"but has type {column.dtype} now"
+            ) from None
+    return found
 
 
 def column_sources(table: Table, origins: Mapping[str, tuple[str, list[Any]]]) -> dict[str, Any]:

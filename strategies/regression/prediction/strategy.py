@@ -28,7 +28,8 @@ from strategies.regression.problem import sample_index
 Flags = npt.NDArray[np.bool_]
 
 
-def _result_or_folder(model: object) -> Result | str:
+def result_or_folder(model: object) -> Result | str:
+    """Return a setting that names a fit: a result, or the folder of a saved one, as text."""
     if not isinstance(model, Result | str | Path):
         raise ConfigError(
             f"model must be a Result or the folder of a saved one, got {type(model).__name__}"
@@ -77,7 +78,7 @@ class Predict(Strategy):
         "",
         "The result of a fit, or the folder where it was saved. In an app it is by default the "
         "server's own result of the run named as ``fitted``.",
-        parse=_result_or_folder,
+        parse=result_or_folder,
         plain=lambda model: str(model.where or "") if isinstance(model, Result) else model,
     )
 

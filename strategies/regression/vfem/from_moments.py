@@ -210,8 +210,8 @@ def _note(result: Result, opened: OpenedMoments, found: Maximum) -> None:
     redundant = np.setdiff1d(redundant, told)
     if len(redundant):
         texts.append(
-            f"columns {opened.names(redundant)} follow from columns of other parties; they are "
-            "left out, with coefficients of 0"
+            f"columns {opened.names(redundant)} do not vary, or follow from columns of other "
+            "parties; they are left out, with coefficients of 0"
         )
     if found.unidentified:
         pairs = ", ".join(f"{a!r} and {b!r}" for a, b in found.unidentified)

@@ -77,7 +77,10 @@ class CopulaParty(Party):
         codes = self._codes
         if impute:
             codes = np.where(np.isnan(codes), fill_values(codes, self.table.kinds), codes)
-        check_columns(codes, self.table.kinds, f"party {self.name!r}")  # nothing is spent yet
+        # A column without ranks is said for nothing where it has none in the whole table. Of rows
+        # that the server chose, that two have the same value is told by the error, and paid for.
+        own = to_codes(self.table, self._levels, self.name)
+        check_columns(own, self.table.kinds, f"party {self.name!r}")
         if rows is not None:
             codes = codes[check_rows(rows, len(codes), self.name)]
         # Asked again after it lost its memory, the node makes the same release: the budget is spent

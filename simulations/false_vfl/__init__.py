@@ -1,0 +1,1 @@
+"""Studies of FALSE-VFL on the papers' data."""

@@ -1,0 +1,207 @@
+"""Attacks on what FALSE-VFL opens by sample: how much of columns and labels it gives away.
+
+``python -m simulations.false_vfl.attacks`` trains on generated tables, has the model predict all
+samples, and reads from the messages what the server and each party see of it. Then
+
+* the server, who knows the columns of a few samples, reconstructs those of the others from the
+  sums of embeddings, by ridge regression: the sum hides less, the fewer parties hold a sample;
+* a party, who knows a few labels, infers the others from the posterior that it is sent, by logistic
+  regression, and reconstructs another party's columns: beside what its own columns tell.
+
+Every figure stands beside that of the same attack on shuffled rows, which know nothing. With
+``--samples 1000`` (50 known) the server reconstructs columns with an R2 of 0.97, 0.85 and 0.80
+where one, two and three parties hold a sample (shuffled: below 0); a party those of another with
+0.80, where its own columns give 0.44, and labels with an AUC of 0.91, where they give 0.86.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.metrics import r2_score, roc_auc_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from flwr_vertical import simulate
+from flwr_vertical.protocol import decode
+from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, read_envelope
+from strategies.deep.false_vfl.predict import FalseVFLPredict
+from strategies.deep.false_vfl.strategy import FalseVFL
+
+Array = npt.NDArray[Any]
+
+NAMES, COLUMNS, LATENT = ("bank", "court", "shop"), 6, 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What was told of samples in the last two rounds.
+
+    Parameters
+    ----------
+    x : dict of str to numpy.ndarray of shape (n, n_columns)
+        By party, the columns: what is attacked.
+    labels : numpy.ndarray of shape (n,)
+    held : dict of str to bool numpy.ndarray of shape (n,)
+        By party, which samples it has.
+    server : numpy.ndarray of shape (n, 2 h_dim)
+        Sums of means, and logarithms of sums of precisions.
+    posterior : dict of str to numpy.ndarray of shape (n_held, 2 h_dim)
+        By party: mean and log deviation of the samples that it has.
+    """
+
+    x: dict[str, Array]
+    labels: Array
+    held: dict[str, Array]
+    server: Array
+    posterior: dict[str, Array]
+
+
+def look(strategy: FalseVFL, n: int, seed: int) -> Seen:
+    """Train on generated tables, predict all samples, and note what was told."""
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n, LATENT))
+    ids = [f"s{i:05}" for i in range(n)]
+    full = {
+        name: pd.DataFrame(
+            z @ rng.normal(size=(LATENT, COLUMNS)) + rng.normal(size=(n, COLUMNS)), index=ids
+        ).add_prefix(name)
+        for name in NAMES
+    }
+    flags = rng.random((n, len(NAMES))) < 0.6
+    flags[~flags.any(axis=1), 0] = True
+    tables = {name: full[name][flags[:, k]] for k, name in enumerate(NAMES)}
+    truth = pd.Series((z[:, 0] > 0).astype(float), index=ids)
+    given = truth.where(rng.random(n) < 0.5)
+    at_once = dataclasses.replace(strategy, prediction_rows=n)  # all that is told, in two rounds
+    fitted = simulate(at_once, tables, given, seed=seed, progress=False)
+    transcript: list[Any] = []
+    model = FalseVFLPredict(fitted)
+    simulate(model, tables, aggregation="plain", progress=False, transcript=transcript)
+    order = list(dict.fromkeys(i for table in tables.values() for i in table.index))
+    held = {name: np.isin(order, tables[name].index) for name in NAMES}
+    sums, posterior = _read(transcript)
+    return Seen(
+        {name: full[name].loc[order].to_numpy() for name in NAMES},
+        truth[order].to_numpy(),
+        held,
+        np.hstack([sums["mean"], np.log(sums["precision"])]),
+        posterior,
+    )
+
+
+def _read(transcript: list[Any]) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return the sums that the server gets, and by party the posterior that it is sent."""
+    sums: dict[str, Array] = {}
+    posterior: dict[str, Array] = {}
+    step: dict[int, str] = {}
+    for record in transcript:
+        if record.direction == "down":
+            envelope = read_envelope(record.content)
+            step[record.node_id] = str(envelope["step"]) if envelope else ""
+            if step[record.node_id] == "score":
+                told = decode(record.content, ARGUMENTS)
+                name = NAMES[record.node_id - 1]
+                posterior[name] = np.hstack([told["mean"], told["log_sigma"]])
+        elif step[record.node_id] == "encode":
+            for name, value in decode(record.content, SUMS).items():
+                if isinstance(value, np.ndarray):
+                    sums[name] = sums.get(name, 0) + value.astype(float)
+    return sums, posterior
+
+
+def attack(seen: Seen, known: int, seed: int) -> pd.DataFrame:
+    """Return a line for each attack: ``found``, ``own`` (own columns only) and ``chance``.
+
+    Parameters
+    ----------
+    seen : Seen
+    known : int
+        Of how many samples the attacker has the columns, or the labels.
+    seed : int
+        Draws which they are.
+    """
+    rng = np.random.default_rng(seed)
+    holders = np.sum([seen.held[name] for name in NAMES], axis=0)
+    lines: list[dict[str, Any]] = []
+
+    def add(what: str, measure: str, score: Callable[[Array, bool], float], *views: Array) -> None:
+        own = score(views[1], False) if len(views) > 1 else float("nan")
+        line = {"attack": what, "measure": measure, "found": score(views[0], False), "own": own}
+        lines.append({**line, "chance": score(views[0], True)})
+
+    for count in range(1, len(NAMES) + 1):
+        rows = np.flatnonzero(seen.held["bank"] & (holders == count))
+        learn = _columns_of(seen.x["bank"][rows], known, rng)
+        what = f"server: columns of 'bank', of {len(rows)} samples that {count} parties hold"
+        add(what, "R2", learn, seen.server[rows])
+    mine = np.flatnonzero(seen.held["bank"])
+    view, columns = seen.posterior["bank"], seen.x["bank"][mine]
+    infer = _labels_of(seen.labels[mine], known, rng)
+    add("party 'bank': labels", "AUC", infer, np.hstack([view, columns]), columns)
+    both = seen.held["court"][mine]
+    learn = _columns_of(seen.x["court"][mine][both], known, rng)
+    seen_of_both = np.hstack([view, columns])[both]
+    add("party 'bank': columns of 'court'", "R2", learn, seen_of_both, columns[both])
+    return pd.DataFrame(lines).set_index("attack")
+
+
+def _columns_of(
+    target: Array, known: int, rng: np.random.Generator
+) -> Callable[[Array, bool], float]:
+    """Return what scores a view by how well it gives columns: R2 over the unknown rows."""
+    order = rng.permutation(len(target))
+
+    def score(view: Array, shuffled: bool) -> float:
+        x = view[rng.permutation(len(view))] if shuffled else view
+        fitted = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 4, 15)))
+        fitted.fit(x[order[:known]], target[order[:known]])
+        return float(r2_score(target[order[known:]], fitted.predict(x[order[known:]])))
+
+    return score
+
+
+def _labels_of(
+    labels: Array, known: int, rng: np.random.Generator
+) -> Callable[[Array, bool], float]:
+    """Return what scores a view by how well it gives labels: AUC over the unknown rows."""
+    order = rng.permutation(len(labels))
+
+    def score(view: Array, shuffled: bool) -> float:
+        x = view[rng.permutation(len(view))] if shuffled else view
+        fitted = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=500))
+        fitted.fit(x[order[:known]], labels[order[:known]])
+        told = fitted.predict_proba(x[order[known:]])[:, 1]
+        return float(roc_auc_score(labels[order[known:]], told))
+
+    return score
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Attack, and print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=1500)
+    parser.add_argument("--epochs", type=int, default=60, help="of the first stage")
+    parser.add_argument("--known", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    strategy = FalseVFL(
+        pretrain_epochs=options.epochs,
+        epochs=30,
+        h_dim=16,
+        z_dim=4,
+        width=32,
+        pretrain_batch_size=128,
+        pretrain_learning_rate=5e-3,
+    )
+    seen = look(strategy, options.samples, options.seed)
+    print(attack(seen, options.known, options.seed).round(2).to_string())
+
+
+if __name__ == "__main__":
+    main()

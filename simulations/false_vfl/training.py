@@ -1,0 +1,120 @@
+"""Both stages of FALSE-VFL in the central form, as Table 10 of the paper has them for tables."""
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from strategies.deep.false_vfl.bounds import log_bound
+from strategies.deep.false_vfl.central import Block, CentralModel
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Settings of both stages; the defaults are those of Table 10 for Isolet.
+
+    Parameters
+    ----------
+    n_draws : int
+        kappa.
+    pretrain_rate, rate : float
+        Adam's, of the first and of the second stage.
+    pretrain_batch, batch : int
+    weight_decay : float
+    """
+
+    n_draws: int = 10
+    pretrain_rate: float = 5e-4
+    rate: float = 2e-4
+    pretrain_batch: int = 512
+    batch: int = 128
+    weight_decay: float = 1e-4
+
+
+class Pretraining:
+    """The first stage, epoch by epoch.
+
+    Parameters
+    ----------
+    model : CentralModel
+    blocks : Mapping[str, Block]
+    n_samples : int
+        Samples, each held by one party at least.
+    stages : Stages
+    seed : int
+    """
+
+    def __init__(
+        self,
+        model: CentralModel,
+        blocks: Mapping[str, Block],
+        n_samples: int,
+        stages: Stages,
+        seed: int,
+    ) -> None:
+        self._model, self._blocks, self._n = model, blocks, n_samples
+        self._stages = stages
+        self._rng = np.random.default_rng([seed, 1])
+        trained = [*model.parties.parameters(), *model.server.parameters()]
+        self._optimiser = torch.optim.Adam(
+            trained, lr=stages.pretrain_rate, weight_decay=stages.weight_decay
+        )
+
+    def epoch(self) -> float:
+        """Go through all samples once; return the mean loss."""
+        losses = []
+        order = torch.from_numpy(self._rng.permutation(self._n))
+        for batch in torch.split(order, self._stages.pretrain_batch):
+            self._optimiser.zero_grad(set_to_none=True)
+            seed = int(self._rng.integers(2**62))
+            loss = self._model.loss(self._blocks, batch, self._stages.n_draws, seed)
+            torch.autograd.backward([loss])
+            self._optimiser.step()
+            losses.append(float(loss.detach()) * len(batch))
+        mean = math.fsum(losses) / self._n
+        if not math.isfinite(mean):
+            raise FloatingPointError(f"the loss of the first stage became {mean}")
+        return mean
+
+
+def fit_head(
+    model: CentralModel,
+    blocks: Mapping[str, Block],
+    rows: Tensor,
+    y: Tensor,
+    epochs: int,
+    stages: Stages,
+    seed: int,
+) -> CentralModel:
+    """Train the discriminator of a copy of the model: the second stage.
+
+    Parameters
+    ----------
+    model, blocks
+        As the first stage left them; nothing but the discriminator is trained.
+    rows : Tensor of shape (n_labelled,), int64
+    y : Tensor of shape (n_labelled,)
+    epochs : int
+    stages : Stages
+    seed : int
+    """
+    model = copy.deepcopy(model)
+    rng = np.random.default_rng([seed, 2])
+    optimiser = torch.optim.Adam(
+        model.head.parameters(), lr=stages.rate, weight_decay=stages.weight_decay
+    )
+    for _ in range(epochs):
+        with torch.no_grad():  # everything but the discriminator is fixed
+            seed = int(rng.integers(2**62))
+            h, logs = model.log_weights(blocks, rows, stages.n_draws, seed)
+        for batch in torch.split(torch.from_numpy(rng.permutation(len(rows))), stages.batch):
+            optimiser.zero_grad(set_to_none=True)
+            given = logs[batch] + model.head.log_density(h[batch], y[batch])
+            loss = -log_bound(given).mean()
+            torch.autograd.backward([loss])
+            optimiser.step()
+    return model

@@ -1,0 +1,73 @@
+"""A party's log likelihood of a batch, with what the server sent of it as leaves of the graph."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from flwr_vertical.errors import ProtocolError
+from strategies.deep.false_vfl.columns import Held
+from strategies.deep.false_vfl.gaussian import draw_normals
+from strategies.deep.false_vfl.party_model import PartyNets
+from strategies.deep.false_vfl.server_model import draw
+
+Array = npt.NDArray[Any]
+
+TERM_LIMIT, GRADIENT_LIMIT = 2.0**18, 2.0**14
+"""What a party sends at most of a log likelihood, and of a gradient by sample."""
+
+
+class Graph:
+    """The log likelihood of a batch, with the posterior's parameters as leaves.
+
+    Parameters
+    ----------
+    nets : PartyNets
+    held : Held
+        Of the batch.
+    n_rows : int
+        Of the batch.
+    mean, log_sigma : numpy.ndarray of shape (n_given, h_dim)
+    """
+
+    terms: Tensor
+
+    def __init__(
+        self, nets: PartyNets, held: Held, n_rows: int, mean: Array, log_sigma: Array
+    ) -> None:
+        self._nets, self._held, self._n_rows = nets, held, n_rows
+        self.mean, self.log_sigma = (
+            torch.from_numpy(np.array(values)).to(held.x.dtype).requires_grad_()
+            for values in (mean, log_sigma)
+        )
+        self.rows = held.places if nets.indicator is None else torch.arange(n_rows)
+        if len(self.mean) != len(self.rows):
+            raise ProtocolError(
+                f"expected the posterior of {len(self.rows)} rows, got that of {len(self.mean)}"
+            )
+
+    def forward(self, seed: int, n_draws: int, name: str, dtype: torch.dtype) -> None:
+        """Compute `terms`, shape (n_given, n_draws)."""
+        shape = self._n_rows, n_draws
+        noise = draw_normals(seed, "h", (*shape, self.mean.shape[1]), dtype)[self.rows]
+        h = draw(self.mean, self.log_sigma, noise)
+        x, known, places = self._held
+        if self._nets.indicator is None:
+            self.terms = self._nets.log_terms(x, known, torch.arange(len(x)), h)
+            return
+        of_x = draw_normals(seed, f"x of {name}", (*shape, x.shape[1]), dtype)
+        self.terms = self._nets.log_terms(x, known, places, h, of_x)
+
+    def sent(self) -> Array:
+        """Return the terms of all rows of the batch, 0 where the party has nothing to say."""
+        terms = self.terms.detach().clamp(-TERM_LIMIT, TERM_LIMIT)
+        return scatter(terms, self.rows, self._n_rows)
+
+
+def scatter(values: Tensor, places: Tensor, n_rows: int) -> Array:
+    """Put rows at their places, among zeros; shape (n_rows, ...)."""
+    full = values.new_zeros((n_rows, *values.shape[1:]))
+    array: Array = full.index_copy(0, places, values).numpy()
+    return array

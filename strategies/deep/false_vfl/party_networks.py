@@ -1,0 +1,167 @@
+"""A party's networks in a run: consent to it, how they begin, are kept, and taken up again."""
+
+from typing import Any
+
+import numpy.typing as npt
+import torch
+
+from flwr_vertical import Party, StepGroup, step
+from flwr_vertical.policy.record import allows
+from strategies.deep.false_vfl.columns import KeptPart, OwnColumns
+from strategies.deep.false_vfl.gaussian import draw_normals
+from strategies.deep.false_vfl.model import FalseVFLPart
+from strategies.deep.false_vfl.networks import NetworkSettings
+from strategies.deep.false_vfl.party_model import PartyNets
+
+Array = npt.NDArray[Any]
+
+EMBEDDINGS, LONE_EMBEDDINGS = "embeddings", "lone-embeddings"
+"""Exchanges to which a node must agree: sums of embeddings by sample, and of samples that it alone
+holds, which such a sum does not hide."""
+
+
+class Networks(StepGroup):
+    """The party's networks and their optimisers, made once in a run."""
+
+    party: Party
+
+    @step
+    def prepare(
+        self,
+        networks: str,
+        variant: str,
+        seed: int,
+        precision: str,
+        encoding: str,
+        learning_rate: float,
+        weight_decay: float,
+        n_draws: int,
+    ) -> dict[str, Any]:
+        """Agree to take part, and note the settings of the run.
+
+        Parameters
+        ----------
+        networks : str
+            `NetworkSettings` as text.
+        variant, seed
+            See `PartyNets`.
+        precision : {"float32", "float64"}
+            What networks compute in.
+        encoding : {"none", "one-hot"}
+            See `numeric_matrix`.
+        learning_rate, weight_decay : float
+            Adam's.
+        n_draws : int
+            Draws of h in a pretraining step.
+
+        Returns
+        -------
+        dict
+            ``lone``: whether samples that this party alone holds may take part. ``drawn``: the
+            first of the numbers that seed and precision give, which must be the server's.
+
+        Raises
+        ------
+        PolicyError
+            If the node does not agree.
+        DataError
+            If its table cannot be used.
+        """
+        agreed = self._consent()
+        self.state["networks"], self.state["variant"], self.state["seed"] = networks, variant, seed
+        self.state["precision"], self.state["encoding"] = precision, encoding
+        self.state["learning-rate"], self.state["weight-decay"] = learning_rate, weight_decay
+        self.state["draws"] = n_draws
+        self.get(changes=True)  # says now whether the table can be used
+        return agreed | {"drawn": self._drawn(seed)}
+
+    @step
+    def keep(self, model: str) -> dict[str, Any]:
+        """Keep this party's part of the model on its own disk, for later predictions.
+
+        Parameters
+        ----------
+        model : str
+            Name of the model.
+        """
+        settings = NetworkSettings.from_text(str(self.state["networks"]))
+        scales = self.other(OwnColumns).scales
+        part = FalseVFLPart.of(model, settings, self.get(changes=False), scales)
+        self.party.save_model(part)
+        return {}
+
+    @step
+    def open_networks(self, model: str, seed: int) -> dict[str, Any]:
+        """Take up what an earlier run left here, to predict with it.
+
+        Parameters
+        ----------
+        model : str
+            Name of the model.
+        seed : int
+            As in `prepare`.
+
+        Returns
+        -------
+        dict
+            As of `prepare`.
+        """
+        agreed = self._consent()
+        self.state["model"] = model
+        part = self.other(KeptPart).part
+        assert part is not None
+        self.state["precision"], self.state["variant"] = part.precision, part.variant
+        self.get(changes=True)
+        return agreed | {"drawn": self._drawn(seed)}
+
+    def _consent(self) -> dict[str, Any]:
+        """Refuse unless the node agrees to embeddings; say whether it does to lone ones.
+
+        However often a row is encoded, it tells no more than it holds: that is what the ledger has.
+        """
+        what = "sums by sample of its embeddings, of likelihoods of its columns and of gradients"
+        self.party.open_exchange(EMBEDDINGS, what)
+        return {"lone": allows(self.party.policy.exchanges, LONE_EMBEDDINGS)}
+
+    def _drawn(self, seed: int) -> Array:
+        drawn: Array = draw_normals(seed, "check", (8,), self.other(OwnColumns).dtype).numpy()
+        return drawn
+
+    def get(self, *, changes: bool) -> PartyNets:
+        """Return the networks; `changes` says whether the step trains them."""
+        found: PartyNets = self.party.live.get("networks", self._new, changes=changes)
+        return found
+
+    def optimiser(self, part: str) -> torch.optim.Adam:
+        """Return the optimiser of the encoder, or of the decoder and the missing indicator."""
+        found: torch.optim.Adam = self.party.live.get(part, lambda: self._new_optimiser(part))
+        return found
+
+    @property
+    def variant(self) -> str:
+        """``"I"`` or ``"II"``."""
+        return str(self.state["variant"])
+
+    @property
+    def n_draws(self) -> int:
+        """Draws of h in a pretraining step."""
+        return int(self.state["draws"])
+
+    def _new(self) -> PartyNets:
+        part = self.other(KeptPart).part
+        if part is not None:
+            return part.nets(self.name)
+        own = self.other(OwnColumns)
+        settings = NetworkSettings.from_text(str(self.state["networks"]))
+        seed = int(self.state["seed"])
+        return PartyNets(own.n_columns, settings, self.variant, seed, self.name).to(own.dtype)
+
+    def _new_optimiser(self, part: str) -> torch.optim.Adam:
+        nets = self.get(changes=True)
+        parameters = list(nets.encoder.parameters())
+        if part == "decoder":
+            parameters = [*nets.decoder.parameters()]
+            if nets.indicator is not None:
+                parameters += nets.indicator.parameters()
+        rate, decay = float(self.state["learning-rate"]), float(self.state["weight-decay"])
+        return torch.optim.Adam(parameters, lr=rate, weight_decay=decay)

@@ -1,0 +1,216 @@
+"""Predictions: who may take part, two rounds for a block of rows, and a run that only predicts."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+
+from flwr_vertical import Federation, Result, Strategy
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.results import Progress
+from flwr_vertical.settings import setting
+from strategies.deep.false_vfl.gaussian import draw_normals
+from strategies.deep.false_vfl.head import prediction_table
+from strategies.deep.false_vfl.model import FalseVFLModel
+from strategies.deep.false_vfl.networks import NetworkSettings
+from strategies.deep.false_vfl.party import FalseVFLParty
+from strategies.deep.false_vfl.rounds import Rounds
+from strategies.deep.false_vfl.server_model import ServerNets
+from strategies.deep.false_vfl.server_training import ServerStep
+from strategies.regression.prediction.strategy import result_or_folder
+from strategies.regression.problem import sample_index
+
+Indices = npt.NDArray[np.int64]
+
+
+class FalseVFLPredict(Strategy):
+    """Predict samples with a model that `FalseVFL` fitted, whichever parties hold them.
+
+    Each party computes with the networks that it kept; the server names the model. A party that
+    lacks a sample, or took part in the fit and has left, counts as a missing block. (In variant II
+    a party that has left says nothing of whether its block is missing, either.) One round, and two
+    for each block of rows, after greeting and alignment.
+
+    `Result.predictions` is that of `FalseVFL`. Where labels are given, the metrics say how far off
+    predictions are.
+    """
+
+    model: Result | str | Path = setting(
+        "",
+        "The result of a fit, or the folder where it was saved. In an app it is by default the "
+        "server's own result of the run named as ``fitted``.",
+        parse=result_or_folder,
+        plain=lambda model: str(model.where or "") if isinstance(model, Result) else model,
+    )
+
+    name: ClassVar[str] = "false-vfl-predict"
+    uses_labels: ClassVar[bool] = True
+    party = FalseVFLParty
+    requires: ClassVar[tuple[str, ...]] = ("torch",)
+    disclosure = (
+        (
+            "server",
+            "by sample: the sums over the parties of the means and precisions of their embeddings "
+            "and of the log likelihoods of their columns; of a sample that one party alone holds "
+            "(and agreed to) that party's own",
+        ),
+        (
+            "every party",
+            "of the samples it holds (in variant II: of all): mean and deviation of the posterior "
+            "of h. With two parties that hold a sample: the other's embedding of it",
+        ),
+        ("nobody else", "the discriminator, and so the predictions, which stay at the server"),
+    )
+
+    @property
+    def earlier(self) -> Result | None:
+        """The result whose parties' parts a simulation hands on."""
+        if not self.model:
+            return None
+        return self.model if isinstance(self.model, Result) else Result.load(Path(self.model))
+
+    def building_on(self, folder: Path) -> Self:
+        """Predict with the result of that run unless another is named."""
+        return self if self.model else type(self)(folder)
+
+    def run(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Have parties take up their parts, and predict all samples."""
+        model = model_of(self.earlier)
+        if strangers := sorted(set(federation.parties) - set(model.parties)):
+            raise ConfigError(
+                f"parties {strangers} took no part in the fit, whose parties were "
+                f"{model.parties}; leave them out, or fit again with them"
+            )
+        if left := [name for name in model.parties if name not in federation.parties]:
+            result.notes.append(f"parties {left} of the fit take no part; their blocks are missing")
+        rounds = Rounds(federation, alignment.mask, per_party=model.variant == "I")
+        seed = int(federation.rng.integers(2**62))
+        replies = federation.call("open_networks", {"model": model.name, "seed": seed})
+        dtype = next(model.nets().parameters()).dtype
+        rows = take_part(rounds, replies, seed, dtype, result)
+        found = predict_rows(rounds, model, rows, progress)
+        result.predictions = found.set_axis(sample_index(alignment, result.labels, rows))
+        if federation.labels is not None:
+            _compare(np.asarray(federation.labels)[rows], result, bool(model.classes))
+
+
+def model_of(fitted: Result | None) -> FalseVFLModel:
+    """Return the server's part of a fit.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    if fitted is None:
+        raise ConfigError(
+            "no model: name the run of the fit (fitted='...' in an app), or the folder of its "
+            "saved result (model='/srv/...')"
+        )
+    if not isinstance(fitted.predictor, FalseVFLModel):
+        raise ConfigError(
+            f"a result of {fitted.strategy!r} holds no model of FALSE-VFL; expected that of a fit "
+            "by 'false-vfl'"
+        )
+    return fitted.predictor
+
+
+def take_part(
+    rounds: Rounds,
+    replies: Mapping[str, Mapping[str, Any]],
+    seed: int,
+    dtype: torch.dtype,
+    result: Result,
+) -> Indices:
+    """Return which samples take part, given what parties agreed to; shape (n_usable,).
+
+    Parameters
+    ----------
+    rounds : Rounds
+    replies : Mapping
+        By party: ``lone`` and ``drawn``, see `Networks.prepare`.
+    seed : int
+        What the numbers drawn follow from.
+    dtype : torch.dtype
+        Their type.
+    result : Result
+        Gets a note of samples that were left out.
+
+    Raises
+    ------
+    ConfigError
+        If a party draws other numbers from a seed than the server.
+    DataError
+        If no sample takes part.
+    """
+    own = draw_normals(seed, "check", (8,), dtype).numpy()
+    for name, reply in replies.items():
+        if not np.array_equal(reply["drawn"], own):
+            raise ConfigError(
+                f"party {name!r} draws other numbers from a seed than the server: parties and "
+                f"server must run the same version of NumPy (the server has {np.__version__})"
+            )
+    usable = rounds.usable(np.array([bool(replies[name]["lone"]) for name in rounds.parties]))
+    if left_out := rounds.n_samples - len(usable):
+        result.notes.append(
+            f"{left_out} samples that one party alone holds were left out: a sum would not hide "
+            "them, and that party does not agree to the exchange 'lone-embeddings'"
+        )
+    if not len(usable):
+        raise DataError(
+            "no sample takes part: each is held by one party alone, and none of these parties "
+            "agrees to the exchange 'lone-embeddings'; align samples that several parties hold"
+        )
+    return usable
+
+
+def predict_rows(
+    rounds: Rounds, model: FalseVFLModel, rows: Indices, progress: Progress
+) -> pd.DataFrame:
+    """Predict samples, by two rounds for each block of them; a line for each of `rows`."""
+    nets, head, settings = model.nets(), model.discriminator(), model.settings
+    tables = []
+    for first in range(0, len(rows), model.prediction_rows):
+        block = rows[first : first + model.prediction_rows]
+        seed = int(rounds.federation.rng.integers(2**62))
+        n_draws = model.prediction_samples
+        step = drawn_step(nets, settings, rounds.encode(block, {}), rounds, block, seed, n_draws)
+        terms = rounds.score(block, step, [seed], n_draws, tell=True)
+        logs = step.log_weights(terms[0])
+        of_labels = model.classes, model.centre, model.unit
+        tables.append(prediction_table(head, step.h, logs, *of_labels))
+        progress.step(first + len(block), len(rows))
+    return pd.concat(tables, ignore_index=True)
+
+
+def drawn_step(
+    nets: ServerNets,
+    settings: NetworkSettings,
+    sums: tuple[Any, Any],
+    rounds: Rounds,
+    rows: Indices,
+    seed: int,
+    n_draws: int,
+) -> ServerStep:
+    """Draw h and z where nothing is trained any more."""
+    with torch.no_grad():
+        return ServerStep(nets, settings, *sums, rounds.counts[rows], seed, n_draws)
+
+
+def _compare(labels: npt.NDArray[np.float64], result: Result, classes: bool) -> None:
+    """Say how far predictions are from the labels that are known."""
+    known = np.isfinite(labels)
+    if not known.any() or result.predictions is None:
+        return
+    found = result.predictions["prediction"].to_numpy()[known]
+    if classes:
+        result.metrics["accuracy"] = float(np.mean(found == labels[known]))
+    else:
+        result.metrics["rmse"] = float(np.sqrt(np.mean((found - labels[known]) ** 2)))

@@ -1,0 +1,311 @@
+"""FALSE-VFL's bounds and predictions, on models whose likelihood is known."""
+
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from oracles import false_vfl as oracle
+from scipy.stats import multivariate_normal
+
+from strategies.deep.false_vfl.bounds import log_bound, normalised_weights
+from strategies.deep.false_vfl.central import Block, CentralModel
+from strategies.deep.false_vfl.gaussian import draw_normals, log_density, posterior
+from strategies.deep.false_vfl.networks import NetworkSettings, bounded, perceptron, unbounded
+
+F64 = torch.float64
+LINEAR = NetworkSettings(
+    h_dim=2, z_dim=2, party_layers=1, global_layers=1, head_layers=1, indicator_layers=1
+)
+COLUMNS = {"bank": 3, "court": 2, "shop": 2}
+
+
+def make_blocks(x, observed):
+    """What parties hold, from complete columns and a flag for each row."""
+    blocks = {}
+    for name, values in x.items():
+        held = torch.nonzero(observed[name])[:, 0]
+        row = torch.full((len(values),), -1)
+        row[held] = torch.arange(len(held))
+        blocks[name] = Block(values[held], torch.ones_like(values[held]), row)
+    return blocks
+
+
+def set_normal(net, weight, bias, sigmas):
+    """Make a one-layer network give ``weight @ x + bias`` and constant deviations."""
+    (layer,) = net.net
+    raw = [unbounded(float(np.log(s)), net.bounds) for s in sigmas]
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor(np.vstack([weight, np.zeros_like(weight)])))
+        layer.bias.copy_(torch.tensor(np.concatenate([bias, raw])))
+
+
+class LinearModel:
+    """A linear-Gaussian model, and everything that is known of it."""
+
+    def __init__(self, n_classes=None, variant="I", n_rows=4):
+        rng = np.random.default_rng(5)
+        self.observed = {
+            "bank": torch.tensor([True, True, False, True]),
+            "court": torch.tensor([True, False, True, False]),
+            "shop": torch.tensor([True, True, False, False]),
+        }
+        self.A = {name: 0.7 * rng.normal(size=(p, 2)) for name, p in COLUMNS.items()}
+        self.b = {name: rng.normal(size=p) for name, p in COLUMNS.items()}
+        self.s = {name: rng.uniform(0.5, 1.2, p) for name, p in COLUMNS.items()}
+        self.B, self.c = rng.normal(size=(2, 2)), rng.normal(size=2)
+        self.t = np.array([0.6, 0.9])
+        self.w, self.w0, self.ty = np.array([[1.0, -0.6]]), np.array([0.3]), np.array([0.5])
+        h = self.draw_prior(rng, n_rows)
+        self.x = {
+            name: torch.tensor(
+                h @ self.A[name].T + self.b[name] + self.s[name] * rng.normal(size=(n_rows, p))
+            )
+            for name, p in COLUMNS.items()
+        }
+        self.blocks = make_blocks(self.x, self.observed)
+        self.model = CentralModel(self.blocks, LINEAR, variant, n_classes, seed=3, dtype=F64)
+        of_h = self.B @ self.B.T + np.diag(self.t**2)
+        for name, nets in self.model.parties.items():
+            set_normal(nets.decoder, self.A[name], self.b[name], self.s[name])
+            # Each encoder gives the posterior from its own columns, too wide: not the exact one.
+            of_x = self.A[name] @ of_h @ self.A[name].T + np.diag(self.s[name] ** 2)
+            gain = of_h @ self.A[name].T @ np.linalg.inv(of_x)
+            spread = 1.6 * np.sqrt(np.diag(of_h - gain @ self.A[name] @ of_h))
+            start = self.c - gain @ (self.A[name] @ self.c + self.b[name])
+            set_normal(nets.encoder, gain, start, spread)
+        set_normal(self.model.server.decoder, self.B, self.c, self.t)
+        gain = self.B.T @ np.linalg.inv(of_h)
+        spread = 1.4 * np.sqrt(np.diag(np.eye(2) - gain @ self.B))
+        set_normal(self.model.server.encoder, gain, -gain @ self.c, spread)
+        if n_classes is None:
+            head = SimpleNamespace(net=self.model.head.net, bounds=self.model.head.bounds)
+            set_normal(head, self.w, self.w0, self.ty)
+
+    def draw_prior(self, rng, n):
+        z = rng.normal(size=(n, 2))
+        return z @ self.B.T + self.c + self.t * rng.normal(size=(n, 2))
+
+    def joint(self, row, names=None, label=False):
+        """Mean and covariance of what is observed of a row, and of its label."""
+        names = names or [name for name in COLUMNS if self.observed[name][row]]
+        A = np.vstack([self.A[name] for name in names] + ([self.w] if label else []))
+        b = np.concatenate([self.b[name] for name in names] + ([self.w0] if label else []))
+        s = np.concatenate([self.s[name] for name in names] + ([self.ty] if label else []))
+        of_h = self.B @ self.B.T + np.diag(self.t**2)
+        return A @ self.c + b, A @ of_h @ A.T + np.diag(s**2)
+
+    def seen(self, row):
+        return np.concatenate([self.x[k][row].numpy() for k in COLUMNS if self.observed[k][row]])
+
+    def log_likelihood(self, row):
+        return multivariate_normal(*self.joint(row)).logpdf(self.seen(row))
+
+    def log_weights(self, n_draws, seed):
+        with torch.no_grad():
+            return self.model.log_weights(self.blocks, torch.arange(4), n_draws, seed)
+
+
+@pytest.fixture(scope="module")
+def linear():
+    return LinearModel()
+
+
+def test_bound_rises_with_kappa_up_to_the_known_likelihood(linear):
+    exact = np.array([linear.log_likelihood(row) for row in range(4)])
+    _, logs = linear.log_weights(60_000, seed=1)
+    means = {}
+    for kappa in (1, 2, 5, 20, 200):
+        values = log_bound(logs.reshape(4, -1, kappa))
+        means[kappa] = values.mean(1).numpy()
+        error = values.std(1).numpy() / np.sqrt(values.shape[1])
+        assert (means[kappa] < exact + 4 * error).all()
+    steps = list(means.values())
+    assert all((later > earlier).all() for earlier, later in pairwise(steps))
+    assert (exact - means[1] > 0.1).all()
+    np.testing.assert_allclose(means[200], exact, atol=0.05)
+    np.testing.assert_allclose(log_bound(logs).numpy(), exact, atol=0.02)
+
+
+def test_bound_agrees_with_draws_from_the_prior(linear):
+    """A brute-force estimate knows neither encoders nor weights."""
+    rng = np.random.default_rng(2)
+    h = linear.draw_prior(rng, 400_000)
+    _, logs = linear.log_weights(60_000, seed=9)
+    for row in range(4):
+        total = np.zeros(len(h))
+        for name in COLUMNS:
+            if linear.observed[name][row]:
+                mean = h @ linear.A[name].T + linear.b[name]
+                z = (linear.x[name][row].numpy() - mean) / linear.s[name]
+                total += (-0.5 * z**2 - np.log(linear.s[name] * np.sqrt(2 * np.pi))).sum(1)
+        brute = np.log(np.exp(total).mean())
+        assert log_bound(logs[row : row + 1]).item() == pytest.approx(brute, abs=0.03)
+
+
+def test_variant_two_agrees_with_draws_from_the_prior():
+    """Columns that are missing are drawn, in the estimate from the prior and in the bound."""
+    linear = LinearModel(variant="II")
+    rng = np.random.default_rng(3)
+    h = linear.draw_prior(rng, 300_000)
+    _, logs = linear.log_weights(60_000, seed=4)
+    for row in range(4):
+        weight = np.ones(len(h))
+        for name, nets in linear.model.parties.items():
+            (layer,) = nets.indicator
+            slope, start = layer.weight.detach().numpy()[0], layer.bias.item()
+            drawn = h @ linear.A[name].T + linear.b[name]
+            if linear.observed[name][row]:
+                own = linear.x[name][row].numpy()
+                z = (own - drawn) / linear.s[name]
+                weight *= np.exp(-0.5 * z**2).prod(1) / (linear.s[name] * np.sqrt(2 * np.pi)).prod()
+                weight *= 1 / (1 + np.exp(own @ slope + start))
+            else:
+                drawn = drawn + linear.s[name] * rng.normal(size=drawn.shape)
+                weight *= 1 / (1 + np.exp(-(drawn @ slope + start)))
+        assert log_bound(logs[row : row + 1]).item() == pytest.approx(
+            np.log(weight.mean()), abs=0.03
+        )
+
+
+def test_second_bound_and_prediction_of_a_regression_are_the_known_ones(linear):
+    h, logs = linear.log_weights(60_000, seed=6)
+    y = torch.tensor([0.4, -0.2, 1.0, 0.0], dtype=F64)
+    with torch.no_grad():
+        joint = log_bound(logs + linear.model.head.log_density(h, y)).numpy()
+        found = linear.model.head.predict(h, normalised_weights(logs))
+    for row in range(4):
+        mean, cov = linear.joint(row, label=True)
+        both = np.append(linear.seen(row), y[row])
+        assert joint[row] == pytest.approx(multivariate_normal(mean, cov).logpdf(both), abs=0.03)
+        gain = cov[-1, :-1] @ np.linalg.inv(cov[:-1, :-1])
+        expected = mean[-1] + gain @ (linear.seen(row) - mean[:-1])
+        assert found.value[row].item() == pytest.approx(expected, abs=0.02)
+        deviation = np.sqrt(cov[-1, -1] - gain @ cov[:-1, -1])
+        assert found.deviation[row].item() == pytest.approx(deviation, abs=0.02)
+
+
+def test_class_probabilities_agree_with_draws_from_the_prior():
+    linear = LinearModel(n_classes=3)
+    h, logs = linear.log_weights(60_000, seed=6)
+    with torch.no_grad():
+        found = linear.model.head.predict(h, normalised_weights(logs))
+        (layer,) = linear.model.head.net
+        prior = torch.tensor(linear.draw_prior(np.random.default_rng(1), 400_000))
+        of_classes = layer(prior).softmax(-1).numpy()
+    np.testing.assert_allclose(found.probabilities.sum(1), 1.0, rtol=1e-12)
+    for row in range(4):
+        like = np.ones(len(prior))
+        for name in COLUMNS:
+            if linear.observed[name][row]:
+                mean = prior.numpy() @ linear.A[name].T + linear.b[name]
+                z = (linear.x[name][row].numpy() - mean) / linear.s[name]
+                like *= np.exp(-0.5 * z**2).prod(1)
+        expected = (like[:, None] * of_classes).sum(0) / like.sum()
+        np.testing.assert_allclose(found.probabilities[row], expected, atol=0.01)
+
+
+def test_exact_encoders_leave_nothing_between_bound_and_likelihood():
+    """One party, nothing missing, one latent variable: every draw has the weight p(x)."""
+    x = torch.tensor([[0.3], [-1.2], [2.0]], dtype=F64)
+    blocks = make_blocks({"bank": x}, {"bank": torch.ones(3, dtype=torch.bool)})
+    settings = NetworkSettings(h_dim=1, z_dim=1, party_layers=1, global_layers=1, head_layers=1)
+    model = CentralModel(blocks, settings, "I", None, seed=0, dtype=F64)
+    a, s, b, t = 0.8, 0.7, 1.1, 0.9  # x = a h + s e, h = b z + t f
+    nets = model.parties["bank"]
+    of_h = b**2 + t**2
+    set_normal(nets.decoder, [[a]], [0.0], [s])
+    set_normal(model.server.decoder, [[b]], [0.0], [t])
+    precision = a**2 / s**2 + 1 / of_h
+    set_normal(nets.encoder, [[a / s**2 / precision]], [0.0], [precision**-0.5])
+    precision = b**2 / t**2 + 1
+    set_normal(model.server.encoder, [[b / t**2 / precision]], [0.0], [precision**-0.5])
+    with torch.no_grad():
+        _, logs = model.log_weights(blocks, torch.arange(3), 7, seed=2)
+    exact = multivariate_normal(0, a**2 * of_h + s**2).logpdf(x.numpy()[:, 0])
+    np.testing.assert_allclose(logs, np.repeat(exact[:, None], 7, axis=1), atol=1e-12)
+
+
+@pytest.mark.parametrize("variant", ["I", "II"])
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_log_weights_and_gradients_are_the_oracle_s(variant, everywhere):
+    rng = np.random.default_rng(0)
+    columns = {"bank": 3, "court": 4, "shop": 2}
+    x = {name: torch.tensor(rng.normal(size=(9, p))) for name, p in columns.items()}
+    flags = np.ones((9, 3), dtype=bool) if everywhere else rng.random((9, 3)) < 0.5
+    flags[~flags.any(1), 0] = True
+    observed = dict(zip(columns, torch.tensor(flags).T, strict=True))
+    blocks = make_blocks(x, observed)
+    settings = NetworkSettings(h_dim=5, z_dim=3, party_width=7, global_width=6, activation="tanh")
+    model = CentralModel(blocks, settings, variant, 3, seed=1, dtype=F64)
+    batch = torch.tensor([4, 0, 8, 3, 7])
+    y = torch.tensor([0, 2, 1, 1, 0])
+    noise = {"h": draw_normals(11, "h", (5, 6, 5), F64), "z": draw_normals(11, "z", (5, 6, 3), F64)}
+    noise |= {k: draw_normals(11, f"x of {k}", (5, 6, p), F64) for k, p in columns.items()}
+    rows = {name: values[batch] for name, values in x.items()}
+    held = {name: flag[batch] for name, flag in observed.items()}
+    expected, draws = oracle.log_ratios(model, rows, held, noise, "tanh")
+    h, logs = model.log_weights(blocks, batch, 6, seed=11)
+    torch.testing.assert_close(h, draws, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(logs, expected, rtol=1e-12, atol=1e-12)
+    both, _ = oracle.log_ratios(model, rows, held, noise, "tanh", y)
+    torch.testing.assert_close(logs + model.head.log_density(h, y), both, rtol=1e-12, atol=1e-12)
+
+    parameters = [*model.parties.parameters(), *model.server.parameters()]
+    mine = torch.autograd.grad(model.loss(blocks, batch, 6, seed=11), parameters)
+    theirs = torch.autograd.grad(-oracle.bound(expected), parameters)
+    assert max(g.abs().max().item() for g in theirs) > 1e-3
+    for own, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-9, atol=1e-12)
+
+
+def test_a_missing_cell_counts_for_nothing():
+    rng = np.random.default_rng(0)
+    x = torch.tensor(rng.normal(size=(2, 3)))
+    blocks = make_blocks({"bank": x}, {"bank": torch.ones(2, dtype=torch.bool)})
+    settings = NetworkSettings(h_dim=2, z_dim=1, party_width=4)
+    nets = CentralModel(blocks, settings, "I", None, 0, F64).parties["bank"]
+    h, places = torch.zeros(2, 1, 2, dtype=F64), torch.arange(2)
+    known = torch.ones(2, 3, dtype=F64)
+    known[0, 1] = 0.0
+    with torch.no_grad():
+        full = nets.log_terms(x, torch.ones_like(x), places, h)
+        part = nets.log_terms(x, known, places, h)
+        mean, log_sigma = nets.decoder(h[0, 0])
+    lost = log_density(x[0, 1], mean[1], log_sigma[1])
+    torch.testing.assert_close(full - part, torch.tensor([[lost.item()], [0.0]], dtype=F64))
+
+
+def test_posterior_is_the_average_of_means_and_the_sum_of_precisions():
+    mean, log_sigma = posterior(
+        torch.tensor([[3.0, -1.0]]), torch.tensor([[4.0, 0.25]]), torch.tensor([2.0])
+    )
+    np.testing.assert_allclose(mean, [[1.5, -0.5]])
+    np.testing.assert_allclose(torch.exp(log_sigma), [[0.5, 2.0]], rtol=1e-6)
+
+
+def test_bounded_keeps_to_its_bounds_and_is_undone():
+    raw = torch.tensor([-1e4, -50.0, -1.0, 0.0, 2.0, 50.0, 1e4], dtype=F64)
+    found = bounded(raw, (-3.0, 1.0))
+    assert found.min() >= -3.0
+    assert found.max() <= 1.0
+    assert found[3].abs() < 1e-15
+    assert (found.diff() >= 0).all()
+    assert unbounded(bounded(torch.tensor(0.4, dtype=F64), (-3.0, 1.0)).item(), (-3.0, 1.0)) == (
+        pytest.approx(0.4)
+    )
+
+
+def test_draws_and_weights_follow_from_the_seed():
+    one, again = (draw_normals(3, "h", (4, 5)) for _ in range(2))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, draw_normals(3, "z", (4, 5)))
+    assert not torch.equal(one, draw_normals(4, "h", (4, 5)))
+    torch.manual_seed(0)  # the global generator plays no part
+    first = perceptron(3, 2, 4, 2, "relu", torch.Generator().manual_seed(1))
+    torch.manual_seed(9)
+    second = perceptron(3, 2, 4, 2, "relu", torch.Generator().manual_seed(1))
+    assert all(
+        torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True)
+    )
