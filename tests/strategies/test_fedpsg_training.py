@@ -180,7 +180,8 @@ def test_the_server_cannot_read_embeddings():
         assert len(seen) >= 5
         numbers = np.concatenate(seen)
         top_bits = np.bincount((numbers >> np.uint64(60)).astype(int), minlength=16) / len(numbers)
-        np.testing.assert_allclose(top_bits, 1 / 16, atol=0.01)
+        # Six standard deviations of some 4,000 numbers; what is not blinded has 0 or 15 alone.
+        np.testing.assert_allclose(top_bits, 1 / 16, atol=0.025)
 
 
 def test_a_node_that_has_not_agreed_takes_no_part(tmp_path):
