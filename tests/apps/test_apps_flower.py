@@ -6,8 +6,7 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
-from runtimes import IN_MEMORY, Flower, free_port, stop_all
-from third_party import install_known_cells
+from runtimes import free_port
 
 from apps.demo import demo_tables
 from flwr_vertical import simulate
@@ -40,25 +39,12 @@ def test_simulation_runtime_equals_simulate(flower):
     assert not list((flower.results / "server").rglob("*.parquet"))
 
 
-def test_failed_run_exits_with_one_and_the_cause(flower):
-    answer = flower.run("run", ".", "--run-config", "fknn.n-neighbors=100000")
-    assert answer.returncode == 1
-    assert "n_neighbors = 100000" in answer.stderr, answer.stdout[-6000:] + answer.stderr
-
-
-def test_a_strategy_of_somebody_else_runs_with_its_settings(tmp_path):
+def test_a_strategy_of_somebody_else_runs_with_its_settings(flower):
     """A package of its own, found where Flower's processes find packages, and no file of ours."""
-    flower = Flower(tmp_path / "flower")  # processes that another test started know no such package
-    flower.home.mkdir()
-    (flower.home / "config.toml").write_text(IN_MEMORY)
-    flower.env["PYTHONPATH"] = str(install_known_cells(tmp_path / "elsewhere"))
-    settings = 'strategy="known-cells" known-cells.scale=2.5 labels="demo"'
-    try:
-        answer = flower.run("run", ".", "--run-config", settings)
-    finally:
-        stop_all(flower.home)
+    settings = 'strategy="known-cells" known-cells.scale=2.5 labels="demo" run-name="others"'
+    answer = flower.run("run", ".", "--run-config", settings)
     assert answer.returncode == 0, answer.stdout[-3000:] + answer.stderr[-2000:]
-    (saved,) = (flower.results / "server").glob("run-*/result.json")
+    saved = flower.results / "server" / "others" / "result.json"
     found = json.loads(saved.read_text())
     incomplete, _ = demo_tables()
     known = sum(table.notna().to_numpy().sum() for table in incomplete.values())
@@ -102,6 +88,14 @@ def test_deployment_runtime_with_own_files(flower, tmp_path):
         key = list(table.columns)
         left, right = (t.iloc[own:].sort_values(key).to_numpy() for t in (written, table))
         np.testing.assert_allclose(left, right, rtol=1e-12)
+
+    # A run that fails exits with 1, and says why.
+    answer = flower.run(
+        "run", ".", "trial", "--run-config", 'run-name="fails" fknn.n-neighbors=100000',
+        "--run-config", 'parties="clinic,laboratory"', timeout=350,
+    )  # fmt: skip
+    assert answer.returncode == 1
+    assert "n_neighbors = 100000" in answer.stderr, answer.stdout[-6000:] + answer.stderr
 
 
 def _wait_for(port):
