@@ -98,7 +98,7 @@ def _one_label_less(settings: dict[str, Any]) -> Metrics:
     found, smallest = runs_with_one_label_less(strategy, tables, labels)
     with tempfile.TemporaryDirectory() as folder:
         refusal = refused_with_one_label_less(strategy, tables, labels, Path(folder))
-    return {"cells": found.cells, "refused": float("policy.min-rows" in refusal)} | (
+    return {"cells": found.cells, "refused by ledgers": float("policy.min-rows" in refusal)} | (
         {} if smallest is None else {"rows": float(smallest)}
     )
 

@@ -80,7 +80,7 @@ def several(frame: pd.DataFrame) -> pd.DataFrame:
     for (metric,), value in _means(frame, "one label less", ["metric"]).items():
         what = {
             "rows": "rows of the smallest set given away",
-            "refused": "refused where nodes keep privacy ledgers (1 = yes)",
+            "refused by ledgers": "refused where nodes keep privacy ledgers (1 = yes)",
         }.get(str(metric), "cells")
         rows[f"two runs, one label less in the second: {what}"] = value
     for value in _means(frame, "chosen model", ["metric"]).values():
