@@ -215,8 +215,10 @@ def test_nodes_that_have_not_agreed_tell_of_no_single_sample(tmp_path):
 
 
 def test_every_sum_can_be_asked_for_twice():
-    with every_sum_twice():
+    with every_sum_twice() as repetition:
         simulate(FedPSGAR(n_associated=2), tables(), progress=False)
+    assert "open_products" in repetition.steps
+    assert not repetition.differences
 
 
 # -- bad input ---------------------------------------------------------------------------------

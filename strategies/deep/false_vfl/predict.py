@@ -13,7 +13,6 @@ from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.deep.false_vfl.gaussian import draw_normals
 from strategies.deep.false_vfl.head import prediction_table
 from strategies.deep.false_vfl.model import FalseVFLModel
@@ -22,7 +21,7 @@ from strategies.deep.false_vfl.party import FalseVFLParty
 from strategies.deep.false_vfl.rounds import Rounds
 from strategies.deep.false_vfl.server_model import ServerNets
 from strategies.deep.false_vfl.server_training import ServerStep
-from strategies.regression.prediction.strategy import result_or_folder
+from strategies.regression.prediction.strategy import fitted_model
 from strategies.regression.problem import sample_index
 
 Indices = npt.NDArray[np.int64]
@@ -40,13 +39,7 @@ class FalseVFLPredict(Strategy):
     predictions are.
     """
 
-    model: Result | str | Path = setting(
-        "",
-        "The result of a fit, or the folder where it was saved. In an app it is by default the "
-        "server's own result of the run named as ``fitted``.",
-        parse=result_or_folder,
-        plain=lambda model: str(model.where or "") if isinstance(model, Result) else model,
-    )
+    model: Result | str | Path = fitted_model()
 
     name: ClassVar[str] = "false-vfl-predict"
     uses_labels: ClassVar[bool] = True

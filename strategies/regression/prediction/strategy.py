@@ -37,6 +37,17 @@ def result_or_folder(model: object) -> Result | str:
     return model if isinstance(model, Result) else str(model)
 
 
+def fitted_model() -> Any:
+    """Return the setting by which a strategy that predicts names the fit."""
+    return setting(
+        "",
+        "The result of a fit, or the folder where it was saved. In an app it is by default the "
+        "server's own result of the run named as ``fitted``.",
+        parse=result_or_folder,
+        plain=lambda model: str(model.where or "") if isinstance(model, Result) else model,
+    )
+
+
 class Predict(Strategy):
     """Predict samples with a fitted linear model; one or two rounds after greeting and alignment.
 
@@ -74,13 +85,7 @@ class Predict(Strategy):
     [3.0]
     """
 
-    model: Result | str | Path = setting(
-        "",
-        "The result of a fit, or the folder where it was saved. In an app it is by default the "
-        "server's own result of the run named as ``fitted``.",
-        parse=result_or_folder,
-        plain=lambda model: str(model.where or "") if isinstance(model, Result) else model,
-    )
+    model: Result | str | Path = fitted_model()
 
     name: ClassVar[str] = "predict"
     uses_labels = True
