@@ -9,7 +9,9 @@ from torch import Tensor
 
 from flwr_vertical import Party, StepGroup
 from flwr_vertical.errors import ConfigError
+from strategies.deep.false_vfl.hardware import device_of
 from strategies.deep.false_vfl.model import FalseVFLPart
+from strategies.deep.false_vfl.networks import NetworkSettings
 from strategies.deep.false_vfl.scales import ColumnScales, fit_scales
 
 Array = npt.NDArray[Any]
@@ -51,11 +53,17 @@ class OwnColumns(StepGroup):
         """What all networks of the run compute in."""
         return torch.float64 if self.state["precision"] == "float64" else torch.float32
 
+    @property
+    def device(self) -> torch.device:
+        """Where this node computes."""
+        return device_of(str(self.state["device"]))
+
     def held(self, batch: object) -> Held:
         """Find what the party holds of a batch of aligned rows."""
-        places, rows = self.party.rows_of(batch)
+        places, rows = (torch.from_numpy(found) for found in self.party.rows_of(batch))
         x, known = self._matrix
-        return Held(x[rows], known[rows], torch.from_numpy(places))
+        rows = rows.to(x.device)
+        return Held(x[rows], known[rows], places.to(x.device))
 
     @property
     def scales(self) -> ColumnScales:
@@ -68,7 +76,9 @@ class OwnColumns(StepGroup):
             taken = self.party.positions >= 0
             encoding = str(self.state["encoding"])
             least = self.party.policy.min_rows
-            made = fit_scales(self.party.table, taken, self.name, encoding, least)
+            image = NetworkSettings.from_text(str(self.state["networks"])).image_of(self.name)
+            channels = None if image is None else image.channels
+            made = fit_scales(self.party.table, taken, self.name, encoding, least, channels)
             self.cache["own-scales"] = made
         found: tuple[ColumnScales, Array] = self.cache["own-scales"]
         return found
@@ -80,8 +90,8 @@ class OwnColumns(StepGroup):
             own = self._fitted[1] if part is None else part.features(self.party.table, self.name)
             known, kind = ~np.isnan(own), self.dtype
             self.cache["own-columns"] = (
-                torch.from_numpy(np.where(known, own, 0.0)).to(kind),
-                torch.from_numpy(known).to(kind),
+                torch.from_numpy(np.where(known, own, 0.0)).to(self.device, kind),
+                torch.from_numpy(known).to(self.device, kind),
             )
         matrix: tuple[Tensor, Tensor] = self.cache["own-columns"]
         return matrix

@@ -2,18 +2,16 @@
 
 from typing import Any
 
-import numpy.typing as npt
 import torch
 
 from flwr_vertical import Party, StepGroup, step
 from flwr_vertical.policy.record import allows
 from strategies.deep.false_vfl.columns import KeptPart, OwnColumns
 from strategies.deep.false_vfl.gaussian import draw_normals
+from strategies.deep.false_vfl.hardware import precision_on
 from strategies.deep.false_vfl.model import FalseVFLPart
 from strategies.deep.false_vfl.networks import NetworkSettings
 from strategies.deep.false_vfl.party_model import PartyNets
-
-Array = npt.NDArray[Any]
 
 EMBEDDINGS, LONE_EMBEDDINGS = "embeddings", "lone-embeddings"
 """Exchanges to which a node must agree: sums of embeddings by sample, and of samples that it alone
@@ -36,6 +34,7 @@ class Networks(StepGroup):
         learning_rate: float,
         weight_decay: float,
         n_draws: int,
+        device: str,
     ) -> dict[str, Any]:
         """Agree to take part, and note the settings of the run.
 
@@ -45,7 +44,7 @@ class Networks(StepGroup):
             `NetworkSettings` as text.
         variant, seed
             See `PartyNets`.
-        precision : {"float32", "float64"}
+        precision : {"float32", "mixed", "float64"}
             What networks compute in.
         encoding : {"none", "one-hot"}
             See `numeric_matrix`.
@@ -53,12 +52,15 @@ class Networks(StepGroup):
             Adam's.
         n_draws : int
             Draws of h in a pretraining step.
+        device : {"auto", "cpu", "cuda"}
+            Where to compute.
 
         Returns
         -------
         dict
             ``lone``: whether samples that this party alone holds may take part. ``drawn``: the
             first of the numbers that seed and precision give, which must be the server's.
+            ``precision``: what this node computes in, see `precision_on`.
 
         Raises
         ------
@@ -71,9 +73,9 @@ class Networks(StepGroup):
         self.state["networks"], self.state["variant"], self.state["seed"] = networks, variant, seed
         self.state["precision"], self.state["encoding"] = precision, encoding
         self.state["learning-rate"], self.state["weight-decay"] = learning_rate, weight_decay
-        self.state["draws"] = n_draws
+        self.state["draws"], self.state["device"] = n_draws, device
         self.get(changes=True)  # says now whether the table can be used
-        return agreed | {"drawn": self._drawn(seed)}
+        return agreed | self._means(seed)
 
     @step
     def keep(self, model: str) -> dict[str, Any]:
@@ -91,14 +93,14 @@ class Networks(StepGroup):
         return {}
 
     @step
-    def open_networks(self, model: str, seed: int) -> dict[str, Any]:
+    def open_networks(self, model: str, seed: int, device: str) -> dict[str, Any]:
         """Take up what an earlier run left here, to predict with it.
 
         Parameters
         ----------
         model : str
             Name of the model.
-        seed : int
+        seed, device
             As in `prepare`.
 
         Returns
@@ -111,8 +113,9 @@ class Networks(StepGroup):
         part = self.other(KeptPart).part
         assert part is not None
         self.state["precision"], self.state["variant"] = part.precision, part.variant
+        self.state["device"] = device
         self.get(changes=True)
-        return agreed | {"drawn": self._drawn(seed)}
+        return agreed | self._means(seed)
 
     def _consent(self) -> dict[str, Any]:
         """Refuse unless the node agrees to embeddings; say whether it does to lone ones.
@@ -123,9 +126,14 @@ class Networks(StepGroup):
         self.party.open_exchange(EMBEDDINGS, what)
         return {"lone": allows(self.party.policy.exchanges, LONE_EMBEDDINGS)}
 
-    def _drawn(self, seed: int) -> Array:
-        drawn: Array = draw_normals(seed, "check", (8,), self.other(OwnColumns).dtype).numpy()
-        return drawn
+    def _means(self, seed: int) -> dict[str, Any]:
+        """Return what this node draws from a seed, and what it computes in."""
+        own = self.other(OwnColumns)
+        drawn = draw_normals(seed, "check", (8,), own.dtype).numpy()
+        return {
+            "drawn": drawn,
+            "precision": precision_on(own.device, str(self.state["precision"])),
+        }
 
     def get(self, *, changes: bool) -> PartyNets:
         """Return the networks; `changes` says whether the step trains them."""
@@ -149,12 +157,14 @@ class Networks(StepGroup):
 
     def _new(self) -> PartyNets:
         part = self.other(KeptPart).part
-        if part is not None:
-            return part.nets(self.name)
         own = self.other(OwnColumns)
+        if part is not None:
+            return part.nets(self.name).to(own.device)
         settings = NetworkSettings.from_text(str(self.state["networks"]))
         seed = int(self.state["seed"])
-        return PartyNets(own.n_columns, settings, self.variant, seed, self.name).to(own.dtype)
+        return PartyNets(own.n_columns, settings, self.variant, seed, self.name).to(
+            own.device, own.dtype
+        )
 
     def _new_optimiser(self, part: str) -> torch.optim.Adam:
         nets = self.get(changes=True)
