@@ -1,6 +1,6 @@
 """A party's own columns as its networks see them: standardised, by own row, on tensors."""
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ from flwr_vertical import Party, StepGroup
 from flwr_vertical.errors import ConfigError
 from strategies.deep.false_vfl.model import FalseVFLPart
 from strategies.deep.false_vfl.scales import ColumnScales, fit_scales
+from strategies.deep.part import DeepPart
 
 Array = npt.NDArray[Any]
 
@@ -91,9 +92,10 @@ class KeptPart(StepGroup):
     """The part of a model that an earlier run left here, in a run that predicts with it."""
 
     party: Party
+    kind: ClassVar[type[DeepPart]] = FalseVFLPart
 
     @property
-    def part(self) -> FalseVFLPart | None:
+    def part(self) -> DeepPart | None:
         """The part; None in a run that trains.
 
         Raises
@@ -105,7 +107,7 @@ class KeptPart(StepGroup):
         if wanted is None:
             return None
         if "kept-part" not in self.cache:
-            found = self.party.load_model(FalseVFLPart)
+            found = self.party.load_model(self.kind)
             if found is None:
                 raise ConfigError(
                     f"party {self.name!r} is to predict with a model, but no earlier run is named; "
@@ -117,5 +119,5 @@ class KeptPart(StepGroup):
                     f"server asks for model {str(wanted)[:8]}; name the run of that fit"
                 )
             self.cache["kept-part"] = found
-        kept: FalseVFLPart = self.cache["kept-part"]
+        kept: DeepPart = self.cache["kept-part"]
         return kept
