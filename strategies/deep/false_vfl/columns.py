@@ -52,6 +52,11 @@ class OwnColumns(StepGroup):
         """What all networks of the run compute in."""
         return torch.float64 if self.state["precision"] == "float64" else torch.float32
 
+    @property
+    def everything(self) -> Tensor:
+        """All own rows, shape (n_own, n_columns): standardised, 0 where a cell is missing."""
+        return self._matrix[0]
+
     def held(self, batch: object) -> Held:
         """Find what the party holds of a batch of aligned rows."""
         places, rows = self.party.rows_of(batch)
