@@ -114,7 +114,6 @@ class FalseVFL(Strategy):
             "their embeddings, of the log likelihoods of their columns, and of the gradients of "
             "these; of a sample that one party alone holds (and agreed to) that party's own",
         ),
-        ("server", "the weights with which each party's networks begin: they follow from the seed"),
         (
             "every party",
             "of the samples it holds (in variant II: of all): mean and deviation of the posterior "
