@@ -1,0 +1,148 @@
+"""The methods of the study: each is fitted to blocks and labels, then predicts classes.
+
+All run in one process, where all columns lie together (`strategies.deep.false_vfl.central`); tests
+of the strategies show that parties and server compute the same over the protocol, gradients to
+1e-5. So the numbers are those of the protocol, and no message is sent.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from flwr_vertical.results import human_seconds
+from simulations.false_vfl.checkpoints import Checkpoint
+from simulations.false_vfl.training import Pretraining, Stages, fit_head
+from strategies.deep.false_vfl.central import Block, CentralModel
+from strategies.deep.false_vfl.networks import NetworkSettings
+
+logger = logging.getLogger("flwr_vertical")
+
+Blocks = Mapping[str, Block]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a method is fitted to.
+
+    Parameters
+    ----------
+    blocks : mapping of str to Block
+        By party, training samples.
+    n_samples : int
+    labelled : int64 Tensor of shape (n_labelled,)
+        Samples that have a label; the first `n_aligned` of them all parties hold.
+    n_aligned : int
+    y : int64 Tensor of shape (n_labelled,)
+    n_classes : int
+    image_shape : tuple of int, optional
+    seed : int
+    checkpoint : Checkpoint
+    title : str
+        What the log calls it.
+    """
+
+    blocks: Blocks
+    n_samples: int
+    labelled: torch.Tensor
+    n_aligned: int
+    y: torch.Tensor
+    n_classes: int
+    image_shape: tuple[int, int] | None
+    seed: int
+    checkpoint: Checkpoint
+    title: str
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted method.
+
+    Parameters
+    ----------
+    predict : callable
+        ``predict(blocks, n_samples)`` returns the class of each sample.
+    numbers : dict of str to float
+        Of the training, such as ``seconds pretraining``.
+    """
+
+    predict: Callable[[Blocks, int], npt.NDArray[np.int64]]
+    numbers: dict[str, float]
+
+
+Method = Callable[[Task, dict[str, Any]], Fitted]
+
+
+def fit_false_vfl(variant: str, task: Task, fit: dict[str, Any]) -> Fitted:
+    """Fit a variant of FALSE-VFL: both stages; the first one writes checkpoints.
+
+    Parameters
+    ----------
+    variant : {"I", "II"}
+    task : Task
+    fit : dict
+        Section ``<data set>.FALSE-VFL`` of the preset.
+    """
+    networks = NetworkSettings(
+        **{k: tuple(v) if isinstance(v, list) else v for k, v in fit["networks"].items()}
+    )
+    stages = Stages(
+        n_draws=fit["draws"],
+        pretrain_rate=fit["pretrain_learning_rate"],
+        rate=fit["learning_rate"],
+        pretrain_batch=fit["pretrain_batch_size"],
+        batch=fit["batch_size"],
+        weight_decay=fit["weight_decay"],
+    )
+    model = CentralModel(task.blocks, networks, variant, task.n_classes, task.seed)
+    pretraining = Pretraining(model, task.blocks, task.n_samples, stages, task.seed)
+    if (state := task.checkpoint.load()) is not None:
+        pretraining.restore(state)
+        logger.info("%s: goes on after epoch %d", task.title, pretraining.epochs_done)
+    epochs = fit["pretrain_epochs"]
+    while pretraining.epochs_done < epochs:
+        loss = pretraining.epoch()
+        done = pretraining.epochs_done
+        if task.checkpoint.due(done):
+            task.checkpoint.save(pretraining.state())
+            left = pretraining.seconds / done * (epochs - done)
+            logger.info(
+                "%s: epoch %d of %d, loss %.2f, %s left",
+                task.title, done, epochs, loss, human_seconds(left),
+            )  # fmt: skip
+    started = time.perf_counter()
+    fitted = fit_head(model, task.blocks, task.labelled, task.y, fit["epochs"], stages, task.seed)
+    numbers = {
+        "loss": pretraining.loss,
+        "seconds pretraining": pretraining.seconds,
+        "seconds training": time.perf_counter() - started,
+    }
+
+    def predict(blocks: Blocks, n_samples: int) -> npt.NDArray[np.int64]:
+        rows = torch.arange(n_samples)
+        found = fitted.predict(blocks, rows, fit["prediction_draws"], task.seed)
+        return np.asarray(found.value.numpy(), dtype=np.int64)
+
+    return Fitted(predict, numbers)
+
+
+def _variant(name: str) -> Method:
+    return lambda task, fit: fit_false_vfl(name, task, fit)
+
+
+PROPOSED: dict[str, Method] = {
+    "FALSE-VFL-I": _variant("I"),
+    "FALSE-VFL-II": _variant("II"),
+}
+BASELINES: dict[str, Method] = {}
+METHODS: dict[str, Method] = {**BASELINES, **PROPOSED}
+
+
+def section(method: str) -> str:
+    """Return the section of the preset that has a method's settings: both variants share one."""
+    return "FALSE-VFL" if method in PROPOSED else method
