@@ -23,6 +23,7 @@ from training import TrainingPlace
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
+from strategies.deep.false_vfl import networks
 from strategies.deep.false_vfl.central import CentralModel
 from strategies.deep.false_vfl.gaussian import draw_normals
 from strategies.deep.false_vfl.predict import FalseVFLPredict
@@ -377,10 +378,21 @@ def test_a_node_s_ledger_has_that_its_rows_are_told_whole(tmp_path):
 
 
 def test_a_run_that_is_killed_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
-    """The server dies in the first stage, then in the second; a party in between."""
+    """The server dies in the first stage, then in the second; a party in between.
+
+    In mixed precision, which is float32 with some products rounded.
+    """
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(networks, "has_bfloat16", lambda device: True)
     asked = dict.fromkeys(COLUMNS, "embeddings,lone-embeddings")
-    strategy = FalseVFL(variant="II", pretrain_epochs=4, epochs=30, pretrain_batch_size=20, **SMALL)
+    strategy = FalseVFL(
+        variant="II",
+        pretrain_epochs=4,
+        epochs=30,
+        pretrain_batch_size=20,
+        precision="mixed",
+        **SMALL,
+    )
     whole = place(tmp_path / "whole", asked, strategy)
     expected = whole.run().result
     steps = expected.ledger.to_frame().drop_duplicates("round")["step"].tolist()
