@@ -5,6 +5,8 @@ of the strategies show that parties and server compute the same over the protoco
 1e-5. So the numbers are those of the protocol, and no message is sent.
 """
 
+import functools
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +22,9 @@ from simulations.false_vfl.checkpoints import Checkpoint
 from simulations.false_vfl.training import Pretraining, Stages, fit_head
 from strategies.deep.false_vfl.central import Block, CentralModel
 from strategies.deep.false_vfl.networks import NetworkSettings
+from strategies.deep.split.central import CentralSplit
+from strategies.deep.split.methods import Training
+from strategies.deep.split.networks import SplitNetworks
 
 logger = logging.getLogger("flwr_vertical")
 
@@ -88,9 +93,7 @@ def fit_false_vfl(variant: str, task: Task, fit: dict[str, Any]) -> Fitted:
     fit : dict
         Section ``<data set>.FALSE-VFL`` of the preset.
     """
-    networks = NetworkSettings(
-        **{k: tuple(v) if isinstance(v, list) else v for k, v in fit["networks"].items()}
-    )
+    networks = NetworkSettings.from_text(json.dumps(fit["networks"]))
     stages = Stages(
         n_draws=fit["draws"],
         pretrain_rate=fit["pretrain_learning_rate"],
@@ -131,15 +134,51 @@ def fit_false_vfl(variant: str, task: Task, fit: dict[str, Any]) -> Fitted:
     return Fitted(predict, numbers)
 
 
-def _variant(name: str) -> Method:
-    return lambda task, fit: fit_false_vfl(name, task, fit)
+def fit_baseline(kind: str, task: Task, fit: dict[str, Any]) -> Fitted:
+    """Fit a baseline.
+
+    Parameters
+    ----------
+    kind : str
+        A key of `strategies.deep.split.methods.METHODS`.
+    task : Task
+    fit : dict
+        Section ``<data set>.<baseline>`` of the preset; without a table ``simsiam`` nothing is
+        pretrained.
+    """
+    own = {name: fit[name] for name in ("epochs", "batch_size", "learning_rate", "weight_decay")}
+    before = {f"pretrain_{name}": value for name, value in fit.get("simsiam", {}).items()}
+    training = Training(**own, **before, pretrain="simsiam" if before else "none")
+    networks = SplitNetworks(**fit["networks"])
+    model = CentralSplit(task.blocks, kind, task.n_classes, task.seed, training, networks)
+    started = time.perf_counter()
+    if before:
+        model.pretrain()
+    pretrained = time.perf_counter()
+    model.fit(task.labelled, task.y)
+    numbers = {
+        "loss": model.losses[-1],
+        "seconds pretraining": pretrained - started,
+        "seconds training": time.perf_counter() - pretrained,
+    }
+
+    def predict(blocks: Blocks, n_samples: int) -> npt.NDArray[np.int64]:
+        found = model.predict(blocks, torch.arange(n_samples))
+        return np.asarray(found.value.numpy(), dtype=np.int64)
+
+    return Fitted(predict, numbers)
 
 
 PROPOSED: dict[str, Method] = {
-    "FALSE-VFL-I": _variant("I"),
-    "FALSE-VFL-II": _variant("II"),
+    "FALSE-VFL-I": functools.partial(fit_false_vfl, "I"),
+    "FALSE-VFL-II": functools.partial(fit_false_vfl, "II"),
 }
-BASELINES: dict[str, Method] = {}
+BASELINES: dict[str, Method] = {
+    "Vanilla VFL": functools.partial(fit_baseline, "vanilla"),
+    "LASER-VFL": functools.partial(fit_baseline, "laser"),
+    "PlugVFL": functools.partial(fit_baseline, "plug"),
+    "FedHSSL": functools.partial(fit_baseline, "fedhssl"),
+}
 METHODS: dict[str, Method] = {**BASELINES, **PROPOSED}
 
 
