@@ -89,6 +89,7 @@ STUDIES: dict[str, Study] = {
             "a minute. Every number of its settings and where it comes from is in "
             "simulations/false_vfl/preset.toml."
         ),
+        writes="docs/false-vfl-study.md",
         choices={
             "datasets": "isolet, fashion_mnist, hapt, modelnet10 (default: preset)",
             "methods": "such as FALSE-VFL-I PlugVFL (default: all)",

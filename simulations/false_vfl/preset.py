@@ -48,8 +48,14 @@ class Preset:
         """What a run depends on beside its settings: the version of the code."""
         return f"false_vfl {self.values['version']}"
 
-    def jobs(self, options: Options | None = None) -> list[Job]:
+    def jobs(self, options: Options | None = None, everything: bool = False) -> list[Job]:
         """Return all runs, or those that `options` choose; those that take long come first.
+
+        Parameters
+        ----------
+        options : Options, optional
+        everything : bool, default False
+            Whether to count in all data sets, also those that the preset leaves out.
 
         Raises
         ------
@@ -65,6 +71,8 @@ class Preset:
             "simsiam": study["simsiam"],
             "only-seeds": seeds,
         }
+        if everything:
+            chosen["datasets"] = list(LOADERS)
         if options is not None:
             # Data sets that the preset leaves out can be chosen: a user may have their files.
             known = {**chosen, "datasets": list(LOADERS)}
