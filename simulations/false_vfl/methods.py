@@ -6,6 +6,7 @@ of the strategies show that parties and server compute the same over the protoco
 """
 
 import functools
+import hashlib
 import json
 import logging
 import time
@@ -23,6 +24,7 @@ from simulations.false_vfl.training import Pretraining, Stages, fit_head
 from strategies.deep.false_vfl.central import Block, CentralModel
 from strategies.deep.false_vfl.networks import NetworkSettings
 from strategies.deep.split.central import CentralSplit
+from strategies.deep.split.methods import METHODS as SPLIT
 from strategies.deep.split.methods import Training
 from strategies.deep.split.networks import SplitNetworks
 
@@ -48,6 +50,8 @@ class Task:
     image_shape : tuple of int, optional
     seed : int
     checkpoint : Checkpoint
+    name : str
+        Tells tasks apart: what blocks, labels and weights follow from.
     title : str
         What the log calls it.
     """
@@ -61,6 +65,7 @@ class Task:
     image_shape: tuple[int, int] | None
     seed: int
     checkpoint: Checkpoint
+    name: str
     title: str
 
 
@@ -151,15 +156,13 @@ def fit_baseline(kind: str, task: Task, fit: dict[str, Any]) -> Fitted:
     training = Training(**own, **before, pretrain="simsiam" if before else "none")
     networks = SplitNetworks(**fit["networks"])
     model = CentralSplit(task.blocks, kind, task.n_classes, task.seed, training, networks)
+    spent = _pretrain(model, kind, task, fit) if before else 0.0
     started = time.perf_counter()
-    if before:
-        model.pretrain()
-    pretrained = time.perf_counter()
     model.fit(task.labelled, task.y)
     numbers = {
         "loss": model.losses[-1],
-        "seconds pretraining": pretrained - started,
-        "seconds training": time.perf_counter() - pretrained,
+        "seconds pretraining": spent,
+        "seconds training": time.perf_counter() - started,
     }
 
     def predict(blocks: Blocks, n_samples: int) -> npt.NDArray[np.int64]:
@@ -167,6 +170,26 @@ def fit_baseline(kind: str, task: Task, fit: dict[str, Any]) -> Fitted:
         return np.asarray(found.value.numpy(), dtype=np.int64)
 
     return Fitted(predict, numbers)
+
+
+def _pretrain(model: CentralSplit, kind: str, task: Task, fit: dict[str, Any]) -> float:
+    """Pretrain a baseline, or take up what another one came to; return the seconds it took.
+
+    Vanilla VFL, LASER-VFL and PlugVFL pretrain alike, each party for itself: one of them does it.
+    """
+    encoders = {**fit["simsiam"], **fit["networks"], "task": task.name}
+    name = hashlib.sha256(json.dumps(encoders, sort_keys=True).encode()).hexdigest()[:20]
+    kept = Checkpoint(task.checkpoint.path.with_name(f"simsiam-{name}.pt"), 1)
+    shared = not SPLIT[kind].hybrid
+    if shared and (state := kept.load()) is not None:
+        model.take_up(state["weights"])
+        return float(state["seconds"])
+    started = time.perf_counter()
+    weights = model.pretrain()
+    spent = time.perf_counter() - started
+    if shared and task.checkpoint.every:
+        kept.save({"weights": weights, "seconds": spent})
+    return spent
 
 
 PROPOSED: dict[str, Method] = {

@@ -7,6 +7,7 @@ stage; ``seconds <phase>``.
 """
 
 import functools
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -80,6 +81,7 @@ def replicate(job: Job, shared: Shared) -> Metrics:
         image_shape=split.image_shape,
         seed=seed,
         checkpoint=checkpoint,
+        name=json.dumps([own["dataset"], own["train"], seed, data], sort_keys=True),
         title=f"{own['dataset']}, {own['method']}, {own['train']}, seed {seed}",
     )
     fitted = METHODS[own["method"]](task, own["fit"])
