@@ -5,6 +5,7 @@ import copy
 
 import pytest
 
+from flwr_vertical.node import live
 from flwr_vertical.node.base import unrepeatable_steps
 from flwr_vertical.node.service import StepServer
 from flwr_vertical.protocol.messages import ENVELOPE, HELLO, read_envelope
@@ -53,6 +54,8 @@ def _contents(reply):
 def every_sum_twice():
     """Within it every message of a sum is answered by a fresh process first.
 
+    That process has the live objects as they were, as from its own disk, and nothing else.
+
     Yields
     ------
     Repetition
@@ -74,6 +77,11 @@ def every_sum_twice():
             repetition.declared.add(step)
             return once(self, request, context)
         forgetful = StepServer(self._types, self._storage)
+        forgetful._caches = {
+            node: (run, {live._KEY: copy.deepcopy(cache[live._KEY])})
+            for node, (run, cache) in self._caches.items()
+            if node == context.node_id and live._KEY in cache
+        }
         first = once(forgetful, request, copy.deepcopy(context))
         second = once(self, request, context)
         repetition.compare(step, first, second)
