@@ -154,7 +154,7 @@ class FedPSGAR(Strategy):
     party = FedPSGParty
     arbiter = FedPSGArbiter
     uses_labels = True
-    demo = MappingProxyType({"demo.dataset": "diabetes", "demo.missing-blocks": 0.1})
+    demo = MappingProxyType({"demo.missing-blocks": 0.2})
     disclosure = (
         ("server", "the names of all attributes"),
         (

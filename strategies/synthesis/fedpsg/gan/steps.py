@@ -71,6 +71,7 @@ class GanSteps(StepGroup):
         self.state[_HIDEABLE] = np.isnan(codes).any(axis=0)
         self.party.live.get(_CODES, dict)["codes"] = codes
         self.cache.pop("fedpsg.gan data", None)
+        self._nets()  # made here: a sum only reads them, so that it can be asked for again
         return {
             "widths": self._encoding.widths,
             "missing": np.isnan(codes).astype(np.uint8),
