@@ -10,10 +10,13 @@ import numpy.typing as npt
 from flwr_vertical import Uses, step
 from flwr_vertical.crypto.sealing import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
+from flwr_vertical.products import HeldColumns
 from flwr_vertical.tables import is_numeric
+from strategies.synthesis.fedpsg.blinding import BlindingSteps
 from strategies.synthesis.fedpsg.comparing import ComparingParty
 from strategies.synthesis.fedpsg.gan.steps import GanSteps
 from strategies.synthesis.fedpsg.plan import Part, Plan
+from strategies.synthesis.fedpsg.regression.steps import RegressionSteps
 from strategies.synthesis.fedpsg.rules import draw_groups, with_rule
 from strategies.synthesis.fedpsg.value_groups import NONE
 from strategies.synthesis.fedpsg.values import rest_values, values_of_groups, values_of_sources
@@ -33,7 +36,9 @@ _NO_CODE = np.iinfo(np.uint16).max
 class FedPSGParty(ComparingParty):
     """Generates attributes of samples that other parties lack, and completes its own table."""
 
+    blinding = Uses(BlindingSteps)
     gan = Uses(GanSteps)
+    regression = Uses(RegressionSteps)
 
     @step(repeatable=False)  # what is sealed begins with fresh random bytes
     def generate(self, rule: str, nonce: bytes, **given: Any) -> dict[str, Any]:
@@ -190,6 +195,61 @@ class FedPSGParty(ComparingParty):
         """Write the table that the networks completed; returns what `complete` does."""
         counts = {name: int(self.state[f"fedpsg.{name}"]) for name in _COUNTS}
         return self._written(self.gan.codes, counts, int(self.state["fedpsg.open"]))
+
+    @step
+    def take_up(
+        self, rule: str, nonce: bytes, trees: int, n_rows: int, **given: Any
+    ) -> dict[str, Any]:
+        """Put generated attributes into the samples that this party lacks, for regressions.
+
+        Parameters
+        ----------
+        rule, nonce, **given
+            As of `complete`.
+        trees : int
+            Random trees, whose leaves are columns as well.
+        n_rows : int
+            Samples that the regressions are learnt from.
+
+        Returns
+        -------
+        dict[str, Any]
+            See `RegressionSteps.start`.
+        """
+        self.check_exchange(GENERATED)
+        self._keep_keys(nonce, given)
+        codes, counts = self._by_rules(rule, nonce, given)
+        for name, count in counts.items():
+            self.state[f"fedpsg.{name}"] = count
+        return self.regression.start(codes, n_rows, rule == "draw", trees, given["names"])
+
+    @step
+    def fill(self, number: int, **given: Any) -> dict[str, Any]:
+        """Fill missing cells by what the regressions predict, and write the table.
+
+        Parameters
+        ----------
+        number, **given
+            See `RegressionSteps.fill`.
+
+        Returns
+        -------
+        dict[str, float]
+            See `complete`.
+        """
+        imputed = self.regression.fill(number, **given)
+        counts = {name: int(self.state[f"fedpsg.{name}"]) for name in _COUNTS}
+        codes = self.regression.codes
+        # Samples that no regression reaches, for nobody shares enough of them.
+        for column in np.flatnonzero(np.isnan(codes).any(axis=0)).tolist():
+            rest = np.flatnonzero(np.isnan(codes[:, column]))
+            codes[rest, column] = self._rest(column, len(rest), drawn=False)
+            imputed += len(rest)
+        return self._written(codes, counts, imputed)
+
+    def regressed_columns(self, plan: Plan) -> HeldColumns:
+        """See `ComparingParty.regressed_columns`."""
+        return self.regression.columns(plan)
 
     def _by_rules(
         self, rule: str, nonce: bytes, given: dict[str, Any]

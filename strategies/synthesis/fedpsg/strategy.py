@@ -42,7 +42,7 @@ from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.optional import how_to_install
-from flwr_vertical.products import GroupKey, PairKeys
+from flwr_vertical.products import PairKeys
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.synthesis.fedpsg.comparing import FedPSGArbiter
@@ -50,6 +50,7 @@ from strategies.synthesis.fedpsg.comparison import Comparison
 from strategies.synthesis.fedpsg.networks import class_columns, train_and_impute
 from strategies.synthesis.fedpsg.pairs import Pair, choose_pairs, rows_of_pairs
 from strategies.synthesis.fedpsg.party import GENERATED, FedPSGParty
+from strategies.synthesis.fedpsg.regression.course import regress_and_impute
 from strategies.synthesis.fedpsg.rules import RULES, kept_counts, weights_of
 from strategies.synthesis.fedpsg.tables import correlation_table, rule_tables
 
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 Indices = npt.NDArray[np.int64]
 
 LOCAL = ("mean", "none")
+REGRESSIONS = ("mice", "forest")
 NETWORKS = ("gain", "cgain", "vgain")
 GENERATORS = ("local", "joint")
 
@@ -121,10 +123,17 @@ class FedPSGAR(Strategy):
     imputer: str = setting(
         "mean",
         "What fills the other attributes of generated samples, and missing cells: the mean or most "
-        "frequent level of the party's own column, nothing, or networks that all parties train "
-        "together (VF-GAIN, VF-CGAIN, VF-VGAIN), which each node must allow; 'cgain' gives the "
-        "labels to all parties.",
-        choices=(*LOCAL, *NETWORKS),
+        "frequent level of the party's own column; nothing; regressions on what all parties know "
+        "of the sample ('mice'), also on leaves of random trees ('forest'); or networks that all "
+        "parties train together (VF-GAIN, VF-CGAIN, VF-VGAIN), which each node must allow; 'cgain' "
+        "gives the labels to all parties.",
+        choices=(*LOCAL, *REGRESSIONS, *NETWORKS),
+    )
+    trees: int = setting(
+        100,
+        "Random trees of 'forest', drawn by the parties that have a sample; fewer where there are "
+        "less than three samples for each leaf.",
+        at_least=1,
     )
     generator: str = setting(
         "local",
@@ -215,7 +224,7 @@ class FedPSGAR(Strategy):
     @property
     def exchanges_asked(self) -> tuple[str, ...]:
         """What every node must agree to: values of single samples for another party, and so on."""
-        asked = [GENERATED] if self.n_associated else []
+        asked = [GENERATED] if self.n_associated or self.imputer in REGRESSIONS else []
         asked += ["sums"] if self.imputer in NETWORKS else []
         return (*asked, "labels") if self.imputer == "cgain" else (*asked,)
 
@@ -223,7 +232,7 @@ class FedPSGAR(Strategy):
         """Refuse settings that do not go together; PyTorch must be there for networks."""
         if self.imputer in NETWORKS and importlib.util.find_spec("torch") is None:
             raise ConfigError(f"imputer {self.imputer!r} {how_to_install(['torch'])}")
-        if self.generator == "joint" and self.imputer in LOCAL:
+        if self.generator == "joint" and self.imputer not in NETWORKS:
             raise ConfigError(
                 f"generator='joint' is for the imputers {', '.join(NETWORKS)}, and imputer is "
                 f"{self.imputer!r}"
@@ -243,6 +252,11 @@ class FedPSGAR(Strategy):
             raise ConfigError(
                 "generator='joint' blinds embeddings modulo 2^64, which 'ckks' sums do not carry; "
                 "use aggregation='masked', or generator='local'"
+            )
+        if self.imputer in REGRESSIONS and federation.aggregation == "ckks":
+            raise ConfigError(
+                f"imputer={self.imputer!r} blinds predictions modulo 2^64, which 'ckks' sums do "
+                "not carry; use aggregation='masked', or imputer='gain'"
             )
         progress.total = 8
         keys = PairKeys(federation)
@@ -271,7 +285,7 @@ class FedPSGAR(Strategy):
         rules = [kept_counts(table, comparison.minimum) for table in counts]
         self._check_rules(rules, rows_of, comparison.minimum, result)
         given = list(zip(pairs, rules, rows_of, strict=True))
-        self._complete(federation, comparison.group_key, given, result, progress)
+        self._complete(federation, comparison, given, result, progress)
 
     def _check_number(self, columns: Mapping[str, list[str]], lacking: list[str]) -> None:
         for name in lacking:
@@ -301,13 +315,13 @@ class FedPSGAR(Strategy):
     def _complete(
         self,
         federation: Federation,
-        group_key: GroupKey,
+        comparison: Comparison,
         given: list[tuple[Pair, Indices, Indices]],
         result: Result,
         progress: Progress,
     ) -> None:
         """Hand out rules, hand on what they generate, and have the tables written."""
-        names = federation.parties
+        names, group_key = federation.parties, comparison.group_key
         sources: dict[str, dict[str, Any]] = {name: {} for name in names}
         targets: dict[str, dict[str, Any]] = {name: {} for name in names}
         for i, (pair, rule, rows) in enumerate(given):
@@ -329,6 +343,12 @@ class FedPSGAR(Strategy):
         if self.imputer in LOCAL:
             common["imputer"] = self.imputer
             replies = federation.call("complete", common, per_party=targets)
+        elif self.imputer in REGRESSIONS:
+            trees = self.trees if self.imputer == "forest" else 0
+            common["n_rows"] = int(comparison.rows.sizes.sum())
+            replies = regress_and_impute(
+                federation, comparison, common, targets, -(-trees // (len(names) - 1)), progress
+            )
         else:
             if self.generator == "joint":
                 for name, opens in group_key.arguments().items():
