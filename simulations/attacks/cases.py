@@ -19,7 +19,10 @@ _IMPUTERS = ("fknn", "max", "mean", "min", "most-frequent")
 _SYNTHESES = ("vcds", "evcds", "ievcds")
 _PREDICTORS = ("predict", "vfem-predict")
 # What tables of three columns need, and exchanges by consent that are no setting `exchange`.
-_SETTINGS = {"single": {"party_name": PARTIES[0]}, "fedpsg-ar": {"n_associated": 2}}
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "single": {"party_name": PARTIES[0]},
+    "fedpsg-ar": {"n_associated": 2},
+}
 _TRAINED = {"imputer": "gain", "generator": "joint", "iterations": 20}
 _CONSENTED: dict[str, dict[str, Any]] = {"fedpsg-ar": _TRAINED}
 

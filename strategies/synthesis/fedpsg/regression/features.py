@@ -20,7 +20,7 @@ Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.int64]
 
-LEAVES = 8
+LEAVES = 4
 """Leaves of a random tree at most."""
 
 WHOLE = -1

@@ -171,7 +171,7 @@ class RegressionSteps(StepGroup):
             if bool(self.state[_DRAWN]):
                 noise = self.party.rng.normal(size=values.shape)
                 values += noise @ np.asarray(given[f"root:{job}"]).T
-            codes[np.ix_(rows, columns)] = self.features.decode(values, columns)
+            codes[rows[:, None], columns] = self.features.decode(values, columns)
             count += len(rows) * len(columns)
         self.state[_CODES] = codes
         return count
