@@ -7,6 +7,7 @@ BUILTIN = {
     "evcds": "strategies.copula:EVCDS",
     "false-vfl": "strategies.deep:FalseVFL",
     "false-vfl-predict": "strategies.deep:FalseVFLPredict",
+    "fedpsg-ar": "strategies.fedpsg:FedPSGAR",
     "fknn": "strategies.fknn:FKNN",
     "glm": "strategies.glm:VerticalGLM",
     "ievcds": "strategies.copula:IEVCDS",
