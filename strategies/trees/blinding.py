@@ -89,7 +89,7 @@ class Factors:
             (np.floor(size) * sign).astype(np.int64).view(np.uint64),
             left.astype(np.uint64),
             right.astype(np.uint64),
-            np.argsort(keys, axis=1, kind="stable"),
+            np.argsort(keys, axis=1),  # equal keys of 64 bits do not occur
         )
 
     def blinded(self, numerator: Ring, left: Ring, right: Ring) -> Ring:

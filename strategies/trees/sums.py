@@ -26,7 +26,9 @@ _EXACT_ROWS = 1 << 20  # sums of so many numbers below 2^32 are exact in float64
 
 def by_node(node: Indices, n_nodes: int) -> tuple[Indices, Indices]:
     """Return the rows of nodes, node by node, and where each node's begin, shape (n_nodes + 1,)."""
-    order = np.argsort(node, kind="stable")
+    # Numbers of 16 bits are sorted by radix.
+    narrow = node.astype(np.int16) if n_nodes < 2**15 else node
+    order = np.argsort(narrow, kind="stable")
     bounds = np.searchsorted(node[order], np.arange(n_nodes + 1))
     return order, bounds
 
