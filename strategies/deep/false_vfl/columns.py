@@ -1,6 +1,6 @@
 """A party's own columns as its networks see them: standardised, by own row, on tensors."""
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,8 @@ from flwr_vertical import Party, StepGroup
 from flwr_vertical.errors import ConfigError
 from strategies.deep.false_vfl.hardware import device_of
 from strategies.deep.false_vfl.model import FalseVFLPart
-from strategies.deep.false_vfl.networks import NetworkSettings
 from strategies.deep.false_vfl.scales import ColumnScales, fit_scales
+from strategies.deep.part import DeepPart
 
 Array = npt.NDArray[Any]
 
@@ -54,9 +54,14 @@ class OwnColumns(StepGroup):
         return torch.float64 if self.state["precision"] == "float64" else torch.float32
 
     @property
+    def everything(self) -> Tensor:
+        """All own rows, shape (n_own, n_columns): standardised, 0 where a cell is missing."""
+        return self._matrix[0]
+
+    @property
     def device(self) -> torch.device:
         """Where this node computes."""
-        return device_of(str(self.state["device"]))
+        return device_of(str(self.state.get("device", "cpu")))
 
     def held(self, batch: object) -> Held:
         """Find what the party holds of a batch of aligned rows."""
@@ -76,8 +81,7 @@ class OwnColumns(StepGroup):
             taken = self.party.positions >= 0
             encoding = str(self.state["encoding"])
             least = self.party.policy.min_rows
-            image = NetworkSettings.from_text(str(self.state["networks"])).image_of(self.name)
-            channels = None if image is None else image.channels
+            channels = self.state.get("image-channels")  # None of a table
             made = fit_scales(self.party.table, taken, self.name, encoding, least, channels)
             self.cache["own-scales"] = made
         found: tuple[ColumnScales, Array] = self.cache["own-scales"]
@@ -101,9 +105,10 @@ class KeptPart(StepGroup):
     """The part of a model that an earlier run left here, in a run that predicts with it."""
 
     party: Party
+    kind: ClassVar[type[DeepPart]] = FalseVFLPart
 
     @property
-    def part(self) -> FalseVFLPart | None:
+    def part(self) -> DeepPart | None:
         """The part; None in a run that trains.
 
         Raises
@@ -115,7 +120,7 @@ class KeptPart(StepGroup):
         if wanted is None:
             return None
         if "kept-part" not in self.cache:
-            found = self.party.load_model(FalseVFLPart)
+            found = self.party.load_model(self.kind)
             if found is None:
                 raise ConfigError(
                     f"party {self.name!r} is to predict with a model, but no earlier run is named; "
@@ -127,5 +132,5 @@ class KeptPart(StepGroup):
                     f"server asks for model {str(wanted)[:8]}; name the run of that fit"
                 )
             self.cache["kept-part"] = found
-        kept: FalseVFLPart = self.cache["kept-part"]
+        kept: DeepPart = self.cache["kept-part"]
         return kept

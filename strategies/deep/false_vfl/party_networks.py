@@ -12,10 +12,14 @@ from strategies.deep.false_vfl.hardware import precision_on
 from strategies.deep.false_vfl.model import FalseVFLPart
 from strategies.deep.false_vfl.networks import NetworkSettings
 from strategies.deep.false_vfl.party_model import PartyNets
+from strategies.deep.false_vfl.weights import draw_weights
 
 EMBEDDINGS, LONE_EMBEDDINGS = "embeddings", "lone-embeddings"
 """Exchanges to which a node must agree: sums of embeddings by sample, and of samples that it alone
 holds, which such a sum does not hide."""
+
+WEIGHTS, NOISE = "false-vfl weights", "false-vfl noise"
+"""What a party draws its own random numbers for."""
 
 
 class Networks(StepGroup):
@@ -42,8 +46,11 @@ class Networks(StepGroup):
         ----------
         networks : str
             `NetworkSettings` as text.
-        variant, seed
+        variant : {"I", "II"}
             See `PartyNets`.
+        seed : int
+            What the numbers follow from that are checked. Initial weights do not: the party draws
+            them, and nobody else knows them.
         precision : {"float32", "mixed", "float64"}
             What networks compute in.
         encoding : {"none", "one-hot"}
@@ -70,10 +77,12 @@ class Networks(StepGroup):
             If its table cannot be used.
         """
         agreed = self._consent()
-        self.state["networks"], self.state["variant"], self.state["seed"] = networks, variant, seed
+        self.state["networks"], self.state["variant"] = networks, variant
         self.state["precision"], self.state["encoding"] = precision, encoding
         self.state["learning-rate"], self.state["weight-decay"] = learning_rate, weight_decay
         self.state["draws"], self.state["device"] = n_draws, device
+        image = NetworkSettings.from_text(networks).image_of(self.name)
+        self.state["image-channels"] = None if image is None else image.channels
         self.get(changes=True)  # says now whether the table can be used
         return agreed | self._means(seed)
 
@@ -111,7 +120,7 @@ class Networks(StepGroup):
         agreed = self._consent()
         self.state["model"] = model
         part = self.other(KeptPart).part
-        assert part is not None
+        assert isinstance(part, FalseVFLPart)
         self.state["precision"], self.state["variant"] = part.precision, part.variant
         self.state["device"] = device
         self.get(changes=True)
@@ -158,13 +167,23 @@ class Networks(StepGroup):
     def _new(self) -> PartyNets:
         part = self.other(KeptPart).part
         own = self.other(OwnColumns)
-        if part is not None:
+        if isinstance(part, FalseVFLPart):
             return part.nets(self.name).to(own.device)
         settings = NetworkSettings.from_text(str(self.state["networks"]))
-        seed = int(self.state["seed"])
-        return PartyNets(own.n_columns, settings, self.variant, seed, self.name).to(
-            own.device, own.dtype
-        )
+        nets = PartyNets(own.n_columns, settings, self.variant, 0, self.name)
+        draw_weights(nets, self.party.own_bytes(WEIGHTS))
+        return nets.to(own.device, own.dtype)
+
+    def noise_seed(self, seed: int) -> int:
+        """Return the seed of what variant II draws of blocks that the party lacks.
+
+        Parameters
+        ----------
+        seed : int
+            Of the draws of h, which everybody knows. The same one gives the same numbers, so that a
+            step that is taken again answers the same.
+        """
+        return int.from_bytes(self.party.own_bytes(NOISE, str(seed).encode()), "little")
 
     def _new_optimiser(self, part: str) -> torch.optim.Adam:
         nets = self.get(changes=True)
