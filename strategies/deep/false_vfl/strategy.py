@@ -50,8 +50,9 @@ class FalseVFL(Strategy):
     `Result.predictions` has ``prediction`` and one column ``probability_<class>`` for each class,
     or ``std_error`` of a regression. `Result.predict` predicts new samples by whichever parties are
     there. The metrics are the ``bound`` of the last epoch (nats a sample), the epochs taken and,
-    with validation, its best bound. A stage that validation ends keeps the last networks of the
-    first stage, and the best discriminator.
+    with validation, its best bound and the epoch of it. With validation the first stage ends with
+    the networks of that epoch, whichever was the last one, and the second with the best
+    discriminator; no further message is needed for it.
 
     Where the paper is silent: networks are multilayer perceptrons of the sizes in
     `NetworkSettings`, or for images those of `strategies.deep.false_vfl.images`; columns are

@@ -81,7 +81,7 @@ class SplitPredict(Strategy):
         found = predict_rows(rounds, model, model.discriminator(), rows, progress)
         result.predictions = found.set_axis(sample_index(alignment, result.labels, rows))
         if federation.labels is not None:
-            compare(np.asarray(federation.labels)[rows], result, bool(model.classes))
+            compare(np.asarray(federation.labels)[rows], result, model.classes)
 
 
 def model_of(fitted: Result | None) -> SplitModel:
