@@ -232,7 +232,7 @@ def test_a_regression_predicts_numbers_with_their_deviations():
     wide = pd.concat(tables.values(), axis=1).reindex(ids)
     y = 100 + 20 * (wide - wide.mean()).fillna(0.0).mean(axis=1)
     labels = y.where(np.random.default_rng(0).random(len(y)) < 0.7)
-    settings = SMALL | {"task": "regression", "pretrain_batch_size": 50}
+    settings = SMALL | {"task": "regression", "pretrain_batch_size": 150}
     result = simulate(
         FalseVFL(pretrain_epochs=30, epochs=100, **settings), tables, labels, progress=False
     )

@@ -109,6 +109,8 @@ class Pretraining:
         try:
             loss = self._learn(batch, i)
         except PartyError as error:
+            if type(error) is not PartyError:
+                raise  # a loss, from which the run may go back to a snapshot
             cause = f"{error.cause} (epoch {epoch}, step {i + 1} of the first stage)"
             raise PartyError(error.party, error.step, cause) from error
         self._losses.append(loss * len(batch))

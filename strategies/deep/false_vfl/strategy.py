@@ -58,6 +58,12 @@ class FalseVFL(Strategy):
     `NetworkSettings`, or for images those of `strategies.deep.false_vfl.images`; columns are
     standardised by the rows that take part (an image's by channel), a missing cell of a row is 0
     for the encoder and absent from the likelihood, and log deviations lie between bounds.
+
+    Parties of a simulation share the cores: PyTorch has as many threads at each as there are cores
+    for it, one where there are more parties than cores. Draws are made on the CPU, so that nodes
+    with a GPU and without one agree. ``precision="mixed"`` halves the time of a step where the
+    processor has instructions for bfloat16; a node without them computes in float32, and the
+    result's notes say so.
     """
 
     variant: str = setting(
