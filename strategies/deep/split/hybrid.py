@@ -126,7 +126,8 @@ class HybridPretraining:
 
     @shared.setter
     def shared(self, weights: Tensor) -> None:
-        vector_to_parameters(weights, self._shared())
+        # A copy: else the parties of one process would share the memory of what they average.
+        vector_to_parameters(weights.clone(), self._shared())
 
     def _shared(self) -> list[nn.Parameter]:
         nets = self._encoder.top, self.local.projector, self.local.predictor
