@@ -18,6 +18,7 @@ from strategies.deep.false_vfl.head import prediction_table
 from strategies.deep.false_vfl.model import FalseVFLModel
 from strategies.deep.false_vfl.networks import NetworkSettings
 from strategies.deep.false_vfl.party import FalseVFLParty
+from strategies.deep.false_vfl.party_networks import EMBEDDINGS
 from strategies.deep.false_vfl.rounds import Rounds
 from strategies.deep.false_vfl.server_model import ServerNets
 from strategies.deep.false_vfl.server_training import ServerStep
@@ -45,6 +46,7 @@ class FalseVFLPredict(Strategy):
     uses_labels: ClassVar[bool] = True
     party = FalseVFLParty
     requires: ClassVar[tuple[str, ...]] = ("torch",)
+    exchanges_asked: ClassVar[tuple[str, ...]] = (EMBEDDINGS,)
     disclosure = (
         (
             "server",
