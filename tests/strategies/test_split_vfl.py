@@ -43,7 +43,7 @@ def central_of(strategy, tables, labels, seed=0):
         own = torch.tensor(((table - table.mean()) / table.std(ddof=0)).to_numpy())
         row = torch.tensor(table.index.get_indexer(ids))
         blocks[name] = Block(own, torch.ones_like(own), row)
-    how = strategy.training, strategy.networks, F64
+    how = strategy.training, strategy.network_settings, F64
     model = CentralSplit(blocks, strategy.kind, 2, seed, *how)
     for name in tables:
         model.parties[name].draw_own(bytes_in_memory(seed, name, WEIGHTS))

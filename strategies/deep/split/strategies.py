@@ -149,6 +149,7 @@ class FedHSSL(SplitLearning):
 
     def check(self) -> None:
         """Refuse an extractor that cannot be split into a lower and an upper part."""
+        super().check()
         if self.layers < 2:
             raise ConfigError(f"fedhssl.layers must be 2 or more, got {self.layers}")
 
