@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from deep_runs import COLUMNS, make_data
+from repeating import every_sum_twice
 from training import TrainingPlace
 
 from flwr_vertical import simulate
@@ -424,6 +425,17 @@ def test_a_party_is_told_of_rows_that_it_holds_and_sends_masked_words(method):
     assert len(words) > 500
     bits = np.array([((words >> np.uint32(k)) & np.uint32(1)).mean() for k in range(32)])
     assert np.abs(bits - 0.5).max() < 5 * 0.5 / np.sqrt(len(words))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_a_sum_that_is_asked_for_twice_gets_the_same_bytes(method):
+    tables, labels, _ = make_data(n=40, seed=3, held=0.8)
+    strategy = method(validation_share=0.3, validate_every=1, **SMALL)
+    with every_sum_twice() as found:
+        fitted = simulate(strategy, tables, labels, progress=False)
+        fitted.predict(tables, progress=False)
+    assert found.steps == {"embed"} | ({"project"} if method is FedHSSL else set())
+    assert not found.declared
 
 
 # -- going on ----------------------------------------------------------------------------------
