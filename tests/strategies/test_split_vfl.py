@@ -37,11 +37,16 @@ SMALL = {
 
 
 def central_of(strategy, tables, labels, seed=0):
-    """The same method in one graph, from the numbers that parties draw; with rows and classes."""
+    """The same method in one graph, from the numbers that parties draw; with rows and classes.
+
+    Pixels have one mean and one deviation, columns of tables one each.
+    """
+    axis = 0 if strategy.networks == "mlp" else None
     ids = list(dict.fromkeys(i for table in tables.values() for i in table.index))
     blocks = {}
     for name, table in tables.items():
-        own = torch.tensor(((table - table.mean()) / table.std(ddof=0)).to_numpy())
+        x = table.to_numpy()
+        own = torch.tensor((x - x.mean(axis)) / x.std(axis))
         row = torch.tensor(table.index.get_indexer(ids))
         blocks[name] = Block(own, torch.ones_like(own), row)
     how = strategy.training, strategy.network_settings, F64
@@ -94,6 +99,43 @@ def test_networks_and_losses_are_those_of_one_central_graph(method, mode):
     np.testing.assert_allclose(
         result.predictions["probability_1"], expected.probabilities[:, 1].numpy(), atol=1e-6
     )
+
+
+def pictures(n=40):
+    """Two parties with images of 4 x 5 pixels, brighter where the class is 1, and noise."""
+    rng = np.random.default_rng(0)
+    classes = rng.integers(0, 2, size=n)
+    labels = pd.Series(classes, [f"i{k:02}" for k in range(n)], dtype=float)
+    tables = {}
+    for k, name in enumerate(("left", "right")):
+        x = rng.normal(size=(n, 20)) + classes[:, None]
+        held = slice(0, n - 6) if k else slice(4, n)
+        tables[name] = pd.DataFrame(x, labels.index)[held].rename(columns=str)
+    return tables, labels.where(rng.random(n) < 0.8)
+
+
+@pytest.mark.parametrize("method", [LaserVFL, FedHSSL], ids=lambda m: m.name)
+def test_images_are_trained_on_as_in_one_central_graph(method):
+    tables, labels = pictures()
+    pixels = {"networks": "cnn", "image_shape": "4x5", "image_channels": 4}
+    strategy = method(precision="float64", **SMALL | pixels)
+    result = simulate(strategy, tables, labels, progress=False)
+    model, rows, y, _ = central_of(strategy, tables, labels)
+    model.fit(rows, y)
+    for name in tables:
+        expected = model.parties[name].state_dict()
+        for key, value in weights_of(result, name).items():
+            np.testing.assert_allclose(value, expected[key].numpy(), atol=1e-6)
+
+
+def test_images_of_another_size_are_named():
+    tables, labels = pictures()
+    with pytest.raises(PartyError, match=r"'left': image_shape says 1x5x5 .* its table has 20"):
+        simulate(
+            PlugVFL(networks="cnn", image_shape="5x5", **SMALL), tables, labels, progress=False
+        )
+    with pytest.raises(ConfigError, match="are for images and need their shape"):
+        VanillaVFL(networks="resnet18")
 
 
 def steps_of(transcript, name):
