@@ -9,9 +9,10 @@ from deep_runs import SMALL, make_data
 from flwr_vertical import simulate
 from strategies.deep.false_vfl import networks
 from strategies.deep.false_vfl.density import row_log_density
-from strategies.deep.false_vfl.gaussian import log_density
+from strategies.deep.false_vfl.gaussian import draw_normals, log_density
 from strategies.deep.false_vfl.networks import NetworkSettings, bounded
 from strategies.deep.false_vfl.party_model import PartyNets
+from strategies.deep.false_vfl.shared_draws import SharedDraws
 from strategies.deep.false_vfl.strategy import FalseVFL
 
 F64 = torch.float64
@@ -104,3 +105,18 @@ def test_a_mixed_run_learns_what_a_float32_one_does_and_predicts_after_saving(na
     here, there = (type(mixed).load(tmp_path / "fit").predict(tables, progress=False) for _ in "ab")
     assert isinstance(here.predictions, pd.DataFrame)
     pd.testing.assert_frame_equal(here.predictions, there.predictions, check_exact=True)
+
+
+def test_draws_that_all_nodes_make_are_made_once_and_few_are_kept():
+    draws = SharedDraws(n_bytes=4 * 100)
+    first = draws.normals(7, "h", (5, 10))
+    assert torch.equal(first, draw_normals(7, "h", (5, 10)))
+    assert draws.normals(7, "h", (5, 10)) is first
+    assert not torch.equal(draws.normals(8, "h", (5, 10)), first)  # 400 bytes are kept now
+    assert draws.normals(7, "h", (5, 10)) is first
+    draws.normals(9, "h", (5, 10))  # in place of 8, which was used least recently
+    assert draws.normals(7, "h", (5, 10)) is first
+    large = draws.normals(7, "h", (101,))
+    assert draws.normals(7, "h", (101,)) is not large
+    assert draws.normals(7, "h", (5, 10)) is first
+    assert draws.normals(7, "h", (5, 10), F64).dtype == F64

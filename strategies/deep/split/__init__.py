@@ -11,3 +11,8 @@ concatenation is a sum of one linear map for each party, which the party keeps::
 The modules named `networks`, `tasks`, `simsiam`, `hybrid`, `head` and `central` know PyTorch and
 neither Flower nor the protocol.
 """
+
+from strategies.deep.split.predict import SplitPredict
+from strategies.deep.split.strategies import FedHSSL, LaserVFL, PlugVFL, VanillaVFL
+
+__all__ = ["FedHSSL", "LaserVFL", "PlugVFL", "SplitPredict", "VanillaVFL"]

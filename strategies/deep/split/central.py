@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from strategies.deep.false_vfl.central import Block
+from strategies.deep.false_vfl.gaussian import draw_seed
 from strategies.deep.false_vfl.server_model import Prediction
 from strategies.deep.split.hybrid import HybridPretraining
 from strategies.deep.split.methods import ISOLET, METHODS, Training
@@ -53,6 +54,8 @@ class CentralSplit(nn.Module):
 
     Attributes
     ----------
+    seeds : dict of str to int
+        What each party's pretraining follows from.
     losses : list of float
         Mean loss of each epoch of `fit`.
     """
@@ -84,6 +87,7 @@ class CentralSplit(nn.Module):
         )
         self.head = Discriminator(self.networks, n_classes, k, self.seed)
         self.to(dtype)
+        self.seeds = {name: draw_seed(self.seed, f"pretraining of {name}") for name in self.blocks}
         self.losses: list[float] = []
         self._pretrained = self.training_settings.pretrain == "none"
 
@@ -137,7 +141,8 @@ class CentralSplit(nn.Module):
         else:
             for name, block in self.blocks.items():
                 encoder = self._extractor(name).encoder
-                pretrain(encoder, block.x, self.networks, self.training_settings, self.seed, name)
+                seed = self.seeds[name]
+                pretrain(encoder, block.x, self.networks, self.training_settings, seed, name)
         self._pretrained = True
         return {
             name: copy.deepcopy(self._extractor(name).encoder.state_dict()) for name in self.parties
@@ -209,7 +214,7 @@ class CentralSplit(nn.Module):
         for name, block in self.blocks.items():
             encoder = self._extractor(name).encoder
             assert isinstance(encoder, TwoEncoders)
-            how = self.networks, training, self.seed, name
+            how = self.networks, training, self.seed, self.seeds[name], name
             own[name] = HybridPretraining(encoder, block.x, *how)
         n_samples = len(next(iter(self.blocks.values())).row)
         everything = self._held(self.blocks, torch.arange(n_samples))

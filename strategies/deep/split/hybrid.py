@@ -47,11 +47,12 @@ class HybridPretraining:
         All rows that take part.
     networks : SplitNetworks
     training : Training
+    shared_seed : int
+        Initial weights follow from it of what parties average, which begins alike.
     seed : int
-        Initial weights of projectors and predictors follow from it, the same for all parties where
-        they are averaged, and with `name` this party's orders and views.
+        This party's orders, views and other initial weights follow from it.
     name : str
-        The party's.
+        The party's, for errors.
     """
 
     def __init__(
@@ -60,16 +61,16 @@ class HybridPretraining:
         x: Tensor,
         networks: SplitNetworks,
         training: Training,
+        shared_seed: int,
         seed: int,
         name: str,
     ) -> None:
         check_rows(len(x), name)
         self._encoder, self._x, self._training = encoder, x, training
         self._seed, self._name = seed, name
-        self.cross = SimSiamHeads(networks, new_generator(seed, f"projector of {name}")).to(x.dtype)
-        self.local = SimSiamHeads(networks, new_generator(seed, "projector that parties share")).to(
-            x.dtype
-        )
+        own, shared = new_generator(seed, "projector"), new_generator(shared_seed, "projector")
+        self.cross = SimSiamHeads(networks, own).to(x.dtype)
+        self.local = SimSiamHeads(networks, shared).to(x.dtype)
         self._corruption = Corruption(x, training.corrupted)
         across = encoder.cross, self.cross.projector
         self._across = FallingRates(across, [self.cross.predictor], training)
@@ -103,7 +104,7 @@ class HybridPretraining:
     def learn_within(self, epoch: int) -> float:
         """Go once through the own rows; return the mean loss."""
         self._within.at(epoch)
-        rng = np.random.default_rng(draw_seed(self._seed, f"views of {self._name}, {epoch}"))
+        rng = np.random.default_rng(draw_seed(self._seed, f"views of epoch {epoch}"))
         total, guide = 0.0, self._training.guide
         for batch in batches_of(len(self._x), self._training.pretrain_batch_size, rng):
             views = self._x[batch], self._corruption.second_view(self._x[batch], rng)

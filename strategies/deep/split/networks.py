@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from strategies.deep.false_vfl.networks import ACTIVATIONS, new_generator, perceptron
+from strategies.deep.false_vfl.weights import draw_weights
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ class Extractor(nn.Module):
         super().__init__()
         generator = new_generator(seed, f"weights of {name}")
         d, width = networks.latent_dim, networks.width
+        self._n_parties = n_parties
         self.encoder: nn.Module
         if networks.hybrid:
             shared = new_generator(seed, "weights that parties share")
@@ -145,6 +147,22 @@ class Extractor(nn.Module):
             self.layer = nn.Linear(d, width, bias=False)
             limit = 1.0 / math.sqrt(n_parties * d)
             nn.init.uniform_(self.layer.weight, -limit, limit, generator=generator)
+
+    def draw_own(self, key: bytes) -> None:
+        """Draw all initial weights anew that parties do not share; see `draw_weights`.
+
+        Parameters
+        ----------
+        key : bytes
+            Known to the party alone.
+        """
+        own: list[nn.Module] = [self.encoder, self.layer]
+        if isinstance(self.encoder, TwoEncoders):
+            own = [self.encoder.cross, self.encoder.bottom, self.layer]
+        draw_weights(nn.ModuleList(own), key)
+        if isinstance(self.layer, nn.Linear):
+            with torch.no_grad():
+                self.layer.weight.div_(math.sqrt(self._n_parties))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what the party sends of rows that it holds, shape (n_rows, sent)."""

@@ -145,9 +145,9 @@ def pretrain(
     networks : SplitNetworks
     training : Training
     seed : int
-        Order, second views and initial weights of the heads follow from it and `name`.
+        Order, second views and initial weights of the heads follow from it.
     name : str
-        The party's.
+        The party's, for errors.
 
     Returns
     -------
@@ -160,8 +160,8 @@ def pretrain(
         If there are fewer than two rows, or the loss is not a number.
     """
     check_rows(len(x), name)
-    heads = SimSiamHeads(networks, new_generator(seed, f"projector of {name}")).to(x.dtype)
-    rng = np.random.default_rng(draw_seed(seed, f"views of {name}"))
+    heads = SimSiamHeads(networks, new_generator(seed, "projector")).to(x.dtype)
+    rng = np.random.default_rng(draw_seed(seed, "views"))
     descent = FallingRates([encoder, heads.projector], [heads.predictor], training)
     corruption, losses = Corruption(x, training.corrupted), []
     for epoch in range(training.pretrain_epochs):
