@@ -24,7 +24,7 @@ from training import TrainingPlace
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.base import bytes_in_memory
-from strategies.deep.false_vfl import networks
+from strategies.deep.false_vfl import hardware
 from strategies.deep.false_vfl.central import CentralModel
 from strategies.deep.false_vfl.gaussian import draw_normals
 from strategies.deep.false_vfl.party_networks import NOISE, WEIGHTS
@@ -404,7 +404,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_numbers(tmp_path, monkeypatch)
     In mixed precision, which is float32 with some products rounded.
     """
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(networks, "has_bfloat16", lambda device: True)
+    monkeypatch.setattr(hardware, "has_bfloat16", lambda device: True)
     asked = dict.fromkeys(COLUMNS, "embeddings,lone-embeddings")
     strategy = FalseVFL(
         variant="II",

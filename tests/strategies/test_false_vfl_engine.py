@@ -7,7 +7,7 @@ import torch
 from deep_runs import SMALL, make_data
 
 from flwr_vertical import simulate
-from strategies.deep.false_vfl import networks
+from strategies.deep.false_vfl import hardware
 from strategies.deep.false_vfl.density import row_log_density
 from strategies.deep.false_vfl.gaussian import draw_normals, log_density
 from strategies.deep.false_vfl.networks import NetworkSettings, bounded
@@ -52,7 +52,7 @@ def test_the_density_of_extreme_numbers_stays_finite():
 @pytest.fixture
 def native(monkeypatch):
     """PyTorch computes in bfloat16 on any processor; only its speed depends on it."""
-    monkeypatch.setattr(networks, "has_bfloat16", lambda device: True)
+    monkeypatch.setattr(hardware, "has_bfloat16", lambda device: True)
 
 
 def party_nets(mixed):
@@ -85,7 +85,7 @@ def test_mixed_precision_rounds_matrix_products_and_nothing_else(native):
 
 
 def test_without_bfloat16_mixed_is_float32(monkeypatch):
-    monkeypatch.setattr(networks, "has_bfloat16", lambda device: False)
+    monkeypatch.setattr(hardware, "has_bfloat16", lambda device: False)
     exact, found = (terms_and_gradients(party_nets(mixed))[0] for mixed in (False, True))
     assert torch.equal(exact, found)
 

@@ -15,6 +15,7 @@ from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.errors import DataError
 from strategies.deep.false_vfl.columns import OwnColumns
 from strategies.deep.false_vfl.graph import GRADIENT_LIMIT, Graph, scatter
+from strategies.deep.false_vfl.hardware import to_numpy, to_tensor
 from strategies.deep.false_vfl.party_networks import Networks
 
 Array = npt.NDArray[Any]
@@ -104,7 +105,7 @@ class PretrainingSteps(StepGroup):
         optimiser = self.other(Networks).optimiser("decoder")
         optimiser.zero_grad(set_to_none=True)
         n_rows = len(self.state["batch"])
-        given = torch.from_numpy(np.array(weights)).to(graph.terms.dtype)
+        given = to_tensor(weights, graph.terms)
         loss = -(given * graph.terms).sum() / n_rows
         torch.autograd.backward([loss])
         optimiser.step()
@@ -126,7 +127,7 @@ class PretrainingSteps(StepGroup):
         mean, precision = networks.get(changes=True).encode(held.x)
         torch.autograd.backward(
             [mean, precision],
-            [torch.from_numpy(np.array(g)).to(mean.dtype) for g in (in_mean, in_precision)],
+            [to_tensor(g, mean) for g in (in_mean, in_precision)],
         )
         optimiser.step()
 
@@ -143,7 +144,7 @@ class PretrainingSteps(StepGroup):
         )
         seed = int(posterior["seed"])
         graph.forward(seed, networks.n_draws, networks.noise_seed(seed), own.dtype)
-        self._check_finite({"terms": graph.terms.detach().numpy()}, "log likelihood")
+        self._check_finite({"terms": to_numpy(graph.terms)}, "log likelihood")
         return graph
 
     def _check_finite(self, arrays: dict[str, Array], what: str) -> None:

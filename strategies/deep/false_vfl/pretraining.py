@@ -11,6 +11,7 @@ from flwr_vertical import Result
 from flwr_vertical.errors import DataError
 from flwr_vertical.results import Progress
 from strategies.deep.false_vfl.bounds import log_bound
+from strategies.deep.false_vfl.hardware import device_of
 from strategies.deep.false_vfl.predict import drawn_step
 from strategies.deep.false_vfl.rounds import Rounds
 from strategies.deep.false_vfl.server_model import ServerNets
@@ -61,7 +62,8 @@ class Pretraining:
         self._rng = rounds.federation.rng
         share = strategy.validation_share
         self._rows, self._validated = split_off(rows, share, self._rng)
-        self.nets = ServerNets(strategy.network_settings, seed).to(strategy.dtype)
+        device = device_of(strategy.device)
+        self.nets = ServerNets(strategy.network_settings, seed).to(device, strategy.dtype)
         self._optimiser = torch.optim.Adam(
             self.nets.parameters(),
             lr=strategy.pretrain_learning_rate,

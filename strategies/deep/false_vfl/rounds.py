@@ -8,6 +8,7 @@ from torch import Tensor
 
 from flwr_vertical import Federation
 from strategies.deep.false_vfl.graph import GRADIENT_LIMIT, TERM_LIMIT
+from strategies.deep.false_vfl.hardware import to_numpy
 from strategies.deep.false_vfl.server_training import ServerStep
 
 Array = npt.NDArray[Any]
@@ -89,8 +90,8 @@ class Rounds:
         """Keep gradients for the next `encode`: of each party, those of the rows it holds."""
         for k, name in enumerate(self.parties):
             held = self._held[batch, k]
-            carried[f"{name} mean"] = in_mean.numpy()[held]
-            carried[f"{name} precision"] = in_precision.numpy()[held]
+            carried[f"{name} mean"] = to_numpy(in_mean)[held]
+            carried[f"{name} precision"] = to_numpy(in_precision)[held]
 
     def log_terms(self, batch: Indices, mean: Tensor, log_sigma: Tensor, seed: int) -> Array:
         """Have parties draw h; return the sum of their terms, shape (n_rows, n_draws)."""
@@ -133,7 +134,7 @@ class Rounds:
         return terms
 
     def _rows(self, batch: Indices, **values: Tensor) -> dict[str, dict[str, Array]]:
-        arrays = {name: value.detach().numpy() for name, value in values.items()}
+        arrays = {name: to_numpy(value) for name, value in values.items()}
         if not self._per_party:
             return dict.fromkeys(self.parties, arrays)
         return {
