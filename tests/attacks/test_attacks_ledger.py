@@ -49,7 +49,7 @@ WORDS = {
     "rows": r"^(over|for each missingness|by missingness|.*sums over groups of rows)",
     "predictions": r"^for each sample without a label, the (sum of the parties'|prediction)",
     "epsilon": r"perturbed rank",
-    "bits": r"^for each (sample of the fit|labelled sample).*fits",
+    "bits": r"^(for each (sample of the fit|labelled sample).*fits|by sample)",
 }
 
 
