@@ -94,8 +94,8 @@ class FalseVFL(Strategy):
     width: int = setting(128, "Units of each hidden layer.", at_least=1)
     party_layers: int = setting(
         2,
-        "Layers with weights of a party's encoder and of its decoder. A single one is a linear map: "
-        "who knows a few rows then finds all others exactly.",
+        "Layers with weights of a party's encoder and of its decoder. A single one is linear: who "
+        "knows a few rows then finds all others exactly.",
         at_least=1,
     )
     activation: str = setting("relu", "Of hidden layers.", choices=("relu", "elu", "silu", "tanh"))
