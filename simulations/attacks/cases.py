@@ -18,7 +18,12 @@ FAMILIES = ("gaussian", "binomial", "poisson")
 SUMS = "sums"  # of the papers: opens a number of each sample in each round, by consent only
 _IMPUTERS = ("fknn", "max", "mean", "min", "most-frequent")
 _SYNTHESES = ("vcds", "evcds", "ievcds")
-_FITS = {"predict": "vfem", "vfem-predict": "vfem", "false-vfl-predict": "false-vfl"}
+_FITS = {
+    "predict": "vfem",
+    "vfem-predict": "vfem",
+    "false-vfl-predict": "false-vfl",
+    "split-predict": "vanilla-vfl",
+}
 """By strategy that predicts, the one that fits what it predicts with."""
 
 _FEW_STEPS: dict[str, Any] = {
@@ -34,14 +39,28 @@ _FEW_STEPS: dict[str, Any] = {
 """Of deep methods: the networks of their defaults, smaller, in few steps of all samples. What a
 step tells of a sample does not depend on how many there are."""
 
+_SPLIT: dict[str, Any] = {
+    "task": "regression",
+    "latent_dim": 12,
+    "width": 16,
+    "pretrain_epochs": 2,
+    "epochs": 3,
+    "batch_size": 128,
+}
 _SETTINGS: dict[str, dict[str, Any]] = {
     "single": {"party_name": PARTIES[0]},
+    "fedpsg-ar": {"n_associated": 2},  # of tables of three columns
     "false-vfl": _FEW_STEPS,
+    **dict.fromkeys(("fedhssl", "laser-vfl", "plug-vfl", "vanilla-vfl"), _SPLIT),
 }
+_TRAINED = {"imputer": "gain", "generator": "joint", "iterations": 20}
 _VARIANTS: dict[str, list[dict[str, Any]]] = {
     "false-vfl": [{"variant": "II"}, {"party_layers": 1}],
+    "fedpsg-ar": [_TRAINED],
 }
 """Further settings that are tried where nodes must agree."""
+_TELL_NOTHING = {"generated"}
+"""Exchanges by consent in which attacks must find nothing all the same."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +88,11 @@ class Case:
     def consented(self) -> bool:
         """Whether every node must agree to an exchange that opens numbers of single samples."""
         kind: Any = load_strategy(BUILTIN[self.strategy])
-        return bool(exchanges_of(kind(**self.settings)))
+        return bool({*exchanges_of(kind(**self.settings))} - _TELL_NOTHING)
 
 
 def cases(consented: bool = False) -> list[Case]:
-    """Return every built-in strategy at its default settings, a GLM of each family.
+    """Return every built-in strategy at its default settings or as few others as its tables need.
 
     Parameters
     ----------
@@ -92,7 +111,7 @@ def cases(consented: bool = False) -> list[Case]:
         ]
         more = [{"exchange": SUMS}] if "exchange" in names else []
         for chosen in more + _VARIANTS.get(name, []):
-            shown = " ".join(f"{key}={value}" for key, value in chosen.items())
+            shown = " ".join(f"{k}={v}" for k, v in chosen.items() if k != "iterations")
             found.append(Case(f"{name} {shown}", name, settings | chosen))
     return [case for case in found if case.consented == consented]
 
@@ -112,6 +131,10 @@ def fit(tables: Mapping[str, pd.DataFrame], labels: Any, strategy: str = "vfem")
     """Return a fitted model, by default a linear one."""
     kind: Any = load_strategy(BUILTIN[strategy])
     return simulate(kind(**_SETTINGS.get(strategy, {})), tables, labels, progress=False)
+
+
+ROWS = {"fedpsg-ar": 1500}
+"""Fewest samples of a strategy's tables: counts of pairs of values are told from 100 on."""
 
 
 def make_case_tables(

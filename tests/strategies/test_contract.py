@@ -16,7 +16,16 @@ from simulations.attacks.suite import ATTACKS, LABELS, RULED, attack_run
 from strategies import BUILTIN
 from strategies.baselines import Max, Mean, Min, MostFrequent
 from strategies.copula import EVCDS, IEVCDS, VCDS
-from strategies.deep import FalseVFL, FalseVFLPredict
+from strategies.deep import (
+    FalseVFL,
+    FalseVFLPredict,
+    FedHSSL,
+    LaserVFL,
+    PlugVFL,
+    SplitPredict,
+    VanillaVFL,
+)
+from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
 from strategies.predict import Predict
@@ -37,6 +46,13 @@ SYNTHESES = [
     VCDS(5.0, "total", rows=50, missing="impute"),
     EVCDS(min_joint=10),
     IEVCDS(min_joint=10, iterations=2, rearrange=True, rows=100),
+]
+
+
+# Samples that a party lacks, from others; cells that only it lacks, from its own columns.
+GENERATORS = [
+    FedPSGAR(n_associated=2, rule="mean"),
+    FedPSGAR(n_associated=1, imputer="gain", generator="joint", iterations=2, batch=8),
 ]
 
 
@@ -82,14 +98,14 @@ def labels(n=40):
 def labels_for(strategy):
     """Numbers of all samples; a method that predicts what has no label lacks a tenth of them."""
     found = labels()
-    if strategy.name != "false-vfl":
+    if not isinstance(strategy, (FalseVFL, VanillaVFL, LaserVFL, PlugVFL, FedHSSL)):
         return found
     unknown = found.index[::10]
     return (found if strategy.task == "regression" else found.gt(0).astype(float)).drop(unknown)
 
 
 def run(strategy, mode="masked", **kwargs):
-    given = tables() if strategy in IMPUTERS + SYNTHESES else tables(cells=0.0)
+    given = tables() if strategy in IMPUTERS + GENERATORS + SYNTHESES else tables(cells=0.0)
     with seeded_noise(1):  # else no two runs are alike; has no say inside Ray's actors
         return simulate(
             strategy,
@@ -136,7 +152,23 @@ SMALL = {
 DEEP = [FalseVFL(task="regression", **SMALL)]
 # The last of those with one party half runs on Ray: one that trains.
 DEEP = [FalseVFLPredict(run(DEEP[0])), *DEEP, FalseVFL(variant="II", **SMALL)]
-STRATEGIES = IMPUTERS + SYNTHESES + REGRESSIONS + DEEP
+SPLIT = {
+    "encoding": "one-hot",
+    "precision": "float64",
+    "latent_dim": 4,
+    "width": 6,
+    "pretrain_epochs": 1,
+    "epochs": 2,
+    "batch_size": 16,
+}
+BASELINES = [
+    VanillaVFL(task="regression", **SPLIT),
+    PlugVFL(**SPLIT),
+    LaserVFL(**SPLIT),
+    FedHSSL(task="regression", **SPLIT),
+]
+DEEP += [SplitPredict(run(BASELINES[0])), *BASELINES]
+STRATEGIES = IMPUTERS + GENERATORS + SYNTHESES + REGRESSIONS + DEEP
 every_strategy, every_imputer = named(STRATEGIES), named(IMPUTERS)
 every_predictor = named(REGRESSIONS + DEEP)
 every_synthesis = named(SYNTHESES)
@@ -327,7 +359,7 @@ RECORDED = {}
 def recorded(strategy):
     """Return one run of a strategy for all tests that only look at it, with its messages."""
     if id(strategy) not in RECORDED:
-        given = tables() if strategy in IMPUTERS + SYNTHESES else tables(cells=0.0)
+        given = tables() if strategy in IMPUTERS + GENERATORS + SYNTHESES else tables(cells=0.0)
         worked, transcript = [], []
         with watching(worked, transcript):
             result = run(strategy, transcript=transcript)
@@ -339,7 +371,7 @@ def recorded(strategy):
 
 def needs_consent(strategy):
     """Whether nodes must agree to it, since it tells numbers of single samples."""
-    return bool(exchanges_of(strategy))
+    return bool({"sums", "distances", "embeddings"} & {*exchanges_of(strategy)})
 
 
 @every_strategy

@@ -24,6 +24,7 @@ from training import TrainingPlace
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.base import bytes_in_memory
+from strategies.deep.false_vfl import networks
 from strategies.deep.false_vfl.central import CentralModel
 from strategies.deep.false_vfl.gaussian import draw_normals
 from strategies.deep.false_vfl.party_networks import NOISE, WEIGHTS
@@ -398,10 +399,21 @@ def test_the_server_s_seed_does_not_tell_how_a_node_s_networks_begin(tmp_path):
 
 
 def test_a_run_that_is_killed_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
-    """The server dies in the first stage, then in the second; a party in between."""
+    """The server dies in the first stage, then in the second; a party in between.
+
+    In mixed precision, which is float32 with some products rounded.
+    """
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(networks, "has_bfloat16", lambda device: True)
     asked = dict.fromkeys(COLUMNS, "embeddings,lone-embeddings")
-    strategy = FalseVFL(variant="II", pretrain_epochs=4, epochs=30, pretrain_batch_size=20, **SMALL)
+    strategy = FalseVFL(
+        variant="II",
+        pretrain_epochs=4,
+        epochs=30,
+        pretrain_batch_size=20,
+        precision="mixed",
+        **SMALL,
+    )
     whole = place(tmp_path / "whole", asked, strategy)
     expected = whole.run().result
     steps = expected.ledger.to_frame().drop_duplicates("round")["step"].tolist()

@@ -12,6 +12,7 @@ from strategies.deep.false_vfl.columns import Held
 from strategies.deep.false_vfl.gaussian import draw_normals
 from strategies.deep.false_vfl.party_model import PartyNets
 from strategies.deep.false_vfl.server_model import draw
+from strategies.deep.false_vfl.shared_draws import shared_draws
 
 Array = npt.NDArray[Any]
 
@@ -61,7 +62,7 @@ class Graph:
             Of what is drawn.
         """
         shape = self._n_rows, n_draws
-        noise = draw_normals(seed, "h", (*shape, self.mean.shape[1]), dtype)[self.rows]
+        noise = shared_draws.normals(seed, "h", (*shape, self.mean.shape[1]), dtype)[self.rows]
         h = draw(self.mean, self.log_sigma, noise)
         x, known, places = self._held
         if self._nets.indicator is None:

@@ -116,7 +116,7 @@ class Networks(StepGroup):
         agreed = self._consent()
         self.state["model"] = model
         part = self.other(KeptPart).part
-        assert part is not None
+        assert isinstance(part, FalseVFLPart)
         self.state["precision"], self.state["variant"] = part.precision, part.variant
         self.get(changes=True)
         return agreed | {"drawn": self._drawn(seed)}
@@ -156,7 +156,7 @@ class Networks(StepGroup):
 
     def _new(self) -> PartyNets:
         part = self.other(KeptPart).part
-        if part is not None:
+        if isinstance(part, FalseVFLPart):
             return part.nets(self.name)
         own = self.other(OwnColumns)
         settings = NetworkSettings.from_text(str(self.state["networks"]))

@@ -94,7 +94,7 @@ class FalseVFLPredict(Strategy):
         found = predict_rows(rounds, model, rows, progress)
         result.predictions = found.set_axis(sample_index(alignment, result.labels, rows))
         if federation.labels is not None:
-            _compare(np.asarray(federation.labels)[rows], result, bool(model.classes))
+            compare(np.asarray(federation.labels)[rows], result, bool(model.classes))
 
 
 def model_of(fitted: Result | None) -> FalseVFLModel:
@@ -154,7 +154,18 @@ def take_part(
                 f"server must run the same version of NumPy (the server has {np.__version__})"
             )
     usable = rounds.usable(np.array([bool(replies[name]["lone"]) for name in rounds.parties]))
-    if left_out := rounds.n_samples - len(usable):
+    return told_of(usable, rounds.n_samples, result)
+
+
+def told_of(usable: Indices, n_samples: int, result: Result) -> Indices:
+    """Return the samples that take part, after noting how many others there are.
+
+    Raises
+    ------
+    DataError
+        If none does.
+    """
+    if left_out := n_samples - len(usable):
         result.notes.append(
             f"{left_out} samples that one party alone holds were left out: a sum would not hide "
             "them, and that party does not agree to the exchange 'lone-embeddings'"
@@ -200,7 +211,7 @@ def drawn_step(
         return ServerStep(nets, settings, *sums, rounds.counts[rows], seed, n_draws)
 
 
-def _compare(labels: npt.NDArray[np.float64], result: Result, classes: bool) -> None:
+def compare(labels: npt.NDArray[np.float64], result: Result, classes: bool) -> None:
     """Say how far predictions are from the labels that are known."""
     known = np.isfinite(labels)
     if not known.any() or result.predictions is None:

@@ -102,7 +102,12 @@ class FalseVFL(Strategy):
     encoding: str = setting(
         "none", "What becomes of columns of levels.", choices=("none", "one-hot")
     )
-    precision: str = setting("float32", "What networks compute in.", choices=("float32", "float64"))
+    precision: str = setting(
+        "float32",
+        "What networks compute in. mixed is float32 with matrix products in bfloat16, where the "
+        "processor has instructions for them.",
+        choices=("float32", "mixed", "float64"),
+    )
 
     name: ClassVar[str] = "false-vfl"
     party = FalseVFLParty
@@ -176,6 +181,7 @@ class FalseVFL(Strategy):
             party_layers=self.party_layers,
             global_width=self.width,
             activation=self.activation,
+            mixed=self.precision == "mixed",
         )
 
     @property
