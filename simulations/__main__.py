@@ -32,6 +32,22 @@ def make_parser() -> argparse.ArgumentParser:
             "user can mend, such as absent data, 130 stopped by Ctrl-C.",
         )
         _add_options(command, name)
+        if study.parts:
+            command.add_argument(
+                "--parts",
+                nargs="+",
+                choices=study.parts,
+                default=[],
+                help="what to run; the page also shows what earlier runs left in the same folder "
+                "(default: all)",
+            )
+        if study.trains:
+            command.add_argument(
+                "--iterations",
+                type=_positive,
+                metavar="N",
+                help="training steps of every network (default: preset)",
+            )
         if study.writes:
             command.add_argument(
                 "--write",
@@ -90,6 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seeds=parsed.seeds,
         quick=parsed.quick,
         write=getattr(parsed, "write", None),
+        parts=tuple(getattr(parsed, "parts", ())),
+        iterations=getattr(parsed, "iterations", None),
     )
     try:
         outcome = STUDIES[parsed.study].run(options)

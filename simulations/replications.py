@@ -136,10 +136,16 @@ def run_all(
             for key, metrics, seconds in spread(open_jobs, replicate, shared, workers):
                 store.add(open_jobs[key], key, metrics, seconds)
                 progress.step(open_jobs[key].part, detail=_short(open_jobs[key].settings))
+    return finished(jobs, store, context)
+
+
+def finished(jobs: Sequence[Job], store: Store, context: str) -> pd.DataFrame:
+    """Return the numbers of those jobs that are in the store, as `run_all` does."""
+    keys = {job.key(context): job for job in jobs}
     rows = [
         {"part": job.part, **_flat(job.settings), "metric": name, "value": value}
         for key, job in keys.items()
-        for name, value in store.found[key].items()
+        for name, value in store.found.get(key, {}).items()
     ]
     return pd.DataFrame(rows)
 

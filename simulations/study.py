@@ -36,6 +36,10 @@ class Options:
         Whether to run the preset's small version.
     write : Path, optional
         A page of the documentation that the study writes, where it writes one.
+    parts : tuple of str, optional
+        Which parts to run, of a study that names parts; default all.
+    iterations : int, optional
+        Training steps of every network, of a study that trains some; default as in the preset.
     """
 
     output: Path
@@ -44,6 +48,8 @@ class Options:
     seeds: int | None = None
     quick: bool = False
     write: Path | None = None
+    parts: tuple[str, ...] = ()
+    iterations: int | None = None
 
 
 @dataclass(frozen=True)
