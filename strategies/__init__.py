@@ -5,6 +5,7 @@ from flwr_vertical.registry import register_strategy
 BUILTIN = {
     "complete-case": "strategies.least_squares:CompleteCase",
     "evcds": "strategies.copula:EVCDS",
+    "fedpsg-ar": "strategies.fedpsg:FedPSGAR",
     "fknn": "strategies.fknn:FKNN",
     "glm": "strategies.glm:VerticalGLM",
     "ievcds": "strategies.copula:IEVCDS",

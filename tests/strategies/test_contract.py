@@ -15,6 +15,7 @@ from simulations.attacks.suite import ATTACKS, LABELS, RULED, attack_run
 from strategies import BUILTIN
 from strategies.baselines import Max, Mean, Min, MostFrequent
 from strategies.copula import EVCDS, IEVCDS, VCDS
+from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
 from strategies.predict import Predict
@@ -35,6 +36,13 @@ SYNTHESES = [
     VCDS(5.0, "total", rows=50, missing="impute"),
     EVCDS(min_joint=10),
     IEVCDS(min_joint=10, iterations=2, rearrange=True, rows=100),
+]
+
+
+# Samples that a party lacks, from others; cells that only it lacks, from its own columns.
+GENERATORS = [
+    FedPSGAR(n_associated=2, rule="mean"),
+    FedPSGAR(n_associated=1, imputer="gain", generator="joint", iterations=2, batch=8),
 ]
 
 
@@ -78,7 +86,7 @@ def labels(n=40):
 
 
 def run(strategy, mode="masked", **kwargs):
-    given = tables() if strategy in IMPUTERS + SYNTHESES else tables(cells=0.0)
+    given = tables() if strategy in IMPUTERS + GENERATORS + SYNTHESES else tables(cells=0.0)
     with seeded_noise(1):  # else no two runs are alike; has no say inside Ray's actors
         return simulate(
             strategy,
@@ -110,7 +118,7 @@ REGRESSIONS = [
     VerticalGLM(penalty="lasso", lambdas=0.1, exchange="sums", encoding="one-hot", kkt_tol=1e-6),
 ]
 REGRESSIONS += [Predict(run(REGRESSIONS[0])), VFEMPredict(run(REGRESSIONS[0]))]
-STRATEGIES = IMPUTERS + SYNTHESES + REGRESSIONS
+STRATEGIES = IMPUTERS + GENERATORS + SYNTHESES + REGRESSIONS
 every_strategy, every_imputer = named(STRATEGIES), named(IMPUTERS)
 every_regression, every_synthesis = named(REGRESSIONS), named(SYNTHESES)
 
@@ -293,7 +301,7 @@ RECORDED = {}
 def recorded(strategy):
     """Return one run of a strategy for all tests that only look at it, with its messages."""
     if id(strategy) not in RECORDED:
-        given = tables() if strategy in IMPUTERS + SYNTHESES else tables(cells=0.0)
+        given = tables() if strategy in IMPUTERS + GENERATORS + SYNTHESES else tables(cells=0.0)
         worked, transcript = [], []
         with watching(worked, transcript):
             result = run(strategy, transcript=transcript)
@@ -308,6 +316,7 @@ def needs_consent(strategy):
     return (
         getattr(strategy, "exchange", "") == "sums"
         or getattr(strategy, "weights", "") == "distance"
+        or "sums" in getattr(strategy, "exchanges_asked", ())
     )
 
 

@@ -19,6 +19,7 @@ from flwr_vertical import (
 )
 from strategies import register_all
 from strategies.copula import EVCDS, IEVCDS, VCDS
+from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
@@ -103,6 +104,15 @@ RUNS = {
     ],
     "predict": [(lambda: Predict(a_model()), with_missing_blocks)],
     "vfem-predict": [],
+    "fedpsg-ar": [
+        (lambda: FedPSGAR(n_associated=1, rule="draw"), with_missing_blocks),
+        (
+            lambda: FedPSGAR(
+                n_associated=1, imputer="gain", generator="joint", iterations=2, batch=8
+            ),
+            with_missing_blocks,
+        ),
+    ],
     "glm": [
         (lambda: VerticalGLM(lambdas=0.05), larger),
         (lambda: VerticalGLM("binomial", lambdas=0.05), larger),
