@@ -38,8 +38,8 @@ def make_parser() -> argparse.ArgumentParser:
                 nargs="+",
                 choices=study.parts,
                 default=[],
-                help="what to run; the page also shows what earlier runs left in the same folder "
-                "(default: all)",
+                help="what to run, the page alone included; the page also shows what earlier runs "
+                "left in the same folder (default: all)",
             )
         if study.trains:
             command.add_argument(

@@ -93,7 +93,7 @@ STUDIES: dict[str, Study] = {
             "many seeds stand behind it. --quick takes less than a minute. Every number of its "
             "settings is in simulations/fedpsg/preset.toml."
         ),
-        parts=("methods_compared", "imputers", "cnum", "downstream", "aligned"),
+        parts=("methods_compared", "imputers", "cnum", "downstream", "aligned", "page"),
         trains=True,
     ),
     "attacks": Study(

@@ -11,9 +11,11 @@ copula     the library's copula methods, which synthesise all columns: quality o
 
 ``fedpsg`` may have its first attributes from a local generator (``first`` = "ag": those that
 correlate with A's most, "cag": with others of B's), and impute the others over both parties, or in
-B alone (``imputes`` = "B").
+B alone (``imputes`` = "B"). With ``with_labels`` party A hands over the labels as an attribute of
+its own; what B is given then tells of them.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from simulations.fedpsg.floors import FLOORS
 from simulations.fedpsg.generators import GENERATORS
 from simulations.fedpsg.pooled import Imputation, impute
 from strategies.copula import EVCDS, VCDS
-from strategies.synthesis.fedpsg import FedPSGAR
+from strategies.fedpsg import FedPSGAR
 
 NETWORKS = ("gain", "cgain", "vgain")
 
@@ -85,14 +87,19 @@ def _fedpsg(
     del given["kind"]
     first, imputes = given.pop("first", "ar"), given.pop("imputes", "A and B")
     encoding = given.pop("encoding", CODES)
-    federated = given.pop("federated", False)
+    by_messages = given.pop("by_messages", False)
     imputer = given.pop("imputer", "mean")
-    work = task.encoded(encoding, joint.a)
+    a = joint.a
+    if given.pop("with_labels", False):
+        # A holds the labels, so it can give them as one of its attributes.
+        a = a.assign(label=joint.labels)
+        task = replace(task, a=a.loc[task.a.index])
+    work = task.encoded(encoding, a)
     networks = {name: given.pop(name) for name in ("generator", "hidden", "alpha") if name in given}
     if imputer not in NETWORKS and first == "ar":
         return run_fedpsg(work, cnum, seed, imputer=imputer, **given).loc[task.missing]
     iterations = settings["iterations"]
-    if federated:
+    if by_messages:
         return run_fedpsg(
             work, cnum, seed, imputer=imputer, iterations=iterations, **networks, **given
         ).loc[task.missing]

@@ -13,6 +13,9 @@ GENERATING = ("methods_compared", "imputers", "cnum")
 
 PARTS = (*GENERATING, "downstream", "aligned")
 
+PAGE = "page"
+"""Stands for no part: the page is made of what earlier runs left."""
+
 _QUICK_ORDER = {"floor": 0, "nothing": 0, "copula": 1, "fedpsg": 2, "local": 3}
 
 
@@ -53,18 +56,19 @@ class Preset:
         return sorted(names | {self["aligned"]["dataset"]})
 
     def jobs(self, parts: tuple[str, ...] = PARTS) -> list[Job]:
-        """Return the jobs of some parts, each once; what is quick comes first."""
+        """Return the jobs of some parts, each once, in the order in which they are run."""
         found = [job for part in GENERATING if part in parts for job in self.generating(part)]
         found += self._downstream() if "downstream" in parts else []
         found += self._aligned() if "aligned" in parts else []
         once = {job.key(""): job for job in found}
         return sorted(once.values(), key=self._effort)
 
-    def _effort(self, job: Job) -> tuple[int, int]:
+    def _effort(self, job: Job) -> tuple[int, int, float]:
         how = job.settings["how"]
         trained = how.get("imputer") in ("gain", "cgain", "vgain")
-        # Replications of one seed use the same rows of TabDDPM: they are next to each other.
-        return _QUICK_ORDER[how["kind"]] + 2 * trained, job.settings["seed"]
+        # A study that is stopped has seed by seed, and what is quick first.
+        middle = abs(job.settings.get("ratio", 0.5) - 0.5)
+        return job.settings["seed"], _QUICK_ORDER[how["kind"]] + 2 * trained, middle
 
     def _job(self, part: str, name: str, dataset: str, cnum: int, **more: Any) -> Job:
         how = dict(self["methods"][name])
