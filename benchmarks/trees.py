@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from machine import machine_line
 from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import log_loss, roc_auc_score
 
 from flwr_vertical import simulate
 from simulations.data import Sources
@@ -81,8 +81,9 @@ def main() -> None:
     x = codes_of(tables)
     model.fit(x, y)
     central = time.perf_counter() - started
+    loss = log_loss(y, model.predict_proba(x)[:, 1])
     auc = roc_auc_score(y, model.decision_function(x))
-    print(f"scikit-learn, pooled: {central:.1f} s, AUC in sample {auc:.5f}", flush=True)
+    print(f"scikit-learn, pooled: {central:.1f} s, AUC {auc:.5f}, log loss {loss:.5f}", flush=True)
     for mode in options.modes.split(","):
         strategy = VerticalGBDT(n_trees=trees, n_bins=options.bins, histograms=mode)
         started, cpu = time.perf_counter(), time.process_time()
@@ -96,7 +97,7 @@ def main() -> None:
             f"({seconds / central:.0f} times scikit-learn's), {ledger.rounds} rounds, "
             f"{ledger.bytes_up / 2**20:.0f} MiB up, {ledger.bytes_down / 2**20:.0f} MiB down\n"
             f"  seconds in rounds: {steps}\n"
-            f"  log loss {result.metrics['loss']:.5f}, peak memory "
+            f"  AUC in sample {result.metrics['auc']:.5f}, log loss {result.metrics['loss']:.5f}, peak memory "
             f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB",
             flush=True,
         )
