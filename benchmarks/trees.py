@@ -82,25 +82,17 @@ def missing_blocks(
     own = list(tables["b"].columns)
     gaps, zeros = x.astype(float), x.copy()
     gaps.loc[lacks, own], zeros.loc[lacks, own] = np.nan, 0
-    rows = {
-        "samples that both have, else party a": None,
-        "zeros for what is missing": (zeros, ~test),
-        "party a alone": (x[tables["a"].columns], ~test),
-        "pooled, with gaps": (gaps, ~test),
+    given = {"party a alone": x[tables["a"].columns], "zeros": zeros, "pooled, with gaps": gaps}
+    raw = {
+        name: central(trees, bins).fit(data[~test], y[~test]).decision_function(data)
+        for name, data in given.items()
     }
-    alone = central(trees, bins).fit(x[tables["a"].columns][~test], y[~test])
     both = central(trees, bins).fit(x[~test & ~lacks], y[~test & ~lacks])
-    for name, given in rows.items():
-        if given is None:
-            raw = both.decision_function(x)
-            raw[lacks] = alone.decision_function(x[tables["a"].columns])[lacks]
-        else:
-            raw = (
-                central(trees, bins)
-                .fit(given[0][given[1]], y[given[1]])
-                .decision_function(given[0])
-            )
-        print(f"  {name}: AUC {roc_auc_score(y[test], raw[test]):.4f}")
+    raw["samples that both have, else party a"] = np.where(
+        lacks, raw["party a alone"], both.decision_function(x)
+    )
+    for name, scores in raw.items():
+        print(f"  {name}: AUC {roc_auc_score(y[test], scores[test]):.4f}", flush=True)
     strategy = VerticalGBDT(n_trees=trees, n_bins=bins, histograms="open")
     labels = y.astype(float).mask(test)
     held = {"a": tables["a"], "b": tables["b"][~lacks]}
