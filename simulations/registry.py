@@ -1,7 +1,7 @@
 """The studies there are. A new one adds an entry here and a module with a ``run(options)``."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 
 from simulations.study import Options, Outcome
@@ -21,12 +21,16 @@ class Study:
         What ``--help`` shows: what is reproduced, from which data, how long it takes.
     writes : str
         Page of the documentation that ``--write`` writes; empty if there is none.
+    choices : dict of str to str
+        Options that choose among the replications, where these take hours: name and help. Such a
+        study can also make its page of the replications that are there (``--report``).
     """
 
     summary: str
     module: str
     description: str
     writes: str = ""
+    choices: dict[str, str] = field(default_factory=dict)
 
     def run(self, options: Options) -> Outcome:
         """Run the study."""
@@ -71,6 +75,28 @@ STUDIES: dict[str, Study] = {
             "full study takes some two hours on two cores, --quick a minute. Every number "
             "of its settings and where it comes from is in simulations/copula/preset.toml."
         ),
+    ),
+    "false_vfl": Study(
+        summary="FALSE-VFL and four baselines: Tables 2, 11-18, Figures 2, 4-8 (Hong et al.)",
+        module="simulations.false_vfl.study",
+        description=(
+            "Trains FALSE-VFL (Hong, Park and Hwang), variants I and II, and Vanilla VFL, "
+            "LASER-VFL, PlugVFL and FedHSSL under six mechanisms of missing blocks and tests them "
+            "under seven, on Isolet and Fashion-MNIST, and on HAPT and ModelNet10 where a user has "
+            "them. A run of FALSE-VFL takes tens of minutes of one core, all of them days: choose "
+            "by --datasets, --methods, --train and --only-seeds; a run that was stopped goes on "
+            "from its last checkpoint, and several commands can share one --output. --quick takes "
+            "a minute. Every number of its settings and where it comes from is in "
+            "simulations/false_vfl/preset.toml."
+        ),
+        writes="docs/false-vfl-study.md",
+        choices={
+            "datasets": "isolet, fashion_mnist, hapt, modelnet10 (default: preset)",
+            "methods": "such as FALSE-VFL-I PlugVFL (default: all)",
+            "train": "mechanisms of training, such as 'MCAR 2' 'MNAR 7' (default: all)",
+            "simsiam": "without, with: the baselines' pretraining (default: both)",
+            "only-seeds": "seeds to run now, below --seeds, such as 0 2 (default: all)",
+        },
     ),
     "attacks": Study(
         summary="Attacks on what nodes see, for every built-in strategy, mode and view",

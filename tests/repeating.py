@@ -6,6 +6,7 @@ import copy
 import pytest
 
 from flwr_vertical.node.base import unrepeatable_steps
+from flwr_vertical.node.live import live_of
 from flwr_vertical.node.service import StepServer
 from flwr_vertical.protocol.messages import ENVELOPE, HELLO, read_envelope
 from flwr_vertical.protocol.private_sum import MODES
@@ -53,6 +54,8 @@ def _contents(reply):
 def every_sum_twice():
     """Within it every message of a sum is answered by a fresh process first.
 
+    That process has the live objects as they were, as from its own disk, and nothing else.
+
     Yields
     ------
     Repetition
@@ -74,6 +77,9 @@ def every_sum_twice():
             repetition.declared.add(step)
             return once(self, request, context)
         forgetful = StepServer(self._types, self._storage)
+        # Live objects alone it has: a process without them takes no step.
+        live = live_of(self._cache(context))
+        live_of(forgetful._cache(context)).__dict__.update(copy.deepcopy(live).__dict__)
         first = once(forgetful, request, copy.deepcopy(context))
         second = once(self, request, context)
         repetition.compare(step, first, second)

@@ -18,6 +18,13 @@ SUMS = "sums"  # of the papers: opens a number of each sample in each round, by 
 _IMPUTERS = ("fknn", "max", "mean", "min", "most-frequent")
 _SYNTHESES = ("vcds", "evcds", "ievcds")
 _PREDICTORS = ("predict", "vfem-predict")
+# What tables of three columns need, and exchanges by consent that are no setting `exchange`.
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "single": {"party_name": PARTIES[0]},
+    "fedpsg-ar": {"n_associated": 2},
+}
+_TRAINED = {"imputer": "gain", "generator": "joint", "iterations": 20}
+_CONSENTED: dict[str, dict[str, Any]] = {"fedpsg-ar": _TRAINED}
 
 
 @dataclass(frozen=True)
@@ -44,11 +51,13 @@ class Case:
     @property
     def consented(self) -> bool:
         """Whether every node must agree to an exchange that opens numbers of single samples."""
-        return self.settings.get("exchange") == SUMS
+        more = _CONSENTED.get(self.strategy)
+        trained = more is not None and more.items() <= self.settings.items()
+        return trained or self.settings.get("exchange") == SUMS
 
 
 def cases(consented: bool = False) -> list[Case]:
-    """Return every built-in strategy at its default settings, a GLM of each family.
+    """Return every built-in strategy at its default settings or as few others as its tables need.
 
     Parameters
     ----------
@@ -59,7 +68,7 @@ def cases(consented: bool = False) -> list[Case]:
     for name, target in BUILTIN.items():
         kind = load_strategy(target)
         names = {item.name for item in settings_of(kind)}
-        settings: dict[str, Any] = {"party_name": PARTIES[0]} if name == "single" else {}
+        settings: dict[str, Any] = dict(_SETTINGS.get(name, {}))
         if not consented:
             found += [
                 Case(f"{name} {family}" if "family" in names else name, name, chosen, family)
@@ -68,6 +77,9 @@ def cases(consented: bool = False) -> list[Case]:
             ]
         elif "exchange" in names:
             found.append(Case(f"{name} exchange=sums", name, settings | {"exchange": SUMS}))
+        elif more := _CONSENTED.get(name):
+            shown = " ".join(f"{k}={v}" for k, v in more.items() if k != "iterations")
+            found.append(Case(f"{name} {shown}", name, settings | more))
     return found
 
 
@@ -85,6 +97,10 @@ def make_strategy_of(case: Case, tables: Mapping[str, pd.DataFrame], labels: Any
 def fit(tables: Mapping[str, pd.DataFrame], labels: Any) -> Result:
     """Return a fitted linear model."""
     return simulate(load_strategy(BUILTIN["vfem"])(), tables, labels, progress=False)
+
+
+ROWS = {"fedpsg-ar": 1500}
+"""Fewest samples of a strategy's tables: counts of pairs of values are told from 100 on."""
 
 
 def make_case_tables(

@@ -12,6 +12,7 @@ from flwr_vertical import load_strategy, simulate
 from flwr_vertical.errors import VerticalError
 from simulations.attacks.cases import (
     PARTIES,
+    ROWS,
     Case,
     cases,
     fit,
@@ -46,7 +47,8 @@ def replicate(job: Job, shared: Any) -> Metrics:
 def _grid(settings: dict[str, Any]) -> Metrics:
     """Attack one run: for each view and attack, the cells, columns and what outputs allow."""
     case = case_named(settings["case"])
-    tables, labels = make_case_tables(case, settings["rows"], settings["parties"], settings["seed"])
+    rows = max(settings["rows"], ROWS.get(case.strategy, 0))
+    tables, labels = make_case_tables(case, rows, settings["parties"], settings["seed"])
     strategy = make_strategy_of(case, tables, labels)
     try:
         run = record(strategy, tables, labels, settings["mode"])

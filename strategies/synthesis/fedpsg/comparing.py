@@ -1,7 +1,8 @@
 """A party whose attributes are compared with others': rank scores, then indicators of values.
 
 Two sets of private products follow each other. Of both only the products of two columns that belong
-together can be opened; every party makes the others random.
+together can be opened; every party makes the others random. Where attributes are imputed by
+regressions, a third set follows, of all products.
 """
 
 import hashlib
@@ -46,6 +47,7 @@ class ComparingParty(ImputingParty):
     group_key = Uses(GroupKeySteps)
     scores = Uses(PrivateProductSteps, purpose="fedpsg rank scores")
     counts = Uses(PrivateProductSteps, purpose="fedpsg counts")
+    features = Uses(PrivateProductSteps, purpose="fedpsg features")
 
     @step(repeatable=False)  # a key pair is drawn
     def prepare(self, nonce: bytes) -> dict[str, Any]:
@@ -87,14 +89,17 @@ class ComparingParty(ImputingParty):
 
     @property
     def _products(self) -> PrivateProductSteps:
-        return self.counts if self._plan.counts_pairs else self.scores
+        plan = self._plan
+        if plan.regresses:
+            return self.features
+        return self.counts if plan.counts_pairs else self.scores
 
     @step
     def send_masked(self, **arguments: Any) -> dict[str, Any]:
         """See `PrivateProductSteps.send_masked`; of indicators also how many each pair has."""
         told = self._products.send_masked(**arguments)
         plan = self._plan
-        if plan.counts_pairs:
+        if plan.counts_pairs and not plan.regresses:
             told["groups"] = [len(self.groups_of_values(plan, part)) for part in plan.parts]
         return told
 
@@ -118,6 +123,8 @@ class ComparingParty(ImputingParty):
             limbs=limbs, names=names, widths=widths, group=group, n_groups=n_groups,
             missing=missing, **rest,
         )  # fmt: skip
+        if self._plan.regresses:
+            return answer
         labels = np.asarray(self.state[LABELS], dtype=np.int64)
         owner = np.repeat(np.arange(len(widths)), widths)
         place = names.index(self.name)
@@ -164,13 +171,19 @@ class ComparingParty(ImputingParty):
             )
 
     def columns_to_multiply(self) -> HeldColumns:
-        """Return rank scores, or indicators of the chosen pairs' values."""
+        """Return rank scores, indicators of the chosen pairs' values, or columns of regressions."""
         plan = self._plan
+        if plan.regresses:
+            return self.regressed_columns(plan)
         key = f"fedpsg.columns {plan.counts_pairs}"
         if key not in self.cache:
             self.cache[key] = self._columns(plan)
         columns: HeldColumns = self.cache[key]
         return columns
+
+    def regressed_columns(self, plan: Plan) -> HeldColumns:
+        """Return what regressions are learnt from; a party that takes part in them has its own."""
+        raise ProtocolError(f"party {self.name!r} takes part in no regressions")
 
     def _columns(self, plan: Plan) -> HeldColumns:
         held, blocks = plan.held, []

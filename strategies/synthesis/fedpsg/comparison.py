@@ -20,7 +20,12 @@ from strategies.synthesis.fedpsg.opened import (
     score_labels,
 )
 from strategies.synthesis.fedpsg.pairs import Pair
-from strategies.synthesis.fedpsg.plan import LABELS, told_of_pairs, told_of_rows
+from strategies.synthesis.fedpsg.plan import (
+    LABELS,
+    told_of_features,
+    told_of_pairs,
+    told_of_rows,
+)
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -138,6 +143,18 @@ class Comparison:
         return counts_of_pairs(
             moments, np.concatenate(labels), np.concatenate(owner), pairs, self.rows
         )
+
+    def multiply_features(self) -> Moments:
+        """Return sums of products of all columns of the parties' regressions; two rounds."""
+        rows = self.rows
+        self._tell(told_of_rows(rows.group, rows.mask, self.names, self.minimum))
+        self._tell(told_of_features())
+        products = products_of(self.federation, self.group_key, limbs=1)
+        products.send()
+        self.progress.step("send columns of regressions")
+        moments: Moments = products.moments(rows.group, len(rows.mask), missing=rows.mask)
+        self.progress.step("open their products")
+        return moments
 
     def _tell(self, values: Mapping[str, Any]) -> None:
         for name in self.names:

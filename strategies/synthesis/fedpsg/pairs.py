@@ -99,6 +99,33 @@ def choose_pairs(
     return chosen
 
 
+def choose_within(correlations: Array, count: int) -> list[int]:
+    """Choose attributes of one party by their correlation with each other (FedPSG-CAG).
+
+    The two attributes that correlate most, then those of the next pair, until there are enough.
+
+    Parameters
+    ----------
+    correlations : numpy.ndarray of shape (p, p)
+        Between its attributes.
+    count : int
+        How many attributes; at most p.
+
+    Returns
+    -------
+    list of int
+        Ascending.
+    """
+    if len(correlations) == 1:
+        return [0][:count]
+    pairs = np.argwhere(np.triu(np.ones(correlations.shape, dtype=bool), 1))
+    sizes = np.abs(np.nan_to_num(correlations))[tuple(pairs.T)]
+    chosen: list[int] = []
+    for pair in pairs[np.argsort(-sizes, kind="stable")]:
+        chosen += [int(j) for j in pair if j not in chosen]
+    return sorted(chosen[:count])
+
+
 def rows_of_pairs(pairs: Sequence[Pair], parties: Sequence[str], mask: Flags) -> list[Indices]:
     """Return for each pair the samples whose attribute it generates.
 

@@ -10,10 +10,17 @@ import numpy.typing as npt
 from flwr_vertical import Uses, step
 from flwr_vertical.crypto.sealing import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
+from flwr_vertical.products import HeldColumns
+from flwr_vertical.products.sketches import rank_scores
 from flwr_vertical.tables import is_numeric
+from strategies.synthesis.fedpsg.blinding import BlindingSteps
 from strategies.synthesis.fedpsg.comparing import ComparingParty
+from strategies.synthesis.fedpsg.gan.encoding import Encoding
 from strategies.synthesis.fedpsg.gan.steps import GanSteps
+from strategies.synthesis.fedpsg.pairs import choose_within
 from strategies.synthesis.fedpsg.plan import Part, Plan
+from strategies.synthesis.fedpsg.regression.alone import regress_alone
+from strategies.synthesis.fedpsg.regression.steps import RegressionSteps
 from strategies.synthesis.fedpsg.rules import draw_groups, with_rule
 from strategies.synthesis.fedpsg.value_groups import NONE
 from strategies.synthesis.fedpsg.values import rest_values, values_of_groups, values_of_sources
@@ -26,14 +33,16 @@ GENERATED = "generated"
 
 _PURPOSE = "fedpsg codes"
 _KEYS = ("names", "publics", "identities", "signatures")
-_COUNTS = ("cells-by-rules", "cells-without-rule")
+_COUNTS = ("cells-by-rules", "cells-without-rule", "cells-drawn")
 _NO_CODE = np.iinfo(np.uint16).max
 
 
 class FedPSGParty(ComparingParty):
     """Generates attributes of samples that other parties lack, and completes its own table."""
 
+    blinding = Uses(BlindingSteps)
     gan = Uses(GanSteps)
+    regression = Uses(RegressionSteps)
 
     @step(repeatable=False)  # what is sealed begins with fresh random bytes
     def generate(self, rule: str, nonce: bytes, **given: Any) -> dict[str, Any]:
@@ -123,12 +132,14 @@ class FedPSGParty(ComparingParty):
         ----------
         rule, nonce
             As of `generate`.
-        imputer : {"mean", "none"}
-            What fills the cells that are still missing.
+        imputer : {"mean", "none", "mice", "forest", "gain", "vgain"}
+            What fills the cells that are still missing, by the own table alone.
         **given
             What `PairKeySteps.keep_pair_keys` takes; ``rows:<number>`` and, with ``mean``,
             ``weights:<number>`` of the pairs whose target this party is; ``sealed:<source>``, what
-            their sources generated.
+            their sources generated; ``locally``, attributes that are generated here, or ``within``,
+            how many; of regressions ``trees``, of networks ``iterations``, ``batch``,
+            ``learning_rate``, ``alpha`` and ``hidden``.
 
         Returns
         -------
@@ -139,10 +150,10 @@ class FedPSGParty(ComparingParty):
         self._keep_keys(nonce, given)
         codes, counts = self._by_rules(rule, nonce, given)
         imputed = np.isnan(codes)
-        if imputer == "mean":
-            for column in np.flatnonzero(imputed.any(axis=0)).tolist():
-                rest = np.flatnonzero(imputed[:, column])
-                codes[rest, column] = self._rest(column, len(rest), drawn=False)
+        if imputer not in ("mean", "none") and imputed.any():
+            codes = self._alone(imputer, rule, codes, given)
+        if imputer != "none":
+            self._fill_rest(codes)
         return self._written(codes, counts, int(imputed.sum()) if imputer != "none" else 0)
 
     @step
@@ -191,12 +202,69 @@ class FedPSGParty(ComparingParty):
         counts = {name: int(self.state[f"fedpsg.{name}"]) for name in _COUNTS}
         return self._written(self.gan.codes, counts, int(self.state["fedpsg.open"]))
 
+    @step
+    def take_up(
+        self, rule: str, nonce: bytes, trees: int, n_rows: int, **given: Any
+    ) -> dict[str, Any]:
+        """Put generated attributes into the samples that this party lacks, for regressions.
+
+        Parameters
+        ----------
+        rule, nonce, **given
+            As of `complete`.
+        trees : int
+            Random trees, whose leaves are columns as well.
+        n_rows : int
+            Samples that the regressions are learnt from.
+
+        Returns
+        -------
+        dict[str, Any]
+            See `RegressionSteps.start`.
+        """
+        self.check_exchange(GENERATED)
+        self._keep_keys(nonce, given)
+        codes, counts = self._by_rules(rule, nonce, given)
+        for name, count in counts.items():
+            self.state[f"fedpsg.{name}"] = count
+        return self.regression.start(codes, n_rows, rule == "draw", trees, given["names"])
+
+    @step
+    def fill(self, number: int, **given: Any) -> dict[str, Any]:
+        """Fill missing cells by what the regressions predict, and write the table.
+
+        Parameters
+        ----------
+        number, **given
+            See `RegressionSteps.fill`.
+
+        Returns
+        -------
+        dict[str, float]
+            See `complete`.
+        """
+        imputed = self.regression.fill(number, **given)
+        counts = {name: int(self.state[f"fedpsg.{name}"]) for name in _COUNTS}
+        codes = self.regression.codes
+        # Samples that no regression reaches, for nobody shares enough of them.
+        imputed += self._fill_rest(codes)
+        return self._written(codes, counts, imputed)
+
+    def regressed_columns(self, plan: Plan) -> HeldColumns:
+        """See `ComparingParty.regressed_columns`."""
+        return self.regression.columns(plan)
+
     def _by_rules(
         self, rule: str, nonce: bytes, given: dict[str, Any]
     ) -> tuple[Array, dict[str, int]]:
         """Return the table with the cells that rules generated, and how many these are."""
         codes, counts = self.codes.copy(), dict.fromkeys(_COUNTS, 0)
         drawn = rule == "draw"
+        if "locally" in given or "within" in given:
+            columns = self._chosen(given)
+            absent = np.flatnonzero(self._absent)
+            codes[absent[:, None], columns] = self.generate_locally(columns, len(absent))
+            counts["cells-drawn"] = len(absent) * len(columns)
         if not any(name.startswith("rows:") for name in given):
             return codes, counts
         left: dict[int, list[Indices]] = {}
@@ -216,6 +284,39 @@ class FedPSGParty(ComparingParty):
             counts["cells-without-rule"] += len(rest)
             codes[rest, column] = self._rest(column, len(rest), drawn)
         return codes, counts
+
+    def _chosen(self, given: dict[str, Any]) -> list[int]:
+        """Return the own attributes that are generated here, without another party."""
+        if "locally" in given:
+            return [int(j) for j in given["locally"]]
+        own = self.codes[~self._absent]
+        scores = rank_scores(own)
+        return choose_within(scores.T @ scores / len(own), int(given["within"]))
+
+    def generate_locally(self, columns: list[int], count: int) -> Array:
+        """Generate some attributes of new samples from the own table alone (FedPSG-AG, -CAG).
+
+        Each new sample gets those of an own one, drawn at random, so that attributes go together as
+        they do here. A subclass may put a model of its own in this place, as the paper does.
+
+        Parameters
+        ----------
+        columns : list of int
+            Which attributes.
+        count : int
+            How many samples.
+
+        Returns
+        -------
+        numpy.ndarray of shape (count, n_columns)
+            Codes.
+        """
+        own = self.codes[:, columns]
+        whole = np.flatnonzero(~np.isnan(own).any(axis=1))
+        if len(whole):
+            found: Array = own[self.rng.choice(whole, count)]
+            return found
+        return np.column_stack([self._rest(j, count, drawn=True) for j in columns])
 
     def _written(self, codes: Array, counts: dict[str, int], imputed: int) -> dict[str, Any]:
         frame = self.write(codes, complete_blocks=True)
@@ -247,6 +348,37 @@ class FedPSGParty(ComparingParty):
             opened[part.other] = opened[part.other][len(rows) :]
             found.append((part, rows, np.where(numbers == _NO_CODE, NONE, numbers)))
         return found
+
+    def _alone(self, imputer: str, rule: str, codes: Array, given: dict[str, Any]) -> Array:
+        """Return the table filled by what is learnt from the own table alone."""
+        kinds = list(self.table.kinds.items())
+        n_levels = [0 if is_numeric(kind) else len(self.levels[name]) for name, kind in kinds]
+        of_kind = [kind for _, kind in kinds]
+        if imputer in ("mice", "forest"):
+            return regress_alone(
+                self.codes, codes, of_kind, n_levels, rule == "draw", int(given["trees"]), self.rng
+            )
+        from strategies.deep.fedpsg.halves import Shape
+        from strategies.synthesis.fedpsg.gan.alone import impute_alone
+
+        shape = Shape(
+            imputer,
+            seed=int(self.rng.integers(2**31)),
+            learning_rate=float(given["learning_rate"]),
+            alpha=float(given["alpha"]),
+            hidden=float(given["hidden"]),
+        )
+        encoding = Encoding.fit(self.codes, of_kind, n_levels)
+        steps = int(given["iterations"]), int(given["batch"])
+        return impute_alone(codes, encoding, shape, *steps, self.rng, self.name)
+
+    def _fill_rest(self, codes: Array) -> int:
+        """Fill what is left from each column alone; returns how many cells."""
+        imputed = np.isnan(codes)
+        for column in np.flatnonzero(imputed.any(axis=0)).tolist():
+            rest = np.flatnonzero(imputed[:, column])
+            codes[rest, column] = self._rest(column, len(rest), drawn=False)
+        return int(imputed.sum())
 
     def _rest(self, column: int, count: int, drawn: bool) -> Array:
         """Return values of an attribute from its own observed ones alone."""

@@ -19,6 +19,7 @@ _NAMES = "fedpsg.names"
 _MINIMUM = "fedpsg.minimum"
 _PAIRS = "fedpsg.pairs"
 _MOST = "fedpsg.most"
+_FEATURES = "fedpsg.features told"
 LABELS = "fedpsg.labels"
 
 
@@ -33,6 +34,11 @@ def told_of_pairs(pairs: list[Pair], most: list[int], names: list[str]) -> dict[
         [names.index(p.target), p.column, names.index(p.source), p.source_column] for p in pairs
     ]
     return {_PAIRS: np.array(numbers, dtype=np.int64).reshape(-1, 4), _MOST: list(most)}
+
+
+def told_of_features() -> dict[str, Any]:
+    """Return what every party keeps when products of the regressions' columns follow."""
+    return {_FEATURES: True}
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,7 @@ class Plan:
         self.minimum = int(state[_MINIMUM])
         self.place = self.names.index(party)
         self.counts_pairs = _PAIRS in state
+        self.regresses = bool(state.get(_FEATURES, False))
         self._pairs = np.asarray(state.get(_PAIRS, np.zeros((0, 4))), dtype=np.int64)
         self._most = list(state.get(_MOST, []))
 

@@ -42,7 +42,7 @@ from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.optional import how_to_install
-from flwr_vertical.products import GroupKey, PairKeys
+from flwr_vertical.products import PairKeys
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.synthesis.fedpsg.comparing import FedPSGArbiter
@@ -50,6 +50,7 @@ from strategies.synthesis.fedpsg.comparison import Comparison
 from strategies.synthesis.fedpsg.networks import class_columns, train_and_impute
 from strategies.synthesis.fedpsg.pairs import Pair, choose_pairs, rows_of_pairs
 from strategies.synthesis.fedpsg.party import GENERATED, FedPSGParty
+from strategies.synthesis.fedpsg.regression.course import regress_and_impute
 from strategies.synthesis.fedpsg.rules import RULES, kept_counts, weights_of
 from strategies.synthesis.fedpsg.tables import correlation_table, rule_tables
 
@@ -59,8 +60,10 @@ if TYPE_CHECKING:
 Indices = npt.NDArray[np.int64]
 
 LOCAL = ("mean", "none")
+REGRESSIONS = ("mice", "forest")
 NETWORKS = ("gain", "cgain", "vgain")
 GENERATORS = ("local", "joint")
+VARIANTS = ("ar", "ag", "cag")
 
 
 class FedPSGAR(Strategy):
@@ -101,6 +104,13 @@ class FedPSGAR(Strategy):
         "those that correlate most with another party's.",
         at_least=0,
     )
+    variant: str = setting(
+        "ar",
+        "How these attributes are chosen and generated: 'ar' as said; 'ag' chooses the same, and "
+        "each party generates them from its own table alone; 'cag' chooses, too, by the party's "
+        "own table: attributes that correlate with each other.",
+        choices=VARIANTS,
+    )
     rule: str = setting(
         "argmax",
         "What a rule gives: the value with the largest share, a random one of several (the "
@@ -121,10 +131,17 @@ class FedPSGAR(Strategy):
     imputer: str = setting(
         "mean",
         "What fills the other attributes of generated samples, and missing cells: the mean or most "
-        "frequent level of the party's own column, nothing, or networks that all parties train "
-        "together (VF-GAIN, VF-CGAIN, VF-VGAIN), which each node must allow; 'cgain' gives the "
-        "labels to all parties.",
-        choices=(*LOCAL, *NETWORKS),
+        "frequent level of the party's own column; nothing; regressions on what all parties know "
+        "of the sample ('mice'), also on leaves of random trees ('forest'); or networks that all "
+        "parties train together (VF-GAIN, VF-CGAIN, VF-VGAIN), which each node must allow; 'cgain' "
+        "gives the labels to all parties.",
+        choices=(*LOCAL, *REGRESSIONS, *NETWORKS),
+    )
+    trees: int = setting(
+        100,
+        "Random trees of 'forest', drawn by the parties that have a sample; fewer where there are "
+        "less than three samples for each leaf.",
+        at_least=1,
     )
     generator: str = setting(
         "local",
@@ -142,6 +159,11 @@ class FedPSGAR(Strategy):
         above=0,
     )
 
+    federated: bool = setting(
+        True,
+        "Whether parties learn together how to fill the other attributes; else each does from its "
+        "own table (the paper's local imputation).",
+    )
     hidden: float = setting(
         0.0,
         "Share of a party's samples in a step whose values the networks have to generate although "
@@ -154,7 +176,7 @@ class FedPSGAR(Strategy):
     party = FedPSGParty
     arbiter = FedPSGArbiter
     uses_labels = True
-    demo = MappingProxyType({"demo.dataset": "diabetes", "demo.missing-blocks": 0.1})
+    demo = MappingProxyType({"demo.missing-blocks": 0.2})
     disclosure = (
         ("server", "the names of all attributes"),
         (
@@ -215,18 +237,31 @@ class FedPSGAR(Strategy):
     @property
     def exchanges_asked(self) -> tuple[str, ...]:
         """What every node must agree to: values of single samples for another party, and so on."""
-        asked = [GENERATED] if self.n_associated else []
-        asked += ["sums"] if self.imputer in NETWORKS else []
-        return (*asked, "labels") if self.imputer == "cgain" else (*asked,)
+        ruled = self.n_associated and self.variant == "ar"
+        asked = [GENERATED] if ruled or self._learner in REGRESSIONS else []
+        asked += ["sums"] if self._learner in NETWORKS else []
+        return (*asked, "labels") if self._learner == "cgain" else (*asked,)
+
+    @property
+    def _learner(self) -> str:
+        """What all parties learn together, if anything."""
+        return self.imputer if self.federated else ""
 
     def check(self) -> None:
         """Refuse settings that do not go together; PyTorch must be there for networks."""
         if self.imputer in NETWORKS and importlib.util.find_spec("torch") is None:
             raise ConfigError(f"imputer {self.imputer!r} {how_to_install(['torch'])}")
-        if self.generator == "joint" and self.imputer in LOCAL:
+        if self.generator == "joint" and self.imputer not in NETWORKS:
             raise ConfigError(
                 f"generator='joint' is for the imputers {', '.join(NETWORKS)}, and imputer is "
                 f"{self.imputer!r}"
+            )
+
+        if not self.federated and (self.generator == "joint" or self.imputer == "cgain"):
+            raise ConfigError(
+                "federated=False has each party learn alone, without other parties' samples "
+                "(generator='joint') or labels (imputer='cgain'); take generator='local' and "
+                "imputer 'gain' or 'vgain'"
             )
 
     def run(
@@ -244,6 +279,11 @@ class FedPSGAR(Strategy):
                 "generator='joint' blinds embeddings modulo 2^64, which 'ckks' sums do not carry; "
                 "use aggregation='masked', or generator='local'"
             )
+        if self._learner in REGRESSIONS and federation.aggregation == "ckks":
+            raise ConfigError(
+                f"imputer={self.imputer!r} blinds predictions modulo 2^64, which 'ckks' sums do "
+                "not carry; use aggregation='masked', or imputer='gain'"
+            )
         progress.total = 8
         keys = PairKeys(federation)
         told = federation.call("prepare", {"nonce": keys.nonce})
@@ -255,7 +295,7 @@ class FedPSGAR(Strategy):
         self._check_number(columns, lacking)
         pairs: list[Pair] = []
         counts: list[Indices] = []
-        if lacking and self.n_associated:
+        if lacking and self.n_associated and self.variant != "cag":
             comparison.check_shared(lacking)
             correlations = comparison.correlate()
             result.model = {"correlations": correlation_table(correlations, columns)}
@@ -264,14 +304,31 @@ class FedPSGAR(Strategy):
                 result.notes.append(self._why_none(correlations))
         elif not lacking:
             result.notes.append("no party lacks a sample that another one has")
-        if pairs:
+        if pairs and self.variant == "ar":
             counts = comparison.count(pairs, self.bins)
             result.model["rules"] = rule_tables(pairs, counts, columns)
-        rows_of = rows_of_pairs(pairs, names, mask)
-        rules = [kept_counts(table, comparison.minimum) for table in counts]
-        self._check_rules(rules, rows_of, comparison.minimum, result)
-        given = list(zip(pairs, rules, rows_of, strict=True))
-        self._complete(federation, comparison.group_key, given, result, progress)
+        given: list[tuple[Pair, Indices, Indices]] = []
+        if self.variant == "ar":
+            rows_of = rows_of_pairs(pairs, names, mask)
+            rules = [kept_counts(table, comparison.minimum) for table in counts]
+            self._check_rules(rules, rows_of, comparison.minimum, result)
+            given = list(zip(pairs, rules, rows_of, strict=True))
+        locally = self._generated_locally(pairs, lacking)
+        self._complete(federation, comparison, given, locally, result, progress)
+
+    def _generated_locally(
+        self, pairs: list[Pair], lacking: list[str]
+    ) -> dict[str, dict[str, Any]]:
+        """Return, by party, which attributes it generates from its own table alone."""
+        if self.variant == "ar" or not self.n_associated:
+            return {}
+        if self.variant == "cag":
+            return {name: {"within": self.n_associated} for name in lacking}
+        chosen: dict[str, list[int]] = {}
+        for pair in pairs:
+            if pair.column not in chosen.setdefault(pair.target, []):
+                chosen[pair.target].append(pair.column)
+        return {name: {"locally": columns} for name, columns in chosen.items()}
 
     def _check_number(self, columns: Mapping[str, list[str]], lacking: list[str]) -> None:
         for name in lacking:
@@ -301,15 +358,16 @@ class FedPSGAR(Strategy):
     def _complete(
         self,
         federation: Federation,
-        group_key: GroupKey,
+        comparison: Comparison,
         given: list[tuple[Pair, Indices, Indices]],
+        locally: Mapping[str, Mapping[str, Any]],
         result: Result,
         progress: Progress,
     ) -> None:
         """Hand out rules, hand on what they generate, and have the tables written."""
-        names = federation.parties
+        names, group_key = federation.parties, comparison.group_key
         sources: dict[str, dict[str, Any]] = {name: {} for name in names}
-        targets: dict[str, dict[str, Any]] = {name: {} for name in names}
+        targets: dict[str, dict[str, Any]] = {name: dict(locally.get(name, {})) for name in names}
         for i, (pair, rule, rows) in enumerate(given):
             if not len(rows):
                 continue
@@ -326,9 +384,15 @@ class FedPSGAR(Strategy):
                 for target, content in sealed.items():
                     targets[target][f"sealed:{source}"] = content
             progress.step("generate")
-        if self.imputer in LOCAL:
-            common["imputer"] = self.imputer
+        if self.imputer in LOCAL or not self.federated:
+            common |= {"imputer": self.imputer, **self._alone}
             replies = federation.call("complete", common, per_party=targets)
+        elif self.imputer in REGRESSIONS:
+            trees = self.trees if self.imputer == "forest" else 0
+            common["n_rows"] = int(comparison.rows.sizes.sum())
+            replies = regress_and_impute(
+                federation, comparison, common, targets, -(-trees // (len(names) - 1)), progress
+            )
         else:
             if self.generator == "joint":
                 for name, opens in group_key.arguments().items():
@@ -349,7 +413,13 @@ class FedPSGAR(Strategy):
             name: {key: float(value) for key, value in reply.items()}
             for name, reply in replies.items()
         }
-        for key in ("samples-completed", "cells-by-rules", "cells-without-rule", "cells-imputed"):
+        for key in (
+            "samples-completed",
+            "cells-by-rules",
+            "cells-without-rule",
+            "cells-drawn",
+            "cells-imputed",
+        ):
             result.metrics[key] = sum(of[key] for of in result.party_metrics.values())
         by_rules = {(pair.target, pair.column) for pair, *_ in given}
         result.metrics["attributes-by-rules"] = float(len(by_rules))
@@ -358,6 +428,16 @@ class FedPSGAR(Strategy):
                 f"{without:,} cells were to be generated from a value that is missing, rare or was "
                 "not seen in shared samples; they got what the party's own column says"
             )
+
+    @property
+    def _alone(self) -> dict[str, Any]:
+        """What a party needs to know that fills its table without the others."""
+        if self.imputer in REGRESSIONS:
+            return {"trees": self.trees if self.imputer == "forest" else 0}
+        if self.imputer in NETWORKS:
+            names = ("iterations", "batch", "learning_rate", "alpha", "hidden")
+            return {name: getattr(self, name) for name in names}
+        return {}
 
     def _shape(self, federation: Federation, n_labels: int) -> "Shape":
         from strategies.deep.fedpsg.halves import Shape

@@ -6,11 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import StepGroup, Summands, step
-from flwr_vertical.errors import ProtocolError
-from flwr_vertical.products import GroupKeySteps
-from flwr_vertical.products.streams import stream
 from flwr_vertical.tables import is_numeric
 from strategies.imputation.party import ImputingParty
+from strategies.synthesis.fedpsg.blinding import BlindingSteps
 from strategies.synthesis.fedpsg.gan.encoding import Encoding
 
 if TYPE_CHECKING:
@@ -25,7 +23,6 @@ Ring = npt.NDArray[np.uint64]
 BACK = ("by_discriminator", "by_generator", "by_loss")
 """What the server answers a forward pass: the fields of `halves.Back`."""
 
-FRACTION_BITS = 24
 _CODES, _NETS, _SHAPE, _NAMES = "fedpsg.codes", "fedpsg.nets", "gan.shape", "gan.names"
 _PENDING, _HIDEABLE = "fedpsg.gan pending", "gan.hideable"
 
@@ -71,6 +68,7 @@ class GanSteps(StepGroup):
         self.state[_HIDEABLE] = np.isnan(codes).any(axis=0)
         self.party.live.get(_CODES, dict)["codes"] = codes
         self.cache.pop("fedpsg.gan data", None)
+        self._nets()  # made here: a sum only reads them, so that it can be asked for again
         return {
             "widths": self._encoding.widths,
             "missing": np.isnan(codes).astype(np.uint8),
@@ -89,7 +87,7 @@ class GanSteps(StepGroup):
 
         nets, (x, mask) = self._nets(changes=False), self._batch(batch)
         with torch.no_grad():
-            return self._blinded("embedded", nets.embed(x, mask).numpy())
+            return self._blinding.blinded({"embedded": nets.embed(x, mask).numpy()})
 
     @step
     def forward(
@@ -127,7 +125,7 @@ class GanSteps(StepGroup):
         """Send the gradient by the others' embedding under a key stream that the server lacks."""
         made, back = self._pending(batch, seed, given, keep=True)
         gradient = self._nets(changes=False).gradient_of_others(made[0], back)
-        return self._blinded("gradient", gradient.numpy() * len(gradient))
+        return self._blinding.blinded({"gradient": gradient.numpy() * len(gradient)})
 
     @step
     def update(
@@ -159,7 +157,9 @@ class GanSteps(StepGroup):
         if by_embedding is None:
             nets.update(forward, back)
             return
-        total = self._unblinded("gradient", by_embedding, gradient_number) / len(batch)
+        owners = self.state[_NAMES]
+        total = self._blinding.unblinded("gradient", by_embedding, gradient_number, owners)
+        total /= len(batch)
         mine = nets.gradient_of_others(forward, back)
         nets.update(forward, back, own, torch.as_tensor(total).float() - mine)
 
@@ -193,6 +193,10 @@ class GanSteps(StepGroup):
         """The table as it is now; shape (n_samples, n_columns)."""
         found: Array = self.party.live.get(_CODES, dict, changes=False)["codes"]
         return found
+
+    @property
+    def _blinding(self) -> BlindingSteps:
+        return self.other(BlindingSteps)
 
     # -- the networks ------------------------------------------------------------------------
 
@@ -245,7 +249,8 @@ class GanSteps(StepGroup):
 
         if own is None or others is None:
             return torch.zeros(count, 0)
-        total = torch.as_tensor(self._unblinded("embedded", others, number)).float()
+        whole = self._blinding.unblinded("embedded", others, number, self.state[_NAMES])
+        total = torch.as_tensor(whole).float()
         return total - own.detach()
 
     def _forward(
@@ -276,26 +281,3 @@ class GanSteps(StepGroup):
             options = {"labels": None, "others": None, "number": 0, **given}
             kept = seed, self._forward(batch, seed, **options)
         return kept[1], Back(**fields)
-
-    # -- blinding ----------------------------------------------------------------------------
-
-    def _blinded(self, name: str, values: npt.NDArray[Any]) -> Summands:
-        number = self.party.services.sequence
-        if number is None:
-            raise ProtocolError("embeddings are blinded by the number of a message")
-        sent = np.rint(values.astype(np.float64) * 2.0**FRACTION_BITS).astype(np.int64)
-        # Every party adds a stream of its own: whatever the server says, none goes without.
-        blinded = sent.view(np.uint64) + self._stream(name, number, self.name, sent.shape)
-        return Summands({name: blinded}, {"number": number}, modular=(name,))
-
-    def _unblinded(self, name: str, total: Ring, number: int) -> Array:
-        total = np.asarray(total, dtype=np.uint64)
-        plain = total.copy()
-        for owner in self.state[_NAMES]:
-            plain -= self._stream(name, number, owner, total.shape)
-        found: Array = plain.view(np.int64).astype(np.float64) * 2.0**-FRACTION_BITS
-        return found
-
-    def _stream(self, name: str, number: int, owner: str, shape: tuple[int, ...]) -> Ring:
-        purpose = f"fedpsg {name} {number} of {owner!r}"
-        return stream(self.other(GroupKeySteps).seed, purpose, shape)

@@ -1,0 +1,5 @@
+"""Short import path of `strategies.synthesis.fedpsg`."""
+
+from strategies.synthesis.fedpsg import FedPSGAR
+
+__all__ = ["FedPSGAR"]

@@ -1,0 +1,1 @@
+"""Stage 2 of FedPSG-AR by regressions: each missing attribute on all others, over parties."""

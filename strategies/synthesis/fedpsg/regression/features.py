@@ -1,0 +1,199 @@
+"""A party's attributes as columns that regressions take in, and the way back to valid values.
+
+A number is its standardised self, a level a column of 0 and 1 for each. ``forest`` adds leaves of
+trees that are drawn at random, without a look at what is to be predicted (`RandomTreesEmbedding` of
+scikit-learn; Geurts, Ernst and Wehenkel, "Extremely randomized trees", 2006, with K = 1): which
+leaf a sample is in, as 0 and 1. Weights of leaves are fitted like all others.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import norm
+
+from flwr_vertical.tables import Kind, is_numeric
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.int64]
+
+LEAVES = 4
+"""Leaves of a random tree at most."""
+
+WHOLE = -1
+"""In place of an attribute's number, of columns that need all attributes of the party."""
+
+_GRID = 512
+
+
+@dataclass(frozen=True)
+class Features:
+    """How a party's attributes are encoded.
+
+    Parameters
+    ----------
+    centre, spread : numpy.ndarray of shape (n_columns,)
+        Of numbers; 0 and 1 of levels.
+    n_levels : tuple of int
+        Of each attribute; 0 of a number.
+    seen : tuple of numpy.ndarray
+        Values of each attribute at `_GRID` quantiles at most, ascending; to draw from.
+    drawn : bool
+        Whether numbers are normal scores, so that what is drawn has the observed distribution.
+    trees : Any
+        Fitted `RandomTreesEmbedding`, or None.
+    """
+
+    centre: Array
+    spread: Array
+    n_levels: tuple[int, ...]
+    seen: tuple[Array, ...]
+    drawn: bool
+    trees: Any = None
+
+    @classmethod
+    def fit(
+        cls,
+        codes: Array,
+        kinds: Sequence[Kind | str],
+        n_levels: Sequence[int],
+        drawn: bool,
+        n_trees: int = 0,
+        seed: int = 0,
+    ) -> "Features":
+        """Take centres, spreads and trees of a table.
+
+        Parameters
+        ----------
+        codes : numpy.ndarray of shape (n_samples, n_columns)
+            NaN = missing; every column has a value.
+        kinds : sequence of Kind
+            Of the columns.
+        n_levels : sequence of int
+            How many levels a column has that is not numeric.
+        drawn : bool
+            See `Features`.
+        n_trees : int, default 0
+            Random trees.
+        seed : int, default 0
+            Of the trees.
+        """
+        levels = tuple(
+            0 if is_numeric(kind) else int(n) for kind, n in zip(kinds, n_levels, strict=True)
+        )
+        numeric = np.array(levels) == 0
+        spread = np.nanstd(codes, axis=0)
+        at = np.linspace(0.0, 1.0, _GRID)
+        made = cls(
+            np.where(numeric, np.nanmean(codes, axis=0), 0.0),
+            np.where(numeric & (spread > 0), spread, 1.0),
+            levels,
+            tuple(np.quantile(of[~np.isnan(of)], at, method="inverted_cdf") for of in codes.T),
+            drawn,
+        )
+        if not n_trees:
+            return made
+        from sklearn.ensemble import RandomTreesEmbedding
+
+        trees = RandomTreesEmbedding(
+            n_trees, max_depth=None, max_leaf_nodes=LEAVES, random_state=seed, sparse_output=False
+        )
+        trees.fit(made._inputs(codes))
+        return cls(made.centre, made.spread, levels, made.seen, drawn, trees)
+
+    @property
+    def widths(self) -> Indices:
+        """Columns of each attribute; shape (n_columns,)."""
+        return np.maximum(np.array(self.n_levels, dtype=np.int64), 1)
+
+    @property
+    def n_targets(self) -> int:
+        """Columns that attributes can be told from again; they come first."""
+        return int(self.widths.sum())
+
+    @property
+    def attributes(self) -> Indices:
+        """The attribute of each column, `WHOLE` of leaves; shape (width,)."""
+        own = np.repeat(np.arange(len(self.n_levels)), self.widths)
+        if self.trees is None:
+            return own
+        n_leaves = sum(len(leaves) for leaves in self.trees.one_hot_encoder_.categories_)
+        return np.append(own, np.full(n_leaves, WHOLE))
+
+    def encode(self, codes: Array) -> Array:
+        """Return the columns, those of a missing attribute at its mean or 0.
+
+        Parameters
+        ----------
+        codes : numpy.ndarray of shape (n, n_columns)
+            NaN = missing.
+        """
+        blocks = []
+        for j, levels in enumerate(self.n_levels):
+            column = codes[:, j]
+            if levels:
+                blocks.append((column[:, None] == np.arange(levels)).astype(np.float64))
+            else:
+                blocks.append(self._scaled(column, j)[:, None])
+        if self.trees is not None:
+            blocks.append(np.asarray(self.trees.transform(self._inputs(codes))))
+        return np.hstack(blocks)
+
+    def decode(self, values: Array, attributes: Sequence[int]) -> Array:
+        """Return codes of some attributes: numbers within their range, the likeliest level.
+
+        Parameters
+        ----------
+        values : numpy.ndarray of shape (n, n_target_columns)
+            Of these attributes, in order.
+        attributes : sequence of int
+            Which.
+
+        Returns
+        -------
+        numpy.ndarray of shape (n, n_attributes)
+        """
+        out, at = np.empty((len(values), len(attributes))), 0
+        for i, j in enumerate(attributes):
+            width = max(self.n_levels[j], 1)
+            block, at = values[:, at : at + width], at + width
+            if self.n_levels[j]:
+                out[:, i] = block.argmax(axis=1)
+            elif self.drawn:
+                # The value that is observed at the same place of the distribution.
+                place = norm.cdf(block[:, 0]) * (len(self.seen[j]) - 1)
+                out[:, i] = self.seen[j][np.rint(place).astype(np.int64)]
+            else:
+                found = self.centre[j] + self.spread[j] * block[:, 0]
+                out[:, i] = np.clip(found, self.seen[j][0], self.seen[j][-1])
+        return out
+
+    def _scaled(self, column: Array, j: int) -> Array:
+        if not self.drawn:
+            return np.nan_to_num((column - self.centre[j]) / self.spread[j])
+        # The middle of where the value stands among those observed, as a normal quantile.
+        low = np.searchsorted(self.seen[j], column, side="left")
+        high = np.searchsorted(self.seen[j], column, side="right")
+        place = (low + high) / (2.0 * len(self.seen[j]))
+        scores = norm.ppf(np.clip(place, 0.5 / _GRID, 1.0 - 0.5 / _GRID))
+        return np.where(np.isnan(column), 0.0, scores)
+
+    def _inputs(self, codes: Array) -> Array:
+        """Return what trees split: numbers at their place among those observed, and levels."""
+        blocks = []
+        for j, levels in enumerate(self.n_levels):
+            column = codes[:, j]
+            if levels:
+                blocks.append((column[:, None] == np.arange(levels)).astype(np.float64))
+            else:
+                place = np.searchsorted(self.seen[j], column, side="left") / len(self.seen[j])
+                blocks.append(np.where(np.isnan(column), 0.5, place)[:, None])
+        return np.hstack(blocks)
+
+
+def n_trees_of(wanted: int, n_rows: int, n_columns: int) -> int:
+    """Return how many trees leave three rows or more for each column."""
+    return max(0, min(wanted, (n_rows // 3 - n_columns) // LEAVES))
