@@ -111,11 +111,11 @@ def test_no_folder_of_the_core_is_a_room_for_everything():
     assert max(lines.values()) <= 0.2 * sum(lines.values()), lines
 
 
-def test_no_party_has_more_than_four_classes_above_it():
+def test_no_party_has_more_than_five_classes_above_it():
     register_all()
     for name in BUILTIN:
         above = load_strategy(name).party.__mro__[1:]
-        assert len(above) <= 4, (name, [cls.__name__ for cls in above])
+        assert len(above) <= 5, (name, [cls.__name__ for cls in above])
 
 
 def test_no_party_inherits_from_another_method():
@@ -229,7 +229,10 @@ def test_the_facade_of_strategies_with_the_apps_imports_none_even_if_it_is_there
     assert done.returncode == 0, done.stderr
 
 
-def test_every_strategy_states_what_it_discloses_in_its_own_module():
-    for path in (ROOT / "strategies").glob("**/strategy.py"):
-        text = path.read_text()
-        assert "disclosure = (" in text, path
+def test_every_strategy_states_what_it_discloses_beside_its_code():
+    """In its class, or in one above it that is a method's, too; the core's states nothing."""
+    register_all()
+    for name in BUILTIN:
+        states = next(cls for cls in load_strategy(name).__mro__ if "disclosure" in vars(cls))
+        assert states.__module__.startswith("strategies."), name
+        assert states.disclosure, name

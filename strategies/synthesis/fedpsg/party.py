@@ -358,8 +358,8 @@ class FedPSGParty(ComparingParty):
             return regress_alone(
                 self.codes, codes, of_kind, n_levels, rule == "draw", int(given["trees"]), self.rng
             )
+        from strategies.deep.fedpsg.alone import impute_alone
         from strategies.deep.fedpsg.halves import Shape
-        from strategies.synthesis.fedpsg.gan.alone import impute_alone
 
         shape = Shape(
             imputer,
