@@ -16,6 +16,9 @@ from strategies.deep.false_vfl.shared_draws import shared_draws
 
 Array = npt.NDArray[Any]
 
+MEAN_LIMIT, PRECISION_LIMIT = 2.0**8, 2.0**12
+"""What a party sends at most of an embedding's mean and precision."""
+
 TERM_LIMIT, GRADIENT_LIMIT = 2.0**18, 2.0**14
 """What a party sends at most of a log likelihood, and of a gradient by sample."""
 

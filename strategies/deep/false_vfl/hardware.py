@@ -2,10 +2,15 @@
 
 Every node chooses for itself by what it has. What nodes must agree on, the draws, is made by NumPy
 on the CPU at each of them. On the CPU the same run gives the same numbers, and a run that goes on
-from a snapshot those of an unbroken one; on a GPU only nearly, as PyTorch adds up in other orders.
+from a snapshot those of an unbroken one.
+
+A step that is taken again must answer the same: its values are masked by the same stream. So on a
+GPU PyTorch is told to use deterministic algorithms only, with which the same GPU and versions give
+the same numbers; a run that goes on with another GPU, or on the CPU, gives nearly those.
 """
 
 import functools
+import os
 from typing import Any
 
 import numpy as np
@@ -39,7 +44,14 @@ def device_of(choice: str) -> torch.device:
             "device='cuda', but PyTorch finds no GPU here; set device='auto', with which each node "
             "takes what it has, or 'cpu'"
         )
-    return torch.device("cuda" if found and choice != "cpu" else "cpu")
+    if not found or choice == "cpu":
+        return torch.device("cpu")
+    # Of the whole process; cuBLAS reads the variable when it is first used (PyTorch's notes on
+    # reproducibility).
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    return torch.device("cuda")
 
 
 @functools.cache

@@ -81,8 +81,8 @@ class Networks(StepGroup):
         self.state["precision"], self.state["encoding"] = precision, encoding
         self.state["learning-rate"], self.state["weight-decay"] = learning_rate, weight_decay
         self.state["draws"], self.state["device"] = n_draws, device
-        image = NetworkSettings.from_text(networks).image_of(self.name)
-        self.state["image-channels"] = None if image is None else image.channels
+        if (image := NetworkSettings.from_text(networks).image_of(self.name)) is not None:
+            self.state["image-channels"] = image.channels
         self.get(changes=True)  # says now whether the table can be used
         return agreed | self._means(seed)
 

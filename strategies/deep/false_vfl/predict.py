@@ -1,6 +1,6 @@
 """Predictions: who may take part, two rounds for a block of rows, and a run that only predicts."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -59,7 +59,8 @@ class FalseVFLPredict(Strategy):
             "server",
             "by sample: the sums over the parties of the means and precisions of their embeddings "
             "and of the log likelihoods of their columns; of a sample that one party alone holds "
-            "(and agreed to) that party's own",
+            "(and agreed to) that party's own. That no other sample of a party is alone is the "
+            "server's word",
         ),
         (
             "every party",
@@ -103,7 +104,7 @@ class FalseVFLPredict(Strategy):
         found = predict_rows(rounds, model, rows, progress, device)
         result.predictions = found.set_axis(sample_index(alignment, result.labels, rows))
         if federation.labels is not None:
-            compare(np.asarray(federation.labels)[rows], result, bool(model.classes))
+            compare(np.asarray(federation.labels)[rows], result, model.classes)
 
 
 def model_of(fitted: Result | None) -> FalseVFLModel:
@@ -238,13 +239,29 @@ def drawn_step(
         return ServerStep(nets, settings, *sums, rounds.counts[rows], seed, n_draws)
 
 
-def compare(labels: npt.NDArray[np.float64], result: Result, classes: bool) -> None:
-    """Say how far predictions are from the labels that are known."""
+def compare(labels: npt.NDArray[np.float64], result: Result, classes: Collection[float]) -> None:
+    """Say how far predictions are from the labels that are known.
+
+    Parameters
+    ----------
+    labels : numpy.ndarray of shape (n_rows,)
+        Of the predicted samples, NaN where one is not known.
+    result : Result
+        Has the predictions, and gets the metric.
+    classes : Collection of float
+        Those of the fit; none of a regression.
+    """
     known = np.isfinite(labels)
     if not known.any() or result.predictions is None:
         return
     found = result.predictions["prediction"].to_numpy()[known]
     if classes:
         result.metrics["accuracy"] = float(np.mean(found == labels[known]))
+        new = ~np.isin(labels[known], list(classes))
+        if new.any():
+            result.notes.append(
+                f"{new.sum()} samples have labels {np.unique(labels[known][new]).tolist()[:10]}, "
+                "of which the fit had none: their predictions are wrong in any case"
+            )
     else:
         result.metrics["rmse"] = float(np.sqrt(np.mean((found - labels[known]) ** 2)))

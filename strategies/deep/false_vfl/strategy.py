@@ -50,13 +50,20 @@ class FalseVFL(Strategy):
     `Result.predictions` has ``prediction`` and one column ``probability_<class>`` for each class,
     or ``std_error`` of a regression. `Result.predict` predicts new samples by whichever parties are
     there. The metrics are the ``bound`` of the last epoch (nats a sample), the epochs taken and,
-    with validation, its best bound. A stage that validation ends keeps the last networks of the
-    first stage, and the best discriminator.
+    with validation, its best bound and the epoch of it. With validation the first stage ends with
+    the networks of that epoch, whichever was the last one, and the second with the best
+    discriminator; no further message is needed for it.
 
     Where the paper is silent: networks are multilayer perceptrons of the sizes in
     `NetworkSettings`, or for images those of `strategies.deep.false_vfl.images`; columns are
     standardised by the rows that take part (an image's by channel), a missing cell of a row is 0
     for the encoder and absent from the likelihood, and log deviations lie between bounds.
+
+    Parties of a simulation share the cores: PyTorch has as many threads at each as there are cores
+    for it, one where there are more parties than cores. Draws are made on the CPU, so that nodes
+    with a GPU and without one agree. ``precision="mixed"`` halves the time of a step where the
+    processor has instructions for bfloat16; a node without them computes in float32, and the
+    result's notes say so.
     """
 
     variant: str = setting(
@@ -97,7 +104,10 @@ class FalseVFL(Strategy):
     z_dim: int = setting(64, "Dimension of z.", at_least=1)
     width: int = setting(128, "Units of each hidden layer.", at_least=1)
     party_layers: int = setting(
-        2, "Layers with weights of a party's encoder and of its decoder.", at_least=1
+        2,
+        "Layers with weights of a party's encoder and of its decoder. A single one is linear: who "
+        "knows a few rows then finds all others exactly.",
+        at_least=1,
     )
     activation: str = setting("relu", "Of hidden layers.", choices=("relu", "elu", "silu", "tanh"))
     encoding: str = setting(
@@ -154,7 +164,8 @@ class FalseVFL(Strategy):
             "server",
             "by sample, in every step: the sums over the parties of the means and precisions of "
             "their embeddings, of the log likelihoods of their columns, and of the gradients of "
-            "these; of a sample that one party alone holds (and agreed to) that party's own",
+            "these; of a sample that one party alone holds (and agreed to) that party's own. That "
+            "no other sample of a party is alone is the server's word",
         ),
         (
             "every party",
@@ -165,6 +176,7 @@ class FalseVFL(Strategy):
         ),
         ("every party", "which samples have a label: they are encoded together"),
         ("nobody else", "the labels, and the discriminator, which stay at the server"),
+        ("nobody else", "a party's networks, also how they begin: it draws their weights itself"),
     )
 
     def run(
