@@ -109,7 +109,8 @@ def notes(preset: Preset) -> list[str]:
         "have labels, which blocks are missing and all initial weights follow from the seed.",
         "Baselines run with and without SimSiam before; the better mean of the two is shown, with "
         "an asterisk where that is the one without, as in the paper; column forms says how many of "
-        "the two have been run. Counts and gaps are of cells with all four baselines. Vanilla VFL "
+        "the two have been run. Counts and gaps are of cells with all four baselines, means over "
+        "whatever seeds each method has so far. Vanilla VFL "
         "and FedHSSL train on the aligned labelled samples only; a party that lacks a test sample "
         "counts as zeros.",
         "The paper's Tables 14 and 15 are titled MAR 0 and MAR 1, and read here as MAR 1 and MAR "
