@@ -103,18 +103,21 @@ def notes(preset: Preset) -> list[str]:
         "error of 0.9 points by the sampling of these alone.",
         "Runs are in one process, where all columns lie together: the same computation as that of "
         "server and parties, whose gradients equal it to 1e-5 (tests/strategies/). No message is "
-        "sent, so times are of the computation.",
+        "sent, so times are of the computation, on one core of a machine that did other work too.",
         f"Isolet: {data['labels']} labels, {data['aligned']} of them of samples that all parties "
         "hold; eight parties, 77 columns each. Test samples are the data set's own. Which samples "
         "have labels, which blocks are missing and all initial weights follow from the seed.",
         "Baselines run with and without SimSiam before; the better mean of the two is shown, with "
-        "an asterisk where that is the one without, as in the paper. Vanilla VFL and FedHSSL train "
-        "on the aligned labelled samples only; a party that lacks a test sample counts as zeros.",
+        "an asterisk where that is the one without, as in the paper; column forms says how many of "
+        "the two have been run. Counts and gaps are of cells with all four baselines, means over "
+        "whatever seeds each method has so far. Vanilla VFL "
+        "and FedHSSL train on the aligned labelled samples only; a party that lacks a test sample "
+        "counts as zeros.",
         "The paper's Tables 14 and 15 are titled MAR 0 and MAR 1, and read here as MAR 1 and MAR "
         "2, as its text and its columns have them.",
         "The paper names no width, depth, activation or bound of a variance for tables: see the "
         "last table, and simulations/false_vfl/search.md. Images have one mean and deviation for "
-        "all pixels.",
+        "all pixels; baselines have multilayer perceptrons there too, the paper's have ResNet-18.",
         f"Targets, on Isolet: FALSE-VFL at most {part['within']:g} points below the paper under "
         "any test mechanism and above it on average; baselines at most "
         f"{part['baselines_within']:g} below; FALSE-VFL above the best baseline in "
@@ -127,6 +130,6 @@ def choices() -> pd.DataFrame:
     """Return the recorded search over choices: ``search.csv`` beside this module."""
     path = Path(__file__).with_name("search.csv")
     frame = pd.read_csv(path)
-    keys = ["candidate", "regime", "variant", "pretrain_epochs", "epochs", "seed"]
+    keys = ["candidate", "regime", "variant", "mixed", "pretrain_epochs", "epochs", "seed"]
     names = list(frame)
     return frame.set_index(keys)[names[names.index("loss") : names.index("mean") + 1]]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from flwr_vertical.errors import DataError
 from flwr_vertical.tables import FALSE_VFL_REGIMES
 from simulations.data import Sources
 from simulations.false_vfl.data import draw_labelled, draw_mask, load_isolet, to_blocks
@@ -22,6 +23,7 @@ from simulations.false_vfl.training import Pretraining, Stages, fit_head
 from strategies.deep.false_vfl.central import CentralModel
 from strategies.deep.false_vfl.networks import NetworkSettings
 
+_OF_IMAGES = ("networks", "image_shape", "image_channels")  # the same for all: there are none
 _BASE = NetworkSettings(party_layers=3)
 _TWO = replace(_BASE, party_layers=2)
 
@@ -111,6 +113,26 @@ def try_out(
     return records
 
 
+def add_line(path: Path, line: dict[str, Any]) -> None:
+    """Add a line to a CSV file, which is made with a header if it is not there.
+
+    Raises
+    ------
+    DataError
+        If the file has other columns.
+    """
+    fresh = not path.exists()
+    with path.open("a+", newline="") as file:
+        file.seek(0)
+        names = next(csv.reader(file), [])
+        if not fresh and names != list(line):
+            raise DataError(f"{path} has columns {names}, expected {list(line)}; name another file")
+        writer = csv.DictWriter(file, list(line))
+        if fresh:
+            writer.writeheader()
+        writer.writerow(line)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run candidates one after the other."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -143,12 +165,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         about |= {"seed": plan.seed, "epochs": plan.epochs}
         for record in try_out(settings, plan, sources, Stages()):
             line = {**about, **record, **asdict(settings)}
-            fresh = not options.output.exists()
-            with options.output.open("a", newline="") as file:
-                writer = csv.DictWriter(file, list(line))
-                if fresh:
-                    writer.writeheader()
-                writer.writerow(line)
+            for name in _OF_IMAGES:
+                del line[name]
+            add_line(options.output, line)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,6 @@ def ahead(found: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
             pairs = pairs[
                 (index.get_level_values("dataset") == _DATASET)
                 & (index.get_level_values("train") == train)
-                & (pairs["baselines"] == len(BASELINES)).to_numpy()
             ]
         if pairs.empty:
             continue
