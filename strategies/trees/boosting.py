@@ -7,9 +7,10 @@ import numpy.typing as npt
 from sklearn.metrics import roc_auc_score
 
 from flwr_vertical import Result
-from strategies.trees.growing import Grower, Tree, leaf_values
+from strategies.trees.growing import Grower
 from strategies.trees.model import LEAF, TreesModel
 from strategies.trees.objectives import Array, Objective
+from strategies.trees.tree import Tree, leaf_values
 
 if TYPE_CHECKING:
     from strategies.trees.strategy import VerticalGBDT

@@ -6,7 +6,7 @@ round           what travels
 prepare         up: bins of each column, without names; public keys; of the arbiter, too
 (group seed)    see `GroupKey`; one round
 send_masked     up, once for all trees: the rows of all slots under a key stream
-share           three rounds a level, see `growing`; two with open histograms
+share           three rounds a level, see `rounds`; two with open histograms
 compare
 route
 finish          parties keep their splits, and erase all keys
@@ -33,11 +33,14 @@ from strategies.regression.problem import sample_index
 from strategies.trees.arbiter import TreeArbiter
 from strategies.trees.binning import Layout
 from strategies.trees.boosting import Boosting
-from strategies.trees.growing import Grower, Growth, Slots
+from strategies.trees.growing import Grower
 from strategies.trees.model import prediction_table
 from strategies.trees.objectives import OBJECTIVES, Objective
 from strategies.trees.party import TreeParty
+from strategies.trees.rounds import LevelRounds
 from strategies.trees.shares import HISTOGRAMS
+from strategies.trees.slots import Slots
+from strategies.trees.tree import Growth
 
 Flags = npt.NDArray[np.bool_]
 
@@ -189,13 +192,14 @@ class VerticalGBDT(Strategy):
         progress.total = self.n_trees
         slots, arguments, keys = self._prepare(federation, names, result)
         growth = Growth(self.max_depth, self.min_child, self.l2)
-        grower = Grower(federation, slots, growth, self.histograms == "hidden", keys)
+        rounds = LevelRounds(federation, slots, self.histograms == "hidden", keys)
+        grower = Grower(rounds, growth)
         boosting = Boosting(self, objective, labels, federation.rng)
 
         def send() -> None:
             replies = federation.call(
                 "send_masked",
-                {"dtype": str(grower.dtype)},
+                {"dtype": str(rounds.dtype)},
                 per_party=arguments,
                 unkept=["masked"],  # beside the group seed it would be the table
             )
