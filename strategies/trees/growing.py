@@ -97,9 +97,9 @@ class Grower:
         direct: list[bool] = []
         if depth + 1 < self.growth.max_depth:
             for q, (t, number) in enumerate(level):
-                if (t, number) not in chosen:
-                    continue
                 node = trees[t][number]
+                if (t, number) not in chosen or node.left < 0:
+                    continue
                 pair = [(t, node.left), (t, node.right)]
                 if not any(self._may_split(trees, at) for at in pair):
                     continue

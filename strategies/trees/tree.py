@@ -10,6 +10,9 @@ from strategies.trees.sums import Indices
 
 Flags = npt.NDArray[np.bool_]
 
+MIN_WEIGHT = 1e-3
+"""The least sum of second derivatives of a leaf, as scikit-learn's."""
+
 
 @dataclass(frozen=True)
 class Growth:
@@ -58,6 +61,9 @@ def divide(
 ) -> None:
     """Make the two nodes below, and note by how much the split lowers the loss.
 
+    A side of which the loss is as good as flat gets no value of its own, as it could be of any
+    size: the node then stays a leaf.
+
     Parameters
     ----------
     tree : list of Node
@@ -69,13 +75,14 @@ def divide(
     g, h : numpy.ndarray of shape (n_samples,)
     l2 : float
     """
-    gain = 0.0
-    for rows, sign in ((node.rows, -1), (node.rows[left], 1), (node.rows[~left], 1)):
-        fit = rows[inside[rows]]
-        gain += sign * g[fit].sum() ** 2 / (h[fit].sum() + l2)
-        if sign > 0:
-            tree.append(Node(rows, len(fit)))
-    node.gain = gain / 2.0
+    parts = [node.rows, node.rows[left], node.rows[~left]]
+    fits = [rows[inside[rows]] for rows in parts]
+    weights = [float(h[fit].sum()) + l2 for fit in fits]
+    if min(weights) < MIN_WEIGHT:
+        return
+    terms = [g[fit].sum() ** 2 / weight for fit, weight in zip(fits, weights, strict=True)]
+    node.gain = float(terms[1] + terms[2] - terms[0]) / 2.0
+    tree += [Node(rows, len(fit)) for rows, fit in zip(parts[1:], fits[1:], strict=True)]
     node.left, node.right = len(tree) - 2, len(tree) - 1
 
 
@@ -94,5 +101,5 @@ def leaf_values(tree: Tree, g: Array, h: Array, inside: Flags, l2: float) -> Arr
     for i, node in enumerate(tree):
         if node.left < 0:
             fit = node.rows[inside[node.rows]]
-            out[i] = -g[fit].sum() / (h[fit].sum() + l2)
+            out[i] = -g[fit].sum() / max(h[fit].sum() + l2, MIN_WEIGHT)
     return out
