@@ -130,6 +130,6 @@ class Course(ABC):
             if len(rows):
                 y, own = self.labels[rows], raw[:, rows]
                 found[prefix + "loss"] = self.objective.loss(y, own)
-                if self.objective.name == "binary" and 0.0 < y.mean() < 1.0:
+                if self.objective.name in ("binary", "share") and 0.0 < y.mean() < 1.0:
                     found[prefix + "auc"] = float(roc_auc_score(y, own[0]))
         return found
