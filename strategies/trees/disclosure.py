@@ -19,6 +19,11 @@ DISCLOSURE = (
         "have a label; with l2, a power of two above l2 over the largest second derivative",
     ),
     (
+        "every party",
+        "how many columns each other one has, and how many bins each; which of them an iteration "
+        "may use",
+    ),
+    (
         "the owner of a split",
         "which samples come to it, with and without a label, and that it was the best",
     ),
