@@ -1,6 +1,7 @@
-"""Trees over columns of several parties: gradient boosting."""
+"""Trees over columns of several parties: gradient boosting, and forests."""
 
+from strategies.trees.forest import VerticalForest
 from strategies.trees.predict import TreesPredict
 from strategies.trees.strategy import VerticalGBDT
 
-__all__ = ["TreesPredict", "VerticalGBDT"]
+__all__ = ["TreesPredict", "VerticalForest", "VerticalGBDT"]

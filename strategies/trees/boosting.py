@@ -1,26 +1,20 @@
 """The loop of boosting: gradients, trees, predictions so far, and when to stop."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
-from sklearn.metrics import roc_auc_score
 
 from flwr_vertical import Result
-from strategies.trees.growing import Grower, Tree, leaf_values
-from strategies.trees.model import LEAF, TreesModel
+from strategies.trees.course import Course
+from strategies.trees.growing import Grower
 from strategies.trees.objectives import Array, Objective
+from strategies.trees.tree import Flags, Tree, leaf_values
 
 if TYPE_CHECKING:
     from strategies.trees.strategy import VerticalGBDT
 
-Flags = npt.NDArray[np.bool_]
 
-# Columns of the table of nodes.
-_FIELDS = ("tree", "number", "party", "left", "right", "missing_left", "value", "gain", "cover")
-
-
-class Boosting:
+class Boosting(Course):
     """What boosting has come to.
 
     Parameters
@@ -31,11 +25,6 @@ class Boosting:
         NaN where a sample has none.
     rng : numpy.random.Generator
         Draws validation samples, samples and columns of iterations.
-
-    Attributes
-    ----------
-    state : dict
-        What changes: belongs into snapshots.
     """
 
     def __init__(
@@ -45,19 +34,14 @@ class Boosting:
         labels: Array,
         rng: np.random.Generator,
     ) -> None:
-        self.settings, self.objective, self.labels, self._rng = settings, objective, labels, rng
-        known = np.flatnonzero(~np.isnan(labels))
-        n_validation = round(settings.validation_share * len(known))
-        self._validation = np.sort(rng.permutation(known)[:n_validation])
-        self._fit = np.setdiff1d(known, self._validation)
+        super().__init__(settings.n_trees, objective, labels, settings.colsample, rng)
+        self.settings = settings
+        n_validation = round(settings.validation_share * len(self._fit))
+        self._validation = np.sort(rng.permutation(self._fit)[:n_validation])
+        self._fit = np.setdiff1d(self._fit, self._validation)
         self.base = objective.start(labels[self._fit])
-        self.state: dict[str, Any] = {
-            "raw": np.tile(self.base[:, None], (1, len(labels))),
-            "nodes": np.zeros((0, len(_FIELDS))),
-            "leaves": np.zeros((0, len(labels)), dtype=np.int32),
-            "best": 0,
-            "best_loss": float("inf"),
-        }
+        self.state["raw"] = np.tile(self.base[:, None], (1, len(labels)))
+        self.state["best_loss"] = float("inf")
 
     def iterate(self, i: int, grower: Grower, result: Result) -> bool:
         """Grow the trees of an iteration; return whether boosting ends.
@@ -95,34 +79,6 @@ class Boosting:
         inside[rows] = True
         return inside
 
-    def _usable(self, grower: Grower) -> npt.NDArray[np.uint8]:
-        """Return which slots are of columns that an iteration's trees may use."""
-        columns = grower.slots.columns
-        n_columns = int(columns[-1]) + 1
-        count = max(1, round(self.settings.colsample * n_columns))
-        chosen = np.ones(n_columns, dtype=np.uint8)
-        if count < n_columns:
-            chosen[self._rng.permutation(n_columns)[count:]] = 0
-        return chosen[columns]
-
-    def _keep(self, number: int, tree: Tree, values: Array, h: Array) -> Array:
-        """Write a tree down; return what it adds to each sample's raw prediction."""
-        first = len(self.state["nodes"])
-        table = np.zeros((len(tree), len(_FIELDS)))
-        leaf = np.zeros(len(self.labels), dtype=np.int32)
-        for i, node in enumerate(tree):
-            below = (first + node.left, first + node.right) if node.left >= 0 else (LEAF, LEAF)
-            party = node.party if node.left >= 0 else LEAF
-            table[i] = (
-                number, i, party, *below, node.missing_left, values[i], node.gain,
-                h[node.rows].sum(),
-            )  # fmt: skip
-            if node.left < 0:
-                leaf[node.rows] = first + i
-        self.state["nodes"] = np.concatenate([self.state["nodes"], table])
-        self.state["leaves"] = np.concatenate([self.state["leaves"], leaf[None]])
-        return values[leaf - first]
-
     def _judge(self, i: int, trees: list[Tree], result: Result) -> bool:
         """Note how good predictions are; return whether boosting ends."""
         raw = self.state["raw"]
@@ -143,39 +99,7 @@ class Boosting:
         stale = i + 1 - int(self.state["best"]) >= self.settings.early_stopping
         return stale or not entry["splits"]
 
-    # -- after the loop ----------------------------------------------------------------------
-
-    def model(self, name: str, parties: list[str]) -> TreesModel:
-        """Return the server's part of the trees that are kept."""
-        n_trees = int(self.state["best"]) * self.objective.width
-        nodes = np.asarray(self.state["nodes"])
-        nodes = nodes[nodes[:, 0] < n_trees]
-        column = dict(zip(_FIELDS, nodes.T, strict=True))
-        whole = {key: column[key].astype(np.int32) for key in _FIELDS[:5]}
-        return TreesModel(
-            name=name,
-            parties=parties,
-            objective=self.objective.name,
-            base=self.base,
-            **whole,
-            missing_left=column["missing_left"].astype(np.uint8),
-            value=column["value"].copy(),
-            gain=column["gain"].copy(),
-            cover=column["cover"].copy(),
-            roots=np.flatnonzero(whole["number"] == 0).astype(np.int32),
-        )
-
-    def raw_of_kept(self, model: TreesModel) -> Array:
-        """Return raw predictions of all samples by the trees that are kept."""
-        return model.raw(np.asarray(self.state["leaves"])[: len(model.roots)])
-
-    def metrics(self, raw: Array, n_iterations: int) -> dict[str, float]:
-        """Return figures of merit on samples that are fitted, and on those held out."""
-        found = {"iterations": float(n_iterations)}
-        for prefix, rows in (("", self._fit), ("validation_", self._validation)):
-            if len(rows):
-                y, own = self.labels[rows], raw[:, rows]
-                found[prefix + "loss"] = self.objective.loss(y, own)
-                if self.objective.name == "binary" and 0.0 < y.mean() < 1.0:
-                    found[prefix + "auc"] = float(roc_auc_score(y, own[0]))
-        return found
+    @property
+    def n_kept(self) -> int:
+        """Trees of the model."""
+        return int(self.state["best"]) * self.objective.width

@@ -119,7 +119,7 @@ class TreesModel(Model):
     @property
     def loss(self) -> Objective:
         """What the trees were grown for."""
-        return Objective(self.objective, self.width if self.objective == "multiclass" else 1)
+        return Objective(self.objective, self.width)
 
     def raw(self, leaves: npt.NDArray[np.integer]) -> Array:
         """Return raw predictions from the leaf of each sample in each tree.
@@ -175,7 +175,7 @@ def prediction_table(objective: Objective, raw: Array) -> pd.DataFrame:
         ``probability_<class>``.
     """
     mean = objective.mean(raw)
-    if objective.name == "binary":
+    if objective.name in ("binary", "share"):
         mean = np.concatenate([1.0 - mean, mean])
     if len(mean) == 1:
         return pd.DataFrame({"prediction": mean[0]})

@@ -23,7 +23,7 @@ class Objective:
     Parameters
     ----------
     name : str
-        One of `OBJECTIVES`.
+        One of `OBJECTIVES`; of a forest ``mean``, ``share`` (of class 1) or ``shares``.
     n_classes : int
         Of classes; 1 otherwise.
     """
@@ -55,10 +55,25 @@ class Objective:
             )
         return cls(name)
 
+    @classmethod
+    def of_votes(cls, classes: bool, labels: Array) -> "Objective":
+        """Return that of a forest, whose raw predictions are means of labels or shares of classes.
+
+        Raises
+        ------
+        DataError
+            As of `of`.
+        """
+        if not classes:
+            cls.of("regression", labels)
+            return cls("mean")
+        found = cls.of("multiclass", labels).n_classes
+        return cls("share" if found == 2 else "shares", found)
+
     @property
     def width(self) -> int:
         """Raw predictions of a sample, and trees of an iteration."""
-        return self.n_classes if self.name == "multiclass" else 1
+        return self.n_classes if self.name in ("multiclass", "shares") else 1
 
     def start(self, labels: Array) -> Array:
         """Return the raw prediction that all samples begin with, shape (width,)."""
@@ -85,8 +100,13 @@ class Objective:
         ----------
         raw : numpy.ndarray of shape (width, n_samples)
         """
-        if self.name == "regression":
+        if self.name in ("regression", "mean"):
             return raw
+        if self.name == "share":
+            return np.clip(raw, 0.0, 1.0)  # but for rounding it is
+        if self.name == "shares":  # each class has trees of its own
+            votes = np.maximum(raw, 0.0)
+            return np.asarray(votes / np.maximum(votes.sum(axis=0), 1e-12))
         if self.name == "poisson":
             return np.exp(raw)
         if self.name == "binary":
@@ -110,8 +130,14 @@ class Objective:
         return mean - labels, np.ones_like(mean) if self.name == "regression" else mean
 
     def loss(self, labels: Array, raw: Array) -> float:
-        """Return the mean loss of samples: log loss, half the squared error, or deviance."""
-        if self.name == "regression":
+        """Return the mean loss of samples: log loss, half the squared error, or deviance.
+
+        Of a forest: half the squared error, of shares summed over classes (half the Brier score).
+        """
+        if self.name == "shares":
+            wrong = raw - (labels == np.arange(self.width)[:, None])
+            return float(np.mean((wrong**2).sum(axis=0)) / 2.0)
+        if self.name in ("regression", "mean", "share"):
             return float(np.mean((raw[0] - labels) ** 2) / 2.0)
         if self.name == "poisson":
             return float(np.mean(np.exp(raw[0]) - labels * raw[0]))

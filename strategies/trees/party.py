@@ -42,8 +42,7 @@ class TreeParty(Party):
         -------
         dict[str, Any]
             ``n_bins`` and ``nominal`` of each column, without names; the key for other parties, see
-            `PairKeySteps.pair_key`; that for the arbiter as ``parcel_*``; ``min_rows``, if the
-            node's policy states it.
+            `PairKeySteps.pair_key`; that for the arbiter as ``parcel_*``.
         """
         if self.fitted is not None:
             raise DataError(
@@ -55,15 +54,12 @@ class TreeParty(Party):
         for key in ("trees.bins", "trees.codes", "trees.tag"):
             self.cache.pop(key, None)
         layout = self.layout
-        told = {
+        return {
             "n_bins": np.array(layout.n_bins, dtype=np.int64),
             "nominal": np.array(layout.nominal, dtype=np.uint8),
             **self.pair_keys.pair_key(nonce),
             **{f"parcel_{key}": value for key, value in self.parcels.new_key(nonce).items()},
         }
-        if self.policy.min_rows is not None:
-            told["min_rows"] = int(self.policy.min_rows)
-        return told
 
     @step
     def send_masked(

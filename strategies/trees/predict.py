@@ -180,7 +180,7 @@ class TreesPredict(Strategy):
                 loss = model.loss
                 result.metrics["loss"] = loss.loss(labels[known], raw[:, known])
                 guessed = found["prediction"].to_numpy()[known]
-                if loss.name in ("binary", "multiclass"):
+                if loss.name in ("binary", "multiclass", "share", "shares"):
                     result.metrics["accuracy"] = float(np.mean(guessed == labels[known]))
                 else:
                     result.metrics["rmse"] = float(np.sqrt(np.mean((guessed - labels[known]) ** 2)))

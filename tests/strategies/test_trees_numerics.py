@@ -12,6 +12,7 @@ from strategies.trees.gains import Curvature, best_of, candidates, level_of, sig
 from strategies.trees.objectives import Objective
 from strategies.trees.shares import with_siblings
 from strategies.trees.sums import Held, Streamed, dense_sums, legal_splits, slot_sums
+from strategies.trees.tree import Node, divide, leaf_values
 
 FRAME = pd.DataFrame(
     {
@@ -182,6 +183,19 @@ def test_rows_that_are_alike_are_not_split():
         np.zeros((1, 10), dtype=int), 1, g, [Curvature.of(h, inside, 0.0)], np.zeros(1, dtype=int)
     )[0]
     assert known.flat.all()
+
+
+def test_a_side_whose_loss_is_flat_gets_no_leaf():
+    g, h = np.array([-0.5, -0.5, 1e-9, 1e-9]), np.array([0.2, 0.2, 1e-9, 1e-9])
+    inside, left = np.ones(4, dtype=bool), np.array([True, True, False, False])
+    tree = [Node(np.arange(4), 4)]
+    divide(tree, tree[0], left, inside, g, h, 0.0)
+    assert len(tree) == 1
+    np.testing.assert_allclose(leaf_values(tree, g, h, inside, 0.0), [2.5], rtol=1e-6)
+    divide(tree, tree[0], left, inside, g, h, 1.0)
+    assert [list(node.rows) for node in tree[1:]] == [[0, 1], [2, 3]]
+    np.testing.assert_allclose(tree[0].gain, (1 / 1.4 - 1 / 1.4) / 2, atol=1e-7)
+    assert leaf_values(tree, g, 0 * h, inside, 0.0)[2] == pytest.approx(-2e-9 / 1e-3)
 
 
 def test_narrowest():

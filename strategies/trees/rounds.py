@@ -1,0 +1,319 @@
+"""The rounds of a level, as the server takes them: shares, comparison, sides of splits.
+
+=========  =========================================================================================
+round      what travels
+=========  =========================================================================================
+share      down: which node each row is in; v + rho to the owners (and h + rho, once a tree), the
+           seeds of rho to their helpers; up: shares under pads; of helpers blinded and sealed
+compare    to the arbiter: these parcels, and the server's own blinded shares; back: who wins
+route      down, to the owners of the winners: which split; up: one bit of each row
+=========  =========================================================================================
+
+With open histograms there is no second round.
+"""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.errors import PartyError
+from flwr_vertical.products.streams import SEED_BYTES, stream
+from flwr_vertical.products.vector_products import helpers
+from flwr_vertical.protocol.messages import ARBITER
+from flwr_vertical.server import Federation
+from strategies.trees.binning import narrowest
+from strategies.trees.blinding import Factors
+from strategies.trees.gains import Curvature, Level, best_of, candidates, signed, to_ring
+from strategies.trees.shares import renumbered, with_siblings
+from strategies.trees.slots import Slots
+from strategies.trees.sums import Held, Indices, Ring, dense_sums
+from strategies.trees.tree import Flags, Tree
+
+Masks = dict[str, tuple[bytes, Ring, Ring]]
+"""By helper: the seed of rho, rho, and vectors under it."""
+
+
+@dataclass(frozen=True)
+class LevelNodes:
+    """The nodes of a level; children of one parent are neighbours.
+
+    Parameters
+    ----------
+    node : numpy.ndarray of shape (n_trees, n_samples)
+        Number of the node that each row of the fit is in, -1 for none; numbers go over all trees.
+    parent : numpy.ndarray of shape (n_nodes,)
+        Number of each node's parent in the level before, -1 of roots.
+    direct : numpy.ndarray of shape (n_nodes,)
+        Numbers of the nodes whose sums of h are made; -1 where they follow from their siblings'.
+    active : numpy.ndarray of shape (n_active,)
+        Nodes that may be split.
+    """
+
+    node: Indices
+    parent: Indices
+    direct: Indices
+    active: Indices
+
+
+class LevelRounds:
+    """Takes the rounds.
+
+    Parameters
+    ----------
+    federation : Federation
+    slots : Slots
+    hidden : bool
+        Whether an arbiter compares gains; else the parties open histograms.
+    keys : dict
+        Arguments of `CompareSteps.compare` that stay the same.
+    """
+
+    def __init__(
+        self, federation: Federation, slots: Slots, hidden: bool, keys: dict[str, Any]
+    ) -> None:
+        self.federation, self.slots = federation, slots
+        self.hidden, self._keys = hidden, keys
+        self.dtype = np.dtype(np.uint64 if hidden else np.uint32)
+        self._helper = helpers(slots.names)
+        self._pool = ThreadPoolExecutor(1)
+        self._masks_h: Masks = {}
+        self._above = np.zeros((0, 0), dtype=self.dtype)
+
+    def winners(
+        self,
+        nodes: LevelNodes,
+        known: Level,
+        curvature: list[Curvature] | None,
+        usable: npt.NDArray[np.uint8],
+        min_child: int,
+    ) -> list[int]:
+        """Return the best candidate of each active node, -1 where none is legal; two rounds.
+
+        Parameters
+        ----------
+        nodes : LevelNodes
+        known : Level
+            Of these nodes.
+        curvature : list of Curvature, optional
+            Of each tree, with its first level.
+        usable : numpy.ndarray of shape (n_slots,), uint8
+            Slots of the columns that may be used.
+        min_child : int
+            The fewest rows of the fit in a node.
+        """
+        with_h, node, active = curvature is not None, nodes.node, nodes.active
+        direct, parent = nodes.direct, nodes.parent
+        if curvature is not None:
+            self._masks_h = self._masks(np.stack([own.whole for own in curvature]))
+            self._above = np.zeros((0, 0), dtype=self.dtype)
+        masks_v = self._masks(known.vector)
+        slots, names = self.slots, self.slots.names
+        n_nodes = len(parent)
+        common: dict[str, Any] = {
+            "names": names,
+            "widths": slots.widths,
+            "tags": [slots.tags[name] for name in names],
+            "observed": slots.observed,
+            "node": narrowest(node),
+            "direct": direct,
+            "parent": parent,
+            "active": active,
+            "usable": usable,
+            "min_child": min_child,
+        }
+        limits = np.stack([known.limit_v[active], known.limit_h[active]])
+        order = b""
+        if self.hidden:
+            order = self.federation.random_bytes(SEED_BYTES)
+            common |= {"limits": limits, "order": order}
+        own: dict[str, dict[str, Any]] = {}
+        for name in names:
+            helper = self._helper[name]
+            own[name] = {"masked_v": masks_v[helper][2]}
+            if with_h:
+                own[name]["masked_h"] = self._masks_h[helper][2]
+            if name in masks_v:
+                own[name] |= {"rho_v": masks_v[name][0]}
+                if with_h:
+                    own[name] |= {"rho_h": self._masks_h[name][0]}
+        of_v = renumbered(node, active, n_nodes)
+        of_h = renumbered(node, np.flatnonzero(direct >= 0), n_nodes)
+        counts = len(active), int((direct >= 0).sum())
+        made = self._pool.submit(self._dense, of_v, of_h, masks_v, counts)
+        replies = self.federation.call("share", common, per_party=own)
+        share_v, share_h = self._own_shares(replies, made)
+        self._above = with_siblings(share_h, direct, parent, self._above)
+        return self._compare(replies, share_v, self._above[active], known, active, order)
+
+    def route(
+        self,
+        trees: list[Tree],
+        chosen: dict[tuple[int, int], int],
+        inside: Flags,
+        first: int,
+    ) -> dict[tuple[int, int], Flags]:
+        """Have the owners of the winners split the nodes; one round.
+
+        Parameters
+        ----------
+        trees : list of list of Node
+            The nodes get owner, slot and where missing cells go.
+        chosen : dict of (tree, node) to int
+            The candidate that won.
+        inside : numpy.ndarray of shape (n_trees, n_samples), bool
+            Rows that each tree is fitted to.
+        first : int
+            Number of the first tree in the model.
+
+        Returns
+        -------
+        dict of (tree, node) to numpy.ndarray of shape (n_rows of the node,), bool
+            Which of its rows go to the left.
+        """
+        by_party: dict[str, list[tuple[int, int]]] = {}
+        for (t, number), candidate in chosen.items():
+            node = trees[t][number]
+            node.party, slot = self.slots.locate(candidate // 2)
+            node.missing_left, node.slot = bool(candidate % 2), slot
+            by_party.setdefault(self.slots.names[node.party], []).append((t, number))
+        own, order = {}, {}
+        for name, places in by_party.items():
+            split = np.full(inside.shape, -1, dtype=np.int64)
+            for i, (t, number) in enumerate(places):
+                split[t, trees[t][number].rows] = i
+            nodes = [trees[t][number] for t, number in places]
+            order[name] = split
+            own[name] = {
+                "names": np.array([(first + t, number) for t, number in places], dtype=np.int32),
+                "slots": np.array([node.slot for node in nodes], dtype=np.int32),
+                "missing_left": np.array([node.missing_left for node in nodes], dtype=np.uint8),
+                "split": narrowest(split),
+            }
+        fit = {"fit": np.packbits(inside)}
+        found = {}
+        replies = self.federation.call("route", fit, per_party=own, parties=list(own))
+        for name, places in by_party.items():
+            split = order[name]
+            left = np.zeros(split.shape, dtype=bool)
+            comes = split >= 0
+            left[comes] = np.unpackbits(replies[name]["left"], count=int(comes.sum())) == 1
+            for i, (t, number) in enumerate(places):
+                node = trees[t][number]
+                node.missing_left = bool(replies[name]["missing_left"][i])
+                found[t, number] = left[t, node.rows]
+        return found
+
+    # -- the server's shares -----------------------------------------------------------------
+
+    def _masks(self, vectors: npt.NDArray[np.int64]) -> Masks:
+        """Return, by helper, the seed of rho, rho, and the vectors under it."""
+        out = {}
+        for name in dict.fromkeys(self._helper.values()):
+            seed = self.federation.random_bytes(SEED_BYTES)
+            rho = stream(seed, "rho", vectors.shape).astype(self.dtype, copy=False)
+            out[name] = seed, rho, to_ring(vectors, self.dtype) + rho
+        return out
+
+    def _dense(
+        self,
+        of_v: Indices,
+        of_h: Indices,
+        masks_v: Masks,
+        counts: tuple[int, int],
+    ) -> dict[str, tuple[Ring, Ring]]:
+        """Return ``U' rho`` of each party, for v and for h; while the parties work."""
+        out = {}
+        for name, width in zip(self.slots.names, self.slots.widths, strict=True):
+            helper = self._helper[name]
+            parts = [
+                (at, rho, count)
+                for places, masks, count in (
+                    (of_v, masks_v, counts[0]),
+                    (of_h, self._masks_h, counts[1]),
+                )
+                for at, rho in zip(places, masks[helper][1], strict=True)
+            ]
+            sums = dense_sums(Held(self.slots.masked[name]).rows, width, parts)
+            n = len(of_v)
+            out[name] = _added(sums[:n]), _added(sums[n:])
+        return out
+
+    def _own_shares(
+        self, replies: dict[str, dict[str, Any]], made: "Future[dict[str, tuple[Ring, Ring]]]"
+    ) -> tuple[Ring, Ring]:
+        dense = made.result()
+        found: tuple[list[Ring], list[Ring]] = ([], [])
+        for name in self.slots.names:
+            for out, what, own in zip(found, ("owner_v", "owner_h"), dense[name], strict=True):
+                told = np.asarray(replies[name][what])
+                if told.shape != own.shape:
+                    raise PartyError(
+                        name, "share", f"sent shares of shape {told.shape}, expected {own.shape}"
+                    )
+                out.append(told - own)
+        return np.concatenate(found[0], axis=1), np.concatenate(found[1], axis=1)
+
+    def _compare(
+        self,
+        replies: dict[str, dict[str, Any]],
+        share_v: Ring,
+        share_h: Ring,
+        known: Level,
+        active: Indices,
+        order: bytes,
+    ) -> list[int]:
+        slots = self.slots
+        ring = {
+            name: to_ring(getattr(known, name)[active], self.dtype)
+            for name in ("correction", "total_v", "total_h", "l2")
+        }
+        if not self.hidden:
+            share_v, share_h = share_v.copy(), share_h.copy()
+            for name in slots.names:
+                helped = [n for n in slots.names if self._helper[n] == name]
+                if not helped:
+                    continue
+                places = np.repeat([n in helped for n in slots.names], slots.widths)
+                share_v[:, places] += replies[name]["helper_v"]
+                share_h[:, places] += replies[name]["helper_h"]
+        numerator = (
+            candidates(share_v, slots.observed, ring["total_v"]) + ring["correction"][:, None]
+        )
+        left = candidates(share_h, slots.observed, ring["total_h"]) + ring["l2"][:, None]
+        right = (ring["total_h"] + 2 * ring["l2"])[:, None] - left
+        if not self.hidden:
+            legal = np.concatenate([replies[name]["legal"] for name in slots.names], axis=1)
+            sums = [signed(part).astype(np.float64) for part in (numerator, left, right)]
+            wins = best_of(
+                sums[0], sums[1], sums[2], np.asarray(legal, dtype=bool).reshape(len(active), -1)
+            )
+            return [int(np.flatnonzero(row)[0]) if row.any() else -1 for row in wins]
+        limits = np.stack([known.limit_v[active], known.limit_h[active]])
+        factors = Factors.of(order, limits, numerator.shape[1])
+        told = self.federation.call(
+            "compare",
+            {
+                **self._keys,
+                "number": int(replies[slots.names[0]]["number"]),
+                "parcels": [replies[name]["parcel"] for name in slots.names],
+                "shares": factors.blinded(numerator, left, right),
+            },
+            parties=[ARBITER],
+        )[ARBITER]
+        bounds = np.concatenate([[0], np.cumsum(told["count"])])
+        won = [told["place"][a:b] for a, b in pairwise(bounds)]
+        return [
+            int(factors.order[q, places].min()) if len(places) else -1
+            for q, places in enumerate(won)
+        ]
+
+
+def _added(sums: list[Ring]) -> Ring:
+    total = sums[0].copy()
+    for other in sums[1:]:
+        total += other
+    return total

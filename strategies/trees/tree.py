@@ -1,0 +1,105 @@
+"""A tree while it grows, and the values of its leaves; no protocol."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from strategies.trees.gains import Array
+from strategies.trees.sums import Indices
+
+Flags = npt.NDArray[np.bool_]
+
+MIN_WEIGHT = 1e-3
+"""The least sum of second derivatives of a leaf, as scikit-learn's."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How trees grow.
+
+    Parameters
+    ----------
+    max_depth : int
+    min_child : int
+        The fewest rows of the fit in a node.
+    l2 : float
+    """
+
+    max_depth: int
+    min_child: int
+    l2: float
+
+
+@dataclass
+class Node:
+    """A node of a tree that grows.
+
+    Parameters
+    ----------
+    rows : numpy.ndarray, int64
+        All rows in it, of the fit or not.
+    n_fit : int
+        How many of them are of the fit.
+    """
+
+    rows: Indices
+    n_fit: int
+    party: int = -1
+    slot: int = -1
+    missing_left: bool = False
+    left: int = -1
+    right: int = -1
+    gain: float = 0.0
+
+
+Tree = list[Node]
+
+
+def divide(
+    tree: Tree, node: Node, left: Flags, inside: Flags, g: Array, h: Array, l2: float
+) -> None:
+    """Make the two nodes below, and note by how much the split lowers the loss.
+
+    A side of which the loss is as good as flat gets no value of its own, as it could be of any
+    size: the node then stays a leaf.
+
+    Parameters
+    ----------
+    tree : list of Node
+        Gets them at its end.
+    node : Node
+    left : numpy.ndarray of shape (n_rows of the node,), bool
+    inside : numpy.ndarray of shape (n_samples,), bool
+        Rows of the fit.
+    g, h : numpy.ndarray of shape (n_samples,)
+    l2 : float
+    """
+    parts = [node.rows, node.rows[left], node.rows[~left]]
+    fits = [rows[inside[rows]] for rows in parts]
+    weights = [float(h[fit].sum()) + l2 for fit in fits]
+    if min(weights) < MIN_WEIGHT:
+        return
+    terms = [g[fit].sum() ** 2 / weight for fit, weight in zip(fits, weights, strict=True)]
+    node.gain = float(terms[1] + terms[2] - terms[0]) / 2.0
+    tree += [Node(rows, len(fit)) for rows, fit in zip(parts[1:], fits[1:], strict=True)]
+    node.left, node.right = len(tree) - 2, len(tree) - 1
+
+
+def leaf_values(tree: Tree, g: Array, h: Array, inside: Flags, l2: float) -> Array:
+    """Return the Newton step of each leaf, 0 of other nodes; shape (n_nodes,).
+
+    Parameters
+    ----------
+    tree : list of Node
+    g, h : numpy.ndarray of shape (n_samples,)
+    inside : numpy.ndarray of shape (n_samples,), bool
+        Rows of the fit.
+    l2 : float
+    """
+    out = np.zeros(len(tree))
+    for i, node in enumerate(tree):
+        if node.left < 0:
+            fit = node.rows[inside[node.rows]]
+            out[i] = -g[fit].sum() / max(h[fit].sum() + l2, MIN_WEIGHT)
+    return out
