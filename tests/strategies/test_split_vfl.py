@@ -15,6 +15,7 @@ from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.base import bytes_in_memory
 from flwr_vertical.protocol import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, VALUES, read_envelope
+from strategies.deep.false_vfl import hardware
 from strategies.deep.false_vfl.central import Block
 from strategies.deep.split import FedHSSL, LaserVFL, PlugVFL, SplitPredict, VanillaVFL
 from strategies.deep.split.central import CentralSplit
@@ -252,6 +253,19 @@ def test_masked_sums_train_as_plain_ones(trained):
     masked = runs["laser-vfl"]
     losses = [[line["loss"] for line in result.history] for result in (plain, masked)]
     np.testing.assert_allclose(*losses, rtol=1e-2)
+
+
+def test_mixed_precision_trains_nearly_alike_and_repeats(monkeypatch):
+    """Products in bfloat16, also where the processor would compute them slowly."""
+    monkeypatch.setattr(hardware, "has_bfloat16", lambda device: True)
+    tables, labels, _ = make_data(n=60, seed=3, held=0.8)
+    runs = [
+        simulate(FedHSSL(precision=kind, **SMALL), tables, labels, progress=False)
+        for kind in ("mixed", "mixed", "float32")
+    ]
+    losses = [[line["loss"] for line in run.history] for run in runs]
+    assert losses[0] == losses[1] != losses[2]
+    np.testing.assert_allclose(losses[0], losses[2], atol=0.05)
 
 
 def test_a_regression_predicts_numbers():
