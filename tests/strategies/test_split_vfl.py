@@ -15,6 +15,7 @@ from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.base import bytes_in_memory
 from flwr_vertical.protocol import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, VALUES, read_envelope
+from strategies.deep.false_vfl import hardware
 from strategies.deep.false_vfl.central import Block
 from strategies.deep.split import FedHSSL, LaserVFL, PlugVFL, SplitPredict, VanillaVFL
 from strategies.deep.split.central import CentralSplit
@@ -77,8 +78,9 @@ def assert_equal(result, model, atol):
             )
 
 
-@pytest.mark.parametrize("mode", ["plain", "masked"])
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    ("method", "mode"), [*((method, "masked") for method in METHODS), (LaserVFL, "plain")]
+)
 def test_networks_and_losses_are_those_of_one_central_graph(method, mode):
     """Pretraining, all steps and the predictions, in float64."""
     tables, labels, _ = make_data(seed=3, held=0.8)
@@ -253,13 +255,26 @@ def test_masked_sums_train_as_plain_ones(trained):
     np.testing.assert_allclose(*losses, rtol=1e-2)
 
 
+def test_mixed_precision_trains_nearly_alike_and_repeats(monkeypatch):
+    """Products in bfloat16, also where the processor would compute them slowly."""
+    monkeypatch.setattr(hardware, "has_bfloat16", lambda device: True)
+    tables, labels, _ = make_data(n=60, seed=3, held=0.8)
+    runs = [
+        simulate(FedHSSL(precision=kind, **SMALL), tables, labels, progress=False)
+        for kind in ("mixed", "mixed", "float32")
+    ]
+    losses = [[line["loss"] for line in run.history] for run in runs]
+    assert losses[0] == losses[1] != losses[2]
+    np.testing.assert_allclose(losses[0], losses[2], atol=0.05)
+
+
 def test_a_regression_predicts_numbers():
     tables, _, _ = make_data(n=150, seed=4, held=0.8)
     ids = sorted(set().union(*(table.index for table in tables.values())))
     wide = pd.concat(tables.values(), axis=1).reindex(ids)
     y = 100 + 20 * (wide - wide.mean()).fillna(0.0).mean(axis=1)
     labels = y.where(np.random.default_rng(0).random(len(y)) < 0.7)
-    settings = LEARNING | {"task": "regression", "pretrain": "none", "epochs": 40}
+    settings = LEARNING | {"task": "regression", "pretrain": "none", "epochs": 20}
     result = simulate(PlugVFL(**settings), tables, labels, progress=False)
     found = result.predictions
     assert list(found.columns) == ["prediction"]

@@ -84,7 +84,8 @@ class PlugVFL(SplitLearning):
     Sun et al. (*PlugVFL: Robust and IP-Protecting Vertical Federated Learning against Unexpected
     Quitting of Parties*, 2024), as Hong, Park and Hwang have it: zeros stand for a missing block in
     training and in predictions, and the objective that hides labels is off. Which parties are left
-    out is drawn for each sample; the last one that holds it stays.
+    out is drawn for each sample; the last one that holds it stays. (In the reference that the paper
+    took, parties are left out of a whole batch, and the active one never is.)
 
     Rounds are those of `VanillaVFL`. Each node must agree to the exchanges ``embeddings`` and
     ``lone-embeddings``.
