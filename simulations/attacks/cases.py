@@ -33,11 +33,12 @@ _FEW_STEPS: dict[str, Any] = {
     "width": 16,
     "pretrain_epochs": 2,
     "epochs": 2,
+    "pretrain_batch_size": 4096,
     "importance_samples": 4,
     "prediction_samples": 4,
 }
 """Of deep methods: the networks of their defaults, smaller, in few steps of all samples. What a
-step tells of a sample does not depend on how many there are."""
+step tells of a sample does not depend on how many there are, and attacks see all of them."""
 
 _SPLIT: dict[str, Any] = {
     "task": "regression",
@@ -45,7 +46,7 @@ _SPLIT: dict[str, Any] = {
     "width": 16,
     "pretrain_epochs": 2,
     "epochs": 3,
-    "batch_size": 128,
+    "batch_size": 4096,
 }
 _SETTINGS: dict[str, dict[str, Any]] = {
     "single": {"party_name": PARTIES[0]},

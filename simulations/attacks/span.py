@@ -191,6 +191,7 @@ def _learned(
     if np.ptp(target[train]) == 0.0:
         return
     for part in parts:
+        part = part[:, np.ptp(part, axis=0) > 0]  # over these rows some vectors are constant
         if min(2, _SPARSE) <= part.shape[1] and part.shape[1] > _FULL * len(part):
             scaled = (part - part.mean(axis=0)) / part.std(axis=0)
             model = OrthogonalMatchingPursuit(n_nonzero_coefs=_SPARSE)
