@@ -173,7 +173,9 @@ def _deployed(tables: dict[str, pd.DataFrame], labels: "pd.Series[float]") -> Re
             super().start_superlink()
 
     assert root == runtimes.ROOT
-    agreed = "policy.alignments='plain' exchanges='embeddings,lone-embeddings'"
+    module = f"{FalseVFL.__module__}:FalseVFL"  # whatever strategies the installed package names
+    agreed = f"policy.alignments='plain' policy.modules='{module}' "
+    agreed += "exchanges='embeddings,lone-embeddings'"
     with tempfile.TemporaryDirectory(prefix="flwr-false-vfl-") as folder:
         home = Path(folder)
         labels.rename_axis("id").to_csv(home / "labels.csv")
@@ -184,7 +186,7 @@ def _deployed(tables: dict[str, pd.DataFrame], labels: "pd.Series[float]") -> Re
         )
         try:
             run = deployment.submit(
-                strategy=FalseVFL.name,
+                strategy=module,
                 parties=",".join(tables),
                 labels=str(home / "labels.csv"),
                 alignment="plain",
