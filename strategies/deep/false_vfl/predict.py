@@ -59,7 +59,8 @@ class FalseVFLPredict(Strategy):
             "server",
             "by sample: the sums over the parties of the means and precisions of their embeddings "
             "and of the log likelihoods of their columns; of a sample that one party alone holds "
-            "(and agreed to) that party's own",
+            "(and agreed to) that party's own. That no other sample of a party is alone is the "
+            "server's word",
         ),
         (
             "every party",

@@ -104,7 +104,10 @@ class FalseVFL(Strategy):
     z_dim: int = setting(64, "Dimension of z.", at_least=1)
     width: int = setting(128, "Units of each hidden layer.", at_least=1)
     party_layers: int = setting(
-        2, "Layers with weights of a party's encoder and of its decoder.", at_least=1
+        2,
+        "Layers with weights of a party's encoder and of its decoder. A single one is linear: who "
+        "knows a few rows then finds all others exactly.",
+        at_least=1,
     )
     activation: str = setting("relu", "Of hidden layers.", choices=("relu", "elu", "silu", "tanh"))
     encoding: str = setting(
@@ -161,7 +164,8 @@ class FalseVFL(Strategy):
             "server",
             "by sample, in every step: the sums over the parties of the means and precisions of "
             "their embeddings, of the log likelihoods of their columns, and of the gradients of "
-            "these; of a sample that one party alone holds (and agreed to) that party's own",
+            "these; of a sample that one party alone holds (and agreed to) that party's own. That "
+            "no other sample of a party is alone is the server's word",
         ),
         (
             "every party",
@@ -172,6 +176,7 @@ class FalseVFL(Strategy):
         ),
         ("every party", "which samples have a label: they are encoded together"),
         ("nobody else", "the labels, and the discriminator, which stay at the server"),
+        ("nobody else", "a party's networks, also how they begin: it draws their weights itself"),
     )
 
     def run(

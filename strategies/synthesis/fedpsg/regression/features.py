@@ -173,13 +173,14 @@ class Features:
 
     def _scaled(self, column: Array, j: int) -> Array:
         if not self.drawn:
-            return np.nan_to_num((column - self.centre[j]) / self.spread[j])
+            scaled: Array = np.nan_to_num((column - self.centre[j]) / self.spread[j])
+            return scaled
         # The middle of where the value stands among those observed, as a normal quantile.
         low = np.searchsorted(self.seen[j], column, side="left")
         high = np.searchsorted(self.seen[j], column, side="right")
         place = (low + high) / (2.0 * len(self.seen[j]))
-        scores = norm.ppf(np.clip(place, 0.5 / _GRID, 1.0 - 0.5 / _GRID))
-        return np.where(np.isnan(column), 0.0, scores)
+        scores: Array = norm.ppf(np.clip(place, 0.5 / _GRID, 1.0 - 0.5 / _GRID))
+        return np.asarray(np.where(np.isnan(column), 0.0, scores), dtype=np.float64)
 
     def _inputs(self, codes: Array) -> Array:
         """Return what trees split: numbers at their place among those observed, and levels."""
