@@ -192,7 +192,7 @@ def _deployed(tables: dict[str, pd.DataFrame], labels: "pd.Series[float]") -> Re
                 alignment="plain",
                 transport="channel",
                 run_name="training",
-                channel_timeout=240.0,
+                channel_timeout=900.0,
                 **{f"{FalseVFL.name}.{name}": value for name, value in SMALL.items()},
             )
             if run.finish(1800) != 0:
