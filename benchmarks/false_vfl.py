@@ -51,7 +51,6 @@ def main() -> None:
     options = parser.parse_args()
     if options.cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
     print(f"{machine_line()}; load {os.getloadavg()[0]:.1f}", flush=True)
     if options.isolet:
         on_isolet(options.isolet, options.precision)
@@ -63,6 +62,7 @@ def main() -> None:
 
 def steps(options: argparse.Namespace) -> None:
     """Measure steps of each form and print them, and what they are to each other."""
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
     batch, n, runs = (64, 3, 1) if options.quick else (512, options.steps, options.runs)
     strategy = TimedFalseVFL(
         variant=options.variant,

@@ -1,6 +1,5 @@
 """Runs of FALSE-VFL that benchmarks time: step by step, with snapshots, on a deployment."""
 
-import json
 import resource
 import sys
 import tempfile
@@ -114,7 +113,7 @@ SMALL = {
     "h_dim": 16,
     "z_dim": 8,
     "width": 32,
-    "pretrain_epochs": 25,
+    "pretrain_epochs": 10,
     "epochs": 20,
     "pretrain_batch_size": 128,
     "importance_samples": 5,
@@ -174,7 +173,7 @@ def _deployed(tables: dict[str, pd.DataFrame], labels: "pd.Series[float]") -> Re
             super().start_superlink()
 
     assert root == runtimes.ROOT
-    module = f"{FalseVFL.__module__}:FalseVFL"
+    module = f"{FalseVFL.__module__}:FalseVFL"  # whatever strategies the installed package names
     agreed = f"policy.alignments='plain' policy.modules='{module}' "
     agreed += "exchanges='embeddings,lone-embeddings'"
     with tempfile.TemporaryDirectory(prefix="flwr-false-vfl-") as folder:
@@ -188,13 +187,13 @@ def _deployed(tables: dict[str, pd.DataFrame], labels: "pd.Series[float]") -> Re
         try:
             run = deployment.submit(
                 strategy=module,
-                settings=json.dumps(SMALL),
                 parties=",".join(tables),
                 labels=str(home / "labels.csv"),
                 alignment="plain",
                 transport="channel",
                 run_name="training",
-                channel_timeout=240.0,
+                channel_timeout=900.0,
+                **{f"{FalseVFL.name}.{name}": value for name, value in SMALL.items()},
             )
             if run.finish(1800) != 0:
                 raise SystemExit(run.text[-4000:])
