@@ -8,6 +8,7 @@ party knows the truth about its own gaps and can tell how well they were filled.
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError
@@ -36,9 +37,23 @@ def demo_names(n_parties: int) -> list[str]:
     return [_NAMES[k] if k < len(_NAMES) else f"party-{k}" for k in range(n_parties)]
 
 
-def demo_labels(dataset: str) -> "pd.Series[Any]":
-    """Labels of a demonstration data set, indexed by sample ID."""
-    return _load(dataset)[1]
+def demo_labels(
+    dataset: str = "breast-cancer", missing_labels: float = 0.0, seed: int = 0
+) -> "pd.Series[Any]":
+    """Labels of a demonstration data set, indexed by sample ID; NaN where they were removed.
+
+    Parameters
+    ----------
+    dataset : {"breast-cancer", "diabetes", "wine"}
+        A data set inside scikit-learn.
+    missing_labels : float in [0, 1)
+        Share of labels to remove, at random.
+    seed : int
+        Of what is removed.
+    """
+    labels = _load(dataset)[1].astype(float)
+    removed = round(missing_labels * len(labels))
+    return labels.mask(np.random.default_rng(seed).permutation(len(labels)) < removed)
 
 
 def demo_tables(

@@ -77,8 +77,11 @@ def main(grid: Grid, context: Context) -> None:
     if result.coefficients is not None:
         with pd.option_context("display.max_rows", 200, "display.width", 120):
             logger.info("\n%s", result.coefficients.round(6).to_string())
-    else:
+    elif result.predictions is None:
         logger.info("each party's table and report lie on its own disk")
+    if result.predictions is not None:
+        n = len(result.predictions)
+        logger.info("predictions of %d samples: %s", n, folder / "predictions.parquet")
     logger.info("result and report of the server: %s", folder / "report.html")
 
 
@@ -99,7 +102,8 @@ def _labels(settings: AppSettings, config: Mapping[str, Any]) -> "pd.Series[Any]
     if not settings.labels:
         return None
     if settings.labels == "demo":
-        return demo_labels(DemoSettings.from_config(config, "demo.").dataset)
+        demo = DemoSettings.from_config(config, "demo.")
+        return demo_labels(demo.dataset, demo.missing_labels, seed=int(config.get("seed", 0)))
     return read_labels(settings.labels, column=settings.label_column or None)
 
 

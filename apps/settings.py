@@ -71,6 +71,12 @@ class DemoSettings(Settings):
     missing_blocks: float = setting(
         0.05, "Share of each party's rows to remove.", at_least=0, below=1
     )
+    missing_labels: float = setting(
+        0.0,
+        "Share of the labels to remove, for methods that predict samples without one.",
+        at_least=0,
+        below=1,
+    )
 
 
 def app_config() -> dict[str, Any]:

@@ -1,128 +1,150 @@
 """What a pretraining step of FALSE-VFL costs, central and over parties.
 
-    python benchmarks/false_vfl.py [--quick]
+    python benchmarks/false_vfl.py [--quick] [--steps 10] [--cores 2] [--precision mixed]
+    python benchmarks/false_vfl.py --isolet 3
+    python benchmarks/false_vfl.py --deployment
 
-Isolet's size, on generated numbers: 8 parties of 77 columns, one block in five missing, batches of
-512, 10 draws, h of 128 and z of 64 dimensions. The central form trains on one autograd graph in the
-same process, with one thread of PyTorch. Forms take turns. Of each the quickest run of two epochs
-less the quickest of one counts: greeting, alignment, second stage and predictions are no steps.
+Steps: Isolet's size, on generated numbers: 8 parties of 77 columns, one block in five missing,
+batches of 512, 10 draws, h of 128 and z of 64 dimensions. The central form trains on one autograd
+graph in this process, with as many threads of PyTorch as there are cores; the parties share the
+same cores. Forms take turns. Counted is the quickest step's wall, and the median step's CPU, which
+other programs on the machine disturb least; alignment, second stage and predictions are no steps.
+
+`--isolet EPOCHS` trains on the real data set (8 parties, MCAR 2, 500 labels), with snapshots and
+without, so many epochs in each stage; with fewer than 300 it says how long 300 would take.
+`--deployment` runs a small training on three SuperNodes over channels, and in process.
 """
 
 import argparse
-import dataclasses
-import resource
-import time
+import os
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import torch
+from false_vfl_runs import TimedFalseVFL, Watch, on_a_deployment, on_isolet
 from machine import machine_line
 
 from flwr_vertical import simulate
 from flwr_vertical.tables import draw_blocks
-from strategies.deep.false_vfl.central import Block, CentralModel
+from simulations.false_vfl.data import to_blocks
+from strategies.deep.false_vfl.central import CentralModel
 from strategies.deep.false_vfl.strategy import FalseVFL
 
 N_PARTIES, COLUMNS = 8, 77
 
+Tables = dict[str, pd.DataFrame]
+
 
 def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a few small steps")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--cores", type=int, help="cores of this process (default: all)")
+    parser.add_argument("--variant", choices=("I", "II"), default="I")
+    parser.add_argument("--precision", choices=("float32", "mixed"), default="float32")
+    parser.add_argument("--isolet", type=int, metavar="EPOCHS")
+    parser.add_argument("--deployment", action="store_true")
     options = parser.parse_args()
-    batch, steps, runs = (64, 2, 1) if options.quick else (512, 6, options.runs)
-    torch.set_num_threads(1)
-    print(machine_line())
+    if options.cores:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    print(f"{machine_line()}; load {os.getloadavg()[0]:.1f}", flush=True)
+    if options.isolet:
+        on_isolet(options.isolet, options.precision)
+    elif options.deployment:
+        on_a_deployment()
+    else:
+        steps(options)
+
+
+def steps(options: argparse.Namespace) -> None:
+    """Measure steps of each form and print them, and what they are to each other."""
+    batch, n, runs = (64, 3, 1) if options.quick else (512, options.steps, options.runs)
+    strategy = TimedFalseVFL(
+        variant=options.variant,
+        precision=options.precision,
+        pretrain_epochs=1,
+        epochs=1,
+        pretrain_batch_size=batch,
+        prediction_samples=1,
+    )
+    tables, mask, labels = generated(batch * n)
+    held = {name: table[~mask[:, k]] for k, (name, table) in enumerate(tables.items())}
+    forms: dict[str, Callable[[], Watch]] = {"central": partial(central, strategy, tables, mask)}
+    for mode in ("plain", "masked"):
+        forms[mode] = partial(split, strategy, held, labels, mode)
+    watches: dict[str, list[Watch]] = {form: [] for form in forms}
+    for _ in range(runs):
+        for form, run in forms.items():
+            watches[form].append(run())
+    print(f"{runs} x {n} steps of {batch} samples, {options.precision}; a step:")
+    found = {form: Watch.together(several) for form, several in watches.items()}
+    for form, (wall, cpu, up, down) in found.items():
+        print(
+            f"  {form:<8} {1000 * wall:7.0f} ms wall (quickest) {1000 * cpu:7.0f} ms CPU (median) "
+            f"{up / 1e6:7.2f} MB up {down / 1e6:7.2f} MB down"
+        )
+    for one, other, target in (("masked", "central", 1.5), ("masked", "plain", 1.2)):
+        (wall, cpu), (of_wall, of_cpu) = found[one][:2], found[other][:2]
+        print(
+            f"  {one} / {other}: {wall / of_wall:.2f} in wall, {cpu / of_cpu:.2f} in CPU; "
+            f"target {target}"
+        )
+
+
+def generated(n_rows: int) -> tuple[Tables, np.ndarray, "pd.Series[float]"]:
+    """Return columns that follow from 20 numbers of each sample, missing blocks and few labels.
+
+    Few to fit, and one draw to predict by: the first stage is what is measured.
+    """
     rng = np.random.default_rng(0)
-    z = rng.normal(size=(batch * steps, 20))
-    ids = [f"s{i:05}" for i in range(len(z))]
+    z = rng.normal(size=(n_rows, 20))
+    ids = [f"s{i:05}" for i in range(n_rows)]
     tables = {
         f"party-{k}": pd.DataFrame(
-            z @ rng.normal(size=(20, COLUMNS)) / 4 + rng.normal(size=(len(z), COLUMNS)), index=ids
+            z @ rng.normal(size=(20, COLUMNS)) / 4 + rng.normal(size=(n_rows, COLUMNS)), index=ids
         ).add_prefix(f"c{k}-")
         for k in range(N_PARTIES)
     }
     mask = draw_blocks("MCAR 2", tables, seed=0)
-    held = {name: table[~mask[:, k]] for k, (name, table) in enumerate(tables.items())}
     labels = pd.Series((z[:, 0] > 0).astype(float), index=ids)
     labels[50:] = np.nan
-    # Few to fit, and one draw to predict by: the first stage is what is measured.
-    strategy = FalseVFL(
-        pretrain_epochs=1, epochs=1, pretrain_batch_size=batch, prediction_samples=1
-    )
-
-    def run(form: str, epochs: int) -> tuple[float, ...]:
-        longer = dataclasses.replace(strategy, pretrain_epochs=epochs)
-        if form == "central":
-            return central(longer, tables, mask, batch)
-        return split(longer, held, labels, form)
-
-    found: dict[tuple[str, int], list[tuple[float, ...]]] = {}
-    for _ in range(runs):
-        for form in ("central", "plain", "masked"):
-            for epochs in (1, 2):
-                found.setdefault((form, epochs), []).append(run(form, epochs))
-    print(f"{steps} steps of {batch} samples, {runs} run(s); a step:")
-    for form in ("central", "plain", "masked"):
-        one, two = (np.min(found[form, epochs], axis=0) for epochs in (1, 2))
-        wall, cpu, up, down = (two - one) / steps
-        print(
-            f"{form:<8} {1000 * wall:7.0f} ms wall {1000 * cpu:7.0f} ms CPU "
-            f"{up / 1e6:7.2f} MB up {down / 1e6:7.2f} MB down"
-        )
+    return tables, mask, labels
 
 
-def central(
-    strategy: FalseVFL, tables: dict[str, pd.DataFrame], mask: np.ndarray, batch: int
-) -> tuple[float, float, float, float]:
-    """Train on one graph; seconds of wall and CPU."""
-    blocks = {}
-    for k, (name, table) in enumerate(tables.items()):
-        rows = np.flatnonzero(~mask[:, k])
-        row = np.full(len(mask), -1)
-        row[rows] = np.arange(len(rows))
-        x = torch.tensor(table.to_numpy()[rows], dtype=torch.float32)
-        x = (x - x.mean(0)) / x.std(0)
-        blocks[name] = Block(x, torch.ones_like(x), torch.from_numpy(row))
+def central(strategy: FalseVFL, tables: Tables, mask: np.ndarray) -> Watch:
+    """Train on one graph."""
+    scaled = {name: (table - table.mean()) / table.std() for name, table in tables.items()}
+    blocks = to_blocks(scaled, mask)
     model = CentralModel(blocks, strategy.network_settings, strategy.variant, 2, 0)
     trained = [*model.parties.parameters(), *model.server.parameters()]
     optimiser = torch.optim.Adam(trained, lr=strategy.pretrain_learning_rate)
     watch = Watch()
-    rows_in_turn = [*torch.split(torch.arange(len(mask)), batch)] * strategy.pretrain_epochs
-    for i, rows_of_batch in enumerate(rows_in_turn):
+    watch.note()
+    for i, rows in enumerate(torch.split(torch.arange(len(mask)), strategy.pretrain_batch_size)):
         optimiser.zero_grad(set_to_none=True)
-        loss = model.loss(blocks, rows_of_batch, strategy.importance_samples, i)
+        loss = model.loss(blocks, rows, strategy.importance_samples, i)
         torch.autograd.backward([loss])
         optimiser.step()
-    return (*watch.seconds(), 0.0, 0.0)
+        watch.note()
+    return watch
 
 
-def split(
-    strategy: FalseVFL, held: dict[str, pd.DataFrame], labels: "pd.Series[float]", mode: str
-) -> tuple[float, float, float, float]:
-    """Train over parties; seconds of wall and CPU, bytes up and down."""
-    watch = Watch()
+def split(strategy: TimedFalseVFL, held: Tables, labels: "pd.Series[float]", mode: str) -> Watch:
+    """Train over parties."""
     result = simulate(strategy, held, labels, aggregation=mode, progress=False)
+    watch = strategy.watch()
     ledger = result.ledger.to_frame()
-    return (*watch.seconds(), ledger["bytes_up"].sum(), ledger["bytes_down"].sum())
-
-
-class Watch:
-    """Measures wall and CPU seconds from when it is made."""
-
-    def __init__(self) -> None:
-        self._wall, self._cpu = time.perf_counter(), self._used()
-
-    def seconds(self) -> tuple[float, float]:
-        """Return both."""
-        return time.perf_counter() - self._wall, self._used() - self._cpu
-
-    @staticmethod
-    def _used() -> float:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        return usage.ru_utime + usage.ru_stime
+    rounds = ledger[ledger["step"].isin(["encode", "log_terms", "go_backward"])]
+    # The second stage and predictions encode once each.
+    first = rounds[rounds["round"] <= ledger[ledger["step"] == "go_backward"]["round"].max()]
+    n = first[first["step"] == "go_backward"]["round"].nunique()
+    watch.up, watch.down = first["bytes_up"].sum() / n, first["bytes_down"].sum() / n
+    return watch
 
 
 if __name__ == "__main__":

@@ -32,22 +32,8 @@ def make_parser() -> argparse.ArgumentParser:
             "user can mend, such as absent data, 130 stopped by Ctrl-C.",
         )
         _add_options(command, name)
-        if study.parts:
-            command.add_argument(
-                "--parts",
-                nargs="+",
-                choices=study.parts,
-                default=[],
-                help="what to run, the page alone included; the page also shows what earlier runs "
-                "left in the same folder (default: all)",
-            )
-        if study.trains:
-            command.add_argument(
-                "--iterations",
-                type=_positive,
-                metavar="N",
-                help="training steps of every network (default: preset)",
-            )
+        if study.choices:
+            _add_choices(command, study.choices)
         if study.writes:
             command.add_argument(
                 "--write",
@@ -86,7 +72,25 @@ def _add_options(command: argparse.ArgumentParser, name: str) -> None:
         help="processes that Ray may use (default: all cores); 0 runs without Ray, one by one",
     )
     command.add_argument(
+        "--set",
+        dest="changes",
+        action="append",
+        default=[],
+        metavar="SECTION.NAME=VALUE",
+        help="change a setting of the preset, as TOML; may be given several times",
+    )
+    command.add_argument(
         "--check", action="store_true", help="exit with status 1 if a target is missed"
+    )
+
+
+def _add_choices(command: argparse.ArgumentParser, choices: dict[str, str]) -> None:
+    for name, text in choices.items():
+        command.add_argument(f"--{name}", nargs="+", metavar="NAME", default=[], help=text)
+    command.add_argument(
+        "--report",
+        action="store_true",
+        help="run nothing: make tables and page of the replications that are in the output folder",
     )
 
 
@@ -106,8 +110,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seeds=parsed.seeds,
         quick=parsed.quick,
         write=getattr(parsed, "write", None),
-        parts=tuple(getattr(parsed, "parts", ())),
-        iterations=getattr(parsed, "iterations", None),
+        changes=tuple(parsed.changes),
+        chosen={
+            name: tuple(getattr(parsed, name.replace("-", "_")))
+            for name in STUDIES[parsed.study].choices
+        },
+        report=getattr(parsed, "report", False),
     )
     try:
         outcome = STUDIES[parsed.study].run(options)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flwr_vertical.errors import ConfigError
 from simulations.study import Options
 
 
@@ -16,7 +17,7 @@ def load_preset(path: Path, options: Options, repeated: Sequence[str]) -> dict[s
     path : Path
         A TOML file; its table ``quick`` says what a quick run changes, by section.
     options : Options
-        Of the command line: `quick`, and `seeds`, the runs of every part.
+        Of the command line: `quick`; `seeds`, the runs of every part; `changes`.
     repeated : sequence of str
         Sections that have runs.
 
@@ -24,13 +25,40 @@ def load_preset(path: Path, options: Options, repeated: Sequence[str]) -> dict[s
     -------
     dict[str, Any]
         The sections, without ``quick``.
+
+    Raises
+    ------
+    ConfigError
+        If a change is no TOML, or names a setting that the preset has not.
     """
     values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     quick = values.pop("quick")
     if options.quick:
-        for section, changed in quick.items():
-            values[section].update(changed)
+        _change(values, quick, path.name)
     if options.seeds is not None:
         for part in repeated:
             values[part]["runs"] = options.seeds
+    for line in options.changes:
+        try:
+            changed = tomllib.loads(line)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(
+                f"--set {line!r} is no TOML ({error}); expected SECTION.NAME=VALUE, text in quotes"
+            ) from error
+        _change(values, changed, f"--set {line!r}")
     return values
+
+
+def _change(values: dict[str, Any], changed: dict[str, Any], where: str) -> None:
+    """Change settings in place, those of nested tables one by one."""
+    for name, value in changed.items():
+        if name not in values:
+            raise ConfigError(
+                f"{where}: the preset has no setting {name!r} there; it has {', '.join(values)}"
+            )
+        if isinstance(value, dict) and isinstance(values[name], dict):
+            _change(values[name], value, where)
+        elif isinstance(value, dict) or isinstance(values[name], dict):
+            raise ConfigError(f"{where}: {name!r} is a table in one place, a value in the other")
+        else:
+            values[name] = value

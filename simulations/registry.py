@@ -1,7 +1,7 @@
 """The studies there are. A new one adds an entry here and a module with a ``run(options)``."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 
 from simulations.study import Options, Outcome
@@ -21,18 +21,16 @@ class Study:
         What ``--help`` shows: what is reproduced, from which data, how long it takes.
     writes : str
         Page of the documentation that ``--write`` writes; empty if there is none.
-    parts : tuple of str
-        What ``--parts`` chooses from; empty if the study runs as a whole.
-    trains : bool
-        Whether ``--iterations`` says how many training steps networks take.
+    choices : dict of str to str
+        Options that choose among the replications, where these take hours: name and help. Such a
+        study can also make its page of the replications that are there (``--report``).
     """
 
     summary: str
     module: str
     description: str
     writes: str = ""
-    parts: tuple[str, ...] = ()
-    trains: bool = False
+    choices: dict[str, str] = field(default_factory=dict)
 
     def run(self, options: Options) -> Outcome:
         """Run the study."""
@@ -89,12 +87,40 @@ STUDIES: dict[str, Study] = {
             "by local generators of B, and by what both must be read by: a random draw, the mean, "
             "and the best conditional mean. Trains classifiers on the completed tables. The full "
             "study trains hundreds of networks for 10,000 steps each, which takes a day on two "
-            "cores; --parts, --iterations and --seeds make it smaller, and every number says how "
-            "many seeds stand behind it. --quick takes less than a minute. Every number of its "
-            "settings is in simulations/fedpsg/preset.toml."
+            "cores; choose by --parts, --datasets, --ratios, --methods and --only-seeds, and take "
+            "fewer steps by --set networks.iterations=1000. Every number says how many seeds stand "
+            "behind it; several commands can share one --output. --quick takes less than a minute. "
+            "Every number of its settings is in simulations/fedpsg/preset.toml."
         ),
-        parts=("methods_compared", "imputers", "cnum", "downstream", "aligned", "page"),
-        trains=True,
+        choices={
+            "parts": "methods_compared, imputers, cnum, downstream, aligned (default: all)",
+            "datasets": "Bank, Credit, Letter, News (default: preset)",
+            "ratios": "shares that B lacks, such as 0.5 (default: preset)",
+            "methods": "such as 'FedPSG-AR (VF-GAIN)' 'random draw' (default: all)",
+            "only-seeds": "seeds to run now, below --seeds, such as 0 2 (default: all)",
+        },
+    ),
+    "false_vfl": Study(
+        summary="FALSE-VFL and four baselines: Tables 2, 11-18, Figures 2, 4-8 (Hong et al.)",
+        module="simulations.false_vfl.study",
+        description=(
+            "Trains FALSE-VFL (Hong, Park and Hwang), variants I and II, and Vanilla VFL, "
+            "LASER-VFL, PlugVFL and FedHSSL under six mechanisms of missing blocks and tests them "
+            "under seven, on Isolet and Fashion-MNIST, and on HAPT and ModelNet10 where a user has "
+            "them. A run of FALSE-VFL takes tens of minutes of one core, all of them days: choose "
+            "by --datasets, --methods, --train and --only-seeds; a run that was stopped goes on "
+            "from its last checkpoint, and several commands can share one --output. --quick takes "
+            "a minute. Every number of its settings and where it comes from is in "
+            "simulations/false_vfl/preset.toml."
+        ),
+        writes="docs/false-vfl-study.md",
+        choices={
+            "datasets": "isolet, fashion_mnist, hapt, modelnet10 (default: preset)",
+            "methods": "such as FALSE-VFL-I PlugVFL (default: all)",
+            "train": "mechanisms of training, such as 'MCAR 2' 'MNAR 7' (default: all)",
+            "simsiam": "without, with: the baselines' pretraining (default: both)",
+            "only-seeds": "seeds to run now, below --seeds, such as 0 2 (default: all)",
+        },
     ),
     "attacks": Study(
         summary="Attacks on what nodes see, for every built-in strategy, mode and view",

@@ -6,11 +6,12 @@ import io
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 
@@ -44,6 +45,24 @@ class Job:
 
 
 Replicate = Callable[[Job, Any], Metrics]
+
+
+class Records(Protocol):
+    """Where finished replications are kept.
+
+    Attributes
+    ----------
+    path : Path
+        File or folder, as it is shown to the user.
+    found : dict of str to dict
+        Numbers of finished replications, by the keys of their jobs.
+    """
+
+    path: Path
+    found: dict[str, Metrics]
+
+    def add(self, job: Job, key: str, metrics: Metrics, seconds: float) -> None:
+        """Keep one finished replication."""
 
 
 class Store:
@@ -91,15 +110,53 @@ class Store:
             file.write(text.getvalue())
 
 
+class FolderStore:
+    """Finished replications in files of their own, for those that take minutes or hours.
+
+    Several commands can write to one folder at the same time, each its own choice of replications.
+
+    Parameters
+    ----------
+    path : Path
+        The folder; made with the first file. A file is whole or not there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.found: dict[str, Metrics] = {}
+        self.records: dict[str, dict[str, Any]] = {}
+        for file in sorted(path.glob("*.json")):
+            record = json.loads(file.read_text(encoding="utf-8"))
+            self.records[record["key"]] = record
+            self.found[record["key"]] = record["metrics"]
+
+    def add(self, job: Job, key: str, metrics: Metrics, seconds: float) -> None:
+        """Keep one finished replication, in a file that is named by the job's settings."""
+        record = {
+            "key": key,
+            "part": job.part,
+            "settings": job.settings,
+            "metrics": metrics,
+            "seconds": round(seconds, 3),
+        }
+        name = "_".join(
+            re.sub(r"[^A-Za-z0-9.]+", "-", str(value)) for value in _flat(job.settings).values()
+        )
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_text_atomically(self.path / f"{name}_{key}.json", json.dumps(record, indent=1) + "\n")
+        self.records[key], self.found[key] = record, metrics
+
+
 def run_all(
     jobs: Sequence[Job],
     replicate: Replicate,
     shared: Any,
     *,
-    store: Store,
+    store: Records,
     context: str,
     title: str,
     workers: int | None = None,
+    cost: Callable[[Job], int] | None = None,
 ) -> pd.DataFrame:
     """Run the jobs that are not in the store yet and return the numbers of all.
 
@@ -117,11 +174,14 @@ def run_all(
         Shown with the progress.
     workers : int, optional
         Processes, default all cores; 0 = in this process, without Ray.
+    cost : callable, optional
+        ``cost(job)`` says how long a job takes in some unit, such as seconds, where jobs differ
+        much: the progress and the time left are then in this unit.
 
     Returns
     -------
     DataFrame
-        One row per number: part, the settings that are not nested, metric, value.
+        As `to_frame`.
     """
     keys = {job.key(context): job for job in jobs}
     open_jobs = {key: job for key, job in keys.items() if key not in store.found}
@@ -132,15 +192,23 @@ def run_all(
         )  # fmt: skip
     if open_jobs:
         spread = _in_process if workers == 0 else _on_ray
-        with Progress(title, total=len(open_jobs)) as progress:
+        costs = {key: 1 if cost is None else cost(job) for key, job in open_jobs.items()}
+        with Progress(title, total=sum(costs.values())) as progress:
             for key, metrics, seconds in spread(open_jobs, replicate, shared, workers):
                 store.add(open_jobs[key], key, metrics, seconds)
-                progress.step(open_jobs[key].part, detail=_short(open_jobs[key].settings))
-    return finished(jobs, store, context)
+                short = _short(open_jobs[key].settings)
+                progress.step(open_jobs[key].part, costs[key], detail=short)
+    return to_frame(jobs, store, context)
 
 
-def finished(jobs: Sequence[Job], store: Store, context: str) -> pd.DataFrame:
-    """Return the numbers of those jobs that are in the store, as `run_all` does."""
+def to_frame(jobs: Sequence[Job], store: Records, context: str) -> pd.DataFrame:
+    """Return the numbers of those jobs that are finished.
+
+    Returns
+    -------
+    DataFrame
+        One row per number: part, the settings that are not nested, metric, value.
+    """
     keys = {job.key(context): job for job in jobs}
     rows = [
         {"part": job.part, **_flat(job.settings), "metric": name, "value": value}

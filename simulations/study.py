@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
@@ -36,10 +36,12 @@ class Options:
         Whether to run the preset's small version.
     write : Path, optional
         A page of the documentation that the study writes, where it writes one.
-    parts : tuple of str, optional
-        Which parts to run, of a study that names parts; default all.
-    iterations : int, optional
-        Training steps of every network, of a study that trains some; default as in the preset.
+    changes : tuple of str
+        Settings that differ from the preset's, each a line of TOML such as ``complete.runs = 3``.
+    chosen : mapping of str to tuple of str
+        Which replications to run, where a study lets one choose: names by option.
+    report : bool
+        Whether to run nothing and make tables and page of the replications that are there.
     """
 
     output: Path
@@ -48,8 +50,24 @@ class Options:
     seeds: int | None = None
     quick: bool = False
     write: Path | None = None
-    parts: tuple[str, ...] = ()
-    iterations: int | None = None
+    changes: tuple[str, ...] = ()
+    chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    report: bool = False
+
+    def choice(self, name: str, known: Sequence[str]) -> list[str]:
+        """Return what was chosen of some names, all of them if nothing was; in the order known.
+
+        Raises
+        ------
+        ConfigError
+            If a chosen name is not known.
+        """
+        chosen = self.chosen.get(name) or tuple(known)
+        if unknown := [each for each in chosen if each not in known]:
+            raise ConfigError(
+                f"--{name} {unknown[0]!r} is unknown; there are {', '.join(map(repr, known))}"
+            )
+        return [each for each in known if each in chosen]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from flwr_vertical.registry import register_strategy
 BUILTIN = {
     "complete-case": "strategies.least_squares:CompleteCase",
     "evcds": "strategies.copula:EVCDS",
+    "false-vfl": "strategies.deep:FalseVFL",
+    "false-vfl-predict": "strategies.deep:FalseVFLPredict",
     "fedpsg-ar": "strategies.fedpsg:FedPSGAR",
     "fknn": "strategies.fknn:FKNN",
     "glm": "strategies.glm:VerticalGLM",

@@ -54,6 +54,8 @@ def _contents(reply):
 def every_sum_twice():
     """Within it every message of a sum is answered by a fresh process first.
 
+    That process has the live objects as they were, as from its own disk, and nothing else.
+
     Yields
     ------
     Repetition

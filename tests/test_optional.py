@@ -94,6 +94,24 @@ def test_a_strategy_that_needs_an_absent_package_says_which(deep_package):
         load_strategy("net")
 
 
+def test_a_deep_strategy_without_torch_says_so_from_whatever_it_is_imported(monkeypatch):
+    import strategies.deep
+
+    for name in [name for name in sys.modules if name.startswith("strategies.deep.")]:
+        monkeypatch.delitem(sys.modules, name)
+    block(monkeypatch, "torch")
+    needs = r"needs 'torch', which is not installed here: pip install 'flwr-vertical\[torch\]'"
+    for name in strategies.deep.__all__:
+        with pytest.raises(ModuleNotFoundError, match=rf"strategies\.deep\.{name} {needs}"):
+            getattr(strategies.deep, name)
+        with pytest.raises(ConfigError, match=needs):
+            load_strategy(f"strategies.deep:{name}")
+    with pytest.raises(AttributeError, match="no attribute 'NoSuch'"):
+        strategies.deep.NoSuch  # noqa: B018
+    with pytest.raises(ImportError, match="NoSuch"):
+        from strategies.deep import NoSuch  # noqa: F401
+
+
 def test_with_torch_the_same_module_is_loaded(deep_package):
     deep_package.undo()
     pytest.importorskip("torch")

@@ -118,6 +118,8 @@ class NodeServices:
     ledger : RunLedger or None
         Where what leaves is written down before it does, over runs; None where tables lie in
         memory, and the rules hold within the run.
+    in_memory : bool
+        Whether the tables lie in memory of the server's own process, from which nothing is hidden.
     """
 
     name: str
@@ -138,6 +140,7 @@ class NodeServices:
     asked: Callable[[], bytes] = bytes
     policy: Policy = field(default_factory=Policy)
     ledger: RunLedger | None = None
+    in_memory: bool = False
 
 
 class Node:
@@ -221,6 +224,22 @@ class Node:
         text = f"{self.name}\0content\0{purpose}\0".encode() + content
         return hashlib.blake2b(text, key=self.services.secret, digest_size=count).digest()
 
+    def own_bytes(self, purpose: str, content: bytes = b"", count: int = 32) -> bytes:
+        """Return bytes from which a method's own random numbers follow, the same in each message.
+
+        For what protects no number by itself, but is none of the server's business either, such as
+        the weights with which a network begins. On a node nobody else can know them; where tables
+        lie in memory they follow from the run's seed, so that a simulation can be repeated.
+
+        Parameters
+        ----------
+        purpose, content, count
+            See `secret_of`.
+        """
+        if self.services.in_memory:
+            return bytes_in_memory(self.services.seed, self.name, purpose, content, count)
+        return self.secret_of(purpose, content, count)
+
     def _drawn_for(self, number: int | None) -> str:
         """Name and message that random numbers are drawn for."""
         if number is None:
@@ -270,6 +289,24 @@ class Node:
             f"{type(self).__name__} uses no {kind.__name__}, which another of its step groups "
             f"needs; declare it in the class: ... = Uses({kind.__name__})"
         )
+
+
+def bytes_in_memory(
+    seed: str | int, name: str, purpose: str, content: bytes = b"", count: int = 32
+) -> bytes:
+    """Return what `Node.own_bytes` gives where tables lie in memory, from a run's seed.
+
+    Parameters
+    ----------
+    seed : str or int
+        The run's.
+    name : str
+        The party's.
+    purpose, content, count
+        See `Node.secret_of`.
+    """
+    text = f"{seed}\0{name}\0own\0{purpose}\0".encode() + content
+    return hashlib.blake2b(text, digest_size=count).digest()
 
 
 class StepGroup:

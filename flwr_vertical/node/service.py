@@ -430,6 +430,7 @@ class StepServer:
             asked=lambda: digest(step, request),
             policy=admitted.policy,
             ledger=self._ledger(context, state, cache),
+            in_memory=getattr(self._storage, "in_memory", False),
         )
         if self._storage.role(context) == "arbiter":
             return types.arbiter(services)

@@ -1,11 +1,12 @@
-"""Isolet as FALSE-VFL has it: eight parties of 77 columns, blocks missing, few labels.
+"""What all data sets of FALSE-VFL's study share: tables by party, labels, missing blocks.
 
-What the paper leaves open: the test samples are the data set's own (subset 5, 30 speakers that no
-training sample is of); which samples have labels, and which of these are aligned, is drawn
-uniformly; columns are standardised by the training samples; the one column dropped is the last.
+What the paper leaves open: which samples have labels, and which of these are aligned, is drawn
+uniformly; tables are standardised by the training samples, column by column, images by one mean
+and deviation of all pixels of the training images, and blocks are missing by what is so
+standardised (for tables: over the samples given).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +21,12 @@ from strategies.deep.false_vfl.central import Block
 N_PARTIES, COLUMNS_EACH = 8, 77
 N_LABELS, N_ALIGNED = 500, 100
 
+Labels = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
 
 @dataclass(frozen=True)
-class IsoletSplit:
+class Split:
     """Complete tables of training and test samples.
 
     Parameters
@@ -30,19 +34,55 @@ class IsoletSplit:
     train, test : dict of str to DataFrame
         By party, standardised by the training samples.
     train_labels, test_labels : numpy.ndarray of int64
-        Letters, 0 to 25.
+        Classes, from 0.
+    n_classes : int
+    image_shape : tuple of int, optional
+        Height and width of a party's images, whose pixels are its columns, row by row.
+    budget : float
+        Excessive variance that "MAR 2" may use up (Algorithm 2: B, 0.5 for ModelNet10).
     """
 
     train: dict[str, pd.DataFrame]
     test: dict[str, pd.DataFrame]
-    train_labels: npt.NDArray[np.int64]
-    test_labels: npt.NDArray[np.int64]
+    train_labels: Labels
+    test_labels: Labels
+    n_classes: int
+    image_shape: tuple[int, int] | None = None
+    budget: float = 0.7
+
+    def draw_mask(self, part: str, regime: str, seed: int, aligned: Labels) -> Mask:
+        """Draw which blocks of ``"train"`` or ``"test"`` are missing, none of the aligned ones."""
+        tables = self.train if part == "train" else self.test
+        as_they_are = self.image_shape is not None
+        return draw_mask(
+            tables, regime, seed, aligned, budget=self.budget, standardize=not as_they_are
+        )
+
+    def part(self, n_train: int, n_test: int, seed: int = 0) -> "Split":
+        """Return so many samples drawn at random; 0 keeps all."""
+        rng = np.random.default_rng([seed, 11])
+        drawn = [
+            np.sort(rng.choice(len(labels), n, replace=False)) if 0 < n < len(labels) else None
+            for labels, n in ((self.train_labels, n_train), (self.test_labels, n_test))
+        ]
+        if all(rows is None for rows in drawn):
+            return self
+        own, other = (slice(None) if rows is None else rows for rows in drawn)
+        return replace(
+            self,
+            train={name: table.iloc[own] for name, table in self.train.items()},
+            test={name: table.iloc[other] for name, table in self.test.items()},
+            train_labels=self.train_labels[own],
+            test_labels=self.test_labels[other],
+        )
 
 
 def load_isolet(
     sources: Sources, train: tuple[int, ...] = (1, 2, 3, 4), test: tuple[int, ...] = (5,)
-) -> IsoletSplit:
+) -> Split:
     """Load subsets of Isolet; each has 30 speakers of its own.
+
+    The test samples are the data set's own, subset 5; the one column dropped is the last.
 
     Raises
     ------
@@ -55,42 +95,57 @@ def load_isolet(
     if lacking := [name for name in [*names, "class", "subset"] if name not in frame]:
         raise DataError(f"{path} lacks the columns {lacking[:5]}; expected f1..f617, class, subset")
     own, other = (frame[frame["subset"].isin(subsets)] for subsets in (train, test))
-    mean, deviation = own[names].mean(), own[names].std(ddof=0)
-    tables = [
-        split_columns((part[names] - mean) / deviation, N_PARTIES, shuffle=False)
-        for part in (own, other)
-    ]
     labels = [part["class"].to_numpy(dtype=np.int64) - 1 for part in (own, other)]
-    return IsoletSplit(tables[0], tables[1], labels[0], labels[1])
+    return standardised(own[names], other[names], labels[0], labels[1], 26)
 
 
-def draw_labelled(n_samples: int, seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def standardised(
+    train: pd.DataFrame, test: pd.DataFrame, train_labels: Labels, test_labels: Labels, n: int
+) -> Split:
+    """Give runs of neighbouring columns to eight parties, standardised by the training samples."""
+    mean, deviation = train.mean(), train.std(ddof=0).replace(0.0, 1.0)
+    tables = [
+        split_columns((part - mean) / deviation, N_PARTIES, shuffle=False) for part in (train, test)
+    ]
+    return Split(tables[0], tables[1], train_labels, test_labels, n)
+
+
+def draw_labelled(
+    n_samples: int, seed: int, n_labels: int = N_LABELS, n_aligned: int = N_ALIGNED
+) -> tuple[Labels, Labels]:
     """Draw which samples have a label, and which of those are aligned.
 
     Returns
     -------
-    labelled : numpy.ndarray of shape (500,)
-    aligned : numpy.ndarray of shape (100,)
+    labelled : numpy.ndarray of shape (n_labels,)
+    aligned : numpy.ndarray of shape (n_aligned,)
         Among `labelled`.
     """
     rng = np.random.default_rng([seed, 7])
-    labelled = rng.choice(n_samples, N_LABELS, replace=False)
-    return labelled, labelled[:N_ALIGNED]
+    labelled = rng.choice(n_samples, n_labels, replace=False)
+    return labelled, labelled[:n_aligned]
 
 
 def draw_mask(
-    tables: dict[str, pd.DataFrame], regime: str, seed: int, aligned: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_]:
+    tables: dict[str, pd.DataFrame],
+    regime: str,
+    seed: int,
+    aligned: Labels,
+    *,
+    budget: float = 0.7,
+    standardize: bool = True,
+) -> Mask:
     """Draw which blocks are missing, none of the aligned samples'; shape (n_samples, n_parties)."""
-    mask = draw_blocks(regime, tables, seed=seed)
+    settings: dict[str, float] = {"budget": budget} if regime == "MAR 2" else {}
+    if not regime.startswith("MCAR"):
+        settings["standardize"] = standardize
+    mask = draw_blocks(regime, tables, seed=seed, **settings)
     mask[aligned] = False
     return mask
 
 
 def to_blocks(
-    tables: dict[str, pd.DataFrame],
-    mask: npt.NDArray[np.bool_],
-    dtype: torch.dtype = torch.float32,
+    tables: dict[str, pd.DataFrame], mask: Mask, dtype: torch.dtype = torch.float32
 ) -> dict[str, Block]:
     """Return what each party holds, for the central form of the method."""
     blocks = {}
@@ -98,6 +153,6 @@ def to_blocks(
         held = np.flatnonzero(~mask[:, k])
         row = np.full(len(mask), -1, dtype=np.int64)
         row[held] = np.arange(len(held))
-        x = torch.tensor(table.to_numpy(dtype=float)[held], dtype=dtype)
+        x = torch.tensor(table.to_numpy()[held], dtype=dtype)
         blocks[name] = Block(x, torch.ones_like(x), torch.from_numpy(row))
     return blocks

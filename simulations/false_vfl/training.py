@@ -1,9 +1,12 @@
 """Both stages of FALSE-VFL in the central form, as Table 10 of the paper has them for tables."""
 
 import copy
+import json
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,6 +49,14 @@ class Pretraining:
         Samples, each held by one party at least.
     stages : Stages
     seed : int
+
+    Attributes
+    ----------
+    epochs_done : int
+    seconds : float
+        That they took.
+    loss : float
+        Mean of the last one.
     """
 
     def __init__(
@@ -56,6 +67,7 @@ class Pretraining:
         stages: Stages,
         seed: int,
     ) -> None:
+        self.epochs_done, self.seconds, self.loss = 0, 0.0, math.nan
         self._model, self._blocks, self._n = model, blocks, n_samples
         self._stages = stages
         self._rng = np.random.default_rng([seed, 1])
@@ -66,6 +78,7 @@ class Pretraining:
 
     def epoch(self) -> float:
         """Go through all samples once; return the mean loss."""
+        started = time.perf_counter()
         losses = []
         order = torch.from_numpy(self._rng.permutation(self._n))
         for batch in torch.split(order, self._stages.pretrain_batch):
@@ -78,7 +91,29 @@ class Pretraining:
         mean = math.fsum(losses) / self._n
         if not math.isfinite(mean):
             raise FloatingPointError(f"the loss of the first stage became {mean}")
+        self.epochs_done += 1
+        self.seconds += time.perf_counter() - started
+        self.loss = mean
         return mean
+
+    def state(self) -> dict[str, Any]:
+        """Return all that the next epoch depends on."""
+        return {
+            "model": self._model.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "rng": json.dumps(self._rng.bit_generator.state),
+            "epochs": self.epochs_done,
+            "seconds": self.seconds,
+            "loss": self.loss,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._model.load_state_dict(state["model"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self._rng.bit_generator.state = json.loads(state["rng"])
+        self.epochs_done, self.seconds = state["epochs"], state["seconds"]
+        self.loss = state["loss"]
 
 
 def fit_head(

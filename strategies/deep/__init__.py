@@ -1,1 +1,35 @@
-"""Deep methods: networks that are trained in many rounds, on PyTorch (extra ``torch``)."""
+"""Deep methods: networks that are trained in many rounds, on PyTorch (extra ``torch``).
+
+Classes are imported when they are asked for, so that this package can be imported without PyTorch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from flwr_vertical.optional import how_to_install
+
+if TYPE_CHECKING:
+    from strategies.deep.false_vfl import FalseVFL, FalseVFLPredict
+
+__all__ = ["FalseVFL", "FalseVFLPredict"]
+
+_PLACES = {
+    "FalseVFL": "strategies.deep.false_vfl",
+    "FalseVFLPredict": "strategies.deep.false_vfl",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(_PLACES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        text = f"{__name__}.{name} {how_to_install(['torch'])}"
+        raise ModuleNotFoundError(text, name="torch") from error
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

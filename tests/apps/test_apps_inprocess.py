@@ -196,6 +196,32 @@ def test_new_rows_are_predicted_with_what_each_side_kept_of_an_earlier_run(home)
         run_app(nodes, strategy="predict", run_name="another", fitted="gone")
 
 
+def test_a_deep_model_predicts_what_has_no_label_and_later_new_rows(home, caplog):
+    """The preset's data, smaller networks; then own files, whose owners have to agree."""
+    preset = tomllib.loads((ROOT / "apps" / "false-vfl.toml").read_text())
+    assert preset["demo"]["missing-labels"] > 0
+    given = {"demo.missing-blocks": 0.3, "demo.missing-labels": 0.25, "labels": "demo"}
+    few = {"pretrain-epochs": 2, "epochs": 2, "h-dim": 4, "z-dim": 2, "width": 8}
+    few["prediction-samples"] = 2
+    given |= {f"false-vfl.{key}": value for key, value in few.items()}
+    with caplog.at_level("INFO", logger="flwr_vertical"):
+        logging.getLogger("flwr_vertical").addHandler(caplog.handler)
+        run_app(simulated(2), strategy="false-vfl", run_name="fit", **given)
+        logging.getLogger("flwr_vertical").removeHandler(caplog.handler)
+    folder = home / "results" / "server"
+    found = Result.load(folder / "fit").predictions
+    unknown = demo_labels("breast-cancer", 0.25).isna()
+    assert 0.2 * 569 < len(found) < 0.3 * 569
+    assert unknown[found.index].all()
+    where = folder / "fit" / "predictions.parquet"
+    assert f"predictions of {len(found)} samples: {where}" in caplog.text
+    run_app(simulated(2), strategy="false-vfl-predict", run_name="later", fitted="fit", **given)
+    assert len(Result.load(folder / "later").predictions) > 500
+    tables, _ = demo_tables(n_parties=2, missing_cells=0.0)
+    with pytest.raises(PartyError, match=r"policy\.exchanges: asked: exchange 'embeddings'"):
+        run_app(own_files(home, **tables), strategy="false-vfl", run_name="again", **given)
+
+
 def test_earlier_run_that_is_not_there(home, bank, court):
     with pytest.raises(PartyError, match=r"nothing from a run named 'nope'"):
         run_app(own_files(home, bank=bank, court=court), fitted="nope")
@@ -310,6 +336,10 @@ def test_demo_data_are_seeded_and_complete():
         assert abs(table.isna().to_numpy().mean() - 0.1) < 0.02
         assert abs(1 - len(table) / len(truth[name]) - 0.05) < 0.03
     assert len(demo_labels("wine")) == 178
+    some, same = (demo_labels("wine", 0.25, seed=3) for _ in range(2))
+    assert some.isna().sum() == round(0.25 * 178)
+    pd.testing.assert_series_equal(some, same)
+    pd.testing.assert_series_equal(some.dropna(), demo_labels("wine")[some.notna()])
     with pytest.raises(ConfigError, match="breast-cancer"):
         demo_tables("iris")
     with pytest.raises(ConfigError, match="13 columns"):

@@ -3,6 +3,7 @@ import pandas as pd
 import pytest
 
 from flwr_vertical import simulate
+from flwr_vertical.errors import ConfigError
 from simulations.__main__ import main
 from simulations.data import Sources
 from simulations.fedpsg import criteria, tables, targets
@@ -296,10 +297,10 @@ def test_quick_study_writes_page_and_goes_on(tmp_path, capsys, monkeypatch):
     quick = Preset.load(Options(tmp_path, quick=True))
     light = {"methods_compared": [BEST, DRAW, "mean rule (mean)"], "aligned": ["nothing"]}
     wanted = [
-        job for part, names in light.items() for job in quick.jobs((part,))
+        job for part, names in light.items() for job in quick.of_part(part)
         if job.settings["method"] in names
     ]  # fmt: skip
-    monkeypatch.setattr(Preset, "jobs", lambda self, parts=(): [] if "page" in parts else wanted)
+    monkeypatch.setattr(Preset, "jobs", lambda self: wanted)
     arguments = ["fedpsg", "--quick", "--workers", "0", "--output", str(tmp_path / "out")]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
@@ -307,9 +308,11 @@ def test_quick_study_writes_page_and_goes_on(tmp_path, capsys, monkeypatch):
     assert "mean rule (mean)" in printed
     page = (tmp_path / "out/index.html").read_text()
     assert "Three floors" in page
-    kept = (tmp_path / "out/replications.csv").read_text()
-    assert main([*arguments, "--parts", "page"]) == 0
-    assert (tmp_path / "out/replications.csv").read_text() == kept
+    kept = {file.name for file in (tmp_path / "out/records").iterdir()}
+    assert len(kept) == len(wanted)
+    monkeypatch.setattr("simulations.fedpsg.study.run_all", None)
+    assert main([*arguments, "--report"]) == 0
+    assert {file.name for file in (tmp_path / "out/records").iterdir()} == kept
     assert (tmp_path / "out/tables67.csv").is_file()
 
 
@@ -319,5 +322,19 @@ def test_jobs_name_their_data(joint, tmp_path):
     assert {job.settings["data"] for job in jobs} == {"made"}
     assert not with_data(quick.jobs(), {})
     assert quick["networks"]["iterations"] == 20
-    fewer = Preset.load(Options(tmp_path, quick=True, iterations=5))
-    assert fewer["networks"] == {"iterations": 5, "local_iterations": 5}
+    changes = ("networks.iterations = 5",)
+    fewer = Preset.load(Options(tmp_path, quick=True, changes=changes))
+    assert fewer["networks"] == {"iterations": 5, "local_iterations": 20}
+
+
+def test_command_line_chooses_replications(tmp_path):
+    full = Preset.load(Options(tmp_path))
+    chosen = {"parts": ("imputers",), "datasets": ("Credit",), "ratios": ("0.5",),
+              "methods": ("FedPSG-AR (VF-GAIN)",), "only-seeds": ("1",)}  # fmt: skip
+    jobs = [job.settings for job in full.chosen(Options(tmp_path, chosen=chosen))]
+    assert [(s["cnum"], s["seed"], s["rows"]) for s in jobs] == [(1, 1, 0), (5, 1, 0), (8, 1, 0)]
+    assert len(full.chosen(Options(tmp_path))) == len(full.jobs())
+    aligned = full.chosen(Options(tmp_path, chosen={"parts": ("aligned",)}))
+    assert {job.part for job in aligned} == {"aligned"}
+    with pytest.raises(ConfigError, match="--datasets 'Bnak' is unknown"):
+        full.chosen(Options(tmp_path, chosen={"datasets": ("Bnak",)}))

@@ -23,10 +23,14 @@ from training import TrainingPlace
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.node.base import bytes_in_memory
+from strategies.deep.false_vfl import networks
 from strategies.deep.false_vfl.central import CentralModel
 from strategies.deep.false_vfl.gaussian import draw_normals
+from strategies.deep.false_vfl.party_networks import NOISE, WEIGHTS
 from strategies.deep.false_vfl.predict import FalseVFLPredict
 from strategies.deep.false_vfl.strategy import FalseVFL
+from strategies.deep.false_vfl.weights import draw_weights
 
 F64 = torch.float64
 
@@ -42,6 +46,8 @@ class Central:
         blocks = {name: _Shape(values) for name, values in self.x.items()}
         seed = int(self.rng.integers(2**62))
         self.model = CentralModel(blocks, settings_of(strategy), strategy.variant, 2, seed, F64)
+        for name, nets in self.model.parties.items():
+            draw_weights(nets, bytes_in_memory(0, name, WEIGHTS))
         self.parameters = [*self.model.parties.parameters(), *self.model.server.parameters()]
         self.losses = []
 
@@ -61,7 +67,9 @@ class Central:
                 }
                 for name in self.x:
                     p = COLUMNS[name]
-                    noise[name] = draw_normals(seed, f"x of {name}", (b, kappa, p), F64)
+                    own = bytes_in_memory(0, name, NOISE, str(seed).encode())
+                    of_party = int.from_bytes(own, "little")
+                    noise[name] = draw_normals(of_party, "x", (b, kappa, p), F64)
                 x = {name: values[batch] for name, values in self.x.items()}
                 seen = {name: flags[batch] for name, flags in self.observed.items()}
                 ratios, _ = oracle.log_ratios(self.model, x, seen, noise, s.activation)
@@ -373,14 +381,39 @@ def test_a_node_s_ledger_has_that_its_rows_are_told_whole(tmp_path):
     assert "192 bits of" in bounded.refused("openings", short, labels)
 
 
+def test_the_server_s_seed_does_not_tell_how_a_node_s_networks_begin(tmp_path):
+    tables, labels, _ = make_data(seed=6, held=2.0)
+    short = FalseVFL(pretrain_epochs=1, epochs=1, **SMALL)
+    keys = {"exchanges": "embeddings,lone-embeddings", "policy.alignments": "plain"}
+    losses = []
+    for k in range(2):
+        (tmp_path / str(k)).mkdir()
+        nodes = Nodes(tmp_path / str(k), tables, **keys)
+        losses.append(nodes.run(short, labels).history[0]["loss"])
+    here = [simulate(short, tables, labels, progress=False).history[0]["loss"] for _ in range(2)]
+    assert here[0] == here[1]
+    assert len({*losses, *here}) == 3
+
+
 # -- going on ----------------------------------------------------------------------------------
 
 
 def test_a_run_that_is_killed_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
-    """The server dies in the first stage, then in the second; a party in between."""
+    """The server dies in the first stage, then in the second; a party in between.
+
+    In mixed precision, which is float32 with some products rounded.
+    """
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(networks, "has_bfloat16", lambda device: True)
     asked = dict.fromkeys(COLUMNS, "embeddings,lone-embeddings")
-    strategy = FalseVFL(variant="II", pretrain_epochs=4, epochs=30, pretrain_batch_size=20, **SMALL)
+    strategy = FalseVFL(
+        variant="II",
+        pretrain_epochs=4,
+        epochs=30,
+        pretrain_batch_size=20,
+        precision="mixed",
+        **SMALL,
+    )
     whole = place(tmp_path / "whole", asked, strategy)
     expected = whole.run().result
     steps = expected.ledger.to_frame().drop_duplicates("round")["step"].tolist()

@@ -76,7 +76,7 @@ WITH_MODEL = [
     IEVCDS(min_joint=10, iterations=2),
 ]
 WITHOUT = {"complete-case", "mean-impute", "single", "predict", "vfem-predict"} | {
-    "fknn", "max", "mean", "min", "most-frequent"
+    "false-vfl", "false-vfl-predict", "fknn", "max", "mean", "min", "most-frequent"
 }  # fmt: skip
 
 

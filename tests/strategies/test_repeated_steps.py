@@ -19,6 +19,7 @@ from flwr_vertical import (
 )
 from strategies import register_all
 from strategies.copula import EVCDS, IEVCDS, VCDS
+from strategies.deep import FalseVFL, FalseVFLPredict
 from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
@@ -73,6 +74,15 @@ def a_model():
     return simulate(VFEM(), *with_missing_blocks(), min_rows=1, progress=False)
 
 
+def deep(variant="I"):
+    few = {"pretrain_epochs": 2, "epochs": 2, "pretrain_batch_size": 30}
+    return FalseVFL(variant, "regression", h_dim=3, z_dim=2, width=4, **few)
+
+
+def a_deep_model():
+    return simulate(deep(), *with_missing_blocks(), progress=False)
+
+
 # By strategy: settings that take different steps, and what they are run on.
 RUNS = {
     "fknn": [
@@ -119,6 +129,8 @@ RUNS = {
         (lambda: VerticalGLM("binomial", exchange="sums", lambdas=0.05, max_iter=30), binary),
         (lambda: VerticalGLM(exchange="sums", dp="admm", lambdas=0.05, dp_rounds=4), complete),
     ],
+    "false-vfl": [(deep, with_missing_blocks), (lambda: deep("II"), with_missing_blocks)],
+    "false-vfl-predict": [(lambda: FalseVFLPredict(a_deep_model()), with_missing_blocks)],
     "vcds": [(VCDS, unlabelled)],
     "evcds": [(EVCDS, unlabelled)],
     "ievcds": [(lambda: IEVCDS(iterations=2), unlabelled)],

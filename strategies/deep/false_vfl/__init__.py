@@ -8,6 +8,9 @@ server has those of the latent variables and a discriminator for the labels::
     h  ~  N(mean(z), sigma(z)^2)         global decoder, server
     x_k ~  N(mean_k(h), sigma_k(h)^2)    decoder of party k
     y  ~  p(y | h)                       discriminator, server
-
-The modules here know PyTorch and neither Flower nor the protocol.
 """
+
+from strategies.deep.false_vfl.predict import FalseVFLPredict
+from strategies.deep.false_vfl.strategy import FalseVFL
+
+__all__ = ["FalseVFL", "FalseVFLPredict"]

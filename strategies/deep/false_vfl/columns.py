@@ -1,6 +1,6 @@
 """A party's own columns as its networks see them: standardised, by own row, on tensors."""
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ from flwr_vertical import Party, StepGroup
 from flwr_vertical.errors import ConfigError
 from strategies.deep.false_vfl.model import FalseVFLPart
 from strategies.deep.false_vfl.scales import ColumnScales, fit_scales
+from strategies.deep.part import DeepPart
 
 Array = npt.NDArray[Any]
 
@@ -50,6 +51,11 @@ class OwnColumns(StepGroup):
     def dtype(self) -> torch.dtype:
         """What all networks of the run compute in."""
         return torch.float64 if self.state["precision"] == "float64" else torch.float32
+
+    @property
+    def everything(self) -> Tensor:
+        """All own rows, shape (n_own, n_columns): standardised, 0 where a cell is missing."""
+        return self._matrix[0]
 
     def held(self, batch: object) -> Held:
         """Find what the party holds of a batch of aligned rows."""
@@ -91,9 +97,10 @@ class KeptPart(StepGroup):
     """The part of a model that an earlier run left here, in a run that predicts with it."""
 
     party: Party
+    kind: ClassVar[type[DeepPart]] = FalseVFLPart
 
     @property
-    def part(self) -> FalseVFLPart | None:
+    def part(self) -> DeepPart | None:
         """The part; None in a run that trains.
 
         Raises
@@ -105,7 +112,7 @@ class KeptPart(StepGroup):
         if wanted is None:
             return None
         if "kept-part" not in self.cache:
-            found = self.party.load_model(FalseVFLPart)
+            found = self.party.load_model(self.kind)
             if found is None:
                 raise ConfigError(
                     f"party {self.name!r} is to predict with a model, but no earlier run is named; "
@@ -117,5 +124,5 @@ class KeptPart(StepGroup):
                     f"server asks for model {str(wanted)[:8]}; name the run of that fit"
                 )
             self.cache["kept-part"] = found
-        kept: FalseVFLPart = self.cache["kept-part"]
+        kept: DeepPart = self.cache["kept-part"]
         return kept

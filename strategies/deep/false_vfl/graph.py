@@ -12,6 +12,7 @@ from strategies.deep.false_vfl.columns import Held
 from strategies.deep.false_vfl.gaussian import draw_normals
 from strategies.deep.false_vfl.party_model import PartyNets
 from strategies.deep.false_vfl.server_model import draw
+from strategies.deep.false_vfl.shared_draws import shared_draws
 
 Array = npt.NDArray[Any]
 
@@ -48,16 +49,26 @@ class Graph:
                 f"expected the posterior of {len(self.rows)} rows, got that of {len(self.mean)}"
             )
 
-    def forward(self, seed: int, n_draws: int, name: str, dtype: torch.dtype) -> None:
-        """Compute `terms`, shape (n_given, n_draws)."""
+    def forward(self, seed: int, n_draws: int, noise_seed: int, dtype: torch.dtype) -> None:
+        """Compute `terms`, shape (n_given, n_draws).
+
+        Parameters
+        ----------
+        seed, n_draws : int
+            What the draws of h follow from, and how many they are.
+        noise_seed : int
+            What variant II draws missing columns by: the party's own.
+        dtype : torch.dtype
+            Of what is drawn.
+        """
         shape = self._n_rows, n_draws
-        noise = draw_normals(seed, "h", (*shape, self.mean.shape[1]), dtype)[self.rows]
+        noise = shared_draws.normals(seed, "h", (*shape, self.mean.shape[1]), dtype)[self.rows]
         h = draw(self.mean, self.log_sigma, noise)
         x, known, places = self._held
         if self._nets.indicator is None:
             self.terms = self._nets.log_terms(x, known, torch.arange(len(x)), h)
             return
-        of_x = draw_normals(seed, f"x of {name}", (*shape, x.shape[1]), dtype)
+        of_x = draw_normals(noise_seed, "x", (*shape, x.shape[1]), dtype)
         self.terms = self._nets.log_terms(x, known, places, h, of_x)
 
     def sent(self) -> Array:

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from flwr_vertical import Model, Result, Strategy
-from flwr_vertical.tables import Table
 from strategies.deep.false_vfl.networks import NetworkSettings
 from strategies.deep.false_vfl.party_model import PartyNets
 from strategies.deep.false_vfl.server_model import Discriminator, ServerNets
-from strategies.regression.prediction.part import fitted_features
+from strategies.deep.part import DeepPart
 
 if TYPE_CHECKING:
     from strategies.deep.false_vfl.scales import ColumnScales
@@ -24,7 +23,7 @@ _N = TypeVar("_N", bound=nn.Module)
 
 
 @dataclass
-class FalseVFLPart(Model):
+class FalseVFLPart(DeepPart):
     """A party's own networks, and how its columns become what they see.
 
     Parameters
@@ -81,13 +80,6 @@ class FalseVFLPart(Model):
         settings = NetworkSettings.from_text(self.networks)
         nets = PartyNets(len(self.sources), settings, self.variant, 0, name)
         return load_arrays(nets, self.weights, self.precision)
-
-    def features(self, table: Table, party: str) -> Array:
-        """Return the columns of a table as the networks see them, NaN where a cell is missing."""
-        of = self.sources, self.levels, self.known_levels, self.other
-        own = fitted_features(table, *of, party)
-        scaled: Array = (own - self.centre) / self.unit
-        return scaled
 
 
 @dataclass

@@ -5,6 +5,7 @@ bound of a variance. `NetworkSettings` holds one choice of each; ``simulations/f
 compares others on a validation split.
 """
 
+import functools
 import json
 import math
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from strategies.deep.false_vfl.density import row_log_density
 from strategies.deep.false_vfl.gaussian import draw_seed
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -42,6 +44,8 @@ class NetworkSettings:
     x_bounds, h_bounds, z_bounds : tuple of float
         Smallest and largest logarithm of a standard deviation: of columns given h (columns are
         standardised), of h (at a party's encoder and at the global decoder), of z given h.
+    mixed : bool
+        Whether matrix products of the generative networks are computed in bfloat16; see `apply`.
     """
 
     h_dim: int = 128
@@ -56,6 +60,7 @@ class NetworkSettings:
     x_bounds: tuple[float, float] = (-2.0, 1.0)
     h_bounds: tuple[float, float] = (-4.0, 2.0)
     z_bounds: tuple[float, float] = (-4.0, 2.0)
+    mixed: bool = False
 
     def to_text(self) -> str:
         """Return all of it as text, which a message can carry."""
@@ -124,6 +129,43 @@ def perceptron(
     return nn.Sequential(*parts)
 
 
+@functools.cache
+def has_bfloat16(device: str) -> bool:
+    """Return whether matrix products in bfloat16 are native, and so quicker than in float32.
+
+    Parameters
+    ----------
+    device : str
+        PyTorch's name of a kind of device: ``"cpu"``, ``"cuda"``.
+    """
+    if device == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    # Without these instructions PyTorch computes the same, but slower than in float32.
+    capable = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return device == "cpu" and capable is not None and bool(capable())
+
+
+def apply(net: nn.Module, x: Tensor, mixed: bool) -> Tensor:
+    """Return what a network gives, in the type of its input.
+
+    Parameters
+    ----------
+    net : nn.Module
+    x : Tensor
+    mixed : bool
+        Whether to round what enters matrix products and convolutions to bfloat16 (8 bits of
+        precision), and their results. Weights, gradients of weights, densities and sums stay as
+        they are. Where bfloat16 is not native, nothing is rounded.
+    """
+    given: Tensor
+    if not mixed or not has_bfloat16(x.device.type):
+        given = net(x)
+        return given
+    with torch.autocast(x.device.type, dtype=torch.bfloat16):
+        given = net(x)
+    return given.to(x.dtype)
+
+
 class GaussianNet(nn.Module):
     """A network that gives mean and log standard deviation.
 
@@ -133,17 +175,31 @@ class GaussianNet(nn.Module):
         Gives twice as many numbers as the distribution has: means, then raw scales.
     bounds : tuple of float
         Of the log standard deviation; see `bounded`.
+    mixed : bool, default False
+        See `apply`.
     """
 
-    def __init__(self, net: nn.Module, bounds: tuple[float, float]) -> None:
+    def __init__(self, net: nn.Module, bounds: tuple[float, float], mixed: bool = False) -> None:
         super().__init__()
         self.net = net
-        self.bounds = bounds
+        self.bounds, self.mixed = bounds, mixed
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log standard deviation, each of half as many numbers as `net` gives."""
-        mean, raw = self.net(x).chunk(2, dim=-1)
+        mean, raw = apply(self.net, x, self.mixed).chunk(2, dim=-1)
         return mean, bounded(raw, self.bounds)
+
+    def log_density(self, x: Tensor, of: Tensor, known: Tensor | None = None) -> Tensor:
+        """Return the log density of rows of `of` given x; parameters as of `row_log_density`.
+
+        Parameters
+        ----------
+        x : Tensor of shape (n_rows, n_draws, n_in)
+            What the network sees.
+        of : Tensor of shape (n_rows, n_draws or 1, n_columns)
+        known : Tensor of shape (n_rows, n_columns), optional
+        """
+        return row_log_density(apply(self.net, x, self.mixed), of, self.bounds, known)
 
 
 def new_generator(seed: int, purpose: str) -> torch.Generator:

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from strategies.deep.false_vfl.gaussian import log_density
 from strategies.deep.false_vfl.networks import (
     GaussianNet,
     NetworkSettings,
+    apply,
     new_generator,
     perceptron,
 )
@@ -47,10 +47,14 @@ class PartyNets(nn.Module):
         width, layers = settings.party_width, settings.party_layers
         how = settings.activation, generator
         self.encoder = GaussianNet(
-            perceptron(n_columns, 2 * settings.h_dim, width, layers, *how), settings.h_bounds
+            perceptron(n_columns, 2 * settings.h_dim, width, layers, *how),
+            settings.h_bounds,
+            settings.mixed,
         )
         self.decoder = GaussianNet(
-            perceptron(settings.h_dim, 2 * n_columns, width, layers, *how), settings.x_bounds
+            perceptron(settings.h_dim, 2 * n_columns, width, layers, *how),
+            settings.x_bounds,
+            settings.mixed,
         )
         self.indicator = (
             perceptron(n_columns, 1, width, settings.indicator_layers, *how)
@@ -89,7 +93,7 @@ class PartyNets(nn.Module):
         known : Tensor of shape (n_held, n_columns)
             1 where the cell is there, 0 where it is missing and counts for nothing.
         places : Tensor of shape (n_held,), int64
-            Which rows of `h` they are.
+            Which rows of `h` they are, ascending.
         h : Tensor of shape (n_rows, n_draws, h_dim)
             Draws of h. Variant I may leave out rows that the party lacks.
         noise : Tensor of shape (n_rows, n_draws, n_columns), optional
@@ -100,23 +104,26 @@ class PartyNets(nn.Module):
         Tensor of shape (n_rows, n_draws)
             0 where a row says nothing.
         """
+        everywhere = len(places) == len(h)
+        observed = self.decoder.log_density(h if everywhere else h[places], x[:, None], known)
+        if self.indicator is None and everywhere:
+            return observed
         terms = h.new_zeros(h.shape[:2])
         if self.indicator is None:
-            return terms.index_copy(0, places, self._of_columns(x, known, h[places]))
+            return terms.index_copy(0, places, observed)
         if noise is None:
             raise ValueError("variant II draws missing columns: expected noise, got None")
-        observed = self._of_columns(x, known, h[places])
         # log p(m = 0 | x) is the same for all draws of h: the row is held.
-        observed = observed - nn.functional.softplus(self.indicator(x))
+        observed = observed - nn.functional.softplus(self._missing(x))
         lacking = torch.ones(len(h), dtype=torch.bool, device=h.device)
         lacking[places] = False
         others = torch.nonzero(lacking)[:, 0]
         mean, log_sigma = self.decoder(h[others])
         drawn = mean + torch.exp(log_sigma) * noise[others]
-        missing = -nn.functional.softplus(-self.indicator(drawn)[..., 0])
+        missing = -nn.functional.softplus(-self._missing(drawn)[..., 0])
         return terms.index_copy(0, places, observed).index_copy(0, others, missing)
 
-    def _of_columns(self, x: Tensor, known: Tensor, h: Tensor) -> Tensor:
-        mean, log_sigma = self.decoder(h)
-        cells = log_density(x[:, None], mean, log_sigma) * known[:, None]
-        return cells.sum(dim=-1)
+    def _missing(self, x: Tensor) -> Tensor:
+        """Return the logit of "this block is missing", shape (..., 1)."""
+        assert self.indicator is not None
+        return apply(self.indicator, x, self.decoder.mixed)

@@ -12,12 +12,16 @@ from strategies.deep.false_vfl.gaussian import draw_normals
 from strategies.deep.false_vfl.model import FalseVFLPart
 from strategies.deep.false_vfl.networks import NetworkSettings
 from strategies.deep.false_vfl.party_model import PartyNets
+from strategies.deep.false_vfl.weights import draw_weights
 
 Array = npt.NDArray[Any]
 
 EMBEDDINGS, LONE_EMBEDDINGS = "embeddings", "lone-embeddings"
 """Exchanges to which a node must agree: sums of embeddings by sample, and of samples that it alone
 holds, which such a sum does not hide."""
+
+WEIGHTS, NOISE = "false-vfl weights", "false-vfl noise"
+"""What a party draws its own random numbers for."""
 
 
 class Networks(StepGroup):
@@ -43,8 +47,11 @@ class Networks(StepGroup):
         ----------
         networks : str
             `NetworkSettings` as text.
-        variant, seed
+        variant : {"I", "II"}
             See `PartyNets`.
+        seed : int
+            What the numbers follow from that are checked. Initial weights do not: the party draws
+            them, and nobody else knows them.
         precision : {"float32", "float64"}
             What networks compute in.
         encoding : {"none", "one-hot"}
@@ -68,7 +75,7 @@ class Networks(StepGroup):
             If its table cannot be used.
         """
         agreed = self._consent()
-        self.state["networks"], self.state["variant"], self.state["seed"] = networks, variant, seed
+        self.state["networks"], self.state["variant"] = networks, variant
         self.state["precision"], self.state["encoding"] = precision, encoding
         self.state["learning-rate"], self.state["weight-decay"] = learning_rate, weight_decay
         self.state["draws"] = n_draws
@@ -109,7 +116,7 @@ class Networks(StepGroup):
         agreed = self._consent()
         self.state["model"] = model
         part = self.other(KeptPart).part
-        assert part is not None
+        assert isinstance(part, FalseVFLPart)
         self.state["precision"], self.state["variant"] = part.precision, part.variant
         self.get(changes=True)
         return agreed | {"drawn": self._drawn(seed)}
@@ -149,12 +156,24 @@ class Networks(StepGroup):
 
     def _new(self) -> PartyNets:
         part = self.other(KeptPart).part
-        if part is not None:
+        if isinstance(part, FalseVFLPart):
             return part.nets(self.name)
         own = self.other(OwnColumns)
         settings = NetworkSettings.from_text(str(self.state["networks"]))
-        seed = int(self.state["seed"])
-        return PartyNets(own.n_columns, settings, self.variant, seed, self.name).to(own.dtype)
+        nets = PartyNets(own.n_columns, settings, self.variant, 0, self.name).to(own.dtype)
+        draw_weights(nets, self.party.own_bytes(WEIGHTS))
+        return nets
+
+    def noise_seed(self, seed: int) -> int:
+        """Return the seed of what variant II draws of blocks that the party lacks.
+
+        Parameters
+        ----------
+        seed : int
+            Of the draws of h, which everybody knows. The same one gives the same numbers, so that a
+            step that is taken again answers the same.
+        """
+        return int.from_bytes(self.party.own_bytes(NOISE, str(seed).encode()), "little")
 
     def _new_optimiser(self, part: str) -> torch.optim.Adam:
         nets = self.get(changes=True)

@@ -141,7 +141,8 @@ class PretrainingSteps(StepGroup):
             posterior["mean"],
             posterior["log_sigma"],
         )
-        graph.forward(int(posterior["seed"]), networks.n_draws, self.name, own.dtype)
+        seed = int(posterior["seed"])
+        graph.forward(seed, networks.n_draws, networks.noise_seed(seed), own.dtype)
         self._check_finite({"terms": graph.terms.detach().numpy()}, "log likelihood")
         return graph
 
@@ -188,11 +189,12 @@ class ScoringSteps(StepGroup):
         posterior = live.get("posterior", dict, changes=False)
         own = self.other(OwnColumns)
         batch = self.state["batch"]
-        nets = self.other(Networks).get(changes=False)
+        networks = self.other(Networks)
+        nets = networks.get(changes=False)
         held, told = own.held(batch), []
         with torch.no_grad():
             graph = Graph(nets, held, len(batch), posterior["mean"], posterior["log_sigma"])
             for seed in seeds:
-                graph.forward(int(seed), n_draws, self.name, own.dtype)
+                graph.forward(int(seed), n_draws, networks.noise_seed(int(seed)), own.dtype)
                 told.append(graph.sent())
         return Summands({"terms": np.stack(told)})

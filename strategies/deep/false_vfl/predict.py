@@ -18,6 +18,7 @@ from strategies.deep.false_vfl.head import prediction_table
 from strategies.deep.false_vfl.model import FalseVFLModel
 from strategies.deep.false_vfl.networks import NetworkSettings
 from strategies.deep.false_vfl.party import FalseVFLParty
+from strategies.deep.false_vfl.party_networks import EMBEDDINGS
 from strategies.deep.false_vfl.rounds import Rounds
 from strategies.deep.false_vfl.server_model import ServerNets
 from strategies.deep.false_vfl.server_training import ServerStep
@@ -45,6 +46,7 @@ class FalseVFLPredict(Strategy):
     uses_labels: ClassVar[bool] = True
     party = FalseVFLParty
     requires: ClassVar[tuple[str, ...]] = ("torch",)
+    exchanges_asked: ClassVar[tuple[str, ...]] = (EMBEDDINGS,)
     disclosure = (
         (
             "server",
@@ -91,7 +93,7 @@ class FalseVFLPredict(Strategy):
         found = predict_rows(rounds, model, rows, progress)
         result.predictions = found.set_axis(sample_index(alignment, result.labels, rows))
         if federation.labels is not None:
-            _compare(np.asarray(federation.labels)[rows], result, bool(model.classes))
+            compare(np.asarray(federation.labels)[rows], result, bool(model.classes))
 
 
 def model_of(fitted: Result | None) -> FalseVFLModel:
@@ -151,7 +153,18 @@ def take_part(
                 f"server must run the same version of NumPy (the server has {np.__version__})"
             )
     usable = rounds.usable(np.array([bool(replies[name]["lone"]) for name in rounds.parties]))
-    if left_out := rounds.n_samples - len(usable):
+    return told_of(usable, rounds.n_samples, result)
+
+
+def told_of(usable: Indices, n_samples: int, result: Result) -> Indices:
+    """Return the samples that take part, after noting how many others there are.
+
+    Raises
+    ------
+    DataError
+        If none does.
+    """
+    if left_out := n_samples - len(usable):
         result.notes.append(
             f"{left_out} samples that one party alone holds were left out: a sum would not hide "
             "them, and that party does not agree to the exchange 'lone-embeddings'"
@@ -197,7 +210,7 @@ def drawn_step(
         return ServerStep(nets, settings, *sums, rounds.counts[rows], seed, n_draws)
 
 
-def _compare(labels: npt.NDArray[np.float64], result: Result, classes: bool) -> None:
+def compare(labels: npt.NDArray[np.float64], result: Result, classes: bool) -> None:
     """Say how far predictions are from the labels that are known."""
     known = np.isfinite(labels)
     if not known.any() or result.predictions is None:

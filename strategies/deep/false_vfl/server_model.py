@@ -33,8 +33,9 @@ class ServerNets(nn.Module):
         generator = new_generator(seed, "weights of the server")
         h_dim, z_dim = settings.h_dim, settings.z_dim
         how = settings.global_width, settings.global_layers, settings.activation, generator
-        self.encoder = GaussianNet(perceptron(h_dim, 2 * z_dim, *how), settings.z_bounds)
-        self.decoder = GaussianNet(perceptron(z_dim, 2 * h_dim, *how), settings.h_bounds)
+        mixed = settings.mixed
+        self.encoder = GaussianNet(perceptron(h_dim, 2 * z_dim, *how), settings.z_bounds, mixed)
+        self.decoder = GaussianNet(perceptron(z_dim, 2 * h_dim, *how), settings.h_bounds, mixed)
 
     def latent_terms(
         self, mean: Tensor, log_sigma: Tensor, noise_h: Tensor, noise_z: Tensor
@@ -59,9 +60,8 @@ class ServerNets(nn.Module):
         h = draw(mean, log_sigma, noise_h)
         z_mean, z_log_sigma = self.encoder(h)
         z = z_mean + torch.exp(z_log_sigma) * noise_z
-        prior = (log_density(h, *self.decoder(z))).sum(-1) - (
-            0.5 * z.square() + HALF_LOG_TWO_PI
-        ).sum(-1)
+        of_prior_z = -(0.5 * z.square() + HALF_LOG_TWO_PI).sum(-1)
+        prior = self.decoder.log_density(z, h) + of_prior_z
         of_h = log_density_of_draw(noise_h, log_sigma[:, None]).sum(-1)
         of_z = log_density_of_draw(noise_z, z_log_sigma).sum(-1)
         return h, prior - of_h - of_z

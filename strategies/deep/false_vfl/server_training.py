@@ -19,6 +19,7 @@ from strategies.deep.false_vfl.gaussian import (
 )
 from strategies.deep.false_vfl.networks import NetworkSettings
 from strategies.deep.false_vfl.server_model import ServerNets
+from strategies.deep.false_vfl.shared_draws import shared_draws
 
 Array = npt.NDArray[np.floating]
 
@@ -59,7 +60,7 @@ class ServerStep:
         found = posterior(_tensor(mean_sum, dtype), self._precision_sum, self._counts)
         self.mean, self.log_sigma = (values.requires_grad_() for values in found)
         shape = len(counts), n_draws
-        noise_h = draw_normals(seed, "h", (*shape, settings.h_dim), dtype)
+        noise_h = shared_draws.normals(seed, "h", (*shape, settings.h_dim), dtype)
         noise_z = draw_normals(seed, "z", (*shape, settings.z_dim), dtype)
         self.h, self._terms = nets.latent_terms(self.mean, self.log_sigma, noise_h, noise_z)
 

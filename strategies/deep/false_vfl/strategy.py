@@ -1,6 +1,8 @@
 """The server half of FALSE-VFL: both stages and predictions, as rounds over a federation."""
 
-from typing import ClassVar
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +16,7 @@ from strategies.deep.false_vfl.head import HeadTraining, Targets
 from strategies.deep.false_vfl.model import FalseVFLModel, to_arrays
 from strategies.deep.false_vfl.networks import NetworkSettings
 from strategies.deep.false_vfl.party import FalseVFLParty
+from strategies.deep.false_vfl.party_networks import EMBEDDINGS
 from strategies.deep.false_vfl.predict import predict_rows, take_part
 from strategies.deep.false_vfl.pretraining import Pretraining
 from strategies.deep.false_vfl.rounds import Rounds
@@ -96,12 +99,34 @@ class FalseVFL(Strategy):
     encoding: str = setting(
         "none", "What becomes of columns of levels.", choices=("none", "one-hot")
     )
-    precision: str = setting("float32", "What networks compute in.", choices=("float32", "float64"))
+    precision: str = setting(
+        "float32",
+        "What networks compute in. mixed is float32 with matrix products in bfloat16, where the "
+        "processor has instructions for them.",
+        choices=("float32", "mixed", "float64"),
+    )
 
     name: ClassVar[str] = "false-vfl"
     party = FalseVFLParty
     needs_labels: ClassVar[bool] = True
     requires: ClassVar[tuple[str, ...]] = ("torch",)
+    exchanges_asked: ClassVar[tuple[str, ...]] = (EMBEDDINGS,)
+    demo: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {
+            "labels": "demo",
+            "demo.missing-cells": 0.0,
+            "demo.missing-blocks": 0.3,
+            "demo.missing-labels": 0.3,
+            "false-vfl.pretrain-epochs": 60,
+            "false-vfl.epochs": 60,
+            "false-vfl.h-dim": 16,
+            "false-vfl.z-dim": 8,
+            "false-vfl.width": 64,
+            "false-vfl.pretrain-batch-size": 128,
+            "false-vfl.pretrain-learning-rate": 0.002,
+            "false-vfl.learning-rate": 0.002,
+        }
+    )
     disclosure = (
         (
             "server",
@@ -109,7 +134,6 @@ class FalseVFL(Strategy):
             "their embeddings, of the log likelihoods of their columns, and of the gradients of "
             "these; of a sample that one party alone holds (and agreed to) that party's own",
         ),
-        ("server", "the weights with which each party's networks begin: they follow from the seed"),
         (
             "every party",
             "of the samples it holds (in variant II: of all): mean and deviation of the posterior "
@@ -152,6 +176,7 @@ class FalseVFL(Strategy):
             party_layers=self.party_layers,
             global_width=self.width,
             activation=self.activation,
+            mixed=self.precision == "mixed",
         )
 
     @property

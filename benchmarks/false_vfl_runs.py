@@ -1,0 +1,171 @@
+"""Runs of FALSE-VFL that benchmarks time: step by step, with snapshots, on a deployment."""
+
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flwr_vertical import Federation, Result, simulate
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.results import Progress
+from simulations.data import Sources
+from simulations.false_vfl.data import draw_labelled, draw_mask, load_isolet
+from strategies.deep.false_vfl.strategy import FalseVFL
+
+EPOCHS = 300
+"""Of each stage, in the paper."""
+
+
+class Watch:
+    """Wall and CPU seconds of steps, and the bytes that a step sends."""
+
+    def __init__(self) -> None:
+        self._marks: list[tuple[float, float]] = []
+        self.up = self.down = 0.0
+
+    def note(self) -> None:
+        """Note that a step begins or ends now."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        self._marks.append((time.perf_counter(), used.ru_utime + used.ru_stime))
+
+    @property
+    def steps(self) -> Any:
+        """Wall and CPU seconds of each step, shape (n_steps, 2)."""
+        return np.diff(np.array(self._marks), axis=0)
+
+    @staticmethod
+    def together(watches: list["Watch"]) -> tuple[float, float, float, float]:
+        """Return the quickest step's wall, the median step's CPU, and bytes up and down."""
+        steps = np.concatenate([watch.steps for watch in watches])
+        cpu = float(np.median(steps[:, 1]))
+        return float(steps[:, 0].min()), cpu, watches[0].up, watches[0].down
+
+
+class _NotingProgress(Progress):
+    """Notes the end of each step of the first stage."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__("false-vfl", enabled=False)
+        self._watch, self._last = watch, 0
+
+    def step(self, *args: Any, **values: Any) -> None:
+        """Note the step; stages and blocks of predictions begin at 1 again."""
+        if args[0] > self._last:
+            self._watch.note()
+            self._last = args[0]
+        else:
+            self._last = sys.maxsize
+
+
+_WATCHES: list[Watch] = []
+
+
+class TimedFalseVFL(FalseVFL):
+    """Notes when each step of the first stage ends."""
+
+    def run(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Run with a watch."""
+        _WATCHES.append(Watch())
+        super().run(federation, alignment, result, _NotingProgress(_WATCHES[-1]))
+
+    def watch(self) -> Watch:
+        """Return that of the last run."""
+        return _WATCHES[-1]
+
+
+def on_isolet(epochs: int, precision: str) -> None:
+    """Train on Isolet with snapshots and without; say how long the paper's epochs take."""
+    split = load_isolet(Sources())
+    labelled, aligned = draw_labelled(len(split.train_labels), 0)
+    mask = draw_mask(split.train, "MCAR 2", 0, aligned)
+    labels = pd.Series(np.nan, index=next(iter(split.train.values())).index)
+    labels.iloc[labelled] = split.train_labels[labelled]
+    held = {name: table[~mask[:, k]] for k, (name, table) in enumerate(split.train.items())}
+    strategy = TimedFalseVFL(pretrain_epochs=epochs, epochs=epochs, precision=precision)
+    print(f"Isolet, {len(labels)} samples, {epochs} + {epochs} epochs, {precision}, masked:")
+    for every in (None, 100):
+        with tempfile.TemporaryDirectory(prefix="flwr-isolet-") as folder:
+            kept = {"checkpoint": folder, "checkpoint_every": every} if every else {}
+            started = time.perf_counter()
+            simulate(strategy, held, labels, progress=False, **kept)
+            whole = time.perf_counter() - started
+        steps = strategy.watch().steps
+        per_epoch = (len(steps) + 1) / epochs
+        line = f"  {f'a snapshot every {every} steps' if every else 'without snapshots'}: "
+        line += f"{whole / 60:.1f} minutes, {1000 * np.mean(steps[:, 0]):.0f} ms a step"
+        if epochs < EPOCHS:
+            # The second stage and predictions grow less than in proportion.
+            first = np.mean(steps[:, 0]) * per_epoch
+            rest = whole - first * epochs
+            projected = (first * EPOCHS + rest * EPOCHS / epochs) / 60
+            line += f"; {EPOCHS} + {EPOCHS} epochs projected: {projected:.0f} minutes at most"
+        print(line + "; target 40", flush=True)
+
+
+def on_a_deployment() -> None:
+    """Run a small training on SuperNodes of this machine, and in this process."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    from deployments import Deployment
+
+    settings = {
+        "h-dim": 16,
+        "z-dim": 8,
+        "width": 32,
+        "pretrain-epochs": 25,
+        "epochs": 20,
+        "pretrain-batch-size": 128,
+        "importance-samples": 5,
+    }
+    names, n = ("bank", "court", "hospital"), 512
+    rng = np.random.default_rng(0)
+    z, ids = rng.normal(size=(n, 4)), [f"s{i:04}" for i in range(n)]
+    tables = {
+        name: pd.DataFrame(
+            z @ rng.normal(size=(4, 20)) + rng.normal(size=(n, 20)), index=ids
+        ).add_prefix("c")[rng.random(n) < 0.8]
+        for name in names
+    }
+    labels = pd.Series((z[:, 0] > 0).astype(float), index=ids, name="y")
+    labels[100:] = np.nan
+    own: dict[str, Any] = {key.replace("-", "_"): value for key, value in settings.items()}
+    started = time.perf_counter()
+    here = simulate(FalseVFL(**own), tables, labels, progress=False)
+    in_process = time.perf_counter() - started
+    n_rounds = here.ledger.to_frame()["round"].nunique()
+    print(f"  in process: {in_process:.1f} s, {n_rounds} rounds")
+    with tempfile.TemporaryDirectory(prefix="flwr-false-vfl-") as folder:
+        home = Path(folder)
+        labels.rename_axis("id").to_csv(home / "labels.csv")
+        for name, table in tables.items():
+            table.rename_axis("id").to_parquet(home / f"{name}.parquet")
+        module = f"{FalseVFL.__module__}:FalseVFL"
+        agreed = f"policy.alignments='plain' policy.modules='{module}' "
+        agreed += "exchanges='embeddings,lone-embeddings'"
+        nodes = {n: f"data='{home / n}.parquet' output='{home / n}-out' {agreed}" for n in names}
+        root = os.environ.get("PYTHONPATH", "")
+        deployment = Deployment(home, nodes)
+        try:
+            run = deployment.submit(
+                strategy=module,
+                settings=json.dumps(settings),
+                parties=",".join(names),
+                labels=str(home / "labels.csv"),
+                alignment="plain",
+                transport="channel",
+                run_name="training",
+                channel_timeout=240.0,
+            )
+            if run.finish(1800) != 0:
+                raise SystemExit(run.text[-4000:])
+        finally:
+            deployment.stop()
+    print(run.text[-3000:], root)

@@ -1,0 +1,210 @@
+"""The methods of the study: each is fitted to blocks and labels, then predicts classes.
+
+All run in one process, where all columns lie together (`strategies.deep.false_vfl.central`); tests
+of the strategies show that parties and server compute the same over the protocol, gradients to
+1e-5. So the numbers are those of the protocol, and no message is sent.
+"""
+
+import functools
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from flwr_vertical.results import human_seconds
+from simulations.false_vfl.checkpoints import Checkpoint
+from simulations.false_vfl.training import Pretraining, Stages, fit_head
+from strategies.deep.false_vfl.central import Block, CentralModel
+from strategies.deep.false_vfl.networks import NetworkSettings
+from strategies.deep.split.central import CentralSplit
+from strategies.deep.split.methods import METHODS as SPLIT
+from strategies.deep.split.methods import Training
+from strategies.deep.split.networks import SplitNetworks
+
+logger = logging.getLogger("flwr_vertical")
+
+Blocks = Mapping[str, Block]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a method is fitted to.
+
+    Parameters
+    ----------
+    blocks : mapping of str to Block
+        By party, training samples.
+    n_samples : int
+    labelled : int64 Tensor of shape (n_labelled,)
+        Samples that have a label; the first `n_aligned` of them all parties hold.
+    n_aligned : int
+    y : int64 Tensor of shape (n_labelled,)
+    n_classes : int
+    image_shape : tuple of int, optional
+    seed : int
+    checkpoint : Checkpoint
+    name : str
+        Tells tasks apart: what blocks, labels and weights follow from.
+    title : str
+        What the log calls it.
+    """
+
+    blocks: Blocks
+    n_samples: int
+    labelled: torch.Tensor
+    n_aligned: int
+    y: torch.Tensor
+    n_classes: int
+    image_shape: tuple[int, int] | None
+    seed: int
+    checkpoint: Checkpoint
+    name: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted method.
+
+    Parameters
+    ----------
+    predict : callable
+        ``predict(blocks, n_samples)`` returns the class of each sample.
+    numbers : dict of str to float
+        Of the training, such as ``seconds pretraining``.
+    """
+
+    predict: Callable[[Blocks, int], npt.NDArray[np.int64]]
+    numbers: dict[str, float]
+
+
+Method = Callable[[Task, dict[str, Any]], Fitted]
+
+
+def fit_false_vfl(variant: str, task: Task, fit: dict[str, Any]) -> Fitted:
+    """Fit a variant of FALSE-VFL: both stages; the first one writes checkpoints.
+
+    Parameters
+    ----------
+    variant : {"I", "II"}
+    task : Task
+    fit : dict
+        Section ``<data set>.FALSE-VFL`` of the preset.
+    """
+    networks = NetworkSettings.from_text(json.dumps(fit["networks"]))
+    stages = Stages(
+        n_draws=fit["draws"],
+        pretrain_rate=fit["pretrain_learning_rate"],
+        rate=fit["learning_rate"],
+        pretrain_batch=fit["pretrain_batch_size"],
+        batch=fit["batch_size"],
+        weight_decay=fit["weight_decay"],
+    )
+    model = CentralModel(task.blocks, networks, variant, task.n_classes, task.seed)
+    pretraining = Pretraining(model, task.blocks, task.n_samples, stages, task.seed)
+    if (state := task.checkpoint.load()) is not None:
+        pretraining.restore(state)
+        logger.info("%s: goes on after epoch %d", task.title, pretraining.epochs_done)
+    epochs = fit["pretrain_epochs"]
+    while pretraining.epochs_done < epochs:
+        loss = pretraining.epoch()
+        done = pretraining.epochs_done
+        if task.checkpoint.due(done):
+            task.checkpoint.save(pretraining.state())
+            left = pretraining.seconds / done * (epochs - done)
+            logger.info(
+                "%s: epoch %d of %d, loss %.2f, %s left",
+                task.title, done, epochs, loss, human_seconds(left),
+            )  # fmt: skip
+    started = time.perf_counter()
+    fitted = fit_head(model, task.blocks, task.labelled, task.y, fit["epochs"], stages, task.seed)
+    numbers = {
+        "loss": pretraining.loss,
+        "seconds pretraining": pretraining.seconds,
+        "seconds training": time.perf_counter() - started,
+    }
+
+    def predict(blocks: Blocks, n_samples: int) -> npt.NDArray[np.int64]:
+        rows = torch.arange(n_samples)
+        found = fitted.predict(blocks, rows, fit["prediction_draws"], task.seed)
+        return np.asarray(found.value.numpy(), dtype=np.int64)
+
+    return Fitted(predict, numbers)
+
+
+def fit_baseline(kind: str, task: Task, fit: dict[str, Any]) -> Fitted:
+    """Fit a baseline.
+
+    Parameters
+    ----------
+    kind : str
+        A key of `strategies.deep.split.methods.METHODS`.
+    task : Task
+    fit : dict
+        Section ``<data set>.<baseline>`` of the preset; without a table ``simsiam`` nothing is
+        pretrained.
+    """
+    own = {name: fit[name] for name in ("epochs", "batch_size", "learning_rate", "weight_decay")}
+    before = {f"pretrain_{name}": value for name, value in fit.get("simsiam", {}).items()}
+    training = Training(**own, **before, pretrain="simsiam" if before else "none")
+    networks = SplitNetworks(**fit["networks"])
+    model = CentralSplit(task.blocks, kind, task.n_classes, task.seed, training, networks)
+    spent = _pretrain(model, kind, task, fit) if before else 0.0
+    started = time.perf_counter()
+    model.fit(task.labelled, task.y)
+    numbers = {
+        "loss": model.losses[-1],
+        "seconds pretraining": spent,
+        "seconds training": time.perf_counter() - started,
+    }
+
+    def predict(blocks: Blocks, n_samples: int) -> npt.NDArray[np.int64]:
+        found = model.predict(blocks, torch.arange(n_samples))
+        return np.asarray(found.value.numpy(), dtype=np.int64)
+
+    return Fitted(predict, numbers)
+
+
+def _pretrain(model: CentralSplit, kind: str, task: Task, fit: dict[str, Any]) -> float:
+    """Pretrain a baseline, or take up what another one came to; return the seconds it took.
+
+    Vanilla VFL, LASER-VFL and PlugVFL pretrain alike, each party for itself: one of them does it.
+    """
+    encoders = {**fit["simsiam"], **fit["networks"], "task": task.name}
+    name = hashlib.sha256(json.dumps(encoders, sort_keys=True).encode()).hexdigest()[:20]
+    kept = Checkpoint(task.checkpoint.path.with_name(f"simsiam-{name}.pt"), 1)
+    shared = not SPLIT[kind].hybrid
+    if shared and (state := kept.load()) is not None:
+        model.take_up(state["weights"])
+        return float(state["seconds"])
+    started = time.perf_counter()
+    weights = model.pretrain()
+    spent = time.perf_counter() - started
+    if shared and task.checkpoint.every:
+        kept.save({"weights": weights, "seconds": spent})
+    return spent
+
+
+PROPOSED: dict[str, Method] = {
+    "FALSE-VFL-I": functools.partial(fit_false_vfl, "I"),
+    "FALSE-VFL-II": functools.partial(fit_false_vfl, "II"),
+}
+BASELINES: dict[str, Method] = {
+    "Vanilla VFL": functools.partial(fit_baseline, "vanilla"),
+    "LASER-VFL": functools.partial(fit_baseline, "laser"),
+    "PlugVFL": functools.partial(fit_baseline, "plug"),
+    "FedHSSL": functools.partial(fit_baseline, "fedhssl"),
+}
+METHODS: dict[str, Method] = {**BASELINES, **PROPOSED}
+
+
+def section(method: str) -> str:
+    """Return the section of the preset that has a method's settings: both variants share one."""
+    return "FALSE-VFL" if method in PROPOSED else method

@@ -1,0 +1,115 @@
+"""The study's settings, from ``preset.toml``, and the runs they ask for."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr_vertical.errors import ConfigError
+from simulations.false_vfl.methods import METHODS, PROPOSED, section
+from simulations.false_vfl.runs import LOADERS
+from simulations.preset import load_preset
+from simulations.replications import Job
+from simulations.study import Options
+
+PART = "accuracy"
+SIMSIAM = ("without", "with")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The settings of one call of the study.
+
+    Parameters
+    ----------
+    values : dict
+        As in ``preset.toml``, without ``quick``.
+    """
+
+    values: dict[str, Any]
+
+    @classmethod
+    def load(cls, options: Options) -> "Preset":
+        """Read the preset, small if `options.quick`, with `options.seeds` runs if given."""
+        path = Path(__file__).with_name("preset.toml")
+        preset = cls(load_preset(path, options, ("study",)))
+        for name, known in (("datasets", LOADERS), ("methods", METHODS), ("simsiam", SIMSIAM)):
+            if unknown := [each for each in preset["study"][name] if each not in known]:
+                raise ConfigError(
+                    f"study.{name}: {unknown[0]!r} is unknown; there are {', '.join(known)}"
+                )
+        return preset
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        """Return one section."""
+        return dict(self.values[name])
+
+    @property
+    def context(self) -> str:
+        """What a run depends on beside its settings: the version of the code."""
+        return f"false_vfl {self.values['version']}"
+
+    def jobs(self, options: Options | None = None, everything: bool = False) -> list[Job]:
+        """Return all runs, or those that `options` choose; those that take long come first.
+
+        Parameters
+        ----------
+        options : Options, optional
+        everything : bool, default False
+            Whether to count in all data sets, also those that the preset leaves out.
+
+        Raises
+        ------
+        ConfigError
+            If a chosen name is unknown.
+        """
+        study = self["study"]
+        seeds = [str(seed) for seed in range(study["runs"])]
+        chosen = {
+            "datasets": study["datasets"],
+            "methods": study["methods"],
+            "train": study["train"],
+            "simsiam": study["simsiam"],
+            "only-seeds": seeds,
+        }
+        if everything:
+            chosen["datasets"] = list(LOADERS)
+        if options is not None:
+            # Data sets that the preset leaves out can be chosen: a user may have their files.
+            known = {**chosen, "datasets": list(LOADERS)}
+            chosen = {
+                name: options.choice(name, known[name]) if options.chosen.get(name) else names
+                for name, names in chosen.items()
+            }
+        jobs = [
+            self._job(dataset, method, train, int(seed), simsiam)
+            for dataset in chosen["datasets"]
+            for seed in chosen["only-seeds"]
+            for train in chosen["train"]
+            for method in chosen["methods"]
+            for simsiam in (["without"] if method in PROPOSED else chosen["simsiam"])
+        ]
+        return sorted(jobs, key=self.minutes, reverse=True)
+
+    def minutes(self, job: Job) -> int:
+        """Return how many minutes of one core a run takes, roughly."""
+        known = self["minutes"][job.settings["dataset"]]
+        return int(known.get(section(job.settings["method"]), known["others"]))
+
+    def _job(self, dataset: str, method: str, train: str, seed: int, simsiam: str) -> Job:
+        own = self[dataset]
+        fit = dict(own[section(method)])
+        if simsiam == "without":
+            fit.pop("simsiam", None)
+        return Job(
+            PART,
+            {
+                "dataset": dataset,
+                "method": method,
+                "train": train,
+                "simsiam": simsiam,
+                "seed": seed,
+                "tests": self["study"]["tests"],
+                "data": own["data"],
+                "fit": fit,
+            },
+        )

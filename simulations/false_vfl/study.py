@@ -1,0 +1,111 @@
+"""The FALSE-VFL study from options to pages: run what is open, then tables, figures, pages."""
+
+import logging
+import time
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.results import human_seconds, write_text_atomically
+from simulations.data import Sources
+from simulations.false_vfl import figures, tables, targets
+from simulations.false_vfl.page import GOALS, as_markdown, choices, make_page, table_of, titles
+from simulations.false_vfl.preset import Preset
+from simulations.false_vfl.runs import Shared, replicate
+from simulations.replications import FolderStore, run_all, to_frame
+from simulations.study import Options, Outcome, Output, print_table
+
+logger = logging.getLogger("flwr_vertical")
+
+Tables = dict[str, pd.DataFrame]
+
+
+def run(options: Options) -> Outcome:
+    """Run the study; see ``python -m simulations false_vfl --help``."""
+    started = time.monotonic()
+    preset = Preset.load(options)
+    papers = find_papers(options)
+    jobs = preset.jobs(options)
+    output = Output(options.output)
+    store = FolderStore(output.folder / "records")
+    if not options.report:
+        shared = Shared(
+            Sources.find(options.data),
+            output.folder / "checkpoints",
+            preset["study"]["checkpoint_every"],
+            preset.context,
+        )
+        remove_finished(shared.checkpoints, store)
+        run_all(
+            jobs, replicate, shared,
+            store=store, context=preset.context, title="FALSE-VFL study",
+            workers=options.workers, cost=preset.minutes,
+        )  # fmt: skip
+        remove_finished(shared.checkpoints, store)
+    frame = to_frame(preset.jobs(everything=True), store, preset.context)
+    if frame.empty:
+        raise ConfigError(
+            f"{store.path} has no runs with these settings; run some, without --report, or name "
+            "the folder that has them by --output"
+        )
+    found = make_tables(frame, papers, preset)
+    output.tables(found)
+    drawn = {name: output.figure(name, figure) for name, figure in make_figures(found).items()}
+    page = output.page(make_page(found, drawn, preset))
+    for name, title in titles(found, preset).items():
+        print_table(title, found[name])
+    if options.write is not None:
+        write_text_atomically(options.write, as_markdown(found, preset, options.quick))
+        logger.info("wrote %s", options.write.absolute())
+    spent = human_seconds(time.monotonic() - started)
+    print(f"{spent}; page, figures and CSV files: {page.absolute()}")
+    return Outcome(targets.reached(*(found[name] for name in GOALS)), found, page)
+
+
+def remove_finished(folder: Path, store: FolderStore) -> None:
+    """Delete checkpoints of runs that are finished."""
+    for path in folder.glob("*.pt"):
+        if path.stem in store.found:
+            path.unlink(missing_ok=True)
+
+
+def find_papers(options: Options) -> Tables:
+    """Return the paper's tables; empty, and a line in the log, where they are not here."""
+    try:
+        sources = Sources.find(options.data)
+        return {name: sources.paper(f"false_vfl_{name}") for name in tables.PAPER}
+    except DataError as error:
+        if options.data is not None:
+            raise
+        logger.warning("the paper's numbers are left out: %s", error)
+        return {name: pd.DataFrame() for name in tables.PAPER}
+
+
+def make_tables(frame: pd.DataFrame, papers: Tables, preset: Preset) -> Tables:
+    """Return the study's tables by the name of their CSV file."""
+    found = tables.cells(frame, papers["tables"])
+    part = preset["targets"]
+    return {
+        "cells": found,
+        "wins": tables.wins(found),
+        "target_accuracy": targets.accuracy(found, part),
+        "target_baselines": targets.baselines(found, part),
+        "target_ahead": targets.ahead(found, part),
+        "table2": tables.gaps(found, papers["table2"]),
+        **{table_of(train): tables.by_training(found, train) for train in preset["study"]["train"]},
+        "table18": tables.ratios(found, papers["table18"]),
+        "table11": tables.minutes(frame, papers["table11"]),
+        "parties": tables.by_parties(frame, tables.better_forms(frame)),
+        "choices": choices(),
+    }
+
+
+def make_figures(found: Tables) -> dict[str, Figure]:
+    """Return the study's figures by the name of their PNG file."""
+    drawn = {}
+    for dataset in dict.fromkeys(found["cells"].index.get_level_values("dataset")):
+        drawn[f"tests_{dataset}"] = figures.tests_figure(found["cells"], dataset)
+        drawn[f"parties_{dataset}"] = figures.parties_figure(found["parties"], dataset)
+    return drawn

@@ -1,0 +1,256 @@
+"""From runs to cells (one data set, training, test and method), and tables beside the paper's."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from simulations.false_vfl.methods import BASELINES, METHODS, PROPOSED
+
+PAPER = ("tables", "table2", "table11", "table18")
+NAMES = {
+    "isolet": "Isolet",
+    "hapt": "HAPT",
+    "fashion_mnist": "FashionMNIST",
+    "modelnet10": "ModelNet10",
+}
+CELL = ["dataset", "train", "test"]
+WITHOUT = "*"  # the paper's asterisk: the run without SimSiam is the better one
+_ACCURACY = "accuracy "
+
+
+def cells(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
+    """Return the reported accuracy of each cell and method, beside the paper's.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Of `simulations.replications.to_frame`.
+    paper : DataFrame
+        ``false_vfl_tables``; may be empty.
+
+    Returns
+    -------
+    DataFrame
+        Index dataset, train, test, method. Columns accuracy (percent, mean over seeds), sd (over
+        them; missing for one), runs, labelled_only (the better of a baseline's two forms is the one
+        without SimSiam), forms (how many forms were run); paper, paper sd, paper labelled_only and
+        difference where the paper is here.
+    """
+    own = frame[frame["metric"].str.startswith(_ACCURACY)] if len(frame) else frame
+    if own.empty:
+        return pd.DataFrame()
+    own = own.assign(
+        test=own["metric"].str.removeprefix(_ACCURACY), dataset=own["dataset"].map(NAMES)
+    )
+    groups = own.groupby([*CELL, "method", "simsiam"], sort=False)["value"]
+    numbers = {"accuracy": groups.mean(), "sd": groups.std(), "runs": groups.count()}
+    by_form = pd.DataFrame(numbers).reset_index("simsiam")
+    names: list[str] = [*CELL, "method"]
+    ranked = by_form.sort_values("accuracy", ascending=False, kind="stable")
+    best = ranked.groupby(level=names, sort=False).head(1)
+    forms = by_form.groupby(level=names, sort=False).size()
+    baseline = best.index.get_level_values("method").isin(list(BASELINES))
+    best = best.assign(
+        labelled_only=baseline & (best["simsiam"] == "without").to_numpy(), forms=forms
+    ).drop(columns="simsiam")
+    if len(paper):
+        printed = paper.rename(columns={"train_mechanism": "train", "test_mechanism": "test"})
+        printed = printed.set_index(names)[["accuracy", "std", "labelled_only"]]
+        best = best.join(printed.set_axis(["paper", "paper sd", "paper labelled_only"], axis=1))
+        best["difference"] = best["accuracy"] - best["paper"]
+    return _ordered(best, own)
+
+
+def _ordered(table: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
+    """Put rows in the order of the study, methods in that of the paper."""
+    known = {name: list(dict.fromkeys(own[name])) for name in CELL}
+    known["method"] = list(METHODS)
+    places = [
+        pd.Index(names).get_indexer(table.index.get_level_values(level))
+        for level, names in known.items()
+    ]
+    return table.iloc[np.lexsort(places[::-1])]
+
+
+def as_text(row: "pd.Series[float]") -> str:
+    """Return a cell as text: ``84.7 ± 0.3* (86.3*, -1.6)``, the paper's in brackets."""
+    text = f"{row['accuracy']:.1f}"
+    if pd.notna(row["sd"]):
+        text += f" ± {row['sd']:.1f}"
+    if row["labelled_only"]:
+        text += WITHOUT
+    if pd.notna(row.get("paper")):
+        star = WITHOUT if row["paper labelled_only"] else ""
+        text += f" ({row['paper']:.1f}{star}, {row['difference']:+.1f})"
+    return text
+
+
+def by_training(found: pd.DataFrame, train: str) -> pd.DataFrame:
+    """Return one of Tables 12 to 17: methods by test mechanism."""
+    if found.empty or train not in found.index.get_level_values("train"):
+        return pd.DataFrame()
+    own = found.xs(train, level="train")
+    text = own.apply(as_text, axis=1).unstack("test", sort=False)
+    runs = own.groupby(level=["dataset", "method"])["runs"].min().rename("seeds")
+    return text.join(runs).rename_axis(columns=None)
+
+
+def gaps(found: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
+    """Return Table 2: the best variant of FALSE-VFL minus the best baseline, averaged.
+
+    Parameters
+    ----------
+    found : DataFrame
+        Of `cells`.
+    paper : DataFrame
+        ``false_vfl_table2``; may be empty.
+    """
+    pairs = rivals(found)
+    rows = []
+    levels = {"dataset": "dataset", "train": "train_mechanism", "test": "test_mechanism"}
+    for name, printed_name in levels.items():
+        if pairs.empty:
+            break
+        for level, own in pairs.groupby(level=name, sort=False):
+            row = {
+                "by": name,
+                "level": level,
+                "points": (own["proposed"] - own["baseline"]).mean(),
+                "cells": len(own),
+            }
+            if len(paper):
+                chosen = (paper["by"] == printed_name) & (paper["level"] == level)
+                row["points, paper"] = paper.loc[chosen, "gap_points"].mean()
+                row["points, paper, same cells"] = (
+                    own["paper proposed"] - own["paper baseline"]
+                ).mean()
+            rows.append(row)
+    return pd.DataFrame(rows).set_index(["by", "level"]) if rows else pd.DataFrame()
+
+
+def rivals(found: pd.DataFrame, proposed: Sequence[str] = tuple(PROPOSED)) -> pd.DataFrame:
+    """Return the best of `proposed` and the best baseline, of each cell where both were run.
+
+    Returns
+    -------
+    DataFrame
+        Index dataset, train, test. Columns proposed, baseline (accuracies), methods (how many
+        baselines were run); paper proposed and paper baseline, of the same methods.
+    """
+    if found.empty:
+        return pd.DataFrame()
+    columns = ["accuracy", *(["paper"] if "paper" in found else [])]
+    parts = {}
+    for side, names in (("proposed", proposed), ("baseline", tuple(BASELINES))):
+        own = found[found.index.get_level_values("method").isin(list(names))]
+        most = own.groupby(level=CELL, sort=False)[columns].max()
+        parts[side] = most.rename(columns={"accuracy": side, "paper": f"paper {side}"})
+        parts[side][f"{side}s"] = own.groupby(level=CELL, sort=False).size()
+    return parts["proposed"].join(parts["baseline"], how="inner").drop(columns="proposeds")
+
+
+def wins(found: pd.DataFrame) -> pd.DataFrame:
+    """Return in how many cells a variant of FALSE-VFL is best: the paper says 160 of 168."""
+    pairs = rivals(found)
+    if pairs.empty:
+        return pd.DataFrame()
+    rows = []
+    groups = [(name, own) for name, own in pairs.groupby(level="dataset", sort=False)]
+    for name, own in [*groups, *([("all", pairs)] if len(groups) > 1 else [])]:
+        row = {
+            "dataset": name,
+            "FALSE-VFL best in": int((own["proposed"] > own["baseline"]).sum()),
+            "cells run": len(own),
+            "with all four baselines": int((own["baselines"] == len(BASELINES)).sum()),
+        }
+        if "paper proposed" in own:
+            row["paper, same cells"] = int((own["paper proposed"] > own["paper baseline"]).sum())
+        rows.append(row)
+    return pd.DataFrame(rows).set_index("dataset")
+
+
+def ratios(found: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
+    """Return Table 18: accuracy trained under MCAR 5 in percent of that trained under MCAR 2."""
+    if found.empty or not {"MCAR 2", "MCAR 5"} <= set(found.index.get_level_values("train")):
+        return pd.DataFrame()
+    accuracy = found["accuracy"].unstack("train", sort=False)
+    ratio = (100.0 * accuracy["MCAR 5"] / accuracy["MCAR 2"]).dropna().rename("ratio")
+    text = ratio.map(lambda value: f"{value:.1f}").to_frame()
+    if len(paper):
+        printed = paper.rename(columns={"test_mechanism": "test"})
+        keys = [str(name) for name in ratio.index.names]
+        beside = printed.set_index(keys)["ratio_percent"].reindex(ratio.index)
+        text["ratio"] += beside.map(lambda v: f" ({v:.1f})" if pd.notna(v) else "")
+    methods = [name for name in METHODS if name in ratio.index.get_level_values("method")]
+    wide = text["ratio"].unstack("test", sort=False)
+    return wide.reindex(methods, level="method").rename_axis(columns=None)
+
+
+def minutes(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
+    """Return Table 11: minutes of a run's phases on one core, means over all trainings and seeds.
+
+    The paper's are of FALSE-VFL (which variant is not said) on one graphics card.
+    """
+    own = frame[frame["metric"].str.startswith("seconds ")] if len(frame) else frame
+    if own.empty:
+        return pd.DataFrame()
+    own = own.assign(
+        phase=own["metric"].str.removeprefix("seconds "),
+        dataset=own["dataset"].map(NAMES),
+        value=own["value"] / 60.0,
+    )
+    keys = ["dataset", "method", "simsiam"]
+    table = own.pivot_table(index=keys, columns="phase", values="value", sort=False)
+    table = table[[name for name in ("pretraining", "training", "prediction") if name in table]]
+    table["runs"] = own[own["phase"] == "training"].groupby(keys).size()
+    if len(paper):
+        printed = paper.set_index(["dataset", "phase"])["minutes"]
+        for phase in ("pretraining", "training"):
+            table[f"{phase}, paper"] = [
+                printed.get((key[0], phase), np.nan) if key[1] in PROPOSED else np.nan
+                for key in table.index
+            ]
+    return table.rename_axis(columns=None)
+
+
+def by_parties(frame: pd.DataFrame, better: pd.DataFrame) -> pd.DataFrame:
+    """Return accuracy in percent by how many parties hold a test sample, all tests together.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Of `simulations.replications.to_frame`.
+    better : DataFrame
+        Of `better_forms`: which form of a baseline counts.
+
+    Returns
+    -------
+    DataFrame
+        Index dataset, train, method; a column for each number of parties. A number that fewer than
+        50 test samples have is left out.
+    """
+    own = frame[frame["metric"].str.match(r"(samples|correct) ")] if len(frame) else frame
+    if own.empty:
+        return pd.DataFrame()
+    own = own.assign(dataset=own["dataset"].map(NAMES))
+    keys = ["dataset", "train", "method"]
+    own = own.join(better, on=keys)
+    own = own[own["simsiam"] == own["form"]]
+    split = own["metric"].str.split(" ")
+    own = own.assign(kind=split.str[0], parties=split.str[-1].astype(int))
+    sums = own.pivot_table(index=[*keys, "parties"], columns="kind", values="value", aggfunc="sum")
+    sums = sums[sums["samples"] >= 50]
+    share = 100.0 * sums["correct"].fillna(0.0) / sums["samples"]
+    return share.unstack("parties").sort_index(axis=1)
+
+
+def better_forms(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the form of each method that is better on average over tests: column ``form``."""
+    own = frame[frame["metric"].str.startswith(_ACCURACY)] if len(frame) else frame
+    if own.empty:
+        return pd.DataFrame()
+    own = own.assign(dataset=own["dataset"].map(NAMES))
+    mean = own.groupby(["dataset", "train", "method", "simsiam"])["value"].mean()
+    best = mean.unstack("simsiam").idxmax(axis=1)
+    return best.rename("form").to_frame()

@@ -1,0 +1,131 @@
+"""What was aimed at on Isolet, as rows that pass or fail, with the numbers behind."""
+
+from typing import Any
+
+import pandas as pd
+
+from simulations.false_vfl.methods import BASELINES, PROPOSED
+from simulations.false_vfl.tables import rivals
+from simulations.study import FAIL, PASS
+
+_DATASET = "Isolet"
+
+
+def accuracy(found: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
+    """FALSE-VFL near the paper on every test mechanism, above it on average.
+
+    Parameters
+    ----------
+    found : DataFrame
+        Of `tables.cells`.
+    part : dict
+        Section ``targets`` of the preset.
+    """
+    rows = {}
+    for wanted in part["cells"]:
+        own = _differences(found, *split_cell(wanted))
+        if own.empty:
+            continue
+        row = {str(test): _verdict(value, -part["within"]) for test, value in own.items()}
+        row["average"] = _verdict(float(own.mean()), 0.0)
+        row["seeds"] = _runs(found, *split_cell(wanted))
+        rows[split_cell(wanted)] = row
+    return _table(rows, ["method", "train"])
+
+
+def baselines(found: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
+    """Baselines no further below the paper's than stated, under the same trainings."""
+    rows = {}
+    for train in dict.fromkeys(split_cell(wanted)[1] for wanted in part["cells"]):
+        for method in BASELINES:
+            own = _differences(found, method, train)
+            if len(own):
+                row = {
+                    str(test): _verdict(value, -part["baselines_within"])
+                    for test, value in own.items()
+                }
+                rows[method, train] = {**row, "seeds": _runs(found, method, train)}
+    return _table(rows, ["method", "train"])
+
+
+def ahead(found: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
+    """FALSE-VFL above the best baseline in so many of the cells that were aimed at."""
+    rows: dict[Any, dict[str, str]] = {}
+    counted = won = planned = 0
+    for wanted in part["cells"]:
+        method, train = split_cell(wanted)
+        pairs = rivals(found, [method])
+        if len(pairs):
+            index = pairs.index
+            pairs = pairs[
+                (index.get_level_values("dataset") == _DATASET)
+                & (index.get_level_values("train") == train)
+                & (pairs["baselines"] == len(BASELINES)).to_numpy()
+            ]
+        if pairs.empty:
+            continue
+        better = pairs["proposed"] > pairs["baseline"]
+        counted, won = counted + len(pairs), won + int(better.sum())
+        planned += 1
+        rows[method, train] = {
+            str(key[2]): f"{row['proposed']:.1f} : {row['baseline']:.1f}"
+            for key, row in pairs.iterrows()
+            if isinstance(key, tuple)
+        }
+        rows[method, train]["above in"] = f"{int(better.sum())} of {len(pairs)}"
+    if rows:
+        if planned == len(part["cells"]):
+            word = PASS if won >= part["best_in"] else FAIL
+        else:
+            word = "open"
+        rows["all", ""] = {"above in": f"{word} {won} of {counted} (at least {part['best_in']})"}
+    return _table(rows, ["method", "train"]).fillna("")
+
+
+def reached(*tables: pd.DataFrame) -> bool:
+    """Whether no entry of the tables fails."""
+    return not any(
+        str(value).startswith(FAIL)
+        for table in tables
+        for value in table.to_numpy(dtype=object).ravel().tolist()
+    )
+
+
+def split_cell(wanted: str) -> tuple[str, str]:
+    """Return method and mechanism of training of ``"FALSE-VFL-I MCAR 2"``."""
+    for method in PROPOSED:
+        if wanted.startswith(f"{method} "):
+            return method, wanted.removeprefix(f"{method} ")
+    raise ValueError(f"expected a variant of FALSE-VFL and a mechanism, got {wanted!r}")
+
+
+def _differences(found: pd.DataFrame, method: str, train: str) -> "pd.Series[float]":
+    """Return ours minus the paper's by test mechanism; empty where one is lacking."""
+    if "difference" not in found:
+        return pd.Series(dtype=float)
+    own = _own(found, method, train)
+    return own["difference"].dropna().droplevel(["dataset", "train", "method"])
+
+
+def _runs(found: pd.DataFrame, method: str, train: str) -> str:
+    return str(int(_own(found, method, train)["runs"].min()))
+
+
+def _own(found: pd.DataFrame, method: str, train: str) -> pd.DataFrame:
+    index = found.index
+    return found[
+        (index.get_level_values("dataset") == _DATASET)
+        & (index.get_level_values("method") == method)
+        & (index.get_level_values("train") == train)
+    ]
+
+
+def _verdict(value: float, least: float) -> str:
+    return f"{PASS if value >= least else FAIL} {value:+.1f} ({least:+.1f})"
+
+
+def _table(rows: dict[Any, dict[str, str]], names: list[str]) -> pd.DataFrame:
+    if not rows:
+        return pd.DataFrame({"nothing to compare": []})
+    index = pd.MultiIndex.from_tuples(list(rows), names=names)
+    return pd.DataFrame(list(rows.values()), index=index)

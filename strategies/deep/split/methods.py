@@ -1,0 +1,88 @@
+"""The four methods, and their settings in the paper of FALSE-VFL.
+
+Hong, Park and Hwang, *Deep Latent Variable Model based Vertical Federated Learning with Flexible
+Alignment and Labeling Scenarios*, Appendix D; settings of Tables 6 to 9.
+"""
+
+from dataclasses import dataclass
+
+PRETRAININGS = ("none", "simsiam")
+FUSIONS = ("concat", "mean")
+TASKS = ("observed", "dropped", "subsets")
+
+
+@dataclass(frozen=True)
+class Method:
+    """What tells a method from the others.
+
+    Parameters
+    ----------
+    aligned_only : bool
+        Whether it trains on labelled samples that all parties hold, and on no others.
+    tasks : {"observed", "dropped", "subsets"}
+        Whose embeddings of a sample enter the sum in training; see `draw_tasks`.
+    fusion : {"concat", "mean"}
+        What the discriminator sees of the embeddings.
+    hybrid : bool, default False
+        Whether parties pretrain together (FedHSSL), and not each for itself.
+    """
+
+    aligned_only: bool
+    tasks: str
+    fusion: str
+    hybrid: bool = False
+
+
+METHODS = {
+    "vanilla": Method(aligned_only=True, tasks="observed", fusion="concat"),
+    "laser": Method(aligned_only=False, tasks="subsets", fusion="mean"),
+    "plug": Method(aligned_only=False, tasks="dropped", fusion="concat"),
+    "fedhssl": Method(aligned_only=True, tasks="observed", fusion="concat", hybrid=True),
+}
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long and how fast; see `ISOLET` for the numbers.
+
+    Parameters
+    ----------
+    epochs, batch_size : int
+        Of training with labels.
+    learning_rate, weight_decay : float
+        Adam's.
+    pretrain : {"none", "simsiam"}
+        Whether extractors learn from samples without labels first.
+    pretrain_epochs, pretrain_batch_size : int
+    pretrain_learning_rate, pretrain_weight_decay : float
+        Of stochastic gradient descent with momentum 0.9. The rate falls to 0 along a cosine, but
+        for the predictor's, which stays (Chen and He, 2021, Section 4).
+    drop : float
+        Probability with which a party that holds a sample is left out (PlugVFL).
+    corrupted : float
+        Share of a row's columns that are replaced in its second view; see `second_view`.
+    guide : float
+        Weight of the cross-party networks in local pretraining (gamma of FedHSSL).
+    """
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    weight_decay: float = 1e-4
+    pretrain: str = "simsiam"
+    pretrain_epochs: int = 100
+    pretrain_batch_size: int = 512
+    pretrain_learning_rate: float = 0.025
+    pretrain_weight_decay: float = 3e-5
+    drop: float = 0.5
+    corrupted: float = 0.3
+    guide: float = 0.5
+
+
+ISOLET = {
+    "vanilla": Training(epochs=500, batch_size=32, learning_rate=5e-4),
+    "laser": Training(epochs=200, batch_size=64, learning_rate=5e-5),
+    "plug": Training(epochs=100, batch_size=32, learning_rate=5e-5),
+    "fedhssl": Training(epochs=300, batch_size=64, learning_rate=2e-3, pretrain_epochs=150),
+}
+"""By method: Tables 6 to 9, columns of Isolet."""

@@ -1,0 +1,240 @@
+"""Networks for tables: a party's extractor, what it sends, and the server's discriminator.
+
+The paper names no widths or depths for tables; Table 3 has a discriminator of two layers. The
+choice here is that of FALSE-VFL's encoders.
+"""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+
+from strategies.deep.false_vfl.networks import ACTIVATIONS, new_generator, perceptron
+from strategies.deep.false_vfl.weights import draw_weights
+
+
+@dataclass(frozen=True)
+class SplitNetworks:
+    """Sizes of all networks of a method.
+
+    Parameters
+    ----------
+    fusion : {"concat", "mean"}
+        See `Method`.
+    hybrid : bool
+        Whether an extractor has two encoders (FedHSSL).
+    latent_dim : int
+        Numbers of an embedding (Tables 6 to 9: 128 for Isolet and HAPT).
+    width : int
+        Units of each hidden layer.
+    layers : int
+        Layers with weights of an extractor.
+    head_layers : int
+        Layers with weights of the discriminator, two at least where embeddings are concatenated:
+        its first one is at the parties.
+    projected, predictor_width : int
+        Units of SimSiam's projector, and of its predictor's hidden layer.
+    activation : str
+        A key of `ACTIVATIONS`.
+    """
+
+    fusion: str = "concat"
+    hybrid: bool = False
+    latent_dim: int = 128
+    width: int = 128
+    layers: int = 2
+    head_layers: int = 2
+    projected: int = 128
+    predictor_width: int = 32
+    activation: str = "relu"
+
+    @property
+    def sent(self) -> int:
+        """How many numbers of a sample a party sends."""
+        return self.latent_dim if self.fusion == "mean" else self.width
+
+    def to_text(self) -> str:
+        """Return all of it as text, which a message can carry."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> "SplitNetworks":
+        """Read what `to_text` wrote."""
+        return cls(**json.loads(text))
+
+
+class TwoEncoders(nn.Module):
+    """FedHSSL's: one trained across parties, one at the party, the mean of both (Table 4).
+
+    Parameters
+    ----------
+    n_columns : int
+    networks : SplitNetworks
+        With two layers or more: the local encoder's first one is its bottom, the rest its top.
+    generator, shared : torch.Generator
+        For initial weights: of this party's own parts, and of those that parties average, which
+        begin alike.
+
+    Attributes
+    ----------
+    cross, bottom, top : nn.Sequential
+    """
+
+    def __init__(
+        self,
+        n_columns: int,
+        networks: SplitNetworks,
+        generator: torch.Generator,
+        shared: torch.Generator,
+    ) -> None:
+        super().__init__()
+        d, width, layers = networks.latent_dim, networks.width, networks.layers
+        how = networks.activation, generator
+        self.cross = perceptron(n_columns, d, width, layers, *how)
+        self.bottom = nn.Sequential(
+            *perceptron(n_columns, width, width, 1, *how), ACTIVATIONS[networks.activation]()
+        )
+        self.top = perceptron(width, d, width, layers - 1, networks.activation, shared)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return embeddings, shape (n_rows, latent_dim)."""
+        embedding: Tensor = 0.5 * (self.cross(x) + self.top(self.bottom(x)))
+        return embedding
+
+
+class Extractor(nn.Module):
+    """A party's network: from its columns to what it sends.
+
+    Parameters
+    ----------
+    n_columns : int
+        Columns of its table, as numbers.
+    networks : SplitNetworks
+    n_parties : int
+        How many parties' embeddings are concatenated, which bounds the initial weights.
+    seed : int
+        Initial weights follow from it and `name`.
+    name : str
+        The party's.
+
+    Attributes
+    ----------
+    encoder : nn.Sequential or TwoEncoders
+        From columns to an embedding: what pretraining trains.
+    layer : nn.Module
+        The party's part of the discriminator's first layer; nothing where embeddings are averaged.
+    """
+
+    def __init__(
+        self, n_columns: int, networks: SplitNetworks, n_parties: int, seed: int, name: str
+    ) -> None:
+        super().__init__()
+        generator = new_generator(seed, f"weights of {name}")
+        d, width = networks.latent_dim, networks.width
+        self._n_parties = n_parties
+        self.encoder: nn.Module
+        if networks.hybrid:
+            shared = new_generator(seed, "weights that parties share")
+            self.encoder = TwoEncoders(n_columns, networks, generator, shared)
+        else:
+            how = networks.activation, generator
+            self.encoder = perceptron(n_columns, d, width, networks.layers, *how)
+        self.layer: nn.Module = nn.Identity()
+        if networks.fusion == "concat":
+            # As the columns of one layer on the concatenation of all parties' embeddings.
+            self.layer = nn.Linear(d, width, bias=False)
+            limit = 1.0 / math.sqrt(n_parties * d)
+            nn.init.uniform_(self.layer.weight, -limit, limit, generator=generator)
+
+    def draw_own(self, key: bytes) -> None:
+        """Draw all initial weights anew that parties do not share; see `draw_weights`.
+
+        Parameters
+        ----------
+        key : bytes
+            Known to the party alone.
+        """
+        own: list[nn.Module] = [self.encoder, self.layer]
+        if isinstance(self.encoder, TwoEncoders):
+            own = [self.encoder.cross, self.encoder.bottom, self.layer]
+        draw_weights(nn.ModuleList(own), key)
+        if isinstance(self.layer, nn.Linear):
+            with torch.no_grad():
+                self.layer.weight.div_(math.sqrt(self._n_parties))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the party sends of rows that it holds, shape (n_rows, sent)."""
+        sent: Tensor = self.layer(self.encoder(x))
+        return sent
+
+
+class Discriminator(nn.Module):
+    """The server's network: from the sum of what parties send to classes, or to a number.
+
+    Parameters
+    ----------
+    networks : SplitNetworks
+    n_classes : int or None
+        None for a regression, whose labels are standardised.
+    n_parties : int
+        As of `Extractor`.
+    seed : int
+        Initial weights follow from it.
+    """
+
+    def __init__(
+        self, networks: SplitNetworks, n_classes: int | None, n_parties: int, seed: int
+    ) -> None:
+        super().__init__()
+        self.n_classes, self.fusion = n_classes, networks.fusion
+        generator = new_generator(seed, "weights of the discriminator")
+        n_out, width, layers = n_classes or 1, networks.width, networks.head_layers
+        how = networks.activation, generator
+        self.bias: nn.Parameter | None = None
+        if networks.fusion == "mean":
+            self.net = perceptron(networks.latent_dim, n_out, width, layers, *how)
+            return
+        limit = 1.0 / math.sqrt(n_parties * networks.latent_dim)
+        self.bias = nn.Parameter(torch.empty(width).uniform_(-limit, limit, generator=generator))
+        self.net = nn.Sequential(
+            ACTIVATIONS[networks.activation](),
+            *perceptron(width, n_out, width, layers - 1, *how),
+        )
+
+    def forward(self, sums: Tensor, counts: Tensor) -> Tensor:
+        """Return log odds of classes, or a standardised number.
+
+        Parameters
+        ----------
+        sums : Tensor of shape (..., sent)
+            Over the parties whose embeddings enter. A party that does not counts as zeros.
+        counts : Tensor of shape (...)
+            How many these are.
+
+        Returns
+        -------
+        Tensor of shape (..., n_classes), or (...) of a regression
+        """
+        fused = sums / counts.clamp(min=1)[..., None] if self.bias is None else sums + self.bias
+        given: Tensor = self.net(fused)
+        return given[..., 0] if self.n_classes is None else given
+
+    def losses(self, sums: Tensor, counts: Tensor, y: Tensor) -> Tensor:
+        """Return cross entropies, or half squared errors, shape (...).
+
+        Parameters
+        ----------
+        sums, counts
+            See `forward`.
+        y : Tensor of shape (n_rows,)
+            Of the last axis but one of `sums`: classes 0, 1, ... or standardised numbers.
+        """
+        given = self(sums, counts)
+        if self.n_classes is None:
+            halved: Tensor = 0.5 * (given - y).square()
+            return halved
+        chosen = y.expand(given.shape[:-1])[..., None]
+        losses: Tensor = -given.log_softmax(-1).gather(-1, chosen)[..., 0]
+        return losses

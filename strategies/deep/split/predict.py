@@ -1,0 +1,141 @@
+"""Predictions: one round for a block of samples, and a run that only predicts."""
+
+from pathlib import Path
+from typing import ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+
+from flwr_vertical import Federation, Result, Strategy
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.results import Progress
+from strategies.deep.false_vfl.predict import compare, told_of
+from strategies.deep.split.model import SplitModel
+from strategies.deep.split.networks import Discriminator
+from strategies.deep.split.party import SplitParty
+from strategies.deep.split.rounds import SplitRounds
+from strategies.regression.prediction.strategy import fitted_model
+from strategies.regression.problem import sample_index
+
+Indices = npt.NDArray[np.int64]
+
+
+class SplitPredict(Strategy):
+    """Predict samples with a model of Vanilla VFL, LASER-VFL, PlugVFL or FedHSSL.
+
+    Each party computes with the extractor that it kept; the server names the model. A party that
+    lacks a sample, or took part in the fit and has left, counts as a missing block: as zeros where
+    embeddings are concatenated, as nothing where they are averaged. One round, and one for each
+    block of samples, after greeting and alignment.
+
+    `Result.predictions` is that of the fit. Where labels are given, the metrics say how far off
+    predictions are.
+    """
+
+    model: Result | str | Path = fitted_model()
+
+    name: ClassVar[str] = "split-predict"
+    uses_labels: ClassVar[bool] = True
+    party = SplitParty
+    requires: ClassVar[tuple[str, ...]] = ("torch",)
+    exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings",)
+    disclosure = (
+        (
+            "server",
+            "by sample: the sum over the parties of their embeddings; of a sample that one party "
+            "alone holds (and agreed to) that party's own",
+        ),
+        ("nobody else", "the discriminator, and so the predictions, which stay at the server"),
+    )
+
+    @property
+    def earlier(self) -> Result | None:
+        """The result whose parties' parts a simulation hands on."""
+        if not self.model:
+            return None
+        return self.model if isinstance(self.model, Result) else Result.load(Path(self.model))
+
+    def building_on(self, folder: Path) -> Self:
+        """Predict with the result of that run unless another is named."""
+        return self if self.model else type(self)(folder)
+
+    def run(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Have parties take up their parts, and predict all samples."""
+        model = model_of(self.earlier)
+        if strangers := sorted(set(federation.parties) - set(model.parties)):
+            raise ConfigError(
+                f"parties {strangers} took no part in the fit, whose parties were "
+                f"{model.parties}; leave them out, or fit again with them"
+            )
+        if left := [name for name in model.parties if name not in federation.parties]:
+            result.notes.append(f"parties {left} of the fit take no part; their blocks are missing")
+        rounds = SplitRounds(federation, alignment.mask)
+        replies = federation.call("open_networks", {"model": model.name})
+        lone = np.array([bool(replies[name]["lone"]) for name in rounds.parties])
+        rows = told_of(rounds.usable(lone), len(rounds.held), result)
+        found = predict_rows(rounds, model, model.discriminator(), rows, progress)
+        result.predictions = found.set_axis(sample_index(alignment, result.labels, rows))
+        if federation.labels is not None:
+            compare(np.asarray(federation.labels)[rows], result, bool(model.classes))
+
+
+def model_of(fitted: Result | None) -> SplitModel:
+    """Return the server's part of a fit.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    if fitted is None:
+        raise ConfigError(
+            "no model: name the run of the fit (fitted='...' in an app), or the folder of its "
+            "saved result (model='/srv/...')"
+        )
+    if not isinstance(fitted.predictor, SplitModel):
+        raise ConfigError(
+            f"a result of {fitted.strategy!r} holds no model of split learning; expected that of a "
+            "fit by 'vanilla-vfl', 'laser-vfl', 'plug-vfl' or 'fedhssl'"
+        )
+    return fitted.predictor
+
+
+def predict_rows(
+    rounds: SplitRounds,
+    model: SplitModel,
+    head: Discriminator,
+    rows: Indices,
+    progress: Progress,
+) -> pd.DataFrame:
+    """Predict samples, by one round for each block of them; a line for each of `rows`."""
+    tables, kind = [], next(head.parameters()).dtype
+    for first in range(0, len(rows), model.prediction_rows):
+        sums, counts = rounds.embed(rows[first : first + model.prediction_rows])
+        with torch.no_grad():
+            own = (torch.from_numpy(np.array(values[0])).to(kind) for values in (sums, counts))
+            tables.append(table_of(head(*own), model))
+        progress.step(min(first + model.prediction_rows, len(rows)), len(rows))
+    return pd.concat(tables, ignore_index=True)
+
+
+def table_of(given: torch.Tensor, model: SplitModel) -> pd.DataFrame:
+    """Return ``prediction``, and ``probability_<class>`` for each class.
+
+    Parameters
+    ----------
+    given : Tensor of shape (n_rows, n_classes), or (n_rows,) of a regression
+        What the discriminator says.
+    model : SplitModel
+    """
+    if not model.classes:
+        return pd.DataFrame({"prediction": given.double().numpy() * model.unit + model.centre})
+    columns = {"prediction": np.asarray(model.classes)[given.argmax(-1).numpy()]}
+    probabilities = given.double().softmax(-1).numpy()
+    for k, label in enumerate(model.classes):
+        columns[f"probability_{label:g}"] = probabilities[:, k]
+    return pd.DataFrame(columns)

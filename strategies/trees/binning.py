@@ -1,0 +1,244 @@
+"""A party's columns as codes: bins of numbers, levels of the others, one code for what is missing.
+
+Numbers are cut halfway between neighbouring values where there are few of them, else at quantiles,
+as by `sklearn.ensemble.HistGradientBoostingClassifier`. Levels of an ordinal column keep their
+order. Levels of a nominal one have none that the party could know (the order by gradient would tell
+it the labels), so a split sets one level against all others.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flwr_vertical.errors import DataError
+from flwr_vertical.tables import Kind, Table, is_numeric
+from flwr_vertical.tables.codes import fit_levels
+
+Array = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.uint8]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the columns of a party become slots: sets of rows that a split may send to the left.
+
+    Column j has ``n_bins[j]`` codes, and that very number as code of a missing cell. An ordered
+    column has a slot for each code b, with the rows of code b or below; the last one holds all
+    rows that are observed. A nominal column has a slot for each code, with its rows, and one with
+    all rows that are observed.
+
+    Parameters
+    ----------
+    n_bins : tuple of int
+        Of each column, at least 1 and at most 255.
+    nominal : tuple of bool
+        Of each column.
+    """
+
+    n_bins: tuple[int, ...]
+    nominal: tuple[bool, ...]
+
+    @property
+    def widths(self) -> list[int]:
+        """Slots of each column."""
+        return [b + n for b, n in zip(self.n_bins, self.nominal, strict=True)]
+
+    @property
+    def starts(self) -> list[int]:
+        """First slot of each column."""
+        return [0, *np.cumsum(self.widths).tolist()][:-1]
+
+    @property
+    def n_slots(self) -> int:
+        """Slots of all columns."""
+        return sum(self.widths)
+
+    def locate(self, slot: int) -> tuple[int, int]:
+        """Return column and place in it of a slot."""
+        column = int(np.searchsorted(self.starts, slot, side="right")) - 1
+        return column, slot - self.starts[column]
+
+    def goes_left(self, codes: Codes, column: int, at: int, missing_left: bool) -> Flags:
+        """Return which rows a split sends to the left.
+
+        Parameters
+        ----------
+        codes : numpy.ndarray of shape (n_rows,)
+            Of that column.
+        column, at : int
+            The slot.
+        missing_left : bool
+            Where rows without the cell go.
+        """
+        missing = codes == self.n_bins[column]
+        if self.nominal[column] and at < self.n_bins[column]:
+            left = codes == at
+        else:
+            left = (codes <= at) & ~missing
+        return np.asarray(left | missing if missing_left else left)
+
+    def indicators(self, codes: Codes) -> npt.NDArray[np.uint64]:
+        """Return which rows are in each slot, 0 or 1.
+
+        Parameters
+        ----------
+        codes : numpy.ndarray of shape (n_rows, n_columns)
+
+        Returns
+        -------
+        numpy.ndarray of shape (n_rows, n_slots), uint64
+        """
+        out = np.empty((len(codes), self.n_slots), dtype=np.uint64)
+        places = zip(self.starts, self.widths, self.n_bins, self.nominal, strict=True)
+        for j, (start, width, bins, nominal) in enumerate(places):
+            code, at = codes[:, j, None], np.arange(width)
+            if nominal:
+                own = code == at
+                own[:, -1] = codes[:, j] < bins
+            else:
+                own = (code <= at) & (code < bins)
+            out[:, start : start + width] = own
+        return out
+
+
+@dataclass(frozen=True)
+class Bins:
+    """What turns tables into codes.
+
+    Parameters
+    ----------
+    columns : list of str
+        Names.
+    nominal : list of bool
+        Of each column.
+    edges : list of numpy.ndarray
+        Of each column of numbers, where it is cut, ascending; empty for others.
+    levels : list of list
+        Of each other column, its levels in order; empty for numbers.
+    other : list of int
+        Of each column, the code of levels that are not named: rare ones, which share it, and such
+        as the fit did not know; -1 where there is none, and they count as missing.
+    """
+
+    columns: list[str]
+    nominal: list[bool]
+    edges: list[Array]
+    levels: list[list[Any]]
+    other: list[int]
+
+    @property
+    def layout(self) -> Layout:
+        """How many codes and slots there are."""
+        codes = [
+            len(edges) + 1 if not levels else len(levels) + (other >= 0)
+            for edges, levels, other in zip(self.edges, self.levels, self.other, strict=True)
+        ]
+        return Layout(tuple(codes), tuple(self.nominal))
+
+    def codes(self, table: Table, party: str) -> Codes:
+        """Return codes of a table, shape (n_rows, n_columns).
+
+        Raises
+        ------
+        DataError
+            If a column of the fit is absent, or holds no numbers where the fit had some.
+        """
+        if absent := [name for name in self.columns if name not in table.frame.columns]:
+            raise DataError(
+                f"party {party!r}: its table lacks the columns {absent} of the fit; it has "
+                f"{table.columns}"
+            )
+        out = np.empty((len(table.frame), len(self.columns)), dtype=np.uint8)
+        for j, (name, n_bins) in enumerate(zip(self.columns, self.layout.n_bins, strict=True)):
+            column = table.frame[name]
+            missing = column.isna().to_numpy()
+            if self.levels[j]:
+                code = self._level_codes(column, j, n_bins)
+            else:
+                try:
+                    values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+                except (TypeError, ValueError):
+                    raise DataError(
+                        f"party {party!r}, column {name!r}: expected numbers, as in the fit, got "
+                        f"dtype {column.dtype}"
+                    ) from None
+                code = np.searchsorted(self.edges[j], values, side="left")
+            out[:, j] = np.where(missing, n_bins, code)
+        return out
+
+    def _level_codes(self, column: "pd.Series[Any]", j: int, n_bins: int) -> npt.NDArray[Any]:
+        unknown = n_bins if self.other[j] < 0 else self.other[j]
+        number = {level: code for code, level in enumerate(self.levels[j])}
+        return np.array([number.get(value, unknown) for value in column.astype(object)])
+
+
+def fit_bins(table: Table, most: int) -> Bins:
+    """Cut numbers, and number levels.
+
+    Parameters
+    ----------
+    table : Table
+        All own rows, labelled or not.
+    most : int
+        Bins of a column, between 2 and 255. Of levels beyond that the rarest share a code.
+    """
+    known = fit_levels([table])
+    edges: list[Array] = []
+    levels: list[list[Any]] = []
+    other: list[int] = []
+    nominal: list[bool] = []
+    for name, kind in table.kinds.items():
+        column = table.frame[name].dropna()
+        if is_numeric(kind):
+            edges.append(cut(column.to_numpy(dtype=np.float64), most))
+            levels.append([])
+            other.append(-1)
+            nominal.append(False)
+            continue
+        named, rest = known[name], -1
+        if len(named) > most:
+            counts = column.astype(object).value_counts()[named].to_numpy()
+            keep = np.sort(np.argsort(-counts, kind="stable")[: most - 1])
+            named, rest = [named[i] for i in keep], most - 1
+        edges.append(np.zeros(0))
+        levels.append(named)
+        other.append(rest)
+        nominal.append(kind is Kind.CATEGORICAL and len(named) > 2)
+    return Bins(table.columns, nominal, edges, levels, other)
+
+
+def cut(values: Array, most: int) -> Array:
+    """Return where a column is cut into bins of about equal size, ascending.
+
+    Parameters
+    ----------
+    values : numpy.ndarray of shape (n_rows,)
+        Finite.
+    most : int
+        How many bins at most.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_bins - 1,)
+        A value at or below the first is in bin 0.
+    """
+    distinct = np.unique(values)
+    if len(distinct) <= most:
+        return np.asarray((distinct[:-1] + distinct[1:]) / 2.0)
+    shares = np.linspace(0, 100, num=most + 1)[1:-1]
+    return np.unique(np.percentile(values, shares, method="midpoint"))
+
+
+def narrowest(numbers: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return whole numbers of -1 and above in the narrowest signed type that holds them."""
+    found = np.asarray(numbers)
+    largest = int(found.max(initial=0))
+    for dtype in (np.int8, np.int16, np.int32):
+        if largest <= np.iinfo(dtype).max:
+            return found.astype(dtype)
+    return found.astype(np.int64)

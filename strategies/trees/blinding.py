@@ -1,0 +1,135 @@
+"""What the arbiter sees of a candidate: sums times random factors, plus noise, in a random order.
+
+Server and helper hold shares of N, H'_L and H'_R (`gains`). Both multiply theirs by the same whole
+factors, a, b_L and b_R, and put the candidates of a node into the same random order; the helper
+adds noise. The arbiter adds the shares up:
+
+    x = a N + e_1,    y_L = b_L H'_L + e_2,    y_R = b_R H'_R + e_3,    x^2 / (y_L y_R) ~ gain.
+
+With M above every ``|N|`` of the node (or every ``H'``), noise is uniform on [0, M). b_L and b_R
+are log-uniform over 2^6, and a is ``+-sqrt(b_L b_R)``; both sizes have two bits of jitter a node.
+So the gains keep their order, up to a factor, to some 2^-20, and neither a sign, a
+size nor a divisor of a sum is left. Factors per node alone would be found by a gcd.
+
+All factors follow from a seed, and server and helpers must come to the same whole numbers: nothing
+but additions, multiplications and square roots is used, which IEEE 754 rounds alike everywhere.
+"""
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.products.streams import KeyStream
+from strategies.trees.gains import Array
+
+Ring = npt.NDArray[np.uint64]
+_T = TypeVar("_T", bound=np.generic)
+
+_TOP = 2.0**61
+_RANGE = 6  # powers of two over which factors are spread
+_STEPS = 16  # bits of a logarithm's fraction
+
+
+def _powers() -> Array:
+    """Return 2^(i / 2^16), built from square roots and products."""
+    root, table = np.float64(2.0), np.ones(1)
+    for _ in range(_STEPS):
+        root = np.sqrt(root)
+        table = np.stack([table, table * root], axis=1).reshape(-1)
+    return table
+
+
+# At 0, 1/2, 1/4, 3/4, ...: the order does not matter, as the index is random.
+_POWERS = _powers()
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Factors and order of the candidates of some nodes.
+
+    Parameters
+    ----------
+    numerator, left, right : numpy.ndarray of shape (n_nodes, n_candidates), uint64
+        ``a``, ``b_L`` and ``b_R``.
+    order : numpy.ndarray of that shape, int64
+        The candidate that stands at each place.
+    """
+
+    numerator: Ring
+    left: Ring
+    right: Ring
+    order: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, seed: bytes, limits: Array, n_candidates: int) -> "Factors":
+        """Draw them from a seed that server and helpers share, and the arbiter does not have.
+
+        Parameters
+        ----------
+        seed : bytes of length 32
+            Used once.
+        limits : numpy.ndarray of shape (2, n_nodes)
+            M of each node, for N and for H'.
+        n_candidates : int
+        """
+        n_nodes = limits.shape[1]
+        shape = n_nodes, n_candidates
+        words = KeyStream(seed, "factors", shape).rows(0, n_nodes)
+        jitter = KeyStream(seed, "jitter", (2, n_nodes)).rows(0, 2)
+        least = _TOP / np.maximum(limits, 1.0) * 2.0 ** -(_RANGE + 2)
+        alpha, beta = least * np.stack([_spread(row, 2) for row in jitter])
+        left = np.floor(beta[:, None] * _spread(words, _RANGE))
+        right = np.floor(beta[:, None] * _spread(words >> np.uint64(24), _RANGE))
+        size = alpha[:, None] * np.sqrt((left / beta[:, None]) * (right / beta[:, None]))
+        sign = np.where(words >> np.uint64(63), -1.0, 1.0)
+        keys = KeyStream(seed, "order", shape).rows(0, n_nodes)
+        return cls(
+            (np.floor(size) * sign).astype(np.int64).view(np.uint64),
+            left.astype(np.uint64),
+            right.astype(np.uint64),
+            np.argsort(keys, axis=1),  # equal keys of 64 bits do not occur
+        )
+
+    def blinded(self, numerator: Ring, left: Ring, right: Ring) -> Ring:
+        """Return shares times their factors, in the order of places.
+
+        Parameters
+        ----------
+        numerator, left, right : numpy.ndarray of shape (n_nodes, n_candidates), uint64
+            Shares of N, H'_L and H'_R.
+
+        Returns
+        -------
+        numpy.ndarray of shape (3, n_nodes, n_candidates), uint64
+        """
+        scaled = self.numerator * numerator, self.left * left, self.right * right
+        return np.stack([self.placed(values) for values in scaled])
+
+    def placed(self, values: npt.NDArray[_T]) -> npt.NDArray[_T]:
+        """Return values of candidates in the order of places."""
+        return np.take_along_axis(values, self.order, axis=1)
+
+
+def noise(seed: bytes, limits: Array, n_candidates: int) -> Ring:
+    """Return uniform noise on [0, M), shape (3, n_nodes, n_candidates).
+
+    Parameters
+    ----------
+    seed : bytes of length 32
+        The helper's own.
+    limits, n_candidates
+        As in `Factors.of`.
+    """
+    shape = 3, limits.shape[1], n_candidates
+    words = KeyStream(seed, "noise", shape).rows(0, 3) >> np.uint64(11)
+    share = words.astype(np.float64) * 2.0**-53
+    return np.floor(share * limits[[0, 1, 1], :, None]).astype(np.uint64)
+
+
+def _spread(words: Ring, powers: int) -> Array:
+    """Return 2^u, u nearly uniform on [0, powers), from 24 random bits of each word."""
+    whole = (words & np.uint64(0xFF)) % np.uint64(powers)
+    found = _POWERS[((words >> np.uint64(8)) & np.uint64(2**_STEPS - 1)).astype(np.intp)]
+    return np.asarray(found * (np.uint64(1) << whole).astype(np.float64))

@@ -1,0 +1,158 @@
+"""The party half: codes, sums under pads, routing, and the splits that stay here."""
+
+from typing import Any
+
+import numpy as np
+
+from flwr_vertical import Party, Uses, step
+from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.products import GroupKeySteps, PairKeySteps
+from flwr_vertical.products.streams import KeyStream, tag_of_blocks
+from strategies.trees.arbiter import ParcelSteps
+from strategies.trees.binning import Bins, Codes, Layout, fit_bins
+from strategies.trees.model import TreePart
+from strategies.trees.routing import RoutingSteps
+from strategies.trees.shares import ShareSteps, stream_label
+from strategies.trees.sums import BLOCK_BYTES
+
+_BINS = "trees.bins"
+
+
+class TreeParty(Party):
+    """A party whose columns trees split."""
+
+    pair_keys = Uses(PairKeySteps, sends="masked columns")
+    group_key = Uses(GroupKeySteps)
+    parcels = Uses(ParcelSteps)
+    shares = Uses(ShareSteps)
+    routing = Uses(RoutingSteps)
+
+    @step(repeatable=False)  # key pairs are drawn
+    def prepare(self, nonce: bytes, n_bins: int) -> dict[str, Any]:
+        """Cut the own columns into bins, and make the key pairs of this run.
+
+        Parameters
+        ----------
+        nonce : bytes
+            Of this run.
+        n_bins : int
+            Bins of a column at most.
+
+        Returns
+        -------
+        dict[str, Any]
+            ``n_bins`` and ``nominal`` of each column, without names; the key for other parties, see
+            `PairKeySteps.pair_key`; that for the arbiter as ``parcel_*``; ``min_rows``, if the
+            node's policy states it.
+        """
+        if self.fitted is not None:
+            raise DataError(
+                f"party {self.name!r}: the run names an earlier one ('fitted'), and trees are "
+                "grown on the rows that are given; leave 'fitted' out, or use the strategy that "
+                "predicts"
+            )
+        self.state[_BINS] = int(n_bins)
+        for key in ("trees.bins", "trees.codes", "trees.tag"):
+            self.cache.pop(key, None)
+        layout = self.layout
+        told = {
+            "n_bins": np.array(layout.n_bins, dtype=np.int64),
+            "nominal": np.array(layout.nominal, dtype=np.uint8),
+            **self.pair_keys.pair_key(nonce),
+            **{f"parcel_{key}": value for key, value in self.parcels.new_key(nonce).items()},
+        }
+        if self.policy.min_rows is not None:
+            told["min_rows"] = int(self.policy.min_rows)
+        return told
+
+    @step
+    def send_masked(
+        self,
+        owner: str,
+        sealed: bytes,
+        dtype: str,
+        arbiter: list[bytes] | None = None,
+        **keys: Any,
+    ) -> dict[str, Any]:
+        """Hand over the rows of the own slots under the key stream of the group seed.
+
+        Parameters
+        ----------
+        owner, sealed, **keys
+            See `GroupKeySteps.take`.
+        dtype : {"uint64", "uint32"}
+            Of the ring.
+        arbiter : list of bytes, optional
+            Public key, identity and signature of the arbiter, where there is one.
+
+        Returns
+        -------
+        dict[str, Any]
+            ``masked`` of shape (n_samples, n_slots); the ``tag`` of its content.
+        """
+        self.group_key.take(owner, sealed, keys)
+        if arbiter is not None and not self.parcels.has_key:
+            self.parcels.take_arbiter(keys["nonce"], *arbiter)
+        codes, layout = self.codes, self.layout
+        shape = len(codes), layout.n_slots
+        stream = KeyStream(self.group_key.seed, stream_label(self.name), shape, self.tag)
+        masked = np.empty(shape, dtype=dtype)
+        rows = max(1, BLOCK_BYTES // (8 * shape[1]))
+        for start in range(0, shape[0], rows):
+            stop = min(start + rows, shape[0])
+            own = layout.indicators(codes[start:stop]) + stream.rows(start, stop)
+            masked[start:stop] = own.astype(dtype, copy=False)
+        return {"masked": masked, "tag": self.tag}
+
+    @step
+    def finish(self, model: str) -> None:
+        """Keep the own splits of the trees, on the own disk, and erase all keys.
+
+        Parameters
+        ----------
+        model : str
+            Names the model.
+        """
+        self.save_model(TreePart.of(model, self.bins, self.routing.splits))
+        self.group_key.erase_group_seed()
+        self.parcels.forget()
+
+    # -- the own columns ---------------------------------------------------------------------
+
+    @property
+    def bins(self) -> Bins:
+        """How columns become codes."""
+        if "trees.bins" not in self.cache:
+            if _BINS not in self.state:
+                raise ProtocolError(f"party {self.name!r} has no bins yet: 'prepare' comes first")
+            self.cache["trees.bins"] = fit_bins(self.table, int(self.state[_BINS]))
+        bins: Bins = self.cache["trees.bins"]
+        return bins
+
+    @property
+    def layout(self) -> Layout:
+        """Slots of the own columns."""
+        return self.bins.layout
+
+    @property
+    def codes(self) -> Codes:
+        """Codes in aligned order; rows that this party lacks are missing in all columns."""
+        if "trees.codes" not in self.cache:
+            own = self.bins.codes(self.table, self.name)
+            codes = np.tile(np.array(self.layout.n_bins, dtype=np.uint8), (self.n_samples, 1))
+            held = self.positions >= 0
+            codes[self.positions[held]] = own[held]
+            self.cache["trees.codes"] = codes
+        found: Codes = self.cache["trees.codes"]
+        return found
+
+    @property
+    def tag(self) -> bytes:
+        """Of the own codes: another content would get another key stream."""
+        if "trees.tag" not in self.cache:
+            layout, codes = self.layout, self.codes
+            kinds = np.array([layout.n_bins, layout.nominal], dtype=np.uint64)
+            shape = codes.shape[0] + 2, codes.shape[1]
+            blocks = (kinds, codes.astype(np.uint64))
+            self.cache["trees.tag"] = tag_of_blocks(self.group_key.seed, shape, blocks)
+        return bytes(self.cache["trees.tag"])

@@ -1,0 +1,250 @@
+"""Predictions by trees that were grown before: as many rounds as there are levels, for all trees.
+
+=============  =================================================================================
+round          what travels
+=============  =================================================================================
+open_trees     down: the model's name; the parties look for what they kept
+sides          once a level; down: which own split each sample comes to in each tree; up: one bit
+               for each of these
+=============  =================================================================================
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Federation, Party, Result, Strategy, step
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.results import Progress
+from strategies.regression.prediction.strategy import fitted_model
+from strategies.regression.problem import sample_index
+from strategies.trees.binning import Codes, narrowest
+from strategies.trees.model import TreePart, TreesModel, prediction_table
+from strategies.trees.routing import count_sides
+from strategies.trees.sums import Indices
+
+
+class TreesPredictParty(Party):
+    """Has its own splits from the run named ``fitted``; no step takes any."""
+
+    @step
+    def open_trees(self, model: str) -> None:
+        """Look for what this party kept.
+
+        Raises
+        ------
+        DataError
+            If it kept no such model.
+        """
+        self.codes(model)
+
+    @step
+    def sides(self, model: str, names: Indices, split: Indices) -> dict[str, Any]:
+        """Tell on which side of own splits rows are.
+
+        Parameters
+        ----------
+        model : str
+            Name of the model.
+        names : numpy.ndarray of shape (n_splits, 2)
+            Number of the tree and of the node.
+        split : numpy.ndarray of shape (n_trees, n_samples)
+            Number of the split that each row comes to, -1 for none.
+
+        Returns
+        -------
+        dict[str, numpy.ndarray]
+            ``left``, packed bits of the rows that come to a split, tree by tree.
+        """
+        part, codes, split = self._part(model), self.codes(model), np.asarray(split)
+        layout = part.bins.layout
+        kept = {(int(tree), int(node)): rest for tree, node, *rest in part.splits}
+        left = np.zeros(split.shape, dtype=bool)
+        for i, (tree, node) in enumerate(np.asarray(names).tolist()):
+            if (tree, node) not in kept:
+                raise DataError(
+                    f"party {self.name!r} kept no split of node {node} of tree {tree}; is the "
+                    "server's result that of the run named 'fitted'?"
+                )
+            column, at, missing_left = kept[tree, node]
+            trees, rows = np.nonzero(split == i)
+            left[trees, rows] = layout.goes_left(codes[rows, column], column, at, missing_left > 0)
+        content = hashlib.blake2b(np.asarray(names).tobytes() + split.tobytes()).digest()
+        count_sides(self, (split >= 0).sum(axis=0), layout, content)
+        return {"left": np.packbits(left[split >= 0])}
+
+    def codes(self, model: str) -> Codes:
+        """Return codes in aligned order; rows that this party lacks are missing in all columns."""
+        if "trees.codes" not in self.cache:
+            part = self._part(model)
+            own = part.codes(self.table, self.name)
+            bins = np.array(part.bins.layout.n_bins, dtype=np.uint8)
+            codes = np.tile(bins, (self.n_samples, 1))
+            held = self.positions >= 0
+            codes[self.positions[held]] = own[held]
+            self.cache["trees.codes"] = codes
+        found: Codes = self.cache["trees.codes"]
+        return found
+
+    def _part(self, model: str) -> TreePart:
+        if "trees.part" not in self.cache:
+            part = self.load_model(TreePart)
+            if part is None or part.model != model:
+                raise DataError(
+                    f"party {self.name!r} kept no trees of the model that is asked for; name the "
+                    "run of that fit as 'fitted'"
+                )
+            self.cache["trees.part"] = part
+        found: TreePart = self.cache["trees.part"]
+        return found
+
+
+class TreesPredict(Strategy):
+    """Predict samples with trees that `VerticalGBDT` grew, whichever parties hold them.
+
+    Each party looks its own splits up; the server names the model. A sample that a party lacks, or
+    whose party has left, takes at its splits the side that was learned for missing cells. One round
+    and one for each level, after greeting and alignment.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> from flwr_vertical import simulate
+    >>> from strategies.trees import VerticalGBDT
+    >>> rng = np.random.default_rng(0)
+    >>> bank = pd.DataFrame({"a": rng.normal(size=400)})
+    >>> court = pd.DataFrame({"b": rng.normal(size=400)})
+    >>> labels = (bank["a"] + court["b"] > 0).astype(float)
+    >>> fit = VerticalGBDT(n_trees=3, max_depth=2, min_child=10)
+    >>> fitted = simulate(fit, {"bank": bank, "court": court}, labels, progress=False)
+    >>> new = {"bank": pd.DataFrame({"a": [2.0]}), "court": pd.DataFrame({"b": [1.0]})}
+    >>> float(fitted.predict(new, progress=False).predictions["prediction"].iloc[0])
+    1.0
+    """
+
+    model: Result | str | Path = fitted_model()
+
+    name: ClassVar[str] = "gbdt-predict"
+    uses_labels: ClassVar[bool] = True
+    party = TreesPredictParty
+    disclosure = (
+        (
+            "server",
+            "for each sample and tree, which side of the splits on its way it is on; of a party's "
+            "row no more than its columns' bins",
+        ),
+        ("the owner of a split", "which samples come to it"),
+        ("nobody", "a value within a bin; another party's splits"),
+    )
+
+    @property
+    def earlier(self) -> Result | None:
+        """The result whose parties' parts a simulation hands on."""
+        if not self.model:
+            return None
+        return self.model if isinstance(self.model, Result) else Result.load(Path(self.model))
+
+    def building_on(self, folder: Path) -> Self:
+        """Predict with the result of that run unless another is named."""
+        return self if self.model else type(self)(folder)
+
+    def run(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Send all samples down all trees, level by level."""
+        model = _model_of(self.earlier)
+        names = list(federation.parties)
+        if strangers := sorted(set(names) - set(model.parties)):
+            raise ConfigError(
+                f"parties {strangers} took no part in the fit, whose parties were "
+                f"{model.parties}; leave them out, or fit again with them"
+            )
+        if left := [name for name in model.parties if name not in names]:
+            result.notes.append(f"parties {left} of the fit take no part; their blocks are missing")
+        absent = np.ones((alignment.n_samples, len(model.parties)), dtype=bool)
+        absent[:, [model.parties.index(name) for name in names]] = alignment.mask
+        federation.call("open_trees", {"model": model.name})
+        leaves = self._descend(federation, model, absent, progress)
+        rows = np.arange(alignment.n_samples)
+        raw = model.raw(leaves)
+        found = prediction_table(model.loss, raw)
+        result.predictions = found.set_axis(sample_index(alignment, result.labels, rows))
+        if federation.labels is not None:
+            labels = np.asarray(federation.labels, dtype=float)
+            known = ~np.isnan(labels)
+            if known.any():
+                loss = model.loss
+                result.metrics["loss"] = loss.loss(labels[known], raw[:, known])
+                guessed = found["prediction"].to_numpy()[known]
+                if loss.name in ("binary", "multiclass"):
+                    result.metrics["accuracy"] = float(np.mean(guessed == labels[known]))
+                else:
+                    result.metrics["rmse"] = float(np.sqrt(np.mean((guessed - labels[known]) ** 2)))
+
+    def _descend(
+        self,
+        federation: Federation,
+        model: TreesModel,
+        absent: npt.NDArray[np.bool_],
+        progress: Progress,
+    ) -> npt.NDArray[np.int32]:
+        """Return the leaf of each sample in each tree, shape (n_trees, n_samples)."""
+        at = np.tile(model.roots[:, None], (1, len(absent)))
+        while True:
+            at = _past_absent(model, at, absent)
+            owner = model.party[at]
+            own: dict[str, dict[str, Any]] = {}
+            for k, name in enumerate(model.parties):
+                lines = np.unique(at[owner == k])
+                if not len(lines):
+                    continue
+                number = np.full(len(model.party) + 1, -1, dtype=np.int64)
+                number[lines] = np.arange(len(lines))
+                own[name] = {
+                    "names": np.stack([model.tree[lines], model.number[lines]], axis=1),
+                    "split": narrowest(number[np.where(owner == k, at, -1)]),
+                }
+            if not own:
+                return at
+            replies = federation.call(
+                "sides", {"model": model.name}, per_party=own, parties=list(own)
+            )
+            for name, told in replies.items():
+                comes = own[name]["split"] >= 0
+                left = np.unpackbits(told["left"], count=int(comes.sum())) == 1
+                lines = at[comes]
+                at[comes] = np.where(left, model.left[lines], model.right[lines])
+            progress.step("level")
+
+
+def _past_absent(
+    model: TreesModel, at: npt.NDArray[np.int32], absent: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.int32]:
+    """Send samples past the splits of parties that lack them."""
+    rows = np.broadcast_to(np.arange(len(absent)), at.shape)
+    while True:
+        owner = model.party[at]
+        passes = (owner >= 0) & absent[rows, owner]
+        if not passes.any():
+            return at
+        lines = at[passes]
+        at = at.copy()
+        left = model.missing_left[lines] > 0
+        at[passes] = np.where(left, model.left[lines], model.right[lines])
+
+
+def _model_of(fitted: Result | None) -> TreesModel:
+    if fitted is None:
+        raise ConfigError(
+            "no model: name the run of the fit (fitted='...' in an app), or the folder of its "
+            "saved result (model='/srv/...')"
+        )
+    if not isinstance(fitted.predictor, TreesModel):
+        raise ConfigError(
+            f"a result of {fitted.strategy!r} holds no trees; expected that of a fit by 'gbdt'"
+        )
+    return fitted.predictor

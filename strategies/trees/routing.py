@@ -1,0 +1,131 @@
+"""Routing: the owner of a split says which rows go to the left, and keeps the split."""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Party, StepGroup, step
+from flwr_vertical.errors import PolicyError
+from flwr_vertical.policy.record import key_of
+from strategies.trees.binning import Layout
+from strategies.trees.sums import Indices
+
+Splits = npt.NDArray[np.int32]
+
+_SPLITS, _TOLD = "trees.splits", "node.trees.told"
+_WHAT = "which side of splits of trees rows are on"
+
+
+class RoutingSteps(StepGroup):
+    """The party has `codes` and `layout`."""
+
+    party: Any
+
+    @step
+    def route(
+        self,
+        names: Indices,
+        slots: Indices,
+        missing_left: npt.NDArray[np.uint8],
+        split: Indices,
+        fit: npt.NDArray[np.uint8],
+    ) -> dict[str, Any]:
+        """Split nodes by own columns.
+
+        Parameters
+        ----------
+        names : numpy.ndarray of shape (n_splits, 2)
+            Number of the tree and of the node.
+        slots : numpy.ndarray of shape (n_splits,)
+            Of the own slots, that whose rows go to the left.
+        missing_left : numpy.ndarray of shape (n_splits,), uint8
+            Whether rows without the cell go there, too.
+        split : numpy.ndarray of shape (n_trees, n_samples)
+            Number of the split that each row comes to, -1 for none.
+        fit : numpy.ndarray, uint8
+            Packed bits of shape (n_trees, n_samples): which rows the trees are fitted to.
+
+        Returns
+        -------
+        dict[str, numpy.ndarray]
+            ``left``, packed bits of the rows that come to a split, tree by tree; ``missing_left``
+            of shape (n_splits,), where rows without the cell go in the end: where none that is
+            fitted lacks it, with the majority.
+
+        Raises
+        ------
+        PolicyError
+            If the node's policy does not allow another bit of one of these rows.
+        """
+        layout, split = self.party.layout, np.asarray(split)
+        fitted = np.unpackbits(np.asarray(fit), count=split.size).astype(bool).reshape(split.shape)
+        left = np.zeros(split.shape, dtype=bool)
+        sides, kept = np.zeros(len(slots), dtype=np.uint8), np.zeros((len(slots), 5), np.int32)
+        for i, slot in enumerate(slots):
+            column, at = layout.locate(int(slot))
+            trees, rows = np.nonzero(split == i)
+            codes, inside = self.party.codes[rows, column], fitted[trees, rows]
+            side = bool(missing_left[i])
+            if not (codes[inside] == layout.n_bins[column]).any():
+                goes = layout.goes_left(codes[inside], column, at, False)
+                side = bool(2 * int(goes.sum()) >= len(goes))
+            left[trees, rows] = layout.goes_left(codes, column, at, side)
+            self._check_sizes(int(left[trees, rows].sum()), len(rows))
+            sides[i], kept[i] = side, (*names[i], column, at, side)
+        self._count(split, kept)
+        self.state[_SPLITS] = np.concatenate([self.splits, kept])
+        return {"left": np.packbits(left[split >= 0]), "missing_left": sides}
+
+    @property
+    def splits(self) -> Splits:
+        """All own splits so far: tree, node, column, place of the slot, where missing cells go."""
+        found = self.state.get(_SPLITS)
+        return np.zeros((0, 5), dtype=np.int32) if found is None else np.asarray(found)
+
+    def _check_sizes(self, n_left: int, n_rows: int) -> None:
+        least = self.party.policy.min_rows or 0
+        if min(n_left, n_rows - n_left) < least:
+            raise PolicyError(
+                f"party {self.name!r}",
+                key_of("min_rows"),
+                f"which of {n_rows:,} rows are on which side of a split, of which one has "
+                f"{min(n_left, n_rows - n_left):,}",
+                f"{least:,} rows on each side",
+            )
+
+    def _count(self, split: Indices, kept: Splits) -> None:
+        content = hashlib.blake2b(kept.tobytes() + split.tobytes(), digest_size=16).digest()
+        count_sides(self.party, (split >= 0).sum(axis=0), self.party.layout, content)
+
+
+def count_sides(party: Party, number: Indices, layout: Layout, content: bytes) -> None:
+    """Write down, before it is told, on which side of splits own rows are: a bit for each.
+
+    A row's bits end where its codes are all told.
+
+    Parameters
+    ----------
+    party : Party
+    number : numpy.ndarray of shape (n_samples,)
+        How many splits each row comes to now.
+    layout : Layout
+        Of the party's columns.
+    content : bytes
+        Tells the same sides from others.
+
+    Raises
+    ------
+    PolicyError
+        If the node's policy does not allow so many.
+    """
+    most = float(np.log2(np.array(layout.n_bins) + 1.0).sum())
+    positions = np.asarray(party.positions)
+    now = np.where(positions >= 0, number[np.maximum(positions, 0)], 0)
+    told = np.asarray(party.state.get(_TOLD, np.zeros(len(now), dtype=np.int32)))
+    for count in np.unique(now[now > 0]):
+        chosen = (now == count) & (told < most)
+        if chosen.any():
+            party.open_bits(chosen, float(count), content=content, agreed=True, what=_WHAT)
+    party.state[_TOLD] = (told + now).astype(np.int32)

@@ -1,0 +1,175 @@
+"""A plain central booster over histograms: float64, one table, loops where they are clearest.
+
+It knows nothing of the library. Rules, as a reader of Friedman (2001) and of XGBoost (Chen and
+Guestrin, 2016, Equations 5 to 7) would write them:
+
+* A column has codes 0 to ``B - 1``, and ``B`` where the cell is missing.
+* Trees grow level by level. A split sends codes up to a bin (or, of a nominal column, one code) to
+  the left; missing cells go to the right, or (where there are some in the node) to the left.
+* The best split has the largest ``G_L^2 / (H_L + l2) + G_R^2 / (H_R + l2)``. Splits within a share
+  of `TIE` of the best one's advantage over the node count as equal, and the first of them is taken,
+  in order of columns, bins, missing right before left. Of splits that send the same rows the same
+  way because a bin is empty in the node, the first is meant.
+* Both sides have `min_child` rows at least. A node whose rows are all alike is not split.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+TIE = 2.0**-18
+
+
+@dataclass
+class Node:
+    """Rows of the fit in it, and the split: column, bin, whether missing cells go to the left."""
+
+    path: str
+    rows: np.ndarray
+    split: tuple[int, int, int] | None = None
+    side: bool = False
+    """Where rows without the cell go in the end."""
+    gap: float = 1.0
+    """By which share the best split beats the next that is not equal."""
+    value: float = 0.0
+
+
+@dataclass
+class Boosted:
+    """Trees by round and class, each a list of nodes; raw predictions of all rows."""
+
+    trees: list = field(default_factory=list)
+    raw: np.ndarray = None
+    base: np.ndarray = None
+
+    def splits(self, number, of_class=0):
+        """Splits of a tree: set of (path, column, bin, side of missing cells)."""
+        return {
+            (n.path, *n.split[:2], n.side)
+            for n in self.trees[number][of_class]
+            if n.split is not None
+        }
+
+
+def boost(
+    codes, bins, y, objective="binary", n_trees=10, depth=4, rate=0.1, l2=0.0, min_child=20,
+    nominal=(), fit=None,
+):  # fmt: skip
+    """Fit; `fit` are the rows that are fitted, the others are only routed."""
+    n = len(codes)
+    fit = np.arange(n) if fit is None else fit
+    base = start(y[fit], objective)
+    raw = np.tile(base[:, None], (1, n))
+    out = Boosted(base=base)
+    for _ in range(n_trees):
+        g, h = gradients(y, raw, objective)
+        trees = []
+        for c in range(len(base)):
+            nodes, values = grow(codes, bins, g[c], h[c], fit, depth, l2, min_child, nominal)
+            raw[c] += rate * values
+            trees.append(nodes)
+        out.trees.append(trees)
+    out.raw = raw
+    return out
+
+
+def start(y, objective):
+    if objective == "regression":
+        return np.array([y.mean()])
+    if objective == "poisson":
+        return np.log([y.mean()])
+    if objective == "binary":
+        return np.array([np.log(y.mean() / (1 - y.mean()))])
+    p = np.array([np.mean(y == c) for c in range(int(y.max()) + 1)])
+    return np.log(p) - np.log(p).mean()
+
+
+def gradients(y, raw, objective):
+    if objective == "regression":
+        return raw - y, np.ones_like(raw)
+    if objective == "poisson":
+        return np.exp(raw) - y, np.exp(raw)
+    if objective == "binary":
+        p = 1 / (1 + np.exp(-raw))
+        return p - y, p * (1 - p)
+    p = np.exp(raw - raw.max(axis=0))
+    p /= p.sum(axis=0)
+    return p - (y == np.arange(len(raw))[:, None]), p * (1 - p)
+
+
+def grow(codes, bins, g, h, fit, depth, l2, min_child, nominal):
+    """Grow a tree; return its nodes and the value of every row."""
+    values = np.zeros(len(codes))
+    inside = np.zeros(len(codes), dtype=bool)
+    inside[fit] = True
+    level, nodes = [("", np.arange(len(codes)))], []
+    for d in range(depth + 1):
+        below = []
+        for path, rows in level:
+            mine = rows[inside[rows]]
+            node = Node(path, mine)
+            nodes.append(node)
+            if d < depth:
+                node.split, node.gap = best_split(
+                    codes[mine],
+                    bins,
+                    g[mine],
+                    h[mine],
+                    l2,
+                    min_child,
+                    nominal,
+                    np.abs(g[fit]).max(),
+                )
+            if node.split is None:
+                node.value = -g[mine].sum() / (h[mine].sum() + l2)
+                values[rows] = node.value
+                continue
+            left = goes_left(codes[rows], node.split, bins, nominal)
+            column, node.side = node.split[0], bool(node.split[2])
+            if not (codes[mine, column] == bins[column]).any():
+                # Nobody in the fit lacks the cell: who lacks it goes where most go.
+                more = goes_left(codes[mine], node.split, bins, nominal).mean() >= 0.5
+                left[codes[rows, column] == bins[column]] = node.side = bool(more)
+            below += [(path + "L", rows[left]), (path + "R", rows[~left])]
+        level = below
+    return nodes, values
+
+
+def goes_left(codes, split, bins, nominal):
+    column, at, missing_left = split
+    code = codes[:, column]
+    if at == bins[column]:  # of a nominal column: observed or not
+        left = code < bins[column]
+    else:
+        left = code == at if column in nominal else code <= at
+    return left | ((code == bins[column]) & bool(missing_left))
+
+
+def best_split(codes, bins, g, h, l2, min_child, nominal, largest):
+    found = []
+    n, total_g, total_h = len(codes), g.sum(), h.sum()
+    if np.abs(g - total_g / (total_h + 2 * l2) * h).max() <= 1e-9 * largest:
+        return None, 1.0  # all rows are alike
+    parent = total_g**2 / (total_h + 2 * l2)
+    for j, last in enumerate(bins):
+        code = codes[:, j]
+        missing = code == last
+        for at in range(last + (j in nominal)):
+            if at < last and not (code == at).any():
+                continue
+            for missing_left in (0, 1):
+                whole = at == last if j in nominal else at == last - 1
+                if missing_left and (whole or not missing.any()):
+                    continue
+                left = goes_left(codes, (j, at, missing_left), bins, nominal)
+                if min(left.sum(), n - left.sum()) < min_child:
+                    continue
+                a, b = g[left].sum(), h[left].sum()
+                gain = a**2 / (b + l2) + (total_g - a) ** 2 / (total_h - b + l2) - parent
+                found.append((gain, j, at, missing_left))
+    if not found:
+        return None, 1.0
+    best = max(gain for gain, *_ in found)
+    equal = [split for gain, *split in found if gain >= best * (1 - TIE)]
+    rest = [gain for gain, *_ in found if gain < best * (1 - TIE)]
+    return tuple(min(equal)), 1 - max(rest, default=0.0) / best

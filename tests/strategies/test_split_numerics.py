@@ -1,0 +1,227 @@
+"""The methods' networks and losses against loops, concatenations and cosines written out."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from oracles import split as oracle
+
+from flwr_vertical.errors import DataError
+from strategies.deep.false_vfl.central import Block
+from strategies.deep.split.central import CentralSplit
+from strategies.deep.split.hybrid import HybridPretraining
+from strategies.deep.split.methods import ISOLET, METHODS
+from strategies.deep.split.networks import Extractor, SplitNetworks
+from strategies.deep.split.simsiam import Corruption, SimSiamHeads, pretrain
+from strategies.deep.split.tasks import draw_tasks
+
+F64 = torch.float64
+SIZES = SplitNetworks(latent_dim=4, width=5, projected=6, predictor_width=3, activation="tanh")
+COLUMNS = {"bank": 3, "court": 4, "shop": 2}
+
+
+def make(method, n=12, seed=0):
+    """A model in float64, all columns, who holds which row, and classes."""
+    rng = np.random.default_rng(seed)
+    x = {name: torch.from_numpy(rng.normal(size=(n, p))) for name, p in COLUMNS.items()}
+    enters = {name: torch.from_numpy(rng.random(n) < 0.6) for name in COLUMNS}
+    enters["court"] |= ~(enters["bank"] | enters["shop"])
+    blocks = {}
+    for name, held in enters.items():
+        row = torch.full((n,), -1)
+        row[held] = torch.arange(int(held.sum()))
+        blocks[name] = Block(x[name][held], torch.ones_like(x[name][held]), row)
+    training = dataclasses.replace(ISOLET[method], pretrain="none")
+    model = CentralSplit(blocks, method, 3, seed, training, SIZES, F64)
+    return model, x, enters, torch.from_numpy(rng.integers(3, size=n))
+
+
+def gradients(model, loss):
+    parameters = list(model.parameters())
+    found = torch.autograd.grad(loss, parameters, allow_unused=True)
+    assert all(g is not None and g.abs().max() > 0 for g in found)
+    return torch.cat([g.ravel() for g in found])
+
+
+@pytest.mark.parametrize("method", ["vanilla", "plug", "fedhssl"])
+def test_a_sum_of_layers_is_one_layer_on_the_concatenation(method):
+    model, x, enters, y = make(method)
+    rows, held = torch.arange(12), np.stack([enters[name].numpy() for name in COLUMNS], axis=1)
+    rng = np.random.default_rng(3)
+    takes, weights = draw_tasks(METHODS[method].tasks, held, 0.5, rng)
+    assert (takes[0] != held).any() == (method == "plug")
+    entering = {name: torch.from_numpy(takes[0][:, k]) for k, name in enumerate(COLUMNS)}
+    odds = oracle.concatenated(model, x, entering, "tanh")
+    expected = torch.nn.functional.cross_entropy(odds, y)
+    found = model._loss(rows, y, takes, weights)
+    np.testing.assert_allclose(found.item(), expected.item(), rtol=1e-12)
+    np.testing.assert_allclose(
+        gradients(model, found), gradients(model, expected), rtol=1e-9, atol=1e-12
+    )
+
+
+def test_the_loss_of_laser_vfl_is_the_mean_over_all_subsets():
+    """A batch in which each row stands many times: its draws' mean is the mean over subsets."""
+    model, x, enters, y = make("laser")
+    rows, held = torch.arange(12), np.stack([enters[name].numpy() for name in COLUMNS], axis=1)
+    expected = oracle.of_all_subsets(model, x, enters, y, "tanh").item()
+    rng, found = np.random.default_rng(1), []
+    with torch.no_grad():
+        for _ in range(400):
+            tasks = draw_tasks("subsets", held, 0.0, rng)
+            found.append(model._loss(rows, y, tasks.takes, tasks.weights).item())
+    assert abs(np.mean(found) - expected) < 4 * np.std(found) / np.sqrt(400)
+    # Rows of three parties have more than one subset of a size, so that draws differ.
+    assert np.std(found) > 1e-4
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_predictions_are_of_whoever_is_there(method):
+    model, x, enters, _ = make(method)
+    rows = torch.arange(12)
+    blocks = {name: model.blocks[name] for name in ("shop", "court")}  # in another order, too
+    found = model.predict(blocks, rows)
+    gone = enters | {"bank": torch.zeros(12, dtype=torch.bool)}
+    if method == "laser":
+        embeddings = [
+            torch.where(
+                gone[name][:, None],
+                oracle.perceptron(model.parties[name].encoder, x[name], "tanh"),
+                torch.zeros(1, dtype=F64),
+            )
+            for name in COLUMNS
+        ]
+        counts = sum(flags.double() for flags in gone.values()).clamp(min=1)
+        fused = sum(embeddings) / counts[:, None]
+        odds = oracle.perceptron(model.head.net, fused, "tanh")
+    else:
+        odds = oracle.concatenated(model, x, gone, "tanh")
+    np.testing.assert_allclose(
+        found.probabilities.numpy(), odds.softmax(-1).detach().numpy(), rtol=1e-10
+    )
+    assert found.value.tolist() == odds.argmax(-1).tolist()
+
+
+# -- SimSiam -----------------------------------------------------------------------------------
+
+
+def test_second_views_differ_in_a_share_of_columns_and_stay_in_their_range():
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.normal(size=(200, 10)))
+    view = Corruption(x, 0.3).second_view(x[:50], rng)
+    changed = (view != x[:50]).sum(dim=1)
+    assert (changed == 3).all()
+    assert (view >= x.amin(0)).all()
+    assert (view <= x.amax(0)).all()
+    per_column = (view != x[:50]).double().mean(0)
+    assert per_column.min() > 0.05  # other columns in each row
+
+
+def test_projector_and_predictor_are_those_of_the_table():
+    heads = SimSiamHeads(SIZES, torch.Generator().manual_seed(0)).double()
+    x = torch.from_numpy(np.random.default_rng(1).normal(size=(9, 4)))
+    z = heads.projector(x)
+    np.testing.assert_allclose(
+        z.detach(), oracle.normalised(heads.projector, x).detach(), rtol=1e-10, atol=1e-12
+    )
+    np.testing.assert_allclose(
+        heads.predictor(z).detach(),
+        oracle.normalised(heads.predictor, z).detach(),
+        rtol=1e-10,
+        atol=1e-12,
+    )
+    layers = [m for m in heads.projector if isinstance(m, torch.nn.Linear)]
+    assert len(layers) == 3
+    assert len([m for m in heads.predictor if isinstance(m, torch.nn.Linear)]) == 2
+
+
+def test_pretraining_brings_views_together_and_does_not_collapse():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(150, 2))
+    x = torch.from_numpy(z @ rng.normal(size=(2, 8)) + 0.1 * rng.normal(size=(150, 8)))
+    sizes = dataclasses.replace(SIZES, latent_dim=8, width=16, projected=8, predictor_width=4)
+    encoder = Extractor(8, sizes, 2, 0, "bank").encoder.double()
+    training = dataclasses.replace(
+        ISOLET["plug"], pretrain_epochs=30, pretrain_batch_size=50, pretrain_learning_rate=0.05
+    )
+    losses = pretrain(encoder, x, sizes, training, 0, "bank")
+    assert len(losses) == 30
+    assert losses[-1] < losses[0] - 0.2
+    embedded = encoder(x).detach()
+    # Collapse would be one direction for all rows: the mean cosine of two rows would be 1.
+    units = torch.nn.functional.normalize(embedded, dim=1)
+    assert (units @ units.T).mean() < 0.7
+
+
+def test_one_row_is_not_enough_to_pretrain():
+    encoder = Extractor(3, SIZES, 2, 0, "bank").encoder.double()
+    with pytest.raises(DataError, match=r"'bank' has 1 rows to pretrain on; expected 2 or more"):
+        pretrain(encoder, torch.ones(1, 3, dtype=F64), SIZES, ISOLET["plug"], 0, "bank")
+
+
+# -- FedHSSL -----------------------------------------------------------------------------------
+
+
+def hybrids(training, n=20, seed=0):
+    rng, networks = np.random.default_rng(seed), dataclasses.replace(SIZES, hybrid=True)
+    x = {name: torch.from_numpy(rng.normal(size=(n, p))) for name, p in COLUMNS.items()}
+    own = {}
+    for k, name in enumerate(COLUMNS):
+        encoder = Extractor(COLUMNS[name], networks, 3, seed, name).encoder.double()
+        own[name] = HybridPretraining(encoder, x[name], networks, training, seed, k, name)
+    return own, x
+
+
+def test_a_sum_of_projections_gives_the_mean_loss_over_the_other_parties():
+    training = dataclasses.replace(ISOLET["fedhssl"], pretrain_epochs=10, pretrain_weight_decay=0.0)
+    own, x = hybrids(training)
+    total = sum(one.project(x[name]) for name, one in own.items())
+    z = {n: one.cross.projector(one._encoder.cross(x[n])) for n, one in own.items()}
+    for name, one in own.items():
+        nets = [one._encoder.cross, one.cross.projector, one.cross.predictor]
+        parameters = [p for net in nets for p in net.parameters()]
+        before = [p.detach().clone() for p in parameters]
+        prediction = oracle.normalised(one.cross.predictor, z[name])
+        others = [z[other] for other in COLUMNS if other != name]
+        expected = oracle.across(prediction, others)
+        slopes = torch.autograd.grad(expected, parameters, retain_graph=True)
+        loss = one.learn_across(x[name], total, 3, 0)
+        assert loss == pytest.approx(expected.item(), rel=1e-10)
+        for p, start, slope in zip(parameters, before, slopes, strict=True):
+            # The first step of gradient descent with momentum is the gradient's own.
+            np.testing.assert_allclose(
+                (start - p.detach()) / training.pretrain_learning_rate, slope, atol=1e-9
+            )
+
+
+def test_what_parties_share_begins_alike_and_only_that():
+    training = dataclasses.replace(ISOLET["fedhssl"], pretrain_epochs=3)
+    own, _ = hybrids(training)
+    shared = [one.shared.numpy().copy() for one in own.values()]
+    np.testing.assert_array_equal(shared[0], shared[1])
+    across = [next(one.cross.projector.parameters()).detach() for one in own.values()]
+    assert not torch.equal(across[0], across[1])
+    for one in own.values():
+        one.learn_within(0)
+    later = [one.shared.numpy().copy() for one in own.values()]
+    assert not np.allclose(later[0], later[1])
+    own["bank"].shared = torch.from_numpy(later[1])
+    np.testing.assert_array_equal(own["bank"].shared, later[1])
+
+
+def test_pretraining_goes_on_from_what_was_packed():
+    training = dataclasses.replace(ISOLET["fedhssl"], pretrain_epochs=9, pretrain_batch_size=7)
+    own, x = hybrids(training)
+    one = own["bank"]
+    total = sum(o.project(x[n]) for n, o in own.items())
+    one.learn_across(x["bank"], total, 3, 0)
+    one.learn_within(0)
+    other = hybrids(training)[0]["bank"]
+    other._encoder.load_state_dict(one._encoder.state_dict())
+    other.unpack(one.pack())
+    for each in (one, other):
+        each.learn_across(x["bank"], total, 3, 1)
+        each.learn_within(1)
+    for name, value in one._encoder.state_dict().items():
+        np.testing.assert_array_equal(value, other._encoder.state_dict()[name])

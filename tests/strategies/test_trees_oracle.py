@@ -1,0 +1,119 @@
+"""Vertical boosting grows the trees of a plain central booster, to the split."""
+
+import numpy as np
+import pytest
+from oracles import trees as oracle
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.metrics import roc_auc_score
+from tree_runs import SMALL, N, fit, make_labels, make_tables, pooled, splits_of
+
+
+def central(tables, labels, objective="binary", **settings):
+    codes, bins, nominal = pooled(tables)
+    known = np.flatnonzero(labels.notna())
+    return oracle.boost(
+        codes, bins, labels.to_numpy(), objective, SMALL["n_trees"], SMALL["max_depth"],
+        min_child=SMALL["min_child"], nominal=nominal, fit=known, **settings,
+    )  # fmt: skip
+
+
+def assert_same_trees(result, expected):
+    width = len(expected.base)
+    assert result.metrics["iterations"] == len(expected.trees)
+    n_splits = 0
+    for t in range(len(expected.trees)):
+        for c in range(width):
+            # Splits closer than rounding and noise would be a matter of luck, not of the method.
+            gaps = [n.gap for n in expected.trees[t][c] if n.split is not None]
+            assert min(gaps) > 1e-4
+            wanted = expected.splits(t, c)
+            assert splits_of(result, t * width + c) == wanted
+            n_splits += len(wanted)
+    return n_splits
+
+
+def test_the_oracle_predicts_as_scikit_learn():
+    tables = make_tables()
+    labels = make_labels(tables).to_numpy()
+    codes, bins, nominal = pooled(tables)
+    ordered = [j for j in range(len(bins)) if j not in nominal]
+    codes, bins = codes[:, ordered], [bins[j] for j in ordered]
+    own = oracle.boost(codes, bins, labels, n_trees=10, depth=6)
+    x = np.where(codes == bins, np.nan, codes)
+    model = HistGradientBoostingClassifier(
+        max_iter=10, max_depth=6, max_leaf_nodes=None, early_stopping=False
+    ).fit(x, labels)
+    raw = model.decision_function(x)
+    np.testing.assert_allclose(own.raw[0], raw, atol=1e-6)
+    assert abs(roc_auc_score(labels, own.raw[0]) - roc_auc_score(labels, raw)) < 1e-3
+
+
+@pytest.mark.parametrize("histograms", ["hidden", "open"])
+def test_trees_are_the_central_ones(histograms):
+    tables = make_tables()
+    labels = make_labels(tables, unlabelled=40)
+    result = fit(tables, labels, histograms=histograms)
+    expected = central(tables, labels)
+    assert assert_same_trees(result, expected) > 20
+    free = expected.raw[0][:40]
+    found = result.predictions
+    np.testing.assert_allclose(found["probability_1"], 1 / (1 + np.exp(-free)), rtol=1e-12)
+    np.testing.assert_array_equal(found["prediction"], (free > 0).astype(float))
+    assert list(found.index) == list(range(40))
+
+
+@pytest.mark.parametrize(
+    ("objective", "l2"), [("regression", 1.0), ("poisson", 0.5), ("multiclass", 0.0)]
+)
+def test_other_losses_and_l2(objective, l2):
+    tables = make_tables(seed=3)
+    labels = make_labels(tables, objective, seed=4)
+    result = fit(tables, labels, objective=objective, l2=l2)
+    expected = central(tables, labels, objective, l2=l2)
+    assert_same_trees(result, expected)
+    raw = result.predictor.raw(result_leaves(result, tables))
+    np.testing.assert_allclose(raw, expected.raw, atol=1e-12)
+
+
+def test_three_parties_have_two_helpers():
+    tables = make_tables(n_parties=3, seed=5)
+    labels = make_labels(tables, seed=6)
+    assert_same_trees(fit(tables, labels), central(tables, labels))
+
+
+def test_predictions_of_new_rows_and_of_parties_that_left():
+    tables = make_tables()
+    labels = make_labels(tables)
+    result = fit(tables, labels)
+    expected = central(tables, labels)
+    p = 1 / (1 + np.exp(-expected.raw[0]))
+    again = result.predict(tables, labels, progress=False)
+    np.testing.assert_allclose(again.predictions["probability_1"], p, rtol=1e-12)
+    assert again.metrics["loss"] == pytest.approx(result.metrics["loss"], rel=1e-12)
+    # A greeting, alignment, the name of the model, and a round for each level.
+    assert again.ledger.rounds == 3 + SMALL["max_depth"]
+
+    alone = result.predict({"bank": tables["bank"]}, progress=False)
+    one = result.predict({**tables, "court": tables["court"].iloc[-40:]}, progress=False)
+    np.testing.assert_array_equal(alone.predictions[:-40], one.predictions[:-40])
+    np.testing.assert_array_equal(again.predictions[-40:], one.predictions[-40:])
+    assert "court" in alone.notes[0]
+
+
+def result_leaves(result, tables):
+    """Leaf of each sample in each tree, from the parties' parts."""
+    model = result.predictor
+    codes, bins, nominal = pooled(tables)
+    out = np.zeros((len(model.roots), N), dtype=np.int64)
+    for t, root in enumerate(model.roots):
+        splits = {path: rest for path, *rest in splits_of(result, t)}
+        todo = [(int(root), "", np.arange(N))]
+        while todo:
+            line, path, rows = todo.pop()
+            if path not in splits:
+                out[t, rows] = line
+                continue
+            left = oracle.goes_left(codes[rows], splits[path], bins, nominal)
+            todo += [(int(model.left[line]), path + "L", rows[left])]
+            todo += [(int(model.right[line]), path + "R", rows[~left])]
+    return out

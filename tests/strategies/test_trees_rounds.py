@@ -1,0 +1,154 @@
+"""What boosting costs in rounds, what it writes into privacy ledgers, what policies refuse."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from ledgered import Nodes
+from tree_runs import SMALL, N, fit, make_labels, make_tables
+
+from flwr_vertical import simulate
+from flwr_vertical.errors import ConfigError, DataError, ProtocolError
+from strategies.trees import VerticalGBDT
+from strategies.trees.arbiter import CompareSteps
+
+
+@pytest.fixture(scope="module")
+def data():
+    tables = make_tables()
+    return tables, make_labels(tables, unlabelled=20)
+
+
+@pytest.fixture(scope="module")
+def hidden(data):
+    """A run whose messages are kept."""
+    transcript = []
+    strategy = VerticalGBDT(**SMALL)
+    return simulate(strategy, *data, progress=False, transcript=transcript), transcript
+
+
+def test_rounds(data, hidden):
+    levels = SMALL["n_trees"] * SMALL["max_depth"]
+    # Greeting and alignment; keys and bins, the group seed, masked slots, the end.
+    assert hidden[0].ledger.rounds == 2 + 4 + 3 * levels
+    steps = hidden[0].ledger.to_frame().groupby("step")["round"].nunique()
+    assert steps["share"] == steps["compare"] == steps["route"] == levels
+    assert steps["send_masked"] == 1
+    assert fit(*data, histograms="open").ledger.rounds == 2 + 4 + 2 * levels
+
+
+def test_classes_share_rounds(data):
+    labels = make_labels(data[0], "multiclass")
+    result = fit(data[0], labels, objective="multiclass", n_trees=1)
+    assert len(result.predictor.roots) == 3
+    assert result.ledger.rounds <= 2 + 4 + 3 * SMALL["max_depth"]
+
+
+def test_validation_ends_boosting_and_samples_are_drawn(data):
+    tables, labels = data
+    shuffled = pd.Series(np.random.default_rng(9).permutation(labels.to_numpy()))
+    result = fit(
+        tables, shuffled, n_trees=12, max_depth=2, learning_rate=0.5, validation_share=0.3,
+        early_stopping=2, subsample=0.6, colsample=0.5,
+    )  # fmt: skip
+    losses = [entry["validation_loss"] for entry in result.history]
+    assert len(losses) < 12
+    kept = int(result.metrics["iterations"])
+    assert kept == int(np.argmin(losses)) + 1 == len(result.predictor.roots)
+    assert result.metrics["validation_loss"] == pytest.approx(min(losses), rel=1e-12)
+    again = result.predict(tables, labels, progress=False)
+    free = shuffled.isna().to_numpy()
+    np.testing.assert_array_equal(again.predictions[free].to_numpy(), result.predictions.to_numpy())
+
+
+def test_nodes_count_bits_of_rows_and_can_cap_them(data, tmp_path):
+    tables, labels = data
+    nodes = Nodes(tmp_path, tables)
+    nodes.configs["arbiter"] = {"role": "arbiter", "output": str(tmp_path / "out" / "arbiter")}
+    strategy = VerticalGBDT(**{**SMALL, "n_trees": 1})
+    result = nodes.run(strategy, labels)
+    model = result.predictor
+    own = int((model.party == 0).sum())
+    entries = nodes.entries("bits")
+    assert all("which side of splits" in entry["what"] for entry in entries)
+    assert 1 <= len(entries) <= own
+    for name in tables:
+        assert not nodes.entries("rows", name)  # no sum is opened
+    nodes.state(policy_openings=1)
+    nodes.refused("openings", VerticalGBDT(**{**SMALL, "n_trees": 2}), labels)
+
+
+def test_open_histograms_need_every_nodes_consent(data, tmp_path):
+    tables, labels = data
+    nodes = Nodes(tmp_path, tables)
+    strategy = VerticalGBDT(**{**SMALL, "n_trees": 1, "max_depth": 1}, histograms="open")
+    assert strategy.exchanges_asked == ("histograms",)
+    assert strategy.needs_arbiter is None
+    nodes.refused("exchanges", strategy, labels)
+    nodes.state(exchanges="histograms")
+    nodes.run(strategy, labels)
+    whole = [e for e in nodes.entries("bits") if "sums of gradients" in e["what"]]
+    assert len(whole) == 1  # all that a row holds, once
+
+
+def test_min_rows_of_a_node_bound_its_splits(data):
+    tables, labels = data
+    agreed = {"modules": "strategies.trees.strategy:VerticalGBDT"}
+    policy = {"bank": {"min-rows": 120, **agreed}, "court": agreed, "arbiter": agreed}
+    result = fit(tables, labels, policy=policy, n_trees=2)
+    model = result.predictor
+    small, large = [], []
+    cover = rows_of_nodes(result)
+    for line in np.flatnonzero(model.party >= 0):
+        sides = min(cover[model.left[line]], cover[model.right[line]])
+        (large if model.party[line] == 0 else small).append(sides)
+    assert min(large) >= 120 > min(small) >= SMALL["min_child"]
+
+
+def rows_of_nodes(result):
+    """Rows of the fit in each node: of the first tree, whose second derivatives are all alike."""
+    model = result.predictor
+    first = model.cover[model.roots[0]] / (N - 20)
+    alone = model.tree == 0
+    out = np.full(len(model.tree), np.inf)
+    out[alone] = np.rint(model.cover[alone] / first)
+    return out
+
+
+def test_a_federation_without_an_arbiter_is_told_what_to_add(data, tmp_path):
+    tables, labels = data
+    nodes = Nodes(tmp_path, tables)
+    options = {"parties": list(tables), "min_nodes": 2, "progress": False, "alignment": "plain"}
+    strategy = VerticalGBDT(**SMALL)
+    with nodes.grid(strategy) as grid, pytest.raises(ConfigError, match="role"):
+        strategy.start(grid=grid, labels=labels, **options)
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "error", "says"),
+    [
+        (lambda y: y * 0, {}, DataError, "one class only"),
+        (lambda y: y + 1, {}, DataError, "labels of classes must be 0 to 1"),
+        (lambda y: y, {"objective": "poisson", "min_child": 500}, DataError, "min_child"),
+        (lambda y: -y, {"objective": "poisson"}, DataError, "use 'regression'"),
+        (lambda y: y * 0 + 7, {"objective": "regression"}, DataError, "nothing to fit"),
+    ],
+)
+def test_labels_that_cannot_be_used(data, change, settings, error, says):
+    with pytest.raises(error, match=says):
+        fit(data[0], change(data[1]), **settings)
+
+
+def test_one_party_or_ckks(data):
+    with pytest.raises(DataError, match="'bank' is alone"):
+        fit({"bank": data[0]["bank"]}, data[1])
+    pytest.importorskip("tenseal")
+    with pytest.raises(ConfigError, match="aggregation='masked'"):
+        simulate(VerticalGBDT(**SMALL), *data, aggregation="ckks", progress=False)
+
+
+def test_the_arbiter_compares_a_round_once():
+    node = SimpleNamespace(name="arbiter", cache={}, state={"node.trees.compared": 7})
+    with pytest.raises(ProtocolError, match="compared once"):
+        CompareSteps(node).compare(7, b"", [], [], [], [], [], np.zeros((3, 0, 0), np.uint64))
