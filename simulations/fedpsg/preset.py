@@ -17,7 +17,7 @@ _CHOICES = {
     "datasets": "dataset", "ratios": "ratio", "methods": "method", "only-seeds": "seed",
 }  # fmt: skip
 
-_QUICK_ORDER = {"floor": 0, "nothing": 0, "copula": 1, "fedpsg": 2, "local": 3}
+_QUICK_ORDER = {"floor": 0, "nothing": 0, "copula": 1, "fedpsg": 2, "local": 3, "joint": 4}
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Preset:
         how = dict(self["methods"][name])
         cnum = int(how.pop("cnum", cnum)) if how["kind"] == "fedpsg" else 0
         settings = {"dataset": dataset, "method": name, "cnum": cnum, "how": how, **more}
-        if how["kind"] == "local" or how.get("imputer") in ("gain", "cgain", "vgain"):
+        if how["kind"] in ("local", "joint") or how.get("imputer") in ("gain", "cgain", "vgain"):
             settings["networks"] = self["networks"]
         else:
             settings["networks"] = {}

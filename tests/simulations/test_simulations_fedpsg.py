@@ -203,6 +203,25 @@ def test_every_kind_of_method_completes_the_rows(joint, task, how):
         assert criteria.rmse(made, task) < criteria.rmse(FLOORS[MEAN](task, joint.a, 0), task)
 
 
+@pytest.mark.parametrize("method", [{"kind": "joint"}, {"kind": "nothing"}], ids=str)
+def test_downstream_trains_on_aligned_and_on_new_samples(joint, method, monkeypatch):
+    from simulations.fedpsg import experiments
+
+    given = {}
+    monkeypatch.setattr(experiments, "evaluate", lambda *args: given.update(args=args) or {})
+    settings = {"dataset": "made", "ratio": 0.5, "rows": 0, "seed": 0, "test": 0.3, "cnum": 0,
+                "how": method, "networks": NETWORKS}  # fmt: skip
+    PARTS["downstream"](settings, {"made": joint})
+    x, y, test, truth, _ = given["args"]
+    aligned, new = 315, 450 if method["kind"] == "joint" else 0
+    assert (len(x), len(y), len(test), len(truth)) == (aligned + new, aligned + new, 135, 135)
+    assert set(y) == {0.0, 1.0}
+    assert np.isfinite(x).all()
+    # No test row is among the training rows.
+    known = set(map(tuple, x[:aligned].tolist()))
+    assert not any(tuple(row) in known for row in test.tolist())
+
+
 def test_first_attributes_are_those_that_correlate(joint, task):
     assert set(first_attributes(task, "ag", 2)) == {"y", "same"}
     assert set(first_attributes(task, "cag", 2)) == {"y", "binary"}
