@@ -19,6 +19,7 @@ BUILTIN = {
     "predict": "strategies.predict:Predict",
     "single": "strategies.least_squares:Single",
     "vcds": "strategies.copula:VCDS",
+    "vertigan": "strategies.vertigan:VertiGAN",
     "vfem": "strategies.vfem:VFEM",
     "vfem-predict": "strategies.vfem:VFEMPredict",
 }

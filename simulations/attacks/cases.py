@@ -22,6 +22,7 @@ _PREDICTORS = ("predict", "vfem-predict")
 _SETTINGS: dict[str, dict[str, Any]] = {
     "single": {"party_name": PARTIES[0]},
     "fedpsg-ar": {"n_associated": 2},
+    "vertigan": {"iterations": 10},
 }
 _TRAINED = {"imputer": "gain", "generator": "joint", "iterations": 20}
 _CONSENTED: dict[str, dict[str, Any]] = {"fedpsg-ar": _TRAINED}

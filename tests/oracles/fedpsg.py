@@ -60,3 +60,29 @@ def generated(source, target):
     largest = rules.eq(rules.max(axis=1), axis=0)
     unique = largest.sum(axis=1) == 1
     return values[values.map(unique)].map(rules.idxmax(axis=1))
+
+
+def standardised(columns):
+    """Columns with mean 0 and standard deviation 1."""
+    return (columns - columns.mean(axis=0)) / columns.std(axis=0)
+
+
+def ridge(x, y, penalties):
+    """Ridge regression of the penalty with the least generalised cross-validation, from rows.
+
+    Golub, Heath and Wahba (1979), (1.4), with the hat matrix written out, over all columns of y,
+    each divided by its variance. A penalty is the number of rows times as large for the sums.
+    """
+    n = len(x)
+    mean, level = x.mean(axis=0), y.mean(axis=0)
+    design, target = x - mean, y - level
+    scores, found = [], []
+    for penalty in penalties:
+        inverse = np.linalg.inv(design.T @ design + n * penalty * np.eye(x.shape[1]))
+        weights = inverse @ design.T @ target
+        hat = design @ inverse @ design.T + 1.0 / n
+        left = ((target - design @ weights) ** 2).sum(axis=0) / (target**2).sum(axis=0)
+        scores.append(left.sum() / (n - np.trace(hat)) ** 2)
+        found.append(weights)
+    weights = found[int(np.argmin(scores))]
+    return weights, level - mean @ weights, np.array(scores)

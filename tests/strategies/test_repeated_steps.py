@@ -25,6 +25,7 @@ from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
 from strategies.predict import Predict
+from strategies.vertigan import VertiGAN
 from strategies.vfem import VFEM
 
 N = 60
@@ -115,7 +116,7 @@ RUNS = {
     "predict": [(lambda: Predict(a_model()), with_missing_blocks)],
     "vfem-predict": [],
     "fedpsg-ar": [
-        (lambda: FedPSGAR(n_associated=1, rule="draw"), with_missing_blocks),
+        (lambda: FedPSGAR(n_associated=1, rule="draw", imputer="mice"), with_missing_blocks),
         (
             lambda: FedPSGAR(
                 n_associated=1, imputer="gain", generator="joint", iterations=2, batch=8
@@ -123,6 +124,7 @@ RUNS = {
             with_missing_blocks,
         ),
     ],
+    "vertigan": [(lambda: VertiGAN(iterations=2, batch=8), complete)],
     "glm": [
         (lambda: VerticalGLM(lambdas=0.05), larger),
         (lambda: VerticalGLM("binomial", lambdas=0.05), larger),

@@ -20,6 +20,25 @@ So a run costs eight rounds after greeting and alignment, whatever the number of
 or parties; in ``ckks`` mode `EncryptedProducts` take more. Where nobody lacks a sample, or no
 attribute is to be associated, the first and the last are left.
 
+Stage 2, the imputer of all other attributes. ``mean`` takes no round more. Regressions
+(`regression`) take five in place of the last: ``take_up``, ``send_masked``, ``open_products``,
+``predict``, ``fill``. Networks (`gan`) take two a training step, four with joint generators.
+
+==========================  =======================================================================
+of the paper                here
+==========================  =======================================================================
+(1) to (3)                  `comparison.Comparison.correlate`, `opened.rank_correlations`
+Section 3.2 (2)             `pairs.choose_pairs`, `comparison.Comparison.count`
+Section 3.2 (3)             `rules`, `values`
+Section 3.3 (1)             `gan.encoding.Encoding`
+(9), (14), (15)             `strategies.deep.fedpsg.nets`
+(20) to (25)                `strategies.deep.fedpsg.losses`
+Algorithm 1                 `gan.training.Training`, `strategies.deep.fedpsg.halves`
+VF-MICE, VF-MissFI          ``imputer="mice"``, ``"forest"``
+FedPSG-AG, FedPSG-CAG       ``variant="ag"``, ``"cag"``
+imputation at B alone       ``federated=False``
+==========================  =======================================================================
+
 Where this differs from the paper:
 
 * Its formula (2), ``1 - 6 sum d^2 / (n (n^2 - 1))``, is Spearman's correlation without ties only.
@@ -28,6 +47,12 @@ Where this differs from the paper:
   private products of indicator columns, and no row's value is matched.
 * Numeric attributes are cut at quantiles (`value_groups`); the paper takes each distinct number.
 * ``argmax`` loses to the mean in RMSE whatever the data, so there are ``mean`` and ``draw``.
+* It does not say how MICE and MissForest become vertical. ``mice`` solves for the end of the
+  chained equations from private moments (`regression.solving`). MissForest's trees split where the
+  values to be predicted say so, which another party must not see; ``forest`` draws trees at random
+  and fits the weights of their leaves, from such moments, too. With ``rule="draw"`` both draw.
+* AG and CAG generate by TabDDPM; here a sample gets the attributes of an own one that is drawn at
+  random (`FedPSGParty.generate_locally`, where a subclass may put a model).
 """
 
 import importlib.util
@@ -47,6 +72,7 @@ from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.synthesis.fedpsg.comparing import FedPSGArbiter
 from strategies.synthesis.fedpsg.comparison import Comparison
+from strategies.synthesis.fedpsg.disclosure import DISCLOSURE
 from strategies.synthesis.fedpsg.networks import class_columns, train_and_impute
 from strategies.synthesis.fedpsg.pairs import Pair, choose_pairs, rows_of_pairs
 from strategies.synthesis.fedpsg.party import GENERATED, FedPSGParty
@@ -79,6 +105,9 @@ class FedPSGAR(Strategy):
     one attribute of another party that correlates with it most, in absolute value; where that party
     lacks the sample, too, from the next party's best. Levels without an order are ranked by their
     names, as the paper's integer codes are.
+
+    Regressions and networks learn numbers and levels as they are stated: of levels that are coded
+    as numbers and stated as continuous (`Table.of`) they give expected codes.
 
     Of ``bins`` groups of values so many are used that each cell of a table of counts holds the
     minimum of rows on average. Cells below it are left out of the rules.
@@ -177,62 +206,7 @@ class FedPSGAR(Strategy):
     arbiter = FedPSGArbiter
     uses_labels = True
     demo = MappingProxyType({"demo.missing-blocks": 0.2})
-    disclosure = (
-        ("server", "the names of all attributes"),
-        (
-            "server",
-            "rank correlations of the attributes of each two parties, over the samples that both "
-            "have",
-        ),
-        (
-            "server",
-            "for each attribute that rules generate, and the one it is generated from: how many of "
-            "these samples have each pair of values or bins, which have numbers, not names; small "
-            "counts, too, but none of a value that fewer than 'min-rows' samples have",
-        ),
-        (
-            "server",
-            "with ckks sums: such counts of all chosen attributes with each other, and rank "
-            "correlations among samples that other parties share",
-        ),
-        ("server", "how many cells of each party rules generated, and how many no rule reached"),
-        (
-            "every party",
-            "which of its samples each other party has, in groups of at least 'min-rows'; which of "
-            "its attributes correlate with another party's most, and which of the samples it has "
-            "other parties lack",
-        ),
-        (
-            "a party that another attribute is generated from",
-            "the likeliest values of that attribute by their numbers, for each of its own values "
-            "(rule='argmax'), or rounded shares (rule='draw')",
-        ),
-        (
-            "a party that lacks samples",
-            "if the others agree (exchange 'generated'): for each of them the generated values, so "
-            "what these tell of the attributes that they are generated from: with rule='mean' "
-            "which bin or level each is in, by its number, and the shares of its own values there",
-        ),
-        (
-            "server",
-            "with networks, which each node must allow: in each training step, "
-            "for each sample of the batch, the inputs of 128 neurons and the loss of "
-            "reconstruction, summed over parties; which cells are missing; how many encoded "
-            "columns each party has",
-        ),
-        (
-            "every party",
-            "with networks: which samples are in a batch, and the gradients by these sums; with "
-            "generator='joint' an embedding of each sample, summed over parties, which with two "
-            "parties is the other one's",
-        ),
-        (
-            "every party",
-            "with imputer='cgain', which each node must allow: the label of each sample",
-        ),
-        ("server and any one party together", "all columns that entered the products"),
-        ("nobody else", "a value of a sample"),
-    )
+    disclosure = DISCLOSURE
 
     @property
     def exchanges_asked(self) -> tuple[str, ...]:

@@ -178,8 +178,8 @@ class Features:
         low = np.searchsorted(self.seen[j], column, side="left")
         high = np.searchsorted(self.seen[j], column, side="right")
         place = (low + high) / (2.0 * len(self.seen[j]))
-        scores = norm.ppf(np.clip(place, 0.5 / _GRID, 1.0 - 0.5 / _GRID))
-        return np.where(np.isnan(column), 0.0, scores)
+        scores: Array = norm.ppf(np.clip(place, 0.5 / _GRID, 1.0 - 0.5 / _GRID))
+        return np.asarray(np.where(np.isnan(column), 0.0, scores), dtype=np.float64)
 
     def _inputs(self, codes: Array) -> Array:
         """Return what trees split: numbers at their place among those observed, and levels."""

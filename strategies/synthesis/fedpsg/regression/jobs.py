@@ -130,7 +130,7 @@ class GroupSums:
         if not len(groups):
             return None
         sums, products = self.sums[groups].sum(axis=0), self.products[groups].sum(axis=0)
-        told = ~self.withheld[groups].any(axis=0)
+        told = np.count_nonzero(self.withheld[groups], axis=0) == 0
         return RowMoments.of_sums(int(self.n_rows[groups].sum()), sums, products), told
 
 

@@ -1,0 +1,345 @@
+"""Regressions over parties: against rows put together, what they cost, what they tell."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from ledgered import Nodes
+from oracles import fedpsg as oracle
+from scipy.stats import ks_2samp
+from sklearn.experimental import enable_iterative_imputer  # noqa: F401
+from sklearn.impute import IterativeImputer
+from sklearn.linear_model import LinearRegression
+
+from flwr_vertical import Table, simulate
+from flwr_vertical.errors import ConfigError, DataError
+from simulations.attacks.recording import record
+from simulations.attacks.suite import RULED, attack_run
+from simulations.attacks.views import SERVER
+from strategies.fedpsg import FedPSGAR
+from strategies.synthesis.fedpsg.regression import jobs, solving
+from strategies.synthesis.fedpsg.regression.features import Features, n_trees_of
+from strategies.synthesis.fedpsg.regression.solving import PENALTIES, RowMoments, regress
+
+MICE = FedPSGAR(n_associated=0, imputer="mice")
+N = 700
+
+
+def numbers(n=N, parties=2, seed=0):
+    """Correlated numbers; the second party lacks the last 200 samples, a third the first 150."""
+    rng = np.random.default_rng(seed)
+    ids = [f"s{i:04}" for i in range(n)]
+    common = rng.normal(size=(n, 2))
+    tables = {}
+    for k, name in enumerate(("bank", "court", "shop")[:parties]):
+        own = common @ rng.normal(size=(2, 3)) + 0.5 * rng.normal(size=(n, 3))
+        columns = [f"{name}.{j}" for j in range(3)]
+        tables[name] = pd.DataFrame(100.0 * k + 5.0 * own, index=ids, columns=columns)
+    whole = {name: t.copy() for name, t in tables.items()}
+    tables["court"] = tables["court"].iloc[: n - 200]
+    if parties == 3:
+        tables["shop"] = tables["shop"].iloc[150:]
+    return tables, whole
+
+
+def mixed(n=N, seed=1, cells=0.0):
+    """A count, a number and levels at each party, and a curve that no line follows."""
+    rng = np.random.default_rng(seed)
+    ids = [f"s{i:04}" for i in range(n)]
+    common = rng.normal(size=n)
+    bank = pd.DataFrame(
+        {"x": common, "town": rng.choice(["Ulm", "Gent", "Delft"], n), "age": rng.poisson(30, n)},
+        index=ids,
+    )
+    court = pd.DataFrame(
+        {
+            "curve": common**2 + 0.3 * rng.normal(size=n),
+            "sum": np.exp(common + 0.5 * rng.normal(size=n)),
+            "level": np.array(list("uvw"))[np.digitize(common, [-0.5, 0.5])],
+        },
+        index=ids,
+    )
+    tables = {"bank": bank, "court": court.iloc[: n - 200]}
+    if cells:
+        tables["court"] = tables["court"].mask(rng.random((n - 200, 3)) < cells)
+    return tables, court
+
+
+def run(strategy, tables, **more):
+    return simulate(strategy, tables, progress=False, **more)
+
+
+# -- numerics ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(120, 6)) @ rng.normal(size=(6, 6))
+    return np.hstack([x, x @ rng.normal(size=(6, 2)) + rng.normal(size=(120, 2))])
+
+
+def test_coefficients_are_those_of_ridge_regression_on_rows(rows):
+    found = regress(RowMoments.of_rows(rows), np.arange(6), np.arange(6, 8))
+    weights, offset, scores = oracle.ridge(rows[:, :6], rows[:, 6:], PENALTIES)
+    assert found.penalty == PENALTIES[np.argmin(scores)]
+    np.testing.assert_allclose(found.weights, weights, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(found.offset, offset, rtol=1e-7, atol=1e-9)
+    left = rows[:, 6:] - rows[:, :6] @ weights - offset
+    np.testing.assert_allclose(found.root @ found.root.T, left.T @ left / 120, rtol=1e-6)
+
+
+def test_without_anything_known_it_is_the_mean(rows):
+    found = regress(RowMoments.of_rows(rows), np.arange(0), np.arange(2))
+    np.testing.assert_allclose(found.offset, rows[:, :2].mean(axis=0))
+    cov = np.cov(rows[:, :2].T, bias=True)
+    np.testing.assert_allclose(found.root @ found.root.T, cov, rtol=1e-9)
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_encoded_values_come_back(drawn):
+    rng = np.random.default_rng(0)
+    codes = np.column_stack([rng.normal(50, 9, 300), rng.poisson(2, 300), rng.integers(0, 3, 300)])
+    features = Features.fit(codes, ["continuous", "count", "categorical"], [0, 0, 3], drawn)
+    back = features.decode(features.encode(codes), [0, 1, 2])
+    np.testing.assert_allclose(back[:, 1:], codes[:, 1:], atol=1e-9)
+    # What is drawn is an observed value: one of 512 quantiles.
+    np.testing.assert_allclose(back[:, 0], codes[:, 0], atol=3.0 if drawn else 1e-9)
+    assert not drawn or np.isin(back, codes).all()
+    far = features.decode(np.full((1, 5), 99.0), [0, 1, 2])
+    assert far[0, 0] == codes[:, 0].max()
+
+
+def test_leaves_say_which_leaf_a_sample_is_in_and_are_not_too_many():
+    codes = np.random.default_rng(0).normal(size=(200, 2))
+    features = Features.fit(codes, ["continuous"] * 2, [0, 0], False, n_trees=5)
+    leaves = features.encode(codes)[:, features.attributes < 0]
+    assert set(np.unique(leaves)) == {0.0, 1.0}
+    np.testing.assert_array_equal(leaves.sum(axis=1), 5)
+    assert n_trees_of(100, 10_000, 20) == 100
+    assert 3 * (20 + 4 * n_trees_of(100, 300, 20)) <= 300
+    assert n_trees_of(100, 30, 20) == 0
+
+
+# -- against one table -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def two():
+    tables, whole = numbers()
+    return tables, whole, run(MICE, tables)
+
+
+@pytest.fixture
+def _unpenalised(monkeypatch):
+    monkeypatch.setattr(solving, "PENALTIES", np.array([1e-10]))
+
+
+@pytest.mark.usefixtures("_unpenalised")
+def test_predictions_are_where_chained_equations_end(two):
+    """scikit-learn goes through the attributes again and again; here the end is solved for."""
+    tables, *_ = two
+    result = run(MICE, tables)
+    pooled = pd.concat(tables, axis=1)
+    chained = IterativeImputer(LinearRegression(), max_iter=100, tol=1e-8, random_state=0)
+    expected = chained.fit_transform(pooled)[-200:, 3:]
+    expected = np.clip(expected, tables["court"].min(), tables["court"].max())
+    found = result.tables["court"].iloc[-200:].to_numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    np.testing.assert_array_equal(result.tables["court"].iloc[:-200], tables["court"])
+
+
+@pytest.mark.usefixtures("_unpenalised")
+def test_with_three_parties_each_sample_is_predicted_from_those_who_have_it():
+    tables, whole = numbers(parties=3)
+    result = run(MICE, tables)
+    ids = whole["court"].index
+    x = pd.concat([whole["bank"], whole["shop"]], axis=1).to_numpy()
+    shared = slice(150, 500)
+    y = whole["court"].to_numpy()[shared]
+    expected = LinearRegression().fit(x[shared], y).predict(x[500:])
+    expected = np.clip(expected, tables["court"].min(), tables["court"].max())
+    found = result.tables["court"].loc[ids[500:]].to_numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    # The shop lacks other samples: they are predicted from bank and court.
+    error = (result.tables["shop"].loc[ids[:150]] - whole["shop"].iloc[:150]).std()
+    assert (error / whole["shop"].std()).mean() < 0.8
+
+
+def test_modes_agree_but_for_ckks_which_cannot_carry_it(two):
+    tables, _, masked = two
+    plain = run(MICE, tables, aggregation="plain")
+    pd.testing.assert_frame_equal(plain.tables["court"], masked.tables["court"], rtol=1e-6)
+    with pytest.raises(ConfigError, match="'ckks' sums do not carry"):
+        run(MICE, tables, aggregation="ckks")
+
+
+def test_five_rounds_more_than_greeting_alignment_and_keys(two):
+    _, _, result = two
+    steps = result.ledger.to_frame().drop_duplicates("round")["step"].tolist()
+    assert steps == [
+        "hello", "share_ids", "prepare", "take_up", "seal_group_seed", "send_masked",
+        "open_products", "predict", "fill",
+    ]  # fmt: skip
+
+
+def test_leaves_follow_curves_and_draws_the_distribution():
+    tables, truth = mixed(1500)
+    lost = truth.index[-200:]
+    errors, drawn = {}, None
+    for imputer in ("mice", "forest"):
+        made = (
+            run(FedPSGAR(n_associated=0, imputer=imputer, trees=30), tables)
+            .tables["court"]
+            .loc[lost]
+        )
+        errors[imputer] = (made["curve"] - truth.loc[lost, "curve"]).std()
+        assert set(made["level"]) <= set("uvw")
+        assert (made["level"] == truth.loc[lost, "level"]).mean() > 0.8
+    assert errors["forest"] < 0.6 * errors["mice"]
+    strategy = FedPSGAR(n_associated=0, imputer="forest", rule="draw", trees=30)
+    drawn = run(strategy, tables).tables["court"].loc[lost]
+    for name in ("curve", "sum"):
+        assert ks_2samp(drawn[name], truth.loc[lost, name]).pvalue > 0.01
+    both = [t[["curve", "sum"]].corr("spearman").iloc[0, 1] for t in (drawn, truth.loc[lost])]
+    assert both[0] == pytest.approx(both[1], abs=0.25)
+
+
+def test_missing_cells_and_attributes_by_rules_go_together():
+    tables, _ = mixed(cells=0.1)
+    result = run(FedPSGAR(n_associated=1, rule="mean", imputer="mice"), tables, min_rows=40)
+    made = result.tables["court"]
+    assert not made.isna().any().any()
+    for name, column in tables["court"].items():
+        seen = column.dropna()
+        assert (made.loc[seen.index, name] == seen).all()
+    assert result.metrics["cells-by-rules"] + result.metrics["cells-without-rule"] == 200
+    expected = int(tables["court"].isna().sum().sum()) + 2 * 200
+    assert result.metrics["cells-imputed"] == expected
+
+
+def test_too_many_sets_of_missing_attributes_are_refused(monkeypatch):
+    monkeypatch.setattr(jobs, "MOST_JOBS", 3)
+    with pytest.raises(DataError, match="more than 3 different sets of attributes are missing"):
+        run(MICE, mixed(cells=0.2)[0])
+
+
+# -- what it tells -----------------------------------------------------------------------------
+
+
+def test_no_attack_finds_a_cell_at_the_server(two):
+    for finding in attack_run(record(MICE, two[0])):
+        if finding.view == SERVER or finding.attack in RULED:
+            assert finding.cells == 0.0, finding
+
+
+def test_terms_of_predictions_are_in_the_ledger_and_need_consent(two, tmp_path):
+    tables = {name: t.rename_axis("id") for name, t in two[0].items()}
+    nodes = Nodes(tmp_path, tables)
+    nodes.refused("exchanges", MICE)
+    nodes.state(policy_exchanges="generated", policy_openings=10.0)
+    nodes.refused("openings", MICE)
+    nodes.state(policy_openings=None)
+    nodes.run(MICE)
+    (entry,) = nodes.entries("bits")
+    assert entry["n_rows"] == 200
+    assert entry["bits"] == 3 * 64.0
+    assert entry["receiver"] == "court"
+    assert nodes.entries("bits", "court") == []
+
+
+def test_nodes_that_add_noise_are_learnt_from_as_well(two, tmp_path):
+    """`policy.blur`: sums that are opened have noise of one row's size."""
+    tables = {name: t.rename_axis("id") for name, t in two[0].items()}
+    nodes = Nodes(tmp_path, tables)
+    nodes.state(policy_exchanges="generated", policy_blur=1.0)
+    nodes.run(MICE)
+    (path,) = (tmp_path / "out" / "court").rglob("court.parquet")
+    written = pd.read_parquet(path)
+    lost = two[1]["court"].index[-200:]
+    truth, exact = two[1]["court"].loc[lost], two[2].tables["court"].loc[lost]
+    errors = [(made.loc[lost] - truth).to_numpy().std() for made in (written, exact)]
+    assert errors[0] < 1.3 * errors[1]
+    assert abs(errors[0] - errors[1]) > 1e-6
+
+
+# -- variants, and each party alone ------------------------------------------------------------
+
+
+def steps_of(result):
+    return result.ledger.to_frame().drop_duplicates("round")["step"].tolist()[2:]
+
+
+def test_ag_chooses_what_ar_does_and_generates_it_alone(two):
+    tables, *_ = two
+    ruled = run(FedPSGAR(n_associated=2, variant="ag"), tables)
+    assert steps_of(ruled) == [
+        "prepare", "seal_group_seed", "send_masked", "open_products", "complete",
+    ]  # fmt: skip
+    chosen = [f"court.{j}" for j, *_ in oracle.pairs(tables, "court", 2)]
+    made = ruled.tables["court"].iloc[-200:]
+    own = set(map(tuple, tables["court"][chosen].to_numpy()))
+    assert set(map(tuple, made[chosen].to_numpy())) <= own  # they go together as in an own sample
+    other = [c for c in made if c not in chosen]
+    assert made[chosen].std().min() > 1.0
+    assert made[other].std().max() < 1e-9
+    assert ruled.metrics["cells-drawn"] == 400
+
+
+def test_cag_chooses_within_the_party(two):
+    tables, *_ = two
+    result = run(FedPSGAR(n_associated=2, variant="cag"), tables)
+    assert steps_of(result) == ["prepare", "complete"]
+    correlation = tables["court"].corr("spearman").abs().to_numpy() - np.eye(3)
+    chosen = tables["court"].columns[list(np.unravel_index(correlation.argmax(), (3, 3)))]
+    made = result.tables["court"].iloc[-200:]
+    assert set(made.columns[made.std() > 1e-9]) == set(chosen)
+
+
+def test_a_party_alone_regresses_on_its_own_attributes():
+    tables, _ = mixed(cells=0.1)
+    strategy = FedPSGAR(n_associated=0, imputer="mice", federated=False)
+    assert strategy.exchanges_asked == ()
+    result = run(strategy, tables)
+    assert steps_of(result) == ["prepare", "complete"]
+    own = tables["court"]
+    whole = own.dropna()
+    only = own.index[own["curve"].isna() & own.drop(columns="curve").notna().all(axis=1)]
+    x = pd.concat([whole["sum"], pd.get_dummies(whole["level"])], axis=1).to_numpy(float)
+    y = whole[["curve"]].to_numpy()
+    spread, centre = own["sum"].std(ddof=0), own["sum"].mean()
+    x[:, 0] = (x[:, 0] - centre) / spread
+    weights, offset, _ = oracle.ridge(x, y, PENALTIES)
+    new = pd.concat([(own["sum"] - centre) / spread, pd.get_dummies(own["level"])], axis=1).loc[
+        only
+    ]
+    expected = (new.to_numpy(float) @ weights + offset)[:, 0]
+    expected = np.clip(expected, own["curve"].min(), own["curve"].max())
+    np.testing.assert_allclose(result.tables["court"].loc[only, "curve"], expected, rtol=1e-6)
+
+
+def test_a_party_alone_trains_its_networks():
+    pytest.importorskip("torch")
+    tables, _ = mixed(cells=0.1)
+    strategy = FedPSGAR(
+        n_associated=1, imputer="vgain", federated=False, iterations=3, batch=8, rule="mean"
+    )
+    first, second = (run(strategy, tables, seed=5, min_rows=40) for _ in range(2))
+    assert steps_of(first)[-1] == "complete"
+    pd.testing.assert_frame_equal(first.tables["court"], second.tables["court"])
+    assert not first.tables["court"].isna().any().any()
+    assert set(first.tables["court"]["level"]) <= set("uvw")
+
+
+def test_alone_there_are_no_labels_and_no_embeddings():
+    for wrong in ({"imputer": "cgain"}, {"imputer": "gain", "generator": "joint"}):
+        with pytest.raises(ConfigError, match="federated=False has each party learn alone"):
+            FedPSGAR(federated=False, **wrong)
+
+
+def test_levels_stated_as_numbers_have_means():
+    tables, _ = numbers()
+    flag = (tables["court"]["court.0"] > 100).astype(float)
+    tables["court"] = Table.of(tables["court"].assign(flag=flag), {"flag": "continuous"})
+    made = run(MICE, tables).tables["court"].iloc[-200:]["flag"]
+    assert made.between(0, 1).all()
+    assert made.nunique() > 100
