@@ -92,6 +92,7 @@ STUDIES: dict[str, Study] = {
             "behind it; several commands can share one --output. --quick takes less than a minute. "
             "Every number of its settings is in simulations/fedpsg/preset.toml."
         ),
+        writes="docs/fedpsg-study.md",
         choices={
             "parts": "methods_compared, imputers, cnum, downstream, aligned (default: all)",
             "datasets": "Bank, Credit, Letter, News (default: preset)",

@@ -7,10 +7,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from flwr_vertical.errors import DataError
-from flwr_vertical.results import human_seconds
+from flwr_vertical.results import human_seconds, write_text_atomically
 from simulations.data import Sources
 from simulations.fedpsg import figures, tables, targets
 from simulations.fedpsg.data import Joint, load
+from simulations.fedpsg.docs import as_markdown
 from simulations.fedpsg.experiments import replicate
 from simulations.fedpsg.page import GOALS, TITLES, make_page
 from simulations.fedpsg.preset import Preset
@@ -44,6 +45,9 @@ def run(options: Options) -> Outcome:
     output.tables(found)
     drawn = {name: output.figure(name, figure) for name, figure in make_figures(frame).items()}
     page = output.page(make_page(found, drawn, preset, absent))
+    if options.write is not None:
+        write_text_atomically(options.write, as_markdown(found, preset, absent))
+        logger.info("wrote %s", options.write.absolute())
     for name, title in TITLES.items():
         print_table(title, found[name])
     spent = human_seconds(time.monotonic() - started)

@@ -330,7 +330,8 @@ def test_quick_study_writes_page_and_goes_on(tmp_path, capsys, monkeypatch):
     kept = {file.name for file in (tmp_path / "out/records").iterdir()}
     assert len(kept) == len(wanted)
     monkeypatch.setattr("simulations.fedpsg.study.run_all", None)
-    assert main([*arguments, "--report"]) == 0
+    assert main([*arguments, "--report", "--write", str(tmp_path / "study.md")]) == 0
+    assert "| Credit | 0.5 | mean rule (mean) |" in (tmp_path / "study.md").read_text()
     assert {file.name for file in (tmp_path / "out/records").iterdir()} == kept
     assert (tmp_path / "out/tables67.csv").is_file()
 
