@@ -162,7 +162,7 @@ def first_attributes(task: Task, by: str, count: int) -> list[str]:
 
 
 def copula_tables(task: Task, name: str, epsilon: float, seed: int) -> dict[str, pd.DataFrame]:
-    """Return tables of both parties that a copula method makes of the aligned rows.
+    """Return tables that a copula method makes of the aligned rows, as many rows as B lacks.
 
     Parameters
     ----------
@@ -173,7 +173,10 @@ def copula_tables(task: Task, name: str, epsilon: float, seed: int) -> dict[str,
     seed : int
     """
     real = {"a": task.a.loc[task.seen.index], "b": task.seen}
-    strategy = (VCDS if name == "VCDS" else EVCDS)(epsilon=epsilon, budget="per-variable")
+    # As many rows as are compared elsewhere: distances have a part that is due to few rows.
+    strategy = (VCDS if name == "VCDS" else EVCDS)(
+        epsilon=epsilon, budget="per-variable", rows=len(task.truth)
+    )
     result = simulate(strategy, real, aggregation="plain", seed=seed, progress=False)
     return {party: result.tables[party] for party in real}
 
