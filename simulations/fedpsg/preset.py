@@ -67,14 +67,15 @@ class Preset:
         ConfigError
             If a chosen name is not known.
         """
-        jobs = self.jobs()
-        parts = options.choice("parts", PARTS)
-        allowed = {job.key("") for part in parts for job in self.of_part(part)}
-        jobs = [job for job in jobs if job.key("") in allowed]
+        every = jobs = self.jobs()
+        if options.chosen.get("parts"):
+            parts = options.choice("parts", PARTS)
+            allowed = {job.key("") for part in parts for job in self.of_part(part)}
+            jobs = [job for job in jobs if job.key("") in allowed]
         for option, setting in _CHOICES.items():
-            known = list(dict.fromkeys(str(job.settings.get(setting, "")) for job in self.jobs()))
+            known = list(dict.fromkeys(str(job.settings.get(setting, "")) for job in every))
             names = options.choice(option, known)
-            # Only what was asked for: the parts that have no ratio are left where none was.
+            # Where no ratio was chosen, parts without one are run, too.
             if options.chosen.get(option):
                 jobs = [job for job in jobs if str(job.settings.get(setting, "")) in names]
         return jobs
