@@ -251,6 +251,22 @@ def test_papers_tables_are_read_under_our_names():
     assert paper["Credit", 0.5, "FedPSG-CAG (VF-VGAIN)", 5] == 0.3610
 
 
+def test_tables_keep_methods_and_floors_apart():
+    """A column of Table 3 and a floor are both called mean."""
+    rows = [
+        {"part": "rows", "dataset": "Bank", "ratio": 0.5, "method": name, "cnum": cnum, "seed": 0,
+         "metric": "rmse", "value": value}
+        for name, cnum, value in (("FedPSG-AR (mean)", 5, 0.28), (MEAN, 0, 0.3))
+    ]  # fmt: skip
+    found = tables.means(pd.DataFrame(rows), "rows", tables.KEYS, "rmse")
+    sources = Sources.find()
+    row = tables.table3(found, tables.paper_errors([sources.paper("fedpsg_table3")])).iloc[0]
+    assert row["mean"] == "0.280 (0.458)"
+    assert row["floor: mean"] == "0.300"
+    assert row["VF-GAIN"] == "– (0.209)"
+    assert row["seeds"] == "1"
+
+
 def test_preset_asks_for_every_cell_of_the_papers_tables(tmp_path):
     preset = Preset.load(Options(tmp_path))
     sources = Sources.find()
