@@ -24,10 +24,6 @@ class Study:
     choices : dict of str to str
         Options that choose among the replications, where these take hours: name and help. Such a
         study can also make its page of the replications that are there (``--report``).
-    parts : tuple of str
-        What ``--parts`` chooses from; empty if the study runs as a whole.
-    trains : bool
-        Whether ``--iterations`` says how many training steps networks take.
     """
 
     summary: str
@@ -35,8 +31,6 @@ class Study:
     description: str
     writes: str = ""
     choices: dict[str, str] = field(default_factory=dict)
-    parts: tuple[str, ...] = ()
-    trains: bool = False
 
     def run(self, options: Options) -> Outcome:
         """Run the study."""
@@ -82,6 +76,31 @@ STUDIES: dict[str, Study] = {
             "of its settings and where it comes from is in simulations/copula/preset.toml."
         ),
     ),
+    "fedpsg": Study(
+        summary="FedPSG-AR, samples that a party lacks: Tables 1-7, Experiment 3 (Liu et al.)",
+        module="simulations.fedpsg.study",
+        description=(
+            "Generates the samples that party B lacks on Bank Marketing, German Credit, Letter "
+            "Recognition (bank/bank_full.csv, german/german_credit.csv, "
+            "letter/letter_recognition.csv) and, where it is, News "
+            "(news/OnlineNewsPopularity.csv): by FedPSG-AR (Liu, He, Tan et al.) and its variants, "
+            "by local generators of B, and by what both must be read by: a random draw, the mean, "
+            "and the best conditional mean. Trains classifiers on the completed tables. The full "
+            "study trains hundreds of networks for 10,000 steps each, which takes a day on two "
+            "cores; choose by --parts, --datasets, --ratios, --methods and --only-seeds, and take "
+            "fewer steps by --set networks.iterations=1000. Every number says how many seeds stand "
+            "behind it; several commands can share one --output. --quick takes less than a minute. "
+            "Every number of its settings is in simulations/fedpsg/preset.toml."
+        ),
+        writes="docs/fedpsg-study.md",
+        choices={
+            "parts": "methods_compared, imputers, cnum, downstream, aligned (default: all)",
+            "datasets": "Bank, Credit, Letter, News (default: preset)",
+            "ratios": "shares that B lacks, such as 0.5 (default: preset)",
+            "methods": "such as 'FedPSG-AR (VF-GAIN)' 'random draw' (default: all)",
+            "only-seeds": "seeds to run now, below --seeds, such as 0 2 (default: all)",
+        },
+    ),
     "false_vfl": Study(
         summary="FALSE-VFL and four baselines: Tables 2, 11-18, Figures 2, 4-8 (Hong et al.)",
         module="simulations.false_vfl.study",
@@ -103,24 +122,6 @@ STUDIES: dict[str, Study] = {
             "simsiam": "without, with: the baselines' pretraining (default: both)",
             "only-seeds": "seeds to run now, below --seeds, such as 0 2 (default: all)",
         },
-    ),
-    "fedpsg": Study(
-        summary="FedPSG-AR, samples that a party lacks: Tables 1-7, Experiment 3 (Liu et al.)",
-        module="simulations.fedpsg.study",
-        description=(
-            "Generates the samples that party B lacks on Bank Marketing, German Credit, Letter "
-            "Recognition (bank/bank_full.csv, german/german_credit.csv, "
-            "letter/letter_recognition.csv) and, where it is, News "
-            "(news/OnlineNewsPopularity.csv): by FedPSG-AR (Liu, He, Tan et al.) and its variants, "
-            "by local generators of B, and by what both must be read by: a random draw, the mean, "
-            "and the best conditional mean. Trains classifiers on the completed tables. The full "
-            "study trains hundreds of networks for 10,000 steps each, which takes a day on two "
-            "cores; --parts, --iterations and --seeds make it smaller, and every number says how "
-            "many seeds stand behind it. --quick takes less than a minute. Every number of its "
-            "settings is in simulations/fedpsg/preset.toml."
-        ),
-        parts=("methods_compared", "imputers", "cnum", "downstream", "aligned", "page"),
-        trains=True,
     ),
     "attacks": Study(
         summary="Attacks on what nodes see, for every built-in strategy, mode and view",

@@ -24,6 +24,7 @@ BUILTIN = {
     "split-predict": "strategies.deep:SplitPredict",
     "vanilla-vfl": "strategies.deep:VanillaVFL",
     "vcds": "strategies.copula:VCDS",
+    "vertigan": "strategies.vertigan:VertiGAN",
     "vfem": "strategies.vfem:VFEM",
     "vfem-predict": "strategies.vfem:VFEMPredict",
 }

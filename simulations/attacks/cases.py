@@ -53,6 +53,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "fedpsg-ar": {"n_associated": 2},  # of tables of three columns
     "false-vfl": _FEW_STEPS,
     **dict.fromkeys(("fedhssl", "laser-vfl", "plug-vfl", "vanilla-vfl"), _SPLIT),
+    "vertigan": {"iterations": 10},
 }
 _TRAINED = {"imputer": "gain", "generator": "joint", "iterations": 20}
 _VARIANTS: dict[str, list[dict[str, Any]]] = {

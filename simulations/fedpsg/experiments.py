@@ -10,7 +10,7 @@ import torch
 from simulations.fedpsg.classifiers import evaluate
 from simulations.fedpsg.criteria import compare, judge, quality
 from simulations.fedpsg.data import Joint, Task, coded, draw_task, task_of
-from simulations.fedpsg.generation import copula_tables, generate
+from simulations.fedpsg.generation import copula_tables, generate, joint_tables
 from simulations.replications import Job, Metrics
 
 Data = Mapping[str, Joint]
@@ -29,9 +29,13 @@ def _rows(settings: dict[str, Any], data: Data) -> Metrics:
     joint, seed = data[settings["dataset"]], settings["seed"]
     task = draw_task(joint, settings["ratio"], seed, settings["rows"])
     method = settings["how"]
-    if method["kind"] == "copula":
+    if method["kind"] in ("copula", "joint"):
         real = {"a": task.a.loc[task.missing], "b": task.truth}
-        made = copula_tables(task, method["name"], method["epsilon"], seed)
+        if method["kind"] == "copula":
+            made = copula_tables(task, method["name"], method["epsilon"], seed)
+        else:
+            made = joint_tables(task, len(task.truth), settings["networks"]["iterations"], seed)
+            del made["a"]["label"]
         correlation, margin = compare(real, made)
         found = {"correlation": correlation, "margin": margin}
         return {**found, "quality": quality(correlation, margin)}
@@ -67,14 +71,20 @@ def _trained(task: Task, joint: Joint, test: pd.Index, settings: dict[str, Any])
     """Train classifiers on the aligned rows and on what a method adds, and judge on real rows."""
     seed, how = settings["seed"], settings["how"]
     b = coded(task.seen, joint.b)
-    if how["kind"] != ALIGNED_ONLY:
+    if how["kind"] not in (ALIGNED_ONLY, "joint"):
         made = generate(task, joint, how, settings["cnum"], settings["networks"], seed)
         b = pd.concat([b, coded(made, joint.b)])
     a = coded(joint.a, joint.a)
     truth = coded(joint.b.loc[test], joint.b)
+    x, y = np.hstack([a.loc[b.index], b]), joint.labels.loc[b.index].to_numpy(dtype=float)
+    if how["kind"] == "joint":
+        new = joint_tables(task, len(task.truth), settings["networks"]["iterations"], seed)
+        columns = [coded(new["a"], joint.a), coded(new["b"], joint.b)]
+        x = np.vstack([x, np.hstack(columns)])
+        y = np.concatenate([y, new["a"]["label"]])
     return evaluate(
-        np.hstack([a.loc[b.index], b]),
-        np.asarray(joint.labels.loc[b.index], dtype=np.float64),
+        x,
+        np.asarray(y, dtype=np.float64),
         np.hstack([a.loc[test], truth]),
         np.asarray(joint.labels.loc[test], dtype=np.float64),
         seed,

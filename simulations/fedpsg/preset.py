@@ -13,10 +13,11 @@ GENERATING = ("methods_compared", "imputers", "cnum")
 
 PARTS = (*GENERATING, "downstream", "aligned")
 
-PAGE = "page"
-"""Stands for no part: the page is made of what earlier runs left."""
+_CHOICES = {
+    "datasets": "dataset", "ratios": "ratio", "methods": "method", "only-seeds": "seed",
+}  # fmt: skip
 
-_QUICK_ORDER = {"floor": 0, "nothing": 0, "copula": 1, "fedpsg": 2, "local": 3}
+_QUICK_ORDER = {"floor": 0, "nothing": 0, "copula": 1, "fedpsg": 2, "local": 3, "joint": 4}
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,7 @@ class Preset:
     def load(cls, options: Options) -> "Preset":
         """Read the preset, small if `options.quick`, with `options.seeds` runs if given."""
         path = Path(__file__).with_name("preset.toml")
-        preset = cls(load_preset(path, options, PARTS))
-        if options.iterations is not None:
-            preset.values["networks"] = dict.fromkeys(preset["networks"], options.iterations)
-        return preset
+        return cls(load_preset(path, options, PARTS))
 
     def __getitem__(self, section: str) -> dict[str, Any]:
         """Return one section."""
@@ -55,13 +53,38 @@ class Preset:
         names = {name for part in PARTS[:-1] for name in self[part]["datasets"]}
         return sorted(names | {self["aligned"]["dataset"]})
 
-    def jobs(self, parts: tuple[str, ...] = PARTS) -> list[Job]:
-        """Return the jobs of some parts, each once, in the order in which they are run."""
-        found = [job for part in GENERATING if part in parts for job in self.generating(part)]
-        found += self._downstream() if "downstream" in parts else []
-        found += self._aligned() if "aligned" in parts else []
+    def jobs(self) -> list[Job]:
+        """Return the jobs of all parts, each once, in the order in which they are run."""
+        found = [job for part in PARTS for job in self.of_part(part)]
         once = {job.key(""): job for job in found}
         return sorted(once.values(), key=self._effort)
+
+    def chosen(self, options: Options) -> list[Job]:
+        """Return the jobs that the command line chooses, of those that `jobs` returns.
+
+        Raises
+        ------
+        ConfigError
+            If a chosen name is not known.
+        """
+        every = jobs = self.jobs()
+        if options.chosen.get("parts"):
+            parts = options.choice("parts", PARTS)
+            allowed = {job.key("") for part in parts for job in self.of_part(part)}
+            jobs = [job for job in jobs if job.key("") in allowed]
+        for option, setting in _CHOICES.items():
+            known = list(dict.fromkeys(str(job.settings.get(setting, "")) for job in every))
+            names = options.choice(option, known)
+            # Where no ratio was chosen, parts without one are run, too.
+            if options.chosen.get(option):
+                jobs = [job for job in jobs if str(job.settings.get(setting, "")) in names]
+        return jobs
+
+    def of_part(self, part: str) -> list[Job]:
+        """Return the jobs of one part; parts that generate rows have some in common."""
+        if part in GENERATING:
+            return self.generating(part)
+        return self._downstream() if part == "downstream" else self._aligned()
 
     def _effort(self, job: Job) -> tuple[int, int, float]:
         how = job.settings["how"]
@@ -74,7 +97,7 @@ class Preset:
         how = dict(self["methods"][name])
         cnum = int(how.pop("cnum", cnum)) if how["kind"] == "fedpsg" else 0
         settings = {"dataset": dataset, "method": name, "cnum": cnum, "how": how, **more}
-        if how["kind"] == "local" or how.get("imputer") in ("gain", "cgain", "vgain"):
+        if how["kind"] in ("local", "joint") or how.get("imputer") in ("gain", "cgain", "vgain"):
             settings["networks"] = self["networks"]
         else:
             settings["networks"] = {}
@@ -84,7 +107,7 @@ class Preset:
         """Return the jobs of one of the parts `GENERATING`; parts may have some in common."""
         section = self[part]
         jobs = []
-        for dataset, cnums in section["datasets"].items():
+        for dataset in section["datasets"]:
             for ratio in section["ratios"]:
                 for seed in range(section["runs"]):
                     where = {
@@ -93,28 +116,28 @@ class Preset:
                     for name in (*section["floors"], *section["methods"]):
                         jobs += [
                             self._job("rows", name, dataset, cnum, **where)
-                            for cnum in self._cnums(part, name, cnums)
+                            for cnum in self._cnums(part, name, dataset)
                         ]
         return jobs
 
-    def _cnums(self, part: str, name: str, given: Any) -> list[int]:
+    def _cnums(self, part: str, name: str, dataset: str) -> list[int]:
         section = self[part]
         if self["methods"][name]["kind"] != "fedpsg":
             return [0]
         if part == "cnum":
-            return list(range(1, int(given) + 1))
+            return list(range(1, int(section["largest"][dataset]) + 1))
         if part == "imputers":
-            return list(given) if name in section["at_every_cnum"] else [5]
-        return [int(given)]
+            return list(section["cnums"]) if name in section["at_every_cnum"] else [5]
+        return [int(section["cnum"])]
 
     def _downstream(self) -> list[Job]:
         section = self["downstream"]
         return [
             self._job(
-                "downstream", name, dataset, int(cnum), ratio=ratio, seed=seed,
+                "downstream", name, dataset, section["cnum"], ratio=ratio, seed=seed,
                 rows=section["rows"].get(dataset, 0), test=section["test"],
             )
-            for dataset, cnum in section["datasets"].items()
+            for dataset in section["datasets"]
             for ratio in section["ratios"]
             for name in section["methods"]
             for seed in range(section["runs"])

@@ -7,14 +7,15 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from flwr_vertical.errors import DataError
-from flwr_vertical.results import human_seconds
+from flwr_vertical.results import human_seconds, write_text_atomically
 from simulations.data import Sources
 from simulations.fedpsg import figures, tables, targets
 from simulations.fedpsg.data import Joint, load
+from simulations.fedpsg.docs import as_markdown
 from simulations.fedpsg.experiments import replicate
 from simulations.fedpsg.page import GOALS, TITLES, make_page
-from simulations.fedpsg.preset import PARTS, Preset
-from simulations.replications import Job, Store, run_all, to_frame
+from simulations.fedpsg.preset import Preset
+from simulations.replications import FolderStore, Job, run_all, to_frame
 from simulations.study import Options, Outcome, Output, print_table
 
 logger = logging.getLogger("flwr_vertical")
@@ -29,20 +30,24 @@ def run(options: Options) -> Outcome:
     data, absent = load_all(preset, sources)
     papers = [sources.paper(f"fedpsg_table{number}") for number in range(1, 8)]
     output = Output(options.output)
-    store, context = Store(output.folder / "replications.csv"), f"fedpsg {preset.version}"
-    # A line for each run that completes samples would bury the progress.
-    logger.setLevel(logging.ERROR)
-    run_all(
-        with_data(preset.jobs(options.parts or PARTS), data), replicate, data,
-        store=store, context=context, title="fedpsg study", workers=options.workers,
-    )  # fmt: skip
-    logger.setLevel(logging.INFO)
-    # Also what an earlier run of another part left.
+    store, context = FolderStore(output.folder / "records"), f"fedpsg {preset.version}"
+    if not options.report:
+        # A line for each run that completes samples would bury the progress.
+        logger.setLevel(logging.ERROR)
+        run_all(
+            with_data(preset.chosen(options), data), replicate, data,
+            store=store, context=context, title="fedpsg study", workers=options.workers,
+        )  # fmt: skip
+        logger.setLevel(logging.INFO)
+    # Also what earlier runs with other choices left.
     frame = to_frame(with_data(preset.jobs(), data), store, context)
     found = make_tables(frame, papers, preset)
     output.tables(found)
     drawn = {name: output.figure(name, figure) for name, figure in make_figures(frame).items()}
     page = output.page(make_page(found, drawn, preset, absent))
+    if options.write is not None:
+        write_text_atomically(options.write, as_markdown(found, preset, absent))
+        logger.info("wrote %s", options.write.absolute())
     for name, title in TITLES.items():
         print_table(title, found[name])
     spent = human_seconds(time.monotonic() - started)
@@ -82,7 +87,7 @@ def make_tables(
     # Bank has parts on some of its rows, and parts on all.
     parts = {part: _rows_of(every, preset[part]["rows"]) for part in ("cnum", "imputers")}
     whole = _rows_of(every, {})
-    most = max(preset["cnum"]["datasets"].values())
+    most = max(preset["cnum"]["largest"].values())
     return {
         "target_errors": targets.errors(frame, goals),
         "target_dependence": targets.dependence(frame, goals),

@@ -107,7 +107,7 @@ def laid_out(
     columns : sequence of (title, method, cnum)
     """
     out: dict[tuple[Any, ...], dict[str, str]] = {}
-    for dataset, ratio in dict.fromkeys(zip(*_levels(found, rows), strict=True)):
+    for dataset, ratio in sorted(set(zip(*_levels(found, rows), strict=True))):
         row: dict[str, str] = {}
         counts = []
         for title, method, cnum in columns:
@@ -121,7 +121,7 @@ def laid_out(
             continue
         for floor in FLOORS:
             if (dataset, ratio, floor, 0) in found.index:
-                row[floor] = f"{found.loc[(dataset, ratio, floor, 0), 'mean']:.3f}"
+                row[f"floor: {floor}"] = f"{found.loc[(dataset, ratio, floor, 0), 'mean']:.3f}"
         row[SEEDS] = seeds_text(pd.Series(counts))
         out[dataset, ratio] = row
     return _frame(out, list(rows))

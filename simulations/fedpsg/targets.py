@@ -122,7 +122,7 @@ def by_place(
         if dataset in datasets:
             values, seeds = found.setdefault((dataset, ratio), ({}, {}))
             values[method], seeds[method] = row["mean"], row[SEEDS]
-    return found
+    return dict(sorted(found.items()))
 
 
 def _table(rows: dict[Any, dict[str, str]], names: list[str]) -> pd.DataFrame:

@@ -3,6 +3,7 @@ import pandas as pd
 import pytest
 
 from flwr_vertical import simulate
+from flwr_vertical.errors import ConfigError
 from simulations.__main__ import main
 from simulations.data import Sources
 from simulations.fedpsg import criteria, tables, targets
@@ -202,6 +203,25 @@ def test_every_kind_of_method_completes_the_rows(joint, task, how):
         assert criteria.rmse(made, task) < criteria.rmse(FLOORS[MEAN](task, joint.a, 0), task)
 
 
+@pytest.mark.parametrize("method", [{"kind": "joint"}, {"kind": "nothing"}], ids=str)
+def test_downstream_trains_on_aligned_and_on_new_samples(joint, method, monkeypatch):
+    from simulations.fedpsg import experiments
+
+    given = {}
+    monkeypatch.setattr(experiments, "evaluate", lambda *args: given.update(args=args) or {})
+    settings = {"dataset": "made", "ratio": 0.5, "rows": 0, "seed": 0, "test": 0.3, "cnum": 0,
+                "how": method, "networks": NETWORKS}  # fmt: skip
+    PARTS["downstream"](settings, {"made": joint})
+    x, y, test, truth, _ = given["args"]
+    aligned, new = 315, 450 if method["kind"] == "joint" else 0
+    assert (len(x), len(y), len(test), len(truth)) == (aligned + new, aligned + new, 135, 135)
+    assert set(y) == {0.0, 1.0}
+    assert np.isfinite(x).all()
+    # No test row is among the training rows.
+    known = set(map(tuple, x[:aligned].tolist()))
+    assert not any(tuple(row) in known for row in test.tolist())
+
+
 def test_first_attributes_are_those_that_correlate(joint, task):
     assert set(first_attributes(task, "ag", 2)) == {"y", "same"}
     assert set(first_attributes(task, "cag", 2)) == {"y", "binary"}
@@ -229,6 +249,22 @@ def test_papers_tables_are_read_under_our_names():
     assert paper["Letter", 0.8, "FedPSG-AR-0 (VF-VGAIN)", 0] == 0.5712
     assert paper["News", 0.2, "TabDDPM", 0] == 0.4550
     assert paper["Credit", 0.5, "FedPSG-CAG (VF-VGAIN)", 5] == 0.3610
+
+
+def test_tables_keep_methods_and_floors_apart():
+    """A column of Table 3 and a floor are both called mean."""
+    rows = [
+        {"part": "rows", "dataset": "Bank", "ratio": 0.5, "method": name, "cnum": cnum, "seed": 0,
+         "metric": "rmse", "value": value}
+        for name, cnum, value in (("FedPSG-AR (mean)", 5, 0.28), (MEAN, 0, 0.3))
+    ]  # fmt: skip
+    found = tables.means(pd.DataFrame(rows), "rows", tables.KEYS, "rmse")
+    sources = Sources.find()
+    row = tables.table3(found, tables.paper_errors([sources.paper("fedpsg_table3")])).iloc[0]
+    assert row["mean"] == "0.280 (0.458)"
+    assert row["floor: mean"] == "0.300"
+    assert row["VF-GAIN"] == "– (0.209)"
+    assert row["seeds"] == "1"
 
 
 def test_preset_asks_for_every_cell_of_the_papers_tables(tmp_path):
@@ -294,12 +330,12 @@ def test_targets_pass_and_fail(tmp_path):
 def test_quick_study_writes_page_and_goes_on(tmp_path, capsys, monkeypatch):
     """The parts that take no networks; the page alone afterwards runs nothing."""
     quick = Preset.load(Options(tmp_path, quick=True))
-    light = {"methods_compared": [BEST, DRAW, "mean rule (mean)"], "aligned": ["nothing"]}
+    light = {"methods_compared": [DRAW, "mean rule (mean)"], "aligned": ["nothing"]}
     wanted = [
-        job for part, names in light.items() for job in quick.jobs((part,))
-        if job.settings["method"] in names
+        job for part, names in light.items() for job in quick.of_part(part)
+        if job.settings["method"] in names and job.settings.get("aligned", 100) == 100
     ]  # fmt: skip
-    monkeypatch.setattr(Preset, "jobs", lambda self, parts=(): [] if "page" in parts else wanted)
+    monkeypatch.setattr(Preset, "jobs", lambda self: wanted)
     arguments = ["fedpsg", "--quick", "--workers", "0", "--output", str(tmp_path / "out")]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
@@ -307,9 +343,12 @@ def test_quick_study_writes_page_and_goes_on(tmp_path, capsys, monkeypatch):
     assert "mean rule (mean)" in printed
     page = (tmp_path / "out/index.html").read_text()
     assert "Three floors" in page
-    kept = (tmp_path / "out/replications.csv").read_text()
-    assert main([*arguments, "--parts", "page"]) == 0
-    assert (tmp_path / "out/replications.csv").read_text() == kept
+    kept = {file.name for file in (tmp_path / "out/records").iterdir()}
+    assert len(kept) == len(wanted)
+    monkeypatch.setattr("simulations.fedpsg.study.run_all", None)
+    assert main([*arguments, "--report", "--write", str(tmp_path / "study.md")]) == 0
+    assert "| Credit | 0.5 | mean rule (mean) |" in (tmp_path / "study.md").read_text()
+    assert {file.name for file in (tmp_path / "out/records").iterdir()} == kept
     assert (tmp_path / "out/tables67.csv").is_file()
 
 
@@ -319,5 +358,21 @@ def test_jobs_name_their_data(joint, tmp_path):
     assert {job.settings["data"] for job in jobs} == {"made"}
     assert not with_data(quick.jobs(), {})
     assert quick["networks"]["iterations"] == 20
-    fewer = Preset.load(Options(tmp_path, quick=True, iterations=5))
-    assert fewer["networks"] == {"iterations": 5, "local_iterations": 5}
+    changes = ("networks.iterations = 5",)
+    fewer = Preset.load(Options(tmp_path, quick=True, changes=changes))
+    assert fewer["networks"] == {"iterations": 5, "local_iterations": 20}
+
+
+def test_command_line_chooses_replications(tmp_path):
+    full = Preset.load(Options(tmp_path))
+    chosen = {"parts": ("imputers",), "datasets": ("Credit",), "ratios": ("0.5",),
+              "methods": ("FedPSG-AR (VF-GAIN)",), "only-seeds": ("1",)}  # fmt: skip
+    jobs = [job.settings for job in full.chosen(Options(tmp_path, chosen=chosen))]
+    assert sorted((s["cnum"], s["seed"], s["rows"]) for s in jobs) == [
+        (1, 1, 0), (5, 1, 0), (8, 1, 0)
+    ]  # fmt: skip
+    assert len(full.chosen(Options(tmp_path))) == len(full.jobs())
+    aligned = full.chosen(Options(tmp_path, chosen={"parts": ("aligned",)}))
+    assert {job.part for job in aligned} == {"aligned"}
+    with pytest.raises(ConfigError, match="--datasets 'Bnak' is unknown"):
+        full.chosen(Options(tmp_path, chosen={"datasets": ("Bnak",)}))

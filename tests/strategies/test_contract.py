@@ -29,6 +29,7 @@ from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
 from strategies.predict import Predict
+from strategies.vertigan import VertiGAN
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict
 
 IMPUTERS = [
@@ -52,7 +53,9 @@ SYNTHESES = [
 # Samples that a party lacks, from others; cells that only it lacks, from its own columns.
 GENERATORS = [
     FedPSGAR(n_associated=2, rule="mean"),
+    FedPSGAR(n_associated=1, imputer="mice", rule="mean"),
     FedPSGAR(n_associated=1, imputer="gain", generator="joint", iterations=2, batch=8),
+    VertiGAN(iterations=2, batch=8, rows=12),
 ]
 
 

@@ -33,6 +33,7 @@ from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
 from strategies.predict import Predict
+from strategies.vertigan import VertiGAN
 from strategies.vfem import VFEM
 
 N = 60
@@ -132,7 +133,7 @@ RUNS = {
     "predict": [(lambda: Predict(a_model()), with_missing_blocks)],
     "vfem-predict": [],
     "fedpsg-ar": [
-        (lambda: FedPSGAR(n_associated=1, rule="draw"), with_missing_blocks),
+        (lambda: FedPSGAR(n_associated=1, rule="draw", imputer="mice"), with_missing_blocks),
         (
             lambda: FedPSGAR(
                 n_associated=1, imputer="gain", generator="joint", iterations=2, batch=8
@@ -140,6 +141,7 @@ RUNS = {
             with_missing_blocks,
         ),
     ],
+    "vertigan": [(lambda: VertiGAN(iterations=2, batch=8), complete)],
     "glm": [
         (lambda: VerticalGLM(lambdas=0.05), larger),
         (lambda: VerticalGLM("binomial", lambdas=0.05), larger),

@@ -1,0 +1,1 @@
+"""The networks of VertiGAN; PyTorch alone, no Flower."""
