@@ -6,8 +6,10 @@
 
 Customer information lies at party a (age, job, marital, education, day, month, duration, pdays),
 bank information at b, all 45,211 samples at both. scikit-learn's booster has the same bins, depth,
-rate and fewest samples of a leaf. It gets levels as integer codes in the order of their names; the
-federated one sets one level against the others, so losses differ a little.
+rate and fewest samples of a leaf. Both get levels as integer codes in the order of their names, so
+they grow the same trees but for ties. With ``--missing 0.5`` party b lacks that share of the
+samples, and half of all samples have no label and are predicted, beside what scikit-learn makes of
+the samples that both have, of zeros in place of what is missing, and of party a alone.
 """
 
 import argparse
@@ -20,7 +22,7 @@ import numpy as np
 import pandas as pd
 from machine import machine_line
 from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import log_loss, roc_auc_score
 
 from flwr_vertical import simulate
 from simulations.data import Sources
@@ -36,7 +38,8 @@ def bank() -> tuple[dict[str, pd.DataFrame], "pd.Series[Any]"]:
     label = next(name for name in table.columns if name not in (*CUSTOMER, *BANK))
     values = table[label]
     y = values.astype(float) if values.dtype.kind in "if" else (values == "yes").astype(float)
-    return {"a": table[CUSTOMER], "b": table[BANK]}, y
+    codes = codes_of(table[[*CUSTOMER, *BANK]])
+    return {"a": codes[CUSTOMER], "b": codes[BANK]}, y
 
 
 def made_up(rows: int, columns: int) -> tuple[dict[str, pd.DataFrame], "pd.Series[Any]"]:
@@ -51,13 +54,50 @@ def made_up(rows: int, columns: int) -> tuple[dict[str, pd.DataFrame], "pd.Serie
     return {"a": frame.iloc[:, :half], "b": frame.iloc[:, half:]}, y
 
 
-def codes_of(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
+def codes_of(table: pd.DataFrame) -> pd.DataFrame:
     """Return all columns as numbers, levels by their names."""
-    pooled = pd.concat(tables.values(), axis=1)
-    for name in pooled:
-        if not pd.api.types.is_numeric_dtype(pooled[name]):
-            pooled[name] = pooled[name].astype("category").cat.codes
-    return pooled
+    numbers = {
+        name: column
+        if pd.api.types.is_numeric_dtype(column)
+        else column.astype("category").cat.codes.astype(int)
+        for name, column in table.items()
+    }
+    return pd.DataFrame(numbers, index=table.index)
+
+
+def central(trees: int, bins: int) -> HistGradientBoostingClassifier:
+    """Return scikit-learn's booster with the settings of the federated one."""
+    return HistGradientBoostingClassifier(
+        max_iter=trees, max_depth=6, max_leaf_nodes=None, max_bins=bins, early_stopping=False
+    )
+
+
+def missing_blocks(
+    tables: dict[str, pd.DataFrame], y: "pd.Series[Any]", share: float, trees: int, bins: int
+) -> None:
+    """Compare predictions of samples without a label where party b lacks some of all samples."""
+    rng = np.random.default_rng(0)
+    x = pd.concat(tables.values(), axis=1)
+    lacks, test = rng.random(len(x)) < share, rng.random(len(x)) < 0.5
+    own = list(tables["b"].columns)
+    gaps, zeros = x.astype(float), x.copy()
+    gaps.loc[lacks, own], zeros.loc[lacks, own] = np.nan, 0
+    given = {"party a alone": x[tables["a"].columns], "zeros": zeros, "pooled, with gaps": gaps}
+    raw = {
+        name: central(trees, bins).fit(data[~test], y[~test]).decision_function(data)
+        for name, data in given.items()
+    }
+    both = central(trees, bins).fit(x[~test & ~lacks], y[~test & ~lacks])
+    raw["samples that both have, else party a"] = np.where(
+        lacks, raw["party a alone"], both.decision_function(x)
+    )
+    for name, scores in raw.items():
+        print(f"  {name}: AUC {roc_auc_score(y[test], scores[test]):.4f}", flush=True)
+    strategy = VerticalGBDT(n_trees=trees, n_bins=bins, histograms="open")
+    labels = y.astype(float).mask(test)
+    held = {"a": tables["a"], "b": tables["b"][~lacks]}
+    found = simulate(strategy, held, labels, progress=False).predictions["probability_1"]
+    print(f"  federated: AUC {roc_auc_score(y[found.index], found):.4f}", flush=True)
 
 
 def main() -> None:
@@ -68,21 +108,27 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=0, help="of made-up numbers in place of Bank")
     parser.add_argument("--columns", type=int, default=50, help="of made-up numbers")
     parser.add_argument("--bins", type=int, default=32, help="of a column")
+    parser.add_argument("--missing", type=float, default=0.0, help="share of party b's samples")
     parser.add_argument("--modes", default="hidden,open", help="which histograms")
     options = parser.parse_args()
     print(machine_line(), f"; load {os.getloadavg()[0]:.1f}")
     tables, y = made_up(options.rows, options.columns) if options.rows else bank()
     trees = options.trees or (3 if options.quick else 100)
-    started = time.perf_counter()
-    model = HistGradientBoostingClassifier(
-        max_iter=trees, max_depth=6, max_leaf_nodes=None, max_bins=options.bins,
-        early_stopping=False,
-    )  # fmt: skip
-    x = codes_of(tables)
-    model.fit(x, y)
-    central = time.perf_counter() - started
+    if options.missing:
+        print(f"{options.missing:.0%} of the samples are missing at party b; {trees} trees")
+        missing_blocks(tables, y, options.missing, trees, options.bins)
+        return
+    x = pd.concat(tables.values(), axis=1)
+    started, cpu = time.perf_counter(), time.process_time()
+    model = central(trees, options.bins).fit(x, y)
+    pooled, cpu = time.perf_counter() - started, time.process_time() - cpu
+    loss = log_loss(y, model.predict_proba(x)[:, 1])
     auc = roc_auc_score(y, model.decision_function(x))
-    print(f"scikit-learn, pooled: {central:.1f} s, AUC in sample {auc:.5f}", flush=True)
+    print(
+        f"scikit-learn, pooled: {pooled:.1f} s wall, {cpu:.1f} s of processor time, AUC in sample "
+        f"{auc:.5f}, log loss {loss:.5f}",
+        flush=True,
+    )
     for mode in options.modes.split(","):
         strategy = VerticalGBDT(n_trees=trees, n_bins=options.bins, histograms=mode)
         started, cpu = time.perf_counter(), time.process_time()
@@ -93,11 +139,11 @@ def main() -> None:
         steps = ", ".join(f"{step} {value:.1f}" for step, value in told.items() if value >= 0.1)
         print(
             f"{mode}: {seconds:.1f} s wall, {cpu:.1f} s of processor time "
-            f"({seconds / central:.0f} times scikit-learn's), {ledger.rounds} rounds, "
+            f"({seconds / pooled:.0f} times scikit-learn's), {ledger.rounds} rounds, "
             f"{ledger.bytes_up / 2**20:.0f} MiB up, {ledger.bytes_down / 2**20:.0f} MiB down\n"
             f"  seconds in rounds: {steps}\n"
-            f"  log loss {result.metrics['loss']:.5f}, peak memory "
-            f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB",
+            f"  AUC in sample {result.metrics['auc']:.5f}, log loss {result.metrics['loss']:.5f}; "
+            f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB",
             flush=True,
         )
 

@@ -34,6 +34,22 @@ def make_parser() -> argparse.ArgumentParser:
         _add_options(command, name)
         if study.choices:
             _add_choices(command, study.choices)
+        if study.parts:
+            command.add_argument(
+                "--parts",
+                nargs="+",
+                choices=study.parts,
+                default=[],
+                help="what to run, the page alone included; the page also shows what earlier runs "
+                "left in the same folder (default: all)",
+            )
+        if study.trains:
+            command.add_argument(
+                "--iterations",
+                type=_positive,
+                metavar="N",
+                help="training steps of every network (default: preset)",
+            )
         if study.writes:
             command.add_argument(
                 "--write",
@@ -116,6 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for name in STUDIES[parsed.study].choices
         },
         report=getattr(parsed, "report", False),
+        parts=tuple(getattr(parsed, "parts", ())),
+        iterations=getattr(parsed, "iterations", None),
     )
     try:
         outcome = STUDIES[parsed.study].run(options)

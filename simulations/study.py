@@ -42,6 +42,10 @@ class Options:
         Which replications to run, where a study lets one choose: names by option.
     report : bool
         Whether to run nothing and make tables and page of the replications that are there.
+    parts : tuple of str, optional
+        Which parts to run, of a study that names parts; default all.
+    iterations : int, optional
+        Training steps of every network, of a study that trains some; default as in the preset.
     """
 
     output: Path
@@ -68,6 +72,9 @@ class Options:
                 f"--{name} {unknown[0]!r} is unknown; there are {', '.join(map(repr, known))}"
             )
         return [each for each in known if each in chosen]
+
+    parts: tuple[str, ...] = ()
+    iterations: int | None = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical import Result, Strategy, load_strategy, simulate
+from flwr_vertical.policy.needs import exchanges_of
 from flwr_vertical.privacy import seeded_noise
 from flwr_vertical.settings import settings_of
 from strategies import BUILTIN
@@ -17,15 +18,50 @@ FAMILIES = ("gaussian", "binomial", "poisson")
 SUMS = "sums"  # of the papers: opens a number of each sample in each round, by consent only
 _IMPUTERS = ("fknn", "max", "mean", "min", "most-frequent")
 _SYNTHESES = ("vcds", "evcds", "ievcds")
-_PREDICTORS = ("predict", "vfem-predict")
-# What tables of three columns need, and exchanges by consent that are no setting `exchange`.
+_FITS = {
+    "predict": "vfem",
+    "vfem-predict": "vfem",
+    "false-vfl-predict": "false-vfl",
+    "split-predict": "vanilla-vfl",
+}
+"""By strategy that predicts, the one that fits what it predicts with."""
+
+_FEW_STEPS: dict[str, Any] = {
+    "task": "regression",
+    "h_dim": 12,
+    "z_dim": 4,
+    "width": 16,
+    "pretrain_epochs": 2,
+    "epochs": 2,
+    "importance_samples": 4,
+    "prediction_samples": 4,
+}
+"""Of deep methods: the networks of their defaults, smaller, in few steps of all samples. What a
+step tells of a sample does not depend on how many there are."""
+
+_SPLIT: dict[str, Any] = {
+    "task": "regression",
+    "latent_dim": 12,
+    "width": 16,
+    "pretrain_epochs": 2,
+    "epochs": 3,
+    "batch_size": 128,
+}
 _SETTINGS: dict[str, dict[str, Any]] = {
     "single": {"party_name": PARTIES[0]},
-    "fedpsg-ar": {"n_associated": 2},
+    "fedpsg-ar": {"n_associated": 2},  # of tables of three columns
     "vertigan": {"iterations": 10},
+    "false-vfl": _FEW_STEPS,
+    **dict.fromkeys(("fedhssl", "laser-vfl", "plug-vfl", "vanilla-vfl"), _SPLIT),
 }
 _TRAINED = {"imputer": "gain", "generator": "joint", "iterations": 20}
-_CONSENTED: dict[str, dict[str, Any]] = {"fedpsg-ar": _TRAINED}
+_VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "false-vfl": [{"variant": "II"}, {"party_layers": 1}],
+    "fedpsg-ar": [_TRAINED],
+}
+"""Further settings that are tried where nodes must agree."""
+_TELL_NOTHING = {"generated", "networks"}
+"""Exchanges by consent in which attacks must find nothing all the same."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +88,8 @@ class Case:
     @property
     def consented(self) -> bool:
         """Whether every node must agree to an exchange that opens numbers of single samples."""
-        more = _CONSENTED.get(self.strategy)
-        trained = more is not None and more.items() <= self.settings.items()
-        return trained or self.settings.get("exchange") == SUMS
+        kind: Any = load_strategy(BUILTIN[self.strategy])
+        return bool({*exchanges_of(kind(**self.settings))} - _TELL_NOTHING)
 
 
 def cases(consented: bool = False) -> list[Case]:
@@ -63,41 +98,40 @@ def cases(consented: bool = False) -> list[Case]:
     Parameters
     ----------
     consented : bool
-        Whether to return the papers' exchanges instead, which need each node's consent.
+        Whether to return those instead that need each node's consent: methods that always do, and
+        the papers' exchanges.
     """
     found = []
     for name, target in BUILTIN.items():
-        kind = load_strategy(target)
-        names = {item.name for item in settings_of(kind)}
-        settings: dict[str, Any] = dict(_SETTINGS.get(name, {}))
-        if not consented:
-            found += [
-                Case(f"{name} {family}" if "family" in names else name, name, chosen, family)
-                for family in (FAMILIES if "family" in names else FAMILIES[:1])
-                for chosen in [settings | ({"family": family} if "family" in names else {})]
-            ]
-        elif "exchange" in names:
-            found.append(Case(f"{name} exchange=sums", name, settings | {"exchange": SUMS}))
-        elif more := _CONSENTED.get(name):
-            shown = " ".join(f"{k}={v}" for k, v in more.items() if k != "iterations")
-            found.append(Case(f"{name} {shown}", name, settings | more))
-    return found
+        names = {item.name for item in settings_of(load_strategy(target))}
+        settings = _SETTINGS.get(name, {})
+        found += [
+            Case(f"{name} {family}" if "family" in names else name, name, chosen, family)
+            for family in (FAMILIES if "family" in names else FAMILIES[:1])
+            for chosen in [settings | ({"family": family} if "family" in names else {})]
+        ]
+        more = [{"exchange": SUMS}] if "exchange" in names else []
+        for chosen in more + _VARIANTS.get(name, []):
+            shown = " ".join(f"{k}={v}" for k, v in chosen.items() if k != "iterations")
+            found.append(Case(f"{name} {shown}", name, settings | chosen))
+    return [case for case in found if case.consented == consented]
 
 
 def make_strategy_of(case: Case, tables: Mapping[str, pd.DataFrame], labels: Any) -> Strategy:
     """Return the strategy; a prediction's model is fitted first, to the same tables."""
     kind: Any = load_strategy(BUILTIN[case.strategy])
     made: Strategy
-    if case.strategy in _PREDICTORS:
-        made = kind(model=fit(tables, labels))
+    if case.strategy in _FITS:
+        made = kind(model=fit(tables, labels, _FITS[case.strategy]))
     else:
         made = kind(**case.settings)
     return made
 
 
-def fit(tables: Mapping[str, pd.DataFrame], labels: Any) -> Result:
-    """Return a fitted linear model."""
-    return simulate(load_strategy(BUILTIN["vfem"])(), tables, labels, progress=False)
+def fit(tables: Mapping[str, pd.DataFrame], labels: Any, strategy: str = "vfem") -> Result:
+    """Return a fitted model, by default a linear one."""
+    kind: Any = load_strategy(BUILTIN[strategy])
+    return simulate(kind(**_SETTINGS.get(strategy, {})), tables, labels, progress=False)
 
 
 ROWS = {"fedpsg-ar": 1500}

@@ -21,6 +21,7 @@ from simulations.attacks.cases import (
 )
 from simulations.attacks.labels import labels_from
 from simulations.attacks.recording import record
+from simulations.attacks.rough import columns_from
 from simulations.attacks.several import (
     chosen_model,
     flags_from_predictions,
@@ -31,7 +32,7 @@ from simulations.attacks.several import (
     synthetic_tables,
 )
 from simulations.attacks.suite import attack_run, smallest_opened
-from simulations.attacks.views import SERVER, views_of
+from simulations.attacks.views import SERVER, aligned_truth, views_of
 from simulations.replications import Job, Metrics
 from strategies import BUILTIN
 
@@ -79,6 +80,20 @@ def _labels(settings: dict[str, Any]) -> Metrics:
         "own": max(found.own for found in told),
         "gain": max(found.gain for found in told),
     }
+
+
+def _rough(settings: dict[str, Any]) -> Metrics:
+    """Learn others' columns from numbers of single samples, half of the samples known."""
+    case = case_named(settings["case"])
+    rows = max(settings["rows"], ROWS.get(case.strategy, 0))
+    tables, labels = make_case_tables(case, rows, settings["parties"], settings["seed"])
+    run = record(make_strategy_of(case, tables, labels), tables, labels, settings["mode"])
+    views = views_of(run)
+    truth = aligned_truth(run, views[SERVER].positions)
+    parties = [columns_from(views[name], truth) for name in views[SERVER].parties]
+    most = max(parties, key=lambda told: told.gain)
+    at_server = columns_from(views[SERVER], truth)
+    return {"server": at_server.all, "own": most.own, "party": most.all}
 
 
 def _other_labels(settings: dict[str, Any]) -> Metrics:
@@ -170,6 +185,7 @@ PARTS: dict[str, Callable[[dict[str, Any]], Metrics]] = {
     "grid": _grid,
     "consented": _grid,
     "labels": _labels,
+    "rough": _rough,
     "other labels": _other_labels,
     "one label less": _one_label_less,
     "chosen model": _chosen_model,

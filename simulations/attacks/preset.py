@@ -9,7 +9,7 @@ from simulations.preset import load_preset
 from simulations.replications import Job
 from simulations.study import Options
 
-REPEATED = ("grid", "consented", "labels", "several")
+REPEATED = ("grid", "consented", "rough", "labels", "several")
 SYNTHESES = ("vcds", "evcds", "ievcds")
 
 
@@ -42,7 +42,8 @@ class Preset:
 
     def jobs(self) -> list[Job]:
         """Return all jobs."""
-        return [*self._grid(), *self._consented(), *self._labels(), *self._several()]
+        found = [*self._grid(), *self._consented(), *self._rough()]
+        return [*found, *self._labels(), *self._several()]
 
     def _grid(self) -> list[Job]:
         part = self["grid"]
@@ -59,11 +60,21 @@ class Preset:
     def _consented(self) -> list[Job]:
         part = self["consented"]
         settings = [
-            {"case": case.name, "mode": "masked", "parties": n_parties}
+            {"case": case.name, "mode": mode, "parties": n_parties}
+            for mode in part["modes"]
             for n_parties in part["parties"]
             for case in cases(consented=True)
         ]
         return _jobs("consented", part, settings)
+
+    def _rough(self) -> list[Job]:
+        part = self["rough"]
+        settings = [
+            {"case": case.name, "mode": mode, "parties": part["parties"]}
+            for mode in part["modes"]
+            for case in cases(consented=True)
+        ]
+        return _jobs("rough", part, settings)
 
     def _labels(self) -> list[Job]:
         part = self["labels"]

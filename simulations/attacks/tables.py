@@ -105,6 +105,18 @@ def labels(frame: pd.DataFrame) -> pd.DataFrame:
     return wide.rename_axis("strategy")
 
 
+def rough(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return how much of others' columns follows, roughly, where nodes agreed to an exchange."""
+    names = {"server": "server", "own": "a party: own columns", "party": "a party: and messages"}
+    rows = frame[frame["part"] == "rough"]
+    if rows.empty:
+        return pd.DataFrame(columns=[*names.values()])
+    wide = rows.pivot_table(index=["mode", "case"], columns="metric", values="value", sort=False)
+    wide = wide[[*names]].rename(columns=names)
+    wide.columns.name = None
+    return wide.rename_axis(["mode", "strategy"])
+
+
 def refused(frame: pd.DataFrame) -> list[str]:
     """Return the strategies that do not offer ckks."""
     rows = frame[frame["metric"] == REFUSED]

@@ -77,21 +77,62 @@ def families(view: View, rings: bool = False) -> list[Family]:
     for rows in row_sets(view):
         by_size.setdefault(len(rows), []).append(rows)
     found: dict[tuple[str, bytes], tuple[Indices, list[Array]]] = {}
+    batches = _Batches(view)
     for item in view.items:
+        batches.follow(item)
         if item.ring is not rings or item.step == PRODUCTS or not _is_numbers(item):
             continue
         array = np.asarray(item.value)
         array = array.view(np.int64) if array.dtype == np.uint64 else array
         for axis in range(min(array.ndim, 2)):
-            for rows in by_size.get(array.shape[axis], [])[:_SETS_OF_A_SIZE]:
-                columns = np.moveaxis(array, axis, 0).reshape(len(rows), -1).astype(float)
-                key = (f"{item.step}.{item.name} {item.way} axis {axis}", rows.tobytes())
-                found.setdefault(key, (rows, []))[1].append(columns)
+            size = array.shape[axis]
+            sets = {rows.tobytes(): rows for rows in batches.of(item, size)}
+            for rows in by_size.get(size, [])[:_SETS_OF_A_SIZE]:
+                sets.setdefault(rows.tobytes(), rows)
+            for rows in sets.values():
+                order = np.argsort(rows)
+                columns = np.moveaxis(array, axis, 0).reshape(len(rows), -1)[order].astype(float)
+                key = (f"{item.step}.{item.name} {item.way} axis {axis}", rows[order].tobytes())
+                found.setdefault(key, (rows[order], []))[1].append(columns)
     return [
-        Family(key[0], np.sort(rows), kept[np.argsort(rows)])
+        Family(key[0], rows, kept)
         for key, (rows, columns) in found.items()
         if (kept := _varying(np.hstack(columns))).shape[1]
     ]
+
+
+class _Batches:
+    """Which samples the last message of each conversation was about: methods that train name them.
+
+    Parameters
+    ----------
+    view : View
+    """
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._last: dict[str, Indices] = {}
+
+    def follow(self, item: Item) -> None:
+        """Note the samples that a message names."""
+        rows = _rows_named(item, self._view.n_samples)
+        if rows is not None:
+            self._last[item.other] = rows
+
+    def of(self, item: Item, size: int) -> list[Indices]:
+        """Return the sets of that size which numbers of an item may be of, in their order."""
+        conversations = [item.other] if item.other in self._last else self._last
+        found = []
+        for other in conversations:
+            rows = self._last[other]
+            # A party is told of those of the batch that it holds.
+            party = other if other in self._view.parties else self._view.who
+            found.append(rows)
+            if party in self._view.parties:
+                held = ~self._view.mask[:, self._view.parties.index(party)]
+                found.append(rows[held[rows]])
+        least = least_rows(self._view.n_samples)
+        return [rows for rows in found if len(rows) == size and size >= least]
 
 
 def restrict(family: Family, rows: Indices) -> Array | None:
@@ -132,16 +173,18 @@ def _is_numbers(item: Item) -> bool:
 
 
 def _positions_told(view: View) -> list[Indices]:
-    found = []
-    for item in view.items:
-        value = item.value
-        if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind not in "iu":
-            continue
-        if item.ring or not len(value) or value.max() >= view.n_samples or value.min() < 0:
-            continue
-        if len(value) > 1 and len(np.unique(value)) == len(value):
-            found.append(value.astype(np.int64))
-    return found
+    named = (_rows_named(item, view.n_samples) for item in view.items)
+    return [rows for rows in named if rows is not None]
+
+
+def _rows_named(item: Item, n_samples: int) -> Indices | None:
+    """Return the samples that an item lists, in its order; None if it is no such list."""
+    value = item.value
+    if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind not in "iu":
+        return None
+    if item.ring or len(value) < 2 or value.max() >= n_samples or value.min() < 0:
+        return None
+    return value.astype(np.int64) if len(np.unique(value)) == len(value) else None
 
 
 def _varying(columns: Array) -> Array:

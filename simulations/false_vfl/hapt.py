@@ -27,7 +27,7 @@ def load_hapt(sources: Sources) -> Split:
     (train, train_labels), (test, test_labels) = (
         _part(sources, name) for name in ("Train", "Test")
     )
-    kept = list(range(N_PARTIES * COLUMNS_EACH))
+    kept = [f"f{i}" for i in range(1, N_PARTIES * COLUMNS_EACH + 1)]
     return standardised(train[kept], test[kept], train_labels, test_labels, N_CLASSES)
 
 
@@ -42,6 +42,7 @@ def _part(sources: Sources, name: str) -> tuple[pd.DataFrame, Labels]:
             f"{path} has lines of {frame.shape[1]} numbers, some perhaps shorter; expected UCI's "
             f"file with {N_COLUMNS} a line"
         )
+    frame.columns = pd.Index([f"f{i}" for i in range(1, N_COLUMNS + 1)])
     where = sources.path(f"hapt/{name}/y_{name.lower()}.txt")
     classes = pd.read_csv(where, header=None)[0].to_numpy()
     if len(classes) != len(frame) or not np.isin(classes, range(1, N_CLASSES + 1)).all():

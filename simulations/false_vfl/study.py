@@ -13,8 +13,8 @@ from simulations.data import Sources
 from simulations.false_vfl import figures, tables, targets
 from simulations.false_vfl.page import GOALS, as_markdown, choices, make_page, table_of, titles
 from simulations.false_vfl.preset import Preset
-from simulations.false_vfl.runs import Shared, replicate
-from simulations.replications import FolderStore, run_all, to_frame
+from simulations.false_vfl.runs import FILES, Shared, replicate
+from simulations.replications import FolderStore, Job, run_all, to_frame
 from simulations.study import Options, Outcome, Output, print_table
 
 logger = logging.getLogger("flwr_vertical")
@@ -37,6 +37,8 @@ def run(options: Options) -> Outcome:
             preset["study"]["checkpoint_every"],
             preset.context,
         )
+        if options.quick and not options.chosen.get("datasets"):
+            jobs = without_absent(jobs, shared.sources)
         remove_finished(shared.checkpoints, store)
         run_all(
             jobs, replicate, shared,
@@ -62,6 +64,22 @@ def run(options: Options) -> Outcome:
     spent = human_seconds(time.monotonic() - started)
     print(f"{spent}; page, figures and CSV files: {page.absolute()}")
     return Outcome(targets.reached(*(found[name] for name in GOALS)), found, page)
+
+
+def without_absent(jobs: list[Job], sources: Sources) -> list[Job]:
+    """Leave out data sets that are not here, with a line in the log, but the last one."""
+    for dataset in dict.fromkeys(job.settings["dataset"] for job in jobs):
+        if dataset not in FILES:
+            continue
+        try:
+            sources.path(FILES[dataset])
+        except DataError as error:
+            others = [job for job in jobs if job.settings["dataset"] != dataset]
+            if not others:
+                raise
+            logger.warning("%s is left out: %s", dataset, error)
+            jobs = others
+    return jobs
 
 
 def remove_finished(folder: Path, store: FolderStore) -> None:

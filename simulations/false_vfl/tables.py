@@ -161,6 +161,7 @@ def wins(found: pd.DataFrame) -> pd.DataFrame:
         row = {
             "dataset": name,
             "FALSE-VFL best in": int((own["proposed"] > own["baseline"]).sum()),
+            "equal": int((own["proposed"] == own["baseline"]).sum()),
             "cells run": len(own),
             "with all four baselines": int((own["baselines"] == len(BASELINES)).sum()),
         }

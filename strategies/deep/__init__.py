@@ -10,20 +10,25 @@ from flwr_vertical.optional import how_to_install
 
 if TYPE_CHECKING:
     from strategies.deep.false_vfl import FalseVFL, FalseVFLPredict
+    from strategies.deep.split import FedHSSL, LaserVFL, PlugVFL, SplitPredict, VanillaVFL
 
-__all__ = ["FalseVFL", "FalseVFLPredict"]
-
-_PLACES = {
-    "FalseVFL": "strategies.deep.false_vfl",
-    "FalseVFLPredict": "strategies.deep.false_vfl",
-}
+__all__ = [
+    "FalseVFL",
+    "FalseVFLPredict",
+    "FedHSSL",
+    "LaserVFL",
+    "PlugVFL",
+    "SplitPredict",
+    "VanillaVFL",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    folder = "false_vfl" if name.startswith("FalseVFL") else "split"
     try:
-        return getattr(importlib.import_module(_PLACES[name]), name)
+        return getattr(importlib.import_module(f"{__name__}.{folder}"), name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -231,7 +231,7 @@ def cut(values: Array, most: int) -> Array:
     if len(distinct) <= most:
         return np.asarray((distinct[:-1] + distinct[1:]) / 2.0)
     shares = np.linspace(0, 100, num=most + 1)[1:-1]
-    return np.unique(np.percentile(values, shares, method="midpoint"))
+    return np.unique(np.percentile(values, shares, method="averaged_inverted_cdf"))
 
 
 def narrowest(numbers: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.metrics import roc_auc_score
 
 from flwr_vertical import Result
 from strategies.trees.growing import Grower, Tree, leaf_values
@@ -169,12 +170,12 @@ class Boosting:
         return model.raw(np.asarray(self.state["leaves"])[: len(model.roots)])
 
     def metrics(self, raw: Array, n_iterations: int) -> dict[str, float]:
-        """Return figures of merit: the loss on samples that are fitted, and on those held out."""
-        found = {
-            "iterations": float(n_iterations),
-            "loss": self.objective.loss(self.labels[self._fit], raw[:, self._fit]),
-        }
-        if len(self._validation):
-            rows = self._validation
-            found["validation_loss"] = self.objective.loss(self.labels[rows], raw[:, rows])
+        """Return figures of merit on samples that are fitted, and on those held out."""
+        found = {"iterations": float(n_iterations)}
+        for prefix, rows in (("", self._fit), ("validation_", self._validation)):
+            if len(rows):
+                y, own = self.labels[rows], raw[:, rows]
+                found[prefix + "loss"] = self.objective.loss(y, own)
+                if self.objective.name == "binary" and 0.0 < y.mean() < 1.0:
+                    found[prefix + "auc"] = float(roc_auc_score(y, own[0]))
         return found

@@ -11,7 +11,9 @@ parties' slots are multiplied with v and h, in fixed point.
 
 Bits: sums over n rows are made to stay below 2^s with s = 25 + log2(n) / 4. What a ring of 64 bits
 leaves is for the factors and the noise that blind them (`blinding`). More bits of a sum mean less
-rounding, but more noise; with this s the two are about equal in nodes of any size.
+rounding, but more noise; with this s the two are about equal in nodes of any size. Rows are rounded
+up or down in turn: rows of one label have the same gradient at first, and all their errors would
+add up.
 """
 
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ Numbers = npt.NDArray[np.int64]
 FLAT = 1e-9
 """Rows whose ``v`` are all below this share of the tree's largest gradient count as alike."""
 
+_GOLDEN = (5.0**0.5 - 1.0) / 2.0
 _SUM_BITS = 25  # and a quarter of the rows' logarithm
 
 TIE = 2.0**-18
@@ -44,6 +47,16 @@ def signed(ring: Ring) -> Numbers:
     if ring.dtype == np.uint32:
         return np.ascontiguousarray(ring).view(np.int32).astype(np.int64)
     return np.ascontiguousarray(ring).view(np.int64)
+
+
+def rounded(values: Array) -> Array:
+    """Round up or down, so that the errors of equal numbers cancel over any rows.
+
+    What is added before rounding down, the multiples of the golden ratio modulo 1, is spread evenly
+    over any stretch of rows (Weyl, 1916), and it is the same in each run.
+    """
+    added = np.arange(len(values)) * _GOLDEN
+    return np.asarray(np.floor(values + (added - np.floor(added))))
 
 
 def fraction_bits(rows: npt.ArrayLike) -> Array:
@@ -85,7 +98,7 @@ class Curvature:
         bits = int(fraction_bits(int(inside.sum()) + extra))
         unit = largest * 2.0**-bits
         # No row may vanish: a side without any weight would have an infinite gain.
-        whole = np.where(inside, np.maximum(np.rint(h / unit), 1.0), 0.0)
+        whole = np.where(inside, np.maximum(rounded(h / unit), 1.0), 0.0)
         return cls(whole.astype(np.int64), unit, round(l2 / unit), bits, extra)
 
 
@@ -161,7 +174,7 @@ def level_of(
         largest = np.maximum(largest, 2.0 * np.abs(m) * l2 / np.maximum(count, 1.0))
         bits = fraction_bits(count)
         scale = 2.0**bits / np.where(largest > 0.0, largest, 1.0)
-        encoded = np.rint(v * scale[at]).astype(np.int64)
+        encoded = rounded(v * scale[at]).astype(np.int64)
         vector = np.zeros(node.shape[1], dtype=np.int64)
         vector[rows] = encoded
         limit_h = (count + 1.0 + own.extra) * 2.0**own.bits

@@ -15,7 +15,7 @@ from strategies.trees.routing import RoutingSteps
 from strategies.trees.shares import ShareSteps, stream_label
 from strategies.trees.sums import BLOCK_BYTES
 
-_BINS = "trees.bins"
+_BINS = "node.trees.bins"
 
 
 class TreeParty(Party):
@@ -116,6 +116,7 @@ class TreeParty(Party):
         self.save_model(TreePart.of(model, self.bins, self.routing.splits))
         self.group_key.erase_group_seed()
         self.parcels.forget()
+        self.shares.forget()
 
     # -- the own columns ---------------------------------------------------------------------
 

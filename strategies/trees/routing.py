@@ -14,7 +14,8 @@ from strategies.trees.sums import Indices
 
 Splits = npt.NDArray[np.int32]
 
-_SPLITS, _TOLD = "trees.splits", "node.trees.told"
+# Under a prefix that the server may not write to.
+_SPLITS, _TOLD = "node.trees.splits", "node.trees.told"
 _WHAT = "which side of splits of trees rows are on"
 
 

@@ -36,7 +36,8 @@ from strategies.trees.sums import (
 HISTOGRAMS = "histograms"
 """The exchange in which the server sees sums of gradients over the slots of every node."""
 
-_MASKED_H, _RHO_H, _BELOW_H = "trees.masked-h", "trees.rho-h", "trees.helped-h"
+# Under a prefix that the server may not write to.
+_MASKED_H, _RHO_H, _BELOW_H = (f"node.trees.{what}" for what in ("masked-h", "rho-h", "helped-h"))
 _HOLD_BYTES = 1 << 30  # of key streams that a helper keeps in memory
 
 
@@ -163,6 +164,11 @@ class ShareSteps(StepGroup):
             parcel = self._blinded(names, widths, mine, helped, observed, factors, limits)
         told["parcel"] = self.other(ParcelSteps).seal(pack(marks, parcel), number)
         return told
+
+    def forget(self) -> None:
+        """Drop what is kept between the levels of a tree."""
+        for key in (_MASKED_H, _RHO_H, _BELOW_H):
+            self.state.pop(key, None)
 
     # -- as owner ----------------------------------------------------------------------------
 

@@ -50,7 +50,8 @@ WORDS = {
     "rows": r"^(over|for each missingness|by missingness|.*sums over groups of rows)",
     "predictions": r"^for each sample without a label, the (sum of the parties'|prediction)",
     "epsilon": r"perturbed rank",
-    "bits": r"^(for each (sample of the fit|labelled sample).*fits|with networks.*for each sample)",
+    "bits": r"^(by sample|for each (sample of the fit|labelled sample).*fits|"
+    r"with networks.*for each sample)",
 }
 
 

@@ -5,20 +5,23 @@ import pytest
 from flwr_vertical import load_strategy
 from simulations.attacks.cases import cases, make_case_tables, make_strategy_of
 from simulations.attacks.recording import record
+from simulations.attacks.rough import columns_from
 from simulations.attacks.several import (
     refused_with_one_label_less,
     runs_with_one_label_less,
     scales_found,
 )
 from simulations.attacks.suite import LABELS, RULED, attack_run, smallest_opened
-from simulations.attacks.views import SERVER
+from simulations.attacks.views import SERVER, aligned_truth, views_of
 from strategies import BUILTIN
 
 # R squared or AUC that messages may add to a party's guesses of labels.
 LABELS_WITHIN = 0.01
 N = 420  # three groups of rows that may be told of
-# The papers' exchanges, to which nodes must agree: what must be found, so that the attacks bite.
-CONSENTED = {"glm exchange=sums": 0.2, "vfem exchange=sums": 0.2}
+# What nodes must agree to: the share of cells that must be found, so that the attacks bite; and
+# where networks stand between cells and numbers, the R squared of columns.
+CONSENTED = {"glm exchange=sums": 0.2, "vfem exchange=sums": 0.2, "false-vfl party_layers=1": 0.2}
+ROUGHLY = {"false-vfl": 0.7, "false-vfl-predict": 0.7}
 
 
 def distinct(all_cases):
@@ -70,11 +73,47 @@ def test_plain_sums_tell_parties_nothing(case):
             check(finding)
 
 
-@pytest.mark.parametrize("case", cases(consented=True), ids=lambda case: case.name)
+def consented(names):
+    return [case for case in cases(consented=True) if case.name in names]
+
+
+@pytest.mark.parametrize("case", consented(CONSENTED), ids=lambda case: case.name)
 def test_what_needs_consent_is_found_out(case):
     found = attacked(case, "masked", 2, n=200)
     assert max(f.beyond for f in found if f.view == SERVER) > CONSENTED[case.name]
-    assert max(f.cells for f in found if f.attack == LABELS) > CONSENTED[case.name]
+    labels = max(f.cells for f in found if f.attack == LABELS)
+    if case.strategy == "false-vfl":  # no label enters what parties are told, but columns do
+        assert labels < 0.5
+    else:
+        assert labels > CONSENTED[case.name]
+
+
+@pytest.mark.parametrize("case", consented(ROUGHLY), ids=lambda case: case.name)
+def test_networks_do_not_hide_columns(case):
+    tables, labels = make_case_tables(case, 240, 2)
+    run = record(make_strategy_of(case, tables, labels), tables, labels)
+    views = views_of(run)
+    truth = aligned_truth(run, views[SERVER].positions)
+    found = columns_from(views[SERVER], {"bank": truth["bank"]})
+    assert (found.own, found.all > ROUGHLY[case.name]) == (0.0, True)
+    assert columns_from(views["bank"], truth).gain > ROUGHLY[case.name]
+    shuffled = {"bank": truth["bank"].sample(frac=1, random_state=0)}
+    assert columns_from(views[SERVER], shuffled).all < 0.1
+
+
+def test_columns_do_not_follow_roughly_from_blinded_numbers():
+    (case,) = some("vfem")
+    tables, labels = make_case_tables(case, N, 2)
+    run = record(make_strategy_of(case, tables, labels), tables, labels)
+    views = views_of(run)
+    truth = aligned_truth(run, views[SERVER].positions)
+    assert columns_from(views["bank"], truth).gain < 0.05
+
+
+def test_all_that_needs_consent_is_attacked_here_or_in_the_study():
+    names = {case.name for case in cases(consented=True)}
+    assert names >= {*CONSENTED, *ROUGHLY}
+    assert {case.strategy for case in [*cases(), *cases(consented=True)]} == {*BUILTIN}
 
 
 def test_three_rows_of_neighbours_do_not_meet():

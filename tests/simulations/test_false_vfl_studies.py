@@ -9,20 +9,15 @@ from simulations.data import Sources
 from simulations.false_vfl import attacks, search
 from simulations.false_vfl.data import draw_labelled, draw_mask, load_isolet, to_blocks
 from strategies.deep.false_vfl.strategy import FalseVFL
+from tests.isolet_like import write_isolet
 
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
-    """A file like Isolet's: five subsets, 617 columns, letters from 1 to 26."""
+    """A file like Isolet's, with 1,000 samples."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "tables").mkdir()
-    (folder / "data" / "isolet").mkdir(parents=True)
-    rng = np.random.default_rng(0)
-    letters = rng.integers(1, 27, 1000)
-    x = rng.normal(size=(26, 617))[letters - 1] + rng.normal(size=(1000, 617))
-    frame = pd.DataFrame(x.round(3), columns=[f"f{i}" for i in range(1, 618)])
-    frame["class"], frame["subset"] = letters, np.arange(1000) % 5 + 1
-    frame.to_csv(folder / "data" / "isolet" / "isolet.csv", index=False)
+    write_isolet(folder / "data", 1000)
     return Sources(folder / "data", folder / "tables")
 
 

@@ -11,6 +11,7 @@ from simulations.attacks.experiments import PARTS, replicate
 from simulations.attacks.preset import Preset
 from simulations.attacks.study import TITLES, make_page, make_tables
 from simulations.attacks.suite import ATTACKS, LABELS
+from simulations.replications import Job
 from simulations.study import FAIL, PASS, Options
 from strategies import BUILTIN
 
@@ -46,7 +47,11 @@ def numbers(server=0.0, allowed=0.0, gain=0.0, points=1.0, mode="masked"):
         {"part": "labels", "case": "vfem", "metric": name, "value": value}
         for name, value in (("own", 0.26), ("gain", gain))
     ]
-    return pd.DataFrame([*rows, synthetic, runs, *labels])
+    rough = [
+        {"part": "rough", "case": "vfem", "mode": "masked", "metric": name, "value": value}
+        for name, value in (("server", 0.91), ("own", 0.31), ("party", 0.52))
+    ]
+    return pd.DataFrame([*rows, synthetic, runs, *labels, *rough])
 
 
 @pytest.mark.parametrize(
@@ -75,6 +80,7 @@ def test_tables_and_pages_show_what_was_found(preset):
     assert row["strongest attack"] == "distances"
     assert found["by_attack"].loc["distances", "default: server"] == 0.7
     assert found["labels"].loc["vfem"].tolist() == [0.26, 0.004]
+    assert found["rough"].loc[("masked", "vfem")].tolist() == [0.91, 0.31, 0.52]
     assert found["smallest_sets"].loc["mean", "rows"] == 107
     assert "0.25" in found["several"].to_string()
     page = make_page(found)
@@ -88,7 +94,7 @@ def test_tables_and_pages_show_what_was_found(preset):
 
 def test_every_attack_is_explained_and_every_strategy_is_a_case(preset):
     assert {*ATTACKS_IN_WORDS} == {*ATTACKS, LABELS}
-    assert {case.strategy for case in cases()} == {*BUILTIN}
+    assert {case.strategy for case in [*cases(), *cases(consented=True)]} == {*BUILTIN}
     assert not any(case.consented for case in cases())
     assert all(case.consented for case in cases(consented=True))
     jobs = preset.jobs()
@@ -100,6 +106,10 @@ def test_parts_give_numbers(preset):
     jobs = {job.part: job for job in preset.jobs()}
     found = replicate(jobs["scales"], None)
     assert found == {"found": 0.0}
+    (vfem,) = (j for j in preset.jobs() if j.part == "rough" and "vfem" in j.settings["case"])
+    got = replicate(Job(vfem.part, vfem.settings | {"rows": 120, "parties": 2}), None)
+    assert got["server"] > 0.9
+    assert got["party"] > got["own"]
     (mean,) = (j for j in preset.jobs() if j.part == "grid" and j.settings["case"] == "mean")
     got = replicate(mean, None)
     assert got["server|distances|cells"] == 0.0

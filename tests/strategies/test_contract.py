@@ -16,7 +16,15 @@ from simulations.attacks.suite import ATTACKS, LABELS, RULED, attack_run
 from strategies import BUILTIN
 from strategies.baselines import Max, Mean, Min, MostFrequent
 from strategies.copula import EVCDS, IEVCDS, VCDS
-from strategies.deep import FalseVFL, FalseVFLPredict
+from strategies.deep import (
+    FalseVFL,
+    FalseVFLPredict,
+    FedHSSL,
+    LaserVFL,
+    PlugVFL,
+    SplitPredict,
+    VanillaVFL,
+)
 from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
@@ -93,7 +101,7 @@ def labels(n=40):
 def labels_for(strategy):
     """Numbers of all samples; a method that predicts what has no label lacks a tenth of them."""
     found = labels()
-    if strategy.name != "false-vfl":
+    if not isinstance(strategy, (FalseVFL, VanillaVFL, LaserVFL, PlugVFL, FedHSSL)):
         return found
     unknown = found.index[::10]
     return (found if strategy.task == "regression" else found.gt(0).astype(float)).drop(unknown)
@@ -147,6 +155,22 @@ SMALL = {
 DEEP = [FalseVFL(task="regression", **SMALL)]
 # The last of those with one party half runs on Ray: one that trains.
 DEEP = [FalseVFLPredict(run(DEEP[0])), *DEEP, FalseVFL(variant="II", **SMALL)]
+SPLIT = {
+    "encoding": "one-hot",
+    "precision": "float64",
+    "latent_dim": 4,
+    "width": 6,
+    "pretrain_epochs": 1,
+    "epochs": 2,
+    "batch_size": 16,
+}
+BASELINES = [
+    VanillaVFL(task="regression", **SPLIT),
+    PlugVFL(**SPLIT),
+    LaserVFL(**SPLIT),
+    FedHSSL(task="regression", **SPLIT),
+]
+DEEP += [SplitPredict(run(BASELINES[0])), *BASELINES]
 STRATEGIES = IMPUTERS + GENERATORS + SYNTHESES + REGRESSIONS + DEEP
 every_strategy, every_imputer = named(STRATEGIES), named(IMPUTERS)
 every_predictor = named(REGRESSIONS + DEEP)

@@ -1,5 +1,7 @@
 """What FALSE-VFL computes in: the density in one operation, mixed precision."""
 
+import os
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,7 +9,8 @@ import torch
 from deep_runs import SMALL, make_data
 
 from flwr_vertical import simulate
-from strategies.deep.false_vfl import networks
+from flwr_vertical.errors import ConfigError, PartyError
+from strategies.deep.false_vfl import hardware
 from strategies.deep.false_vfl.density import row_log_density
 from strategies.deep.false_vfl.gaussian import draw_normals, log_density
 from strategies.deep.false_vfl.networks import NetworkSettings, bounded
@@ -52,7 +55,7 @@ def test_the_density_of_extreme_numbers_stays_finite():
 @pytest.fixture
 def native(monkeypatch):
     """PyTorch computes in bfloat16 on any processor; only its speed depends on it."""
-    monkeypatch.setattr(networks, "has_bfloat16", lambda device: True)
+    monkeypatch.setattr(hardware, "has_bfloat16", lambda device: True)
 
 
 def party_nets(mixed):
@@ -85,7 +88,7 @@ def test_mixed_precision_rounds_matrix_products_and_nothing_else(native):
 
 
 def test_without_bfloat16_mixed_is_float32(monkeypatch):
-    monkeypatch.setattr(networks, "has_bfloat16", lambda device: False)
+    monkeypatch.setattr(hardware, "has_bfloat16", lambda device: False)
     exact, found = (terms_and_gradients(party_nets(mixed))[0] for mixed in (False, True))
     assert torch.equal(exact, found)
 
@@ -120,3 +123,34 @@ def test_draws_that_all_nodes_make_are_made_once_and_few_are_kept():
     assert draws.normals(7, "h", (101,)) is not large
     assert draws.normals(7, "h", (5, 10)) is first
     assert draws.normals(7, "h", (5, 10), F64).dtype == F64
+
+
+def test_who_lacks_bfloat16_is_named(monkeypatch):
+    monkeypatch.setattr(hardware, "has_bfloat16", lambda device: False)
+    tables, labels, _ = make_data(n=30, seed=2)
+    short = {"pretrain_epochs": 1, "epochs": 1, **SMALL}
+    result = simulate(FalseVFL(precision="mixed", **short), tables, labels, progress=False)
+    (note,) = result.notes
+    assert "precision='mixed', but bank, court, shop, the server computed in float32" in note
+
+
+def test_a_gpu_that_is_not_there_is_asked_for_in_vain(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert hardware.device_of("auto") == hardware.device_of("cpu") == torch.device("cpu")
+    tables, labels, _ = make_data(n=30)
+    with pytest.raises((ConfigError, PartyError), match=r"device='cuda', but PyTorch finds no GPU"):
+        simulate(FalseVFL(device="cuda", **SMALL), tables, labels, progress=False)
+
+
+def test_on_a_gpu_algorithms_are_deterministic(monkeypatch):
+    """A step that is taken again must answer the same."""
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", asked.append)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # so that it is put back
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    assert hardware.device_of("cpu") == torch.device("cpu")
+    assert asked == []
+    assert hardware.device_of("auto") == hardware.device_of("cuda") == torch.device("cuda")
+    assert asked == [True, True]
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"

@@ -77,7 +77,7 @@ def test_a_masked_run_sends_nothing_of_a_party_in_the_open(parties):
             sent = decode(record.content, SUMS).values()
             words += [v.ravel() for v in sent if hasattr(v, "ravel")]
             told = set(decode(record.content, VALUES))
-            assert told == ({"lone", "drawn"} if step == "prepare" else set())
+            assert told == ({"lone", "drawn", "precision"} if step == "prepare" else set())
     words = np.concatenate([w.view(np.uint32) for w in words])
     assert len(words) > 10_000
     # Each bit is 1 in half of the words, to five standard errors.

@@ -15,6 +15,7 @@ from flwr_vertical import FileStorage, LocalGrid, Model, Result, party_app, simu
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from strategies import BUILTIN
 from strategies.copula import EVCDS, IEVCDS, VCDS
+from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
 from strategies.predict import Predict
@@ -74,9 +75,11 @@ WITH_MODEL = [
     VCDS(min_joint=10),
     EVCDS(min_joint=10),
     IEVCDS(min_joint=10, iterations=2),
+    FedPSGAR(n_associated=1),
 ]
 WITHOUT = {"complete-case", "mean-impute", "single", "predict", "vfem-predict"} | {
-    "false-vfl", "false-vfl-predict", "fknn", "max", "mean", "min", "most-frequent"
+    "false-vfl", "false-vfl-predict", "fedhssl", "laser-vfl", "plug-vfl", "split-predict",
+    "vanilla-vfl", "fknn", "max", "mean", "min", "most-frequent"
 }  # fmt: skip
 
 

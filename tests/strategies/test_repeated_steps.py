@@ -19,7 +19,15 @@ from flwr_vertical import (
 )
 from strategies import register_all
 from strategies.copula import EVCDS, IEVCDS, VCDS
-from strategies.deep import FalseVFL, FalseVFLPredict
+from strategies.deep import (
+    FalseVFL,
+    FalseVFLPredict,
+    FedHSSL,
+    LaserVFL,
+    PlugVFL,
+    SplitPredict,
+    VanillaVFL,
+)
 from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
@@ -84,6 +92,15 @@ def a_deep_model():
     return simulate(deep(), *with_missing_blocks(), progress=False)
 
 
+def split(method):
+    few = {"pretrain_epochs": 1, "epochs": 2, "batch_size": 20}
+    return method(task="regression", latent_dim=3, width=4, **few)
+
+
+def a_split_model():
+    return simulate(split(VanillaVFL), *with_missing_blocks(), progress=False)
+
+
 # By strategy: settings that take different steps, and what they are run on.
 RUNS = {
     "fknn": [
@@ -133,6 +150,11 @@ RUNS = {
     ],
     "false-vfl": [(deep, with_missing_blocks), (lambda: deep("II"), with_missing_blocks)],
     "false-vfl-predict": [(lambda: FalseVFLPredict(a_deep_model()), with_missing_blocks)],
+    "vanilla-vfl": [(lambda: split(VanillaVFL), with_missing_blocks)],
+    "laser-vfl": [(lambda: split(LaserVFL), with_missing_blocks)],
+    "plug-vfl": [(lambda: split(PlugVFL), with_missing_blocks)],
+    "fedhssl": [(lambda: split(FedHSSL), with_missing_blocks)],
+    "split-predict": [(lambda: SplitPredict(a_split_model()), with_missing_blocks)],
     "vcds": [(VCDS, unlabelled)],
     "evcds": [(EVCDS, unlabelled)],
     "ievcds": [(lambda: IEVCDS(iterations=2), unlabelled)],

@@ -9,12 +9,14 @@ from oracles import split as oracle
 
 from flwr_vertical.errors import DataError
 from strategies.deep.false_vfl.central import Block
+from strategies.deep.false_vfl.images import ImageEncoder, ImageShape
 from strategies.deep.split.central import CentralSplit
 from strategies.deep.split.hybrid import HybridPretraining
 from strategies.deep.split.methods import ISOLET, METHODS
 from strategies.deep.split.networks import Extractor, SplitNetworks
-from strategies.deep.split.simsiam import Corruption, SimSiamHeads, pretrain
+from strategies.deep.split.simsiam import SimSiamHeads, pretrain
 from strategies.deep.split.tasks import draw_tasks
+from strategies.deep.split.views import ImageViews, TableViews
 
 F64 = torch.float64
 SIZES = SplitNetworks(latent_dim=4, width=5, projected=6, predictor_width=3, activation="tanh")
@@ -109,13 +111,66 @@ def test_predictions_are_of_whoever_is_there(method):
 def test_second_views_differ_in_a_share_of_columns_and_stay_in_their_range():
     rng = np.random.default_rng(0)
     x = torch.from_numpy(rng.normal(size=(200, 10)))
-    view = Corruption(x, 0.3).second_view(x[:50], rng)
+    first, view = TableViews(x, 0.3).pair(x[:50], rng)
+    assert torch.equal(first, x[:50])
     changed = (view != x[:50]).sum(dim=1)
     assert (changed == 3).all()
     assert (view >= x.amin(0)).all()
     assert (view <= x.amax(0)).all()
     per_column = (view != x[:50]).double().mean(0)
     assert per_column.min() > 0.05  # other columns in each row
+
+
+def test_views_of_images_are_moved_and_mirrored_images():
+    """Each view is one of the 3 x 5 moves of the image, mirrored or not, the rest zero."""
+    rng = np.random.default_rng(0)
+    pixels = torch.from_numpy(rng.normal(size=(30, 2, 8, 16)))
+    x = pixels.reshape(30, -1)
+    one, other = ImageViews(ImageShape(2, 8, 16)).pair(x, rng)
+    assert not torch.equal(one, other)
+    padded = torch.nn.functional.pad(pixels, (2, 2, 1, 1))
+    seen = set()
+    for i, view in enumerate(one.reshape(30, 2, 8, 16)):
+        found = [
+            (dy, dx, turned)
+            for dy in range(3)
+            for dx in range(5)
+            for turned in (False, True)
+            if torch.equal(
+                view.flip(-1) if turned else view, padded[i, :, dy : dy + 8, dx : dx + 16]
+            )
+        ]
+        assert len(found) == 1
+        seen.update(found)
+    assert {dy for dy, _, _ in seen} == {0, 1, 2}
+    assert {dx for _, dx, _ in seen} == {0, 1, 2, 3, 4}
+    assert {turned for _, _, turned in seen} == {False, True}
+
+
+@pytest.mark.parametrize("kind", ["cnn", "resnet18"])
+def test_images_have_convolutions_and_fedhssl_s_are_split_in_two(kind):
+    """The local encoder is a whole one, cut in two: its parts after the stem are shared."""
+    sizes = dataclasses.replace(
+        SIZES, networks=kind, image_shape="6x5", image_channels=4, hybrid=True
+    )
+    made = [Extractor(30, sizes, 2, 0, name) for name in ("bank", "court")]
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 30))).float()
+    encoder = made[0].encoder
+    assert encoder(x).shape == (3, 4)
+    whole = ImageEncoder(ImageShape(1, 6, 5), 4, kind, 4)
+    names = {n.split(".", 1)[1]: v.shape for n, v in whole.state_dict().items()}
+    own = sum(v.numel() for v in encoder.cross.state_dict().values())
+    assert own == sum(int(np.prod(shape)) for shape in names.values())
+    parts = [*encoder.bottom.state_dict().values(), *encoder.top.state_dict().values()]
+    assert sum(v.numel() for v in parts) == own
+    for a, b in zip(
+        made[0].encoder.top.parameters(), made[1].encoder.top.parameters(), strict=True
+    ):
+        assert torch.equal(a, b)
+    convolutions = [m for m in encoder.bottom.modules() if isinstance(m, torch.nn.Conv2d)]
+    assert len(convolutions) == (1 if kind == "cnn" else 5)
+    with pytest.raises(DataError, match=r"'bank': image_shape says 1x6x5 .* its table has 31"):
+        Extractor(31, sizes, 2, 0, "bank")
 
 
 def test_projector_and_predictor_are_those_of_the_table():

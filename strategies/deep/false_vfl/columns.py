@@ -9,6 +9,7 @@ from torch import Tensor
 
 from flwr_vertical import Party, StepGroup
 from flwr_vertical.errors import ConfigError
+from strategies.deep.false_vfl.hardware import device_of
 from strategies.deep.false_vfl.model import FalseVFLPart
 from strategies.deep.false_vfl.scales import ColumnScales, fit_scales
 from strategies.deep.part import DeepPart
@@ -57,11 +58,17 @@ class OwnColumns(StepGroup):
         """All own rows, shape (n_own, n_columns): standardised, 0 where a cell is missing."""
         return self._matrix[0]
 
+    @property
+    def device(self) -> torch.device:
+        """Where this node computes."""
+        return device_of(str(self.state.get("device", "cpu")))
+
     def held(self, batch: object) -> Held:
         """Find what the party holds of a batch of aligned rows."""
-        places, rows = self.party.rows_of(batch)
+        places, rows = (torch.from_numpy(found) for found in self.party.rows_of(batch))
         x, known = self._matrix
-        return Held(x[rows], known[rows], torch.from_numpy(places))
+        rows = rows.to(x.device)
+        return Held(x[rows], known[rows], places.to(x.device))
 
     @property
     def scales(self) -> ColumnScales:
@@ -74,7 +81,8 @@ class OwnColumns(StepGroup):
             taken = self.party.positions >= 0
             encoding = str(self.state["encoding"])
             least = self.party.policy.min_rows
-            made = fit_scales(self.party.table, taken, self.name, encoding, least)
+            channels = self.state.get("image-channels")  # None of a table
+            made = fit_scales(self.party.table, taken, self.name, encoding, least, channels)
             self.cache["own-scales"] = made
         found: tuple[ColumnScales, Array] = self.cache["own-scales"]
         return found
@@ -86,8 +94,8 @@ class OwnColumns(StepGroup):
             own = self._fitted[1] if part is None else part.features(self.party.table, self.name)
             known, kind = ~np.isnan(own), self.dtype
             self.cache["own-columns"] = (
-                torch.from_numpy(np.where(known, own, 0.0)).to(kind),
-                torch.from_numpy(known).to(kind),
+                torch.from_numpy(np.where(known, own, 0.0)).to(self.device, kind),
+                torch.from_numpy(known).to(self.device, kind),
             )
         matrix: tuple[Tensor, Tensor] = self.cache["own-columns"]
         return matrix

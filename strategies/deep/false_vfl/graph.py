@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
@@ -10,11 +9,15 @@ from torch import Tensor
 from flwr_vertical.errors import ProtocolError
 from strategies.deep.false_vfl.columns import Held
 from strategies.deep.false_vfl.gaussian import draw_normals
+from strategies.deep.false_vfl.hardware import to_numpy, to_tensor
 from strategies.deep.false_vfl.party_model import PartyNets
 from strategies.deep.false_vfl.server_model import draw
 from strategies.deep.false_vfl.shared_draws import shared_draws
 
 Array = npt.NDArray[Any]
+
+MEAN_LIMIT, PRECISION_LIMIT = 2.0**8, 2.0**12
+"""What a party sends at most of an embedding's mean and precision."""
 
 TERM_LIMIT, GRADIENT_LIMIT = 2.0**18, 2.0**14
 """What a party sends at most of a log likelihood, and of a gradient by sample."""
@@ -40,10 +43,10 @@ class Graph:
     ) -> None:
         self._nets, self._held, self._n_rows = nets, held, n_rows
         self.mean, self.log_sigma = (
-            torch.from_numpy(np.array(values)).to(held.x.dtype).requires_grad_()
-            for values in (mean, log_sigma)
+            to_tensor(values, held.x).requires_grad_() for values in (mean, log_sigma)
         )
-        self.rows = held.places if nets.indicator is None else torch.arange(n_rows)
+        everywhere = torch.arange(n_rows, device=held.x.device)
+        self.rows = held.places if nets.indicator is None else everywhere
         if len(self.mean) != len(self.rows):
             raise ProtocolError(
                 f"expected the posterior of {len(self.rows)} rows, got that of {len(self.mean)}"
@@ -62,13 +65,13 @@ class Graph:
             Of what is drawn.
         """
         shape = self._n_rows, n_draws
-        noise = shared_draws.normals(seed, "h", (*shape, self.mean.shape[1]), dtype)[self.rows]
-        h = draw(self.mean, self.log_sigma, noise)
+        noise = shared_draws.normals(seed, "h", (*shape, self.mean.shape[1]), dtype)
         x, known, places = self._held
+        h = draw(self.mean, self.log_sigma, noise[self.rows.cpu()].to(x.device))
         if self._nets.indicator is None:
-            self.terms = self._nets.log_terms(x, known, torch.arange(len(x)), h)
+            self.terms = self._nets.log_terms(x, known, torch.arange(len(x), device=x.device), h)
             return
-        of_x = draw_normals(noise_seed, "x", (*shape, x.shape[1]), dtype)
+        of_x = draw_normals(noise_seed, "x", (*shape, x.shape[1]), dtype).to(x.device)
         self.terms = self._nets.log_terms(x, known, places, h, of_x)
 
     def sent(self) -> Array:
@@ -80,5 +83,4 @@ class Graph:
 def scatter(values: Tensor, places: Tensor, n_rows: int) -> Array:
     """Put rows at their places, among zeros; shape (n_rows, ...)."""
     full = values.new_zeros((n_rows, *values.shape[1:]))
-    array: Array = full.index_copy(0, places, values).numpy()
-    return array
+    return to_numpy(full.index_copy(0, places, values))

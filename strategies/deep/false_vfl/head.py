@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flwr_vertical.errors import DataError
 from strategies.deep.false_vfl.bounds import log_bound, normalised_weights
+from strategies.deep.false_vfl.hardware import device_of, to_numpy
 from strategies.deep.false_vfl.server_model import Discriminator
 
 if TYPE_CHECKING:
@@ -94,8 +95,11 @@ class HeadTraining:
         self.targets = targets
         self._best: dict[str, Tensor] | None = None
         self._dtype, self._batch_size = strategy.dtype, strategy.batch_size
+        self._device = device_of(strategy.device)
         n_classes = len(targets.classes) or None
-        self.net = Discriminator(strategy.network_settings, n_classes, seed).to(self._dtype)
+        self.net = Discriminator(strategy.network_settings, n_classes, seed).to(
+            self._device, self._dtype
+        )
         self._optimiser = torch.optim.Adam(
             self.net.parameters(), lr=strategy.learning_rate, weight_decay=strategy.weight_decay
         )
@@ -142,7 +146,7 @@ class HeadTraining:
 
     def _labels(self, rows: npt.NDArray[np.int64]) -> Tensor:
         kind = torch.int64 if self.targets.classes else self._dtype
-        return torch.from_numpy(self.targets.y[rows]).to(kind)
+        return torch.from_numpy(self.targets.y[rows]).to(self._device, kind)
 
 
 def prediction_table(
@@ -168,10 +172,10 @@ def prediction_table(
         found = net.predict(h, normalised_weights(logs))
     if found.probabilities is None:
         assert found.deviation is not None
-        value, deviation = (t.double().numpy() for t in (found.value, found.deviation))
+        value, deviation = (to_numpy(t.double()) for t in (found.value, found.deviation))
         return pd.DataFrame({"prediction": value * unit + centre, "std_error": deviation * unit})
-    columns = {"prediction": np.asarray(classes)[found.value.numpy()]}
-    probabilities = found.probabilities.double().numpy()
+    columns = {"prediction": np.asarray(classes)[to_numpy(found.value)]}
+    probabilities = to_numpy(found.probabilities.double())
     for k, label in enumerate(classes):
         columns[f"probability_{label:g}"] = probabilities[:, k]
     return pd.DataFrame(columns)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_vertical import Model, Result, Strategy
+from strategies.deep.false_vfl.hardware import to_numpy
 from strategies.deep.false_vfl.networks import NetworkSettings
 from strategies.deep.false_vfl.party_model import PartyNets
 from strategies.deep.false_vfl.server_model import Discriminator, ServerNets
@@ -65,7 +66,7 @@ class FalseVFLPart(DeepPart):
             model,
             settings.to_text(),
             "I" if nets.indicator is None else "II",
-            precision_of(nets),
+            "mixed" if settings.mixed else precision_of(nets),
             scales.sources,
             scales.levels,
             scales.known_levels,
@@ -149,7 +150,7 @@ def precision_of(nets: nn.Module) -> str:
 
 def to_arrays(nets: nn.Module) -> Weights:
     """Return the weights of networks by name."""
-    return {name: value.detach().cpu().numpy().copy() for name, value in nets.state_dict().items()}
+    return {name: to_numpy(value).copy() for name, value in nets.state_dict().items()}
 
 
 def load_arrays(nets: _N, weights: Weights, precision: str) -> _N:

@@ -1,11 +1,10 @@
-"""Networks for tables, and the choices that the paper leaves open.
+"""Networks for tables and images, and the choices that the paper leaves open.
 
 The paper says "simple multilayer perceptrons" for tables and names no width, depth, activation or
 bound of a variance. `NetworkSettings` holds one choice of each; ``simulations/false_vfl/search.py``
 compares others on a validation split.
 """
 
-import functools
 import json
 import math
 from collections.abc import Callable
@@ -15,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from strategies.deep.false_vfl import hardware
 from strategies.deep.false_vfl.density import row_log_density
 from strategies.deep.false_vfl.gaussian import draw_seed
+from strategies.deep.false_vfl.images import ImageShape, parse_shapes
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -46,6 +47,12 @@ class NetworkSettings:
         standardised), of h (at a party's encoder and at the global decoder), of z given h.
     mixed : bool
         Whether matrix products of the generative networks are computed in bfloat16; see `apply`.
+    networks : {"mlp", "cnn", "resnet18"}
+        Of parties whose columns are an image's pixels; others have perceptrons.
+    image_shape : str
+        See `parse_shapes`.
+    image_channels : int
+        Of ``cnn`` and its decoder at the image's full size.
     """
 
     h_dim: int = 128
@@ -61,6 +68,16 @@ class NetworkSettings:
     h_bounds: tuple[float, float] = (-4.0, 2.0)
     z_bounds: tuple[float, float] = (-4.0, 2.0)
     mixed: bool = False
+    networks: str = "mlp"
+    image_shape: str = ""
+    image_channels: int = 16
+
+    def image_of(self, party: str) -> ImageShape | None:
+        """Return the shape of a party's image; None of one whose columns are a table."""
+        if self.networks == "mlp":
+            return None
+        shapes = parse_shapes(self.image_shape)
+        return shapes.get(party, shapes.get(""))
 
     def to_text(self) -> str:
         """Return all of it as text, which a message can carry."""
@@ -129,22 +146,6 @@ def perceptron(
     return nn.Sequential(*parts)
 
 
-@functools.cache
-def has_bfloat16(device: str) -> bool:
-    """Return whether matrix products in bfloat16 are native, and so quicker than in float32.
-
-    Parameters
-    ----------
-    device : str
-        PyTorch's name of a kind of device: ``"cpu"``, ``"cuda"``.
-    """
-    if device == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    # Without these instructions PyTorch computes the same, but slower than in float32.
-    capable = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
-    return device == "cpu" and capable is not None and bool(capable())
-
-
 def apply(net: nn.Module, x: Tensor, mixed: bool) -> Tensor:
     """Return what a network gives, in the type of its input.
 
@@ -158,7 +159,7 @@ def apply(net: nn.Module, x: Tensor, mixed: bool) -> Tensor:
         they are. Where bfloat16 is not native, nothing is rounded.
     """
     given: Tensor
-    if not mixed or not has_bfloat16(x.device.type):
+    if not mixed or not hardware.has_bfloat16(x.device.type):
         given = net(x)
         return given
     with torch.autocast(x.device.type, dtype=torch.bfloat16):

@@ -3,6 +3,13 @@
 import torch
 from torch import Tensor, nn
 
+from strategies.deep.false_vfl.images import (
+    RESNET_CHANNELS,
+    ImageDecoder,
+    ImageEncoder,
+    check_size,
+    initialise,
+)
 from strategies.deep.false_vfl.networks import (
     GaussianNet,
     NetworkSettings,
@@ -29,6 +36,11 @@ class PartyNets(nn.Module):
     name : str
         The party's.
 
+    Raises
+    ------
+    DataError
+        If its columns are not the pixels of the image that settings say it has.
+
     Attributes
     ----------
     encoder : GaussianNet
@@ -46,16 +58,21 @@ class PartyNets(nn.Module):
         generator = new_generator(seed, f"weights of {name}")
         width, layers = settings.party_width, settings.party_layers
         how = settings.activation, generator
-        self.encoder = GaussianNet(
-            perceptron(n_columns, 2 * settings.h_dim, width, layers, *how),
-            settings.h_bounds,
-            settings.mixed,
-        )
-        self.decoder = GaussianNet(
-            perceptron(settings.h_dim, 2 * n_columns, width, layers, *how),
-            settings.x_bounds,
-            settings.mixed,
-        )
+        encoder: nn.Module
+        decoder: nn.Module
+        if (image := settings.image_of(name)) is not None:
+            check_size(image, n_columns, name)
+            kind, channels = settings.networks, settings.image_channels
+            encoder = ImageEncoder(image, 2 * settings.h_dim, kind, channels)
+            most = RESNET_CHANNELS if kind == "resnet18" else channels
+            decoder = ImageDecoder(settings.h_dim, image, most)
+            initialise(encoder, generator)
+            initialise(decoder, generator)
+        else:
+            encoder = perceptron(n_columns, 2 * settings.h_dim, width, layers, *how)
+            decoder = perceptron(settings.h_dim, 2 * n_columns, width, layers, *how)
+        self.encoder = GaussianNet(encoder, settings.h_bounds, settings.mixed)
+        self.decoder = GaussianNet(decoder, settings.x_bounds, settings.mixed)
         self.indicator = (
             perceptron(n_columns, 1, width, settings.indicator_layers, *how)
             if variant == "II"

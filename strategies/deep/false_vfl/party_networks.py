@@ -2,19 +2,17 @@
 
 from typing import Any
 
-import numpy.typing as npt
 import torch
 
 from flwr_vertical import Party, StepGroup, step
 from flwr_vertical.policy.record import allows
 from strategies.deep.false_vfl.columns import KeptPart, OwnColumns
 from strategies.deep.false_vfl.gaussian import draw_normals
+from strategies.deep.false_vfl.hardware import precision_on
 from strategies.deep.false_vfl.model import FalseVFLPart
 from strategies.deep.false_vfl.networks import NetworkSettings
 from strategies.deep.false_vfl.party_model import PartyNets
 from strategies.deep.false_vfl.weights import draw_weights
-
-Array = npt.NDArray[Any]
 
 EMBEDDINGS, LONE_EMBEDDINGS = "embeddings", "lone-embeddings"
 """Exchanges to which a node must agree: sums of embeddings by sample, and of samples that it alone
@@ -40,6 +38,7 @@ class Networks(StepGroup):
         learning_rate: float,
         weight_decay: float,
         n_draws: int,
+        device: str,
     ) -> dict[str, Any]:
         """Agree to take part, and note the settings of the run.
 
@@ -52,7 +51,7 @@ class Networks(StepGroup):
         seed : int
             What the numbers follow from that are checked. Initial weights do not: the party draws
             them, and nobody else knows them.
-        precision : {"float32", "float64"}
+        precision : {"float32", "mixed", "float64"}
             What networks compute in.
         encoding : {"none", "one-hot"}
             See `numeric_matrix`.
@@ -60,12 +59,15 @@ class Networks(StepGroup):
             Adam's.
         n_draws : int
             Draws of h in a pretraining step.
+        device : {"auto", "cpu", "cuda"}
+            Where to compute.
 
         Returns
         -------
         dict
             ``lone``: whether samples that this party alone holds may take part. ``drawn``: the
             first of the numbers that seed and precision give, which must be the server's.
+            ``precision``: what this node computes in, see `precision_on`.
 
         Raises
         ------
@@ -78,9 +80,11 @@ class Networks(StepGroup):
         self.state["networks"], self.state["variant"] = networks, variant
         self.state["precision"], self.state["encoding"] = precision, encoding
         self.state["learning-rate"], self.state["weight-decay"] = learning_rate, weight_decay
-        self.state["draws"] = n_draws
+        self.state["draws"], self.state["device"] = n_draws, device
+        if (image := NetworkSettings.from_text(networks).image_of(self.name)) is not None:
+            self.state["image-channels"] = image.channels
         self.get(changes=True)  # says now whether the table can be used
-        return agreed | {"drawn": self._drawn(seed)}
+        return agreed | self._means(seed)
 
     @step
     def keep(self, model: str) -> dict[str, Any]:
@@ -98,14 +102,14 @@ class Networks(StepGroup):
         return {}
 
     @step
-    def open_networks(self, model: str, seed: int) -> dict[str, Any]:
+    def open_networks(self, model: str, seed: int, device: str) -> dict[str, Any]:
         """Take up what an earlier run left here, to predict with it.
 
         Parameters
         ----------
         model : str
             Name of the model.
-        seed : int
+        seed, device
             As in `prepare`.
 
         Returns
@@ -118,8 +122,9 @@ class Networks(StepGroup):
         part = self.other(KeptPart).part
         assert isinstance(part, FalseVFLPart)
         self.state["precision"], self.state["variant"] = part.precision, part.variant
+        self.state["device"] = device
         self.get(changes=True)
-        return agreed | {"drawn": self._drawn(seed)}
+        return agreed | self._means(seed)
 
     def _consent(self) -> dict[str, Any]:
         """Refuse unless the node agrees to embeddings; say whether it does to lone ones.
@@ -130,9 +135,14 @@ class Networks(StepGroup):
         self.party.open_exchange(EMBEDDINGS, what)
         return {"lone": allows(self.party.policy.exchanges, LONE_EMBEDDINGS)}
 
-    def _drawn(self, seed: int) -> Array:
-        drawn: Array = draw_normals(seed, "check", (8,), self.other(OwnColumns).dtype).numpy()
-        return drawn
+    def _means(self, seed: int) -> dict[str, Any]:
+        """Return what this node draws from a seed, and what it computes in."""
+        own = self.other(OwnColumns)
+        drawn = draw_normals(seed, "check", (8,), own.dtype).numpy()
+        return {
+            "drawn": drawn,
+            "precision": precision_on(own.device, str(self.state["precision"])),
+        }
 
     def get(self, *, changes: bool) -> PartyNets:
         """Return the networks; `changes` says whether the step trains them."""
@@ -156,13 +166,13 @@ class Networks(StepGroup):
 
     def _new(self) -> PartyNets:
         part = self.other(KeptPart).part
-        if isinstance(part, FalseVFLPart):
-            return part.nets(self.name)
         own = self.other(OwnColumns)
+        if isinstance(part, FalseVFLPart):
+            return part.nets(self.name).to(own.device)
         settings = NetworkSettings.from_text(str(self.state["networks"]))
-        nets = PartyNets(own.n_columns, settings, self.variant, 0, self.name).to(own.dtype)
+        nets = PartyNets(own.n_columns, settings, self.variant, 0, self.name)
         draw_weights(nets, self.party.own_bytes(WEIGHTS))
-        return nets
+        return nets.to(own.device, own.dtype)
 
     def noise_seed(self, seed: int) -> int:
         """Return the seed of what variant II draws of blocks that the party lacks.

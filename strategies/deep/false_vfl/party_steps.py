@@ -14,7 +14,8 @@ import torch
 from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.errors import DataError
 from strategies.deep.false_vfl.columns import OwnColumns
-from strategies.deep.false_vfl.graph import GRADIENT_LIMIT, Graph, scatter
+from strategies.deep.false_vfl.graph import GRADIENT_LIMIT, MEAN_LIMIT, Graph, scatter
+from strategies.deep.false_vfl.hardware import to_numpy, to_tensor
 from strategies.deep.false_vfl.party_networks import Networks
 
 Array = npt.NDArray[Any]
@@ -31,6 +32,8 @@ class PretrainingSteps(StepGroup):
         batch: Array,
         in_mean: Array | None = None,
         in_precision: Array | None = None,
+        remember: bool = False,
+        recall: bool = False,
     ) -> Summands:
         """Take the step that the last batch's gradient asks for, then encode a batch.
 
@@ -40,19 +43,29 @@ class PretrainingSteps(StepGroup):
             Aligned rows.
         in_mean, in_precision : numpy.ndarray of shape (n_held of the last batch, h_dim), optional
             Gradients of the loss in what this party sent of that batch.
+        remember, recall : bool, default False
+            Whether to note the networks as the best ones, before anything else; whether to go back
+            to those noted.
 
         Returns
         -------
         Summands
             ``mean`` and ``precision``, shape (n_rows, h_dim): 0 for rows that the party lacks.
         """
+        networks = self.other(Networks)
+        if remember:
+            best = networks.get(changes=False).state_dict()
+            self.party.live.put("best", {name: value.clone() for name, value in best.items()})
+        if recall:
+            best = self.party.live.get("best", dict, changes=False)
+            networks.get(changes=True).load_state_dict(best)
         if in_mean is not None and in_precision is not None:
             self._learn(in_mean, in_precision)
         self.state["batch"] = np.asarray(batch)
         held = self.other(OwnColumns).held(batch)
-        nets = self.other(Networks).get(changes=False)
         with torch.no_grad():
-            mean, precision = nets.encode(held.x)
+            mean, precision = networks.get(changes=False).encode(held.x)
+        self._check({"mean": to_numpy(mean)}, "embedding", MEAN_LIMIT)
         return Summands(
             {
                 "mean": scatter(mean, held.places, len(batch)),
@@ -104,7 +117,7 @@ class PretrainingSteps(StepGroup):
         optimiser = self.other(Networks).optimiser("decoder")
         optimiser.zero_grad(set_to_none=True)
         n_rows = len(self.state["batch"])
-        given = torch.from_numpy(np.array(weights)).to(graph.terms.dtype)
+        given = to_tensor(weights, graph.terms)
         loss = -(given * graph.terms).sum() / n_rows
         torch.autograd.backward([loss])
         optimiser.step()
@@ -114,7 +127,7 @@ class PretrainingSteps(StepGroup):
             # Beyond the limit of the private sum a gradient is cut, as clipping by value does.
             gradient = gradient.clamp(-GRADIENT_LIMIT, GRADIENT_LIMIT)
             told[name] = scatter(gradient, graph.rows, n_rows)
-        self._check_finite(told, "gradient")
+        self._check(told, "gradient")
         return Summands(told)
 
     def _learn(self, in_mean: Array, in_precision: Array) -> None:
@@ -126,7 +139,7 @@ class PretrainingSteps(StepGroup):
         mean, precision = networks.get(changes=True).encode(held.x)
         torch.autograd.backward(
             [mean, precision],
-            [torch.from_numpy(np.array(g)).to(mean.dtype) for g in (in_mean, in_precision)],
+            [to_tensor(g, mean) for g in (in_mean, in_precision)],
         )
         optimiser.step()
 
@@ -143,15 +156,18 @@ class PretrainingSteps(StepGroup):
         )
         seed = int(posterior["seed"])
         graph.forward(seed, networks.n_draws, networks.noise_seed(seed), own.dtype)
-        self._check_finite({"terms": graph.terms.detach().numpy()}, "log likelihood")
+        self._check({"terms": to_numpy(graph.terms)}, "log likelihood")
         return graph
 
-    def _check_finite(self, arrays: dict[str, Array], what: str) -> None:
+    def _check(self, arrays: dict[str, Array], what: str, limit: float = np.inf) -> None:
+        """Raise `DataError` if there is a number that is none, or beyond a limit."""
         for array in arrays.values():
-            if not np.isfinite(array).all():
+            largest = float(np.abs(array).max(initial=0.0))  # NaN if there is one
+            if not (np.isfinite(largest) and largest <= limit):
                 raise DataError(
-                    f"party {self.name!r}: its {what} is not finite: the training has diverged. "
-                    "Lower pretrain_learning_rate, and look for extreme values in its columns"
+                    f"party {self.name!r}: its {what} reaches {largest:.3g}: the training has "
+                    "diverged. Lower pretrain_learning_rate, and look for extreme values in its "
+                    "columns"
                 )
 
 

@@ -1,6 +1,6 @@
 """Predictions: who may take part, two rounds for a block of rows, and a run that only predicts."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -13,7 +13,9 @@ from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.results import Progress
+from flwr_vertical.settings import setting
 from strategies.deep.false_vfl.gaussian import draw_normals
+from strategies.deep.false_vfl.hardware import DEVICES, device_of, precision_on
 from strategies.deep.false_vfl.head import prediction_table
 from strategies.deep.false_vfl.model import FalseVFLModel
 from strategies.deep.false_vfl.networks import NetworkSettings
@@ -41,6 +43,11 @@ class FalseVFLPredict(Strategy):
     """
 
     model: Result | str | Path = fitted_model()
+    device: str = setting(
+        "auto",
+        "Where server and parties compute: auto takes a GPU at those that have one.",
+        choices=DEVICES,
+    )
 
     name: ClassVar[str] = "false-vfl-predict"
     uses_labels: ClassVar[bool] = True
@@ -52,7 +59,8 @@ class FalseVFLPredict(Strategy):
             "server",
             "by sample: the sums over the parties of the means and precisions of their embeddings "
             "and of the log likelihoods of their columns; of a sample that one party alone holds "
-            "(and agreed to) that party's own",
+            "(and agreed to) that party's own. That no other sample of a party is alone is the "
+            "server's word",
         ),
         (
             "every party",
@@ -87,13 +95,16 @@ class FalseVFLPredict(Strategy):
             result.notes.append(f"parties {left} of the fit take no part; their blocks are missing")
         rounds = Rounds(federation, alignment.mask, per_party=model.variant == "I")
         seed = int(federation.rng.integers(2**62))
-        replies = federation.call("open_networks", {"model": model.name, "seed": seed})
+        arguments = {"model": model.name, "seed": seed, "device": self.device}
+        replies = federation.call("open_networks", arguments)
+        device = device_of(self.device)
         dtype = next(model.nets().parameters()).dtype
         rows = take_part(rounds, replies, seed, dtype, result)
-        found = predict_rows(rounds, model, rows, progress)
+        note_precision(model.precision, device, replies, result)
+        found = predict_rows(rounds, model, rows, progress, device)
         result.predictions = found.set_axis(sample_index(alignment, result.labels, rows))
         if federation.labels is not None:
-            compare(np.asarray(federation.labels)[rows], result, bool(model.classes))
+            compare(np.asarray(federation.labels)[rows], result, model.classes)
 
 
 def model_of(fitted: Result | None) -> FalseVFLModel:
@@ -177,11 +188,29 @@ def told_of(usable: Indices, n_samples: int, result: Result) -> Indices:
     return usable
 
 
+def note_precision(
+    asked: str, device: torch.device, replies: Mapping[str, Mapping[str, Any]], result: Result
+) -> None:
+    """Note who computes in another precision than was asked for."""
+    found = {name: str(reply["precision"]) for name, reply in replies.items()}
+    found["the server"] = precision_on(device, asked)
+    if others := [name for name, precision in found.items() if precision != asked]:
+        result.notes.append(
+            f"precision={asked!r}, but {', '.join(others)} computed in float32: no instructions "
+            "for bfloat16 there, which would be slower without"
+        )
+
+
 def predict_rows(
-    rounds: Rounds, model: FalseVFLModel, rows: Indices, progress: Progress
+    rounds: Rounds,
+    model: FalseVFLModel,
+    rows: Indices,
+    progress: Progress,
+    device: torch.device,
 ) -> pd.DataFrame:
     """Predict samples, by two rounds for each block of them; a line for each of `rows`."""
-    nets, head, settings = model.nets(), model.discriminator(), model.settings
+    nets, head = model.nets().to(device), model.discriminator().to(device)
+    settings = model.settings
     tables = []
     for first in range(0, len(rows), model.prediction_rows):
         block = rows[first : first + model.prediction_rows]
@@ -210,13 +239,29 @@ def drawn_step(
         return ServerStep(nets, settings, *sums, rounds.counts[rows], seed, n_draws)
 
 
-def compare(labels: npt.NDArray[np.float64], result: Result, classes: bool) -> None:
-    """Say how far predictions are from the labels that are known."""
+def compare(labels: npt.NDArray[np.float64], result: Result, classes: Collection[float]) -> None:
+    """Say how far predictions are from the labels that are known.
+
+    Parameters
+    ----------
+    labels : numpy.ndarray of shape (n_rows,)
+        Of the predicted samples, NaN where one is not known.
+    result : Result
+        Has the predictions, and gets the metric.
+    classes : Collection of float
+        Those of the fit; none of a regression.
+    """
     known = np.isfinite(labels)
     if not known.any() or result.predictions is None:
         return
     found = result.predictions["prediction"].to_numpy()[known]
     if classes:
         result.metrics["accuracy"] = float(np.mean(found == labels[known]))
+        new = ~np.isin(labels[known], list(classes))
+        if new.any():
+            result.notes.append(
+                f"{new.sum()} samples have labels {np.unique(labels[known][new]).tolist()[:10]}, "
+                "of which the fit had none: their predictions are wrong in any case"
+            )
     else:
         result.metrics["rmse"] = float(np.sqrt(np.mean((found - labels[known]) ** 2)))

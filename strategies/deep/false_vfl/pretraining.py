@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from flwr_vertical import Result
-from flwr_vertical.errors import DataError
+from flwr_vertical.errors import DataError, PartyError
 from flwr_vertical.results import Progress
 from strategies.deep.false_vfl.bounds import log_bound
+from strategies.deep.false_vfl.hardware import device_of
 from strategies.deep.false_vfl.predict import drawn_step
 from strategies.deep.false_vfl.rounds import Rounds
 from strategies.deep.false_vfl.server_model import ServerNets
@@ -61,7 +63,8 @@ class Pretraining:
         self._rng = rounds.federation.rng
         share = strategy.validation_share
         self._rows, self._validated = split_off(rows, share, self._rng)
-        self.nets = ServerNets(strategy.network_settings, seed).to(strategy.dtype)
+        device = device_of(strategy.device)
+        self.nets = ServerNets(strategy.network_settings, seed).to(device, strategy.dtype)
         self._optimiser = torch.optim.Adam(
             self.nets.parameters(),
             lr=strategy.pretrain_learning_rate,
@@ -70,18 +73,20 @@ class Pretraining:
         self.carried: dict[str, Any] = {}
         self._losses: list[float] = []
         self._stop = EarlyStop(strategy.patience)
+        self._best: dict[str, Tensor] = {}
         # The same draws in each validation, so that epochs differ by what was learned.
         self._seed = seed
         self._steps = math.ceil(len(self._rows) / strategy.pretrain_batch_size)
 
     def run(self) -> None:
-        """Take all steps, or those until validation says to stop."""
+        """Take all steps, or those until validation says to stop; end with the best networks."""
         live = {
             "nets": self.nets,
             "optimiser": self._optimiser,
             "carried": self.carried,
             "losses": self._losses,
             "stop": self._stop,
+            "best": self._best,
             "history": self._result.history,
         }
         total = self._steps * self._strategy.pretrain_epochs
@@ -91,6 +96,8 @@ class Pretraining:
         self._result.metrics["pretrain_epochs"] = float(last["epoch"])
         if len(self._validated):
             self._result.metrics["validation_bound"] = -self._stop.best
+            self._result.metrics["pretrain_best_epoch"] = float(self._stop.best_epoch)
+            self._recall()
 
     def _step(self, i: int) -> bool:
         """Take one step; return whether it was the last one."""
@@ -99,7 +106,13 @@ class Pretraining:
             self.carried["order"] = self._rng.permutation(self._rows)
             self._losses.clear()
         batch = np.array_split(self.carried["order"], self._steps)[place]
-        loss = self._learn(batch, i)
+        try:
+            loss = self._learn(batch, i)
+        except PartyError as error:
+            if type(error) is not PartyError:
+                raise  # a loss, from which the run may go back to a snapshot
+            cause = f"{error.cause} (epoch {epoch}, step {i + 1} of the first stage)"
+            raise PartyError(error.party, error.step, cause) from error
         self._losses.append(loss * len(batch))
         self._progress.step(i + 1, self._steps * self._strategy.pretrain_epochs, loss=loss)
         if place < self._steps - 1:
@@ -107,7 +120,8 @@ class Pretraining:
         line = {"stage": 1, "epoch": epoch, "loss": math.fsum(self._losses) / len(self._rows)}
         if len(self._validated) and epoch % self._strategy.validate_every == 0:
             line["validation"] = self._validate()
-            self._stop.is_better(epoch, line["validation"])
+            if self._stop.is_better(epoch, line["validation"]):
+                self._remember()
         self._result.history.append(line)
         return self._stop.is_over(epoch)
 
@@ -130,6 +144,23 @@ class Pretraining:
         self._optimiser.step()
         self.rounds.carry(batch, *gradients, self.carried)
         return loss
+
+    def _remember(self) -> None:
+        """Note these networks as the best; parties hear of it with the next message."""
+        self._best.update({name: v.clone() for name, v in self.nets.state_dict().items()})
+        self.carried["remember"] = True
+
+    def _recall(self) -> None:
+        """Go back to the best networks; parties hear of it with the second stage's first message.
+
+        Nothing is to be done if these are the best: parties have not heard of them yet. What the
+        encoders have yet to learn from belongs to the networks that are given up.
+        """
+        if not self._best or self.carried.pop("remember", False):
+            return
+        self.nets.load_state_dict(self._best)
+        self.carried.clear()
+        self.carried["recall"] = True
 
     def _validate(self) -> float:
         """Return the mean loss of the samples that validate, by two rounds for a block of them."""

@@ -7,14 +7,17 @@ import numpy.typing as npt
 from torch import Tensor
 
 from flwr_vertical import Federation
-from strategies.deep.false_vfl.graph import GRADIENT_LIMIT, TERM_LIMIT
+from strategies.deep.false_vfl.graph import (
+    GRADIENT_LIMIT,
+    MEAN_LIMIT,
+    PRECISION_LIMIT,
+    TERM_LIMIT,
+)
+from strategies.deep.false_vfl.hardware import to_numpy
 from strategies.deep.false_vfl.server_training import ServerStep
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
-
-MEAN_LIMIT, PRECISION_LIMIT = 2.0**8, 2.0**12
-"""What a party sends at most of an embedding's mean and precision."""
 
 
 class Rounds:
@@ -60,7 +63,8 @@ class Rounds:
         batch : numpy.ndarray of shape (n_rows,)
             Aligned rows.
         carried : dict
-            Gradients of the last batch, as `carry` kept them; they are taken out.
+            Gradients of the last batch, as `carry` kept them, and ``remember`` or ``recall`` where
+            parties shall; they are taken out.
 
         Returns
         -------
@@ -75,9 +79,10 @@ class Rounds:
             for name in self.parties
             if f"{name} mean" in carried
         }
+        asked = {name: carried.pop(name) for name in ("remember", "recall") if name in carried}
         total = self.federation.sum(
             "encode",
-            {"batch": batch},
+            {"batch": batch} | asked,
             per_party=gradients or None,
             scale={"mean": MEAN_LIMIT, "precision": PRECISION_LIMIT},
         )
@@ -89,8 +94,8 @@ class Rounds:
         """Keep gradients for the next `encode`: of each party, those of the rows it holds."""
         for k, name in enumerate(self.parties):
             held = self._held[batch, k]
-            carried[f"{name} mean"] = in_mean.numpy()[held]
-            carried[f"{name} precision"] = in_precision.numpy()[held]
+            carried[f"{name} mean"] = to_numpy(in_mean)[held]
+            carried[f"{name} precision"] = to_numpy(in_precision)[held]
 
     def log_terms(self, batch: Indices, mean: Tensor, log_sigma: Tensor, seed: int) -> Array:
         """Have parties draw h; return the sum of their terms, shape (n_rows, n_draws)."""
@@ -133,7 +138,7 @@ class Rounds:
         return terms
 
     def _rows(self, batch: Indices, **values: Tensor) -> dict[str, dict[str, Array]]:
-        arrays = {name: value.detach().numpy() for name, value in values.items()}
+        arrays = {name: to_numpy(value) for name, value in values.items()}
         if not self._per_party:
             return dict.fromkeys(self.parties, arrays)
         return {

@@ -40,6 +40,7 @@ def fit_scales(
     party: str,
     encoding: str,
     min_rows: int | None = None,
+    channels: int | None = None,
 ) -> tuple[ColumnScales, Array]:
     """Measure the columns of a table.
 
@@ -53,6 +54,9 @@ def fit_scales(
         Its name, for errors.
     encoding, min_rows
         See `numeric_matrix`.
+    channels : int, optional
+        Of an image, whose pixels have one mean and one deviation for each channel: a pixel that
+        is the same in nearly all images would else have values of hundreds of deviations.
 
     Returns
     -------
@@ -71,7 +75,15 @@ def fit_scales(
             f"party {party!r}, column {names[j]!r}: no row that takes part has a value; leave the "
             "column out, or align other rows"
         )
-    centre, unit = np.nanmean(x[taken], axis=0), np.nanstd(x[taken], axis=0)
+    if channels is not None and x.shape[1] % channels == 0:
+        pixels = np.moveaxis(x[taken].reshape(-1, channels, x.shape[1] // channels), 1, 0)
+        of_channels = pixels.reshape(channels, -1)
+        centre, unit = (
+            np.repeat(measure(of_channels, axis=1), x.shape[1] // channels)
+            for measure in (np.nanmean, np.nanstd)
+        )
+    else:
+        centre, unit = np.nanmean(x[taken], axis=0), np.nanstd(x[taken], axis=0)
     unit[unit == 0] = 1.0  # a constant column says nothing, and stays at 0
     scales = ColumnScales(**column_sources(table, origins), centre=centre, unit=unit)
     return scales, (x - centre) / unit

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from flwr_vertical import Result
 from flwr_vertical.errors import DataError
 from flwr_vertical.results import Progress
-from strategies.deep.false_vfl.head import HeadTraining
+from strategies.deep.false_vfl.head import HeadTraining, Targets
 from strategies.deep.false_vfl.predict import drawn_step
 from strategies.deep.false_vfl.pretraining import Pretraining
 from strategies.deep.false_vfl.stopping import EarlyStop, split_off
@@ -53,7 +53,8 @@ def fit_head(
     Raises
     ------
     DataError
-        If no sample that takes part has a label, or too few to train and to validate.
+        If no sample that takes part has a label, or too few to train and to validate; if all
+        samples of a class were left out.
     """
     rows = usable[head.targets.known[usable]]
     needed = 2 if strategy.validation_share else 1
@@ -63,8 +64,13 @@ def fit_head(
         )
     rounds = first.rounds
     rng = rounds.federation.rng
+    _check_classes(head.targets, rows)
     _, kept_out = split_off(rows, strategy.validation_share, rng)
     validates = np.isin(rows, kept_out)
+    if head.targets.classes:
+        # Of a class with few samples all may have been drawn: then they train, and none validates.
+        y = head.targets.y[rows]
+        validates &= np.isin(y, y[~validates])
     sums = rounds.encode(rows, first.carried)
     n_draws, at_once = strategy.importance_samples, math.ceil(strategy.epochs / SCORING_ROUNDS)
     stop, told = EarlyStop(strategy.patience), False
@@ -78,7 +84,7 @@ def fit_head(
             epoch, logs = done + k + 1, step.log_weights(terms[k])
             loss = head.epoch(step.h[~validates], logs[~validates], rows[~validates], rng)
             line = {"stage": 2, "epoch": epoch, "loss": loss}
-            if len(kept_out):
+            if validates.any():
                 line["validation"] = head.loss(step.h[validates], logs[validates], rows[validates])
                 if stop.is_better(epoch, line["validation"]):
                     head.remember()
@@ -90,3 +96,16 @@ def fit_head(
             break
     head.recall()
     result.metrics["epochs"] = float(epoch)
+
+
+def _check_classes(targets: Targets, rows: Indices) -> None:
+    """Raise `DataError` if no sample of a class takes part: it could never be predicted."""
+    for number, label in enumerate(targets.classes):
+        n_labels = int((targets.y[targets.known] == number).sum())
+        if not (targets.y[rows] == number).any():
+            raise DataError(
+                f"none of the {n_labels} samples with the label {label:g} takes part, so that the "
+                "class would never be predicted: each is held by one party alone, which does not "
+                "agree to the exchange 'lone-embeddings'; leave these labels out, or align samples "
+                "of that class that several parties hold"
+            )

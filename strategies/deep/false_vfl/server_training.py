@@ -17,6 +17,7 @@ from strategies.deep.false_vfl.gaussian import (
     posterior,
     posterior_gradients,
 )
+from strategies.deep.false_vfl.hardware import to_tensor
 from strategies.deep.false_vfl.networks import NetworkSettings
 from strategies.deep.false_vfl.server_model import ServerNets
 from strategies.deep.false_vfl.shared_draws import shared_draws
@@ -54,14 +55,14 @@ class ServerStep:
         seed: int,
         n_draws: int,
     ) -> None:
-        dtype = next(nets.parameters()).dtype
-        self._precision_sum = _tensor(precision_sum, dtype)
-        self._counts = torch.from_numpy(counts).to(dtype)
-        found = posterior(_tensor(mean_sum, dtype), self._precision_sum, self._counts)
+        own = next(nets.parameters())
+        self._precision_sum, self._counts = to_tensor(precision_sum, own), to_tensor(counts, own)
+        found = posterior(to_tensor(mean_sum, own), self._precision_sum, self._counts)
         self.mean, self.log_sigma = (values.requires_grad_() for values in found)
         shape = len(counts), n_draws
-        noise_h = shared_draws.normals(seed, "h", (*shape, settings.h_dim), dtype)
-        noise_z = draw_normals(seed, "z", (*shape, settings.z_dim), dtype)
+        noise_h = shared_draws.normals(seed, "h", (*shape, settings.h_dim), own.dtype)
+        noise_z = draw_normals(seed, "z", (*shape, settings.z_dim), own.dtype)
+        noise_h, noise_z = noise_h.to(own.device), noise_z.to(own.device)
         self.h, self._terms = nets.latent_terms(self.mean, self.log_sigma, noise_h, noise_z)
 
     def log_weights(self, party_terms: Array) -> Tensor:
@@ -69,7 +70,7 @@ class ServerStep:
 
         They are constants: no gradient goes through them.
         """
-        return self._terms.detach() + _tensor(party_terms, self._terms.dtype)
+        return self._terms.detach() + to_tensor(party_terms, self._terms)
 
     def weigh(self, party_terms: Array) -> tuple[float, Tensor]:
         """Return the mean loss of the rows and the weights of their draws.
@@ -102,10 +103,6 @@ class ServerStep:
         torch.autograd.backward([loss])
         assert self.mean.grad is not None
         assert self.log_sigma.grad is not None
-        of_mean = self.mean.grad + _tensor(in_mean, self.mean.dtype) / n_rows
-        of_log_sigma = self.log_sigma.grad + _tensor(in_log_sigma, self.mean.dtype) / n_rows
+        of_mean = self.mean.grad + to_tensor(in_mean, self.mean) / n_rows
+        of_log_sigma = self.log_sigma.grad + to_tensor(in_log_sigma, self.mean) / n_rows
         return posterior_gradients(of_mean, of_log_sigma, self._precision_sum, self._counts)
-
-
-def _tensor(values: Array, dtype: torch.dtype) -> Tensor:
-    return torch.from_numpy(np.array(values)).to(dtype)

@@ -10,14 +10,17 @@ import torch
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import ConfigError
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
+from strategies.deep.false_vfl.hardware import DEVICES, device_of
 from strategies.deep.false_vfl.head import HeadTraining, Targets
+from strategies.deep.false_vfl.images import NETWORKS, parse_shapes
 from strategies.deep.false_vfl.model import FalseVFLModel, to_arrays
 from strategies.deep.false_vfl.networks import NetworkSettings
 from strategies.deep.false_vfl.party import FalseVFLParty
 from strategies.deep.false_vfl.party_networks import EMBEDDINGS
-from strategies.deep.false_vfl.predict import predict_rows, take_part
+from strategies.deep.false_vfl.predict import note_precision, predict_rows, take_part
 from strategies.deep.false_vfl.pretraining import Pretraining
 from strategies.deep.false_vfl.rounds import Rounds
 from strategies.deep.false_vfl.second_stage import fit_head
@@ -47,12 +50,20 @@ class FalseVFL(Strategy):
     `Result.predictions` has ``prediction`` and one column ``probability_<class>`` for each class,
     or ``std_error`` of a regression. `Result.predict` predicts new samples by whichever parties are
     there. The metrics are the ``bound`` of the last epoch (nats a sample), the epochs taken and,
-    with validation, its best bound. A stage that validation ends keeps the last networks of the
-    first stage, and the best discriminator.
+    with validation, its best bound and the epoch of it. With validation the first stage ends with
+    the networks of that epoch, whichever was the last one, and the second with the best
+    discriminator; no further message is needed for it.
 
     Where the paper is silent: networks are multilayer perceptrons of the sizes in
-    `NetworkSettings`, columns are standardised by the rows that take part, a missing cell of a row
-    is 0 for the encoder and absent from the likelihood, and log deviations lie between bounds.
+    `NetworkSettings`, or for images those of `strategies.deep.false_vfl.images`; columns are
+    standardised by the rows that take part (an image's by channel), a missing cell of a row is 0
+    for the encoder and absent from the likelihood, and log deviations lie between bounds.
+
+    Parties of a simulation share the cores: PyTorch has as many threads at each as there are cores
+    for it, one where there are more parties than cores. Draws are made on the CPU, so that nodes
+    with a GPU and without one agree. ``precision="mixed"`` halves the time of a step where the
+    processor has instructions for bfloat16; a node without them computes in float32, and the
+    result's notes say so.
     """
 
     variant: str = setting(
@@ -93,7 +104,10 @@ class FalseVFL(Strategy):
     z_dim: int = setting(64, "Dimension of z.", at_least=1)
     width: int = setting(128, "Units of each hidden layer.", at_least=1)
     party_layers: int = setting(
-        2, "Layers with weights of a party's encoder and of its decoder.", at_least=1
+        2,
+        "Layers with weights of a party's encoder and of its decoder. A single one is linear: who "
+        "knows a few rows then finds all others exactly.",
+        at_least=1,
     )
     activation: str = setting("relu", "Of hidden layers.", choices=("relu", "elu", "silu", "tanh"))
     encoding: str = setting(
@@ -104,6 +118,24 @@ class FalseVFL(Strategy):
         "What networks compute in. mixed is float32 with matrix products in bfloat16, where the "
         "processor has instructions for them.",
         choices=("float32", "mixed", "float64"),
+    )
+    device: str = setting(
+        "auto",
+        "Where server and parties compute: auto takes a GPU at those that have one.",
+        choices=DEVICES,
+    )
+    networks: str = setting(
+        "mlp",
+        "Encoders and decoders of parties: for tables, or for images of the shape `image_shape`.",
+        choices=NETWORKS,
+    )
+    image_shape: str = setting(
+        "",
+        "Height and width of the parties' images such as 14x7, channels before them such as "
+        "3x32x32; of some parties, while others have tables: left=14x7, right=14x14.",
+    )
+    image_channels: int = setting(
+        16, "Channels of cnn at the image's full size; resnet18 has 64.", at_least=4
     )
 
     name: ClassVar[str] = "false-vfl"
@@ -132,7 +164,8 @@ class FalseVFL(Strategy):
             "server",
             "by sample, in every step: the sums over the parties of the means and precisions of "
             "their embeddings, of the log likelihoods of their columns, and of the gradients of "
-            "these; of a sample that one party alone holds (and agreed to) that party's own",
+            "these; of a sample that one party alone holds (and agreed to) that party's own. That "
+            "no other sample of a party is alone is the server's word",
         ),
         (
             "every party",
@@ -143,6 +176,7 @@ class FalseVFL(Strategy):
         ),
         ("every party", "which samples have a label: they are encoded together"),
         ("nobody else", "the labels, and the discriminator, which stay at the server"),
+        ("nobody else", "a party's networks, also how they begin: it draws their weights itself"),
     )
 
     def run(
@@ -161,10 +195,18 @@ class FalseVFL(Strategy):
         result.predictor = model = self._keep(rounds, first.nets, second)
         rows = usable[~targets.known[usable]]
         if len(rows):
-            found = predict_rows(rounds, model, rows, progress)
+            found = predict_rows(rounds, model, rows, progress, device_of(self.device))
             result.predictions = found.set_axis(sample_index(alignment, result.labels, rows))
 
     # -- settings ----------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise if settings do not go together."""
+        if bool(parse_shapes(self.image_shape)) != (self.networks != "mlp"):
+            raise ConfigError(
+                f"networks={self.networks!r} with image_shape={self.image_shape!r}: cnn and "
+                "resnet18 are for images and need their shape, such as '14x7'; mlp has none"
+            )
 
     @property
     def network_settings(self) -> NetworkSettings:
@@ -177,6 +219,9 @@ class FalseVFL(Strategy):
             global_width=self.width,
             activation=self.activation,
             mixed=self.precision == "mixed",
+            networks=self.networks,
+            image_shape=self.image_shape,
+            image_channels=self.image_channels,
         )
 
     @property
@@ -197,8 +242,10 @@ class FalseVFL(Strategy):
             "learning_rate": self.pretrain_learning_rate,
             "weight_decay": self.weight_decay,
             "n_draws": self.importance_samples,
+            "device": self.device,
         }
         replies = rounds.federation.call("prepare", arguments)
+        note_precision(self.precision, device_of(self.device), replies, result)
         return take_part(rounds, replies, seed, self.dtype, result)
 
     # -- after training ----------------------------------------------------------------------

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from strategies.deep.false_vfl.gaussian import draw_seed
-from strategies.deep.false_vfl.networks import new_generator
+from strategies.deep.false_vfl.hardware import to_numpy
+from strategies.deep.false_vfl.networks import apply, new_generator
+from strategies.deep.split.encoders import TwoEncoders
 from strategies.deep.split.methods import Training
-from strategies.deep.split.networks import SplitNetworks, TwoEncoders
 from strategies.deep.split.simsiam import (
-    Corruption,
     FallingRates,
     SimSiamHeads,
     batches_of,
@@ -34,6 +34,8 @@ from strategies.deep.split.simsiam import (
     distance,
     unit,
 )
+from strategies.deep.split.sizes import SplitNetworks
+from strategies.deep.split.views import views_of
 
 
 class HybridPretraining:
@@ -69,18 +71,22 @@ class HybridPretraining:
         self._encoder, self._x, self._training = encoder, x, training
         self._seed, self._name = seed, name
         own, shared = new_generator(seed, "projector"), new_generator(shared_seed, "projector")
-        self.cross = SimSiamHeads(networks, own).to(x.dtype)
-        self.local = SimSiamHeads(networks, shared).to(x.dtype)
-        self._corruption = Corruption(x, training.corrupted)
+        self.cross = SimSiamHeads(networks, own).to(x.device, x.dtype)
+        self.local = SimSiamHeads(networks, shared).to(x.device, x.dtype)
+        self._views = views_of(x, training.corrupted, networks.image_of(name))
         across = encoder.cross, self.cross.projector
         self._across = FallingRates(across, [self.cross.predictor], training)
         within = encoder.bottom, encoder.top, self.local.projector
+        self._mixed = networks.mixed
+        # What gives projections; what is trained is the same.
+        self._cross_net = nn.Sequential(encoder.cross, self.cross.projector)
+        self._local_net = nn.Sequential(*within)
         self._within = FallingRates(within, [self.local.predictor], training)
 
     def project(self, x: Tensor) -> Tensor:
         """Return projections of aligned rows, of length 1; shape (n_rows, projected)."""
         with torch.no_grad():
-            return unit(self.cross.projector(self._encoder.cross(x)))
+            return unit(apply(self._cross_net, x, self._mixed))
 
     def learn_across(self, x: Tensor, total: Tensor, n_parties: int, epoch: int) -> float:
         """Take a step towards the other parties' projections; return the loss.
@@ -94,7 +100,7 @@ class HybridPretraining:
         n_parties, epoch : int
         """
         self._across.at(epoch)
-        z = self.cross.projector(self._encoder.cross(x))
+        z = apply(self._cross_net, x, self._mixed)
         others = (total - unit(z.detach())) / (n_parties - 1)
         loss = -(unit(self.cross.predictor(z)) * others).sum(-1).mean()
         told = self._across.step(loss)
@@ -107,13 +113,13 @@ class HybridPretraining:
         rng = np.random.default_rng(draw_seed(self._seed, f"views of epoch {epoch}"))
         total, guide = 0.0, self._training.guide
         for batch in batches_of(len(self._x), self._training.pretrain_batch_size, rng):
-            views = self._x[batch], self._corruption.second_view(self._x[batch], rng)
-            z = [self.local.projector(self._encoder.top(self._encoder.bottom(v))) for v in views]
+            views = self._views.pair(self._x[batch], rng)
+            z = [apply(self._local_net, v, self._mixed) for v in views]
             p = [self.local.predictor(values) for values in z]
             loss = 0.5 * (distance(p[0], z[1]) + distance(p[1], z[0]))
             if guide:
                 with torch.no_grad():
-                    across = [self.cross.projector(self._encoder.cross(v)) for v in views]
+                    across = [apply(self._cross_net, v, self._mixed) for v in views]
                 loss = loss + guide * (distance(p[0], across[0]) + distance(p[1], across[1]))
             total += self._within.step(loss) * len(batch)
         check_loss(total, self._name)
@@ -126,7 +132,8 @@ class HybridPretraining:
 
     @shared.setter
     def shared(self, weights: Tensor) -> None:
-        vector_to_parameters(weights, self._shared())
+        # A copy: else the parties of one process would share the memory of what they average.
+        vector_to_parameters(weights.clone(), self._shared())
 
     def _shared(self) -> list[nn.Parameter]:
         nets = self._encoder.top, self.local.projector, self.local.predictor
@@ -150,7 +157,7 @@ class HybridPretraining:
 
 
 def _arrays(state: dict[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
-    return {name: value.detach().numpy().copy() for name, value in state.items()}
+    return {name: to_numpy(value).copy() for name, value in state.items()}
 
 
 def _momenta(descent: FallingRates) -> dict[str, npt.NDArray[Any]]:
@@ -158,7 +165,7 @@ def _momenta(descent: FallingRates) -> dict[str, npt.NDArray[Any]]:
     parameters = [p for group in groups for p in group["params"]]
     state = descent.optimiser.state
     return {
-        str(i): state[p]["momentum_buffer"].numpy().copy()
+        str(i): to_numpy(state[p]["momentum_buffer"]).copy()
         for i, p in enumerate(parameters)
         if p in state
     }
@@ -169,5 +176,5 @@ def _take_up(descent: FallingRates, momenta: dict[str, npt.NDArray[Any]]) -> Non
     descent.optimiser.state.clear()
     for i, p in enumerate(p for group in groups for p in group["params"]):
         if str(i) in momenta:
-            buffer = torch.from_numpy(np.array(momenta[str(i)]))
+            buffer = torch.from_numpy(np.array(momenta[str(i)])).to(p.device)
             descent.optimiser.state[p]["momentum_buffer"] = buffer

@@ -60,7 +60,7 @@ class Training:
     drop : float
         Probability with which a party that holds a sample is left out (PlugVFL).
     corrupted : float
-        Share of a row's columns that are replaced in its second view; see `second_view`.
+        Share of a row's columns that are replaced in its second view; see `views`.
     guide : float
         Weight of the cross-party networks in local pretraining (gamma of FedHSSL).
     """

@@ -1,107 +1,16 @@
-"""Networks for tables: a party's extractor, what it sends, and the server's discriminator.
+"""Networks: what a party has and sends, and the server's discriminator."""
 
-The paper names no widths or depths for tables; Table 3 has a discriminator of two layers. The
-choice here is that of FALSE-VFL's encoders.
-"""
-
-import json
 import math
-from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor, nn
 
-from strategies.deep.false_vfl.networks import ACTIVATIONS, new_generator, perceptron
+from strategies.deep.false_vfl.networks import ACTIVATIONS, apply, new_generator, perceptron
 from strategies.deep.false_vfl.weights import draw_weights
+from strategies.deep.split.encoders import TwoEncoders, make_encoder
+from strategies.deep.split.sizes import SplitNetworks
 
-
-@dataclass(frozen=True)
-class SplitNetworks:
-    """Sizes of all networks of a method.
-
-    Parameters
-    ----------
-    fusion : {"concat", "mean"}
-        See `Method`.
-    hybrid : bool
-        Whether an extractor has two encoders (FedHSSL).
-    latent_dim : int
-        Numbers of an embedding (Tables 6 to 9: 128 for Isolet and HAPT).
-    width : int
-        Units of each hidden layer.
-    layers : int
-        Layers with weights of an extractor.
-    head_layers : int
-        Layers with weights of the discriminator, two at least where embeddings are concatenated:
-        its first one is at the parties.
-    projected, predictor_width : int
-        Units of SimSiam's projector, and of its predictor's hidden layer.
-    activation : str
-        A key of `ACTIVATIONS`.
-    """
-
-    fusion: str = "concat"
-    hybrid: bool = False
-    latent_dim: int = 128
-    width: int = 128
-    layers: int = 2
-    head_layers: int = 2
-    projected: int = 128
-    predictor_width: int = 32
-    activation: str = "relu"
-
-    @property
-    def sent(self) -> int:
-        """How many numbers of a sample a party sends."""
-        return self.latent_dim if self.fusion == "mean" else self.width
-
-    def to_text(self) -> str:
-        """Return all of it as text, which a message can carry."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_text(cls, text: str) -> "SplitNetworks":
-        """Read what `to_text` wrote."""
-        return cls(**json.loads(text))
-
-
-class TwoEncoders(nn.Module):
-    """FedHSSL's: one trained across parties, one at the party, the mean of both (Table 4).
-
-    Parameters
-    ----------
-    n_columns : int
-    networks : SplitNetworks
-        With two layers or more: the local encoder's first one is its bottom, the rest its top.
-    generator, shared : torch.Generator
-        For initial weights: of this party's own parts, and of those that parties average, which
-        begin alike.
-
-    Attributes
-    ----------
-    cross, bottom, top : nn.Sequential
-    """
-
-    def __init__(
-        self,
-        n_columns: int,
-        networks: SplitNetworks,
-        generator: torch.Generator,
-        shared: torch.Generator,
-    ) -> None:
-        super().__init__()
-        d, width, layers = networks.latent_dim, networks.width, networks.layers
-        how = networks.activation, generator
-        self.cross = perceptron(n_columns, d, width, layers, *how)
-        self.bottom = nn.Sequential(
-            *perceptron(n_columns, width, width, 1, *how), ACTIVATIONS[networks.activation]()
-        )
-        self.top = perceptron(width, d, width, layers - 1, networks.activation, shared)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return embeddings, shape (n_rows, latent_dim)."""
-        embedding: Tensor = 0.5 * (self.cross(x) + self.top(self.bottom(x)))
-        return embedding
+__all__ = ["Discriminator", "Extractor", "SplitNetworks", "TwoEncoders"]
 
 
 class Extractor(nn.Module):
@@ -121,7 +30,7 @@ class Extractor(nn.Module):
 
     Attributes
     ----------
-    encoder : nn.Sequential or TwoEncoders
+    encoder : nn.Module
         From columns to an embedding: what pretraining trains.
     layer : nn.Module
         The party's part of the discriminator's first layer; nothing where embeddings are averaged.
@@ -133,14 +42,13 @@ class Extractor(nn.Module):
         super().__init__()
         generator = new_generator(seed, f"weights of {name}")
         d, width = networks.latent_dim, networks.width
-        self._n_parties = n_parties
+        self._n_parties, self._mixed = n_parties, networks.mixed
         self.encoder: nn.Module
         if networks.hybrid:
             shared = new_generator(seed, "weights that parties share")
-            self.encoder = TwoEncoders(n_columns, networks, generator, shared)
+            self.encoder = TwoEncoders(n_columns, networks, name, generator, shared)
         else:
-            how = networks.activation, generator
-            self.encoder = perceptron(n_columns, d, width, networks.layers, *how)
+            self.encoder = make_encoder(n_columns, networks, name, generator)
         self.layer: nn.Module = nn.Identity()
         if networks.fusion == "concat":
             # As the columns of one layer on the concatenation of all parties' embeddings.
@@ -166,7 +74,7 @@ class Extractor(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what the party sends of rows that it holds, shape (n_rows, sent)."""
-        sent: Tensor = self.layer(self.encoder(x))
+        sent: Tensor = self.layer(apply(self.encoder, x, self._mixed))
         return sent
 
 

@@ -11,6 +11,7 @@ from flwr_vertical import Party, StepGroup, Summands, Uses, step
 from flwr_vertical.errors import DataError
 from strategies.deep.false_vfl.columns import OwnColumns
 from strategies.deep.false_vfl.graph import scatter
+from strategies.deep.false_vfl.hardware import to_numpy, to_tensor
 from strategies.deep.false_vfl.party_networks import LONE_EMBEDDINGS
 from strategies.deep.split.party_networks import Extractors, KeptExtractor
 
@@ -69,7 +70,7 @@ class EmbeddingSteps(StepGroup):
             own = extractors.get(changes=False)(held.x)
         if takes is None:
             return Summands({"embeddings": scatter(own, held.places, len(batch))[None]})
-        flags = torch.from_numpy(np.array(takes)).to(own.dtype)
+        flags = to_tensor(takes, own)
         told = [scatter(flag[:, None] * own, held.places, len(batch)) for flag in flags]
         return Summands({"embeddings": np.stack(told)})
 
@@ -101,19 +102,20 @@ class EmbeddingSteps(StepGroup):
         """Do what rides with a message; parameters as of `embed`."""
         extractors = self.other(Extractors)
         if mean is not None:
-            extractors.hybrid().shared = torch.from_numpy(np.array(mean))
+            hybrid = extractors.hybrid()
+            hybrid.shared = to_tensor(mean, hybrid.shared)
         if "hybrid" in self.party.live:
             self.party.live.drop("hybrid")
         if remember:
             kept = extractors.get(changes=False).state_dict()
-            weights = {name: value.numpy().copy() for name, value in kept.items()}
+            weights = {name: to_numpy(value).copy() for name, value in kept.items()}
             self.party.live.put("best", weights)
         if gradient is not None:
             self._learn(gradient)
         if recall:
             best = self.party.live.get("best", dict, changes=False)
-            weights = {name: torch.from_numpy(np.array(value)) for name, value in best.items()}
-            extractors.get(changes=True).load_state_dict(weights)
+            noted = {name: torch.from_numpy(np.array(value)) for name, value in best.items()}
+            extractors.get(changes=True).load_state_dict(noted)
 
     def _learn(self, gradient: Array) -> None:
         """Train the extractor on the last batch, by computing its forward pass again."""
@@ -122,7 +124,7 @@ class EmbeddingSteps(StepGroup):
         optimiser = extractors.optimiser()
         optimiser.zero_grad(set_to_none=True)
         own: Tensor = extractors.get(changes=True)(held.x)
-        torch.autograd.backward([own], [torch.from_numpy(np.array(gradient)).to(own.dtype)])
+        torch.autograd.backward([own], [to_tensor(gradient, own)])
         optimiser.step()
         if not all(torch.isfinite(p).all() for p in extractors.get(changes=True).parameters()):
             raise DataError(
@@ -170,18 +172,18 @@ class HybridSteps(StepGroup):
         hybrid = extractors.hybrid()
         told: dict[str, Array] = {}
         if mean is not None:
-            hybrid.shared = torch.from_numpy(np.array(mean))
+            hybrid.shared = to_tensor(mean, hybrid.shared)
         if total is not None:
             x = own.held(self.state["batch"]).x
-            given = torch.from_numpy(np.array(total)).to(x.dtype)
+            given = to_tensor(total, x)
             loss = hybrid.learn_across(x, given, int(self.state["parties"]), epoch)
-            told["loss"] = np.array([loss], dtype=given.numpy().dtype)
+            told["loss"] = np.array([loss], dtype=np.asarray(total).dtype)
         if ends:
             hybrid.learn_within(epoch)
-            told["shared"] = hybrid.shared.numpy()
+            told["shared"] = to_numpy(hybrid.shared)
         if batch is not None:
             self.state["batch"] = np.asarray(batch)
-            told["projections"] = hybrid.project(own.held(batch).x).numpy()
+            told["projections"] = to_numpy(hybrid.project(own.held(batch).x))
         return Summands(told)
 
 

@@ -44,6 +44,7 @@ class Extractors(StepGroup):
         shared_seed: int,
         precision: str,
         encoding: str,
+        device: str,
         subsets: bool,
     ) -> dict[str, Any]:
         """Agree to take part, note the settings of the run, and pretrain if that needs nobody else.
@@ -57,10 +58,12 @@ class Extractors(StepGroup):
         shared_seed : int
             Initial weights follow from it of what parties average (FedHSSL). All others the party
             draws, and nobody else knows them.
-        precision : {"float32", "float64"}
+        precision : {"float32", "mixed", "float64"}
             What networks compute in.
         encoding : {"none", "one-hot"}
             See `numeric_matrix`.
+        device : {"auto", "cpu", "cuda"}
+            Where to compute.
         subsets : bool
             Whether the server will ask for sums over some of the parties that hold a sample.
 
@@ -82,7 +85,9 @@ class Extractors(StepGroup):
         state = self.state
         state["networks"], state["training"] = networks, training
         state["parties"], state["shared-seed"] = n_parties, shared_seed
-        state["precision"], state["encoding"] = precision, encoding
+        state["precision"], state["encoding"], state["device"] = precision, encoding, device
+        if (image := self.networks.image_of(self.name)) is not None:
+            state["image-channels"] = image.channels
         extractor = self.get(changes=True)  # says now whether the table can be used
         settings = self.training
         if settings.pretrain == "simsiam" and not self.networks.hybrid:
@@ -91,13 +96,15 @@ class Extractors(StepGroup):
         return agreed
 
     @step
-    def open_networks(self, model: str) -> dict[str, Any]:
+    def open_networks(self, model: str, device: str) -> dict[str, Any]:
         """Take up what an earlier run left here, to predict with it.
 
         Parameters
         ----------
         model : str
             Name of the model.
+        device : {"auto", "cpu", "cuda"}
+            Where to compute.
 
         Returns
         -------
@@ -105,7 +112,7 @@ class Extractors(StepGroup):
             As of `prepare`.
         """
         agreed = self._consent()
-        self.state["model"] = model
+        self.state["model"], self.state["device"] = model, device
         part = self.other(KeptPart).part
         assert isinstance(part, SplitPart)
         self.state["precision"] = part.precision
@@ -156,20 +163,20 @@ class Extractors(StepGroup):
 
     def _rows(self) -> Tensor:
         """Return the rows that take part, shape (n_rows, n_columns)."""
-        return self.other(OwnColumns).everything[torch.from_numpy(self.party.positions >= 0)]
+        own = self.other(OwnColumns).everything
+        return own[torch.from_numpy(self.party.positions >= 0).to(own.device)]
 
     def _own_seed(self) -> int:
         return int.from_bytes(self.party.own_bytes(PRETRAINING)[:8], "little") >> 1
 
     def _new(self) -> Extractor:
-        part = self.other(KeptPart).part
+        part, own = self.other(KeptPart).part, self.other(OwnColumns)
         if isinstance(part, SplitPart):
-            return part.extractor(self.name)
-        own, n_parties = self.other(OwnColumns), int(self.state["parties"])
-        seed = int(self.state["shared-seed"])
+            return part.extractor(self.name).to(own.device)
+        seed, n_parties = int(self.state["shared-seed"]), int(self.state["parties"])
         made = Extractor(own.n_columns, self.networks, n_parties, seed, self.name).to(own.dtype)
         made.draw_own(self.party.own_bytes(WEIGHTS))
-        return made
+        return made.to(own.device)
 
     def _new_optimiser(self) -> torch.optim.Adam:
         rate, decay = self.training.learning_rate, self.training.weight_decay

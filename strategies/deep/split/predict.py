@@ -12,6 +12,8 @@ from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.results import Progress
+from flwr_vertical.settings import setting
+from strategies.deep.false_vfl.hardware import DEVICES, device_of, to_tensor
 from strategies.deep.false_vfl.predict import compare, told_of
 from strategies.deep.split.model import SplitModel
 from strategies.deep.split.networks import Discriminator
@@ -36,6 +38,11 @@ class SplitPredict(Strategy):
     """
 
     model: Result | str | Path = fitted_model()
+    device: str = setting(
+        "auto",
+        "Where server and parties compute: auto takes a GPU at those that have one.",
+        choices=DEVICES,
+    )
 
     name: ClassVar[str] = "split-predict"
     uses_labels: ClassVar[bool] = True
@@ -75,13 +82,14 @@ class SplitPredict(Strategy):
         if left := [name for name in model.parties if name not in federation.parties]:
             result.notes.append(f"parties {left} of the fit take no part; their blocks are missing")
         rounds = SplitRounds(federation, alignment.mask)
-        replies = federation.call("open_networks", {"model": model.name})
+        replies = federation.call("open_networks", {"model": model.name, "device": self.device})
         lone = np.array([bool(replies[name]["lone"]) for name in rounds.parties])
         rows = told_of(rounds.usable(lone), len(rounds.held), result)
-        found = predict_rows(rounds, model, model.discriminator(), rows, progress)
+        head = model.discriminator().to(device_of(self.device))
+        found = predict_rows(rounds, model, head, rows, progress)
         result.predictions = found.set_axis(sample_index(alignment, result.labels, rows))
         if federation.labels is not None:
-            compare(np.asarray(federation.labels)[rows], result, bool(model.classes))
+            compare(np.asarray(federation.labels)[rows], result, model.classes)
 
 
 def model_of(fitted: Result | None) -> SplitModel:
@@ -113,12 +121,12 @@ def predict_rows(
     progress: Progress,
 ) -> pd.DataFrame:
     """Predict samples, by one round for each block of them; a line for each of `rows`."""
-    tables, kind = [], next(head.parameters()).dtype
+    tables, like = [], next(head.parameters()).detach()
     for first in range(0, len(rows), model.prediction_rows):
         sums, counts = rounds.embed(rows[first : first + model.prediction_rows])
         with torch.no_grad():
-            own = (torch.from_numpy(np.array(values[0])).to(kind) for values in (sums, counts))
-            tables.append(table_of(head(*own), model))
+            own = (to_tensor(values[0], like) for values in (sums, counts))
+            tables.append(table_of(head(*own).cpu(), model))
         progress.step(min(first + model.prediction_rows, len(rows)), len(rows))
     return pd.concat(tables, ignore_index=True)
 

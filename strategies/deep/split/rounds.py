@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from flwr_vertical import Federation
+from strategies.deep.false_vfl.hardware import to_numpy, to_tensor
 from strategies.deep.split.tasks import Flags, Tasks
 
 Array = npt.NDArray[Any]
@@ -113,8 +113,8 @@ class SplitRounds:
             Of the loss in the sums.
         """
         for k, name in enumerate(self.parties):
-            flags = torch.from_numpy(takes[..., k, None]).to(gradient.dtype)
-            own = (flags * gradient).sum(0).numpy()
+            flags = to_tensor(takes[..., k, None], gradient)
+            own = to_numpy((flags * gradient).sum(0))
             self.carried[f"{name} gradient"] = own[self.held[batch, k]]
 
     def project(self, **arguments: Any) -> Mapping[str, Any]:

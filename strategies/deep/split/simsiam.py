@@ -4,9 +4,7 @@ Two views of a row go through encoder and projector; a predictor shall find one 
 from the other's, through which no gradient goes. A party does this with its own rows alone, so it
 takes no round.
 
-The second view of a row of a table has some of its columns replaced by numbers between the column's
-least and largest value, the first view is the row itself, as in FedHSSL's experiments with tables
-(He et al., 2022).
+What views are is in `views`.
 """
 
 import math
@@ -18,9 +16,10 @@ from torch import Tensor, nn
 
 from flwr_vertical.errors import DataError
 from strategies.deep.false_vfl.gaussian import draw_seed
-from strategies.deep.false_vfl.networks import ACTIVATIONS, new_generator, perceptron
+from strategies.deep.false_vfl.networks import ACTIVATIONS, apply, new_generator, perceptron
 from strategies.deep.split.methods import Training
-from strategies.deep.split.networks import SplitNetworks
+from strategies.deep.split.sizes import SplitNetworks
+from strategies.deep.split.views import views_of
 
 MOMENTUM = 0.9
 
@@ -66,28 +65,6 @@ def unit(x: Tensor) -> Tensor:
 def distance(prediction: Tensor, target: Tensor) -> Tensor:
     """Return minus the mean cosine of rows; no gradient goes through the target (Eq. 1 there)."""
     return -(unit(prediction) * unit(target.detach())).sum(-1).mean()
-
-
-class Corruption:
-    """How second views are made.
-
-    Parameters
-    ----------
-    x : Tensor of shape (n_rows, n_columns)
-        All rows, whose least and largest values bound what replaces a cell.
-    share : float
-        Of the columns that are replaced in each row.
-    """
-
-    def __init__(self, x: Tensor, share: float) -> None:
-        self._least, self._range = x.amin(0), x.amax(0) - x.amin(0)
-        self._count = int(share * x.shape[1])
-
-    def second_view(self, x: Tensor, rng: np.random.Generator) -> Tensor:
-        """Return rows with some columns replaced, others in each row; shape of `x`."""
-        uniform = torch.from_numpy(rng.random(x.shape)).to(x.dtype)
-        places = torch.from_numpy(rng.random(x.shape).argsort(axis=1).argsort(axis=1))
-        return torch.where(places < self._count, self._least + uniform * self._range, x)
 
 
 class FallingRates:
@@ -147,7 +124,7 @@ def pretrain(
     seed : int
         Order, second views and initial weights of the heads follow from it.
     name : str
-        The party's, for errors.
+        The party's.
 
     Returns
     -------
@@ -160,16 +137,18 @@ def pretrain(
         If there are fewer than two rows, or the loss is not a number.
     """
     check_rows(len(x), name)
-    heads = SimSiamHeads(networks, new_generator(seed, "projector")).to(x.dtype)
+    heads = SimSiamHeads(networks, new_generator(seed, "projector")).to(x.device, x.dtype)
     rng = np.random.default_rng(draw_seed(seed, "views"))
     descent = FallingRates([encoder, heads.projector], [heads.predictor], training)
-    corruption, losses = Corruption(x, training.corrupted), []
+    views_from = views_of(x, training.corrupted, networks.image_of(name))
+    projected = nn.Sequential(encoder, heads.projector)
+    losses = []
     for epoch in range(training.pretrain_epochs):
         descent.at(epoch)
         total = 0.0
         for batch in batches_of(len(x), training.pretrain_batch_size, rng):
-            views = x[batch], corruption.second_view(x[batch], rng)
-            z = [heads.projector(encoder(view)) for view in views]
+            views = views_from.pair(x[batch], rng)
+            z = [apply(projected, view, networks.mixed) for view in views]
             p = [heads.predictor(values) for values in z]
             loss = 0.5 * (distance(p[0], z[1]) + distance(p[1], z[0]))
             total += descent.step(loss) * len(batch)

@@ -1,7 +1,9 @@
 """The four strategies: what each says of itself, and its settings in the paper's Tables 6 to 9."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.settings import setting
@@ -13,6 +15,26 @@ from strategies.deep.split.strategy import (
     learning_rate,
     pretrain_epochs,
 )
+
+
+def _demo(name: str) -> Mapping[str, Any]:
+    """Return settings of the demonstration: small networks, a minute at most."""
+    own = {
+        "epochs": 40,
+        "pretrain-epochs": 20,
+        "latent-dim": 16,
+        "width": 64,
+        "pretrain-batch-size": 128,
+        "learning-rate": 0.002,
+    }
+    data = {
+        "labels": "demo",
+        "demo.missing-cells": 0.0,
+        "demo.missing-blocks": 0.3,
+        "demo.missing-labels": 0.3,
+    }
+    return MappingProxyType(data | {f"{name}.{key}": value for key, value in own.items()})
+
 
 _GRADIENTS = (
     "every party",
@@ -50,6 +72,7 @@ class VanillaVFL(SplitLearning):
     learning_rate: float = learning_rate(ISOLET["vanilla"].learning_rate)
 
     name: ClassVar[str] = "vanilla-vfl"
+    demo: ClassVar[Mapping[str, Any]] = _demo("vanilla-vfl")
     kind: ClassVar[str] = "vanilla"
     exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings",)
     disclosure = (_SUMS, _GRADIENTS, _SECRET)
@@ -75,6 +98,7 @@ class PlugVFL(SplitLearning):
     )
 
     name: ClassVar[str] = "plug-vfl"
+    demo: ClassVar[Mapping[str, Any]] = _demo("plug-vfl")
     kind: ClassVar[str] = "plug"
     exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings", "lone-embeddings")
     disclosure = (_SUBSETS, _GRADIENTS, _SECRET)
@@ -102,6 +126,7 @@ class LaserVFL(SplitLearning):
     learning_rate: float = learning_rate(ISOLET["laser"].learning_rate)
 
     name: ClassVar[str] = "laser-vfl"
+    demo: ClassVar[Mapping[str, Any]] = _demo("laser-vfl")
     kind: ClassVar[str] = "laser"
     exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings", "lone-embeddings")
     disclosure = (_SUBSETS, _GRADIENTS, _SECRET)
@@ -130,6 +155,7 @@ class FedHSSL(SplitLearning):
     )
 
     name: ClassVar[str] = "fedhssl"
+    demo: ClassVar[Mapping[str, Any]] = _demo("fedhssl")
     kind: ClassVar[str] = "fedhssl"
     exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings",)
     disclosure = (
@@ -149,6 +175,7 @@ class FedHSSL(SplitLearning):
 
     def check(self) -> None:
         """Refuse an extractor that cannot be split into a lower and an upper part."""
+        super().check()
         if self.layers < 2:
             raise ConfigError(f"fedhssl.layers must be 2 or more, got {self.layers}")
 

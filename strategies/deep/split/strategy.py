@@ -8,10 +8,12 @@ import torch
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.errors import DataError
+from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
+from strategies.deep.false_vfl.hardware import DEVICES
 from strategies.deep.false_vfl.head import Targets
+from strategies.deep.false_vfl.images import NETWORKS, parse_shapes
 from strategies.deep.false_vfl.model import to_arrays
 from strategies.deep.false_vfl.predict import told_of
 from strategies.deep.split.methods import METHODS, PRETRAININGS, Method, Training
@@ -100,7 +102,28 @@ class SplitLearning(Strategy):
     encoding: str = setting(
         "none", "What becomes of columns of levels.", choices=("none", "one-hot")
     )
-    precision: str = setting("float32", "What networks compute in.", choices=("float32", "float64"))
+    precision: str = setting(
+        "float32",
+        "What networks compute in. mixed is float32 with extractors' matrix products in bfloat16, "
+        "where the processor has instructions for them.",
+        choices=("float32", "mixed", "float64"),
+    )
+    device: str = setting(
+        "auto",
+        "Where server and parties compute: auto takes a GPU at those that have one.",
+        choices=DEVICES,
+    )
+    networks: str = setting(
+        "mlp",
+        "Extractors of parties: for tables, or for images of the shape `image_shape`.",
+        choices=NETWORKS,
+    )
+    image_shape: str = setting(
+        "",
+        "Height and width of the parties' images such as 14x7, channels before them such as "
+        "3x32x32; of some parties, while others have tables: left=14x7, right=14x14.",
+    )
+    image_channels: int = setting(16, "Channels of cnn's first layer; resnet18 has 64.", at_least=4)
     prediction_rows: int = setting(1024, "Samples predicted by one round.", at_least=1)
 
     kind: ClassVar[str]
@@ -131,6 +154,14 @@ class SplitLearning(Strategy):
 
     # -- settings ----------------------------------------------------------------------------
 
+    def check(self) -> None:
+        """Raise if settings do not go together."""
+        if bool(parse_shapes(self.image_shape)) != (self.networks != "mlp"):
+            raise ConfigError(
+                f"networks={self.networks!r} with image_shape={self.image_shape!r}: cnn and "
+                "resnet18 are for images and need their shape, such as '14x7'; mlp has none"
+            )
+
     @property
     def method(self) -> Method:
         """What tells this method from the others."""
@@ -158,7 +189,7 @@ class SplitLearning(Strategy):
         return training
 
     @property
-    def networks(self) -> SplitNetworks:
+    def network_settings(self) -> SplitNetworks:
         """Sizes of all networks."""
         return SplitNetworks(
             fusion=self.method.fusion,
@@ -167,6 +198,10 @@ class SplitLearning(Strategy):
             width=self.width,
             layers=self.layers,
             activation=self.activation,
+            networks=self.networks,
+            image_shape=self.image_shape,
+            image_channels=self.image_channels,
+            mixed=self.precision == "mixed",
         )
 
     @property
@@ -179,12 +214,13 @@ class SplitLearning(Strategy):
     def _prepare(self, rounds: SplitRounds, seed: int, result: Result) -> Indices:
         """Hand out settings; return which samples take part."""
         arguments = {
-            "networks": self.networks.to_text(),
+            "networks": self.network_settings.to_text(),
             "training": to_text(self.training),
             "n_parties": len(rounds.parties),
             "shared_seed": seed,
             "precision": self.precision,
             "encoding": self.encoding,
+            "device": self.device,
             "subsets": self.method.tasks != "observed",
         }
         replies = rounds.federation.call("prepare", arguments)
@@ -223,7 +259,7 @@ class SplitLearning(Strategy):
         """Return the server's part of the model."""
         return SplitModel(
             rounds.federation.random_bytes(16).hex(),
-            self.networks.to_text(),
+            self.network_settings.to_text(),
             self.precision,
             rounds.parties,
             targets.classes,

@@ -11,6 +11,7 @@ import torch
 from flwr_vertical import Result
 from flwr_vertical.errors import DataError
 from flwr_vertical.results import Progress
+from strategies.deep.false_vfl.hardware import device_of, to_tensor
 from strategies.deep.false_vfl.head import Targets
 from strategies.deep.false_vfl.model import to_arrays
 from strategies.deep.false_vfl.stopping import EarlyStop, split_off
@@ -62,7 +63,8 @@ class LabelTraining:
         self._rng = rounds.federation.rng
         self._rows, self._validated = split_off(rows, strategy.validation_share, self._rng)
         n_classes, k = len(targets.classes) or None, len(rounds.parties)
-        self.head = Discriminator(strategy.networks, n_classes, k, seed).to(strategy.dtype)
+        head = Discriminator(strategy.network_settings, n_classes, k, seed)
+        self.head = head.to(device_of(strategy.device), strategy.dtype)
         self._optimiser = torch.optim.Adam(
             self.head.parameters(), lr=strategy.learning_rate, weight_decay=strategy.weight_decay
         )
@@ -148,13 +150,12 @@ class LabelTraining:
         """Ask for sums; return them, how many embeddings they are of, and their weights."""
         sums, counts = self._rounds.embed(batch, tasks)
         weights = np.ones(counts.shape) if tasks is None else tasks.weights
-        kind = self._strategy.dtype
-        own = (torch.from_numpy(np.array(values)).to(kind) for values in (sums, counts, weights))
-        return tuple(own)  # type: ignore[return-value]
+        like = next(self.head.parameters()).detach()
+        return to_tensor(sums, like), to_tensor(counts, like), to_tensor(weights, like)
 
     def _labels(self, rows: Indices) -> torch.Tensor:
         kind = torch.int64 if self._targets.classes else self._strategy.dtype
-        return torch.from_numpy(self._targets.y[rows]).to(kind)
+        return torch.from_numpy(self._targets.y[rows]).to(device_of(self._strategy.device), kind)
 
 
 def pretrain_across(

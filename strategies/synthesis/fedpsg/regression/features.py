@@ -173,7 +173,8 @@ class Features:
 
     def _scaled(self, column: Array, j: int) -> Array:
         if not self.drawn:
-            return np.nan_to_num((column - self.centre[j]) / self.spread[j])
+            scaled: Array = np.nan_to_num((column - self.centre[j]) / self.spread[j])
+            return scaled
         # The middle of where the value stands among those observed, as a normal quantile.
         low = np.searchsorted(self.seen[j], column, side="left")
         high = np.searchsorted(self.seen[j], column, side="right")

@@ -1,0 +1,206 @@
+"""The paper's data sets, split between its parties A and B, and the samples that B lacks.
+
+Liu, He, Tan et al., Section 4.1. The paper gives B "bank information" and A "customer information"
+and prints how many attributes each has, not which; the lists here are ours. Letter and News are
+halved in the order of their columns, as in the paper.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flwr_vertical.errors import DataError
+from flwr_vertical.tables.missingness import sample_missing
+from simulations.data import Sources, fingerprint
+
+Array = npt.NDArray[np.float64]
+
+CODES, LEVELS = "codes", "levels"
+"""How tables are handed over: every attribute as an integer code, which is a number (the paper's),
+or levels as levels."""
+
+_BANK = (
+    ["age", "job", "marital", "education", "day", "month", "duration", "pdays"],
+    ["default", "balance", "housing", "loan", "contact", "campaign", "previous", "poutcome"],
+)
+_CREDIT = (
+    [
+        "present_employment_since", "personal_status_and_sex", "present_residence_since",
+        "age_years", "housing", "job", "number_people_liable", "telephone", "foreign_worker",
+    ],
+    [
+        "checking_account_status", "duration_months", "credit_history", "purpose",
+        "credit_amount", "savings_account_bonds", "installment_rate_pct_income",
+        "other_debtors_guarantors", "property", "other_installment_plans",
+        "number_existing_credits",
+    ],
+)  # fmt: skip
+_POPULAR = 1400  # shares from which an article of News counts as popular (its authors' cut)
+
+NEWS = "news/OnlineNewsPopularity.csv"
+"""Where a user's own copy of Online News Popularity is looked for."""
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A complete data set of two parties.
+
+    Parameters
+    ----------
+    a, b : DataFrame
+        The parties' attributes on one index; levels are text.
+    labels : Series
+        0 and 1, or numbers of classes.
+    fingerprint : str
+        Of the values.
+    """
+
+    a: pd.DataFrame
+    b: pd.DataFrame
+    labels: "pd.Series[float]"
+    fingerprint: str
+
+
+def load(name: str, sources: Sources) -> Joint:
+    """Load ``Bank``, ``Credit``, ``Letter`` or ``News``.
+
+    Raises
+    ------
+    DataError
+        If the file is not there, or is not what it should be.
+    """
+    if name == "Bank":
+        frame = pd.read_csv(sources.path("bank/bank_full.csv"))
+        first, second, labels = *_BANK, frame.get("y", pd.Series(dtype=object)).eq("yes")
+    elif name == "Credit":
+        frame = pd.read_csv(sources.path("german/german_credit.csv"))
+        first, second, labels = *_CREDIT, frame.get("class", pd.Series(dtype=object)).eq(2)
+    elif name == "Letter":
+        frame = pd.read_csv(sources.path("letter/letter_recognition.csv"))
+        names = [str(column) for column in frame if column != "lettr"]
+        first, second = names[:8], names[8:]
+        labels = frame.get("lettr", pd.Series(dtype=object)).map(lambda letter: ord(str(letter)))
+    elif name == "News":
+        frame = pd.read_csv(sources.path(NEWS))
+        frame.columns = frame.columns.str.strip()
+        names = [str(column) for column in frame if column not in ("url", "shares")]
+        first, second = names[: len(names) // 2], names[len(names) // 2 :]
+        labels = frame.get("shares", pd.Series(dtype=float)) >= _POPULAR
+    else:
+        raise DataError(f"there is no data set {name!r}; there are Bank, Credit, Letter and News")
+    absent = [column for column in (*first, *second) if column not in frame]
+    if absent or len(labels) != len(frame):
+        raise DataError(
+            f"the file of {name} lacks the columns {absent or 'of its label'}; it has "
+            f"{list(frame.columns)[:30]}"
+        )
+    a, b, y = frame[first], frame[second], labels.astype(float).rename("label")
+    return Joint(a, b, y, fingerprint([a, b, y.to_frame()]))
+
+
+def is_level(column: "pd.Series[Any]") -> bool:
+    """Whether a column holds levels rather than numbers."""
+    return not pd.api.types.is_numeric_dtype(column)
+
+
+def coded(frame: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
+    """Return every attribute as a number: levels by their place in the order of their names.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Levels or codes already; missing cells stay missing.
+    like : DataFrame
+        The complete table, which says what levels there are.
+    """
+    out = {}
+    for name in like:
+        column = frame[name]
+        if is_level(like[name]) and is_level(column):
+            codes = {level: float(i) for i, level in enumerate(sorted(like[name].unique()))}
+            column = column.map(codes)
+        out[name] = column.astype(float)
+    return pd.DataFrame(out, index=frame.index)
+
+
+def spans(like: pd.DataFrame) -> Array:
+    """Return the range of each attribute's codes, 1 if it has one value; shape (n_columns,)."""
+    codes = coded(like, like)
+    found = (codes.max() - codes.min()).to_numpy(dtype=float)
+    return np.where(found > 0, found, 1.0)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be generated: B's rows of the samples that A alone has.
+
+    Parameters
+    ----------
+    a : DataFrame
+        All samples.
+    seen : DataFrame
+        B's rows of the aligned samples.
+    truth : DataFrame
+        B's rows that are missing, in the order of A's.
+    labels : Series
+        Of all samples, held by A's side.
+    whole : DataFrame
+        B's complete table, for the ranges and names of levels.
+    """
+
+    a: pd.DataFrame
+    seen: pd.DataFrame
+    truth: pd.DataFrame
+    labels: "pd.Series[float]"
+    whole: pd.DataFrame
+
+    @property
+    def missing(self) -> pd.Index:
+        """The samples that B lacks."""
+        return self.truth.index
+
+    def encoded(self, encoding: str, a: pd.DataFrame) -> "Task":
+        """Return the task with all attributes as codes, if ``encoding`` asks for it.
+
+        Parameters
+        ----------
+        encoding : {"codes", "levels"}
+        a : DataFrame
+            A's complete table.
+        """
+        if encoding == LEVELS:
+            return self
+        seen, truth, whole = (
+            coded(frame, self.whole) for frame in (self.seen, self.truth, self.whole)
+        )
+        return Task(coded(self.a, a), seen, truth, self.labels, whole)
+
+
+def draw_task(joint: Joint, ratio: float, seed: int, rows: int = 0) -> Task:
+    """Take B's rows of some samples away.
+
+    Parameters
+    ----------
+    joint : Joint
+    ratio : float
+        Share of the samples that B lacks (MisR-B).
+    seed : int
+    rows : int, default 0
+        Samples drawn first; 0 = all.
+    """
+    index = joint.a.index
+    if rows and rows < len(index):
+        chosen = np.random.default_rng([seed, rows]).choice(len(index), rows, replace=False)
+        index = index[np.sort(chosen)]
+    gone = sample_missing(len(index), ratio, seed=seed)
+    return task_of(joint, index, index[~gone])
+
+
+def task_of(joint: Joint, every: pd.Index, aligned: pd.Index) -> Task:
+    """Return the task in which B has the aligned ones of some samples."""
+    missing = every[~every.isin(aligned)]
+    b = joint.b
+    return Task(joint.a.loc[every], b.loc[aligned], b.loc[missing], joint.labels.loc[every], b)

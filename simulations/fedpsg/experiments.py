@@ -1,0 +1,88 @@
+"""One replication of each part of the study: from settings to numbers."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from simulations.fedpsg.classifiers import evaluate
+from simulations.fedpsg.criteria import compare, judge, quality
+from simulations.fedpsg.data import Joint, Task, coded, draw_task, task_of
+from simulations.fedpsg.generation import copula_tables, generate
+from simulations.replications import Job, Metrics
+
+Data = Mapping[str, Joint]
+
+ALIGNED_ONLY = "nothing"
+
+
+def replicate(job: Job, data: Data) -> Metrics:
+    """Run one replication; see `simulations.replications.run_all`."""
+    torch.set_num_threads(1)  # one job for each core
+    return PARTS[job.part](job.settings, data)
+
+
+def _rows(settings: dict[str, Any], data: Data) -> Metrics:
+    """Generate the rows that B lacks, and judge them."""
+    joint, seed = data[settings["dataset"]], settings["seed"]
+    task = draw_task(joint, settings["ratio"], seed, settings["rows"])
+    method = settings["how"]
+    if method["kind"] == "copula":
+        real = {"a": task.a.loc[task.missing], "b": task.truth}
+        made = copula_tables(task, method["name"], method["epsilon"], seed)
+        correlation, margin = compare(real, made)
+        found = {"correlation": correlation, "margin": margin}
+        return {**found, "quality": quality(correlation, margin)}
+    rows = generate(task, joint, method, settings["cnum"], settings["networks"], seed)
+    return judge(rows, task, seed)
+
+
+def _downstream(settings: dict[str, Any], data: Data) -> Metrics:
+    """Experiment 3: a share of the aligned samples is the test, and nothing is learnt from it."""
+    joint, seed = data[settings["dataset"]], settings["seed"]
+    whole = draw_task(joint, settings["ratio"], seed, settings["rows"])
+    aligned = whole.seen.index
+    order = np.random.default_rng([seed, 3]).permutation(len(aligned))
+    test = aligned[np.sort(order[: round(settings["test"] * len(aligned))])]
+    every = whole.a.index[~whole.a.index.isin(test)]
+    task = task_of(joint, every, aligned[~aligned.isin(test)])
+    return _trained(task, joint, test, settings)
+
+
+def _aligned(settings: dict[str, Any], data: Data) -> Metrics:
+    """So many aligned samples, all others at A alone; the test rows are of neither."""
+    joint, seed = data[settings["dataset"]], settings["seed"]
+    order = np.random.default_rng([seed, 5]).permutation(len(joint.a))
+    test = joint.a.index[np.sort(order[: settings["test_rows"]])]
+    rest = order[settings["test_rows"] :]
+    every = joint.a.index[np.sort(rest)]
+    # Nested: more aligned samples are the fewer ones and others.
+    task = task_of(joint, every, joint.a.index[np.sort(rest[: settings["aligned"]])])
+    return _trained(task, joint, test, settings)
+
+
+def _trained(task: Task, joint: Joint, test: pd.Index, settings: dict[str, Any]) -> Metrics:
+    """Train classifiers on the aligned rows and on what a method adds, and judge on real rows."""
+    seed, how = settings["seed"], settings["how"]
+    b = coded(task.seen, joint.b)
+    if how["kind"] != ALIGNED_ONLY:
+        made = generate(task, joint, how, settings["cnum"], settings["networks"], seed)
+        b = pd.concat([b, coded(made, joint.b)])
+    a = coded(joint.a, joint.a)
+    truth = coded(joint.b.loc[test], joint.b)
+    return evaluate(
+        np.hstack([a.loc[b.index], b]),
+        np.asarray(joint.labels.loc[b.index], dtype=np.float64),
+        np.hstack([a.loc[test], truth]),
+        np.asarray(joint.labels.loc[test], dtype=np.float64),
+        seed,
+    )
+
+
+PARTS: dict[str, Callable[[dict[str, Any], Data], Metrics]] = {
+    "rows": _rows,
+    "downstream": _downstream,
+    "aligned": _aligned,
+}

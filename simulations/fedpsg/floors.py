@@ -1,0 +1,72 @@
+"""What generated rows must be read by: a random draw, the mean, and the best conditional mean.
+
+None of the three is a method. RMSE is smallest for the conditional mean given what A has, so no
+generated row can beat it but by chance; the mean is what somebody reaches who ignores A; a random
+row of B is what an unconditional generator reaches that has learnt B's distribution perfectly.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+from sklearn.ensemble import HistGradientBoostingRegressor
+
+from simulations.fedpsg.data import Task, coded, is_level
+
+_KEPT: dict[tuple[object, ...], pd.DataFrame] = {}
+
+DRAW, MEAN, BEST, VALID = "random draw", "mean", "conditional mean", "conditional mean, valid"
+
+
+def draw(task: Task, a: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """Return random rows of B."""
+    chosen = np.random.default_rng(seed).integers(len(task.seen), size=len(task.truth))
+    return task.seen.iloc[chosen].set_axis(task.missing)
+
+
+def mean(task: Task, a: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """Return the mean code of each attribute, which is no valid value of a level."""
+    means = coded(task.seen, task.whole).mean()
+    return pd.DataFrame([means] * len(task.truth), index=task.missing)
+
+
+def best(task: Task, a: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """Return `boosted`; the last ones are kept, since two floors use them."""
+    key = (seed, len(task.seen), len(task.truth), tuple(task.seen), tuple(task.seen.index[:50]))
+    if key not in _KEPT:
+        _KEPT.clear()
+        _KEPT[key] = boosted(task, a, seed)
+    return _KEPT[key].copy()
+
+
+def boosted(task: Task, a: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """Return each attribute's code as gradient boosting predicts it from A's (scikit-learn's)."""
+    inputs, targets = coded(task.a, a), coded(task.seen, task.whole)
+    # Few samples are learnt by heart otherwise.
+    smallest = 20 if len(targets) >= 2000 else max(5, len(targets) // 10)
+    out = {}
+    for name in targets:
+        model = HistGradientBoostingRegressor(
+            max_iter=100, learning_rate=0.1 if len(targets) >= 2000 else 0.03,
+            min_samples_leaf=smallest, random_state=seed,
+        )  # fmt: skip
+        model.fit(inputs.loc[targets.index], targets[name])
+        out[name] = model.predict(inputs.loc[task.missing])
+    return pd.DataFrame(out, index=task.missing)
+
+
+def valid(task: Task, a: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """Return `best` with levels rounded to the nearest one: the floor of whoever returns levels."""
+    made = best(task, a, seed)
+    for name in made:
+        if is_level(task.whole[name]):
+            made[name] = made[name].round().clip(0, task.whole[name].nunique() - 1)
+    return made
+
+
+FLOORS: dict[str, Callable[[Task, pd.DataFrame, int], pd.DataFrame]] = {
+    DRAW: draw,
+    MEAN: mean,
+    BEST: best,
+    VALID: valid,
+}

@@ -1,0 +1,193 @@
+"""Stage 2 on tables in one place: the library's networks without messages, for local baselines too.
+
+`strategies.deep.fedpsg.halves` has both halves of a training step. A federation carries what they
+exchange; here it is handed over in memory, so that a step takes a few milliseconds and Tables 1 to
+5 with 10,000 steps a cell can be had. With one party it is the local imputation of Tables 4 and 5.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from torch import Tensor
+
+from simulations.fedpsg.data import is_level
+from strategies.deep.fedpsg.draws import draw_shown
+from strategies.deep.fedpsg.halves import PartyNets, Shape, TopNets
+from strategies.synthesis.fedpsg.gan.encoding import Encoding
+
+Array = npt.NDArray[np.float64]
+
+_IMPUTED_AT_ONCE = 8192
+
+
+@dataclass(frozen=True)
+class Imputation:
+    """Settings of the networks, as of `strategies.synthesis.fedpsg.FedPSGAR`.
+
+    Parameters
+    ----------
+    imputer : {"gain", "cgain", "vgain"}
+    generator : {"local", "joint"}
+    iterations, batch : int
+    learning_rate, alpha, hidden : float
+    """
+
+    imputer: str = "gain"
+    generator: str = "local"
+    iterations: int = 10_000
+    batch: int = 128
+    learning_rate: float = 1e-3
+    alpha: float = 100.0
+    hidden: float = 0.0
+
+
+def impute(
+    tables: Mapping[str, pd.DataFrame],
+    labels: "pd.Series[float]",
+    settings: Imputation,
+    seed: int,
+) -> dict[str, pd.DataFrame]:
+    """Fill missing cells of all parties' tables by networks trained together.
+
+    Parameters
+    ----------
+    tables : mapping of str to DataFrame
+        By party, on one index; NaN = missing. One party alone imputes by itself.
+    labels : Series
+        On the same index; used by ``cgain`` only.
+    settings : Imputation
+    seed : int
+
+    Returns
+    -------
+    dict of str to DataFrame
+        The tables, complete.
+    """
+    data = {name: _Encoded(frame) for name, frame in tables.items()}
+    shown_labels = _class_columns(labels) if settings.imputer == "cgain" else None
+    n_labels = 0 if shown_labels is None else shown_labels.shape[1]
+    count = len(labels)
+    at_party = torch.zeros(count, 0) if shown_labels is None else shown_labels
+    at_top = torch.zeros(count, 1) if shown_labels is None else shown_labels
+    rng = np.random.default_rng(seed)
+    shape = Shape(
+        settings.imputer, settings.generator == "joint" and len(data) > 1, n_labels,
+        int(rng.integers(2**31)), settings.learning_rate, settings.alpha, settings.hidden,
+    )  # fmt: skip
+    nets = {
+        name: PartyNets(shape, name, torch.as_tensor(part.encoding.is_level), part.hideable)
+        for name, part in data.items()
+    }
+    top = TopNets(shape, {name: part.encoding.width for name, part in data.items()})
+    for _ in range(settings.iterations):
+        rows = torch.as_tensor(rng.integers(0, count, size=settings.batch))
+        _step(nets, top, data, at_party, at_top, rows, int(rng.integers(2**62)))
+    with torch.no_grad():
+        for start in range(0, count, _IMPUTED_AT_ONCE):
+            rows = torch.arange(start, min(start + _IMPUTED_AT_ONCE, count))
+            _fill(nets, data, at_party, rows, int(rng.integers(2**62)))
+    return {name: part.frame() for name, part in data.items()}
+
+
+class _Encoded:
+    """A party's table as the networks take it."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.like = frame
+        self.levels = {
+            name: np.array(sorted(frame[name].dropna().unique()), dtype=object)
+            for name in frame
+            if is_level(frame[name])
+        }
+        self.codes = np.column_stack([self._column(str(name)) for name in frame])
+        kinds = ["categorical" if name in self.levels else "continuous" for name in frame]
+        self.encoding = Encoding.fit(
+            self.codes, kinds, [len(self.levels.get(name, ())) for name in frame]
+        )
+        x, mask = self.encoding.encode(self.codes)
+        self.x, self.mask = torch.as_tensor(x).float(), torch.as_tensor(mask).float()
+        gone = np.repeat(np.isnan(self.codes).any(axis=0), self.encoding.widths)
+        self.hideable = torch.as_tensor(gone).float()
+
+    def _column(self, name: str) -> Array:
+        if name not in self.levels:
+            return self.like[name].to_numpy(dtype=float)
+        places = {level: float(i) for i, level in enumerate(self.levels[name])}
+        return self.like[name].map(places).to_numpy(dtype=float)
+
+    def frame(self) -> pd.DataFrame:
+        out = {}
+        for j, name in enumerate(self.like):
+            column = self.codes[:, j]
+            levels = self.levels.get(str(name))
+            out[name] = column if levels is None else levels[column.astype(int)]
+        return pd.DataFrame(out, index=self.like.index)
+
+
+def _step(
+    nets: Mapping[str, PartyNets],
+    top: TopNets,
+    data: Mapping[str, _Encoded],
+    at_party: Tensor,
+    at_top: Tensor,
+    rows: Tensor,
+    seed: int,
+) -> None:
+    """Train on one batch; what `Training.step` and the parties' steps do between them."""
+    x = {name: (part.x[rows], part.mask[rows]) for name, part in data.items()}
+    joint = next(iter(nets.values())).shape.joint
+    own = {name: nets[name].embed(*x[name]) for name in nets} if joint else {}
+    total = torch.stack([e.detach() for e in own.values()]).sum(dim=0) if joint else None
+    made = {}
+    for name, of in nets.items():
+        others = None if total is None else total - own[name].detach()
+        made[name] = of.forward(*x[name], seed, at_party[rows], others)
+    shown = [
+        draw_shown(seed, name, x[name][1], data[name].hideable, of.shape.hidden)
+        for name, of in nets.items()
+    ]
+    back, _ = top.update(
+        torch.stack([f.top.detach() for f in made.values()]).sum(dim=0),
+        torch.stack([f.loss.detach() for f in made.values()]).sum(dim=0),
+        torch.cat(shown, dim=1),
+        at_top[rows],
+        seed,
+    )
+    if not joint:
+        for name, of in nets.items():
+            of.update(made[name], back)
+        return
+    gradients = {name: of.gradient_of_others(made[name], back) for name, of in nets.items()}
+    all_of_them = torch.stack(list(gradients.values())).sum(dim=0)
+    for name, of in nets.items():
+        of.update(made[name], back, own[name], all_of_them - gradients[name])
+
+
+def _fill(
+    nets: Mapping[str, PartyNets],
+    data: Mapping[str, _Encoded],
+    at_party: Tensor,
+    rows: Tensor,
+    seed: int,
+) -> None:
+    x = {name: (part.x[rows], part.mask[rows]) for name, part in data.items()}
+    joint = next(iter(nets.values())).shape.joint
+    own = {name: of.embed(*x[name]) for name, of in nets.items()} if joint else {}
+    for name, of in nets.items():
+        others = torch.zeros(len(rows), 0)
+        if joint:
+            others = torch.stack([e for k, e in own.items() if k != name]).sum(dim=0)
+        values, _ = of.generated(*x[name], seed, at_party[rows], others)
+        decoded = data[name].encoding.decode(values.numpy().astype(np.float64))
+        kept = data[name].codes[rows.numpy()]
+        data[name].codes[rows.numpy()] = np.where(np.isnan(kept), decoded, kept)
+
+
+def _class_columns(labels: "pd.Series[float]") -> Tensor:
+    from strategies.synthesis.fedpsg.gan.training import one_hot
+
+    return torch.as_tensor(one_hot(np.asarray(labels, dtype=np.float64)))

@@ -1,0 +1,133 @@
+"""The study's settings, from ``preset.toml``, and the replications they ask for."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulations.preset import load_preset
+from simulations.replications import Job
+from simulations.study import Options
+
+GENERATING = ("methods_compared", "imputers", "cnum")
+"""Parts whose replications generate rows and compare them with the true ones."""
+
+PARTS = (*GENERATING, "downstream", "aligned")
+
+PAGE = "page"
+"""Stands for no part: the page is made of what earlier runs left."""
+
+_QUICK_ORDER = {"floor": 0, "nothing": 0, "copula": 1, "fedpsg": 2, "local": 3}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The settings of one run of the study.
+
+    Parameters
+    ----------
+    values : dict
+        As in ``preset.toml``, without ``quick``.
+    """
+
+    values: dict[str, Any]
+
+    @classmethod
+    def load(cls, options: Options) -> "Preset":
+        """Read the preset, small if `options.quick`, with `options.seeds` runs if given."""
+        path = Path(__file__).with_name("preset.toml")
+        preset = cls(load_preset(path, options, PARTS))
+        if options.iterations is not None:
+            preset.values["networks"] = dict.fromkeys(preset["networks"], options.iterations)
+        return preset
+
+    def __getitem__(self, section: str) -> dict[str, Any]:
+        """Return one section."""
+        return dict(self.values[section])
+
+    @property
+    def version(self) -> int:
+        """Version of what a replication computes."""
+        return int(self.values["version"])
+
+    @property
+    def datasets(self) -> list[str]:
+        """Names of all data sets that are used."""
+        names = {name for part in PARTS[:-1] for name in self[part]["datasets"]}
+        return sorted(names | {self["aligned"]["dataset"]})
+
+    def jobs(self, parts: tuple[str, ...] = PARTS) -> list[Job]:
+        """Return the jobs of some parts, each once, in the order in which they are run."""
+        found = [job for part in GENERATING if part in parts for job in self.generating(part)]
+        found += self._downstream() if "downstream" in parts else []
+        found += self._aligned() if "aligned" in parts else []
+        once = {job.key(""): job for job in found}
+        return sorted(once.values(), key=self._effort)
+
+    def _effort(self, job: Job) -> tuple[int, int, float]:
+        how = job.settings["how"]
+        trained = how.get("imputer") in ("gain", "cgain", "vgain")
+        # A study that is stopped has seed by seed, and what is quick first.
+        middle = abs(job.settings.get("ratio", 0.5) - 0.5)
+        return job.settings["seed"], _QUICK_ORDER[how["kind"]] + 2 * trained, middle
+
+    def _job(self, part: str, name: str, dataset: str, cnum: int, **more: Any) -> Job:
+        how = dict(self["methods"][name])
+        cnum = int(how.pop("cnum", cnum)) if how["kind"] == "fedpsg" else 0
+        settings = {"dataset": dataset, "method": name, "cnum": cnum, "how": how, **more}
+        if how["kind"] == "local" or how.get("imputer") in ("gain", "cgain", "vgain"):
+            settings["networks"] = self["networks"]
+        else:
+            settings["networks"] = {}
+        return Job(part, settings)
+
+    def generating(self, part: str) -> list[Job]:
+        """Return the jobs of one of the parts `GENERATING`; parts may have some in common."""
+        section = self[part]
+        jobs = []
+        for dataset, cnums in section["datasets"].items():
+            for ratio in section["ratios"]:
+                for seed in range(section["runs"]):
+                    where = {
+                        "ratio": ratio, "seed": seed, "rows": section["rows"].get(dataset, 0)
+                    }  # fmt: skip
+                    for name in (*section["floors"], *section["methods"]):
+                        jobs += [
+                            self._job("rows", name, dataset, cnum, **where)
+                            for cnum in self._cnums(part, name, cnums)
+                        ]
+        return jobs
+
+    def _cnums(self, part: str, name: str, given: Any) -> list[int]:
+        section = self[part]
+        if self["methods"][name]["kind"] != "fedpsg":
+            return [0]
+        if part == "cnum":
+            return list(range(1, int(given) + 1))
+        if part == "imputers":
+            return list(given) if name in section["at_every_cnum"] else [5]
+        return [int(given)]
+
+    def _downstream(self) -> list[Job]:
+        section = self["downstream"]
+        return [
+            self._job(
+                "downstream", name, dataset, int(cnum), ratio=ratio, seed=seed,
+                rows=section["rows"].get(dataset, 0), test=section["test"],
+            )
+            for dataset, cnum in section["datasets"].items()
+            for ratio in section["ratios"]
+            for name in section["methods"]
+            for seed in range(section["runs"])
+        ]  # fmt: skip
+
+    def _aligned(self) -> list[Job]:
+        section = self["aligned"]
+        return [
+            self._job(
+                "aligned", name, section["dataset"], section["cnum"], aligned=aligned, seed=seed,
+                test_rows=section["test_rows"],
+            )
+            for aligned in section["aligned"]
+            for name in section["methods"]
+            for seed in range(section["runs"])
+        ]  # fmt: skip

@@ -1,0 +1,132 @@
+"""What was aimed at, as rows that pass or fail; what was not run is said to be so."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from simulations.fedpsg.floors import BEST
+from simulations.fedpsg.tables import KEYS, SEEDS, each, means, paired
+from simulations.study import FAIL, PASS
+
+NOT_RUN = "not run"
+
+Values = dict[str, float]
+
+
+def verdict(good: bool, text: str) -> str:
+    """Return the word and the numbers behind it."""
+    return f"{PASS if good else FAIL} {text}"
+
+
+def errors(frame: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
+    """Compare the best variant's RMSE with the conditional mean's, and with what it must beat.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Numbers of all replications; those on all rows of a data set count.
+    part : dict
+        Section ``targets`` of the preset.
+    """
+    rows: dict[Any, dict[str, str]] = {}
+    for place, (here, seeds) in by_place(frame, "rmse", part["datasets"]).items():
+        ours = {name: here[name] for name in part["best"] if name in here}
+        if BEST not in here or not ours:
+            continue
+        best = min(ours, key=lambda name: ours[name])
+        most = here[BEST] + part["rmse_within"]
+        printed = here.get(part["paper"], float("nan"))
+        beaten = [here.get(name, float("nan")) for name in part["beaten"]]
+        rows[place] = {
+            "best variant": best,
+            "RMSE (at most)": verdict(ours[best] <= most, f"{ours[best]:.3f} ({most:.3f})"),
+            part["paper"]: NOT_RUN if np.isnan(printed) else f"{printed:.3f}",
+            "best below others": below(ours[best], part["beaten"], beaten),
+            "paper's below others": below(printed, part["beaten"], beaten),
+            SEEDS: f"{min(seeds[name] for name in (best, BEST)):g}",
+        }
+    return _table(rows, ["dataset", "ratio"])
+
+
+def below(value: float, names: Sequence[str], others: Sequence[float]) -> str:
+    """Say whether a number is below all others; which of them were not run is said, too."""
+    there = {name: n for name, n in zip(names, others, strict=True) if not np.isnan(n)}
+    if np.isnan(value) or not there:
+        return NOT_RUN
+    lost = [f"{name} {other:.3f}" for name, other in there.items() if value >= other]
+    text = "not below " + ", ".join(lost) if lost else f"all of {len(there)}"
+    absent = len(names) - len(there)
+    return verdict(not lost, text + (f" ({absent} {NOT_RUN})" if absent else ""))
+
+
+def dependence(frame: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
+    """Compare drawn rows with conditional means (correlation distance) and copulas (quality)."""
+    scores = by_place(frame, "quality", part["datasets"])
+    rows: dict[Any, dict[str, str]] = {}
+    for place, (here, seeds) in by_place(frame, "correlation", part["datasets"]).items():
+        quality = scores[place][0]
+        copulas = [quality[name] for name in part["copulas"] if name in quality]
+        for name in part["dependence"]:
+            row: dict[str, str] = {}
+            for other in part["conditional"]:
+                if name in here and other in here:
+                    most = part["correlation_share"] * here[other]
+                    row[f"correlation distance (at most half of {other})"] = verdict(
+                        here[name] <= most, f"{here[name]:.3f} ({most:.3f})"
+                    )
+            if name in quality and copulas:
+                row["quality (at least the copulas')"] = verdict(
+                    quality[name] >= max(copulas), f"{quality[name]:.3f} ({max(copulas):.3f})"
+                )
+            if row:
+                rows[(*place, name)] = {**row, SEEDS: f"{seeds[name]:g}"}
+    return _table(rows, ["dataset", "ratio", "method"])
+
+
+def training(frame: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
+    """Compare classifiers trained on completed tables and on aligned rows alone, seed by seed."""
+    rows: dict[Any, dict[str, str]] = {}
+    for (aligned, method, name), row in each(paired(frame)):
+        few, many = aligned <= part["few"], aligned >= part["many"]
+        least = 0.0 if few else -part["loses"]
+        text = f"{row['gain']:+.3f} ± {row['se']:.3f}"
+        key = (int(aligned), method, "above 0" if few else f"at least {least:g}" if many else "–")
+        said = verdict(row["gain"] > least, text) if few or many else text
+        rows.setdefault(key, {SEEDS: f"{row[SEEDS]:g}"})[name] = said
+    return _table(dict(sorted(rows.items())), ["aligned", "method", "target"])
+
+
+def reached(*tables: pd.DataFrame) -> bool:
+    """Whether every entry of the tables passes."""
+    return not any(
+        str(value).startswith(FAIL)
+        for table in tables
+        for value in table.to_numpy(dtype=object).ravel().tolist()
+    )
+
+
+def by_place(
+    frame: pd.DataFrame, metric: str, datasets: Sequence[str]
+) -> dict[tuple[Any, ...], tuple[Values, Values]]:
+    """Return means and numbers of seeds by method, for each data set and ratio, on all rows.
+
+    Where a method was run at several Cnum, the last one in the order of the preset counts: five,
+    or all attributes.
+    """
+    whole = frame if frame.empty else frame[frame["rows"] == 0]
+    found: dict[tuple[Any, ...], tuple[Values, Values]] = {}
+    at_five = [key for key in each(means(whole, "rows", KEYS, metric)) if key[0][3] in (0, 5, 99)]
+    for (dataset, ratio, method, _), row in at_five:
+        if dataset in datasets:
+            values, seeds = found.setdefault((dataset, ratio), ({}, {}))
+            values[method], seeds[method] = row["mean"], row[SEEDS]
+    return found
+
+
+def _table(rows: dict[Any, dict[str, str]], names: list[str]) -> pd.DataFrame:
+    if not rows:
+        return pd.DataFrame({NOT_RUN: []})
+    index = pd.MultiIndex.from_tuples(list(rows), names=names)
+    return pd.DataFrame(list(rows.values()), index=index).fillna("–")

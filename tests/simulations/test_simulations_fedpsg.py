@@ -1,0 +1,323 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from flwr_vertical import simulate
+from simulations.__main__ import main
+from simulations.data import Sources
+from simulations.fedpsg import criteria, tables, targets
+from simulations.fedpsg.data import CODES, Joint, coded, draw_task, load, task_of
+from simulations.fedpsg.experiments import PARTS
+from simulations.fedpsg.floors import BEST, DRAW, FLOORS, MEAN, VALID
+from simulations.fedpsg.generation import first_attributes, generate
+from simulations.fedpsg.preset import Preset
+from simulations.fedpsg.study import with_data
+from simulations.study import FAIL, PASS, Options
+
+torch = pytest.importorskip("torch")
+
+from simulations.fedpsg.classifiers import CLASSIFIERS, evaluate  # noqa: E402
+from simulations.fedpsg.generators import GENERATORS  # noqa: E402
+from simulations.fedpsg.pooled import Imputation, impute  # noqa: E402
+
+NETWORKS = {"iterations": 20, "local_iterations": 20}
+
+
+@pytest.fixture(scope="module")
+def joint():
+    """A party whose number and levels follow those of the other one."""
+    rng = np.random.default_rng(0)
+    n = 900
+    x, level = rng.normal(size=n), rng.integers(0, 3, size=n)
+    a = pd.DataFrame({"x": x, "level": np.array(["p", "q", "r"])[level]})
+    same = np.where(rng.random(n) < 0.9, level, rng.integers(0, 3, size=n))
+    b = pd.DataFrame(
+        {
+            "y": np.round(10 * x + rng.normal(size=n)),
+            "same": np.array(["s", "t", "u"])[same],
+            "noise": rng.normal(size=n),
+            "binary": np.where(x + rng.normal(size=n) > 0, "yes", "no"),
+        }
+    )
+    labels = pd.Series((x + rng.normal(size=n) > 0).astype(float), name="label")
+    return Joint(a, b, labels, "made")
+
+
+@pytest.fixture(scope="module")
+def task(joint):
+    return draw_task(joint, 0.5, seed=1)
+
+
+def test_tasks_split_samples(joint, task):
+    assert len(task.truth) == 450
+    assert not task.seen.index.isin(task.truth.index).any()
+    pd.testing.assert_frame_equal(pd.concat([task.seen, task.truth]).sort_index(), joint.b)
+    few = draw_task(joint, 0.2, seed=1, rows=100)
+    assert (len(few.a), len(few.truth)) == (100, 20)
+    nested = task_of(joint, joint.a.index[:50], joint.a.index[:10])
+    assert list(nested.missing) == list(range(10, 50))
+
+
+def test_codes_are_places_in_the_order_of_names(joint, task):
+    codes = task.encoded(CODES, joint.a)
+    assert set(codes.seen["same"]) == {0.0, 1.0, 2.0}
+    assert (coded(joint.b, joint.b)["binary"] == (joint.b["binary"] == "yes")).all()
+    # Codes stay codes.
+    pd.testing.assert_frame_equal(coded(codes.truth, joint.b), codes.truth)
+
+
+def test_floors_are_ordered(joint, task):
+    errors = {name: criteria.rmse(make(task, joint.a, 0), task) for name, make in FLOORS.items()}
+    assert errors[BEST] < errors[VALID] < errors[DRAW]
+    assert errors[BEST] < errors[MEAN] < errors[DRAW]
+    # Drawing doubles the variance.
+    drawn = [criteria.rmse(FLOORS[DRAW](task, joint.a, seed), task) ** 2 for seed in range(20)]
+    assert np.mean(drawn) / errors[MEAN] ** 2 == pytest.approx(2.0, abs=0.15)
+
+
+def test_criteria_know_the_truth_and_copies(joint, task):
+    true = criteria.judge(task.truth, task, 0)
+    assert true["rmse"] == 0
+    assert true["accuracy"] == true["quality"] == 1
+    assert true["correlation"] == true["margin"] == 0
+    copied = criteria.judge(FLOORS[DRAW](task, joint.a, 0), task, 0)
+    assert copied["copies"] == 1
+    assert copied["copies by chance"] == true["copies"] == 0
+    assert copied["membership"] > 15
+    # By hand: y's range, then the mean square over four attributes.
+    made = task.truth.assign(y=task.truth["y"] + 2)
+    expected = 2 / np.ptp(joint.b["y"]) / 2
+    assert criteria.rmse(made, task) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_local_generators_learn_margins(task, name):
+    made = GENERATORS[name](iterations=100, seed=0, batch=100)
+    losses = made.fit(task.seen)
+    rows = made.sample(600)
+    assert list(rows) == list(task.seen)
+    assert np.isfinite(losses).all()
+    assert set(rows["same"]) <= {"s", "t", "u"}
+    assert rows["y"].between(task.seen["y"].min(), task.seen["y"].max()).all()
+    assert (rows["y"] == rows["y"].round()).all()
+    margin = criteria.compare(
+        {"a": task.a.iloc[:450], "b": task.truth}, {"a": task.a.iloc[:450], "b": rows.iloc[:450]}
+    )[1]
+    assert margin < (0.4 if name in ("CTGAN", "TableGAN") else 0.25)
+    again = GENERATORS[name](iterations=2, seed=0, batch=100)
+    assert again.fit(task.seen) == losses[:2]
+    pd.testing.assert_frame_equal(again.sample(20), again.sample(20))
+
+
+def test_local_generators_learn_dependence_within_b():
+    """The levels follow the number, which no product of margins does."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=2000)
+    frame = pd.DataFrame({"x": x, "sign": np.where(x > 0, "up", "down")})
+    for name, least in {"TVAE": 0.58, "TabDDPM": 0.8}.items():  # chance is 0.5 (+- 0.02)
+        made = GENERATORS[name](iterations=300, seed=0)
+        made.fit(frame)
+        rows = made.sample(1000)
+        assert ((rows["x"] > 0) == (rows["sign"] == "up")).mean() > least
+
+
+def test_joint_pooled_networks_learn_from_a(joint, task):
+    work = task.encoded(CODES, joint.a)
+    begun = work.seen.reindex(work.a.index)
+    held = begun.loc[task.seen.index]
+    settings = Imputation(iterations=200, generator="joint", hidden=0.5)
+    made = impute({"a": work.a, "b": begun}, work.labels, settings, seed=0)
+    pd.testing.assert_frame_equal(made["b"].loc[task.seen.index], held)
+    assert not made["b"].isna().to_numpy().any()
+    error = criteria.rmse(made["b"].loc[task.missing], task)
+    # Whoever does not see A cannot be below the mean.
+    assert error < criteria.rmse(FLOORS[MEAN](task, joint.a, 0), task) - 0.02
+
+
+def test_pooled_networks_are_the_federations(joint, task, monkeypatch):
+    """The same draws give the same rows, but for the fixed point of private sums."""
+    from simulations.fedpsg import pooled
+    from strategies.fedpsg import FedPSGAR
+    from strategies.synthesis.fedpsg.gan.steps import GanSteps
+    from strategies.synthesis.fedpsg.gan.training import Training
+
+    drawn, seen = [], {}
+    original_step, original_start = Training.step, GanSteps.start
+
+    def step(self, rows, seed):
+        drawn.append((self.shape.seed, rows, seed))
+        return original_step(self, rows, seed)
+
+    def start(self, codes, *arguments):
+        seen[self.party.name] = codes.copy()
+        return original_start(self, codes, *arguments)
+
+    monkeypatch.setattr(Training, "step", step)
+    monkeypatch.setattr(GanSteps, "start", start)
+    work = task.encoded(CODES, joint.a)
+    kinds = {"a": dict.fromkeys(work.a, "continuous"), "b": dict.fromkeys(work.seen, "continuous")}
+    strategy = FedPSGAR(n_associated=0, imputer="gain", iterations=5, batch=64)
+    result = simulate(strategy, {"a": work.a, "b": work.seen}, seed=3, kinds=kinds, progress=False)
+    # In the order of the aligned samples, which x tells.
+    place = {x: sample for sample, x in work.a["x"].items()}
+    order = [place[x] for x in seen["a"][:, 0]]
+
+    class Replay:
+        """Gives what the federation drew, and then something else."""
+
+        def __init__(self, seed):
+            self.left = [drawn[0][0]] + [part for _, rows, s in drawn for part in (rows, s)]
+
+        def integers(self, *bounds, size=None):
+            return self.left.pop(0) if self.left else 7
+
+    monkeypatch.setattr(pooled.np.random, "default_rng", Replay)
+    begun = {"a": work.a.loc[order], "b": work.seen.reindex(order)}
+    made = impute(begun, work.labels.loc[order], Imputation(iterations=5, batch=64), 0)["b"]
+    monkeypatch.undo()
+    gap = (made - result.tables["b"].loc[order]).abs() / np.ptp(work.whole, axis=0)
+    # Noise in place of what is missing is up to 0.01 of the range, and another draw at the end.
+    assert gap.to_numpy().max() < 2e-3
+    assert gap.loc[task.seen.index].to_numpy().max() == 0
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"rule": "mean", "imputer": "mean"},
+        {"rule": "draw", "imputer": "forest", "encoding": "levels"},
+        {"rule": "draw", "imputer": "mice", "encoding": "levels", "with_labels": True},
+        {"imputer": "gain", "imputes": "B"},
+        {"imputer": "cgain", "first": "cag"},
+        {"imputer": "vgain", "first": "ag", "encoding": "levels"},
+    ],
+    ids=str,
+)
+def test_every_kind_of_method_completes_the_rows(joint, task, how):
+    made = generate(task, joint, {"kind": "fedpsg", **how}, 2, NETWORKS, 0)
+    assert list(made) == list(joint.b)
+    assert made.index.equals(task.missing)
+    assert not made.isna().to_numpy().any()
+    if how.get("rule") == "mean":
+        assert criteria.rmse(made, task) < criteria.rmse(FLOORS[MEAN](task, joint.a, 0), task)
+
+
+def test_first_attributes_are_those_that_correlate(joint, task):
+    assert set(first_attributes(task, "ag", 2)) == {"y", "same"}
+    assert set(first_attributes(task, "cag", 2)) == {"y", "binary"}
+
+
+def test_classifiers_find_a_separable_label():
+    rng = np.random.default_rng(0)
+    x, test = rng.normal(size=(600, 4)), rng.normal(size=(300, 4))
+    y, truth = (x[:, 0] > 0).astype(float), (test[:, 0] > 0).astype(float)
+    found = evaluate(x, y, test, truth, 0)
+    for name in CLASSIFIERS:
+        assert found[f"{name} auc"] > 0.95
+        assert found[f"{name} acc"] > 0.8
+    one_class = evaluate(x, np.zeros(600), test, truth, 0)
+    assert np.isnan(list(one_class.values())).all()
+
+
+def test_papers_tables_are_read_under_our_names():
+    sources = Sources.find()
+    paper = tables.paper_errors([sources.paper(f"fedpsg_table{i}") for i in range(1, 8)])
+    assert paper["Bank", 0.2, "FedPSG-AR (VF-GAIN)", 5] == 0.2057
+    assert paper["Bank", 0.5, "FedPSG-AG (VF-GAIN)", 7] == 0.4585
+    assert paper["Credit", 0.8, "FedPSG-AR (GAIN of B)", 8] == 0.4615
+    assert paper["Bank", 0.2, "FedPSG-AR (VF-CGAIN)", 5] == 0.1691
+    assert paper["Letter", 0.8, "FedPSG-AR-0 (VF-VGAIN)", 0] == 0.5712
+    assert paper["News", 0.2, "TabDDPM", 0] == 0.4550
+    assert paper["Credit", 0.5, "FedPSG-CAG (VF-VGAIN)", 5] == 0.3610
+
+
+def test_preset_asks_for_every_cell_of_the_papers_tables(tmp_path):
+    preset = Preset.load(Options(tmp_path))
+    sources = Sources.find()
+    paper = tables.paper_errors([sources.paper(f"fedpsg_table{i}") for i in range(1, 8)])
+    asked = {
+        (s["dataset"], s["ratio"], s["method"], s["cnum"])
+        for s in (job.settings for job in preset.jobs())
+        if "ratio" in s
+    }
+    left_out = {key for key in paper.index if key not in asked}
+    assert {key[2] for key in left_out} == {"CTAB-GAN"}
+    keys = [job.key("") for job in preset.jobs()]
+    assert len(keys) == len(set(keys))
+    assert {job.part for job in preset.jobs()} == set(PARTS)
+
+
+def test_splits_have_the_papers_numbers_of_attributes(tmp_path):
+    sources = Sources.find()
+    sizes = {"Bank": (45211, 8, 8), "Credit": (1000, 9, 11), "Letter": (20000, 8, 8)}
+    for name, size in sizes.items():
+        found = load(name, sources)
+        assert (len(found.a), found.a.shape[1], found.b.shape[1]) == size
+    news = pd.DataFrame({f" n{i}": [1.0, 2.0] for i in range(5)})
+    news = news.assign(url="u", **{" shares": [5, 2000]})
+    (tmp_path / "news").mkdir()
+    news.to_csv(tmp_path / "news/OnlineNewsPopularity.csv", index=False)
+    found = load("News", Sources(tmp_path, sources.tables))
+    assert (list(found.a), list(found.labels)) == (["n0", "n1"], [0.0, 1.0])
+
+
+def test_targets_pass_and_fail(tmp_path):
+    part = Preset.load(Options(tmp_path))["targets"]
+    values = {
+        BEST: 0.20, "mean rule (mean)": 0.22, part["paper"]: 0.28, "TVAE": 0.25, "CTGAN": 0.4,
+    }  # fmt: skip
+    rows = [
+        {"part": "rows", "dataset": "Bank", "ratio": 0.5, "method": name, "cnum": 0, "rows": 0,
+         "seed": seed, "metric": "rmse", "value": value + 0.001 * seed}
+        for name, value in values.items() for seed in range(2)
+    ]  # fmt: skip
+    frame = pd.DataFrame(rows)
+    row = targets.errors(frame, part).iloc[0]
+    assert row["RMSE (at most)"].startswith(PASS)
+    assert row["best below others"] == f"{PASS} all of 2 (4 not run)"
+    assert row["paper's below others"].startswith(f"{FAIL} not below TVAE")
+    assert row["seeds"] == "2"
+    worse = frame.assign(value=frame["value"].where(frame["method"] != "mean rule (mean)", 0.24))
+    assert targets.errors(worse, part).iloc[0]["RMSE (at most)"].startswith(FAIL)
+    assert targets.reached(targets.errors(frame.iloc[:0], part))
+    auc = [
+        {"part": "aligned", "aligned": n, "method": method, "seed": seed, "metric": "LR auc",
+         "value": value}
+        for n, gain in ((100, 0.05), (30000, -0.02)) for seed in range(3)
+        for method, value in (("nothing", 0.7), ("mean rule (mean)", 0.7 + gain + seed / 1000))
+    ]  # fmt: skip
+    found = targets.training(pd.DataFrame(auc), part)["LR"]
+    assert found.iloc[0] == f"{PASS} +0.051 ± 0.001"
+    assert found.iloc[1] == f"{FAIL} -0.019 ± 0.001"
+
+
+def test_quick_study_writes_page_and_goes_on(tmp_path, capsys, monkeypatch):
+    """The parts that take no networks; the page alone afterwards runs nothing."""
+    quick = Preset.load(Options(tmp_path, quick=True))
+    light = {"methods_compared": [BEST, DRAW, "mean rule (mean)"], "aligned": ["nothing"]}
+    wanted = [
+        job for part, names in light.items() for job in quick.jobs((part,))
+        if job.settings["method"] in names
+    ]  # fmt: skip
+    monkeypatch.setattr(Preset, "jobs", lambda self, parts=(): [] if "page" in parts else wanted)
+    arguments = ["fedpsg", "--quick", "--workers", "0", "--output", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "Tables 6 and 7" in printed
+    assert "mean rule (mean)" in printed
+    page = (tmp_path / "out/index.html").read_text()
+    assert "Three floors" in page
+    kept = (tmp_path / "out/replications.csv").read_text()
+    assert main([*arguments, "--parts", "page"]) == 0
+    assert (tmp_path / "out/replications.csv").read_text() == kept
+    assert (tmp_path / "out/tables67.csv").is_file()
+
+
+def test_jobs_name_their_data(joint, tmp_path):
+    quick = Preset.load(Options(tmp_path, quick=True))
+    jobs = with_data(quick.jobs(), {"Credit": joint})
+    assert {job.settings["data"] for job in jobs} == {"made"}
+    assert not with_data(quick.jobs(), {})
+    assert quick["networks"]["iterations"] == 20
+    fewer = Preset.load(Options(tmp_path, quick=True, iterations=5))
+    assert fewer["networks"] == {"iterations": 5, "local_iterations": 5}

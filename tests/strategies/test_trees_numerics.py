@@ -1,0 +1,190 @@
+"""Bins, sums over nodes, gains in whole numbers: each against the plainest computation."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flwr_vertical import Table
+from flwr_vertical.errors import DataError
+from flwr_vertical.products.streams import KeyStream
+from strategies.trees.binning import cut, fit_bins, narrowest
+from strategies.trees.gains import Curvature, best_of, candidates, level_of, signed, to_ring
+from strategies.trees.objectives import Objective
+from strategies.trees.shares import with_siblings
+from strategies.trees.sums import Held, Streamed, dense_sums, legal_splits, slot_sums
+
+FRAME = pd.DataFrame(
+    {
+        "x": [0.1, 0.5, 0.5, np.nan, 2.0, 3.0, 9.0, -1.0],
+        "job": ["a", "b", "c", "a", None, "c", "c", "d"],
+        "yes": [True, False, True, True, False, True, False, True],
+        "few": [1, 1, 2, 2, 3, 3, 1, 2],
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def made():
+    table = Table.of(FRAME)
+    bins = fit_bins(table, 4)
+    return bins, bins.layout, bins.codes(table, "bank")
+
+
+def test_numbers_are_cut_between_values_or_at_quantiles():
+    np.testing.assert_allclose(cut(np.array([3.0, 1.0, 1.0, 2.0]), 4), [1.5, 2.5])
+    x = np.random.default_rng(0).normal(size=501)
+    edges = cut(x, 16)
+    assert len(edges) == 15
+    counts = np.bincount(np.searchsorted(edges, x, side="left"))
+    assert counts.max() - counts.min() <= 1
+    heavy = np.where(x > 0, x, 0.0)  # half of the values are the same: fewer bins
+    assert 8 <= len(cut(heavy, 16)) < 15
+
+
+def test_codes_and_slots(made):
+    bins, layout, codes = made
+    assert layout.n_bins == (4, 4, 2, 3)
+    assert layout.nominal == (False, True, False, False)
+    assert layout.widths == [4, 5, 2, 3]
+    assert codes[3, 0] == 4
+    assert codes[4, 1] == 4
+    np.testing.assert_array_equal(codes[:, 3], [0, 0, 1, 1, 2, 2, 0, 1])
+    slots = layout.indicators(codes)
+    for slot in range(layout.n_slots):
+        column, at = layout.locate(slot)
+        left = layout.goes_left(codes[:, column], column, at, False)
+        np.testing.assert_array_equal(slots[:, slot], left)
+        both = layout.goes_left(codes[:, column], column, at, True)
+        np.testing.assert_array_equal(both, left | (codes[:, column] == layout.n_bins[column]))
+    new = pd.DataFrame({"x": [-5.0], "job": ["unheard"], "yes": [False], "few": [2]})
+    np.testing.assert_array_equal(
+        bins.codes(Table.of(new, kinds={"job": "categorical"}), "bank"), [[0, 4, 0, 1]]
+    )
+    with pytest.raises(DataError, match=r"party 'bank'.*lacks the columns \['few'\]"):
+        bins.codes(Table.of(FRAME.drop(columns="few")), "bank")
+
+
+def test_rare_levels_share_a_code():
+    frame = pd.DataFrame({"town": list("aaabbbccdef")})
+    bins = fit_bins(Table.of(frame), 4)
+    np.testing.assert_array_equal(
+        bins.codes(Table.of(frame), "bank")[:, 0], [0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 3]
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.uint64, np.uint32])
+def test_sums_by_node_are_exact(made, dtype):
+    _, layout, codes = made
+    rng = np.random.default_rng(1)
+    node = np.array([0, 1, 1, -1, 0, 2, 2, 1])
+    vector = rng.integers(0, 2**64, 8, dtype=np.uint64).astype(dtype)
+    matrix = layout.indicators(codes).astype(dtype)
+    expected = np.zeros((3, layout.n_slots), dtype=dtype)
+    for row, q in enumerate(node):
+        if q >= 0:
+            expected[q] += vector[row] * matrix[row]
+    np.testing.assert_array_equal(slot_sums(layout, codes, node, vector, 3), expected)
+    width = layout.n_slots
+    found = dense_sums(Held(matrix).rows, width, [(node, vector, 3), (-node, vector, 3)])
+    np.testing.assert_array_equal(found[0], expected)
+    stream = KeyStream(bytes(32), "test", (8, width))
+    whole = stream.rows(0, 8).astype(dtype)
+    held = dense_sums(Held(whole).rows, width, [(node, vector, 3)])
+    made_anew = dense_sums(Streamed(stream, dtype).rows, width, [(node, vector, 3)])
+    np.testing.assert_array_equal(held, made_anew)
+
+
+def test_siblings_follow_from_their_parents():
+    rng = np.random.default_rng(2)
+    below = rng.integers(0, 2**64, (4, 5), dtype=np.uint64)
+    above = np.stack([below[0] + below[1], below[0] * 0, below[2] + below[3]])
+    direct, parent = np.array([0, -1, -1, 1]), np.array([0, 0, 2, 2])
+    np.testing.assert_array_equal(with_siblings(below[[0, 3]], direct, parent, above), below)
+
+
+def test_legal_splits_are_the_first_of_those_that_do_the_same(made):
+    _, layout, codes = made
+    node = np.array([0, 0, 0, 0, 0, 0, 0, 0])
+    legal = legal_splits(layout, codes, node, 1, 2)[0]
+    seen = {}
+    for slot in range(layout.n_slots):
+        column, at = layout.locate(slot)
+        for side in (False, True):
+            left = layout.goes_left(codes[:, column], column, at, side)
+            key = column, left.tobytes()
+            first = seen.setdefault(key, (slot, side)) == (slot, side)
+            whole = left.sum() in (8, 8 - (codes[:, column] == layout.n_bins[column]).sum())
+            enough = min(left.sum(), 8 - left.sum()) >= 2
+            if side and whole:
+                continue
+            assert legal[slot, int(side)] == (first and enough), (slot, side)
+
+
+@pytest.mark.parametrize("l2", [0.0, 2.0])
+def test_whole_numbers_rank_splits_as_the_formula_of_gains(l2):
+    rng = np.random.default_rng(3)
+    n = 300
+    y = (rng.random(n) < 0.3).astype(float)
+    g, h = Objective("binary").gradients(y, rng.normal(size=(1, n)))
+    inside = rng.random(n) < 0.9
+    node = np.where(inside, rng.integers(0, 2, n), -1)[None]
+    curvature = Curvature.of(h[0], inside, l2)
+    known = level_of(node, 2, g, [curvature], np.zeros(2, dtype=int))[0]
+    slots = rng.random((n, 12)) < 0.5
+    slots[:, 5], slots[:, 11] = True, rng.random(n) < 0.8  # two columns of 6 slots
+    slots[:, 6:] &= slots[:, [11]]
+    observed = np.repeat([5, 11], 6)
+
+    def sums(vector):
+        found = np.zeros((2, 12), dtype=np.int64)
+        for q in range(2):
+            rows = node[0] == q
+            found[q] = vector[rows] @ slots[rows]
+        return to_ring(found, np.uint64)
+
+    numerator = candidates(sums(known.vector), observed, to_ring(known.total_v, np.uint64))
+    numerator = signed(numerator) + known.correction[:, None]
+    left = candidates(sums(curvature.whole), observed, to_ring(known.total_h, np.uint64))
+    left = signed(left) + known.l2[:, None]
+    right = (known.total_h + 2 * known.l2)[:, None] - left
+    assert np.abs(numerator).max() <= known.limit_v.max()
+    assert max(left.max(), right.max()) <= known.limit_h.max()
+    for q in range(2):
+        rows = node[0] == q
+        gains, measured = [], []
+        for c in range(24):
+            side = slots[:, c // 2] | ((c % 2 == 1) & ~slots[:, observed[c // 2]])
+            a, b = rows & side, rows & ~side
+            if not (a.any() and b.any()):
+                continue
+            gain = sum(g[0][s].sum() ** 2 / (h[0][s].sum() + l2) for s in (a, b))
+            gain -= g[0][rows].sum() ** 2 / (h[0][rows].sum() + 2 * l2)
+            gains.append(gain)
+            measured.append(float(numerator[q, c]) ** 2 / (float(left[q, c]) * right[q, c]))
+        ratio = np.array(measured) / np.array(gains)
+        best = int(np.argmax(gains))
+        for share, tolerance in ((0.02, 1e-4), (0.3, 2e-5)):
+            large = np.array(gains) > share * gains[best]
+            np.testing.assert_allclose(ratio[large], ratio[best], rtol=tolerance)
+
+
+def test_equal_gains_win_together_and_illegal_ones_never():
+    x = np.array([[4.0, -4.0, 100.0, 1.0], [0.0, 1.0, 1.0, 1.0]])
+    one, legal = np.ones((2, 4)), np.array([[True, True, False, True], [False] * 4])
+    np.testing.assert_array_equal(
+        best_of(x, one, one, legal), [[True, True, False, False], [False] * 4]
+    )
+
+
+def test_rows_that_are_alike_are_not_split():
+    g, h, inside = np.full((1, 10), 0.3), np.full(10, 0.2), np.ones(10, dtype=bool)
+    known = level_of(
+        np.zeros((1, 10), dtype=int), 1, g, [Curvature.of(h, inside, 0.0)], np.zeros(1, dtype=int)
+    )[0]
+    assert known.flat.all()
+
+
+def test_narrowest():
+    assert narrowest(np.array([-1, 127])).dtype == np.int8
+    assert narrowest(np.array([128])).dtype == np.int16
+    assert narrowest(np.array([2**20])).dtype == np.int32
