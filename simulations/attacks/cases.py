@@ -51,9 +51,13 @@ _SPLIT: dict[str, Any] = {
 _SETTINGS: dict[str, dict[str, Any]] = {
     "single": {"party_name": PARTIES[0]},
     "fedpsg-ar": {"n_associated": 2},  # of tables of three columns
+    "vertigan": {"iterations": 10},
     "false-vfl": _FEW_STEPS,
     **dict.fromkeys(("fedhssl", "laser-vfl", "plug-vfl", "vanilla-vfl"), _SPLIT),
+<<<<<<< HEAD
     "vertigan": {"iterations": 10},
+=======
+>>>>>>> W5
 }
 _TRAINED = {"imputer": "gain", "generator": "joint", "iterations": 20}
 _VARIANTS: dict[str, list[dict[str, Any]]] = {
@@ -61,7 +65,7 @@ _VARIANTS: dict[str, list[dict[str, Any]]] = {
     "fedpsg-ar": [_TRAINED],
 }
 """Further settings that are tried where nodes must agree."""
-_TELL_NOTHING = {"generated"}
+_TELL_NOTHING = {"generated", "networks"}
 """Exchanges by consent in which attacks must find nothing all the same."""
 
 

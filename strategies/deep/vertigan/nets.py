@@ -75,8 +75,10 @@ class Trunk:
 
     def update(self, hidden: Tensor, gradient: Tensor) -> None:
         """Move the trunk by the gradient of all parties' losses with regard to `hidden`."""
-        self.optimiser.zero_grad()
-        hidden.backward(gradient)
+        parameters = list(self.net.parameters())
+        found = torch.autograd.grad([hidden], parameters, [gradient])
+        for parameter, grad in zip(parameters, found, strict=True):
+            parameter.grad = grad
         self.optimiser.step()
 
 
@@ -97,10 +99,10 @@ class Blocks:
 
     def values(self, out: Tensor) -> Tensor:
         """Return numbers between 0 and 1, and probabilities of levels."""
-        parts = [
-            torch.softmax(part, dim=1) if levels else torch.sigmoid(part)
-            for part, levels in zip(out.split(self.widths, dim=1), self.n_levels, strict=True)
-        ]
+        parts, at = [], 0
+        for width, levels in zip(self.widths, self.n_levels, strict=True):
+            part, at = out[:, at : at + width], at + width
+            parts.append(torch.softmax(part, dim=1) if levels else torch.sigmoid(part))
         return torch.cat(parts, dim=1)
 
 
@@ -166,15 +168,16 @@ class Branch:
         with torch.no_grad():
             made = self.made(hidden)
         loss = self.critic_loss(real, made, mix)
-        self.for_critic.zero_grad()
-        loss.backward()
+        parameters = list(self.critic.parameters())
+        found = torch.autograd.grad([loss], parameters)
+        for parameter, grad in zip(parameters, found, strict=True):
+            parameter.grad = grad
         self.for_critic.step()
         return float(loss.detach())
 
     def update_head(self, hidden: Tensor) -> Tensor:
         """Move the branch, and return the gradient of its loss by `hidden`; shape (n, TRUNK)."""
         hidden = hidden.clone().requires_grad_()
-        self.for_head.zero_grad()
         loss = -self.critic(self.made(hidden)).mean()
         (gradient, *own) = torch.autograd.grad(loss, [hidden, *self.head.parameters()])
         for parameter, grad in zip(self.head.parameters(), own, strict=True):
