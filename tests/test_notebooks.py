@@ -1,17 +1,11 @@
-<<<<<<< HEAD
 """The notebooks run from top to bottom, and are kept with the outputs of a full run."""
 
 import ast
-=======
-"""The notebooks run, from the first cell to the last, and are kept with what they printed."""
-
->>>>>>> W5
 import json
 import pathlib
 
 import pytest
 
-<<<<<<< HEAD
 pytest.importorskip("torch")
 
 NOTEBOOKS = sorted((pathlib.Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
@@ -49,21 +43,3 @@ def test_a_notebook_runs(path):
         assert names["without"].notes == [
             "parties ['lower'] of the fit take no part; their blocks are missing"
         ]
-=======
-NOTEBOOKS = sorted((pathlib.Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
-
-
-def test_there_are_some():
-    assert NOTEBOOKS
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_runs_and_was_run(path):
-    book = json.loads(path.read_text())
-    names = {"__name__": "__main__"}
-    cells = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
-    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
-    for cell in cells:
-        exec("".join(cell["source"]), names)
-    assert any(cell["outputs"] for cell in cells)
->>>>>>> W5

@@ -54,10 +54,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "vertigan": {"iterations": 10},
     "false-vfl": _FEW_STEPS,
     **dict.fromkeys(("fedhssl", "laser-vfl", "plug-vfl", "vanilla-vfl"), _SPLIT),
-<<<<<<< HEAD
     "vertigan": {"iterations": 10},
-=======
->>>>>>> W5
 }
 _TRAINED = {"imputer": "gain", "generator": "joint", "iterations": 20}
 _VARIANTS: dict[str, list[dict[str, Any]]] = {
