@@ -82,7 +82,7 @@ class TimedFalseVFL(FalseVFL):
 
 def on_isolet(epochs: int, precision: str) -> None:
     """Train on Isolet with snapshots and without; say how long the paper's epochs take."""
-    split = load_isolet(Sources())
+    split = load_isolet(Sources.find())
     labelled, aligned = draw_labelled(len(split.train_labels), 0)
     mask = draw_mask(split.train, "MCAR 2", 0, aligned)
     labels = pd.Series(np.nan, index=next(iter(split.train.values())).index)
