@@ -82,7 +82,7 @@ class TimedFalseVFL(FalseVFL):
 
 def on_isolet(epochs: int, precision: str) -> None:
     """Train on Isolet with snapshots and without; say how long the paper's epochs take."""
-    split = load_isolet(Sources())
+    split = load_isolet(Sources.find())
     labelled, aligned = draw_labelled(len(split.train_labels), 0)
     mask = draw_mask(split.train, "MCAR 2", 0, aligned)
     labels = pd.Series(np.nan, index=next(iter(split.train.values())).index)
@@ -101,11 +101,9 @@ def on_isolet(epochs: int, precision: str) -> None:
         line = f"  {f'a snapshot every {every} steps' if every else 'without snapshots'}: "
         line += f"{whole / 60:.1f} minutes, {1000 * np.mean(steps[:, 0]):.0f} ms a step"
         if epochs < EPOCHS:
-            # The second stage and predictions grow less than in proportion.
             first = np.mean(steps[:, 0]) * per_epoch
-            rest = whole - first * epochs
-            projected = (first * EPOCHS + rest * EPOCHS / epochs) / 60
-            line += f"; {EPOCHS} + {EPOCHS} epochs projected: {projected:.0f} minutes at most"
+            line += f"; the first stage of {EPOCHS} epochs projected: {first * EPOCHS / 60:.0f} "
+            line += f"minutes, all the rest of this run took {(whole - first * epochs) / 60:.1f}"
         print(line + "; target 40", flush=True)
 
 
