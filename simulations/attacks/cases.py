@@ -54,7 +54,6 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "vertigan": {"iterations": 10},
     "false-vfl": _FEW_STEPS,
     **dict.fromkeys(("fedhssl", "laser-vfl", "plug-vfl", "vanilla-vfl"), _SPLIT),
-    "vertigan": {"iterations": 10},
 }
 _TRAINED = {"imputer": "gain", "generator": "joint", "iterations": 20}
 _VARIANTS: dict[str, list[dict[str, Any]]] = {
