@@ -3,7 +3,7 @@
 import pytest
 
 from flwr_vertical import load_strategy
-from simulations.attacks.cases import cases, make_case_tables, make_strategy_of
+from simulations.attacks.cases import ROWS, cases, make_case_tables, make_strategy_of
 from simulations.attacks.recording import record
 from simulations.attacks.rough import columns_from
 from simulations.attacks.several import (
@@ -33,8 +33,8 @@ def distinct(all_cases):
     return list(found.values())
 
 
-def attacked(case, mode, n_parties, n=N):
-    tables, labels = make_case_tables(case, n, n_parties)
+def attacked(case, mode, n_parties):
+    tables, labels = make_case_tables(case, ROWS.get(case.strategy, N), n_parties)
     strategy = make_strategy_of(case, tables, labels)
     return attack_run(record(strategy, tables, labels, mode))
 

@@ -1,6 +1,7 @@
 """``flwr-vertical policy`` and ``flwr-vertical privacy-ledger``."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 
 from flwr_vertical.cli import main
 from flwr_vertical.policy.ledger import PrivacyLedger
+from flwr_vertical.policy.needs import exchanges_of
 from flwr_vertical.policy.record import Policy
+from flwr_vertical.registry import make_strategy
 
 ROOT = str(Path(__file__).parents[2])
 
@@ -52,9 +55,14 @@ def test_what_a_run_needs_is_enough_for_it(capsys):
 
 
 @pytest.mark.parametrize("preset", sorted(path.name for path in Path(ROOT, "apps").glob("*.toml")))
-def test_presets_need_no_key(preset, capsys):
+def test_presets_need_no_key_but_consent_to_what_a_method_always_tells(preset, capsys):
     found = main(["policy", "--app", ROOT, "--run-config", f"{ROOT}/apps/{preset}"])
-    assert found == 0, capsys.readouterr().out
+    told = capsys.readouterr().out
+    settings = tomllib.loads(Path(ROOT, "apps", preset).read_text())
+    asked = exchanges_of(make_strategy(str(settings["strategy"]), settings))
+    assert found == (1 if asked else 0), told
+    needed = told.partition("would have to put into its node config:")[2].split()
+    assert needed == ([f"policy.exchanges='{','.join(asked)}'"] if asked else []), told
 
 
 def test_a_class_is_not_imported_to_be_explained(capsys):
