@@ -33,8 +33,8 @@ def distinct(all_cases):
     return list(found.values())
 
 
-def attacked(case, mode, n_parties):
-    tables, labels = make_case_tables(case, ROWS.get(case.strategy, N), n_parties)
+def attacked(case, mode, n_parties, n=N):
+    tables, labels = make_case_tables(case, max(n, ROWS.get(case.strategy, 0)), n_parties)
     strategy = make_strategy_of(case, tables, labels)
     return attack_run(record(strategy, tables, labels, mode))
 
