@@ -84,6 +84,7 @@ def test_readme_names_every_key_of_the_node_config():
 
 
 def test_presets_only_use_known_keys(project):
+    register_all()
     known = set(dict(flat(project["tool"]["flwr"]["app"]["config"])))
     presets = sorted((ROOT / "apps").glob("*.toml"))
     assert presets
