@@ -10,17 +10,16 @@ sides          once a level; down: which own split each sample comes to in each 
 """
 
 import hashlib
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical import Federation, Party, Result, Strategy, step
+from flwr_vertical import Federation, Party, Result, step
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.results import Progress
-from strategies.regression.prediction.strategy import fitted_model
+from strategies.regression.prediction.fitted import BuildsOnAFit, check_parties
 from strategies.regression.problem import sample_index
 from strategies.trees.binning import Codes, narrowest
 from strategies.trees.model import TreePart, TreesModel, prediction_table
@@ -103,7 +102,7 @@ class TreesPredictParty(Party):
         return found
 
 
-class TreesPredict(Strategy):
+class TreesPredict(BuildsOnAFit):
     """Predict samples with trees that `VerticalGBDT` grew, whichever parties hold them.
 
     Each party looks its own splits up; the server names the model. A sample that a party lacks, or
@@ -126,10 +125,7 @@ class TreesPredict(Strategy):
     1.0
     """
 
-    model: Result | str | Path = fitted_model()
-
     name: ClassVar[str] = "gbdt-predict"
-    uses_labels: ClassVar[bool] = True
     party = TreesPredictParty
     disclosure = (
         (
@@ -141,30 +137,22 @@ class TreesPredict(Strategy):
         ("nobody", "a value within a bin; another party's splits"),
     )
 
-    @property
-    def earlier(self) -> Result | None:
-        """The result whose parties' parts a simulation hands on."""
-        if not self.model:
-            return None
-        return self.model if isinstance(self.model, Result) else Result.load(Path(self.model))
-
-    def building_on(self, folder: Path) -> Self:
-        """Predict with the result of that run unless another is named."""
-        return self if self.model else type(self)(folder)
+    @classmethod
+    def server_part(cls, fitted: Result) -> TreesModel:
+        """Return what the server kept of a fit."""
+        if not isinstance(fitted.predictor, TreesModel):
+            raise ConfigError(
+                f"a result of {fitted.strategy!r} holds no trees; expected that of a fit by 'gbdt'"
+            )
+        return fitted.predictor
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Send all samples down all trees, level by level."""
-        model = _model_of(self.earlier)
+        model: TreesModel = self.fitted_part()
         names = list(federation.parties)
-        if strangers := sorted(set(names) - set(model.parties)):
-            raise ConfigError(
-                f"parties {strangers} took no part in the fit, whose parties were "
-                f"{model.parties}; leave them out, or fit again with them"
-            )
-        if left := [name for name in model.parties if name not in names]:
-            result.notes.append(f"parties {left} of the fit take no part; their blocks are missing")
+        check_parties(federation.parties, model.parties, result)
         absent = np.ones((alignment.n_samples, len(model.parties)), dtype=bool)
         absent[:, [model.parties.index(name) for name in names]] = alignment.mask
         federation.call("open_trees", {"model": model.name})
@@ -235,16 +223,3 @@ def _past_absent(
         at = at.copy()
         left = model.missing_left[lines] > 0
         at[passes] = np.where(left, model.left[lines], model.right[lines])
-
-
-def _model_of(fitted: Result | None) -> TreesModel:
-    if fitted is None:
-        raise ConfigError(
-            "no model: name the run of the fit (fitted='...' in an app), or the folder of its "
-            "saved result (model='/srv/...')"
-        )
-    if not isinstance(fitted.predictor, TreesModel):
-        raise ConfigError(
-            f"a result of {fitted.strategy!r} holds no trees; expected that of a fit by 'gbdt'"
-        )
-    return fitted.predictor
