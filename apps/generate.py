@@ -5,8 +5,9 @@ Run it in the root of the repository after adding a strategy or changing a setti
     python -m apps.generate            # write
     python -m apps.generate --check    # exit with 1 if something is out of date
 
-Between ``begin generated`` and ``end generated`` it replaces the text of ``pyproject.toml`` and
-``README.md``; ``docs/strategies.md`` and the presets ``apps/*.toml`` are written whole.
+Between ``begin generated`` and ``end generated`` it replaces the text of ``pyproject.toml`` and of
+the pages under ``docs/how-to`` and ``docs/reference``; ``docs/strategies.md`` and the presets
+``apps/*.toml`` are written whole.
 """
 
 import argparse
@@ -73,11 +74,14 @@ def generated(root: Path) -> dict[Path, str]:
         root / "pyproject.toml": _replaced(
             root / "pyproject.toml", {"entry points": entry_points, "run config": config_tables}
         ),
-        root / "README.md": _replaced(
-            root / "README.md", {"settings": pages.settings_table, "policy": pages.policy_table}
-        ),
         root / "docs" / "strategies.md": pages.strategies_page(list(methods.values())),
     }
+    tables = {"settings": pages.settings_table, "policy": pages.policy_table}
+    tables["node config"] = pages.node_table
+    for folder in ("how-to", "reference"):
+        for page in sorted((root / "docs" / folder).glob("*.md")):
+            if "begin generated" in page.read_text():
+                found[page] = _replaced(page, tables)
     for name, method in methods.items():
         if method.demo:
             found[root / "apps" / f"{name}.toml"] = preset(method)
@@ -156,10 +160,7 @@ def _replaced(path: Path, parts: Mapping[str, Callable[..., str]]) -> str:
             raise ConfigError(f"{path.name}: there is no generated part {name!r}: {list(parts)}")
         return match["begin"] + parts[name](*arguments.split()) + match["end"]
 
-    text = path.read_text()
-    if "begin generated" not in text:
-        raise ConfigError(f"{path.name} has no generated part")
-    return _PART.sub(made, text)
+    return _PART.sub(made, path.read_text())
 
 
 def _same(path: Path, text: str) -> bool:

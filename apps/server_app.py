@@ -9,11 +9,11 @@ import pandas as pd
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from apps.demo import demo_labels
 from apps.settings import AppSettings, DemoSettings
 from apps.storage import LABEL_SECRET, check_free, earlier_folder, save_result, server_folder
 from flwr_vertical import Result, Strategy, make_strategy
 from flwr_vertical.channel import ChannelGrid
+from flwr_vertical.demo import demo_labels
 from flwr_vertical.policy.needs import asked_by, needed_by_node
 from flwr_vertical.server import RunSettings
 from flwr_vertical.server.roster import wait_for_nodes

@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 from flwr.app import Context
 
-from apps.demo import demo_names, demo_tables
 from apps.settings import DemoSettings
 from flwr_vertical import Strategy, make_strategy
+from flwr_vertical.demo import demo_names, demo_tables
 from flwr_vertical.errors import ConfigError, VerticalError
 from flwr_vertical.node.storage import (
     FileStorage,

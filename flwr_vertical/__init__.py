@@ -5,6 +5,7 @@ same strategy as a Flower app. `Strategy`, `Party` and `step` are what a new met
 """
 
 from flwr_vertical.app import memory_app, party_app
+from flwr_vertical.demo import Demo, load_demo
 from flwr_vertical.grids import LocalGrid, RayGrid, RecordingGrid
 from flwr_vertical.node import (
     Arbiter,
@@ -32,6 +33,7 @@ from flwr_vertical.version import __version__ as __version__
 
 __all__ = [
     "Arbiter",
+    "Demo",
     "Federation",
     "FileStorage",
     "Kind",
@@ -50,6 +52,7 @@ __all__ = [
     "Table",
     "Uses",
     "available_strategies",
+    "load_demo",
     "load_strategy",
     "make_strategy",
     "memory_app",

@@ -14,9 +14,9 @@ from third_party import install_known_cells
 
 from apps.client_app import app as client_app
 from apps.client_app import pick
-from apps.demo import demo_labels, demo_names, demo_tables
 from apps.server_app import app as server_app
 from flwr_vertical import LocalGrid, RecordingGrid, Result, simulate
+from flwr_vertical.demo import demo_labels, demo_names, demo_tables
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.storage import FileStorage
 from flwr_vertical.server.journal import Journal
