@@ -61,7 +61,9 @@ class VerticalForest(Strategy):
     party = TreeParty
     arbiter = TreeArbiter
     needs_labels: ClassVar[bool] = True
-    demo = MappingProxyType({"demo.dataset": "bank", "labels": "demo"})
+    demo = MappingProxyType(
+        {"labels": "demo", "demo.missing-blocks": 0.3, "demo.missing-labels": 0.3}
+    )
     disclosure = DISCLOSURE
 
     @property
