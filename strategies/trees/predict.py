@@ -137,7 +137,7 @@ class TreesPredict(Strategy):
             "for each sample and tree, which side of the splits on its way it is on; of a party's "
             "row no more than its columns' bins",
         ),
-        ("the owner of a split", "which samples come to it"),
+        ("a party that owns a split", "which samples come to it"),
         ("nobody", "a value within a bin; another party's splits"),
     )
 

@@ -94,9 +94,7 @@ def test_open_histograms_need_every_nodes_consent(data, tmp_path):
 
 def test_min_rows_of_a_node_bound_its_splits(data):
     tables, labels = data
-    agreed = {"modules": "strategies.trees.strategy:VerticalGBDT"}
-    policy = {"bank": {"min-rows": 120, **agreed}, "court": agreed, "arbiter": agreed}
-    result = fit(tables, labels, policy=policy, n_trees=2)
+    result = fit(tables, labels, policy={"bank": {"min-rows": 120}}, n_trees=2)
     model = result.predictor
     small, large = [], []
     cover = rows_of_nodes(result)
