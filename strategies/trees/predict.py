@@ -24,7 +24,7 @@ from strategies.regression.prediction.strategy import fitted_model
 from strategies.regression.problem import sample_index
 from strategies.trees.binning import Codes, narrowest
 from strategies.trees.model import TreePart, TreesModel, prediction_table
-from strategies.trees.routing import count_sides
+from strategies.trees.routing import check_openings, count_sides
 from strategies.trees.sums import Indices
 
 
@@ -32,15 +32,25 @@ class TreesPredictParty(Party):
     """Has its own splits from the run named ``fitted``; no step takes any."""
 
     @step
-    def open_trees(self, model: str) -> None:
+    def open_trees(self, model: str, n_sides: int) -> None:
         """Look for what this party kept.
+
+        Parameters
+        ----------
+        model : str
+            Name of the model.
+        n_sides : int
+            To how many splits a row comes at most, in all trees.
 
         Raises
         ------
         DataError
             If it kept no such model.
+        PolicyError
+            See `check_openings`.
         """
         self.codes(model)
+        check_openings(self, self._part(model).bins.layout, n_sides)
 
     @step
     def sides(self, model: str, names: Indices, split: Indices) -> dict[str, Any]:
@@ -167,7 +177,7 @@ class TreesPredict(Strategy):
             result.notes.append(f"parties {left} of the fit take no part; their blocks are missing")
         absent = np.ones((alignment.n_samples, len(model.parties)), dtype=bool)
         absent[:, [model.parties.index(name) for name in names]] = alignment.mask
-        federation.call("open_trees", {"model": model.name})
+        federation.call("open_trees", {"model": model.name, "n_sides": model.longest_way})
         leaves = self._descend(federation, model, absent, progress)
         rows = np.arange(alignment.n_samples)
         raw = model.raw(leaves)

@@ -83,7 +83,8 @@ def grow_model(
         # The parties' masked rows go into no journal: a run goes back to a snapshot.
         federation.checkpoint_every = _SNAPSHOT
     progress.total = course.n_steps
-    slots, arguments, keys = prepare(federation, n_bins, hidden, result)
+    n_sides = course.n_trees * growth.max_depth
+    slots, arguments, keys = prepare(federation, n_bins, n_sides, hidden, result)
     rounds = LevelRounds(federation, slots, hidden, keys)
     grower = Grower(rounds, growth)
 
@@ -119,11 +120,11 @@ def grow_model(
 
 
 def prepare(
-    federation: Federation, n_bins: int, hidden: bool, result: Result
+    federation: Federation, n_bins: int, n_sides: int, hidden: bool, result: Result
 ) -> tuple[Slots, dict[str, dict[str, Any]], dict[str, Any]]:
     """Have columns cut and keys made; return slots, arguments of `send_masked`, and keys."""
     names, pairs = list(federation.parties), PairKeys(federation)
-    asked = {"nonce": pairs.nonce, "n_bins": n_bins}
+    asked = {"nonce": pairs.nonce, "n_bins": n_bins, "n_sides": n_sides}
     told = federation.call("prepare", asked, parties=[*names, ARBITER] if hidden else names)
     pairs.collect(told)
     layouts = {

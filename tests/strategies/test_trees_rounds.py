@@ -10,6 +10,8 @@ from tree_runs import SMALL, N, fit, make_labels, make_tables
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, ProtocolError
+from flwr_vertical.protocol.codec import decode
+from flwr_vertical.protocol.messages import VALUES
 from strategies.trees import VerticalGBDT
 from strategies.trees.arbiter import CompareSteps
 
@@ -75,8 +77,22 @@ def test_nodes_count_bits_of_rows_and_can_cap_them(data, tmp_path):
     assert 1 <= len(entries) <= own
     for name in tables:
         assert not nodes.entries("rows", name)  # no sum is opened
-    nodes.state(policy_openings=1)
-    nodes.refused("openings", VerticalGBDT(**{**SMALL, "n_trees": 2}), labels)
+    # Twice as many trees could tell more than the node allows: nothing leaves at all.
+    two = VerticalGBDT(**{**SMALL, "n_trees": 2})
+    told = max(entry["bits"] for entry in entries) * SMALL["max_depth"]
+    nodes.state(policy_openings=told)
+    said = nodes.refused("openings", two, labels)
+    assert "failed in step 'prepare'" in said
+    assert "up to 8.0 bits of a row" in said
+    assert "grow fewer trees" in said
+    assert "policy.openings=8" in said
+    assert nodes.entries("bits") == entries
+    assert not [r for r in nodes.transcript if "masked" in decode(r.content, VALUES)]
+    nodes.state(policy_openings=3 * told)
+    nodes.run(two, labels)
+    # More runs than that add up in the ledger, and the last one stops at the split that exceeds.
+    said = nodes.refused("openings", VerticalGBDT(**SMALL), labels.shift(1))
+    assert "failed in step 'route'" in said
 
 
 def test_open_histograms_need_every_nodes_consent(data, tmp_path):
