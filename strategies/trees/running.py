@@ -111,6 +111,11 @@ def grow_model(
     federation.call("finish", {"model": name}, parties=[*names, ARBITER] if hidden else names)
     result.predictor = model = course.model(name, names)
     result.model = model.importance()
+    if not (model.party >= 0).any():
+        result.notes.append(
+            f"no tree has a split, so all predictions are alike: none lowers the loss with "
+            f"{growth.min_child} samples (min_child) and what nodes state as min-rows on each side"
+        )
     raw = model.raw(np.asarray(course.state["leaves"])[: len(model.roots)])
     result.metrics |= course.metrics(raw)
     rows = np.flatnonzero(np.isnan(course.labels))
@@ -137,9 +142,10 @@ def prepare(
     for name in names:
         few = [n for n in layouts[name].n_bins if n < n_bins]
         if few:
+            have = "column has" if len(few) == 1 else "columns have"
             result.notes.append(
-                f"party {name!r}: {len(few)} columns have fewer than {n_bins} bins, as "
-                "they have no more distinct values"
+                f"party {name!r}: {len(few)} {have} fewer than {n_bins} bins, for want of distinct "
+                "values"
             )
     arguments = GroupKey(federation, pairs).arguments()
     keys: dict[str, Any] = {}

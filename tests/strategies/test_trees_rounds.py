@@ -9,10 +9,10 @@ from ledgered import Nodes
 from tree_runs import SMALL, N, fit, make_labels, make_tables
 
 from flwr_vertical import simulate
-from flwr_vertical.errors import ConfigError, DataError, ProtocolError
+from flwr_vertical.errors import ConfigError, DataError, PartyError, ProtocolError
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import VALUES
-from strategies.trees import VerticalGBDT
+from strategies.trees import VerticalGBDT, shares
 from strategies.trees.arbiter import CompareSteps
 
 
@@ -118,6 +118,31 @@ def test_min_rows_of_a_node_bound_its_splits(data):
         sides = min(cover[model.left[line]], cover[model.right[line]])
         (large if model.party[line] == 0 else small).append(sides)
     assert min(large) >= 120 > min(small) >= SMALL["min_child"]
+
+
+def test_min_rows_that_no_split_can_keep_are_said(data):
+    says = (
+        r"'bank' refuses by policy\.min-rows: asked: splits of 380 samples .* 250 samples on each "
+        r"side .* policy\.min-rows=190 or less"
+    )
+    with pytest.raises(PartyError, match=says):
+        fit(*data, policy={"bank": {"min-rows": 250}})
+
+
+def test_trees_without_a_split_are_noted(data):
+    """Half of the samples on each side is asked for, and no bin ends there."""
+    tables = {name: table.iloc[:, :2] for name, table in data[0].items()}
+    result = fit(tables, data[1], min_child=190, max_depth=1, n_bins=3)
+    assert not result.model["splits"].any()
+    assert any("no tree has a split" in note for note in result.notes)
+    assert result.predictions["probability_1"].nunique() == 1
+
+
+def test_no_party_helps_itself(data, monkeypatch):
+    """It would have a mask and what is under it."""
+    monkeypatch.setattr(shares, "helpers", lambda names: dict(zip(names, names, strict=True)))
+    with pytest.raises(PartyError, match="cannot help itself"):
+        fit(*data, n_trees=1)
 
 
 def rows_of_nodes(result):
