@@ -153,8 +153,8 @@ def _count_classes(name: str, labels: Array) -> int:
     wanted = np.arange(len(classes))
     if len(classes) == 1:
         raise DataError(
-            f"all {len(labels):,} labels are {classes[0]:g}: there is one class only, and nothing to "
-            "tell apart; give labels of two classes or more"
+            f"all {len(labels):,} labels are {classes[0]:g}: there is one class only; give labels "
+            "of two classes or more"
         )
     if name == "binary" and len(classes) > 2:
         raise DataError(
