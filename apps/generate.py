@@ -110,9 +110,12 @@ def preset(method: type[Strategy]) -> str:
     """Return a preset: the demonstration of a strategy, and all of its settings."""
     own = method.config_defaults(f"{method.name}.")
     config = {"strategy": method.name, **method.demo}
+    run = f"flwr-vertical run . --run-config apps/{method.name}.toml"
+    if make_strategy(method.name, {**app_config(), **own, **config}).needs_arbiter:
+        run += " --federation-config 'num-supernodes=3'"
     lines = [
         f"# Run config of {method.__name__}, made by `python -m apps.generate`:\n",
-        f"#     flwr-vertical run . --run-config apps/{method.name}.toml\n",
+        f"#     {run}\n",
         "# It runs the demonstration data inside scikit-learn. For your own data copy what you need"
         "\n# of it",
     ]

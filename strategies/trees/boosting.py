@@ -34,7 +34,8 @@ class Boosting(Course):
         labels: Array,
         rng: np.random.Generator,
     ) -> None:
-        super().__init__(settings.n_trees, objective, labels, settings.colsample, rng)
+        n_trees = settings.n_trees * objective.width
+        super().__init__(settings.n_trees, n_trees, objective, labels, settings.colsample, rng)
         self.settings = settings
         n_validation = round(settings.validation_share * len(self._fit))
         self._validation = np.sort(rng.permutation(self._fit)[:n_validation])

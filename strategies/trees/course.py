@@ -24,6 +24,8 @@ class Course(ABC):
     ----------
     n_steps : int
         Iterations at most.
+    n_trees : int
+        Trees at most, of all classes.
     objective : Objective
     labels : numpy.ndarray of shape (n_samples,)
         NaN where a sample has none.
@@ -41,12 +43,14 @@ class Course(ABC):
     def __init__(
         self,
         n_steps: int,
+        n_trees: int,
         objective: Objective,
         labels: Array,
         colsample: float,
         rng: np.random.Generator,
     ) -> None:
-        self.n_steps, self.objective, self.labels = n_steps, objective, labels
+        self.n_steps, self.n_trees = n_steps, n_trees
+        self.objective, self.labels = objective, labels
         self._colsample, self._rng = colsample, rng
         self._fit = np.flatnonzero(~np.isnan(labels))
         self._validation = self._fit[:0]

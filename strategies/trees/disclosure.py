@@ -24,7 +24,7 @@ DISCLOSURE = (
         "may use",
     ),
     (
-        "the owner of a split",
+        "a party that owns a split",
         "which samples come to it, with and without a label, and that it was the best",
     ),
     (

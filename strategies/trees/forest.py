@@ -61,7 +61,9 @@ class VerticalForest(Strategy):
     party = TreeParty
     arbiter = TreeArbiter
     needs_labels: ClassVar[bool] = True
-    demo = MappingProxyType({"demo.dataset": "bank", "labels": "demo"})
+    demo = MappingProxyType(
+        {"labels": "demo", "demo.missing-blocks": 0.3, "demo.missing-labels": 0.3}
+    )
     disclosure = DISCLOSURE
 
     @property
@@ -110,7 +112,8 @@ class Bagging(Course):
         rng: np.random.Generator,
     ) -> None:
         batches = -(-settings.n_trees // settings.batch)
-        super().__init__(batches, objective, labels, settings.colsample, rng)
+        n_trees = settings.n_trees * objective.width
+        super().__init__(batches, n_trees, objective, labels, settings.colsample, rng)
         self.settings = settings
         known = labels[self._fit]
         if objective.width > 1:

@@ -121,6 +121,19 @@ class TreesModel(Model):
         """What the trees were grown for."""
         return Objective(self.objective, self.width)
 
+    @property
+    def longest_way(self) -> int:
+        """To how many splits a sample comes at most, in all trees."""
+        depth = np.zeros(len(self.party), dtype=np.int64)
+        deepest = np.zeros(len(self.roots), dtype=np.int64)
+        for line in range(len(depth)):  # what comes after a node stands behind it
+            if self.party[line] >= 0:
+                below = [self.left[line], self.right[line]]
+                depth[below] = depth[line] + 1
+                tree = self.tree[line]
+                deepest[tree] = max(deepest[tree], depth[line] + 1)
+        return int(deepest.sum())
+
     def raw(self, leaves: npt.NDArray[np.integer]) -> Array:
         """Return raw predictions from the leaf of each sample in each tree.
 

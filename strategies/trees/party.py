@@ -11,7 +11,7 @@ from flwr_vertical.products.streams import KeyStream, tag_of_blocks
 from strategies.trees.arbiter import ParcelSteps
 from strategies.trees.binning import Bins, Codes, Layout, fit_bins
 from strategies.trees.model import TreePart
-from strategies.trees.routing import RoutingSteps
+from strategies.trees.routing import RoutingSteps, check_openings
 from strategies.trees.shares import ShareSteps, stream_label
 from strategies.trees.sums import BLOCK_BYTES
 
@@ -28,7 +28,7 @@ class TreeParty(Party):
     routing = Uses(RoutingSteps)
 
     @step(repeatable=False)  # key pairs are drawn
-    def prepare(self, nonce: bytes, n_bins: int) -> dict[str, Any]:
+    def prepare(self, nonce: bytes, n_bins: int, n_sides: int) -> dict[str, Any]:
         """Cut the own columns into bins, and make the key pairs of this run.
 
         Parameters
@@ -37,12 +37,19 @@ class TreeParty(Party):
             Of this run.
         n_bins : int
             Bins of a column at most.
+        n_sides : int
+            To how many splits a row comes at most, in all trees.
 
         Returns
         -------
         dict[str, Any]
             ``n_bins`` and ``nominal`` of each column, without names; the key for other parties, see
             `PairKeySteps.pair_key`; that for the arbiter as ``parcel_*``.
+
+        Raises
+        ------
+        PolicyError
+            See `check_openings`.
         """
         if self.fitted is not None:
             raise DataError(
@@ -54,6 +61,7 @@ class TreeParty(Party):
         for key in ("trees.bins", "trees.codes", "trees.tag"):
             self.cache.pop(key, None)
         layout = self.layout
+        check_openings(self, layout, n_sides)
         return {
             "n_bins": np.array(layout.n_bins, dtype=np.int64),
             "nominal": np.array(layout.nominal, dtype=np.uint8),

@@ -23,7 +23,7 @@ from strategies.regression.prediction.fitted import BuildsOnAFit, check_parties
 from strategies.regression.problem import sample_index
 from strategies.trees.binning import Codes, narrowest
 from strategies.trees.model import TreePart, TreesModel, prediction_table
-from strategies.trees.routing import count_sides
+from strategies.trees.routing import check_openings, count_sides
 from strategies.trees.sums import Indices
 
 
@@ -31,15 +31,25 @@ class TreesPredictParty(Party):
     """Has its own splits from the run named ``fitted``; no step takes any."""
 
     @step
-    def open_trees(self, model: str) -> None:
+    def open_trees(self, model: str, n_sides: int) -> None:
         """Look for what this party kept.
+
+        Parameters
+        ----------
+        model : str
+            Name of the model.
+        n_sides : int
+            To how many splits a row comes at most, in all trees.
 
         Raises
         ------
         DataError
             If it kept no such model.
+        PolicyError
+            See `check_openings`.
         """
         self.codes(model)
+        check_openings(self, self._part(model).bins.layout, n_sides)
 
     @step
     def sides(self, model: str, names: Indices, split: Indices) -> dict[str, Any]:
@@ -133,7 +143,7 @@ class TreesPredict(BuildsOnAFit):
             "for each sample and tree, which side of the splits on its way it is on; of a party's "
             "row no more than its columns' bins",
         ),
-        ("the owner of a split", "which samples come to it"),
+        ("a party that owns a split", "which samples come to it"),
         ("nobody", "a value within a bin; another party's splits"),
     )
 
@@ -155,7 +165,7 @@ class TreesPredict(BuildsOnAFit):
         check_parties(federation.parties, model.parties, result)
         absent = np.ones((alignment.n_samples, len(model.parties)), dtype=bool)
         absent[:, [model.parties.index(name) for name in names]] = alignment.mask
-        federation.call("open_trees", {"model": model.name})
+        federation.call("open_trees", {"model": model.name, "n_sides": model.longest_way})
         leaves = self._descend(federation, model, absent, progress)
         rows = np.arange(alignment.n_samples)
         raw = model.raw(leaves)

@@ -1,6 +1,7 @@
 """Routing: the owner of a split says which rows go to the left, and keeps the split."""
 
 import hashlib
+import math
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, step
 from flwr_vertical.errors import PolicyError
+from flwr_vertical.policy.budgets import ROUNDING
 from flwr_vertical.policy.record import key_of
 from strategies.trees.binning import Layout
 from strategies.trees.sums import Indices
@@ -121,12 +123,48 @@ def count_sides(party: Party, number: Indices, layout: Layout, content: bytes) -
     PolicyError
         If the node's policy does not allow so many.
     """
-    most = float(np.log2(np.array(layout.n_bins) + 1.0).sum())
     positions = np.asarray(party.positions)
     now = np.where(positions >= 0, number[np.maximum(positions, 0)], 0)
-    told = np.asarray(party.state.get(_TOLD, np.zeros(len(now), dtype=np.int32)))
-    for count in np.unique(now[now > 0]):
-        chosen = (now == count) & (told < most)
-        if chosen.any():
-            party.open_bits(chosen, float(count), content=content, agreed=True, what=_WHAT)
-    party.state[_TOLD] = (told + now).astype(np.int32)
+    told = np.asarray(party.state.get(_TOLD, np.zeros(len(now))), dtype=float)
+    bits = np.minimum(now, bits_of_codes(layout) - told)
+    for count in np.unique(bits[bits > 0]):
+        chosen = bits == count
+        party.open_bits(chosen, float(count), content=content, agreed=True, what=_WHAT)
+    party.state[_TOLD] = told + bits
+
+
+def bits_of_codes(layout: Layout) -> float:
+    """Return how many bits the codes of a row have, a missing cell being a code."""
+    return float(np.log2(np.array(layout.n_bins) + 1.0).sum())
+
+
+def check_openings(party: Party, layout: Layout, n_sides: int) -> None:
+    """Refuse a run that could tell more bits of a row than the node allows, before it begins.
+
+    A node that states ``policy.openings`` would else stop it half-way: bits told, and no model.
+
+    Parameters
+    ----------
+    party : Party
+    layout : Layout
+        Of the party's columns.
+    n_sides : int
+        To how many splits a row comes at most.
+
+    Raises
+    ------
+    PolicyError
+        Says what would be enough.
+    """
+    limit = party.policy.openings
+    most = min(float(n_sides), bits_of_codes(layout))
+    if limit is not None and most > limit + ROUNDING:
+        raise PolicyError(
+            f"party {party.name!r}",
+            key_of("openings"),
+            f"up to {most:.1f} bits of a row ({_WHAT}: a row comes to {n_sides:,} splits at most, "
+            f"and its codes have {bits_of_codes(layout):.1f} bits)",
+            f"{limit:g} bits of a row over all runs",
+            "grow fewer trees, shallower ones or with fewer bins, or its owner would have to set "
+            f"{key_of('openings')}={math.ceil(most)}",
+        )

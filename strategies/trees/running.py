@@ -83,7 +83,8 @@ def grow_model(
         # The parties' masked rows go into no journal: a run goes back to a snapshot.
         federation.checkpoint_every = _SNAPSHOT
     progress.total = course.n_steps
-    slots, arguments, keys = prepare(federation, n_bins, hidden, result)
+    n_sides = course.n_trees * growth.max_depth
+    slots, arguments, keys = prepare(federation, n_bins, n_sides, hidden, result)
     rounds = LevelRounds(federation, slots, hidden, keys)
     grower = Grower(rounds, growth)
 
@@ -110,6 +111,11 @@ def grow_model(
     federation.call("finish", {"model": name}, parties=[*names, ARBITER] if hidden else names)
     result.predictor = model = course.model(name, names)
     result.model = model.importance()
+    if not (model.party >= 0).any():
+        result.notes.append(
+            f"no tree has a split, so all predictions are alike: none lowers the loss with "
+            f"{growth.min_child} samples (min_child) and what nodes state as min-rows on each side"
+        )
     raw = model.raw(np.asarray(course.state["leaves"])[: len(model.roots)])
     result.metrics |= course.metrics(raw)
     rows = np.flatnonzero(np.isnan(course.labels))
@@ -119,11 +125,11 @@ def grow_model(
 
 
 def prepare(
-    federation: Federation, n_bins: int, hidden: bool, result: Result
+    federation: Federation, n_bins: int, n_sides: int, hidden: bool, result: Result
 ) -> tuple[Slots, dict[str, dict[str, Any]], dict[str, Any]]:
     """Have columns cut and keys made; return slots, arguments of `send_masked`, and keys."""
     names, pairs = list(federation.parties), PairKeys(federation)
-    asked = {"nonce": pairs.nonce, "n_bins": n_bins}
+    asked = {"nonce": pairs.nonce, "n_bins": n_bins, "n_sides": n_sides}
     told = federation.call("prepare", asked, parties=[*names, ARBITER] if hidden else names)
     pairs.collect(told)
     layouts = {
@@ -136,9 +142,10 @@ def prepare(
     for name in names:
         few = [n for n in layouts[name].n_bins if n < n_bins]
         if few:
+            have = "column has" if len(few) == 1 else "columns have"
             result.notes.append(
-                f"party {name!r}: {len(few)} columns have fewer than {n_bins} bins, as "
-                "they have no more distinct values"
+                f"party {name!r}: {len(few)} {have} fewer than {n_bins} bins, for want of distinct "
+                "values"
             )
     arguments = GroupKey(federation, pairs).arguments()
     keys: dict[str, Any] = {}

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import StepGroup, step
-from flwr_vertical.errors import ProtocolError
+from flwr_vertical.errors import PolicyError, ProtocolError
+from flwr_vertical.policy.record import key_of
 from flwr_vertical.products import GroupKeySteps
 from flwr_vertical.products.streams import KeyStream, stream
 from flwr_vertical.products.vector_products import helpers
@@ -105,7 +106,8 @@ class ShareSteps(StepGroup):
         Raises
         ------
         PolicyError
-            If histograms are to be opened, and this node does not agree to it.
+            If histograms are to be opened, and this node does not agree to it; if its ``min-rows``
+            forbids all splits.
         ProtocolError
             If the codes are no longer those that were sent, or a helper is its own owner.
         """
@@ -124,6 +126,7 @@ class ShareSteps(StepGroup):
             self.state[_MASKED_H] = np.asarray(masked_h)
             self.state[_RHO_H] = rho_h
             self.state[_BELOW_H] = np.zeros((0, 0), dtype=masked_h.dtype)
+            self._check_rows(int((np.asarray(node) >= 0).sum(axis=1).min()))
         of_v = renumbered(np.asarray(node), active, len(parent))
         of_h = renumbered(np.asarray(node), np.flatnonzero(direct >= 0), len(parent))
         number = self._number
@@ -171,6 +174,19 @@ class ShareSteps(StepGroup):
             self.state.pop(key, None)
 
     # -- as owner ----------------------------------------------------------------------------
+
+    def _check_rows(self, n_rows: int) -> None:
+        """Refuse trees in which no split by own columns could ever be legal."""
+        least = self.party.policy.min_rows or 0
+        if n_rows < 2 * least:
+            raise PolicyError(
+                f"party {self.name!r}",
+                key_of("min_rows"),
+                f"splits of {n_rows:,} samples by its columns",
+                f"{least:,} samples on each side of a split",
+                "grow trees on more labelled samples (or a larger subsample), leave the party out, "
+                f"or its owner would have to set {key_of('min_rows')}={n_rows // 2} or less",
+            )
 
     def _legal(self, at: Indices, n_nodes: int, least: int) -> npt.NDArray[np.bool_]:
         """Which splits by own columns are legal; trees do not share nodes."""

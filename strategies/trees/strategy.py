@@ -97,7 +97,15 @@ class VerticalGBDT(Strategy):
     party = TreeParty
     arbiter = TreeArbiter
     needs_labels: ClassVar[bool] = True
-    demo = MappingProxyType({"demo.dataset": "bank", "labels": "demo"})
+    demo = MappingProxyType(
+        {
+            "labels": "demo",
+            "demo.missing-blocks": 0.3,
+            "demo.missing-labels": 0.3,
+            "gbdt.n-trees": 30,
+            "gbdt.max-depth": 4,
+        }
+    )
     disclosure = DISCLOSURE
 
     @property
