@@ -18,6 +18,7 @@ from flwr_vertical import (
     step,
 )
 from strategies import register_all
+from strategies.classifiers import FinalNet, VerticalLR, VerticalSVM
 from strategies.copula import EVCDS, IEVCDS, VCDS
 from strategies.deep import (
     FalseVFL,
@@ -155,6 +156,17 @@ RUNS = {
     "plug-vfl": [(lambda: split(PlugVFL), with_missing_blocks)],
     "fedhssl": [(lambda: split(FedHSSL), with_missing_blocks)],
     "split-predict": [(lambda: SplitPredict(a_split_model()), with_missing_blocks)],
+    "lr": [(VerticalLR, larger)],
+    "svm": [
+        (lambda: VerticalSVM(l2=5.0, corner=0.4), larger),
+        (lambda: VerticalSVM(loss="squared", rows="mean"), binary),
+    ],
+    "final-net": [
+        (
+            lambda: FinalNet(task="regression", latent_dim=2, width=4, iterations=4),
+            with_missing_blocks,
+        ),
+    ],
     "vcds": [(VCDS, unlabelled)],
     "evcds": [(EVCDS, unlabelled)],
     "ievcds": [(lambda: IEVCDS(iterations=2), unlabelled)],
