@@ -29,10 +29,12 @@ from flwr_vertical.settings import setting
 from flwr_vertical.simulation import simulate
 from flwr_vertical.strategy import Strategy
 from flwr_vertical.tables import Kind, Table
+from flwr_vertical.validation import CrossValidation, cross_validate
 from flwr_vertical.version import __version__ as __version__
 
 __all__ = [
     "Arbiter",
+    "CrossValidation",
     "Demo",
     "Federation",
     "FileStorage",
@@ -52,6 +54,7 @@ __all__ = [
     "Table",
     "Uses",
     "available_strategies",
+    "cross_validate",
     "load_demo",
     "load_strategy",
     "make_strategy",

@@ -1,7 +1,9 @@
 """`simulate`: run a strategy over tables that lie in this process."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Unpack
 
 import pandas as pd
@@ -39,6 +41,7 @@ def simulate(
     kinds: Mapping[str, Mapping[str, Any]] | None = None,
     min_rows: int | None = None,
     policy: Policy | Mapping[str, Any] | None = None,
+    ledgers: str | os.PathLike[str] | None = None,
     fitted: Result | Mapping[str, pd.DataFrame] | None = None,
     truth: Mapping[str, pd.DataFrame] | None = None,
     ray_address: str | None = None,
@@ -78,6 +81,9 @@ def simulate(
         are not named have the safe defaults. Each party keeps a privacy ledger for the run, so
         that limits on what adds up hold, too. Without a policy, consents are not asked for: all
         tables lie in this process. The rules on rows hold in any case, as they change numbers.
+    ledgers : path-like, optional
+        With `policy`: an existing folder in which the parties' privacy ledgers stay, so that what
+        adds up is counted over all runs that name it. By default they end with the run.
     fitted : Result or Mapping[str, pandas.DataFrame], optional
         An earlier result (or its tables): what it left at the parties is used, not fitted anew.
         A result also hands each party what that party saved of its model; by default it is the one
@@ -119,6 +125,11 @@ def simulate(
         )
     if engine not in ENGINES:
         raise ConfigError(f"unknown engine {engine!r}; expected one of {list(ENGINES)}")
+    if ledgers is not None and (policy is None or not Path(ledgers).is_dir()):
+        raise ConfigError(
+            f"ledgers={str(ledgers)!r} must be an existing folder, and goes with policy: without "
+            "one the parties keep no ledger"
+        )
     here = "plain" if policy is None else strategy.default_alignment
     chosen: dict[str, object] = {"alignment": here, "retries": 0, **options}
     run = RunSettings.of(None, {**chosen, "aggregation": aggregation, "seed": seed})
@@ -153,7 +164,8 @@ def simulate(
     aligner = aligner_class(run.alignment)
     asked = asked_by(strategy, name_of(type(strategy)))
     asks = None if policy is None else replace(asked, alignment=alignment_name(aligner))
-    make_app = memory_app(strategy.party, strategy.arbiter, aligner, parts, kept, asks)
+    counted_in = None if ledgers is None else Path(ledgers)
+    make_app = memory_app(strategy.party, strategy.arbiter, aligner, parts, kept, asks, counted_in)
     grid: NodesGrid
     if engine == "ray":
         grid = RayGrid(

@@ -30,6 +30,9 @@ BUILTIN = {
     "vertigan": "strategies.vertigan:VertiGAN",
     "vfem": "strategies.vfem:VFEM",
     "vfem-predict": "strategies.vfem:VFEMPredict",
+    "lr": "strategies.classifiers:VerticalLR",
+    "svm": "strategies.classifiers:VerticalSVM",
+    "final-net": "strategies.classifiers:FinalNet",
 }
 
 

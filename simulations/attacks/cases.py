@@ -54,6 +54,13 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "vertigan": {"iterations": 10},
     "false-vfl": _FEW_STEPS,
     **dict.fromkeys(("fedhssl", "laser-vfl", "plug-vfl", "vanilla-vfl"), _SPLIT),
+    "final-net": {
+        "task": "regression",
+        "latent_dim": 4,
+        "width": 16,
+        "iterations": 3,
+        "batch_size": 4096,
+    },
 }
 _TRAINED = {"imputer": "gain", "generator": "joint", "iterations": 20}
 _VARIANTS: dict[str, list[dict[str, Any]]] = {
@@ -61,6 +68,9 @@ _VARIANTS: dict[str, list[dict[str, Any]]] = {
     "fedpsg-ar": [_TRAINED],
 }
 """Further settings that are tried where nodes must agree."""
+_CLASSES = {"lr": "binomial", "svm": "binomial"}
+"""By strategy, the family of its labels where it has no such setting and they are not numbers."""
+
 _TELL_NOTHING = {"generated", "networks"}
 """Exchanges by consent in which attacks must find nothing all the same."""
 
@@ -108,7 +118,7 @@ def cases(consented: bool = False) -> list[Case]:
         settings = _SETTINGS.get(name, {})
         found += [
             Case(f"{name} {family}" if "family" in names else name, name, chosen, family)
-            for family in (FAMILIES if "family" in names else FAMILIES[:1])
+            for family in (FAMILIES if "family" in names else (_CLASSES.get(name, FAMILIES[0]),))
             for chosen in [settings | ({"family": family} if "family" in names else {})]
         ]
         more = [{"exchange": SUMS}] if "exchange" in names else []

@@ -80,7 +80,7 @@ WITH_MODEL = [
 WITHOUT = {"complete-case", "mean-impute", "single", "predict", "vfem-predict"} | {
     "false-vfl", "false-vfl-predict", "fedhssl", "laser-vfl", "plug-vfl", "split-predict",
     "vanilla-vfl", "vertigan", "gbdt", "gbdt-predict", "forest", "fknn", "max", "mean", "min",
-    "most-frequent"
+    "most-frequent", "lr", "svm", "final-net",
 }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from flwr_vertical import (
 )
 from flwr_vertical.crypto import sealing
 from strategies import register_all
+from strategies.classifiers import FinalNet, VerticalLR, VerticalSVM
 from strategies.copula import EVCDS, IEVCDS, VCDS
 from strategies.deep import (
     FalseVFL,
@@ -172,6 +173,17 @@ RUNS = {
     ],
     "gbdt-predict": [(lambda: TreesPredict(some_trees()), binary)],
     "forest": [(lambda: trees(VerticalForest), binary)],
+    "lr": [(VerticalLR, larger)],
+    "svm": [
+        (lambda: VerticalSVM(l2=5.0, corner=0.4), larger),
+        (lambda: VerticalSVM(loss="squared", rows="mean"), binary),
+    ],
+    "final-net": [
+        (
+            lambda: FinalNet(task="regression", latent_dim=2, width=4, iterations=4),
+            with_missing_blocks,
+        ),
+    ],
     "vcds": [(VCDS, unlabelled)],
     "evcds": [(EVCDS, unlabelled)],
     "ievcds": [(lambda: IEVCDS(iterations=2), unlabelled)],

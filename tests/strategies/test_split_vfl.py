@@ -42,7 +42,7 @@ def central_of(strategy, tables, labels, seed=0):
 
     Pixels have one mean and one deviation, columns of tables one each.
     """
-    axis = 0 if strategy.networks == "mlp" else None
+    axis = 0 if getattr(strategy, "networks", "mlp") == "mlp" else None
     ids = list(dict.fromkeys(i for table in tables.values() for i in table.index))
     blocks = {}
     for name, table in tables.items():

@@ -15,7 +15,7 @@ from flwr_vertical.settings import setting
 from strategies.deep.false_vfl.hardware import DEVICES, device_of, to_tensor
 from strategies.deep.false_vfl.predict import compare, told_of
 from strategies.deep.split.model import SplitModel
-from strategies.deep.split.networks import Discriminator
+from strategies.deep.split.networks import Head
 from strategies.deep.split.party import SplitParty
 from strategies.deep.split.rounds import SplitRounds
 from strategies.regression.prediction.fitted import BuildsOnAFit, check_parties
@@ -25,7 +25,7 @@ Indices = npt.NDArray[np.int64]
 
 
 class SplitPredict(BuildsOnAFit):
-    """Predict samples with a model of Vanilla VFL, LASER-VFL, PlugVFL or FedHSSL.
+    """Predict samples with a model of Vanilla VFL, LASER-VFL, PlugVFL, FedHSSL or FinalNet.
 
     Each party computes with the extractor that it kept; the server names the model. A party that
     lacks a sample, or took part in the fit and has left, counts as a missing block: as zeros where
@@ -61,7 +61,7 @@ class SplitPredict(BuildsOnAFit):
         if not isinstance(fitted.predictor, SplitModel):
             raise ConfigError(
                 f"a result of {fitted.strategy!r} holds no model of split learning; expected that "
-                "of a fit by 'vanilla-vfl', 'laser-vfl', 'plug-vfl' or 'fedhssl'"
+                "of a fit by 'vanilla-vfl', 'laser-vfl', 'plug-vfl', 'fedhssl' or 'final-net'"
             )
         return fitted.predictor
 
@@ -85,7 +85,7 @@ class SplitPredict(BuildsOnAFit):
 def predict_rows(
     rounds: SplitRounds,
     model: SplitModel,
-    head: Discriminator,
+    head: Head,
     rows: Indices,
     progress: Progress,
 ) -> pd.DataFrame:

@@ -22,6 +22,7 @@ from flwr_vertical.results import Progress
 from strategies.regression.prediction.fitted import BuildsOnAFit, check_parties
 from strategies.regression.prediction.party import PredictParty
 from strategies.regression.prediction.server import Predictor, narrow, note_bits
+from strategies.regression.prediction.table import CLASSES, MARGIN
 from strategies.regression.problem import sample_index
 
 Flags = npt.NDArray[np.bool_]
@@ -32,10 +33,11 @@ class Predict(BuildsOnAFit):
 
     Notes
     -----
-    Of every linear model: `VFEM`, `CompleteCase`, `MeanImpute`, `Single`, `VerticalGLM`. Each party
-    multiplies by the coefficients that it kept of the fit, on its own disk: the server names the
-    model and can neither send nor change one. In an app the run config names the run of the fit as
-    ``fitted``; a simulation takes the parties' parts from the result.
+    Of every linear model: `VFEM`, `CompleteCase`, `MeanImpute`, `Single`, `VerticalGLM`,
+    `VerticalLR`, `VerticalSVM`. Each party multiplies by the coefficients that it kept of the fit,
+    on its own disk: the server names the model and can neither send nor change one. In an app the
+    run config names the run of the fit as ``fitted``; a simulation takes the parties' parts from
+    the result.
 
     A party that lacks a sample, or took part in the fit and has left, counts as a missing block.
     Each party rounds its term to 1 % of the residual standard deviation, coarser where that would
@@ -45,8 +47,8 @@ class Predict(BuildsOnAFit):
     `Result.predictions` has ``prediction``, ``std_error`` of the label's expectation through absent
     columns and estimated coefficients (on average over rows with the same parties), ``lower`` and
     ``upper``: 95 % of gaussian labels; for other families, with ``linear_predictor``, the label's
-    expectation. No labels are needed; where some are given, the metrics say how far off predictions
-    are.
+    expectation. Of classifiers it has the columns of their own predictions. No labels are needed;
+    where some are given, the metrics say how far off predictions are.
 
     Examples
     --------
@@ -96,8 +98,8 @@ class Predict(BuildsOnAFit):
         if not isinstance(fitted.predictor, Predictor):
             raise ConfigError(
                 f"a result of {fitted.strategy!r} holds no linear model to predict with; expected "
-                "that of a fit that came to estimates (vfem, complete-case, mean-impute, single or "
-                "glm), made by this version of the library"
+                "that of a fit that came to estimates (vfem, complete-case, mean-impute, single, "
+                "glm, lr or svm), made by this version of the library"
             )
         return fitted.predictor
 
@@ -149,6 +151,9 @@ class Predict(BuildsOnAFit):
         if not known.any() or result.predictions is None:
             return
         found, y = result.predictions[known], labels[known]
+        if family in (CLASSES, MARGIN):
+            result.metrics["accuracy"] = float(np.mean(found["prediction"].to_numpy() == y))
+            return
         errors = y - found["prediction"].to_numpy()
         result.metrics["rmse"] = float(np.sqrt(np.mean(errors**2)))
         if family == "gaussian":
