@@ -61,6 +61,7 @@ class VerticalForest(Strategy):
     party = TreeParty
     arbiter = TreeArbiter
     needs_labels: ClassVar[bool] = True
+    needs_parties: ClassVar[int] = 2
     demo = MappingProxyType({"demo.dataset": "bank", "labels": "demo"})
     disclosure = DISCLOSURE
 

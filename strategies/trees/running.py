@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
@@ -11,6 +12,7 @@ from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.results import Progress
+from flwr_vertical.results.evaluation import evaluate
 from strategies.regression.problem import sample_index
 from strategies.trees.binning import Layout
 from strategies.trees.course import Course
@@ -18,6 +20,7 @@ from strategies.trees.growing import Grower
 from strategies.trees.model import prediction_table
 from strategies.trees.rounds import LevelRounds
 from strategies.trees.slots import Slots
+from strategies.trees.sums import Indices
 from strategies.trees.tree import Growth
 
 Array = npt.NDArray[np.float64]
@@ -112,10 +115,21 @@ def grow_model(
     result.model = model.importance()
     raw = model.raw(np.asarray(course.state["leaves"])[: len(model.roots)])
     result.metrics |= course.metrics(raw)
-    rows = np.flatnonzero(np.isnan(course.labels))
-    if len(rows):
+
+    def table_of(rows: Indices) -> pd.DataFrame:
         found = prediction_table(model.loss, raw[:, rows])
-        result.predictions = found.set_axis(sample_index(alignment, result.labels, rows))
+        return found.set_axis(sample_index(alignment, result.labels, rows))
+
+    if len(rows := np.flatnonzero(np.isnan(course.labels))):
+        result.predictions = table_of(rows)
+    if len(rows := course.held_out):
+        found = table_of(rows)
+        result.evaluation = evaluate(
+            found,
+            pd.Series(course.labels[rows], found.index),
+            known=pd.Series(np.delete(course.labels, rows)),
+            what="held-out samples (validation_share)",
+        )
 
 
 def prepare(

@@ -97,6 +97,7 @@ class VerticalGBDT(Strategy):
     party = TreeParty
     arbiter = TreeArbiter
     needs_labels: ClassVar[bool] = True
+    needs_parties: ClassVar[int] = 2
     demo = MappingProxyType({"demo.dataset": "bank", "labels": "demo"})
     disclosure = DISCLOSURE
 
