@@ -83,7 +83,7 @@ class Evaluation:
             Whose predictions, of `beside`; by default those that are evaluated.
         """
         frame = self._of(name)
-        columns = [column for column in frame if column.startswith(PROBABILITY)]
+        columns = [column for column in frame if str(column).startswith(PROBABILITY)]
         return frame[columns].to_numpy(dtype=float) if columns else None
 
     def predicted(self, name: str = "") -> Array:
@@ -174,9 +174,7 @@ class Evaluation:
     def from_frame(cls, frame: pd.DataFrame, plain: Mapping[str, Any]) -> Evaluation:
         """Put together what `to_frame` and `to_plain` gave."""
         names = list(dict.fromkeys(frame.index.get_level_values(0)))
-        parts = {
-            str(name): frame.xs(name, level=0).dropna(axis="columns", how="all") for name in names
-        }
+        parts = {str(name): _known_columns(frame.loc[name]) for name in names}
         return cls(parts.pop(""), beside=parts, **plain)
 
     def _of(self, name: str) -> pd.DataFrame:
@@ -267,6 +265,10 @@ def with_probabilities(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(prediction=(p > 0.5).astype(float), **own)
 
 
+def _known_columns(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.loc[:, frame.notna().any()]
+
+
 def _labels_of(predictions: pd.DataFrame, labels: pd.Series) -> pd.Series:
     if not isinstance(labels, pd.Series):
         raise DataError(
@@ -291,7 +293,8 @@ def _labels_of(predictions: pd.DataFrame, labels: pd.Series) -> pd.Series:
             f"{len(predictions):,} samples such as {_some(predictions.index)}, labels are of "
             f"{_some(y.index)}"
         )
-    return y.loc[shared]
+    found: pd.Series = y.loc[shared]
+    return found
 
 
 def _some(index: pd.Index) -> str:
@@ -307,7 +310,8 @@ def _task_of(frame: pd.DataFrame, labels: pd.Series) -> str:
 
 
 def _probability_classes(frame: pd.DataFrame) -> list[float]:
-    return [float(c.removeprefix(PROBABILITY)) for c in frame if c.startswith(PROBABILITY)]
+    names = [str(name) for name in frame]
+    return [float(n.removeprefix(PROBABILITY)) for n in names if n.startswith(PROBABILITY)]
 
 
 def _constant(

@@ -11,6 +11,7 @@ from flwr_vertical.products.streams import KeyStream, tag_of_blocks
 from strategies.trees.arbiter import ParcelSteps
 from strategies.trees.binning import Bins, Codes, Layout, fit_bins
 from strategies.trees.model import TreePart
+from strategies.trees.monotone import NODE_KEY, directions_of
 from strategies.trees.routing import RoutingSteps
 from strategies.trees.shares import ShareSteps, stream_label
 from strategies.trees.sums import BLOCK_BYTES
@@ -21,6 +22,7 @@ _BINS = "node.trees.bins"
 class TreeParty(Party):
     """A party whose columns trees split."""
 
+    node_keys = (NODE_KEY,)
     pair_keys = Uses(PairKeySteps, sends="masked columns")
     group_key = Uses(GroupKeySteps)
     parcels = Uses(ParcelSteps)
@@ -41,8 +43,8 @@ class TreeParty(Party):
         Returns
         -------
         dict[str, Any]
-            ``n_bins`` and ``nominal`` of each column, without names; the key for other parties, see
-            `PairKeySteps.pair_key`; that for the arbiter as ``parcel_*``.
+            ``n_bins``, ``nominal`` and ``monotone`` of each column, without names; the key for
+            other parties, see `PairKeySteps.pair_key`; that for the arbiter as ``parcel_*``.
         """
         if self.fitted is not None:
             raise DataError(
@@ -57,6 +59,7 @@ class TreeParty(Party):
         return {
             "n_bins": np.array(layout.n_bins, dtype=np.int64),
             "nominal": np.array(layout.nominal, dtype=np.uint8),
+            "monotone": directions_of(self.services.node_config, self.bins, self.name),
             **self.pair_keys.pair_key(nonce),
             **{f"parcel_{key}": value for key, value in self.parcels.new_key(nonce).items()},
         }

@@ -24,12 +24,15 @@ from strategies.regression.prediction.strategy import fitted_model
 from strategies.regression.problem import sample_index
 from strategies.trees.binning import Codes, narrowest
 from strategies.trees.model import TreePart, TreesModel, prediction_table
+from strategies.trees.monotone import NODE_KEY
 from strategies.trees.routing import count_sides
 from strategies.trees.sums import Indices
 
 
 class TreesPredictParty(Party):
     """Has its own splits from the run named ``fitted``; no step takes any."""
+
+    node_keys = (NODE_KEY,)  # of the fit: a node need not change its config
 
     @step
     def open_trees(self, model: str) -> None:

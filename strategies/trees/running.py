@@ -87,6 +87,7 @@ def grow_model(
         federation.checkpoint_every = _SNAPSHOT
     progress.total = course.n_steps
     slots, arguments, keys = prepare(federation, n_bins, hidden, result)
+    _check_monotone(slots, course)
     rounds = LevelRounds(federation, slots, hidden, keys)
     grower = Grower(rounds, growth)
 
@@ -132,6 +133,16 @@ def grow_model(
         )
 
 
+def _check_monotone(slots: Slots, course: Course) -> None:
+    stating = [name for name in slots.names if slots.monotone[name].any()]
+    if stating and course.objective.width > 1:
+        raise ConfigError(
+            f"parties {stating} state directions of columns (trees.monotone.* in their node "
+            "configs), which probabilities of several classes, as they add up to one, cannot all "
+            "follow; take the keys out, or fit one class against the rest"
+        )
+
+
 def prepare(
     federation: Federation, n_bins: int, hidden: bool, result: Result
 ) -> tuple[Slots, dict[str, dict[str, Any]], dict[str, Any]]:
@@ -168,4 +179,5 @@ def prepare(
             "identities": [told[n].get("parcel_identity", b"") for n in names],
             "signatures": [told[n].get("parcel_signature", b"") for n in names],
         }
-    return Slots(names, layouts), arguments, keys
+    monotone = {name: np.asarray(told[name]["monotone"], dtype=np.int8) for name in names}
+    return Slots(names, layouts, monotone), arguments, keys

@@ -60,6 +60,11 @@ class VerticalGBDT(Strategy):
     of a central booster to the split, but where two splits are closer than rounding: some 2^-15 of
     a gain, more of a gain that is next to nothing.
 
+    A node may state that predictions shall only rise, or only fall, with a column of its own:
+    ``trees.monotone.<column> = 1`` or ``-1`` in its node config (`simulate` has ``node_config``).
+    Splits that go the other way are not made, and leaves keep within the means of the splits above;
+    cells that are missing have no part in it. Not for several classes.
+
     A node's ``min-rows`` bounds the two sides of splits by its own columns.
     """
 
