@@ -16,6 +16,9 @@ from strategies.trees.routing import RoutingSteps
 from strategies.trees.shares import ShareSteps, stream_label
 from strategies.trees.sums import BLOCK_BYTES
 
+COLUMN_NAMES = "column-names"
+"""The exchange in which the server learns which column each split is of, by name."""
+
 _BINS = "node.trees.bins"
 
 
@@ -104,18 +107,34 @@ class TreeParty(Party):
         return {"masked": masked, "tag": self.tag}
 
     @step
-    def finish(self, model: str) -> None:
+    def finish(self, model: str, columns: bool = False) -> dict[str, Any]:
         """Keep the own splits of the trees, on the own disk, and erase all keys.
 
         Parameters
         ----------
         model : str
             Names the model.
+        columns : bool, default False
+            Whether to tell the names of the columns that splits are of.
+
+        Returns
+        -------
+        dict[str, Any]
+            Nothing, or what `TreePart.named_splits` returns.
+
+        Raises
+        ------
+        PolicyError
+            If names are asked for, and this node does not agree to it.
         """
-        self.save_model(TreePart.of(model, self.bins, self.routing.splits))
+        if columns:
+            self.check_exchange(COLUMN_NAMES)
+        part = TreePart.of(model, self.bins, self.routing.splits)
+        self.save_model(part)
         self.group_key.erase_group_seed()
         self.parcels.forget()
         self.shares.forget()
+        return part.named_splits() if columns else {}
 
     # -- the own columns ---------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from flwr_vertical.results import Progress
 from flwr_vertical.results.evaluation import evaluate
 from strategies.regression.problem import sample_index
 from strategies.trees.binning import Layout
+from strategies.trees.contributions import contributions_table, path_contributions
 from strategies.trees.course import Course
 from strategies.trees.growing import Grower
 from strategies.trees.model import prediction_table
@@ -66,6 +67,7 @@ def grow_model(
     n_bins: int,
     growth: Growth,
     hidden: bool,
+    columns: bool = False,
 ) -> None:
     """Grow all trees of a course, have the parties keep their splits, and fill in the result.
 
@@ -80,6 +82,8 @@ def grow_model(
     growth : Growth
     hidden : bool
         Whether an arbiter compares gains; else the parties open histograms.
+    columns : bool, default False
+        Whether parties tell the names of the columns that splits are of.
     """
     names = list(federation.parties)
     if federation.checkpoint_every is None:
@@ -111,10 +115,16 @@ def grow_model(
     send()
     federation.loop(course.n_steps, iterate, {"trees": course.state, "history": result.history})
     name = federation.random_bytes(16).hex()
-    federation.call("finish", {"model": name}, parties=[*names, ARBITER] if hidden else names)
+    told = federation.call(
+        "finish",
+        {"model": name, "columns": columns},
+        parties=[*names, ARBITER] if hidden else names,
+    )
     result.predictor = model = course.model(name, names)
-    result.model = model.importance()
-    raw = model.raw(np.asarray(course.state["leaves"])[: len(model.roots)])
+    result.model = by_party = model.importance()
+    result.importance = model.importance_by_column(told) if columns else by_party
+    leaves = np.asarray(course.state["leaves"])[: len(model.roots)]
+    raw = model.raw(leaves)
     result.metrics |= course.metrics(raw)
 
     def table_of(rows: Indices) -> pd.DataFrame:
@@ -123,6 +133,8 @@ def grow_model(
 
     if len(rows := np.flatnonzero(np.isnan(course.labels))):
         result.predictions = table_of(rows)
+        parts = path_contributions(model, leaves[:, rows])
+        result.contributions = contributions_table(model, parts, result.predictions.index)
     if len(rows := course.held_out):
         found = table_of(rows)
         result.evaluation = evaluate(

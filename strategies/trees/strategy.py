@@ -29,7 +29,7 @@ from strategies.trees.arbiter import TreeArbiter
 from strategies.trees.boosting import Boosting
 from strategies.trees.disclosure import DISCLOSURE
 from strategies.trees.objectives import OBJECTIVES, Objective
-from strategies.trees.party import TreeParty
+from strategies.trees.party import COLUMN_NAMES, TreeParty
 from strategies.trees.running import grow_model, labels_of
 from strategies.trees.shares import HISTOGRAMS
 from strategies.trees.tree import Growth
@@ -50,7 +50,9 @@ class VerticalGBDT(Strategy):
 
     Samples whose label is NaN are predicted: `Result.predictions` has ``prediction`` and, of
     classes, ``probability_<class>``. `Result.predict` predicts new rows, whichever parties are
-    there. ``Result.model`` has gain, cover and number of splits by party.
+    there. ``Result.importance`` has gain, cover and number of splits by party, or by column where
+    every node agrees to tell names (the exchange ``column-names``); ``Result.contributions``, how
+    far each party moves the raw prediction of a sample, to the log-odds for two classes.
 
     Notes
     -----
@@ -97,6 +99,12 @@ class VerticalGBDT(Strategy):
         "Whether the server sees sums of gradients over bins, which each node must allow.",
         choices=("hidden", "open"),
     )
+    importance: str = setting(
+        "parties",
+        "Whose importance `Result.importance` has: that of parties, or of columns by name, which "
+        "each node must allow.",
+        choices=("parties", "columns"),
+    )
 
     name: ClassVar[str] = "gbdt"
     party = TreeParty
@@ -114,7 +122,8 @@ class VerticalGBDT(Strategy):
     @property
     def exchanges_asked(self) -> tuple[str, ...]:
         """What every node must agree to."""
-        return (HISTOGRAMS,) if self.histograms == "open" else ()
+        named = (COLUMN_NAMES,) if self.importance == "columns" else ()
+        return ((HISTOGRAMS,) if self.histograms == "open" else ()) + named
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
@@ -128,4 +137,5 @@ class VerticalGBDT(Strategy):
             n_bins=self.n_bins,
             growth=Growth(self.max_depth, self.min_child, self.l2),
             hidden=self.histograms == "hidden",
+            columns=self.importance == "columns",
         )  # fmt: skip
