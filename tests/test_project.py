@@ -52,6 +52,19 @@ def test_example_of_the_authors_page_runs():
     assert result.settings["columns"] == "u,w"
 
 
+def test_example_of_the_page_on_evaluation_runs(capsys):
+    text = (ROOT / "docs" / "evaluation.md").read_text()
+    code = re.findall(r"```python\n(.*?)```", text, re.S)[0]
+    names = {}
+    exec(code, names)
+    table = names["result"].evaluation.table()
+    assert list(table.index) == ["this run", "constant", "bank alone", "court alone"]
+    assert table["auc"].idxmax() == "this run"
+    assert "predicted" in capsys.readouterr().out
+    (keys,) = re.findall(r"```toml\n(.*?)```", text, re.S)
+    assert all(key.startswith("trees.monotone.") for key, _ in flat(tomllib.loads(keys)))
+
+
 def flat(table, prefix=""):
     for key, value in table.items():
         if isinstance(value, dict):
