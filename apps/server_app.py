@@ -49,9 +49,12 @@ def main(grid: Grid, context: Context) -> None:
         resume=app_settings.resume,
         label_secret=folder.parent / LABEL_SECRET,
     )
-    labels = _labels(app_settings, config)
+    labels = _labels(app_settings.labels, app_settings, config)
+    truth = _labels(app_settings.test_labels, app_settings, config, whole=True)
 
     def save(found: Result) -> None:
+        if truth is not None:
+            found.compare(truth)
         found.needed_keys = _needed_keys(found, strategy, run, app_settings, bool(arbiters))
         save_result(found, folder)
 
@@ -98,13 +101,16 @@ def _needed_keys(
     return needed_by_node(request, result.parties, labels=labels, arbiter=arbiter)
 
 
-def _labels(settings: AppSettings, config: Mapping[str, Any]) -> "pd.Series[Any] | None":
-    if not settings.labels:
+def _labels(
+    source: str, settings: AppSettings, config: Mapping[str, Any], whole: bool = False
+) -> "pd.Series[Any] | None":
+    if not source:
         return None
-    if settings.labels == "demo":
+    if source == "demo":
         demo = DemoSettings.from_config(config, "demo.")
-        return demo_labels(demo.dataset, demo.missing_labels, seed=int(config.get("seed", 0)))
-    return read_labels(settings.labels, column=settings.label_column or None)
+        removed = 0.0 if whole else demo.missing_labels
+        return demo_labels(demo.dataset, removed, seed=int(config.get("seed", 0)))
+    return read_labels(source, column=settings.label_column or None)
 
 
 def _log_to_flower() -> None:

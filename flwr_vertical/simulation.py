@@ -22,7 +22,8 @@ from flwr_vertical.registry import name_of
 from flwr_vertical.results import Result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.settings import RunSettings, SharedOptions
-from flwr_vertical.strategy import Strategy
+from flwr_vertical.single_parties import single_party_predictions
+from flwr_vertical.strategy import Strategy, label_index
 from flwr_vertical.tables import Table, imputation_accuracy
 
 ENGINES = ("local", "ray")
@@ -39,6 +40,9 @@ def simulate(
     seed: int = 0,
     *,
     kinds: Mapping[str, Mapping[str, Any]] | None = None,
+    node_config: Mapping[str, Mapping[str, Any]] | None = None,
+    test_labels: "pd.Series[Any] | None" = None,
+    beside_single_parties: bool = False,
     min_rows: int | None = None,
     policy: Policy | Mapping[str, Any] | None = None,
     ledgers: str | os.PathLike[str] | None = None,
@@ -72,6 +76,15 @@ def simulate(
         Seed of simulation randomness.
     kinds : Mapping[str, Mapping[str, str]], optional
         Column kinds by party and column, where they shall not be inferred.
+    node_config : Mapping[str, Mapping[str, Any]], optional
+        By party, keys that a strategy reads from the node config, such as
+        ``{"bank": {"trees.monotone.income": 1}}``.
+    test_labels : pandas.Series, optional
+        True labels of samples whose label is NaN, or that `labels` lack: the result says how good
+        predictions of them are (`Result.evaluation`). No party and no strategy sees them.
+    beside_single_parties : bool, default False
+        Whether each party is also run alone, with the same settings, and compared; needs
+        `test_labels`. These are runs of their own, whose messages are not in the ledger.
     min_rows : int, optional
         The fewest rows of a set that private products may tell of: ``min-rows`` of every node
         config. By default 100, or three times the columns and labels if that is more.
@@ -131,6 +144,7 @@ def simulate(
             "one the parties keep no ledger"
         )
     here = "plain" if policy is None else strategy.default_alignment
+    _check_test_labels(labels, test_labels, beside_single_parties)
     chosen: dict[str, object] = {"alignment": here, "retries": 0, **options}
     run = RunSettings.of(None, {**chosen, "aggregation": aggregation, "seed": seed})
     earlier = _fitted_tables(fitted, kinds or {})
@@ -138,7 +152,13 @@ def simulate(
     if unknown := sorted(set(truth or {}) - set(tables)):
         raise ConfigError(f"truth names unknown parties {unknown}; the parties are {list(tables)}")
     has_arbiter = run.aggregation == "ckks" or bool(strategy.needs_arbiter)
-    nodes: list[dict[str, Any]] = [{"party": name} for name in tables]
+    if unknown := sorted(set(node_config or {}) - set(tables)):
+        raise ConfigError(
+            f"node_config names unknown parties {unknown}; the parties are {list(tables)}"
+        )
+    nodes: list[dict[str, Any]] = [
+        {**(node_config or {}).get(name, {}), "party": name} for name in tables
+    ]
     if has_arbiter:
         nodes.append({"role": "arbiter"})
     policies = _policies(policy, min_rows, [*tables, *([ARBITER] if has_arbiter else [])])
@@ -210,7 +230,49 @@ def simulate(
     for name in result.truth.keys() & result.tables.keys():
         found = imputation_accuracy(tables[name].frame, result.tables[name], result.truth[name])
         result.party_metrics.setdefault(name, {}).update(found)
+    if test_labels is not None:
+        alone: dict[str, pd.DataFrame] = {}
+        if beside_single_parties:
+            own: dict[str, Any] = {k: v for k, v in options.items() if k not in _OF_THE_WHOLE_RUN}
+            configs = node_config or {}
+
+            def run_alone(some: Mapping[str, pd.DataFrame | Table]) -> Result:
+                return simulate(
+                    strategy, some, labels, aggregation, seed=seed, min_rows=min_rows,
+                    node_config={name: configs[name] for name in some if name in configs},
+                    **{**own, "progress": False},
+                )  # fmt: skip
+
+            alone, notes = single_party_predictions(strategy, tables, run_alone)
+            result.notes += notes
+        result.compare(test_labels, beside=alone)
     return result
+
+
+# Options of `simulate` that belong to a run of all parties.
+_OF_THE_WHOLE_RUN = ("checkpoint", "checkpoint_every", "resume", "min_nodes", "progress")
+
+
+def _check_test_labels(
+    labels: "pd.Series[Any] | None", test_labels: "pd.Series[Any] | None", alone: bool
+) -> None:
+    """Refuse, before anything runs, labels that nothing can be compared with."""
+    if test_labels is None:
+        if alone:
+            raise ConfigError(
+                "beside_single_parties=True compares predictions with true labels: give "
+                "test_labels, those of samples whose label is NaN"
+            )
+        return
+    known = label_index(test_labels)
+    if labels is None or not len(labels):
+        return
+    trained_on = known.isin(labels.index[labels.notna()])
+    if trained_on.all():
+        raise ConfigError(
+            f"all {len(known):,} samples of test_labels have a label in labels, so none of them is "
+            "predicted; set theirs to NaN in labels"
+        )
 
 
 def _predict(

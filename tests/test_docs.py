@@ -45,6 +45,21 @@ def test_what_the_readme_shows_is_right(names_after):
     assert not names["result"].tables["clinic"].isna().any().any()
 
 
+def test_what_the_page_on_trees_shows_is_right(names_after):
+    names = names_after["trees.md"]
+    columns = ["prediction", "probability_0", "probability_1"]
+    assert list(names["result"].predictions.columns) == columns
+    assert len(names["result"].predictions) == 50
+    assert list(names["later"].index) == [f"c{i:03}" for i in range(5)]
+    assert names["result"].model["splits"].min() > 0
+
+
+def test_what_the_page_on_evaluation_shows_is_right(names_after):
+    table = names_after["evaluation.md"]["result"].evaluation.table()
+    assert list(table.index) == ["this run", "constant", "bank alone", "court alone"]
+    assert table["auc"].idxmax() == "this run"
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 130
 

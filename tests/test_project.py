@@ -40,17 +40,6 @@ def test_example_of_the_authors_page_runs():
     assert result.settings["columns"] == "u,w"
 
 
-def test_example_of_the_page_on_trees_runs():
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "trees.md").read_text(), re.S)
-    names = {}
-    exec(code, names)
-    columns = ["prediction", "probability_0", "probability_1"]
-    assert list(names["result"].predictions.columns) == columns
-    assert len(names["result"].predictions) == 50
-    assert list(names["later"].index) == [f"c{i:03}" for i in range(5)]
-    assert names["result"].model["splits"].min() > 0
-
-
 def flat(table, prefix=""):
     for key, value in table.items():
         if isinstance(value, dict):

@@ -11,6 +11,7 @@ from flwr_vertical import Result
 from strategies.trees.growing import Grower
 from strategies.trees.model import LEAF, TreesModel
 from strategies.trees.objectives import Array, Objective
+from strategies.trees.sums import Indices
 from strategies.trees.tree import Tree
 
 # Columns of the table of nodes.
@@ -121,6 +122,11 @@ class Course(ABC):
             cover=column["cover"].copy(),
             roots=np.flatnonzero(whole["number"] == 0).astype(np.int32),
         )
+
+    @property
+    def held_out(self) -> Indices:
+        """Labelled samples that no tree is fitted to."""
+        return self._validation
 
     @property
     @abstractmethod

@@ -4,7 +4,8 @@ DISCLOSURE = (
     (
         "server",
         "of each party: how many columns it has, how many bins each, and whether these have an "
-        "order; no names",
+        "order; in which of them predictions may only rise or only fall, if the node states so "
+        "(trees.monotone.* of its node config); no names",
     ),
     (
         "server",
@@ -30,13 +31,19 @@ DISCLOSURE = (
     (
         "arbiter",
         "of each node, ratios of gains of its legal splits, to 2^-18, without knowing which "
-        "split is which or of whom; how many there are; the number of bins of all columns",
+        "split is which or of whom; how many there are; the number of bins of all columns. Where "
+        "nodes state directions of columns: how many splits are of such, and which of these go "
+        "the other way",
     ),
     (
         "server",
         "with histograms='open', which each node must allow: sums of gradients over the bins "
         "of each column and node. It knows the gradients, and can solve for the columns: with "
         "1,000 samples, least squares over 20 trees returned 96 % of a column's bins",
+    ),
+    (
+        "server",
+        "with importance='columns', which each node must allow: the name of each split's column",
     ),
     ("server and any one party together", "all columns, in bins"),
     ("a party and its helper together", "the gradients, and so the labels"),

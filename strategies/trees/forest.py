@@ -14,7 +14,7 @@ from strategies.trees.course import Course
 from strategies.trees.disclosure import DISCLOSURE
 from strategies.trees.growing import Grower
 from strategies.trees.objectives import Array, Objective
-from strategies.trees.party import TreeParty
+from strategies.trees.party import COLUMN_NAMES, TreeParty
 from strategies.trees.running import grow_model, labels_of
 from strategies.trees.shares import HISTOGRAMS
 from strategies.trees.tree import Growth, leaf_values
@@ -56,11 +56,18 @@ class VerticalForest(Strategy):
         "Whether the server sees sums of labels over bins, which each node must allow.",
         choices=("hidden", "open"),
     )
+    importance: str = setting(
+        "parties",
+        "Whose importance `Result.importance` has: that of parties, or of columns by name, which "
+        "each node must allow.",
+        choices=("parties", "columns"),
+    )
 
     name: ClassVar[str] = "forest"
     party = TreeParty
     arbiter = TreeArbiter
     needs_labels: ClassVar[bool] = True
+    needs_parties: ClassVar[int] = 2
     demo = MappingProxyType(
         {"labels": "demo", "demo.missing-blocks": 0.3, "demo.missing-labels": 0.3}
     )
@@ -74,7 +81,8 @@ class VerticalForest(Strategy):
     @property
     def exchanges_asked(self) -> tuple[str, ...]:
         """What every node must agree to."""
-        return (HISTOGRAMS,) if self.histograms == "open" else ()
+        named = (COLUMN_NAMES,) if self.importance == "columns" else ()
+        return ((HISTOGRAMS,) if self.histograms == "open" else ()) + named
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
@@ -88,6 +96,7 @@ class VerticalForest(Strategy):
             n_bins=self.n_bins,
             growth=Growth(self.max_depth, self.min_child, 0.0),
             hidden=self.histograms == "hidden",
+            columns=self.importance == "columns",
         )  # fmt: skip
 
 

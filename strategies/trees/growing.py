@@ -24,6 +24,7 @@ class Grower:
 
     def __init__(self, rounds: LevelRounds, growth: Growth) -> None:
         self._rounds, self.growth, self.slots = rounds, growth, rounds.slots
+        self._directions = self.slots.directions
 
     def grow(
         self, g: Array, h: Array, inside: Flags, usable: npt.NDArray[np.uint8], first: int
@@ -73,7 +74,8 @@ class Grower:
                 break
             for (t, number), left in self._rounds.route(trees, chosen, inside, first).items():
                 of_tree = inside[t], g[t], h[t]
-                divide(trees[t], trees[t][number], left, *of_tree, self.growth.l2)
+                direction = int(self._directions[chosen[t, number] // 2])
+                divide(trees[t], trees[t][number], left, *of_tree, self.growth.l2, direction)
             level, parent, direct = self._below(trees, level, chosen, depth)
             if not level:
                 break

@@ -1,5 +1,6 @@
 """What a run leaves: at each party its own splits, at the server the shape and values of trees."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,17 @@ class TreePart(Model):
     def bins(self) -> Bins:
         """How columns become codes."""
         return Bins(self.columns, self.nominal, self.edges, self.levels, self.other)
+
+    def named_splits(self) -> dict[str, Any]:
+        """Return the columns of all splits by name, for the importance of columns.
+
+        Returns
+        -------
+        dict[str, Any]
+            ``splits`` of shape (n_splits, 2), number of tree and node; ``columns``, their names.
+        """
+        names = [str(self.columns[column]) for column in self.splits[:, 2]]
+        return {"splits": self.splits[:, :2], "columns": names}
 
     def codes(self, table: Table, party: str) -> Codes:
         """Return codes of new rows."""
@@ -165,6 +177,28 @@ class TreesModel(Model):
                 }
             )
         return pd.DataFrame(rows).set_index("party")
+
+    def importance_by_column(self, told: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+        """Return gain, cover and number of splits by column; index (party, column).
+
+        Parameters
+        ----------
+        told : Mapping of str to Mapping
+            By party, what `TreePart.named_splits` returns.
+        """
+        numbers = ["splits", "gain", "cover"]
+        keys = ["party", "column"]
+        rows = []
+        for k, name in enumerate(self.parties):
+            own = np.flatnonzero(self.party == k)
+            line = {(int(self.tree[i]), int(self.number[i])): i for i in own}
+            for (tree, number), column in zip(
+                np.asarray(told[name]["splits"]).tolist(), told[name]["columns"], strict=True
+            ):
+                if (at := line.get((tree, number))) is not None:  # else boosting ended before
+                    rows.append((name, column, 1, float(self.gain[at]), float(self.cover[at])))
+        found = pd.DataFrame(rows, columns=[*keys, *numbers]).groupby(keys, sort=False).sum()
+        return found.sort_values("gain", ascending=False, kind="stable")
 
     def strategy_for(self, result: Result) -> Strategy:
         """Return what predicts new rows with this model."""

@@ -11,9 +11,13 @@ from flwr_vertical.products.streams import KeyStream, tag_of_blocks
 from strategies.trees.arbiter import ParcelSteps
 from strategies.trees.binning import Bins, Codes, Layout, fit_bins
 from strategies.trees.model import TreePart
+from strategies.trees.monotone import NODE_KEY, directions_of
 from strategies.trees.routing import RoutingSteps, check_openings
 from strategies.trees.shares import ShareSteps, stream_label
 from strategies.trees.sums import BLOCK_BYTES
+
+COLUMN_NAMES = "column-names"
+"""The exchange in which the server learns which column each split is of, by name."""
 
 _BINS = "node.trees.bins"
 
@@ -21,6 +25,7 @@ _BINS = "node.trees.bins"
 class TreeParty(Party):
     """A party whose columns trees split."""
 
+    node_keys = (NODE_KEY,)
     pair_keys = Uses(PairKeySteps, sends="masked columns")
     group_key = Uses(GroupKeySteps)
     parcels = Uses(ParcelSteps)
@@ -43,8 +48,8 @@ class TreeParty(Party):
         Returns
         -------
         dict[str, Any]
-            ``n_bins`` and ``nominal`` of each column, without names; the key for other parties, see
-            `PairKeySteps.pair_key`; that for the arbiter as ``parcel_*``.
+            ``n_bins``, ``nominal`` and ``monotone`` of each column, without names; the key for
+            other parties, see `PairKeySteps.pair_key`; that for the arbiter as ``parcel_*``.
 
         Raises
         ------
@@ -65,6 +70,7 @@ class TreeParty(Party):
         return {
             "n_bins": np.array(layout.n_bins, dtype=np.int64),
             "nominal": np.array(layout.nominal, dtype=np.uint8),
+            "monotone": directions_of(self.services.node_config, self.bins, self.name),
             **self.pair_keys.pair_key(nonce),
             **{f"parcel_{key}": value for key, value in self.parcels.new_key(nonce).items()},
         }
@@ -109,18 +115,34 @@ class TreeParty(Party):
         return {"masked": masked, "tag": self.tag}
 
     @step
-    def finish(self, model: str) -> None:
+    def finish(self, model: str, columns: bool = False) -> dict[str, Any]:
         """Keep the own splits of the trees, on the own disk, and erase all keys.
 
         Parameters
         ----------
         model : str
             Names the model.
+        columns : bool, default False
+            Whether to tell the names of the columns that splits are of.
+
+        Returns
+        -------
+        dict[str, Any]
+            Nothing, or what `TreePart.named_splits` returns.
+
+        Raises
+        ------
+        PolicyError
+            If names are asked for, and this node does not agree to it.
         """
-        self.save_model(TreePart.of(model, self.bins, self.routing.splits))
+        if columns:
+            self.check_exchange(COLUMN_NAMES)
+        part = TreePart.of(model, self.bins, self.routing.splits)
+        self.save_model(part)
         self.group_key.erase_group_seed()
         self.parcels.forget()
         self.shares.forget()
+        return part.named_splits() if columns else {}
 
     # -- the own columns ---------------------------------------------------------------------
 

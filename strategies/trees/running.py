@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
@@ -11,13 +12,16 @@ from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.results import Progress
+from flwr_vertical.results.evaluation import evaluate
 from strategies.regression.problem import sample_index
 from strategies.trees.binning import Layout
+from strategies.trees.contributions import contributions_table, path_contributions
 from strategies.trees.course import Course
 from strategies.trees.growing import Grower
 from strategies.trees.model import prediction_table
 from strategies.trees.rounds import LevelRounds
 from strategies.trees.slots import Slots
+from strategies.trees.sums import Indices
 from strategies.trees.tree import Growth
 
 Array = npt.NDArray[np.float64]
@@ -63,6 +67,7 @@ def grow_model(
     n_bins: int,
     growth: Growth,
     hidden: bool,
+    columns: bool = False,
 ) -> None:
     """Grow all trees of a course, have the parties keep their splits, and fill in the result.
 
@@ -77,6 +82,8 @@ def grow_model(
     growth : Growth
     hidden : bool
         Whether an arbiter compares gains; else the parties open histograms.
+    columns : bool, default False
+        Whether parties tell the names of the columns that splits are of.
     """
     names = list(federation.parties)
     if federation.checkpoint_every is None:
@@ -85,6 +92,7 @@ def grow_model(
     progress.total = course.n_steps
     n_sides = course.n_trees * growth.max_depth
     slots, arguments, keys = prepare(federation, n_bins, n_sides, hidden, result)
+    _check_monotone(slots, course)
     rounds = LevelRounds(federation, slots, hidden, keys)
     grower = Grower(rounds, growth)
 
@@ -108,20 +116,49 @@ def grow_model(
     send()
     federation.loop(course.n_steps, iterate, {"trees": course.state, "history": result.history})
     name = federation.random_bytes(16).hex()
-    federation.call("finish", {"model": name}, parties=[*names, ARBITER] if hidden else names)
+    told = federation.call(
+        "finish",
+        {"model": name, "columns": columns},
+        parties=[*names, ARBITER] if hidden else names,
+    )
     result.predictor = model = course.model(name, names)
-    result.model = model.importance()
     if not (model.party >= 0).any():
         result.notes.append(
             f"no tree has a split, so all predictions are alike: none lowers the loss with "
             f"{growth.min_child} samples (min_child) and what nodes state as min-rows on each side"
         )
-    raw = model.raw(np.asarray(course.state["leaves"])[: len(model.roots)])
+    result.model = by_party = model.importance()
+    result.importance = model.importance_by_column(told) if columns else by_party
+    leaves = np.asarray(course.state["leaves"])[: len(model.roots)]
+    raw = model.raw(leaves)
     result.metrics |= course.metrics(raw)
-    rows = np.flatnonzero(np.isnan(course.labels))
-    if len(rows):
+
+    def table_of(rows: Indices) -> pd.DataFrame:
         found = prediction_table(model.loss, raw[:, rows])
-        result.predictions = found.set_axis(sample_index(alignment, result.labels, rows))
+        return found.set_axis(sample_index(alignment, result.labels, rows))
+
+    if len(rows := np.flatnonzero(np.isnan(course.labels))):
+        result.predictions = table_of(rows)
+        parts = path_contributions(model, leaves[:, rows])
+        result.contributions = contributions_table(model, parts, result.predictions.index)
+    if len(rows := course.held_out):
+        found = table_of(rows)
+        result.evaluation = evaluate(
+            found,
+            pd.Series(course.labels[rows], found.index),
+            known=pd.Series(np.delete(course.labels, rows)),
+            what="held-out samples (validation_share)",
+        )
+
+
+def _check_monotone(slots: Slots, course: Course) -> None:
+    stating = [name for name in slots.names if slots.monotone[name].any()]
+    if stating and course.objective.width > 1:
+        raise ConfigError(
+            f"parties {stating} state directions of columns (trees.monotone.* in their node "
+            "configs), which probabilities of several classes, as they add up to one, cannot all "
+            "follow; take the keys out, or fit one class against the rest"
+        )
 
 
 def prepare(
@@ -161,4 +198,5 @@ def prepare(
             "identities": [told[n].get("parcel_identity", b"") for n in names],
             "signatures": [told[n].get("parcel_signature", b"") for n in names],
         }
-    return Slots(names, layouts), arguments, keys
+    monotone = {name: np.asarray(told[name]["monotone"], dtype=np.int8) for name in names}
+    return Slots(names, layouts, monotone), arguments, keys

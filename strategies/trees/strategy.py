@@ -29,7 +29,7 @@ from strategies.trees.arbiter import TreeArbiter
 from strategies.trees.boosting import Boosting
 from strategies.trees.disclosure import DISCLOSURE
 from strategies.trees.objectives import OBJECTIVES, Objective
-from strategies.trees.party import TreeParty
+from strategies.trees.party import COLUMN_NAMES, TreeParty
 from strategies.trees.running import grow_model, labels_of
 from strategies.trees.shares import HISTOGRAMS
 from strategies.trees.tree import Growth
@@ -50,7 +50,9 @@ class VerticalGBDT(Strategy):
 
     Samples whose label is NaN are predicted: `Result.predictions` has ``prediction`` and, of
     classes, ``probability_<class>``. `Result.predict` predicts new rows, whichever parties are
-    there. ``Result.model`` has gain, cover and number of splits by party.
+    there. ``Result.importance`` has gain, cover and number of splits by party, or by column where
+    every node agrees to tell names (the exchange ``column-names``); ``Result.contributions``, how
+    far each party moves the raw prediction of a sample, to the log-odds for two classes.
 
     Notes
     -----
@@ -59,6 +61,11 @@ class VerticalGBDT(Strategy):
     nominal column sets one level against the others. Sums are of whole numbers, so trees are those
     of a central booster to the split, but where two splits are closer than rounding: some 2^-15 of
     a gain, more of a gain that is next to nothing.
+
+    A node may state that predictions shall only rise, or only fall, with a column of its own:
+    ``trees.monotone.<column> = 1`` or ``-1`` in its node config (`simulate` has ``node_config``).
+    Splits that go the other way are not made, and leaves keep within the means of the splits above;
+    cells that are missing have no part in it. Not for several classes.
 
     A node's ``min-rows`` bounds the two sides of splits by its own columns.
     """
@@ -92,11 +99,18 @@ class VerticalGBDT(Strategy):
         "Whether the server sees sums of gradients over bins, which each node must allow.",
         choices=("hidden", "open"),
     )
+    importance: str = setting(
+        "parties",
+        "Whose importance `Result.importance` has: that of parties, or of columns by name, which "
+        "each node must allow.",
+        choices=("parties", "columns"),
+    )
 
     name: ClassVar[str] = "gbdt"
     party = TreeParty
     arbiter = TreeArbiter
     needs_labels: ClassVar[bool] = True
+    needs_parties: ClassVar[int] = 2
     demo = MappingProxyType(
         {
             "labels": "demo",
@@ -116,7 +130,8 @@ class VerticalGBDT(Strategy):
     @property
     def exchanges_asked(self) -> tuple[str, ...]:
         """What every node must agree to."""
-        return (HISTOGRAMS,) if self.histograms == "open" else ()
+        named = (COLUMN_NAMES,) if self.importance == "columns" else ()
+        return ((HISTOGRAMS,) if self.histograms == "open" else ()) + named
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
@@ -130,4 +145,5 @@ class VerticalGBDT(Strategy):
             n_bins=self.n_bins,
             growth=Growth(self.max_depth, self.min_child, self.l2),
             hidden=self.histograms == "hidden",
+            columns=self.importance == "columns",
         )  # fmt: skip

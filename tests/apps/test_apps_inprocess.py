@@ -240,6 +240,20 @@ def test_labels_from_a_file_and_from_a_party(home, bank, court):
     assert list(written.columns) == ["u", "v", "w"]
 
 
+def test_predictions_are_compared_with_test_labels(home):
+    run_app(
+        simulated(2), strategy="complete-case", labels="demo", test_labels="demo",
+        **{"demo.dataset": "diabetes", "demo.missing-labels": 0.3, "demo.missing-cells": 0.0,
+           "demo.missing-blocks": 0.0},
+    )  # fmt: skip
+    result = Result.load(home / "results" / "server" / "test")
+    assert len(result.evaluation) == len(result.predictions) == round(0.3 * 442)
+    rmse = result.evaluation.table()["rmse"]
+    assert result.metrics["test_rmse"] == rmse["this run"] < 0.9 * rmse["constant"]
+    page = (home / "results" / "server" / "test" / "report.html").read_text()
+    assert "Predictions against true labels" in page
+
+
 def test_label_column_that_is_not_there(home, bank, court):
     nodes = own_files(home, bank=bank, court=court)
     nodes[0]["policy.labels"] = "z"
