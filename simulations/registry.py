@@ -24,6 +24,9 @@ class Study:
     choices : dict of str to str
         Options that choose among the replications, where these take hours: name and help. Such a
         study can also make its page of the replications that are there (``--report``).
+    keeps : bool
+        Whether replications are kept in the repository (`simulations.kept`): a run starts from
+        them, and ``--write`` writes them with the page.
     """
 
     summary: str
@@ -31,6 +34,7 @@ class Study:
     description: str
     writes: str = ""
     choices: dict[str, str] = field(default_factory=dict)
+    keeps: bool = False
 
     def run(self, options: Options) -> Outcome:
         """Run the study."""
@@ -100,6 +104,7 @@ STUDIES: dict[str, Study] = {
             "methods": "such as 'FedPSG-AR (VF-GAIN)' 'random draw' (default: all)",
             "only-seeds": "seeds to run now, below --seeds, such as 0 2 (default: all)",
         },
+        keeps=True,
     ),
     "false_vfl": Study(
         summary="FALSE-VFL and four baselines: Tables 2, 11-18, Figures 2, 4-8 (Hong et al.)",
@@ -122,6 +127,7 @@ STUDIES: dict[str, Study] = {
             "simsiam": "without, with: the baselines' pretraining (default: both)",
             "only-seeds": "seeds to run now, below --seeds, such as 0 2 (default: all)",
         },
+        keeps=True,
     ),
     "attacks": Study(
         summary="Attacks on what nodes see, for every built-in strategy, mode and view",
