@@ -90,13 +90,12 @@ STUDIES: dict[str, Study] = {
             "(news/OnlineNewsPopularity.csv): by FedPSG-AR (Liu, He, Tan et al.) and its variants, "
             "by local generators of B, and by what both must be read by: a random draw, the mean, "
             "and the best conditional mean. Trains classifiers on the completed tables. The full "
-            "study trains hundreds of networks for 1,000 steps each (the paper: 10,000, by --set "
-            "networks.iterations=10000 networks.local_iterations=10000, each after a --set of its "
-            "own), which takes hours; choose by --parts, --datasets, --ratios, --methods and "
-            "--only-seeds. What docs/records has is not run again. Every number says how many "
-            "seeds stand behind it; several commands can share one --output. --quick takes less "
-            "than a minute. "
-            "Every number of its settings is in simulations/fedpsg/preset.toml."
+            "study trains hundreds of networks for 1,000 steps each, which takes hours (the "
+            "paper's 10,000, by --set networks.iterations=10000 --set "
+            "networks.local_iterations=10000, a day); choose by --parts, --datasets, --ratios, "
+            "--methods and --only-seeds. What docs/records has is not run again. Every number says "
+            "how many seeds stand behind it; several commands can share one --output. --quick "
+            "takes less than a minute. Every number of its settings is in simulations/fedpsg/preset.toml."
         ),
         writes="docs/fedpsg-study.md",
         choices={
