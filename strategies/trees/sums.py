@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csc_array
 
 from flwr_vertical.products.streams import KeyStream
 from strategies.trees.binning import Codes, Flags, Layout
@@ -19,18 +20,8 @@ Blocks = Callable[[int, int], Ring]
 BLOCK_BYTES = 1 << 26
 """Of a matrix that is made anew for each use, at a time."""
 
-_CHUNK = 512  # rows gathered at a time: they stay in the cache
 _HALF = np.uint64(2**32 - 1)
 _EXACT_ROWS = 1 << 20  # sums of so many numbers below 2^32 are exact in float64
-
-
-def by_node(node: Indices, n_nodes: int) -> tuple[Indices, Indices]:
-    """Return the rows of nodes, node by node, and where each node's begin, shape (n_nodes + 1,)."""
-    # Numbers of 16 bits are sorted by radix.
-    narrow = node.astype(np.int16) if n_nodes < 2**15 else node
-    order = np.argsort(narrow, kind="stable")
-    bounds = np.searchsorted(node[order], np.arange(n_nodes + 1))
-    return order, bounds
 
 
 def slot_sums(layout: Layout, codes: Codes, node: Indices, vector: Ring, n_nodes: int) -> Ring:
@@ -93,17 +84,26 @@ def dense_sums(blocks: Blocks, width: int, parts: list[tuple[Indices, Ring, int]
     if not parts:
         return []
     n_rows, dtype = len(parts[0][0]), parts[0][1].dtype
-    out = [np.zeros((count, width), dtype=dtype) for _, _, count in parts]
+    ends = np.cumsum([count for _, _, count in parts])
+    total = np.zeros((int(ends[-1]), width), dtype=dtype)
     for start, stop in _ranges(n_rows, width * dtype.itemsize, blocks):
-        matrix = blocks(start, stop)
-        for total, (node, vector, count) in zip(out, parts, strict=True):
-            order, bounds = by_node(node[start:stop], count)
-            weight = vector[start:stop]
-            for q in range(count):
-                for at in range(int(bounds[q]), int(bounds[q + 1]), _CHUNK):
-                    rows = order[at : min(at + _CHUNK, int(bounds[q + 1]))]
-                    total[q] += np.einsum("i,ie->e", weight[rows], matrix[rows])
-    return out
+        total += _weights(parts, start, stop) @ blocks(start, stop)
+    return np.split(total, ends[:-1])
+
+
+def _weights(parts: list[tuple[Indices, Ring, int]], start: int, stop: int) -> csc_array:
+    """Return the vectors by node and row, shape (nodes of all parts, stop - start).
+
+    Column by column, so that its product with a matrix reads the matrix once, in order.
+    """
+    ends = np.cumsum([count for _, _, count in parts])
+    first = [0, *ends[:-1].tolist()]
+    nodes = np.stack([node[start:stop] for node, _, _ in parts], axis=1)
+    inside = nodes >= 0
+    number = (nodes + np.array(first, dtype=nodes.dtype))[inside].astype(np.int32)
+    values = np.stack([vector[start:stop] for _, vector, _ in parts], axis=1)[inside]
+    bounds = np.concatenate([[0], np.cumsum(inside.sum(axis=1))]).astype(np.int32)
+    return csc_array((values, number, bounds), shape=(int(ends[-1]), stop - start))
 
 
 def _ranges(n_rows: int, row_bytes: int, blocks: Blocks) -> Iterator[tuple[int, int]]:
