@@ -36,8 +36,8 @@ class Grower:
             Derivatives of the loss.
         inside : numpy.ndarray of shape (n_trees, n_samples), bool
             Rows that each tree is fitted to; the others are routed only.
-        usable : numpy.ndarray of shape (n_slots,), uint8
-            Slots of the columns that may be used.
+        usable : numpy.ndarray of shape (n_trees, n_slots) or (n_slots,), uint8
+            Slots of the columns that each tree may use, or all of them.
         first : int
             Number of the first tree in the model.
 
@@ -67,7 +67,8 @@ class Grower:
                 break
             nodes = LevelNodes(node, parent, direct, active)
             fresh = curvature if depth == 0 else None
-            won = self._rounds.winners(nodes, known, fresh, usable, self.growth.min_child)
+            may_use = np.atleast_2d(usable)
+            won = self._rounds.winners(nodes, known, fresh, may_use, self.growth.min_child)
             chosen = {level[q]: found for q, found in zip(active, won, strict=True) if found >= 0}
             if not chosen:
                 break
