@@ -8,6 +8,7 @@ import numpy.typing as npt
 from sklearn.metrics import roc_auc_score
 
 from flwr_vertical import Result
+from strategies.trees.ensembles import Ensembles, Flags
 from strategies.trees.growing import Grower
 from strategies.trees.model import LEAF, TreesModel
 from strategies.trees.objectives import Array, Objective
@@ -31,9 +32,13 @@ class Course(ABC):
         Share of all columns that each iteration's trees may use.
     rng : numpy.random.Generator
         Draws samples and columns.
+    held : numpy.ndarray of shape (n_samples, n_parties), bool
+        Which parties hold each sample.
 
     Attributes
     ----------
+    ensembles : Ensembles
+        The trees of an iteration go ensemble by ensemble, and class by class in each.
     state : dict
         What changes: belongs into snapshots.
     """
@@ -45,8 +50,10 @@ class Course(ABC):
         labels: Array,
         colsample: float,
         rng: np.random.Generator,
+        held: Flags,
     ) -> None:
         self.n_steps, self.objective, self.labels = n_steps, objective, labels
+        self._held, self.ensembles = held, Ensembles.shared(held.shape[1])
         self._colsample, self._rng = colsample, rng
         self._fit = np.flatnonzero(~np.isnan(labels))
         self._validation = self._fit[:0]
@@ -84,7 +91,7 @@ class Course(ABC):
         """Write a tree down; return what it adds to each sample's raw prediction."""
         first = len(self.state["nodes"])
         table = np.zeros((len(tree), len(_FIELDS)))
-        leaf = np.zeros(len(self.labels), dtype=np.int32)
+        leaf = np.full(len(self.labels), LEAF, dtype=np.int32)
         for i, node in enumerate(tree):
             below = (first + node.left, first + node.right) if node.left >= 0 else (LEAF, LEAF)
             party = node.party if node.left >= 0 else LEAF
@@ -96,7 +103,7 @@ class Course(ABC):
                 leaf[node.rows] = first + i
         self.state["nodes"] = np.concatenate([self.state["nodes"], table])
         self.state["leaves"] = np.concatenate([self.state["leaves"], leaf[None]])
-        return values[leaf - first]
+        return np.where(leaf >= 0, values[np.maximum(leaf - first, 0)], 0.0)
 
     def model(self, name: str, parties: list[str]) -> TreesModel:
         """Return the server's part of the trees that are kept."""
@@ -116,7 +123,13 @@ class Course(ABC):
             gain=column["gain"].copy(),
             cover=column["cover"].copy(),
             roots=np.flatnonzero(whole["number"] == 0).astype(np.int32),
+            ensembles=self.ensembles.parties.astype(np.uint8),
         )
+
+    def raw(self, model: TreesModel) -> Array:
+        """Return raw predictions of all samples, each by the ensemble that predicts it."""
+        leaves = np.asarray(self.state["leaves"])[: len(model.roots)]
+        return model.raw(np.where(model.starts(self._held) >= 0, leaves, LEAF))
 
     @property
     @abstractmethod

@@ -26,7 +26,13 @@ class Grower:
         self._rounds, self.growth, self.slots = rounds, growth, rounds.slots
 
     def grow(
-        self, g: Array, h: Array, inside: Flags, usable: npt.NDArray[np.uint8], first: int
+        self,
+        g: Array,
+        h: Array,
+        inside: Flags,
+        usable: npt.NDArray[np.uint8],
+        first: int,
+        routed: Flags | None = None,
     ) -> list[Tree]:
         """Grow one tree for each row of gradients.
 
@@ -40,6 +46,8 @@ class Grower:
             Slots of the columns that each tree may use, or all of them.
         first : int
             Number of the first tree in the model.
+        routed : numpy.ndarray of shape (n_trees, n_samples), bool, optional
+            Rows that go down each tree, those of the fit among them; all without it.
 
         Returns
         -------
@@ -47,8 +55,10 @@ class Grower:
             By tree; the first node is its root.
         """
         n_trees, n_rows = g.shape
-        everybody = np.arange(n_rows)
-        trees: list[Tree] = [[Node(everybody, int(inside[t].sum()))] for t in range(n_trees)]
+        rows_of = np.ones(g.shape, dtype=bool) if routed is None else routed
+        trees: list[Tree] = [
+            [Node(np.flatnonzero(rows_of[t]), int(inside[t].sum()))] for t in range(n_trees)
+        ]
         curvature = [Curvature.of(h[t], inside[t], self.growth.l2) for t in range(n_trees)]
         # Numbers of the nodes of a level: (tree, node); children of one parent are neighbours.
         level = [(t, 0) for t in range(n_trees)]

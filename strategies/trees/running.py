@@ -110,7 +110,7 @@ def grow_model(
     federation.call("finish", {"model": name}, parties=[*names, ARBITER] if hidden else names)
     result.predictor = model = course.model(name, names)
     result.model = model.importance()
-    raw = model.raw(np.asarray(course.state["leaves"])[: len(model.roots)])
+    raw = course.raw(model)
     result.metrics |= course.metrics(raw)
     rows = np.flatnonzero(np.isnan(course.labels))
     if len(rows):
