@@ -34,6 +34,13 @@ def make_parser() -> argparse.ArgumentParser:
         _add_options(command, name)
         if study.choices:
             _add_choices(command, study.choices)
+        if study.keeps:
+            command.add_argument(
+                "--fresh",
+                action="store_true",
+                help="compute also what docs/records of the repository has; by default a study "
+                "starts from there, and --write adds to it",
+            )
         if study.writes:
             command.add_argument(
                 "--write",
@@ -116,6 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for name in STUDIES[parsed.study].choices
         },
         report=getattr(parsed, "report", False),
+        fresh=getattr(parsed, "fresh", False),
     )
     try:
         outcome = STUDIES[parsed.study].run(options)

@@ -24,6 +24,9 @@ class Study:
     choices : dict of str to str
         Options that choose among the replications, where these take hours: name and help. Such a
         study can also make its page of the replications that are there (``--report``).
+    keeps : bool
+        Whether replications are kept in the repository (`simulations.kept`): a run starts from
+        them, and ``--write`` writes them with the page.
     """
 
     summary: str
@@ -31,6 +34,7 @@ class Study:
     description: str
     writes: str = ""
     choices: dict[str, str] = field(default_factory=dict)
+    keeps: bool = False
 
     def run(self, options: Options) -> Outcome:
         """Run the study."""
@@ -86,11 +90,12 @@ STUDIES: dict[str, Study] = {
             "(news/OnlineNewsPopularity.csv): by FedPSG-AR (Liu, He, Tan et al.) and its variants, "
             "by local generators of B, and by what both must be read by: a random draw, the mean, "
             "and the best conditional mean. Trains classifiers on the completed tables. The full "
-            "study trains hundreds of networks for 10,000 steps each, which takes a day on two "
-            "cores; choose by --parts, --datasets, --ratios, --methods and --only-seeds, and take "
-            "fewer steps by --set networks.iterations=1000. Every number says how many seeds stand "
-            "behind it; several commands can share one --output. --quick takes less than a minute. "
-            "Every number of its settings is in simulations/fedpsg/preset.toml."
+            "study trains hundreds of networks for 1,000 steps each, which takes hours (the "
+            "paper's 10,000, by --set networks.iterations=10000 --set "
+            "networks.local_iterations=10000, a day); choose by --parts, --datasets, --ratios, "
+            "--methods and --only-seeds. What docs/records has is not run again. Every number says "
+            "how many seeds stand behind it; several commands can share one --output. --quick "
+            "takes less than a minute. Every number of its settings is in simulations/fedpsg/preset.toml."
         ),
         writes="docs/fedpsg-study.md",
         choices={
@@ -100,6 +105,7 @@ STUDIES: dict[str, Study] = {
             "methods": "such as 'FedPSG-AR (VF-GAIN)' 'random draw' (default: all)",
             "only-seeds": "seeds to run now, below --seeds, such as 0 2 (default: all)",
         },
+        keeps=True,
     ),
     "false_vfl": Study(
         summary="FALSE-VFL and four baselines: Tables 2, 11-18, Figures 2, 4-8 (Hong et al.)",
@@ -122,6 +128,7 @@ STUDIES: dict[str, Study] = {
             "simsiam": "without, with: the baselines' pretraining (default: both)",
             "only-seeds": "seeds to run now, below --seeds, such as 0 2 (default: all)",
         },
+        keeps=True,
     ),
     "attacks": Study(
         summary="Attacks on what nodes see, for every built-in strategy, mode and view",

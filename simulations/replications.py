@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -119,12 +119,14 @@ class FolderStore:
     ----------
     path : Path
         The folder; made with the first file. A file is whole or not there.
+    kept : mapping of str to dict, optional
+        Records to start from (`simulations.kept`); those of the folder go first.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kept: Mapping[str, dict[str, Any]] | None = None) -> None:
         self.path = path
-        self.found: dict[str, Metrics] = {}
-        self.records: dict[str, dict[str, Any]] = {}
+        self.records: dict[str, dict[str, Any]] = dict(kept or {})
+        self.found: dict[str, Metrics] = {key: of["metrics"] for key, of in self.records.items()}
         for file in sorted(path.glob("*.json")):
             record = json.loads(file.read_text(encoding="utf-8"))
             self.records[record["key"]] = record

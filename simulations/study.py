@@ -42,6 +42,8 @@ class Options:
         Which replications to run, where a study lets one choose: names by option.
     report : bool
         Whether to run nothing and make tables and page of the replications that are there.
+    fresh : bool
+        Whether to leave aside the replications that are kept in the repository.
     """
 
     output: Path
@@ -53,6 +55,7 @@ class Options:
     changes: tuple[str, ...] = ()
     chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     report: bool = False
+    fresh: bool = False
 
     def choice(self, name: str, known: Sequence[str]) -> list[str]:
         """Return what was chosen of some names, all of them if nothing was; in the order known.

@@ -77,7 +77,10 @@ def margin_quality(
             row |= {"mean": real.mean(), "synthetic mean": made.mean()}
             row |= {"sd": real.std(), "synthetic sd": made.std()}
         else:
-            shares = [level_shares(s) for s in (pair.real, pair.made)]
+            both = [pair.real, pair.made]
+            if all(pd.api.types.is_numeric_dtype(s) for s in both):
+                both = [s.astype(float) for s in both]  # 1 and 1.0 are one level.
+            shares = [level_shares(s) for s in both]
             gap = shares[0].sub(shares[1], fill_value=0.0).abs().sum() / 2
             row |= {"measure": "total variation", "distance": float(gap)}
         rows.append(row)

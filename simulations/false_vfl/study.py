@@ -14,6 +14,7 @@ from simulations.false_vfl import figures, tables, targets
 from simulations.false_vfl.page import GOALS, as_markdown, choices, make_page, table_of, titles
 from simulations.false_vfl.preset import Preset
 from simulations.false_vfl.runs import FILES, Shared, replicate
+from simulations.kept import keep_beside, start_from
 from simulations.replications import FolderStore, Job, run_all, to_frame
 from simulations.study import Options, Outcome, Output, print_table
 
@@ -29,7 +30,7 @@ def run(options: Options) -> Outcome:
     papers = find_papers(options)
     jobs = preset.jobs(options)
     output = Output(options.output)
-    store = FolderStore(output.folder / "records")
+    store = FolderStore(output.folder / "records", start_from("false_vfl", options))
     if not options.report:
         shared = Shared(
             Sources.find(options.data),
@@ -46,7 +47,8 @@ def run(options: Options) -> Outcome:
             workers=options.workers, cost=preset.minutes,
         )  # fmt: skip
         remove_finished(shared.checkpoints, store)
-    frame = to_frame(preset.jobs(everything=True), store, preset.context)
+    every = preset.jobs(everything=True)
+    frame = to_frame(every, store, preset.context)
     if frame.empty:
         raise ConfigError(
             f"{store.path} has no runs with these settings; run some, without --report, or name "
@@ -60,6 +62,7 @@ def run(options: Options) -> Outcome:
         print_table(title, found[name])
     if options.write is not None:
         write_text_atomically(options.write, as_markdown(found, preset, options.quick))
+        keep_beside(options.write, "false_vfl", store, every, preset.context)
         logger.info("wrote %s", options.write.absolute())
     spent = human_seconds(time.monotonic() - started)
     print(f"{spent}; page, figures and CSV files: {page.absolute()}")

@@ -29,9 +29,11 @@ def _rows(settings: dict[str, Any], data: Data) -> Metrics:
     joint, seed = data[settings["dataset"]], settings["seed"]
     task = draw_task(joint, settings["ratio"], seed, settings["rows"])
     method = settings["how"]
-    if method["kind"] in ("copula", "joint"):
+    if method["kind"] in ("truth", "copula", "joint"):
         real = {"a": task.a.loc[task.missing], "b": task.truth}
-        if method["kind"] == "copula":
+        if method["kind"] == "truth":
+            made = other_true_rows(task, seed)
+        elif method["kind"] == "copula":
             made = copula_tables(task, method["name"], method["epsilon"], seed)
         else:
             made = joint_tables(task, len(task.truth), settings["networks"]["iterations"], seed)
@@ -41,6 +43,15 @@ def _rows(settings: dict[str, Any], data: Data) -> Metrics:
         return {**found, "quality": quality(correlation, margin)}
     rows = generate(task, joint, method, settings["cnum"], settings["networks"], seed)
     return judge(rows, task, seed)
+
+
+def other_true_rows(task: Task, seed: int) -> dict[str, pd.DataFrame]:
+    """Return aligned rows of both parties, as many as B lacks, or all of them if they are fewer.
+
+    What true rows are from other true rows is due to few rows alone.
+    """
+    rows = task.seen.sample(min(len(task.seen), len(task.truth)), random_state=seed)
+    return {"a": task.a.loc[rows.index], "b": rows}
 
 
 def _downstream(settings: dict[str, Any], data: Data) -> Metrics:

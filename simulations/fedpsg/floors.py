@@ -16,6 +16,8 @@ from simulations.fedpsg.data import Task, coded, is_level
 _KEPT: dict[tuple[object, ...], pd.DataFrame] = {}
 
 DRAW, MEAN, BEST, VALID = "random draw", "mean", "conditional mean", "conditional mean, valid"
+TRUE = "other true rows"
+"""Not of B's missing rows, so without an error: what distances are due to few rows."""
 
 
 def draw(task: Task, a: pd.DataFrame, seed: int) -> pd.DataFrame:

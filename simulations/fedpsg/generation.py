@@ -7,7 +7,7 @@ floor      one of `floors.FLOORS`
 local      one of `generators.GENERATORS`, of B alone
 fedpsg     the library's FedPSG-AR over both parties
 copula     the library's copula methods, which synthesise all columns: quality only
-joint      the library's VertiGAN, which synthesises all columns and labels
+truth      aligned rows of both parties, which have distances of dependence and margins only
 joint      the library's VertiGAN, which synthesises all columns and the label
 =========  =====================================================================================
 

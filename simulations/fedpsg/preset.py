@@ -17,7 +17,15 @@ _CHOICES = {
     "datasets": "dataset", "ratios": "ratio", "methods": "method", "only-seeds": "seed",
 }  # fmt: skip
 
-_QUICK_ORDER = {"floor": 0, "nothing": 0, "copula": 1, "fedpsg": 2, "local": 3, "joint": 4}
+_QUICK_ORDER = {
+    "floor": 0,
+    "truth": 0,
+    "nothing": 0,
+    "copula": 1,
+    "fedpsg": 2,
+    "local": 3,
+    "joint": 4,
+}
 
 
 @dataclass(frozen=True)

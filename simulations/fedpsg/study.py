@@ -6,21 +6,22 @@ import time
 import pandas as pd
 from matplotlib.figure import Figure
 
-from flwr_vertical.errors import DataError
+from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.results import human_seconds, write_text_atomically
 from simulations.data import Sources
 from simulations.fedpsg import figures, tables, targets
-from simulations.fedpsg.data import Joint, load
+from simulations.fedpsg.data import NEWS_NAME, Joint, load
 from simulations.fedpsg.docs import as_markdown
 from simulations.fedpsg.experiments import replicate
 from simulations.fedpsg.page import GOALS, TITLES, make_page
 from simulations.fedpsg.preset import Preset
+from simulations.kept import keep_beside, start_from
 from simulations.replications import FolderStore, Job, run_all, to_frame
 from simulations.study import Options, Outcome, Output, print_table
 
 logger = logging.getLogger("flwr_vertical")
 
-_OPTIONAL = ("News",)
+_OPTIONAL = (NEWS_NAME,)
 
 
 def run(options: Options) -> Outcome:
@@ -30,7 +31,8 @@ def run(options: Options) -> Outcome:
     data, absent = load_all(preset, sources)
     papers = [sources.paper(f"fedpsg_table{number}") for number in range(1, 8)]
     output = Output(options.output)
-    store, context = FolderStore(output.folder / "records"), f"fedpsg {preset.version}"
+    context = f"fedpsg {preset.version}"
+    store = FolderStore(output.folder / "records", start_from("fedpsg", options))
     if not options.report:
         # A line for each run that completes samples would bury the progress.
         logger.setLevel(logging.ERROR)
@@ -40,13 +42,20 @@ def run(options: Options) -> Outcome:
         )  # fmt: skip
         logger.setLevel(logging.INFO)
     # Also what earlier runs with other choices left.
-    frame = to_frame(with_data(preset.jobs(), data), store, context)
+    jobs = with_data(preset.jobs(), data)
+    frame = to_frame(jobs, store, context)
+    if frame.empty:
+        raise ConfigError(
+            f"{store.path} has no runs with these settings; run some, without --report, or name "
+            "the folder that has them by --output"
+        )
     found = make_tables(frame, papers, preset)
     output.tables(found)
     drawn = {name: output.figure(name, figure) for name, figure in make_figures(frame).items()}
     page = output.page(make_page(found, drawn, preset, absent))
     if options.write is not None:
         write_text_atomically(options.write, as_markdown(found, preset, absent))
+        keep_beside(options.write, "fedpsg", store, jobs, context)
         logger.info("wrote %s", options.write.absolute())
     for name, title in TITLES.items():
         print_table(title, found[name])

@@ -34,6 +34,8 @@ def means(frame: pd.DataFrame, part: str, keys: Sequence[str], metric: str) -> p
     if frame.empty:
         return pd.DataFrame(columns=[*keys, *names]).set_index(list(keys))
     chosen = frame[(frame["part"] == part) & (frame["metric"] == metric)]
+    if chosen.empty:  # Settings of parts that were not run are no columns.
+        return means(chosen, part, keys, metric)
     groups = chosen.groupby(list(keys), sort=False)["value"]
     found = groups.agg(["mean", "std", "count"])
     return found.set_axis(names, axis=1)

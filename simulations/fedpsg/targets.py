@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simulations.fedpsg.floors import BEST
+from simulations.fedpsg.floors import BEST, TRUE
 from simulations.fedpsg.tables import KEYS, SEEDS, each, means, paired
 from simulations.study import FAIL, PASS
 
@@ -81,6 +81,8 @@ def dependence(frame: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
                     quality[name] >= max(copulas), f"{quality[name]:.3f} ({max(copulas):.3f})"
                 )
             if row:
+                if TRUE in here:
+                    row[f"correlation distance of {TRUE}"] = f"{here[TRUE]:.3f}"
                 rows[(*place, name)] = {**row, SEEDS: f"{seeds[name]:g}"}
     return _table(rows, ["dataset", "ratio", "method"])
 
@@ -91,7 +93,8 @@ def training(frame: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
     for (aligned, method, name), row in each(paired(frame)):
         few, many = aligned <= part["few"], aligned >= part["many"]
         least = 0.0 if few else -part["loses"]
-        text = f"{row['gain']:+.3f} ± {row['se']:.3f}"
+        error = "" if np.isnan(row["se"]) else f" ± {row['se']:.3f}"
+        text = f"{row['gain']:+.3f}{error}"
         key = (int(aligned), method, "above 0" if few else f"at least {least:g}" if many else "–")
         said = verdict(row["gain"] > least, text) if few or many else text
         rows.setdefault(key, {SEEDS: f"{row[SEEDS]:g}"})[name] = said

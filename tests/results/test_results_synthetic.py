@@ -43,6 +43,15 @@ def test_margins(tables):
     assert margin_quality(real, real).empty  # imputed tables are not synthetic
 
 
+def test_one_and_one_point_zero_are_one_level():
+    """A column of two or three numbers counts as levels, and its type may be another one."""
+    real = pd.DataFrame({"cards": [1, 1, 2, 3], "known": [True, False, True, True]})
+    made = pd.DataFrame({"cards": [1.0, 2.0, 2.0, 3.0], "known": [True, True, True, True]})
+    found = margin_quality({"bank": real}, {"bank": made.set_axis(list("abcd"))})["distance"]
+    assert found["bank", "cards"] == pytest.approx(0.25)
+    assert found["bank", "known"] == pytest.approx(0.25)
+
+
 def test_correlations(tables):
     real, good, _ = tables
     found = correlation_quality(real, good)

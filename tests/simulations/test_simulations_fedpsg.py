@@ -3,12 +3,12 @@ import pandas as pd
 import pytest
 
 from flwr_vertical import simulate
-from flwr_vertical.errors import ConfigError
+from flwr_vertical.errors import ConfigError, DataError
 from simulations.__main__ import main
 from simulations.data import Sources
 from simulations.fedpsg import criteria, tables, targets
 from simulations.fedpsg.data import CODES, Joint, coded, draw_task, load, task_of
-from simulations.fedpsg.experiments import PARTS
+from simulations.fedpsg.experiments import PARTS, other_true_rows
 from simulations.fedpsg.floors import BEST, DRAW, FLOORS, MEAN, VALID
 from simulations.fedpsg.generation import first_attributes, generate
 from simulations.fedpsg.preset import Preset
@@ -327,6 +327,30 @@ def test_targets_pass_and_fail(tmp_path):
     assert found.iloc[1] == f"{FAIL} -0.019 ± 0.001"
 
 
+def test_other_true_rows_are_due_to_few_rows_alone(joint, task):
+    made = other_true_rows(task, seed=0)
+    assert made["a"].index.equals(made["b"].index)
+    assert made["b"].index.isin(task.seen.index).all()
+    assert len(made["b"]) == len(task.truth)
+    many = draw_task(joint, 0.9, seed=1)
+    assert len(other_true_rows(many, 0)["b"]) == len(many.seen)
+    distance = {}
+    for ratio in (0.05, 0.5):  # 45 rows beside 45, and 450 beside 450
+        tasks = [draw_task(joint, ratio, seed) for seed in range(6)]
+        found = [
+            criteria.compare({"a": t.a.loc[t.missing], "b": t.truth}, other_true_rows(t, 0))[0]
+            for t in tasks
+        ]
+        distance[ratio] = np.mean(found)
+    # Differences of correlations go down with the root of the rows.
+    assert distance[0.05] / distance[0.5] == pytest.approx(np.sqrt(10), rel=0.35)
+
+
+def test_news_says_what_to_download(tmp_path):
+    with pytest.raises(DataError, match="download Online News Popularity from the UCI"):
+        load("News", Sources(tmp_path, tmp_path))
+
+
 def test_quick_study_writes_page_and_goes_on(tmp_path, capsys, monkeypatch):
     """The parts that take no networks; the page alone afterwards runs nothing."""
     quick = Preset.load(Options(tmp_path, quick=True))
@@ -336,7 +360,9 @@ def test_quick_study_writes_page_and_goes_on(tmp_path, capsys, monkeypatch):
         if job.settings["method"] in names and job.settings.get("aligned", 100) == 100
     ]  # fmt: skip
     monkeypatch.setattr(Preset, "jobs", lambda self: wanted)
-    arguments = ["fedpsg", "--quick", "--workers", "0", "--output", str(tmp_path / "out")]
+    arguments = [
+        "fedpsg", "--quick", "--workers", "0", "--fresh", "--output", str(tmp_path / "out")
+    ]  # fmt: skip
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert "Tables 6 and 7" in printed
@@ -350,6 +376,23 @@ def test_quick_study_writes_page_and_goes_on(tmp_path, capsys, monkeypatch):
     assert "| Credit | 0.5 | mean rule (mean) |" in (tmp_path / "study.md").read_text()
     assert {file.name for file in (tmp_path / "out/records").iterdir()} == kept
     assert (tmp_path / "out/tables67.csv").is_file()
+    # What is kept beside the page makes it again, without the folder of the run.
+    text = (tmp_path / "study.md").read_text()
+    monkeypatch.setattr("simulations.kept.ROOT", tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "records").rename(tmp_path / "docs/records")
+    arguments = ["fedpsg", "--quick", "--report", "--output", str(tmp_path / "new")]
+    assert main([*arguments, "--write", str(tmp_path / "again.md")]) == 0
+    assert (tmp_path / "again.md").read_text() == text
+    lines = {path: path.read_text() for path in (tmp_path / "docs/records").iterdir()}
+    assert [path.read_text() for path in (tmp_path / "records").iterdir()] == [*lines.values()]
+    (kept,) = lines
+    kept.write_text(lines[kept].replace('"names":0', '"names":9'))
+    capsys.readouterr()
+    assert main([*arguments, "--fresh"]) == 2
+    assert "has no runs with these settings" in capsys.readouterr().err
+    assert main(arguments) == 2
+    assert "is no finished replication" in capsys.readouterr().err
 
 
 def test_jobs_name_their_data(joint, tmp_path):

@@ -17,6 +17,7 @@ from simulations.attacks.suite import RULED, attack_run
 from simulations.attacks.views import SERVER
 from strategies.fedpsg import FedPSGAR
 from strategies.synthesis.fedpsg.regression import jobs, solving
+from strategies.synthesis.fedpsg.regression.drawing import balanced_noise, draw_codes
 from strategies.synthesis.fedpsg.regression.features import Features, n_trees_of
 from strategies.synthesis.fedpsg.regression.solving import PENALTIES, RowMoments, regress
 
@@ -118,6 +119,52 @@ def test_leaves_say_which_leaf_a_sample_is_in_and_are_not_too_many():
     assert n_trees_of(100, 10_000, 20) == 100
     assert 3 * (20 + 4 * n_trees_of(100, 300, 20)) <= 300
     assert n_trees_of(100, 30, 20) == 0
+
+
+@pytest.fixture(scope="module")
+def linear():
+    """Linear predictions of a number and of three levels, one of them rare, and what is left."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(400, 1))
+    shares = np.array([0.75, 0.22, 0.03])
+    slope = np.array([0.6, 0.08, -0.07, -0.01])
+    predicted = np.append(0.0, shares) + x * slope
+    codes = np.column_stack([rng.normal(size=400), rng.choice(3, size=400, p=shares)])
+    features = Features.fit(codes, ["continuous", "categorical"], [0, 3], drawn=True)
+    left = np.zeros((4, 4))
+    left[0, 0] = 0.6
+    left[1:, 1:] = np.diag(shares) - np.outer(shares, shares)
+    values, vectors = np.linalg.eigh(left)
+    return features, predicted, vectors * np.sqrt(np.maximum(values, 0.0))
+
+
+def test_noise_is_balanced_in_the_rows_that_are_drawn(linear):
+    _, predicted, _ = linear
+    noise = balanced_noise(predicted, np.random.default_rng(0))
+    np.testing.assert_allclose(noise.mean(axis=0), 0.0, atol=1e-12)
+    np.testing.assert_allclose(noise.T @ noise / 400, np.eye(4), atol=1e-12)
+    np.testing.assert_allclose(predicted.T @ noise / 400, 0.0, atol=1e-12)
+    few = balanced_noise(predicted[:12], np.random.default_rng(0))
+    np.testing.assert_array_equal(few, np.random.default_rng(0).normal(size=(12, 4)))
+
+
+def test_levels_are_drawn_as_often_as_predicted(linear):
+    features, predicted, root = linear
+    rng = np.random.default_rng(1)
+    expected = predicted[:, 1:].mean(axis=0)
+    draws = [draw_codes(features, predicted, [0, 1], root, rng) for _ in range(50)]
+    levels = np.concatenate(draws)[:, 1].astype(int)
+    found = np.bincount(levels, minlength=3) / len(levels)
+    np.testing.assert_allclose(found, expected, atol=0.012)
+    # Without offsets the rare level would hardly ever come.
+    plain = np.tile(predicted, (50, 1)) + rng.normal(size=(len(levels), 4)) @ root.T
+    assert (plain[:, 1:].argmax(axis=1) == 2).mean() < 0.4 * expected[2]
+    # One row alone gets each level with its own probability, not always the likeliest.
+    one = [draw_codes(features, predicted[:1], [0, 1], root, rng)[0, 1] for _ in range(300)]
+    assert np.mean(np.array(one) == 0) == pytest.approx(predicted[0, 1], abs=0.08)
+    # Nothing left over: nothing is drawn.
+    sure = draw_codes(features, predicted, [0, 1], np.zeros((4, 4)), rng)
+    np.testing.assert_array_equal(sure, features.decode(predicted, [0, 1]))
 
 
 # -- against one table -------------------------------------------------------------------------

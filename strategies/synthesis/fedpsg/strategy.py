@@ -50,7 +50,8 @@ Where this differs from the paper:
 * It does not say how MICE and MissForest become vertical. ``mice`` solves for the end of the
   chained equations from private moments (`regression.solving`). MissForest's trees split where the
   values to be predicted say so, which another party must not see; ``forest`` draws trees at random
-  and fits the weights of their leaves, from such moments, too. With ``rule="draw"`` both draw.
+  and fits the weights of their leaves, from such moments, too. With ``rule="draw"`` both draw
+  (`regression.drawing`).
 * AG and CAG generate by TabDDPM; here a sample gets the attributes of an own one that is drawn at
   random (`FedPSGParty.generate_locally`, where a subclass may put a model).
 """

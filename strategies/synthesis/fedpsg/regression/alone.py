@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.tables import Kind
+from strategies.synthesis.fedpsg.regression.drawing import draw_codes
 from strategies.synthesis.fedpsg.regression.features import Features, n_trees_of
 from strategies.synthesis.fedpsg.regression.jobs import GroupSums, Told, jobs_of, solve
 
@@ -58,7 +59,10 @@ def regress_alone(
         assert found is not None
         weights, result = found
         values = features.encode(codes[job.rows]) @ weights + result.offset
+        columns = job.columns.tolist()
         if drawn:
-            values += rng.normal(size=values.shape) @ result.root.T
-        out[np.ix_(job.rows, job.columns)] = features.decode(values, job.columns.tolist())
+            filled = draw_codes(features, values, columns, result.root, rng)
+        else:
+            filled = features.decode(values, columns)
+        out[np.ix_(job.rows, columns)] = filled
     return out

@@ -14,6 +14,7 @@ from flwr_vertical.tables import is_numeric
 from strategies.imputation.party import ImputingParty
 from strategies.synthesis.fedpsg.blinding import BlindingSteps, Ring
 from strategies.synthesis.fedpsg.plan import Plan
+from strategies.synthesis.fedpsg.regression.drawing import draw_codes
 from strategies.synthesis.fedpsg.regression.features import Features, n_trees_of
 
 Array = npt.NDArray[np.float64]
@@ -169,9 +170,11 @@ class RegressionSteps(StepGroup):
             values = self._sum(f"{TERM}:{job}", given[f"{TERM}:{job}"], number)
             values += np.asarray(given[f"offset:{job}"])
             if bool(self.state[_DRAWN]):
-                noise = self.party.rng.normal(size=values.shape)
-                values += noise @ np.asarray(given[f"root:{job}"]).T
-            codes[rows[:, None], columns] = self.features.decode(values, columns)
+                root = np.asarray(given[f"root:{job}"], dtype=np.float64)
+                found = draw_codes(self.features, values, columns, root, self.party.rng)
+            else:
+                found = self.features.decode(values, columns)
+            codes[rows[:, None], columns] = found
             count += len(rows) * len(columns)
         self.state[_CODES] = codes
         return count
