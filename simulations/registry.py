@@ -130,6 +130,28 @@ STUDIES: dict[str, Study] = {
         },
         keeps=True,
     ),
+    "trees": Study(
+        summary="Vertical boosting beside scikit-learn's, and Bank with blocks missing",
+        module="simulations.trees.study",
+        description=(
+            "Fits VerticalGBDT and scikit-learn's booster to Bank Marketing, German Credit, "
+            "Letter Recognition and motor data (bank/, german/, letter/, motor/) with and without "
+            "missing cells; and to Bank where one party lacks 20, 50 and 80 % of the samples, "
+            "beside two models, zeros, donors, each party alone and LASER-VFL. The full study "
+            "takes an hour of processor time; choose by --parts, --datasets, --shares, --methods "
+            "and --only-seeds. What docs/records has is not run again. --quick takes less than half "
+            "a minute. Every number of its settings is in simulations/trees/preset.toml."
+        ),
+        writes="docs/trees-study.md",
+        choices={
+            "parts": "pooled, blocks (default: both)",
+            "datasets": "Bank, Credit, Letter, motor (default: preset)",
+            "shares": "of cells, or of party b's samples, such as 0.5 (default: preset)",
+            "methods": "such as 'two models', open, hidden (default: all)",
+            "only-seeds": "seeds to run now, such as 0 2 (default: all)",
+        },
+        keeps=True,
+    ),
     "attacks": Study(
         summary="Attacks on what nodes see, for every built-in strategy, mode and view",
         module="simulations.attacks.study",
