@@ -95,7 +95,8 @@ STUDIES: dict[str, Study] = {
             "networks.local_iterations=10000, a day); choose by --parts, --datasets, --ratios, "
             "--methods and --only-seeds. What docs/records has is not run again. Every number says "
             "how many seeds stand behind it; several commands can share one --output. --quick "
-            "takes less than a minute. Every number of its settings is in simulations/fedpsg/preset.toml."
+            "takes less than a minute. Every number of its settings is in "
+            "simulations/fedpsg/preset.toml."
         ),
         writes="docs/fedpsg-study.md",
         choices={
@@ -139,8 +140,8 @@ STUDIES: dict[str, Study] = {
             "missing cells; and to Bank where one party lacks 20, 50 and 80 % of the samples, "
             "beside two models, zeros, donors, each party alone and LASER-VFL. The full study "
             "takes an hour of processor time; choose by --parts, --datasets, --shares, --methods "
-            "and --only-seeds. What docs/records has is not run again. --quick takes less than half "
-            "a minute. Every number of its settings is in simulations/trees/preset.toml."
+            "and --only-seeds. What docs/records has is not run again. --quick takes less than "
+            "half a minute. Every number of its settings is in simulations/trees/preset.toml."
         ),
         writes="docs/trees-study.md",
         choices={
