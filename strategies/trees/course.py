@@ -8,6 +8,7 @@ import numpy.typing as npt
 from sklearn.metrics import roc_auc_score
 
 from flwr_vertical import Result
+from strategies.trees.ensembles import Ensembles, Flags
 from strategies.trees.growing import Grower
 from strategies.trees.model import LEAF, TreesModel
 from strategies.trees.objectives import Array, Objective
@@ -25,8 +26,6 @@ class Course(ABC):
     ----------
     n_steps : int
         Iterations at most.
-    n_trees : int
-        Trees at most, of all classes.
     objective : Objective
     labels : numpy.ndarray of shape (n_samples,)
         NaN where a sample has none.
@@ -34,9 +33,15 @@ class Course(ABC):
         Share of all columns that each iteration's trees may use.
     rng : numpy.random.Generator
         Draws samples and columns.
+    held : numpy.ndarray of shape (n_samples, n_parties), bool
+        Which parties hold each sample.
 
     Attributes
     ----------
+    ensembles : Ensembles
+        The trees of an iteration go ensemble by ensemble, and class by class in each.
+    most_trees : int
+        Trees that a sample goes down at most.
     state : dict
         What changes: belongs into snapshots.
     """
@@ -44,14 +49,15 @@ class Course(ABC):
     def __init__(
         self,
         n_steps: int,
-        n_trees: int,
         objective: Objective,
         labels: Array,
         colsample: float,
         rng: np.random.Generator,
+        held: Flags,
     ) -> None:
-        self.n_steps, self.n_trees = n_steps, n_trees
-        self.objective, self.labels = objective, labels
+        self.n_steps, self.objective, self.labels = n_steps, objective, labels
+        self._held, self.ensembles = held, Ensembles.shared(held.shape[1])
+        self.most_trees = 0
         self._colsample, self._rng = colsample, rng
         self._fit = np.flatnonzero(~np.isnan(labels))
         self._validation = self._fit[:0]
@@ -89,7 +95,7 @@ class Course(ABC):
         """Write a tree down; return what it adds to each sample's raw prediction."""
         first = len(self.state["nodes"])
         table = np.zeros((len(tree), len(_FIELDS)))
-        leaf = np.zeros(len(self.labels), dtype=np.int32)
+        leaf = np.full(len(self.labels), LEAF, dtype=np.int32)
         for i, node in enumerate(tree):
             below = (first + node.left, first + node.right) if node.left >= 0 else (LEAF, LEAF)
             party = node.party if node.left >= 0 else LEAF
@@ -101,7 +107,7 @@ class Course(ABC):
                 leaf[node.rows] = first + i
         self.state["nodes"] = np.concatenate([self.state["nodes"], table])
         self.state["leaves"] = np.concatenate([self.state["leaves"], leaf[None]])
-        return values[leaf - first]
+        return np.where(leaf >= 0, values[np.maximum(leaf - first, 0)], 0.0)
 
     def model(self, name: str, parties: list[str]) -> TreesModel:
         """Return the server's part of the trees that are kept."""
@@ -121,7 +127,19 @@ class Course(ABC):
             gain=column["gain"].copy(),
             cover=column["cover"].copy(),
             roots=np.flatnonzero(whole["number"] == 0).astype(np.int32),
+            ensembles=self.ensembles.parties.astype(np.uint8),
         )
+
+    def leaves(self, model: TreesModel) -> npt.NDArray[np.int32]:
+        """Return the leaf of each sample in each tree of the ensemble that predicts it.
+
+        Returns
+        -------
+        numpy.ndarray of shape (n_trees, n_samples), int32
+            Lines; -1 in trees of other ensembles.
+        """
+        leaves = np.asarray(self.state["leaves"])[: len(model.roots)]
+        return np.where(model.starts(self._held) >= 0, leaves, LEAF).astype(np.int32)
 
     @property
     def held_out(self) -> Indices:

@@ -12,6 +12,7 @@ from flwr_vertical.settings import setting
 from strategies.trees.arbiter import TreeArbiter
 from strategies.trees.course import Course
 from strategies.trees.disclosure import DISCLOSURE
+from strategies.trees.ensembles import Flags
 from strategies.trees.growing import Grower
 from strategies.trees.objectives import Array, Objective
 from strategies.trees.party import COLUMN_NAMES, TreeParty
@@ -92,7 +93,7 @@ class VerticalForest(Strategy):
         objective = Objective.of_votes(self.objective == "classes", labels[~np.isnan(labels)])
         grow_model(
             federation, alignment, result, progress,
-            Bagging(self, objective, labels, federation.rng),
+            Bagging(self, objective, labels, federation.rng, ~alignment.mask),
             n_bins=self.n_bins,
             growth=Growth(self.max_depth, self.min_child, 0.0),
             hidden=self.histograms == "hidden",
@@ -111,6 +112,8 @@ class Bagging(Course):
         NaN where a sample has none.
     rng : numpy.random.Generator
         Draws samples and columns.
+    held : numpy.ndarray of shape (n_samples, n_parties), bool
+        Which parties hold each sample.
     """
 
     def __init__(
@@ -119,10 +122,11 @@ class Bagging(Course):
         objective: Objective,
         labels: Array,
         rng: np.random.Generator,
+        held: Flags,
     ) -> None:
         batches = -(-settings.n_trees // settings.batch)
-        n_trees = settings.n_trees * objective.width
-        super().__init__(batches, n_trees, objective, labels, settings.colsample, rng)
+        super().__init__(batches, objective, labels, settings.colsample, rng, held)
+        self.most_trees = settings.n_trees * objective.width
         self.settings = settings
         known = labels[self._fit]
         if objective.width > 1:

@@ -27,7 +27,13 @@ class Grower:
         self._directions = self.slots.directions
 
     def grow(
-        self, g: Array, h: Array, inside: Flags, usable: npt.NDArray[np.uint8], first: int
+        self,
+        g: Array,
+        h: Array,
+        inside: Flags,
+        usable: npt.NDArray[np.uint8],
+        first: int,
+        routed: Flags | None = None,
     ) -> list[Tree]:
         """Grow one tree for each row of gradients.
 
@@ -37,10 +43,12 @@ class Grower:
             Derivatives of the loss.
         inside : numpy.ndarray of shape (n_trees, n_samples), bool
             Rows that each tree is fitted to; the others are routed only.
-        usable : numpy.ndarray of shape (n_slots,), uint8
-            Slots of the columns that may be used.
+        usable : numpy.ndarray of shape (n_trees, n_slots) or (n_slots,), uint8
+            Slots of the columns that each tree may use, or all of them.
         first : int
             Number of the first tree in the model.
+        routed : numpy.ndarray of shape (n_trees, n_samples), bool, optional
+            Rows that go down each tree, those of the fit among them; all without it.
 
         Returns
         -------
@@ -48,8 +56,10 @@ class Grower:
             By tree; the first node is its root.
         """
         n_trees, n_rows = g.shape
-        everybody = np.arange(n_rows)
-        trees: list[Tree] = [[Node(everybody, int(inside[t].sum()))] for t in range(n_trees)]
+        rows_of = np.ones(g.shape, dtype=bool) if routed is None else routed
+        trees: list[Tree] = [
+            [Node(np.flatnonzero(rows_of[t]), int(inside[t].sum()))] for t in range(n_trees)
+        ]
         curvature = [Curvature.of(h[t], inside[t], self.growth.l2) for t in range(n_trees)]
         # Numbers of the nodes of a level: (tree, node); children of one parent are neighbours.
         level = [(t, 0) for t in range(n_trees)]
@@ -68,7 +78,8 @@ class Grower:
                 break
             nodes = LevelNodes(node, parent, direct, active)
             fresh = curvature if depth == 0 else None
-            won = self._rounds.winners(nodes, known, fresh, usable, self.growth.min_child)
+            may_use = np.atleast_2d(usable)
+            won = self._rounds.winners(nodes, known, fresh, may_use, self.growth.min_child)
             chosen = {level[q]: found for q, found in zip(active, won, strict=True) if found >= 0}
             if not chosen:
                 break

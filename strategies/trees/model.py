@@ -11,6 +11,7 @@ import pandas as pd
 from flwr_vertical import Model, Result, Strategy
 from flwr_vertical.tables import Table
 from strategies.trees.binning import Bins, Codes
+from strategies.trees.ensembles import Ensembles
 from strategies.trees.objectives import Objective
 from strategies.trees.routing import Splits
 
@@ -104,6 +105,8 @@ class TreesModel(Model):
         By how much a split lowers the loss, to second order; sum of the second derivatives.
     roots : numpy.ndarray of shape (n_trees,), int32
         Lines of the roots.
+    ensembles : numpy.ndarray of shape (n_ensembles, n_parties), uint8
+        See `Ensembles`: tree t is of the ensemble ``t // width % n_ensembles``.
     """
 
     strategy = "gbdt"
@@ -122,6 +125,7 @@ class TreesModel(Model):
     gain: Array
     cover: Array
     roots: Numbers
+    ensembles: npt.NDArray[np.uint8]
 
     @property
     def width(self) -> int:
@@ -144,7 +148,26 @@ class TreesModel(Model):
                 depth[below] = depth[line] + 1
                 tree = self.tree[line]
                 deepest[tree] = max(deepest[tree], depth[line] + 1)
-        return int(deepest.sum())
+        ensemble = np.arange(len(deepest)) // self.width % len(self.ensembles)
+        return int(np.bincount(ensemble, deepest).max(initial=0))
+
+    def starts(self, held: npt.NDArray[np.bool_]) -> Numbers:
+        """Return where samples start in each tree: at its root, or nowhere.
+
+        Parameters
+        ----------
+        held : numpy.ndarray of shape (n_samples, n_parties), bool
+            Which parties hold each sample.
+
+        Returns
+        -------
+        numpy.ndarray of shape (n_trees, n_samples), int32
+            Lines; -1 where the tree is of an ensemble that does not predict the sample.
+        """
+        ensembles = Ensembles(self.ensembles.astype(bool))
+        of_tree = np.arange(len(self.roots)) // self.width % len(ensembles)
+        own = of_tree[:, None] == ensembles.predicting(held)
+        return np.where(own, self.roots[:, None], LEAF).astype(np.int32)
 
     def raw(self, leaves: npt.NDArray[np.integer]) -> Array:
         """Return raw predictions from the leaf of each sample in each tree.
@@ -152,7 +175,7 @@ class TreesModel(Model):
         Parameters
         ----------
         leaves : numpy.ndarray of shape (n_trees, n_samples)
-            Lines of leaves.
+            Lines of leaves, -1 in trees that do not predict the sample.
 
         Returns
         -------
@@ -160,7 +183,7 @@ class TreesModel(Model):
         """
         out = np.tile(self.base[:, None], (1, leaves.shape[1]))
         for t, own in enumerate(leaves):
-            out[t % self.width] += self.value[own]
+            out[t % self.width] += np.where(own >= 0, self.value[own], 0.0)
         return out
 
     def importance(self) -> pd.DataFrame:

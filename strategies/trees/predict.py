@@ -31,7 +31,7 @@ from strategies.trees.contributions import (
     path_contributions,
     shapley_contributions,
 )
-from strategies.trees.model import TreePart, TreesModel, prediction_table
+from strategies.trees.model import LEAF, TreePart, TreesModel, prediction_table
 from strategies.trees.monotone import NODE_KEY
 from strategies.trees.routing import check_openings, count_sides
 from strategies.trees.sums import Indices
@@ -251,10 +251,10 @@ class TreesPredict(BuildsOnAFit):
         progress: Progress,
     ) -> npt.NDArray[np.int32]:
         """Return the leaf of each sample in each tree, shape (n_trees, n_samples)."""
-        at = np.tile(model.roots[:, None], (1, len(absent)))
+        at = model.starts(~absent)
         while True:
             at = _past_absent(model, at, absent)
-            owner = model.party[at]
+            owner = _owners(model, at)
             own: dict[str, dict[str, Any]] = {}
             for k, name in enumerate(model.parties):
                 lines = np.unique(at[owner == k])
@@ -279,13 +279,18 @@ class TreesPredict(BuildsOnAFit):
             progress.step("level")
 
 
+def _owners(model: TreesModel, at: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Return whose split each sample is at in each tree; -1 at a leaf, or where it is nowhere."""
+    return np.where(at >= 0, model.party[at], LEAF)
+
+
 def _past_absent(
     model: TreesModel, at: npt.NDArray[np.int32], absent: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.int32]:
     """Send samples past the splits of parties that lack them."""
     rows = np.broadcast_to(np.arange(len(absent)), at.shape)
     while True:
-        owner = model.party[at]
+        owner = _owners(model, at)
         passes = (owner >= 0) & absent[rows, owner]
         if not passes.any():
             return at

@@ -29,7 +29,7 @@ from strategies.trees.binning import narrowest
 from strategies.trees.blinding import Factors
 from strategies.trees.gains import Curvature, Level, best_of, candidates, signed, to_ring
 from strategies.trees.monotone import allowed_signs, right_way
-from strategies.trees.shares import renumbered, with_siblings
+from strategies.trees.shares import Places, with_siblings
 from strategies.trees.slots import Slots
 from strategies.trees.sums import Held, Indices, Ring, dense_sums
 from strategies.trees.tree import Flags, Tree
@@ -102,8 +102,8 @@ class LevelRounds:
             Of these nodes.
         curvature : list of Curvature, optional
             Of each tree, with its first level.
-        usable : numpy.ndarray of shape (n_slots,), uint8
-            Slots of the columns that may be used.
+        usable : numpy.ndarray of shape (n_trees or 1, n_slots), uint8
+            Slots of the columns that each tree may use.
         min_child : int
             The fewest rows of the fit in a node.
         """
@@ -114,7 +114,6 @@ class LevelRounds:
             self._above = np.zeros((0, 0), dtype=self.dtype)
         masks_v = self._masks(known.vector)
         slots, names = self.slots, self.slots.names
-        n_nodes = len(parent)
         common: dict[str, Any] = {
             "names": names,
             "widths": slots.widths,
@@ -142,10 +141,8 @@ class LevelRounds:
                 own[name] |= {"rho_v": masks_v[name][0]}
                 if with_h:
                     own[name] |= {"rho_h": self._masks_h[name][0]}
-        of_v = renumbered(node, active, n_nodes)
-        of_h = renumbered(node, np.flatnonzero(direct >= 0), n_nodes)
-        counts = len(active), int((direct >= 0).sum())
-        made = self._pool.submit(self._dense, of_v, of_h, masks_v, counts)
+        places = Places.of(node, direct, active, usable, slots.widths)
+        made = self._pool.submit(self._dense, places, masks_v)
         replies = self.federation.call("share", common, per_party=own)
         share_v, share_h = self._own_shares(replies, made)
         self._above = with_siblings(share_h, direct, parent, self._above)
@@ -220,32 +217,17 @@ class LevelRounds:
             out[name] = seed, rho, to_ring(vectors, self.dtype) + rho
         return out
 
-    def _dense(
-        self,
-        of_v: Indices,
-        of_h: Indices,
-        masks_v: Masks,
-        counts: tuple[int, int],
-    ) -> dict[str, tuple[Ring, Ring]]:
+    def _dense(self, places: Places, masks_v: Masks) -> dict[str, list[Ring]]:
         """Return ``U' rho`` of each party, for v and for h; while the parties work."""
         out = {}
-        for name, width in zip(self.slots.names, self.slots.widths, strict=True):
+        for k, (name, width) in enumerate(zip(self.slots.names, self.slots.widths, strict=True)):
             helper = self._helper[name]
-            parts = [
-                (at, rho, count)
-                for places, masks, count in (
-                    (of_v, masks_v, counts[0]),
-                    (of_h, self._masks_h, counts[1]),
-                )
-                for at, rho in zip(places, masks[helper][1], strict=True)
-            ]
-            sums = dense_sums(Held(self.slots.masked[name]).rows, width, parts)
-            n = len(of_v)
-            out[name] = _added(sums[:n]), _added(sums[n:])
+            parts = places.parts(k, masks_v[helper][1], self._masks_h[helper][1])
+            out[name] = dense_sums(Held(self.slots.masked[name]).rows, width, parts)
         return out
 
     def _own_shares(
-        self, replies: dict[str, dict[str, Any]], made: "Future[dict[str, tuple[Ring, Ring]]]"
+        self, replies: dict[str, dict[str, Any]], made: "Future[dict[str, list[Ring]]]"
     ) -> tuple[Ring, Ring]:
         dense = made.result()
         found: tuple[list[Ring], list[Ring]] = ([], [])
@@ -317,10 +299,3 @@ class LevelRounds:
             int(factors.order[q, places].min()) if len(places) else -1
             for q, places in enumerate(won)
         ]
-
-
-def _added(sums: list[Ring]) -> Ring:
-    total = sums[0].copy()
-    for other in sums[1:]:
-        total += other
-    return total

@@ -66,9 +66,12 @@ class RoutingSteps(StepGroup):
         fitted = np.unpackbits(np.asarray(fit), count=split.size).astype(bool).reshape(split.shape)
         left = np.zeros(split.shape, dtype=bool)
         sides, kept = np.zeros(len(slots), dtype=np.uint8), np.zeros((len(slots), 5), np.int32)
+        # Split by split, the places of rows in the flat array.
+        order = np.argsort(split, axis=None, kind="stable")  # radix sort: split numbers are narrow
+        bounds = np.searchsorted(split.reshape(-1)[order], np.arange(len(slots) + 1))
         for i, slot in enumerate(slots):
             column, at = layout.locate(int(slot))
-            trees, rows = np.nonzero(split == i)
+            trees, rows = np.divmod(order[bounds[i] : bounds[i + 1]], split.shape[1])
             codes, inside = self.party.codes[rows, column], fitted[trees, rows]
             side = bool(missing_left[i])
             if not (codes[inside] == layout.n_bins[column]).any():

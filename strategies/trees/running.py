@@ -90,7 +90,7 @@ def grow_model(
         # The parties' masked rows go into no journal: a run goes back to a snapshot.
         federation.checkpoint_every = _SNAPSHOT
     progress.total = course.n_steps
-    n_sides = course.n_trees * growth.max_depth
+    n_sides = course.most_trees * growth.max_depth
     slots, arguments, keys = prepare(federation, n_bins, n_sides, hidden, result)
     _check_monotone(slots, course)
     rounds = LevelRounds(federation, slots, hidden, keys)
@@ -129,7 +129,7 @@ def grow_model(
         )
     result.model = by_party = model.importance()
     result.importance = model.importance_by_column(told) if columns else by_party
-    leaves = np.asarray(course.state["leaves"])[: len(model.roots)]
+    leaves = course.leaves(model)
     raw = model.raw(leaves)
     result.metrics |= course.metrics(raw)
 

@@ -9,6 +9,7 @@ and ``A - U'rho`` at the server and B are shares of ``X'v``. B travels to the ar
 and sealed. Only where the nodes agreed to open histograms it goes to the server.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,10 @@ from strategies.trees.sums import (
     Indices,
     Ring,
     Streamed,
+    code_sums,
     dense_sums,
-    legal_splits,
-    slot_sums,
+    legal_of,
+    to_slots,
 )
 
 HISTOGRAMS = "histograms"
@@ -84,8 +86,9 @@ class ShareSteps(StepGroup):
             Place of each node's parent in the level before; -1 at the roots.
         active : numpy.ndarray of shape (n_active,)
             Nodes that may be split.
-        usable : numpy.ndarray of shape (n_slots,), uint8
-            Slots of all parties whose columns the trees may use.
+        usable : numpy.ndarray of shape (n_trees, n_slots), uint8
+            Slots of all parties whose columns each tree may use; one line if all trees may use
+            the same.
         min_child : int
             The fewest rows of a node.
         masked_v, masked_h : numpy.ndarray of shape (n_trees, n_samples), uint64 or uint32
@@ -126,34 +129,27 @@ class ShareSteps(StepGroup):
             self.state[_MASKED_H] = np.asarray(masked_h)
             self.state[_RHO_H] = rho_h
             self.state[_BELOW_H] = np.zeros((0, 0), dtype=masked_h.dtype)
-            self._check_rows(int((np.asarray(node) >= 0).sum(axis=1).min()))
-        of_v = renumbered(np.asarray(node), active, len(parent))
-        of_h = renumbered(np.asarray(node), np.flatnonzero(direct >= 0), len(parent))
+        places = Places.of(np.asarray(node), direct, active, np.asarray(usable), widths)
+        if masked_h is not None:
+            self._check_rows(places, own)
         number = self._number
 
         def pad(what: str, owner: str, shape: tuple[int, int]) -> Ring:
             label = f"tree pad {what} {owner!r} {helper[owner]!r} {number}"
             return stream(self._seed, label, shape).astype(masked_v.dtype, copy=False)
 
-        counts = {"v": len(active), "h": int((direct >= 0).sum())}
         told: dict[str, Any] = {"number": number}
-        for what, at, vectors in (("v", of_v, masked_v), ("h", of_h, self.state[_MASKED_H])):
-            found = -pad(what, self.name, (counts[what], widths[own]))
-            for row, vector in zip(at, vectors, strict=True):
-                found += slot_sums(
-                    self.party.layout, self.party.codes, row, np.asarray(vector), counts[what]
-                )
-            told[f"owner_{what}"] = found
-        helped = self._help(names, widths, tags, helper, of_v, of_h, rho_v, pad, counts)
+        least = max(min_child, self.party.policy.min_rows or 1)
+        sums_v, sums_h, legal = self._own_sums(places, own, np.asarray(masked_v), least)
+        told["owner_v"] = sums_v - pad("v", self.name, sums_v.shape)
+        told["owner_h"] = sums_h - pad("h", self.name, sums_h.shape)
+        helped = self._help(names, widths, tags, helper, places, rho_v, pad)
         if helped is not None:
             shares_v, shares_h = helped
             shares_h = self._with_siblings(shares_h, direct, parent)[active]
             helped = shares_v, shares_h
         starts = np.concatenate([[0], np.cumsum(widths)])
         place = slice(int(starts[own]), int(starts[own + 1]))
-        least = max(min_child, self.party.policy.min_rows or 1)
-        legal = self._legal(of_v, len(active), least)
-        legal &= np.asarray(usable[place], dtype=bool)[:, None]
         if limits is None:
             told["legal"] = legal
             if helped is not None:
@@ -175,9 +171,11 @@ class ShareSteps(StepGroup):
 
     # -- as owner ----------------------------------------------------------------------------
 
-    def _check_rows(self, n_rows: int) -> None:
+    def _check_rows(self, places: "Places", own: int) -> None:
         """Refuse trees in which no split by own columns could ever be legal."""
         least = self.party.policy.min_rows or 0
+        rows = [int((places.node[t] >= 0).sum()) for t in places.trees(own)]
+        n_rows = min(rows, default=2 * least)
         if n_rows < 2 * least:
             raise PolicyError(
                 f"party {self.name!r}",
@@ -188,12 +186,24 @@ class ShareSteps(StepGroup):
                 f"or its owner would have to set {key_of('min_rows')}={n_rows // 2} or less",
             )
 
-    def _legal(self, at: Indices, n_nodes: int, least: int) -> npt.NDArray[np.bool_]:
-        """Which splits by own columns are legal; trees do not share nodes."""
-        out = np.zeros((n_nodes, self.party.layout.n_slots, 2), dtype=bool)
-        for row in at:
-            out |= legal_splits(self.party.layout, self.party.codes, row, n_nodes, least)
-        return out
+    def _own_sums(
+        self, places: "Places", own: int, masked_v: Ring, least: int
+    ) -> tuple[Ring, Ring, npt.NDArray[np.bool_]]:
+        """Return sums of v by active node, of h by direct node, and which splits are legal."""
+        layout, codes = self.party.layout, self.party.codes
+        masked_h = np.asarray(self.state[_MASKED_H])
+        width, n_nodes, dtype = layout.n_slots, places.n_nodes, masked_v.dtype
+        v = np.zeros((n_nodes, width), dtype=dtype)
+        h, legal = np.zeros_like(v), np.zeros((n_nodes, width, 2), dtype=bool)
+        ones = np.ones(codes.shape[0], dtype=dtype)
+        for t in places.trees(own):
+            vectors = np.stack([masked_v[t], masked_h[t], ones], axis=1)
+            sums = code_sums(layout, codes, places.node[t], vectors, n_nodes)
+            # Trees do not share nodes.
+            v += to_slots(layout, sums[..., 0])
+            h += to_slots(layout, sums[..., 1])
+            legal |= legal_of(layout, sums[..., 2], least) & places.usable(t, own)[:, None]
+        return v[places.active], h[places.direct], legal[places.active]
 
     def _marks(
         self, names: list[str], factors: Factors, legal: npt.NDArray[np.bool_], place: slice
@@ -222,35 +232,29 @@ class ShareSteps(StepGroup):
         widths: list[int],
         tags: list[bytes],
         helper: dict[str, str],
-        of_v: Indices,
-        of_h: Indices,
+        places: "Places",
         rho_v: bytes,
         pad: Any,
-        counts: dict[str, int],
     ) -> tuple[Ring, Ring] | None:
         """Return the shares of the slots of those that this party helps; None if it helps none."""
         if not rho_v:
             return None
-        dtype = np.asarray(self.state[_MASKED_H]).dtype
-        rho = {
-            "v": stream(rho_v, "rho", of_v.shape).astype(dtype, copy=False),
-            "h": stream(bytes(self.state[_RHO_H]), "rho", of_h.shape).astype(dtype, copy=False),
-        }
-        found: dict[str, list[Ring]] = {"v": [], "h": []}
-        for name, width, tag in zip(names, widths, tags, strict=True):
+        n_rows, dtype = places.node.shape[1], np.asarray(self.state[_MASKED_H]).dtype
+        rho = [
+            stream(seed, "rho", places.node.shape).astype(dtype, copy=False)
+            for seed in (rho_v, bytes(self.state[_RHO_H]))
+        ]
+        found: tuple[list[Ring], list[Ring]] = [], []
+        for k, (name, width, tag) in enumerate(zip(names, widths, tags, strict=True)):
             if helper[name] != self.name:
                 continue
             if name == self.name:
                 raise ProtocolError(f"party {self.name!r} cannot help itself")
-            parts = [(of_v[t], rho["v"][t], counts["v"]) for t in range(len(of_v))]
-            parts += [(of_h[t], rho["h"][t], counts["h"]) for t in range(len(of_h))]
-            sums = dense_sums(self._stream_of(name, of_v.shape[1], width, tag, dtype), width, parts)
-            for what, own in (("v", sums[: len(of_v)]), ("h", sums[len(of_v) :])):
-                total = pad(what, name, (counts[what], width))
-                for term in own:
-                    total += term
-                found[what].append(total)
-        return np.concatenate(found["v"], axis=1), np.concatenate(found["h"], axis=1)
+            blocks = self._stream_of(name, n_rows, width, tag, dtype)
+            sums = dense_sums(blocks, width, places.parts(k, rho[0], rho[1]))
+            for what, own, out in zip("vh", sums, found, strict=True):
+                out.append(own + pad(what, name, own.shape))
+        return np.concatenate(found[0], axis=1), np.concatenate(found[1], axis=1)
 
     def _stream_of(
         self, name: str, n_rows: int, width: int, tag: bytes, dtype: npt.DTypeLike
@@ -335,8 +339,62 @@ def stream_label(owner: str) -> str:
     return f"tree slots of {owner}"
 
 
-def renumbered(node: Indices, kept: Indices, n_nodes: int) -> npt.NDArray[np.int64]:
+@dataclass(frozen=True)
+class Places:
+    """Where rows are summed up: their nodes, and which trees may use a party's columns.
+
+    Parameters
+    ----------
+    node : numpy.ndarray of shape (n_trees, n_rows)
+        Number of each row's node, -1 for none.
+    n_nodes : int
+    active : numpy.ndarray of shape (n_active,)
+        Nodes of which there are sums of v.
+    direct : numpy.ndarray of shape (n_direct,)
+        Nodes of which there are sums of h.
+    slots : list of numpy.ndarray of shape (n_trees or 1, n_own_slots), bool
+        Of each party, which of its slots each tree may use.
+    """
+
+    node: Indices
+    n_nodes: int
+    active: Indices
+    direct: Indices
+    slots: list[npt.NDArray[np.bool_]]
+
+    @classmethod
+    def of(
+        cls,
+        node: Indices,
+        direct: Indices,
+        active: Indices,
+        usable: npt.NDArray[np.uint8],
+        widths: list[int],
+    ) -> "Places":
+        """Take the arguments of `ShareSteps.share`."""
+        slots = np.split(usable.astype(bool), np.cumsum(widths)[:-1], axis=1)
+        return cls(node, len(direct), active, np.flatnonzero(direct >= 0), slots)
+
+    def usable(self, tree: int, party: int) -> npt.NDArray[np.bool_]:
+        """Return which of a party's slots a tree may use."""
+        own = self.slots[party]
+        return np.asarray(own[tree % len(own)])
+
+    def trees(self, party: int) -> list[int]:
+        """Return the trees that may use any column of a party: no others have sums of its slots."""
+        return [t for t in range(len(self.node)) if self.usable(t, party).any()]
+
+    def parts(self, party: int, v: Ring, h: Ring) -> list[tuple[Indices, Ring, int]]:
+        """Return what `dense_sums` makes for a party's slots of vectors, (n_trees, n_rows) each."""
+        trees = self.trees(party)
+        return [
+            (renumbered(self.node[trees], kept, self.n_nodes), vector[trees], len(kept))
+            for kept, vector in ((self.active, v), (self.direct, h))
+        ]
+
+
+def renumbered(node: Indices, kept: Indices, n_nodes: int) -> npt.NDArray[np.int32]:
     """Return the place of each row's node among `kept`, -1 for rows in none of these."""
-    number = np.full(n_nodes + 1, -1, dtype=np.int64)  # the last entry is that of -1
+    number = np.full(n_nodes + 1, -1, dtype=np.int32)  # the last entry is that of -1
     number[kept] = np.arange(len(kept))
     return number[node]

@@ -39,7 +39,10 @@ class VerticalGBDT(Strategy):
     """Boost trees whose splits are columns of any party.
 
     Every sample of the union takes part: a missing cell, and a block that a party lacks, is a code
-    of its own, and each split learns on which side it goes.
+    of its own, and each split learns on which side it goes. The most frequent patterns of missing
+    blocks have trees of their own as well (`patterns`), which use the columns of the parties that
+    hold such samples and are fitted to all samples that one of them holds; they predict the samples
+    of that pattern. They grow in the same rounds.
 
     Neither the server nor a party sees a histogram. Whoever knows the gradients and sees sums of
     them over bins can solve for the columns, so the server has one share of these sums and another
@@ -94,6 +97,12 @@ class VerticalGBDT(Strategy):
         "number of iterations is kept.",
         at_least=1,
     )
+    patterns: int = setting(
+        3,
+        "How many patterns of missing blocks, the most frequent ones, have trees of their own; 0: "
+        "all samples share theirs.",
+        at_least=0,
+    )
     histograms: str = setting(
         "hidden",
         "Whether the server sees sums of gradients over bins, which each node must allow.",
@@ -120,7 +129,14 @@ class VerticalGBDT(Strategy):
             "gbdt.max-depth": 4,
         }
     )
-    disclosure = DISCLOSURE
+    disclosure = (
+        *DISCLOSURE,
+        (
+            "every party",
+            "where blocks are missing, with patterns above 0: which parties hold the samples of "
+            "each pattern that has trees of its own, and which labelled samples one of these holds",
+        ),
+    )
 
     @property
     def needs_arbiter(self) -> str | None:
@@ -141,7 +157,7 @@ class VerticalGBDT(Strategy):
         objective = Objective.of(self.objective, labels[~np.isnan(labels)])
         grow_model(
             federation, alignment, result, progress,
-            Boosting(self, objective, labels, federation.rng),
+            Boosting(self, objective, labels, federation.rng, ~alignment.mask),
             n_bins=self.n_bins,
             growth=Growth(self.max_depth, self.min_child, self.l2),
             hidden=self.histograms == "hidden",

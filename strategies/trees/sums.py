@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csc_array
 
 from flwr_vertical.products.streams import KeyStream
 from strategies.trees.binning import Codes, Flags, Layout
@@ -19,22 +20,9 @@ Blocks = Callable[[int, int], Ring]
 BLOCK_BYTES = 1 << 26
 """Of a matrix that is made anew for each use, at a time."""
 
-_CHUNK = 512  # rows gathered at a time: they stay in the cache
-_HALF = np.uint64(2**32 - 1)
-_EXACT_ROWS = 1 << 20  # sums of so many numbers below 2^32 are exact in float64
 
-
-def by_node(node: Indices, n_nodes: int) -> tuple[Indices, Indices]:
-    """Return the rows of nodes, node by node, and where each node's begin, shape (n_nodes + 1,)."""
-    # Numbers of 16 bits are sorted by radix.
-    narrow = node.astype(np.int16) if n_nodes < 2**15 else node
-    order = np.argsort(narrow, kind="stable")
-    bounds = np.searchsorted(node[order], np.arange(n_nodes + 1))
-    return order, bounds
-
-
-def slot_sums(layout: Layout, codes: Codes, node: Indices, vector: Ring, n_nodes: int) -> Ring:
-    """Return sums of a vector over the rows of each slot and node.
+def code_sums(layout: Layout, codes: Codes, node: Indices, vectors: Ring, n_nodes: int) -> Ring:
+    """Return sums of vectors over the rows of each code and node.
 
     Parameters
     ----------
@@ -42,35 +30,63 @@ def slot_sums(layout: Layout, codes: Codes, node: Indices, vector: Ring, n_nodes
         Slots of the party's columns.
     codes : numpy.ndarray of shape (n_rows, n_columns)
     node : numpy.ndarray of shape (n_rows,)
-    vector : numpy.ndarray of shape (n_rows,), uint64 or uint32
+    vectors : numpy.ndarray of shape (n_rows, n_vectors), uint64 or uint32
     n_nodes : int
 
     Returns
     -------
-    numpy.ndarray of shape (n_nodes, n_slots), of the vector's dtype
+    numpy.ndarray of shape (n_nodes, n_codes, n_vectors), of the vectors' dtype
+        The codes of all columns, column by column; that of missing cells is a column's last.
     """
-    out = np.zeros((n_nodes, layout.n_slots), dtype=np.uint64)
+    bounds = _code_bounds(layout)
+    shift, n_codes, n_columns = np.array(bounds[:-1], dtype=np.int32), bounds[-1], codes.shape[1]
+    total = np.zeros((n_nodes * n_codes, vectors.shape[1]), dtype=vectors.dtype)
     inside = np.flatnonzero(node >= 0)
-    for first in range(0, len(inside), _EXACT_ROWS):
-        rows = inside[first : first + _EXACT_ROWS]
-        at, values = node[rows].astype(np.intp), vector[rows].astype(np.uint64)
-        halves = [(values & _HALF).astype(np.float64)]
-        if vector.dtype == np.uint64:
-            halves.append((values >> np.uint64(32)).astype(np.float64))
-        places = zip(layout.starts, layout.widths, layout.n_bins, layout.nominal, strict=True)
-        for j, (start, width, bins, nominal) in enumerate(places):
-            key = at * (bins + 1) + codes[rows, j]
-            found = np.zeros((n_nodes, bins), dtype=np.uint64)
-            for place, half in enumerate(halves):
-                counted = np.bincount(key, half, n_nodes * (bins + 1)).reshape(n_nodes, -1)
-                found += counted[:, :bins].astype(np.uint64) << np.uint64(32 * place)
-            slots = out[:, start : start + width]
-            if nominal:
-                slots[:, :bins] += found
-                slots[:, bins] += found.sum(axis=1)
-            else:
-                slots += np.cumsum(found, axis=1)
-    return out.astype(vector.dtype)
+    size = max(1, BLOCK_BYTES // (16 * max(n_columns, 1)))
+    for start in range(0, len(inside), size):
+        rows = inside[start : start + size]
+        # One sparse product adds up all vectors of all columns: row by row, n_columns numbers each.
+        key = node[rows].astype(np.int32)[:, None] * np.int32(n_codes) + (codes[rows] + shift)
+        ends = np.arange(len(rows) + 1, dtype=np.int32) * np.int32(n_columns)
+        ones = np.ones(key.size, dtype=vectors.dtype)
+        picked = csc_array((ones, key.reshape(-1), ends), shape=(len(total), len(rows)))
+        total += picked @ np.ascontiguousarray(vectors[rows])
+    return total.reshape(n_nodes, n_codes, -1)
+
+
+def to_slots(layout: Layout, sums: Ring) -> Ring:
+    """Return sums over slots from those over codes.
+
+    Parameters
+    ----------
+    layout : Layout
+    sums : numpy.ndarray of shape (n_nodes, n_codes)
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_nodes, n_slots)
+    """
+    out = np.empty((len(sums), layout.n_slots), dtype=sums.dtype)
+    for j, (start, width) in enumerate(zip(layout.starts, layout.widths, strict=True)):
+        observed = sums[:, _codes_of(layout, j)][:, :-1]
+        if layout.nominal[j]:
+            out[:, start : start + width - 1] = observed
+            out[:, start + width - 1] = observed.sum(axis=1, dtype=sums.dtype)
+        else:
+            out[:, start : start + width] = observed.cumsum(axis=1, dtype=sums.dtype)
+    return out
+
+
+def slot_sums(layout: Layout, codes: Codes, node: Indices, vector: Ring, n_nodes: int) -> Ring:
+    """Return sums of one vector over the rows of each slot and node, shape (n_nodes, n_slots).
+
+    Parameters
+    ----------
+    layout, codes, node, n_nodes
+        As in `code_sums`.
+    vector : numpy.ndarray of shape (n_rows,), uint64 or uint32
+    """
+    return to_slots(layout, code_sums(layout, codes, node, vector[:, None], n_nodes)[..., 0])
 
 
 def dense_sums(blocks: Blocks, width: int, parts: list[tuple[Indices, Ring, int]]) -> list[Ring]:
@@ -83,27 +99,40 @@ def dense_sums(blocks: Blocks, width: int, parts: list[tuple[Indices, Ring, int]
     width : int
         Its columns.
     parts : list of (node, vector, n_nodes)
-        For each sum the number of each row's node, shape (n_rows,); the vector, of the matrix'
-        dtype; the number of nodes. The matrix is gone through once for all of them.
+        For each sum the number of each row's node in each tree, shape (n_trees, n_rows); the
+        vectors, of that shape and of the matrix' dtype; the number of nodes. The matrix is gone
+        through once for all of them.
 
     Returns
     -------
     list of numpy.ndarray of shape (n_nodes, width)
     """
-    if not parts:
-        return []
-    n_rows, dtype = len(parts[0][0]), parts[0][1].dtype
-    out = [np.zeros((count, width), dtype=dtype) for _, _, count in parts]
-    for start, stop in _ranges(n_rows, width * dtype.itemsize, blocks):
-        matrix = blocks(start, stop)
-        for total, (node, vector, count) in zip(out, parts, strict=True):
-            order, bounds = by_node(node[start:stop], count)
-            weight = vector[start:stop]
-            for q in range(count):
-                for at in range(int(bounds[q]), int(bounds[q + 1]), _CHUNK):
-                    rows = order[at : min(at + _CHUNK, int(bounds[q + 1]))]
-                    total[q] += np.einsum("i,ie->e", weight[rows], matrix[rows])
-    return out
+    n_rows, dtype = parts[0][0].shape[1], parts[0][1].dtype
+    ends = np.cumsum([count for _, _, count in parts])
+    total = np.zeros((int(ends[-1]), width), dtype=dtype)
+    if any(len(node) for node, _, _ in parts):
+        for start, stop in _ranges(n_rows, width * dtype.itemsize, blocks):
+            total += _weights(parts, start, stop) @ blocks(start, stop)
+    return np.split(total, ends[:-1])
+
+
+def _weights(parts: list[tuple[Indices, Ring, int]], start: int, stop: int) -> csc_array:
+    """Return the vectors by node and row, shape (nodes of all parts, stop - start).
+
+    Column by column, so that its product with a matrix reads the matrix once, in order.
+    """
+    nodes, values, first = [], [], 0
+    for node, vector, count in parts:
+        own = node[:, start:stop].astype(np.int32)
+        nodes.append(np.where(own >= 0, own + np.int32(first), np.int32(-1)))
+        values.append(vector[:, start:stop])
+        first += count
+    number = np.ascontiguousarray(np.concatenate(nodes).T)
+    value = np.ascontiguousarray(np.concatenate(values).T)
+    inside = number >= 0
+    bounds = np.zeros(len(number) + 1, dtype=np.int32)
+    np.cumsum(inside.sum(axis=1), out=bounds[1:])
+    return csc_array((value[inside], number[inside], bounds), shape=(first, stop - start))
 
 
 def _ranges(n_rows: int, row_bytes: int, blocks: Blocks) -> Iterator[tuple[int, int]]:
@@ -145,15 +174,28 @@ class Streamed:
 def legal_splits(
     layout: Layout, codes: Codes, node: Indices, n_nodes: int, min_child: int
 ) -> Flags:
-    """Return which splits a node may take.
+    """Return which splits a node may take; see `legal_of`.
+
+    Parameters
+    ----------
+    layout, codes, node, n_nodes
+        As in `code_sums`.
+    min_child : int
+    """
+    ones = np.ones((len(codes), 1), dtype=np.uint32)
+    return legal_of(layout, code_sums(layout, codes, node, ones, n_nodes)[..., 0], min_child)
+
+
+def legal_of(layout: Layout, counts: Ring, min_child: int) -> Flags:
+    """Return which splits a node may take, from how many rows have each code.
 
     Both sides hold `min_child` rows. Of splits that do the same to the node's rows, because a bin
     is empty or no cell is missing, the first alone is legal.
 
     Parameters
     ----------
-    layout, codes, node, n_nodes
-        As in `slot_sums`.
+    layout : Layout
+    counts : numpy.ndarray of shape (n_nodes, n_codes)
     min_child : int
 
     Returns
@@ -161,16 +203,13 @@ def legal_splits(
     numpy.ndarray of shape (n_nodes, n_slots, 2), bool
         With missing cells to the right, and to the left.
     """
+    n_nodes = len(counts)
     out = np.zeros((n_nodes, layout.n_slots, 2), dtype=bool)
-    rows = np.flatnonzero(node >= 0)
-    at = node[rows].astype(np.intp)
-    total = np.bincount(at, minlength=n_nodes)[:, None]
-    places = zip(layout.starts, layout.widths, layout.n_bins, layout.nominal, strict=True)
-    for j, (start, width, bins, nominal) in enumerate(places):
-        key = at * (bins + 1) + codes[rows, j]
-        count = np.bincount(key, minlength=n_nodes * (bins + 1)).reshape(n_nodes, -1)
-        missing, own = count[:, bins:], count[:, :bins]
-        if nominal:
+    for j, (start, width) in enumerate(zip(layout.starts, layout.widths, strict=True)):
+        count = counts[:, _codes_of(layout, j)].astype(np.int64)
+        total = count.sum(axis=1, keepdims=True)
+        missing, own = count[:, -1:], count[:, :-1]
+        if layout.nominal[j]:
             left = np.concatenate([own, own.sum(axis=1, keepdims=True)], axis=1)
             first = np.concatenate([own > 0, np.ones((n_nodes, 1), dtype=bool)], axis=1)
         else:
@@ -182,3 +221,13 @@ def legal_splits(
         slots[:, :, 1] = first & (left >= min_child) & (total - left >= min_child)
         slots[:, :, 1] &= (missing > 0) & ~whole
     return out
+
+
+def _code_bounds(layout: Layout) -> list[int]:
+    """Return where each column's codes begin among those of all columns, and how many there are."""
+    return [0, *np.cumsum([bins + 1 for bins in layout.n_bins]).tolist()]
+
+
+def _codes_of(layout: Layout, column: int) -> slice:
+    bounds = _code_bounds(layout)
+    return slice(bounds[column], bounds[column + 1])

@@ -14,7 +14,7 @@ from flwr_vertical import Federation
 from flwr_vertical.results import Progress
 from strategies.trees.binning import narrowest
 from strategies.trees.contributions import coalitions
-from strategies.trees.model import Array, TreesModel
+from strategies.trees.model import LEAF, Array, TreesModel
 
 Lines = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
@@ -45,10 +45,9 @@ def descend_without(
     present = np.array(
         [[k in chosen for k in range(n_parties)] for chosen in coalitions(n_parties)]
     )
-    at = np.tile(model.roots[:, None], (len(present), 1, len(absent)))
+    at = np.tile(model.starts(~absent), (len(present), 1, 1))
     told = own_way = 0
-    while (model.party[at] >= 0).any():
-        owner = model.party[at]
+    while (owner := np.where(at >= 0, model.party[at], LEAF)).max() >= 0:
         left = model.missing_left[at] > 0
         asked = {}
         for k, name in enumerate(model.parties):

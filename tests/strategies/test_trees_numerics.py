@@ -86,12 +86,15 @@ def test_sums_by_node_are_exact(made, dtype):
             expected[q] += vector[row] * matrix[row]
     np.testing.assert_array_equal(slot_sums(layout, codes, node, vector, 3), expected)
     width = layout.n_slots
-    found = dense_sums(Held(matrix).rows, width, [(node, vector, 3), (-node, vector, 3)])
+    # Two trees share the nodes of a sum.
+    twice = np.stack([node, node]), np.stack([vector, vector]), 3
+    found = dense_sums(Held(matrix).rows, width, [(node[None], vector[None], 3), twice])
     np.testing.assert_array_equal(found[0], expected)
+    np.testing.assert_array_equal(found[1], expected * dtype(2))
     stream = KeyStream(bytes(32), "test", (8, width))
     whole = stream.rows(0, 8).astype(dtype)
-    held = dense_sums(Held(whole).rows, width, [(node, vector, 3)])
-    made_anew = dense_sums(Streamed(stream, dtype).rows, width, [(node, vector, 3)])
+    held = dense_sums(Held(whole).rows, width, [(node[None], vector[None], 3)])
+    made_anew = dense_sums(Streamed(stream, dtype).rows, width, [(node[None], vector[None], 3)])
     np.testing.assert_array_equal(held, made_anew)
 
 

@@ -1,0 +1,1 @@
+"""Boosted trees over columns of two parties, beside a central booster and with missing blocks."""

@@ -1,0 +1,74 @@
+"""One replication: from settings to numbers."""
+
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.metrics import log_loss, roc_auc_score
+
+from simulations.fedpsg.data import Joint
+from simulations.replications import Job, Metrics
+from simulations.trees.data import draw
+from simulations.trees.methods import METHODS, federated, pooled_predictions
+
+Array = npt.NDArray[np.float64]
+
+OBJECTIVES = {
+    "Bank": "binary", "Credit": "binary", "Letter": "multiclass", "motor": "regression"
+}  # fmt: skip
+
+
+def replicate(job: Job, data: dict[str, Joint]) -> Metrics:
+    """Return the numbers of one replication."""
+    settings = job.settings
+    joint = data[settings["dataset"]]
+    return _pooled(settings, joint) if job.part == "pooled" else _blocks(settings, joint)
+
+
+def _pooled(settings: dict[str, Any], joint: Joint) -> Metrics:
+    task = draw(joint, settings, blocks=False)
+    y = np.asarray(task.labels[task.test], dtype=float)
+    objective, booster = OBJECTIVES[settings["dataset"]], settings["booster"]
+    started = time.process_time()
+    ours = federated(task, objective, booster, settings["method"])
+    seconds = time.process_time() - started
+    theirs = pooled_predictions(task, booster, objective != "regression")
+    spread = float(np.std(task.labels[~task.test]))
+    return {
+        "CPU seconds": seconds,
+        **{f"ours {name}": value for name, value in judged(y, ours, spread).items()},
+        **{f"central {name}": value for name, value in judged(y, theirs, spread).items()},
+    }
+
+
+def judged(y: Array, found: Array, spread: float) -> Metrics:
+    """Return figures of merit.
+
+    Parameters
+    ----------
+    y : numpy.ndarray of shape (n_test,)
+    found : numpy.ndarray of shape (n_test,) or (n_test, n_classes)
+        Predicted numbers, or probabilities.
+    spread : float
+        By which errors of numbers are divided.
+    """
+    if found.ndim == 1:
+        return {"RMSE": float(np.sqrt(np.mean((found - y) ** 2)) / spread)}
+    if found.shape[1] == 2:
+        return {"AUC": float(roc_auc_score(y, found[:, 1]))}
+    loss = float(log_loss(y, found, labels=np.arange(found.shape[1])))
+    return {"accuracy": float(np.mean(found.argmax(axis=1) == y)), "log loss": loss}
+
+
+def _blocks(settings: dict[str, Any], joint: Joint) -> Metrics:
+    task = draw(joint, settings, blocks=True)
+    started = time.process_time()
+    scores = METHODS[settings["method"]](task, settings)
+    seconds = time.process_time() - started
+    y, lacks = np.asarray(task.labels[task.test], dtype=float), task.lacks[task.test]
+    parts = {"": np.ones_like(lacks), ", both parties": ~lacks, ", party a only": lacks}
+    found = {
+        f"AUC{name}": float(roc_auc_score(y[rows], scores[rows])) for name, rows in parts.items()
+    }
+    return {**found, "CPU seconds": seconds}

@@ -1,0 +1,105 @@
+"""From the numbers of replications to tables, and what was aimed at."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from simulations.study import FAIL, PASS
+from simulations.trees.methods import METHODS, OURS
+
+SEEDS = "seeds"
+_SIGNS = {"AUC": 1.0, "accuracy": 1.0, "log loss": -1.0, "RMSE": -1.0}
+
+
+def wide(frame: pd.DataFrame, part: str) -> pd.DataFrame:
+    """Return the numbers of a part, a line for each replication."""
+    keys = ["dataset", "share", "method", "seed"]
+    if frame.empty or not (frame["part"] == part).any():
+        return pd.DataFrame(columns=keys).set_index(keys)
+    return frame[frame["part"] == part].pivot_table("value", keys, "metric", sort=False)
+
+
+def pooled(frame: pd.DataFrame, within: float) -> pd.DataFrame:
+    """Compare with the central booster: mean, and the paired difference with its standard error.
+
+    A positive difference is in favour of the federated booster.
+    """
+    found = wide(frame, "pooled")
+    rows: dict[Any, dict[str, Any]] = {}
+    for (dataset, share, mode), own in found.groupby(level=[0, 1, 2], sort=False):
+        for name, sign in _SIGNS.items():
+            if f"ours {name}" not in own or own[f"ours {name}"].isna().all():
+                continue
+            ours, theirs = own[f"ours {name}"], own[f"central {name}"]
+            gap = sign * (ours - theirs)
+            error = gap.std() / np.sqrt(len(gap)) if len(gap) > 1 else float("nan")
+            rows[dataset, share, mode, name] = {
+                "federated": f"{ours.mean():.4f}",
+                "scikit-learn": f"{theirs.mean():.4f}",
+                "difference": f"{gap.mean():+.4f}",
+                "its standard error": "–" if np.isnan(error) else f"{error:.4f}",
+                f"within {within:g}": PASS if abs(gap.mean()) <= within else FAIL,
+                SEEDS: len(gap),
+            }
+    return _table(rows, ["dataset", "cells missing", "histograms", "measure"])
+
+
+def blocks(frame: pd.DataFrame, metric: str = "AUC") -> pd.DataFrame:
+    """Return means and standard deviations of one measure, by method and share of b's samples."""
+    found = wide(frame, "blocks")
+    rows: dict[Any, dict[str, Any]] = {}
+    for method in METHODS:
+        for (_, share, name), own in found.groupby(level=[0, 1, 2], sort=True):
+            if name == method:
+                value = own[metric]
+                spread = f" ({value.std():.4f})" if len(value) > 1 else ""
+                text = f"{value.mean():.4f}{spread}"
+                rows.setdefault((method,), {})[f"{share:.0%} of b's missing"] = text
+    return _table(rows, ["method"])
+
+
+def margins(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return by how much AUC of trees by pattern is above each other method's, paired by seed."""
+    found = wide(frame, "blocks")
+    rows: dict[Any, dict[str, Any]] = {}
+    for (_, share), part in found.groupby(level=[0, 1], sort=True):
+        by_seed = part["AUC"].droplevel(["dataset", "share"]).unstack("method")
+        if OURS not in by_seed:
+            continue
+        for method in METHODS:
+            if method == OURS or method not in by_seed:
+                continue
+            gap = (by_seed[OURS] - by_seed[method]).dropna()
+            if not len(gap):
+                continue
+            least = f"{gap.mean():+.4f} (least {gap.min():+.4f}, {len(gap)} seeds)"
+            verdict = PASS if gap.mean() > 0 else FAIL
+            rows.setdefault((method,), {})[f"{share:.0%} of b's missing"] = f"{verdict} {least}"
+    return _table(rows, ["above"])
+
+
+def seconds(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return mean processor seconds of the federated fits and predictions."""
+    rows: dict[Any, dict[str, Any]] = {}
+    for part in ("pooled", "blocks"):
+        found = wide(frame, part)
+        for (dataset, _, method), own in found.groupby(level=[0, 1, 2], sort=False):
+            if part == "pooled" or str(method).startswith("federated"):
+                rows.setdefault((dataset, method), {}).setdefault("all", []).append(
+                    own["CPU seconds"].mean()
+                )
+    means = {key: {"processor seconds": f"{np.mean(of['all']):.0f}"} for key, of in rows.items()}
+    return _table(means, ["dataset", "histograms or method"])
+
+
+def reached(*goals: pd.DataFrame) -> bool:
+    """Whether no target was missed."""
+    return not any(frame.map(lambda v: str(v).startswith(FAIL)).any(axis=None) for frame in goals)
+
+
+def _table(rows: dict[Any, dict[str, Any]], names: list[str]) -> pd.DataFrame:
+    if not rows:
+        return pd.DataFrame(index=pd.MultiIndex.from_tuples([], names=names))
+    index = pd.MultiIndex.from_tuples(list(rows), names=names)
+    return pd.DataFrame(list(rows.values()), index).fillna("not run")
