@@ -7,17 +7,19 @@ import numpy as np
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import ConfigError
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.trees.arbiter import TreeArbiter
 from strategies.trees.course import Course
-from strategies.trees.disclosure import DISCLOSURE
 from strategies.trees.growing import Grower
 from strategies.trees.objectives import Array, Objective
-from strategies.trees.party import TreeParty
 from strategies.trees.running import grow_model, labels_of
 from strategies.trees.shares import HISTOGRAMS
 from strategies.trees.tree import Growth, leaf_values
+from strategies.trees.votes.arbiter import ForestArbiter
+from strategies.trees.votes.disclosure import FOREST_DISCLOSURE
+from strategies.trees.votes.party import ForestParty
+from strategies.trees.votes.server import grow_votes
 
 
 class VerticalForest(Strategy):
@@ -51,22 +53,30 @@ class VerticalForest(Strategy):
     colsample: float = setting(
         0.5, "Share of all columns that the trees of a batch may use.", above=0, at_most=1
     )
+    routing: str = setting(
+        "parties",
+        "Who knows which side of splits rows are on: the parties alone, or the server, too.",
+        choices=("parties", "server"),
+    )
     histograms: str = setting(
         "hidden",
-        "Whether the server sees sums of labels over bins, which each node must allow.",
+        "With routing 'server': whether it sees sums of labels over bins, which each node must "
+        "allow.",
         choices=("hidden", "open"),
     )
 
     name: ClassVar[str] = "forest"
-    party = TreeParty
-    arbiter = TreeArbiter
+    party = ForestParty
+    arbiter = ForestArbiter
     needs_labels: ClassVar[bool] = True
     demo = MappingProxyType({"demo.dataset": "bank", "labels": "demo"})
-    disclosure = DISCLOSURE
+    disclosure = FOREST_DISCLOSURE
 
     @property
     def needs_arbiter(self) -> str | None:
         """What needs an arbiter."""
+        if self.routing == "parties":
+            return "routing 'parties'"
         return "histograms 'hidden'" if self.histograms == "hidden" else None
 
     @property
@@ -78,8 +88,17 @@ class VerticalForest(Strategy):
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Grow trees, and predict samples without a label."""
+        if self.routing == "parties" and self.histograms == "open":
+            raise ConfigError(
+                "histograms='open' tells the server sums over the rows of nodes, and with "
+                "routing='parties' it does not know nodes; set routing='server', too, or leave "
+                "histograms='hidden'"
+            )
         labels = labels_of(federation, self.min_child)
         objective = Objective.of_votes(self.objective == "classes", labels[~np.isnan(labels)])
+        if self.routing == "parties":
+            grow_votes(federation, alignment, result, progress, self, labels, objective)
+            return
         grow_model(
             federation, alignment, result, progress,
             Bagging(self, objective, labels, federation.rng),
