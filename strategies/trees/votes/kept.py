@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from strategies.trees.sums import Ring
+from strategies.trees.sums import Indices, Ring
 from strategies.trees.votes.batch import LEFT, N_FIELDS, PARTY, RIGHT, TREE, WEIGHT, Batch, Lines
 
 VOTE_BITS = 56
@@ -48,12 +48,12 @@ class Kept:
             self.votes = np.zeros((n_classes, n_free), dtype=np.uint64)
         self.own, self.level, self.pending = own, {}, np.zeros((0, 2), dtype=np.int32)
 
-    def add_split(self, line: int, column: int, at: int) -> None:
-        """Write an own split down."""
-        more = line + 1 - len(self.pending)
+    def add_splits(self, lines: Indices, column: Indices, at: Indices) -> None:
+        """Write own splits down: lines of the batch's table, columns and places of the slots."""
+        more = int(lines.max(initial=-1)) + 1 - len(self.pending)
         if more > 0:
             self.pending = np.concatenate([self.pending, np.full((more, 2), -1, dtype=np.int32)])
-        self.pending[line] = column, at
+        self.pending[lines] = np.stack([column, at], axis=1)
 
     def end_batch(
         self, batch: Batch, leaf: Ring, coefficients: Ring, free: npt.NDArray[np.intp]

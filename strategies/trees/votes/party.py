@@ -29,6 +29,7 @@ from strategies.trees.votes.drawing import weights_of
 from strategies.trees.votes.kept import Kept, coefficients_of
 from strategies.trees.votes.model import VotesPart
 from strategies.trees.votes.releasing import ReleaseSteps
+from strategies.trees.votes.sides import Comers
 from strategies.trees.votes.used import Used
 
 Flags = npt.NDArray[np.bool_]
@@ -230,22 +231,26 @@ class VoteSteps(StepGroup):
         ]
         chosen = np.array([slots[c // 2] if c >= 0 else -1 for c in best])
         kept.level["won"] = np.searchsorted(starts, chosen, side="right") - 1
-        left, comes = np.zeros((2, *batch.node.shape), dtype=bool)
+        left = np.zeros(batch.node.shape, dtype=bool)
         missing_left = np.zeros(len(best), dtype=bool)
-        layout, codes = self.party.layout, self.party.codes
-        for q in np.flatnonzero(kept.level["won"] == kept.own):
-            line = batch.level[batch.active[q]]
-            column, at = layout.locate(int(chosen[q] - starts[kept.own]))
-            side = bool(best[q] % 2)
-            trees, rows = np.nonzero(batch.node == line)
-            fitted = codes[rows[batch.weight[trees, rows] > 0], column]
-            if not (fitted == layout.n_bins[column]).any():
-                goes = layout.goes_left(fitted, column, at, False)
-                side = bool(2 * int(goes.sum()) >= len(goes))
-            goes = layout.goes_left(codes[rows, column], column, at, side)
-            check_sizes(self.party, int(goes.sum()), len(rows))
-            left[trees, rows], comes[trees, rows], missing_left[q] = goes, True, side
-            kept.add_split(int(line), column, at)
+        layout = self.party.layout
+        own = np.flatnonzero(kept.level["won"] == kept.own)
+        lines = batch.level[batch.active[own]]
+        at = [layout.locate(int(slot - starts[kept.own])) for slot in chosen[own]]
+        column, bin_ = np.array(at, dtype=np.int64).reshape(-1, 2).T
+        of_line = np.full(len(batch.table), -1, dtype=np.int64)
+        of_line[lines] = np.arange(len(lines))
+        comes = of_line[batch.node] >= 0
+        trees, rows = np.nonzero(comes)
+        split = of_line[batch.node[trees, rows]]
+        comers = Comers.of(layout, self.party.codes, rows, split, column, bin_)
+        asked = np.array([best[q] % 2 == 1 for q in own], dtype=bool)
+        settled = comers.settled(asked, batch.weight[trees, rows] > 0)
+        left[trees, rows], missing_left[own] = comers.sides(settled), settled
+        n_left = np.bincount(split, left[trees, rows], len(lines))
+        for few, size in zip(n_left, np.bincount(split, minlength=len(lines)), strict=True):
+            check_sizes(self.party, int(few), int(size))
+        kept.add_splits(lines, column, bin_)
         told = np.packbits(left).tobytes() + np.packbits(missing_left).tobytes()
         digest = hashlib.blake2b(told + np.packbits(comes).tobytes(), digest_size=16).digest()
         count_sides(self.party, comes.sum(axis=0), layout, digest, receiver="other parties")

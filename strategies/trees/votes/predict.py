@@ -40,6 +40,7 @@ from strategies.trees.votes.disclosure import PREDICT_DISCLOSURE
 from strategies.trees.votes.kept import coefficients_of
 from strategies.trees.votes.model import VotesModel, VotesPart
 from strategies.trees.votes.releasing import ReleaseSteps, bits_of, opened_votes
+from strategies.trees.votes.sides import Comers
 
 _AT = "votes.descent"
 
@@ -145,12 +146,12 @@ class VotesPredictParty(Party):
         if not (part.table[at, PARTY] >= 0).any():
             return {"open": False}
         layout, codes, own = part.bins.layout, self.codes(part), part.parties.index(self.name)
-        left, comes = np.zeros(at.shape, dtype=bool), part.table[at, PARTY] == own
-        for line in np.unique(at[comes]).tolist():
-            column, bin_ = part.splits[line].tolist()
-            trees, rows = np.nonzero(at == line)
-            side = bool(part.table[line, MISSING_LEFT])
-            left[trees, rows] = layout.goes_left(codes[rows, column], column, bin_, side)
+        comes = part.table[at, PARTY] == own
+        trees, rows = np.nonzero(comes)
+        column, place = part.splits.T
+        comers = Comers.of(layout, codes, rows, at[trees, rows], column, place)
+        left = np.zeros(at.shape, dtype=bool)
+        left[trees, rows] = comers.sides(part.table[:, MISSING_LEFT] > 0)
         told = np.packbits(left).tobytes()
         content = hashlib.blake2b(np.packbits(comes).tobytes() + told, digest_size=16).digest()
         count_sides(self, comes.sum(axis=0), layout, content, receiver="other parties")
