@@ -30,11 +30,21 @@ class VerticalForest(Strategy):
     Gini index. Trees do not build on each other, so the `batch` trees of a batch share the rounds
     of a level: 100 trees of depth 8 take 240 rounds where 100 boosted ones would take 2,400.
 
-    Results and predictions are those of `VerticalGBDT`, and so is what is told: the server gets the
-    sides of splits, not votes alone.
+    The server deals shares of labels once, and gets the sum of all trees' votes for samples without
+    a label. It knows neither splits nor the sides of rows: the parties tell each other these, and
+    the arbiter tells the parties which splits are best. Predictions are on a grid, of 12 bits where
+    the nodes' ``prediction-bits`` say no other, and need the arbiter and the first two parties.
+    ``routing="server"`` tells the server all that `VerticalGBDT` does, and needs less: its exact
+    predictions need any one party, and with ``histograms="open"`` it grows without an arbiter.
+
+    `Result.predictions` and `Result.predict` are as of `VerticalGBDT`; ``Result.model`` has splits
+    and cover by party.
 
     Notes
     -----
+    With routing at the parties a node whose samples have one label is split all the same: that it
+    is not would tell the parties. Its leaves predict the same.
+
     Columns are drawn for a batch, not for each split: the parties do not see which columns another
     one's split could choose from.
     """
