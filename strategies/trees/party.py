@@ -10,6 +10,7 @@ from flwr_vertical.products import GroupKeySteps, PairKeySteps
 from flwr_vertical.products.streams import KeyStream, tag_of_blocks
 from strategies.trees.arbiter import ParcelSteps
 from strategies.trees.binning import Bins, Codes, Layout, fit_bins
+from strategies.trees.encrypted.party import EncryptedSteps
 from strategies.trees.model import TreePart
 from strategies.trees.routing import RoutingSteps
 from strategies.trees.shares import ShareSteps, stream_label
@@ -26,6 +27,7 @@ class TreeParty(Party):
     parcels = Uses(ParcelSteps)
     shares = Uses(ShareSteps)
     routing = Uses(RoutingSteps)
+    encrypted = Uses(EncryptedSteps)
 
     @step(repeatable=False)  # key pairs are drawn
     def prepare(self, nonce: bytes, n_bins: int) -> dict[str, Any]:
@@ -44,16 +46,7 @@ class TreeParty(Party):
             ``n_bins`` and ``nominal`` of each column, without names; the key for other parties, see
             `PairKeySteps.pair_key`; that for the arbiter as ``parcel_*``.
         """
-        if self.fitted is not None:
-            raise DataError(
-                f"party {self.name!r}: the run names an earlier one ('fitted'), and trees are "
-                "grown on the rows that are given; leave 'fitted' out, or use the strategy that "
-                "predicts"
-            )
-        self.state[_BINS] = int(n_bins)
-        for key in ("trees.bins", "trees.codes", "trees.tag"):
-            self.cache.pop(key, None)
-        layout = self.layout
+        layout = self.cut_columns(n_bins)
         return {
             "n_bins": np.array(layout.n_bins, dtype=np.int64),
             "nominal": np.array(layout.nominal, dtype=np.uint8),
@@ -113,8 +106,22 @@ class TreeParty(Party):
         self.group_key.erase_group_seed()
         self.parcels.forget()
         self.shares.forget()
+        self.encrypted.forget()
 
     # -- the own columns ---------------------------------------------------------------------
+
+    def cut_columns(self, n_bins: int) -> Layout:
+        """Cut the own columns into so many bins at most, and return their slots."""
+        if self.fitted is not None:
+            raise DataError(
+                f"party {self.name!r}: the run names an earlier one ('fitted'), and trees are "
+                "grown on the rows that are given; leave 'fitted' out, or use the strategy that "
+                "predicts"
+            )
+        self.state[_BINS] = int(n_bins)
+        for key in ("trees.bins", "trees.codes", "trees.tag"):
+            self.cache.pop(key, None)
+        return self.layout
 
     @property
     def bins(self) -> Bins:

@@ -14,6 +14,7 @@ from flwr_vertical.results import Progress
 from strategies.regression.problem import sample_index
 from strategies.trees.binning import Layout
 from strategies.trees.course import Course
+from strategies.trees.encrypted.rounds import EncryptedRounds
 from strategies.trees.growing import Grower
 from strategies.trees.model import prediction_table
 from strategies.trees.rounds import LevelRounds
@@ -25,8 +26,16 @@ Array = npt.NDArray[np.float64]
 _SNAPSHOT = 10  # iterations
 
 
-def labels_of(federation: Federation, min_child: int) -> Array:
+def labels_of(federation: Federation, min_child: int, alone: bool = False) -> Array:
     """Return the labels, NaN where unknown, if trees can be grown in this federation.
+
+    Parameters
+    ----------
+    federation : Federation
+    min_child : int
+        The fewest samples of a leaf.
+    alone : bool, default False
+        Whether one party will do.
 
     Raises
     ------
@@ -34,10 +43,11 @@ def labels_of(federation: Federation, min_child: int) -> Array:
         Say what is missing.
     """
     names = list(federation.parties)
-    if len(names) < 2:
+    if len(names) < 2 and not alone:
         raise DataError(
             "vertical trees need two parties or more, since each one's sums are shared with "
-            f"another, and {names[0]!r} is alone; use trees of scikit-learn on its table"
+            f"another, and {names[0]!r} is alone; use trees of scikit-learn on its table, or of "
+            "'gbdt', if the node allows it, histograms='open' and products='encrypted'"
         )
     if federation.aggregation == "ckks":
         raise ConfigError(
@@ -63,6 +73,7 @@ def grow_model(
     n_bins: int,
     growth: Growth,
     hidden: bool,
+    encrypted: bool = False,
 ) -> None:
     """Grow all trees of a course, have the parties keep their splits, and fill in the result.
 
@@ -77,14 +88,23 @@ def grow_model(
     growth : Growth
     hidden : bool
         Whether an arbiter compares gains; else the parties open histograms.
+    encrypted : bool, default False
+        Whether open histograms are sums of ciphertexts; else of private products.
     """
     names = list(federation.parties)
     if federation.checkpoint_every is None:
         # The parties' masked rows go into no journal: a run goes back to a snapshot.
         federation.checkpoint_every = _SNAPSHOT
     progress.total = course.n_steps
-    slots, arguments, keys = prepare(federation, n_bins, hidden, result)
-    rounds = LevelRounds(federation, slots, hidden, keys)
+    rounds: LevelRounds
+    arguments: dict[str, dict[str, Any]] = {}
+    if encrypted:
+        asked = federation.call("cut", {"n_bins": n_bins})
+        slots = Slots(names, layouts_of(asked, n_bins, result))
+        rounds = EncryptedRounds(federation, slots)
+    else:
+        slots, arguments, keys = prepare(federation, n_bins, hidden, result)
+        rounds = LevelRounds(federation, slots, hidden, keys)
     grower = Grower(rounds, growth)
 
     def send() -> None:
@@ -98,13 +118,14 @@ def grow_model(
         slots.masked = {n: replies[n]["masked"] for n in names if "masked" in replies[n]}
 
     def iterate(i: int) -> bool:
-        if not slots.masked:
+        if not slots.masked and not encrypted:
             send()
         ended = course.iterate(i, grower, result)
         progress.step(i + 1, course.n_steps)
         return ended
 
-    send()
+    if not encrypted:
+        send()
     federation.loop(course.n_steps, iterate, {"trees": course.state, "history": result.history})
     name = federation.random_bytes(16).hex()
     federation.call("finish", {"model": name}, parties=[*names, ARBITER] if hidden else names)
@@ -126,20 +147,7 @@ def prepare(
     asked = {"nonce": pairs.nonce, "n_bins": n_bins}
     told = federation.call("prepare", asked, parties=[*names, ARBITER] if hidden else names)
     pairs.collect(told)
-    layouts = {
-        name: Layout(
-            tuple(int(n) for n in told[name]["n_bins"]),
-            tuple(bool(n) for n in told[name]["nominal"]),
-        )
-        for name in names
-    }
-    for name in names:
-        few = [n for n in layouts[name].n_bins if n < n_bins]
-        if few:
-            result.notes.append(
-                f"party {name!r}: {len(few)} columns have fewer than {n_bins} bins, as "
-                "they have no more distinct values"
-            )
+    layouts = layouts_of({name: told[name] for name in names}, n_bins, result)
     arguments = GroupKey(federation, pairs).arguments()
     keys: dict[str, Any] = {}
     if hidden:
@@ -155,3 +163,19 @@ def prepare(
             "signatures": [told[n].get("parcel_signature", b"") for n in names],
         }
     return Slots(names, layouts), arguments, keys
+
+
+def layouts_of(told: dict[str, dict[str, Any]], n_bins: int, result: Result) -> dict[str, Layout]:
+    """Return the layouts that parties told, and note where there are few bins."""
+    layouts = {
+        name: Layout(tuple(int(n) for n in own["n_bins"]), tuple(bool(n) for n in own["nominal"]))
+        for name, own in told.items()
+    }
+    for name, layout in layouts.items():
+        few = [n for n in layout.n_bins if n < n_bins]
+        if few:
+            result.notes.append(
+                f"party {name!r}: {len(few)} columns have fewer than {n_bins} bins, as "
+                "they have no more distinct values"
+            )
+    return layouts

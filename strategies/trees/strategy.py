@@ -23,6 +23,7 @@ import numpy as np
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import ConfigError
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.trees.arbiter import TreeArbiter
@@ -92,6 +93,12 @@ class VerticalGBDT(Strategy):
         "Whether the server sees sums of gradients over bins, which each node must allow.",
         choices=("hidden", "open"),
     )
+    products: str = setting(
+        "masked",
+        "How histograms are opened: as products under masks, which take a second party, or as sums "
+        "of ciphertexts, which take the extra 'heu' and fifty times as long.",
+        choices=("masked", "encrypted"),
+    )
 
     name: ClassVar[str] = "gbdt"
     party = TreeParty
@@ -114,7 +121,13 @@ class VerticalGBDT(Strategy):
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Grow trees, and predict samples without a label."""
-        labels = labels_of(federation, self.min_child)
+        encrypted = self.products == "encrypted"
+        if encrypted and self.histograms == "hidden":
+            raise ConfigError(
+                "products='encrypted' opens histograms; set histograms='open', too, to which each "
+                "node must agree, or leave products='masked'"
+            )
+        labels = labels_of(federation, self.min_child, alone=encrypted)
         objective = Objective.of(self.objective, labels[~np.isnan(labels)])
         grow_model(
             federation, alignment, result, progress,
@@ -122,4 +135,5 @@ class VerticalGBDT(Strategy):
             n_bins=self.n_bins,
             growth=Growth(self.max_depth, self.min_child, self.l2),
             hidden=self.histograms == "hidden",
+            encrypted=encrypted,
         )  # fmt: skip

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from flwr_vertical import StepGroup, Uses, step
 from flwr_vertical.crypto.sealing import open_sealed, seal
-from flwr_vertical.errors import ProtocolError
+from flwr_vertical.errors import ProtocolError, StateLostError
 from flwr_vertical.products import GroupKeySteps
 from flwr_vertical.products.streams import KeyStream, stream
 from flwr_vertical.products.vector_products import helpers
@@ -284,7 +284,7 @@ class VoteSteps(StepGroup):
         self._follow(names, sides)
         batch, kept = self.batch(), self.kept
         if _SHARES not in self.cache:
-            raise ProtocolError(f"party {self.name!r} has lost its shares within a batch")
+            raise StateLostError(f"party {self.name!r} has lost its shares within a batch")
         shares = self.cache[_SHARES]
         leaf = np.zeros(len(batch.table), dtype=np.uint64)
         half = {0: shares["helped"][:, -1:], 1: shares["own"][:, -1:]}.get(kept.own)
@@ -410,7 +410,7 @@ class VoteSteps(StepGroup):
         """Return the own shares of the slots in use, without gaps."""
         if _IN_USE not in self.cache:
             if _SHARES not in self.cache:
-                raise ProtocolError(f"party {self.name!r} has lost its shares within a batch")
+                raise StateLostError(f"party {self.name!r} has lost its shares within a batch")
             found = []
             for part, columns in (("own", used.own), ("helped", used.helped)):
                 whole = self.cache[_SHARES][part]
