@@ -68,9 +68,14 @@ class ParcelSteps(StepGroup):
 
     def seal(self, content: bytes, number: int) -> bytes:
         """Seal the parcel of a round."""
+        return seal(self.shared, content, _place(self.name, number))
+
+    @property
+    def shared(self) -> bytes:
+        """The seed that this party shares with the arbiter, bytes of length 32."""
         if _SEED not in self.state:
             raise ProtocolError(f"party {self.name!r} has no key of the arbiter yet")
-        return seal(bytes(self.state[_SEED]), content, _place(self.name, number))
+        return bytes(self.state[_SEED])
 
     def forget(self) -> None:
         """Erase the keys."""

@@ -65,6 +65,7 @@ class Grower:
         level = [(t, 0) for t in range(n_trees)]
         parent = np.full(n_trees, -1)
         direct = np.arange(n_trees)
+        self._rounds.begin(g)
         for depth in range(self.growth.max_depth):
             node = np.full((n_trees, n_rows), -1, dtype=np.int64)
             for q, (t, number) in enumerate(level):

@@ -48,7 +48,7 @@ class TreePart(Model):
     @classmethod
     def of(cls, model: str, bins: Bins, splits: Splits) -> "TreePart":
         """Write bins and splits down."""
-        levels = [[_plain(level) for level in own] for own in bins.levels]
+        levels = [[plain_level(level) for level in own] for own in bins.levels]
         return cls(
             model, bins.columns, bins.nominal, bins.edges, levels, bins.other, np.array(splits)
         )
@@ -253,5 +253,6 @@ def prediction_table(objective: Objective, raw: Array) -> pd.DataFrame:
     return pd.DataFrame({"prediction": mean.argmax(axis=0).astype(float), **columns})
 
 
-def _plain(level: Any) -> Any:
+def plain_level(level: Any) -> Any:
+    """Return a level without a NumPy type."""
     return level.item() if hasattr(level, "item") else level

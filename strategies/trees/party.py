@@ -10,6 +10,7 @@ from flwr_vertical.products import GroupKeySteps, PairKeySteps
 from flwr_vertical.products.streams import KeyStream, tag_of_blocks
 from strategies.trees.arbiter import ParcelSteps
 from strategies.trees.binning import Bins, Codes, Layout, fit_bins
+from strategies.trees.encrypted.party import EncryptedSteps
 from strategies.trees.model import TreePart
 from strategies.trees.monotone import NODE_KEY, directions_of
 from strategies.trees.routing import RoutingSteps, check_openings
@@ -31,6 +32,7 @@ class TreeParty(Party):
     parcels = Uses(ParcelSteps)
     shares = Uses(ShareSteps)
     routing = Uses(RoutingSteps)
+    encrypted = Uses(EncryptedSteps)
 
     @step(repeatable=False)  # key pairs are drawn
     def prepare(self, nonce: bytes, n_bins: int, n_sides: int) -> dict[str, Any]:
@@ -56,21 +58,8 @@ class TreeParty(Party):
         PolicyError
             See `check_openings`.
         """
-        if self.fitted is not None:
-            raise DataError(
-                f"party {self.name!r}: the run names an earlier one ('fitted'), and trees are "
-                "grown on the rows that are given; leave 'fitted' out, or use the strategy that "
-                "predicts"
-            )
-        self.state[_BINS] = int(n_bins)
-        for key in ("trees.bins", "trees.codes", "trees.tag"):
-            self.cache.pop(key, None)
-        layout = self.layout
-        check_openings(self, layout, n_sides)
         return {
-            "n_bins": np.array(layout.n_bins, dtype=np.int64),
-            "nominal": np.array(layout.nominal, dtype=np.uint8),
-            "monotone": directions_of(self.services.node_config, self.bins, self.name),
+            **self.cut_columns(n_bins, n_sides),
             **self.pair_keys.pair_key(nonce),
             **{f"parcel_{key}": value for key, value in self.parcels.new_key(nonce).items()},
         }
@@ -142,9 +131,29 @@ class TreeParty(Party):
         self.group_key.erase_group_seed()
         self.parcels.forget()
         self.shares.forget()
+        self.encrypted.forget()
         return part.named_splits() if columns else {}
 
     # -- the own columns ---------------------------------------------------------------------
+
+    def cut_columns(self, n_bins: int, n_sides: int) -> dict[str, Any]:
+        """Cut the own columns; arguments, results and errors are those of `prepare`."""
+        if self.fitted is not None:
+            raise DataError(
+                f"party {self.name!r}: the run names an earlier one ('fitted'), and trees are "
+                "grown on the rows that are given; leave 'fitted' out, or use the strategy that "
+                "predicts"
+            )
+        self.state[_BINS] = int(n_bins)
+        for key in ("trees.bins", "trees.codes", "trees.tag"):
+            self.cache.pop(key, None)
+        layout = self.layout
+        check_openings(self, layout, n_sides)
+        return {
+            "n_bins": np.array(layout.n_bins, dtype=np.int64),
+            "nominal": np.array(layout.nominal, dtype=np.uint8),
+            "monotone": directions_of(self.services.node_config, self.bins, self.name),
+        }
 
     @property
     def bins(self) -> Bins:

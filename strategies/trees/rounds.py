@@ -27,7 +27,7 @@ from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.server import Federation
 from strategies.trees.binning import narrowest
 from strategies.trees.blinding import Factors
-from strategies.trees.gains import Curvature, Level, best_of, candidates, signed, to_ring
+from strategies.trees.gains import Array, Curvature, Level, best_of, candidates, signed, to_ring
 from strategies.trees.monotone import allowed_signs, right_way
 from strategies.trees.shares import Places, with_siblings
 from strategies.trees.slots import Slots
@@ -79,11 +79,15 @@ class LevelRounds:
         self.federation, self.slots = federation, slots
         self.hidden, self._keys = hidden, keys
         self.dtype = np.dtype(np.uint64 if hidden else np.uint32)
-        self._helper = helpers(slots.names)
+        # With encrypted gradients one party alone will do, and needs none.
+        self._helper = helpers(slots.names) if len(slots.names) > 1 else {}
         self._directions = slots.directions
         self._pool = ThreadPoolExecutor(1)
         self._masks_h: Masks = {}
         self._above = np.zeros((0, 0), dtype=self.dtype)
+
+    def begin(self, g: Array) -> None:
+        """Hear of the first derivatives of the trees that begin; other rounds need them."""
 
     def winners(
         self,

@@ -78,7 +78,7 @@ class RoutingSteps(StepGroup):
                 goes = layout.goes_left(codes[inside], column, at, False)
                 side = bool(2 * int(goes.sum()) >= len(goes))
             left[trees, rows] = layout.goes_left(codes, column, at, side)
-            self._check_sizes(int(left[trees, rows].sum()), len(rows))
+            check_sizes(self.party, int(left[trees, rows].sum()), len(rows))
             sides[i], kept[i] = side, (*names[i], column, at, side)
         self._count(split, kept)
         self.state[_SPLITS] = np.concatenate([self.splits, kept])
@@ -90,23 +90,27 @@ class RoutingSteps(StepGroup):
         found = self.state.get(_SPLITS)
         return np.zeros((0, 5), dtype=np.int32) if found is None else np.asarray(found)
 
-    def _check_sizes(self, n_left: int, n_rows: int) -> None:
-        least = self.party.policy.min_rows or 0
-        if min(n_left, n_rows - n_left) < least:
-            raise PolicyError(
-                f"party {self.name!r}",
-                key_of("min_rows"),
-                f"which of {n_rows:,} rows are on which side of a split, of which one has "
-                f"{min(n_left, n_rows - n_left):,}",
-                f"{least:,} rows on each side",
-            )
-
     def _count(self, split: Indices, kept: Splits) -> None:
         content = hashlib.blake2b(kept.tobytes() + split.tobytes(), digest_size=16).digest()
         count_sides(self.party, (split >= 0).sum(axis=0), self.party.layout, content)
 
 
-def count_sides(party: Party, number: Indices, layout: Layout, content: bytes) -> None:
+def check_sizes(party: Party, n_left: int, n_rows: int) -> None:
+    """Raise if a side of a split has fewer rows than the node's policy demands."""
+    least = party.policy.min_rows or 0
+    if min(n_left, n_rows - n_left) < least:
+        raise PolicyError(
+            f"party {party.name!r}",
+            key_of("min_rows"),
+            f"which of {n_rows:,} rows are on which side of a split, of which one has "
+            f"{min(n_left, n_rows - n_left):,}",
+            f"{least:,} rows on each side",
+        )
+
+
+def count_sides(
+    party: Party, number: Indices, layout: Layout, content: bytes, receiver: str = "server"
+) -> None:
     """Write down, before it is told, on which side of splits own rows are: a bit for each.
 
     A row's bits end where its codes are all told.
@@ -120,6 +124,8 @@ def count_sides(party: Party, number: Indices, layout: Layout, content: bytes) -
         Of the party's columns.
     content : bytes
         Tells the same sides from others.
+    receiver : str, default "server"
+        Who is told.
 
     Raises
     ------
@@ -132,7 +138,9 @@ def count_sides(party: Party, number: Indices, layout: Layout, content: bytes) -
     bits = np.minimum(now, bits_of_codes(layout) - told)
     for count in np.unique(bits[bits > 0]):
         chosen = bits == count
-        party.open_bits(chosen, float(count), content=content, agreed=True, what=_WHAT)
+        party.open_bits(
+            chosen, float(count), content=content, agreed=True, what=_WHAT, receiver=receiver
+        )
     party.state[_TOLD] = told + bits
 
 

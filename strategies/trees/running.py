@@ -17,6 +17,7 @@ from strategies.regression.problem import sample_index
 from strategies.trees.binning import Layout
 from strategies.trees.contributions import contributions_table, path_contributions
 from strategies.trees.course import Course
+from strategies.trees.encrypted.rounds import EncryptedRounds
 from strategies.trees.growing import Grower
 from strategies.trees.model import prediction_table
 from strategies.trees.rounds import LevelRounds
@@ -29,8 +30,16 @@ Array = npt.NDArray[np.float64]
 _SNAPSHOT = 10  # iterations
 
 
-def labels_of(federation: Federation, min_child: int) -> Array:
+def labels_of(federation: Federation, min_child: int, alone: bool = False) -> Array:
     """Return the labels, NaN where unknown, if trees can be grown in this federation.
+
+    Parameters
+    ----------
+    federation : Federation
+    min_child : int
+        The fewest samples of a leaf.
+    alone : bool, default False
+        Whether one party will do.
 
     Raises
     ------
@@ -38,10 +47,11 @@ def labels_of(federation: Federation, min_child: int) -> Array:
         Say what is missing.
     """
     names = list(federation.parties)
-    if len(names) < 2:
+    if len(names) < 2 and not alone:
         raise DataError(
             "vertical trees need two parties or more, since each one's sums are shared with "
-            f"another, and {names[0]!r} is alone; use trees of scikit-learn on its table"
+            f"another, and {names[0]!r} is alone; use trees of scikit-learn on its table, or of "
+            "'gbdt', if the node allows it, histograms='open' and products='encrypted'"
         )
     if federation.aggregation == "ckks":
         raise ConfigError(
@@ -68,6 +78,7 @@ def grow_model(
     growth: Growth,
     hidden: bool,
     columns: bool = False,
+    encrypted: bool = False,
 ) -> None:
     """Grow all trees of a course, have the parties keep their splits, and fill in the result.
 
@@ -84,6 +95,8 @@ def grow_model(
         Whether an arbiter compares gains; else the parties open histograms.
     columns : bool, default False
         Whether parties tell the names of the columns that splits are of.
+    encrypted : bool, default False
+        Whether open histograms are sums of ciphertexts; else of private products.
     """
     names = list(federation.parties)
     if federation.checkpoint_every is None:
@@ -91,9 +104,16 @@ def grow_model(
         federation.checkpoint_every = _SNAPSHOT
     progress.total = course.n_steps
     n_sides = course.most_trees * growth.max_depth
-    slots, arguments, keys = prepare(federation, n_bins, n_sides, hidden, result)
+    rounds: LevelRounds
+    arguments: dict[str, dict[str, Any]] = {}
+    if encrypted:
+        cut = federation.call("cut", {"n_bins": n_bins, "n_sides": n_sides})
+        slots = slots_of(cut, names, n_bins, result)
+        rounds = EncryptedRounds(federation, slots)
+    else:
+        slots, arguments, keys = prepare(federation, n_bins, n_sides, hidden, result)
+        rounds = LevelRounds(federation, slots, hidden, keys)
     _check_monotone(slots, course)
-    rounds = LevelRounds(federation, slots, hidden, keys)
     grower = Grower(rounds, growth)
 
     def send() -> None:
@@ -107,13 +127,14 @@ def grow_model(
         slots.masked = {n: replies[n]["masked"] for n in names if "masked" in replies[n]}
 
     def iterate(i: int) -> bool:
-        if not slots.masked:
+        if not slots.masked and not encrypted:
             send()
         ended = course.iterate(i, grower, result)
         progress.step(i + 1, course.n_steps)
         return ended
 
-    send()
+    if not encrypted:
+        send()
     federation.loop(course.n_steps, iterate, {"trees": course.state, "history": result.history})
     name = federation.random_bytes(16).hex()
     told = federation.call(
@@ -169,21 +190,6 @@ def prepare(
     asked = {"nonce": pairs.nonce, "n_bins": n_bins, "n_sides": n_sides}
     told = federation.call("prepare", asked, parties=[*names, ARBITER] if hidden else names)
     pairs.collect(told)
-    layouts = {
-        name: Layout(
-            tuple(int(n) for n in told[name]["n_bins"]),
-            tuple(bool(n) for n in told[name]["nominal"]),
-        )
-        for name in names
-    }
-    for name in names:
-        few = [n for n in layouts[name].n_bins if n < n_bins]
-        if few:
-            have = "column has" if len(few) == 1 else "columns have"
-            result.notes.append(
-                f"party {name!r}: {len(few)} {have} fewer than {n_bins} bins, for want of distinct "
-                "values"
-            )
     arguments = GroupKey(federation, pairs).arguments()
     keys: dict[str, Any] = {}
     if hidden:
@@ -198,5 +204,27 @@ def prepare(
             "identities": [told[n].get("parcel_identity", b"") for n in names],
             "signatures": [told[n].get("parcel_signature", b"") for n in names],
         }
+    return slots_of(told, names, n_bins, result), arguments, keys
+
+
+def slots_of(
+    told: dict[str, dict[str, Any]], names: list[str], n_bins: int, result: Result
+) -> Slots:
+    """Return the slots of the columns that parties told of, and note where there are few bins."""
+    layouts = {
+        name: Layout(
+            tuple(int(n) for n in told[name]["n_bins"]),
+            tuple(bool(n) for n in told[name]["nominal"]),
+        )
+        for name in names
+    }
+    for name, layout in layouts.items():
+        few = [n for n in layout.n_bins if n < n_bins]
+        if few:
+            have = "column has" if len(few) == 1 else "columns have"
+            result.notes.append(
+                f"party {name!r}: {len(few)} {have} fewer than {n_bins} bins, for want of distinct "
+                "values"
+            )
     monotone = {name: np.asarray(told[name]["monotone"], dtype=np.int8) for name in names}
-    return Slots(names, layouts, monotone), arguments, keys
+    return Slots(names, layouts, monotone)
