@@ -13,6 +13,7 @@ BUILTIN = {
     "forest": "strategies.trees:VerticalForest",
     "gbdt": "strategies.trees:VerticalGBDT",
     "gbdt-predict": "strategies.trees:TreesPredict",
+    "forest-predict": "strategies.trees:ForestPredict",
     "glm": "strategies.glm:VerticalGLM",
     "ievcds": "strategies.copula:IEVCDS",
     "laser-vfl": "strategies.deep:LaserVFL",

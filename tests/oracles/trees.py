@@ -70,7 +70,7 @@ def boost(
         trees = []
         for c in range(len(base)):
             nodes, values = grow(
-                codes, bins, g[c], h[c], fit, depth, l2, min_child, nominal, monotone or {}
+                codes, bins, g[c], h[c], fit, depth, l2, min_child, nominal, monotone
             )
             raw[c] += rate * values
             trees.append(nodes)
@@ -103,8 +103,9 @@ def gradients(y, raw, objective):
     return p - (y == np.arange(len(raw))[:, None]), p * (1 - p)
 
 
-def grow(codes, bins, g, h, fit, depth, l2, min_child, nominal, monotone):
+def grow(codes, bins, g, h, fit, depth, l2, min_child, nominal, monotone=None):
     """Grow a tree; return its nodes and the value of every row."""
+    monotone = monotone or {}
     values = np.zeros(len(codes))
     inside = np.zeros(len(codes), dtype=bool)
     inside[fit] = True

@@ -139,7 +139,7 @@ def test_expectations_by_hand():
         party=np.array([0, 1, -1, -1, -1]), left=np.array([1, 3, -1, -1, -1]),
         right=np.array([2, 4, -1, -1, -1]), missing_left=np.zeros(5, np.uint8),
         value=np.array([0.0, 0, 8, 1, 3]), gain=np.zeros(5), cover=np.array([8.0, 4, 4, 1, 3]),
-        roots=np.array([0]),
+        roots=np.array([0]), ensembles=np.ones((1, 2), np.uint8),
     )  # fmt: skip
     found = path_contributions(model, np.array([[2, 3, 4]]))[0]
     # Court's node expects (1 + 3 * 3) / 4 = 2.5, the root (4 * 2.5 + 4 * 8) / 8 = 5.25.

@@ -107,7 +107,8 @@ def test_as_good_as_scikit_learn(data):
 
 
 def test_forests_have_directions_too(data):
-    forest = VerticalForest(n_trees=4, max_depth=4, n_bins=12, histograms="open")
+    settings = {"n_trees": 4, "max_depth": 4, "n_bins": 12, "histograms": "open"}
+    forest = VerticalForest(routing="server", **settings)
     result = simulate(forest, *data, node_config=CONFIG, progress=False)
     assert steepest_fall(result, data[0], "court", "c1", 1) >= 0.0
 

@@ -120,10 +120,11 @@ def node_sums(
     numpy.ndarray of shape (sum of counts, width), uint64
     """
     parts = [
-        (node[t], weight[t].astype(np.uint64), count) for t, count in enumerate(counts) if count
+        (node[[t]], weight[[t]].astype(np.uint64), count) for t, count in enumerate(counts) if count
     ]
-    found = dense_sums(matrix, width, parts)
-    return np.concatenate(found) if found else np.zeros((0, width), dtype=np.uint64)
+    if not parts:
+        return np.zeros((0, width), dtype=np.uint64)
+    return np.concatenate(dense_sums(matrix, width, parts))
 
 
 def _blocks(shape: tuple[int, ...]) -> list[tuple[int, int]]:

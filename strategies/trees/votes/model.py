@@ -131,9 +131,9 @@ class VotesModel(Model):
 
     def strategy_for(self, result: Result) -> Strategy:
         """Return what predicts new rows with this model."""
-        from strategies.trees.votes.predict import VotesPredict
+        from strategies.trees.votes.predict import ForestPredict
 
-        return VotesPredict(result)
+        return ForestPredict(result)
 
 
 def importance(parties: list[str], told: dict[str, dict[str, Any]]) -> pd.DataFrame:

@@ -249,7 +249,7 @@ class VotesPredictParty(Party):
         return stream(self.group_key.seed, "votes sides", (4,)).tobytes()
 
 
-class VotesPredict(BuildsOnAFit):
+class ForestPredict(BuildsOnAFit):
     """Predict samples with a forest that `VerticalForest` grew, and open summed votes alone.
 
     Which side of a split a row is on goes from its owner to the other parties. The two parties that
