@@ -38,8 +38,11 @@ DISCLOSURE = (
         "of each column and node. It knows the gradients, and can solve for the columns: with "
         "1,000 samples, least squares over 20 trees returned 96 % of a column's bins",
     ),
-    ("server and any one party together", "all columns, in bins"),
-    ("a party and its helper together", "the gradients, and so the labels"),
+    ("server and any one party together", "unless products='encrypted', all columns, in bins"),
+    (
+        "a party and its helper together",
+        "unless products='encrypted', the gradients, and so the labels",
+    ),
     ("arbiter and server together", "sums of gradients over bins, as with open histograms"),
     (
         "nobody else",

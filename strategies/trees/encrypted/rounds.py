@@ -117,8 +117,8 @@ class EncryptedRounds(LevelRounds):
         right = (known.total_h + 2 * known.l2)[active, None] - left
         mean = total_g[active] / np.maximum(known.total_h + 2 * known.l2, 1)[active]
         numerator = candidates(sums["g"], observed, ring[1]) - mean[:, None] * left
-        sides = (np.asarray(side, dtype=np.float64) for side in (numerator, left, right))
-        wins = best_of(*sides, legal)
+        whole = np.stack([left, right]).astype(np.float64)
+        wins = best_of(np.asarray(numerator, dtype=np.float64), whole[0], whole[1], legal)
         return [int(np.flatnonzero(row)[0]) if row.any() else -1 for row in wins]
 
 
