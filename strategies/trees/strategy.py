@@ -6,7 +6,8 @@ round           what travels
 prepare         up: bins of each column, without names; public keys; of the arbiter, too
 (group seed)    see `GroupKey`; one round
 send_masked     up, once for all trees: the rows of all slots under a key stream
-share           three rounds a level, see `rounds`; two with open histograms
+share           three rounds a level, see `rounds`; two with open histograms, see
+                `encrypted.rounds` for those of ciphertexts, which begin with bins alone
 compare
 route
 finish          parties keep their splits, and erase all keys
@@ -50,7 +51,9 @@ class VerticalGBDT(Strategy):
     party the other. An arbiter, who has no data, compares gains that are scaled, noised and
     shuffled candidate by candidate. ``histograms="open"`` needs no arbiter, takes two rounds a
     level in place of three, and tells the server these sums; each node must agree to the exchange
-    ``histograms``.
+    ``histograms``. With ``products="encrypted"`` parties add ciphertexts of the gradients up: one
+    party is enough, none has a seed that would open another's columns, and no two parties together
+    read the gradients.
 
     Samples whose label is NaN are predicted: `Result.predictions` has ``prediction`` and, of
     classes, ``probability_<class>``. `Result.predict` predicts new rows, whichever parties are
@@ -118,7 +121,7 @@ class VerticalGBDT(Strategy):
     products: str = setting(
         "masked",
         "How histograms are opened: as products under masks, which take a second party, or as sums "
-        "of ciphertexts, which take the extra 'heu' and fifty times as long.",
+        "of ciphertexts, which take the extra 'heu' and some thirty times as long.",
         choices=("masked", "encrypted"),
     )
 

@@ -48,7 +48,10 @@ _PARTIES = (
 
 FOREST_DISCLOSURE = (
     *((who, f"with routing='parties', {what}") for who, what in _PARTIES),
-    *((who, f"with routing='server', {what}") for who, what in DISCLOSURE),
+    *(
+        (who, f"with routing='server', {what}".replace("unless products='encrypted', ", ""))
+        for who, what in DISCLOSURE
+    ),
 )
 
 PREDICT_DISCLOSURE = (
