@@ -33,7 +33,7 @@ BUILTIN = {
     "vfem-predict": "strategies.vfem:VFEMPredict",
     "lr": "strategies.classifiers:VerticalLR",
     "svm": "strategies.classifiers:VerticalSVM",
-    "final-net": "strategies.classifiers:FinalNet",
+    "final-net": "strategies.deep:FinalNet",
 }
 
 

@@ -42,8 +42,9 @@ PREDICTIONS = (
 )
 PARTIES = (
     "every party",
-    "its own coefficients, of the fit and at each evaluation; which samples have a label, and "
-    "which labelled samples the fit uses; nothing of the labels",
+    "its own coefficients, of the fit and at each evaluation, and the function that is evaluated, "
+    "from which the intercept follows; which samples have a label, and which labelled samples the "
+    "fit uses; of single labels, random numbers only",
 )
 COMMON = (WITHHELD, *RECOGNISED, BLUR, *COLLUSION)
 

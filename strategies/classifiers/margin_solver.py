@@ -94,7 +94,7 @@ def least_squares(moments: LabelledMoments, ridge: Array) -> tuple[float, Array]
     inner = n * moments.second + np.diag(ridge)
     # Columns that do not vary have neither a product nor, it may be, a ridge.
     slopes = np.linalg.pinv(inner, rcond=1e-12, hermitian=True) @ moments.with_labels
-    return float(level), np.asarray(slopes)
+    return float(level), np.where(np.diag(moments.second) > 0.0, slopes, 0.0)
 
 
 def minimise(

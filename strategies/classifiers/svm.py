@@ -53,6 +53,8 @@ Array = npt.NDArray[np.float64]
 LOSSES = ("squared_hinge", "squared")
 ROWS = ("complete", "mean")
 
+_FLAT = 1e-9
+"""A column whose variance is less, in units near its standard deviation, does not vary."""
 _CONVERGED = 1e-2
 """Of decision values: what the last step may change them by, after which it ends."""
 
@@ -205,6 +207,8 @@ class VerticalSVM(LinearClassifier):
         second = rows.products[:-1, :-1] / n - np.outer(mean, mean)
         about_mean = rows.sums[:-1] / n
         variance = np.diag(rows.products)[:-1] / n - about_mean**2
+        flat = (variance <= _FLAT) & self.intercept  # without one, it is a column like others
+        second[flat], second[:, flat], with_labels[flat] = 0.0, 0.0, 0.0
         unit = np.sqrt(np.maximum(variance, 0.0)) if self.standardize else 1.0 / opened.unit
         moments = LabelledMoments(n, labels, second, with_labels, self.intercept)
         level, slopes = least_squares(moments, self.l2 * unit**2)
