@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from simulations.attacks.cases import cases
+from simulations.attacks.cases import cases, routed_cases
 from simulations.preset import StudyPreset
 from simulations.replications import Job
 
-REPEATED = ("grid", "consented", "rough", "labels", "several")
+REPEATED = ("grid", "consented", "rough", "labels", "routed", "several")
 SYNTHESES = ("vcds", "evcds", "ievcds")
 
 
@@ -18,7 +18,7 @@ class Preset(StudyPreset):
     def jobs(self) -> list[Job]:
         """Return all jobs."""
         found = [*self._grid(), *self._consented(), *self._rough()]
-        return [*found, *self._labels(), *self._several()]
+        return [*found, *self._labels(), *self._routed(), *self._several()]
 
     def _grid(self) -> list[Job]:
         part = self["grid"]
@@ -55,6 +55,15 @@ class Preset(StudyPreset):
         part = self["labels"]
         settings = [{"case": name, "parties": part["parties"]} for name in part["cases"]]
         return _jobs("labels", part, settings)
+
+    def _routed(self) -> list[Job]:
+        part = self["routed"]
+        settings = [
+            {"case": case.name, "parties": n_parties}
+            for n_parties in part["parties"]
+            for case in routed_cases()
+        ]
+        return _jobs("routed", part, settings)
 
     def _several(self) -> list[Job]:
         part = self["several"]

@@ -16,8 +16,9 @@ DISCLOSURE = (
     (
         "every party",
         "in which node each labelled sample is, above the last split: from 100 trees a party "
-        "guessed labels with AUC 0.70, and with 0.75 where it knew 50 of them; which samples "
-        "have a label; with l2, a power of two above l2 over the largest second derivative",
+        "guessed labels with AUC 0.70, and with 0.75 where it knew 50 of them; so which samples "
+        "have a label, and which are on one side of a split of some other party's column; with l2, "
+        "a power of two above l2 over the largest second derivative",
     ),
     (
         "every party",

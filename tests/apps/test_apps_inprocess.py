@@ -222,6 +222,24 @@ def test_a_deep_model_predicts_what_has_no_label_and_later_new_rows(home, caplog
         run_app(own_files(home, **tables), strategy="false-vfl", run_name="again", **given)
 
 
+def test_trees_of_the_preset_grow_with_an_arbiter_and_predict_new_rows(home):
+    """The last of the simulated nodes is the arbiter; predictions need none."""
+    preset = tomllib.loads((ROOT / "apps" / "gbdt.toml").read_text())
+    given = {f"demo.{key}": value for key, value in preset["demo"].items()}
+    given |= {"labels": "demo", "gbdt.n-trees": 3, "gbdt.max-depth": 2}
+    run_app(simulated(3), strategy="gbdt", run_name="fit", **given)
+    folder = home / "results" / "server"
+    result = Result.load(folder / "fit")
+    assert result.model["splits"].sum() >= 3
+    unknown = demo_labels("breast-cancer", preset["demo"]["missing-labels"]).isna()
+    found = result.predictions["probability_1"]
+    assert 100 < len(found) <= unknown.sum()
+    assert unknown[found.index].all()
+    run_app(simulated(2), strategy="gbdt-predict", run_name="later", fitted="fit", **given)
+    again = Result.load(folder / "later").predictions["probability_1"]
+    np.testing.assert_allclose(again[found.index], found, rtol=1e-12)
+
+
 def test_earlier_run_that_is_not_there(home, bank, court):
     with pytest.raises(PartyError, match=r"nothing from a run named 'nope'"):
         run_app(own_files(home, bank=bank, court=court), fitted="nope")

@@ -3,7 +3,13 @@
 import pytest
 
 from flwr_vertical import load_strategy
-from simulations.attacks.cases import ROWS, cases, make_case_tables, make_strategy_of
+from simulations.attacks.cases import (
+    ROWS,
+    cases,
+    make_case_tables,
+    make_strategy_of,
+    routed_cases,
+)
 from simulations.attacks.recording import record
 from simulations.attacks.rough import columns_from
 from simulations.attacks.several import (
@@ -123,7 +129,8 @@ def test_columns_do_not_follow_roughly_from_blinded_numbers():
 def test_all_that_needs_consent_is_attacked_here_or_in_the_study():
     names = {case.name for case in cases(consented=True)}
     assert names >= {*CONSENTED, *ROUGHLY, *GRADIENTS}
-    assert {case.strategy for case in [*cases(), *cases(consented=True)]} == {*BUILTIN}
+    every = [*cases(), *cases(consented=True), *routed_cases()]
+    assert {case.strategy for case in every} == {*BUILTIN}
 
 
 def test_three_rows_of_neighbours_do_not_meet():
