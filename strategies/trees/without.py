@@ -50,20 +50,21 @@ def descend_without(
     while (model.party[at] >= 0).any():
         owner = model.party[at]
         left = model.missing_left[at] > 0
-        asked = {}
+        asked, ways = {}, {}
         for k, name in enumerate(model.parties):
-            comes = (owner == k) & present[:, k, None, None] & ~absent[:, k]
+            with_k = np.flatnonzero(present[:, k])  # the last of them is the samples' own way
+            comes = (owner[with_k] == k) & ~absent[:, k]
             if comes.any():
-                asked[name] = distinct(np.where(comes, at, -1))
+                ways[name] = with_k
+                asked[name] = distinct(np.where(comes, at[with_k], -1))
                 told += int((asked[name] >= 0).sum())
                 own_way += int(comes[-1].sum())
         if asked:
             for name, (lines, sides) in _ask(federation, model, asked).items():
-                k = model.parties.index(name)
-                mine = (owner == k) & present[:, k, None, None] & ~absent[:, k]
-                for layer, side in zip(lines, sides, strict=True):
-                    here = mine & (at == layer)
-                    left[here] = np.broadcast_to(side, at.shape)[here]
+                for way in ways[name]:
+                    for layer, side in zip(lines, sides, strict=True):
+                        here = (at[way] == layer) & (layer >= 0)
+                        left[way][here] = side[here]
             progress.step("level")
         at = np.where(owner >= 0, np.where(left, model.left[at], model.right[at]), at)
     values = np.stack([model.raw(leaves) for leaves in at])
