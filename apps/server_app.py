@@ -85,6 +85,9 @@ def main(grid: Grid, context: Context) -> None:
     if result.predictions is not None:
         n = len(result.predictions)
         logger.info("predictions of %d samples: %s", n, folder / "predictions.parquet")
+    if result.evaluation is not None:
+        table = result.evaluation.table().round(4).to_string()
+        logger.info("%d %s\n%s", len(result.evaluation), result.evaluation.what, table)
     logger.info("result and report of the server: %s", folder / "report.html")
 
 

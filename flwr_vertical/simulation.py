@@ -12,7 +12,7 @@ from flwr_vertical.alignment import aligner_class, alignment_name
 from flwr_vertical.app import memory_app
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.grids import LocalGrid, NodesGrid, RayGrid, RecordingGrid
-from flwr_vertical.node.config import MIN_ROWS
+from flwr_vertical.node.config import MIN_ROWS, NODE_KEYS
 from flwr_vertical.node.outputs import OutputFolder
 from flwr_vertical.node.storage import check_name, fitted_kinds
 from flwr_vertical.policy.given import policies_by_node
@@ -152,10 +152,7 @@ def simulate(
     if unknown := sorted(set(truth or {}) - set(tables)):
         raise ConfigError(f"truth names unknown parties {unknown}; the parties are {list(tables)}")
     has_arbiter = run.aggregation == "ckks" or bool(strategy.needs_arbiter)
-    if unknown := sorted(set(node_config or {}) - set(tables)):
-        raise ConfigError(
-            f"node_config names unknown parties {unknown}; the parties are {list(tables)}"
-        )
+    _check_node_config(node_config or {}, tables)
     nodes: list[dict[str, Any]] = [
         {**(node_config or {}).get(name, {}), "party": name} for name in tables
     ]
@@ -247,6 +244,22 @@ def simulate(
             result.notes += notes
         result.compare(test_labels, beside=alone)
     return result
+
+
+def _check_node_config(
+    node_config: Mapping[str, Mapping[str, Any]], tables: Mapping[str, Table]
+) -> None:
+    if unknown := sorted(set(node_config) - set(tables)):
+        raise ConfigError(
+            f"node_config names unknown parties {unknown}; the parties are {list(tables)}"
+        )
+    for name, keys in node_config.items():
+        own = [key for key in keys if any(known.covers(key) for known in NODE_KEYS)]
+        if own:
+            raise ConfigError(
+                f"node_config of {name!r} has {own[0]!r}, which is not read by a strategy; in "
+                "simulate, tables, kinds, min_rows and policy are arguments of their own"
+            )
 
 
 # Options of `simulate` that belong to a run of all parties.

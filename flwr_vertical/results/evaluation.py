@@ -16,6 +16,7 @@ import pandas as pd
 from sklearn import metrics as sk
 
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.results.page import format_value
 
 Array = npt.NDArray[np.float64]
 
@@ -27,7 +28,7 @@ YOUDEN = "youden"
 _MOST_LISTED = 10  # classes that a message names
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
     """Predictions beside the true labels of the same samples; `evaluate` makes it.
 
@@ -59,6 +60,10 @@ class Evaluation:
 
     def __len__(self) -> int:
         return len(self.samples)
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name} {format_value(v)}" for name, v in self.metrics().items())
+        return f"Evaluation({len(self):,} {self.what}: {values})"
 
     @property
     def labels(self) -> Array:

@@ -29,6 +29,7 @@ _MOST_CLASSES = 6  # whose curves have a colour and a name
 _MOST_CELLS = 12  # classes of a confusion matrix that still has numbers
 _MOST_OTHERS = 5
 _MOST_POINTS = 1500
+_MOST_PLACES = 600  # of a curve
 _DASHES = (0, (4, 3))
 _HEIGHT = 3.1
 
@@ -169,7 +170,7 @@ class _Curves:
             places = recall[enough], precision[enough]
             self._line(ax, i, *places, f"{name}, AP {value:.3f}", drawstyle="steps-post")
         fg.label(ax, "Precision and recall", "recall", "precision")
-        self._finish(ax, "lower left")
+        self._finish(ax, "best")
 
     def calibration(self, ax: Axes) -> None:
         ax.plot([0, 1], [0, 1], color=fg.SOFT, linewidth=1, linestyle=_DASHES)
@@ -210,8 +211,10 @@ class _Curves:
 
     def _line(self, ax: Axes, i: int, x: Array, y: Array, label: str, **options: Any) -> None:
         named = self.binary or i < _MOST_CLASSES
+        # Curves of many samples would make pages of many megabytes.
+        take = np.linspace(0, len(x) - 1, min(len(x), _MOST_PLACES)).astype(int)
         ax.plot(
-            x, y,
+            x[take], y[take],
             color=fg.colour(i) if named else fg.LINE,
             linewidth=1.8 if i == 0 and self.binary else 1.2 if named else 0.8,
             zorder=3.0 - 0.01 * i if named else 1.0,

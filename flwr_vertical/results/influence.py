@@ -26,9 +26,9 @@ def sections(
     """
     items: list[Item] = []
     if importance is not None and (figure := importance_figure(importance)):
-        by = "column" if importance.index.nlevels > 1 else "party"
+        by, all_of = ("column", "columns") if importance.index.nlevels > 1 else ("party", "parties")
         table = dataframe_html(importance, max_rows=1000)
-        folded = details_html(f"All {len(importance)} rows", table)
+        folded = details_html(f"All {len(importance)} {all_of}", table)
         items += [subheading(f"Importance by {by}"), figure]
         items.append(table if len(importance) <= 12 else folded)
     if contributions is not None and len(contributions) and contributions.shape[1] > 1:

@@ -52,7 +52,7 @@ def path_contributions(model: TreesModel, leaves: Leaves) -> Array:
     ----------
     model : TreesModel
     leaves : numpy.ndarray of shape (n_trees, n_samples)
-        Lines of the leaves that samples come to; -1 in trees that do not predict the sample.
+        Lines of the leaves that samples come to; -1 in trees that do not predict them.
 
     Returns
     -------
@@ -68,9 +68,9 @@ def path_contributions(model: TreesModel, leaves: Leaves) -> Array:
     out = np.zeros((model.width, leaves.shape[1], 1 + len(model.parties)))
     out[:, :, 0] = model.base[:, None]
     for t, own in enumerate(leaves):
-        here = own >= 0
-        out[t % model.width, here, 0] += expected[model.roots[t]]
-        out[t % model.width, here, 1:] += moved[own[here]]
+        comes = own >= 0
+        out[t % model.width, comes, 0] += expected[model.roots[t]]
+        out[t % model.width, comes, 1:] += moved[own[comes]]
     return out
 
 

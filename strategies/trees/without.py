@@ -14,7 +14,7 @@ from flwr_vertical import Federation
 from flwr_vertical.results import Progress
 from strategies.trees.binning import narrowest
 from strategies.trees.contributions import coalitions
-from strategies.trees.model import LEAF, Array, TreesModel
+from strategies.trees.model import Array, TreesModel
 
 Lines = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
@@ -45,24 +45,25 @@ def descend_without(
     present = np.array(
         [[k in chosen for k in range(n_parties)] for chosen in coalitions(n_parties)]
     )
-    at = np.tile(model.starts(~absent), (len(present), 1, 1))
+    at = np.stack([_starts(model, ~absent & row) for row in present])
     told = own_way = 0
-    while (owner := np.where(at >= 0, model.party[at], LEAF)).max() >= 0:
+    while ((owner := np.where(at >= 0, model.party[at], -1)) >= 0).any():
         left = model.missing_left[at] > 0
-        asked = {}
+        asked, ways = {}, {}
         for k, name in enumerate(model.parties):
-            comes = (owner == k) & present[:, k, None, None] & ~absent[:, k]
+            with_k = np.flatnonzero(present[:, k])  # the last of them is the samples' own way
+            comes = (owner[with_k] == k) & ~absent[:, k]
             if comes.any():
-                asked[name] = distinct(np.where(comes, at, -1))
+                ways[name] = with_k
+                asked[name] = distinct(np.where(comes, at[with_k], -1))
                 told += int((asked[name] >= 0).sum())
                 own_way += int(comes[-1].sum())
         if asked:
             for name, (lines, sides) in _ask(federation, model, asked).items():
-                k = model.parties.index(name)
-                mine = (owner == k) & present[:, k, None, None] & ~absent[:, k]
-                for layer, side in zip(lines, sides, strict=True):
-                    here = mine & (at == layer)
-                    left[here] = np.broadcast_to(side, at.shape)[here]
+                for way in ways[name]:
+                    for layer, side in zip(lines, sides, strict=True):
+                        here = (at[way] == layer) & (layer >= 0)
+                        left[way][here] = side[here]
             progress.step("level")
         at = np.where(owner >= 0, np.where(left, model.left[at], model.right[at]), at)
     values = np.stack([model.raw(leaves) for leaves in at])
@@ -70,6 +71,11 @@ def descend_without(
         f"contributions: {told:,} sides of splits were told, {own_way:,} of them on the samples' "
         f"own ways through the trees ({told / max(own_way, 1):.2f} times as many)"
     )
+
+
+def _starts(model: TreesModel, held: Flags) -> Lines:
+    """Return where samples start in each tree, shape (n_trees, n_samples), by who holds them."""
+    return np.tile(model.roots[:, None], (1, len(held)))
 
 
 def distinct(lines: Lines) -> Lines:

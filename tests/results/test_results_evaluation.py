@@ -44,6 +44,7 @@ def test_two_classes_are_those_of_scikit_learn():
     assert constant["accuracy"] == pytest.approx((y == 0).mean())
     assert not made.notes
     assert list(made.table().index) == ["this run", "constant"]
+    assert repr(made).startswith("Evaluation(400 test samples: auc 0.")
 
 
 def test_thresholds():

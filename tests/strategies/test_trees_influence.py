@@ -112,6 +112,8 @@ def test_what_shapley_values_tell_is_counted(data, fitted, shapley, monkeypatch)
     note = next(n for n in shapley.notes if n.startswith("contributions"))
     told, own_way = (int(word.replace(",", "")) for word in (note.split()[1], note.split()[7]))
     assert bits == {"path": own_way, "shapley": told}
+    steps = shapley.ledger.to_frame().groupby("step")["round"].nunique()
+    assert steps["sides"] == SMALL["max_depth"]  # all ways together
     assert 1.0 < told / own_way < 4.0
 
 

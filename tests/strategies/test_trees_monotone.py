@@ -174,6 +174,11 @@ def test_keys_that_cannot_be_followed(data):
         )  # fmt: skip
     with pytest.raises(ConfigError, match="names unknown parties"):
         simulate(VerticalGBDT(**SMALL), tables, labels, node_config={"banc": {}}, progress=False)
+    with pytest.raises(ConfigError, match=r"'policy.openings', which is not read by a strategy"):
+        simulate(
+            VerticalGBDT(**SMALL), tables, labels, progress=False,
+            node_config={"bank": {"policy.openings": 3}},
+        )  # fmt: skip
     classes = make_labels(tables, "multiclass")
     with pytest.raises(ConfigError, match="probabilities of several classes"):
         simulate(

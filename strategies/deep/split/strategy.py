@@ -5,12 +5,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.results import Progress
+from flwr_vertical.results.evaluation import evaluate
 from flwr_vertical.settings import setting
 from strategies.deep.false_vfl.hardware import DEVICES
 from strategies.deep.false_vfl.head import Targets
@@ -22,7 +24,7 @@ from strategies.deep.split.model import SplitModel
 from strategies.deep.split.networks import SplitNetworks
 from strategies.deep.split.party import SplitParty
 from strategies.deep.split.party_networks import to_text
-from strategies.deep.split.predict import predict_rows
+from strategies.deep.split.predict import predict_rows, table_of
 from strategies.deep.split.rounds import SplitRounds
 from strategies.deep.split.training import LabelTraining, pretrain_across
 from strategies.regression.problem import sample_index
@@ -120,6 +122,17 @@ class SplitNetwork(Strategy):
         if len(asked):
             found = predict_rows(rounds, model, fitted.head, asked, progress)
             result.predictions = found.set_axis(sample_index(alignment, result.labels, asked))
+        if (validated := fitted.held_out()) is not None:
+            rows, given = validated
+            told = table_of(given, model)
+            index = sample_index(alignment, result.labels, rows)
+            labels = np.asarray(federation.labels, dtype=float)
+            result.evaluation = evaluate(
+                told.set_axis(index),
+                pd.Series(labels[rows], index),
+                known=pd.Series(np.delete(labels, rows)),
+                what="held-out samples (validation_share)",
+            )
         rounds.keep(model.name)
 
     # -- settings ----------------------------------------------------------------------------

@@ -70,6 +70,7 @@ class LabelTraining:
         )
         self._order: dict[str, Indices] = {}
         self._best: dict[str, Any] = {}
+        self._held_out: dict[str, Any] = {}
         self._losses: list[float] = []
         self._stop = EarlyStop(strategy.patience)
         self._steps = math.ceil(len(self._rows) / strategy.batch_size)
@@ -83,6 +84,7 @@ class LabelTraining:
             "carried": self._rounds.carried,
             "order": self._order,
             "best": self._best,
+            "held_out": self._held_out,
             "losses": self._losses,
             "stop": self._stop,
             "history": self._result.history,
@@ -96,6 +98,12 @@ class LabelTraining:
                 {name: torch.from_numpy(np.array(value)) for name, value in self._best.items()}
             )
             self._rounds.carried["recall"] = True
+
+    def held_out(self) -> tuple[Indices, torch.Tensor] | None:
+        """Return the samples that validate, and what the networks that are kept say of them."""
+        if "given" not in self._held_out:
+            return None
+        return self._validated, torch.from_numpy(np.array(self._held_out["given"]))
 
     def _step(self, i: int) -> bool:
         """Take one step; return whether it was the last one."""
@@ -113,8 +121,9 @@ class LabelTraining:
         seen = sum(len(one) for one in parts[: place + 1])
         line = {"stage": 2, "epoch": epoch, "loss": math.fsum(self._losses) / seen}
         if len(self._validated) and epoch % self._strategy.validate_every == 0:
-            line["validation"] = self._validate()
+            line["validation"], given = self._validate()
             if self._stop.is_better(epoch, line["validation"]):
+                self._held_out["given"] = given
                 self._best.update(copy.deepcopy(to_arrays(self.head)))
                 self._rounds.carried["remember"] = True
         self._result.history.append(line)
@@ -140,12 +149,16 @@ class LabelTraining:
         self._rounds.carry(batch, tasks.takes, sums.grad)
         return told
 
-    def _validate(self) -> float:
-        """Return the mean loss of the samples that validate; one round, with the last gradient."""
+    def _validate(self) -> tuple[float, npt.NDArray[np.floating]]:
+        """Return the mean loss of the samples that validate, and what the head says of them.
+
+        One round, with the last gradient.
+        """
         sums, counts, _ = self._asked(self._validated, None)
         with torch.no_grad():
             losses = self.head.losses(sums, counts, self._labels(self._validated))
-        return float(losses.mean())
+            given = self.head(sums[0], counts[0])
+        return float(losses.mean()), given.cpu().numpy()
 
     def _asked(
         self, batch: Indices, tasks: Tasks | None
