@@ -95,7 +95,8 @@ STUDIES: dict[str, Study] = {
             "networks.local_iterations=10000, a day); choose by --parts, --datasets, --ratios, "
             "--methods and --only-seeds. What docs/records has is not run again. Every number says "
             "how many seeds stand behind it; several commands can share one --output. --quick "
-            "takes less than a minute. Every number of its settings is in simulations/fedpsg/preset.toml."
+            "takes less than a minute. Every number of its settings is in "
+            "simulations/fedpsg/preset.toml."
         ),
         writes="docs/fedpsg-study.md",
         choices={
