@@ -30,7 +30,7 @@ from strategies.trees.blinding import Factors
 from strategies.trees.gains import Curvature, Level, best_of, candidates, signed, to_ring
 from strategies.trees.shares import Places, with_siblings
 from strategies.trees.slots import Slots
-from strategies.trees.sums import Held, Indices, Ring, dense_sums
+from strategies.trees.sums import Indices, Ring, dense_sums
 from strategies.trees.tree import Flags, Tree
 
 Masks = dict[str, tuple[bytes, Ring, Ring]]
@@ -221,7 +221,7 @@ class LevelRounds:
         for k, (name, width) in enumerate(zip(self.slots.names, self.slots.widths, strict=True)):
             helper = self._helper[name]
             parts = places.parts(k, masks_v[helper][1], self._masks_h[helper][1])
-            out[name] = dense_sums(Held(self.slots.masked[name]).rows, width, parts)
+            out[name] = dense_sums(self.slots.masked[name], width, parts)
         return out
 
     def _own_shares(

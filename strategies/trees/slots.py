@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from strategies.trees.binning import Layout
-from strategies.trees.sums import Indices, Ring
+from strategies.trees.sums import Blocks, Indices
 
 
 @dataclass
@@ -17,13 +17,14 @@ class Slots:
     names : list of str
     layouts : dict of str to Layout
     tags : dict of str to bytes
-    masked : dict of str to numpy.ndarray of shape (n_samples, n_slots)
+    masked : dict of str to callable
+        Gives rows of a party's matrix, see `dense_sums`.
     """
 
     names: list[str]
     layouts: dict[str, Layout]
     tags: dict[str, bytes] = field(default_factory=dict)
-    masked: dict[str, Ring] = field(default_factory=dict)
+    masked: dict[str, Blocks] = field(default_factory=dict)
 
     @property
     def widths(self) -> list[int]:
