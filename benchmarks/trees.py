@@ -2,6 +2,7 @@
 
     python benchmarks/trees.py            # 100 trees of depth 6, hidden and open histograms
     python benchmarks/trees.py --quick    # 3 trees, for CI
+    python benchmarks/trees.py --deployment   # 5 trees over channels on three SuperNodes
     python benchmarks/trees.py --rows 1000000 --columns 50 --bins 16 --trees 20   # made-up numbers
 
 Customer information lies at party a (age, job, marital, education, day, month, duration, pdays),
@@ -23,6 +24,7 @@ import pandas as pd
 from machine import machine_line
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import log_loss, roc_auc_score
+from trees_deployed import compare
 
 from flwr_vertical import simulate
 from simulations.data import Sources
@@ -104,6 +106,7 @@ def main() -> None:
     """Parse the command line, run and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="3 trees, for CI")
+    parser.add_argument("--deployment", action="store_true", help="over channels on SuperNodes")
     parser.add_argument("--trees", type=int, default=0, help="how many (default: 100)")
     parser.add_argument("--rows", type=int, default=0, help="of made-up numbers in place of Bank")
     parser.add_argument("--columns", type=int, default=50, help="of made-up numbers")
@@ -113,7 +116,13 @@ def main() -> None:
     options = parser.parse_args()
     print(machine_line(), f"; load {os.getloadavg()[0]:.1f}")
     tables, y = made_up(options.rows, options.columns) if options.rows else bank()
-    trees = options.trees or (3 if options.quick else 100)
+    few = 3 if options.quick else 5 if options.deployment else 100
+    trees = options.trees or few
+    if options.deployment:
+        for mode in options.modes.split(","):
+            print(f"{mode}, {trees} trees:")
+            compare(tables, y, {"n_trees": trees, "n_bins": options.bins, "histograms": mode})
+        return
     if options.missing:
         print(f"{options.missing:.0%} of the samples are missing at party b; {trees} trees")
         missing_blocks(tables, y, options.missing, trees, options.bins)

@@ -18,18 +18,14 @@ Array = npt.NDArray[np.float64]
 _DONORS = 5
 
 
-def federated(
-    task: Task, objective: str, booster: dict[str, Any], histograms: str, patterns: int = 3
-) -> Array:
+def federated(task: Task, objective: str, booster: dict[str, Any], histograms: str) -> Array:
     """Predict by `VerticalGBDT`: probabilities of classes, or numbers.
 
     Returns
     -------
     numpy.ndarray of shape (n_test, n_classes) or (n_test,)
     """
-    strategy = VerticalGBDT(
-        objective=objective, histograms=histograms, patterns=patterns, **booster
-    )
+    strategy = VerticalGBDT(objective=objective, histograms=histograms, **booster)
     result = simulate(strategy, task.tables, task.hidden_labels, progress=False)
     assert result.predictions is not None
     found = result.predictions.loc[task.labels.index[task.test]]
@@ -71,7 +67,7 @@ def _patterns(task: Task, settings: dict[str, Any]) -> Array:
 
 
 def _shared(task: Task, settings: dict[str, Any]) -> Array:
-    return federated(task, "binary", settings["booster"], "open", patterns=0)[:, 1]
+    return _scores(task, task.pooled, np.ones_like(task.lacks), settings)
 
 
 def _scores(
@@ -140,7 +136,7 @@ def _laser(task: Task, settings: dict[str, Any]) -> Array:
 
 METHODS: dict[str, Callable[[Task, dict[str, Any]], Array]] = {
     "federated, trees by pattern": _patterns,
-    "federated, shared trees": _shared,
+    "one model of all samples": _shared,
     "two models": _two_models,
     "intersection only": _intersection,
     "zeros for missing blocks": _zeros,
@@ -149,6 +145,6 @@ METHODS: dict[str, Callable[[Task, dict[str, Any]], Array]] = {
     "donors, then boosting": _donors,
     "LASER-VFL": _laser,
 }
-"""All but the federated ones are central boosters in the same bins, or networks."""
+"""All but the federated one are central boosters in the same bins, or networks."""
 
 OURS = "federated, trees by pattern"

@@ -42,8 +42,10 @@ def notes(preset: Preset) -> list[str]:
         "central booster with the same tie rule (tests/strategies/test_trees_oracle.py).",
         "Histograms are open in most runs, which are cheaper; hidden ones grow the same trees but "
         "for gains closer than rounding.",
-        "'two models': scikit-learn on the samples that both hold, and on party a's columns for "
-        "the others. 'intersection only' predicts these others with b's columns missing. 'zeros' "
+        "'one model of all samples': scikit-learn on both parties' columns, NaN where b lacks "
+        "them, which is what the federated booster grows with patterns=0. 'two models': "
+        "scikit-learn on the samples that both hold, and on party a's columns for the others. "
+        "'intersection only' predicts these others with b's columns missing. 'zeros' "
         "and 'donors' complete b's table first; 'donors' has the mean of the five nearest "
         "samples by a's columns, which is what FKNN imputes here (a test compares the two). "
         "'party b alone' gives samples that b lacks the same score.",

@@ -70,7 +70,9 @@ class Preset:
         for dataset in section["datasets"]:
             for share in section["missing"]:
                 for seed in range(section["runs"][dataset]):
-                    modes = ("open", "hidden") if seed < section["hidden_runs"] else ("open",)
+                    modes = (
+                        ("open", "hidden") if seed < section["hidden_runs"][dataset] else ("open",)
+                    )
                     jobs += [
                         self._job("pooled", dataset, share, mode, seed, section["trees"][dataset])
                         for mode in modes

@@ -15,7 +15,6 @@ from strategies.trees.model import TreePart
 from strategies.trees.monotone import NODE_KEY, directions_of
 from strategies.trees.routing import RoutingSteps, check_openings
 from strategies.trees.shares import ShareSteps, stream_label
-from strategies.trees.sums import BLOCK_BYTES
 
 COLUMN_NAMES = "column-names"
 """The exchange in which the server learns which column each split is of, by name."""
@@ -70,6 +69,8 @@ class TreeParty(Party):
         owner: str,
         sealed: bytes,
         dtype: str,
+        start: int,
+        stop: int,
         arbiter: list[bytes] | None = None,
         **keys: Any,
     ) -> dict[str, Any]:
@@ -81,13 +82,15 @@ class TreeParty(Party):
             See `GroupKeySteps.take`.
         dtype : {"uint64", "uint32"}
             Of the ring.
+        start, stop : int
+            Which rows, of all samples.
         arbiter : list of bytes, optional
             Public key, identity and signature of the arbiter, where there is one.
 
         Returns
         -------
         dict[str, Any]
-            ``masked`` of shape (n_samples, n_slots); the ``tag`` of its content.
+            ``masked`` of shape (stop - start, n_slots); the ``tag`` of the whole content.
         """
         self.group_key.take(owner, sealed, keys)
         if arbiter is not None and not self.parcels.has_key:
@@ -95,13 +98,8 @@ class TreeParty(Party):
         codes, layout = self.codes, self.layout
         shape = len(codes), layout.n_slots
         stream = KeyStream(self.group_key.seed, stream_label(self.name), shape, self.tag)
-        masked = np.empty(shape, dtype=dtype)
-        rows = max(1, BLOCK_BYTES // (8 * shape[1]))
-        for start in range(0, shape[0], rows):
-            stop = min(start + rows, shape[0])
-            own = layout.indicators(codes[start:stop]) + stream.rows(start, stop)
-            masked[start:stop] = own.astype(dtype, copy=False)
-        return {"masked": masked, "tag": self.tag}
+        own = layout.indicators(codes[start:stop]) + stream.rows(start, stop)
+        return {"masked": own.astype(dtype, copy=False), "tag": self.tag}
 
     @step
     def finish(self, model: str, columns: bool = False) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from strategies.trees.gains import Array, Curvature, Level, best_of, candidates,
 from strategies.trees.monotone import allowed_signs, right_way
 from strategies.trees.shares import Places, with_siblings
 from strategies.trees.slots import Slots
-from strategies.trees.sums import Held, Indices, Ring, dense_sums
+from strategies.trees.sums import Indices, Ring, dense_sums
 from strategies.trees.tree import Flags, Tree
 
 Masks = dict[str, tuple[bytes, Ring, Ring]]
@@ -227,7 +227,7 @@ class LevelRounds:
         for k, (name, width) in enumerate(zip(self.slots.names, self.slots.widths, strict=True)):
             helper = self._helper[name]
             parts = places.parts(k, masks_v[helper][1], self._masks_h[helper][1])
-            out[name] = dense_sums(Held(self.slots.masked[name]).rows, width, parts)
+            out[name] = dense_sums(self.slots.masked[name], width, parts)
         return out
 
     def _own_shares(

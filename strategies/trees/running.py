@@ -19,6 +19,7 @@ from strategies.trees.contributions import contributions_table, path_contributio
 from strategies.trees.course import Course
 from strategies.trees.encrypted.rounds import EncryptedRounds
 from strategies.trees.growing import Grower
+from strategies.trees.masked import fetch
 from strategies.trees.model import prediction_table
 from strategies.trees.rounds import LevelRounds
 from strategies.trees.slots import Slots
@@ -117,14 +118,7 @@ def grow_model(
     grower = Grower(rounds, growth)
 
     def send() -> None:
-        replies = federation.call(
-            "send_masked",
-            {"dtype": str(rounds.dtype)},
-            per_party=arguments,
-            unkept=["masked"],  # beside the group seed it would be the table
-        )
-        slots.tags = {name: bytes(replies[name]["tag"]) for name in names}
-        slots.masked = {n: replies[n]["masked"] for n in names if "masked" in replies[n]}
+        fetch(federation, slots, arguments, rounds.dtype)
 
     def iterate(i: int) -> bool:
         if not slots.masked and not encrypted:

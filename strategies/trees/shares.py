@@ -41,7 +41,7 @@ HISTOGRAMS = "histograms"
 
 # Under a prefix that the server may not write to.
 _MASKED_H, _RHO_H, _BELOW_H = (f"node.trees.{what}" for what in ("masked-h", "rho-h", "helped-h"))
-_HOLD_BYTES = 1 << 30  # of key streams that a helper keeps in memory
+_HOLD_BYTES = 1 << 29  # of key streams that a helper keeps in memory
 
 
 class ShareSteps(StepGroup):

@@ -6,7 +6,7 @@ import numpy as np
 
 from strategies.trees.binning import Layout
 from strategies.trees.monotone import Directions, of_slots
-from strategies.trees.sums import Indices, Ring
+from strategies.trees.sums import Blocks, Indices
 
 
 @dataclass
@@ -20,14 +20,15 @@ class Slots:
     monotone : dict of str to numpy.ndarray of shape (n_columns,), int8
         Directions of columns, see `monotone`; none by default.
     tags : dict of str to bytes
-    masked : dict of str to numpy.ndarray of shape (n_samples, n_slots)
+    masked : dict of str to callable
+        Gives rows of a party's matrix, see `dense_sums`.
     """
 
     names: list[str]
     layouts: dict[str, Layout]
     monotone: dict[str, Directions] = field(default_factory=dict)
     tags: dict[str, bytes] = field(default_factory=dict)
-    masked: dict[str, Ring] = field(default_factory=dict)
+    masked: dict[str, Blocks] = field(default_factory=dict)
 
     @property
     def widths(self) -> list[int]:

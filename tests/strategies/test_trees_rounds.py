@@ -12,7 +12,7 @@ from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError, ProtocolError
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import VALUES
-from strategies.trees import VerticalGBDT, shares
+from strategies.trees import VerticalGBDT, masked, shares, sums
 from strategies.trees.arbiter import CompareSteps
 
 
@@ -191,3 +191,26 @@ def test_the_arbiter_compares_a_round_once():
     node = SimpleNamespace(name="arbiter", cache={}, state={"node.trees.compared": 7})
     with pytest.raises(ProtocolError, match="compared once"):
         CompareSteps(node).compare(7, b"", [], [], [], [], [], np.zeros((3, 0, 0), np.uint64))
+
+
+def test_rows_in_blocks_and_on_disk_make_the_same_trees(data, hidden, monkeypatch):
+    monkeypatch.setattr(masked, "SEND_BYTES", 1 << 15)
+    monkeypatch.setattr(masked, "HOLD_BYTES", 1)
+    monkeypatch.setattr(shares, "_HOLD_BYTES", 1)  # helpers make key streams anew
+    monkeypatch.setattr(sums, "BLOCK_BYTES", 1 << 14)
+    kept = []
+    monkeypatch.setattr(masked.OnDisk, "append", keeping(masked.OnDisk.append, kept))
+    result = fit(*data)
+    width = max(rows.shape[1] for rows in kept)
+    assert len(kept) == 2 * -(-N // ((1 << 15) // (8 * width)))
+    assert sum(len(rows) for rows in kept) == 2 * N
+    np.testing.assert_array_equal(result.predictor.value, hidden[0].predictor.value)
+    np.testing.assert_array_equal(result.predictor.party, hidden[0].predictor.party)
+
+
+def keeping(append, kept):
+    def both(self, rows):
+        kept.append(rows)
+        append(self, rows)
+
+    return both

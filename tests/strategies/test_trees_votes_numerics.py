@@ -35,7 +35,7 @@ def test_shares_of_products_add_up_and_each_is_uniform():
     y = rng.integers(0, 2, 500).astype(np.uint64)
     rho, pads = ring(rng, 500), KeyStream(KEY, "P", (500, 7))
     streams = KeyStream(KEY, "R", (500, 7))
-    sent = dealt(x + streams.rows(0, 500), y, pads.rows)
+    sent = dealt(Held(x + streams.rows(0, 500)).rows, x.shape[1], y, pads.rows)
     own = owner_matrix(7, streams.rows, pads.rows, y + rho)
     helped = helper_matrix(sent, [3, 4], [lambda a, b: streams.rows(a, b)[:, :3],
                                           lambda a, b: streams.rows(a, b)[:, 3:]], rho)  # fmt: skip

@@ -30,6 +30,7 @@ from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.results import Progress
 from strategies.regression.problem import sample_index
 from strategies.trees.gains import fraction_bits, rounded
+from strategies.trees.masked import fetch
 from strategies.trees.model import prediction_table
 from strategies.trees.objectives import Array, Objective
 from strategies.trees.running import prepare
@@ -188,11 +189,7 @@ class VoteRounds:
     def _deal_products(self, of_class: int) -> None:
         """Deal shares of slots times the targets of a class; two rounds, the first once."""
         if not self.slots.masked:
-            replies = self.federation.call(
-                "send_masked", {"dtype": "uint64"}, per_party=self._arguments
-            )
-            self.slots.tags = {name: bytes(replies[name]["tag"]) for name in self.names}
-            self.slots.masked = {name: replies[name]["masked"] for name in self.names}
+            fetch(self.federation, self.slots, self._arguments, np.uint64)
         target, helper = self.targets.whole[of_class], helpers(self.names)
         seeds = {
             name: self.federation.random_bytes(SEED_BYTES)
@@ -201,11 +198,11 @@ class VoteRounds:
         rho = {name: stream(seed, "rho", target.shape) for name, seed in seeds.items()}
         own: dict[str, dict[str, Any]] = {name: {} for name in self.names}
         made: dict[str, list[Ring]] = {name: [] for name in seeds}
-        for name in self.names:
-            masked, pad = self.slots.masked[name], self.federation.random_bytes(SEED_BYTES)
+        for name, width in zip(self.names, self.slots.widths, strict=True):
+            pad = self.federation.random_bytes(SEED_BYTES)
             own[name] |= {"pad": pad, "masked_target": target + rho[helper[name]]}
-            rows = KeyStream(pad, "P", masked.shape).rows
-            made[helper[name]].append(dealt(masked, target, rows))
+            rows = KeyStream(pad, "P", (len(target), width)).rows
+            made[helper[name]].append(dealt(self.slots.masked[name], width, target, rows))
         for name, seed in seeds.items():
             own[name] |= {"rho": seed, "dealt": np.concatenate(made[name], axis=1)}
         self._deal = self.federation.random_bytes(16)
