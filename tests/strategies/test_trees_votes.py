@@ -13,6 +13,8 @@ from flwr_vertical import LocalGrid, simulate
 from flwr_vertical.errors import ConfigError, PartyError, PolicyError
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, VALUES
+from simulations.attacks.recording import Recording, watching
+from simulations.attacks.suite import ATTACKS, RULED, attack_run
 from strategies.trees import VerticalForest
 
 SETTINGS = {"n_trees": 4, "batch": 2, "max_depth": 4, "n_bins": 12, "min_child": 5}
@@ -131,6 +133,30 @@ def test_what_passes_the_server_tells_nothing_of_rows(run, data):
     for length, ones in zip(lengths[0], sides, strict=True):
         assert abs(length - (2 * 400) // 8 - 28) <= 2  # a bit a row and tree, one a node; the seal
         assert abs(np.unpackbits(np.frombuffer(ones, np.uint8)).mean() - 0.5) < 0.1
+
+
+def test_attacks_find_columns_where_the_server_knows_the_routing_only():
+    rng = np.random.default_rng(3)
+    tables = {
+        name: pd.DataFrame(rng.normal(size=(60, 2)), columns=[f"{name[0]}{j}" for j in range(2)])
+        for name in ("bank", "court")
+    }
+    for name, table in tables.items():
+        table[f"{name[0]}1"] = rng.integers(0, 2, 60)
+    signal = tables["bank"]["b0"] + tables["court"]["c1"] * 2.0 - tables["bank"]["b1"]
+    labels = (signal > 0.5).astype(float)
+    labels.iloc[::4] = np.nan
+    attacks = [name for name in ATTACKS if name not in RULED]
+    found = {}
+    for routing in ("parties", "server"):
+        strategy = VerticalForest(n_trees=8, batch=4, max_depth=3, n_bins=8, routing=routing)
+        worked, transcript = [], []
+        with watching(worked, transcript):
+            result = simulate(strategy, tables, labels, progress=False, transcript=transcript)
+        recorded = Recording(strategy, "masked", tables, labels, result, transcript, worked)
+        findings = [f for f in attack_run(recorded, attacks) if f.view == "server"]
+        found[routing] = max(finding.beyond for finding in findings)
+    assert found["parties"] <= 0.0 < found["server"]
 
 
 @pytest.mark.parametrize("at", [6, 9, 24])

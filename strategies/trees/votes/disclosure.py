@@ -67,6 +67,9 @@ PREDICT_DISCLOSURE = (
     ),
     ("arbiter", "of votes, the digits below the grid, without knowing what samples they are of"),
     ("server and any one party together", "in which node of each tree each sample is"),
-    ("the first two parties of the fit together", "what each leaf predicts, and so all votes"),
+    (
+        "a party and another together, the first two of the fit",
+        "what each leaf predicts, and so all votes",
+    ),
     ("nobody", "a value within a bin"),
 )

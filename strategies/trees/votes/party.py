@@ -383,6 +383,7 @@ class VoteSteps(StepGroup):
                 [
                     slot_sums(layout, codes, at[t], weight[t], count).astype(np.uint64)
                     for t, count in enumerate(counts)
+                    if count
                 ]
             ),
             "own": node_sums(Held(own).rows, own.shape[1], at, batch.weight, counts),
@@ -403,7 +404,11 @@ class VoteSteps(StepGroup):
         layout, codes = used.layout(self.party.layout), self.party.codes[:, used.columns]
         least = max(batch.min_child, self.party.policy.min_rows or 1)
         return np.concatenate(
-            [legal_splits(layout, codes, at[t], count, least) for t, count in enumerate(counts)]
+            [
+                legal_splits(layout, codes, at[t], count, least)
+                for t, count in enumerate(counts)
+                if count
+            ]
         )
 
     def _in_use(self, used: Used) -> tuple[Ring, Ring]:
