@@ -6,8 +6,8 @@
 
 Tables are those of `trees.py`. 30 % of the samples have no label and are predicted; scikit-learn's
 forest has the same depth, fewest samples of a leaf and share of columns, but draws columns at each
-split. What encryption takes is that of single rows and sums, and of one tree of depth 6 by `VerticalGBDT`
-with open histograms, whose run also makes the key pair.
+split. What encryption takes is that of single rows and sums, and of one tree of depth 6 by
+`VerticalGBDT` with open histograms, whose run also makes the key pair.
 """
 
 import argparse
@@ -104,7 +104,8 @@ def encryption(tables: dict[str, pd.DataFrame], y: "pd.Series[Any]") -> None:
     took("sums", lambda: server.decrypt(sums[0], 160))
     print(
         f"encryption, processor time: a key pair {seconds['keys']:.1f} s, a row "
-        f"{seconds['rows'] / n * 1e6:.0f} us, adding a row {seconds['adding'] / n / 40 * 1e6:.1f} us, "
+        f"{seconds['rows'] / n * 1e6:.0f} us, adding a row "
+        f"{seconds['adding'] / n / 40 * 1e6:.1f} us, "
         f"decrypting a sum {seconds['sums'] / 160 * 1e3:.2f} ms",
         flush=True,
     )

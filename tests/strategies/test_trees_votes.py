@@ -187,9 +187,26 @@ def test_killed_at_any_round_and_resumed_it_gives_the_same(at, run, data, monkey
         np.testing.assert_array_equal(part.splits, before.splits)
 
 
+def test_a_batch_may_have_one_column():
+    """Two of three parties have nothing to offer, and their parcels look like the third's."""
+    tables = make_tables(seed=13, n_parties=3)
+    transcript = []
+    settings = {"n_trees": 2, "batch": 1, "max_depth": 2, "colsample": 0.01}
+    result = forest(tables, make_labels(tables, seed=14), transcript=transcript, **settings)
+    assert result.predictions is None
+    table = parts_of(result)["bank"].table
+    for tree in (0, 1):
+        assert len(set(table[(table[:, 0] == tree) & (table[:, 2] >= 0), 2])) == 1
+    parcels = [value for value in told(transcript, "parcel") if isinstance(value, bytes)]
+    assert {len(parcels[i]) for i in range(3)} == {len(parcels[0])}
+
+
 def test_settings_that_contradict_each_other(data):
     with pytest.raises(ConfigError, match="set routing='server', too"):
         forest(*data, histograms="open")
+    labels = pd.Series(np.arange(400) % 7, dtype=float)
+    with pytest.raises(ConfigError, match="14 of a row, and the nodes allow 12"):
+        forest(data[0], labels)
 
 
 def test_predicting_needs_both_halves_of_leaves(run, data):

@@ -39,7 +39,7 @@ from strategies.trees.votes.batch import LEFT, MISSING_LEFT, NUMBER, PARTY, RIGH
 from strategies.trees.votes.disclosure import PREDICT_DISCLOSURE
 from strategies.trees.votes.kept import coefficients_of
 from strategies.trees.votes.model import VotesModel, VotesPart
-from strategies.trees.votes.releasing import ReleaseSteps, bits_of, opened_votes
+from strategies.trees.votes.releasing import ReleaseSteps, bits_of, check_bits_of, opened_votes
 from strategies.trees.votes.sides import Comers
 
 _AT = "votes.descent"
@@ -293,6 +293,7 @@ class VotesPredict(Strategy):
         if left := [name for name in model.parties if name not in names]:
             result.notes.append(f"parties {left} of the fit take no part; their blocks are missing")
         keys, grid = self._enter(federation, model, names)
+        check_bits_of(grid, model.n_classes)
         common: dict[str, Any] = {"model": model.name, "names": names}
         sides: dict[str, list[bytes]] = {}
         level = 0
