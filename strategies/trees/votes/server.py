@@ -39,7 +39,7 @@ from strategies.trees.sums import Ring
 from strategies.trees.votes.dealing import dealt
 from strategies.trees.votes.drawing import columns_of
 from strategies.trees.votes.model import VotesModel, importance
-from strategies.trees.votes.releasing import bits_of, opened_votes
+from strategies.trees.votes.releasing import bits_of, check_bits_of, opened_votes
 
 _SNAPSHOT = 1  # batches
 
@@ -145,6 +145,8 @@ class VoteRounds:
             if self._dealt_class != of_class:
                 self._deal_products(of_class)
             told = self.federation.call("begin_batch", {**asked, "deal": self._deal})
+            self.state["grid"] = min(int(reply["grid"]) for reply in told.values())
+            check_bits_of(self.state["grid"], width)
             if all(reply["holds"] for reply in told.values()):
                 break
             self._dealt_class = -1  # a process that had the shares has ended
@@ -180,11 +182,10 @@ class VoteRounds:
             own = {name: {"won": won[name]} for name in self.names}
             replies = self.federation.call("split", per_party=own)
             sides = {"sides": [replies[name]["sides"] for name in self.names]}
-        ended = self.federation.call(
+        self.federation.call(
             "end_batch",
             {**level, "fit": self.fit, "model_trees": self.settings.n_trees, **sides},
         )
-        self.state["grid"] = min(int(reply["grid"]) for reply in ended.values())
 
     def _deal_products(self, of_class: int) -> None:
         """Deal shares of slots times the targets of a class; two rounds, the first once."""
