@@ -84,7 +84,7 @@ class Preset:
     def _routed(self) -> list[Job]:
         part = self["routed"]
         settings = [
-            {"case": case.name, "parties": n_parties}
+            {"case": case.name, "trees": part["trees"], "parties": n_parties}
             for n_parties in part["parties"]
             for case in routed_cases()
         ]
