@@ -16,7 +16,7 @@ from strategies.trees.growing import Grower
 from strategies.trees.objectives import Array, Objective
 from strategies.trees.party import TreeParty
 from strategies.trees.running import grow_model, labels_of
-from strategies.trees.shares import HISTOGRAMS
+from strategies.trees.shares import HIDING, HISTOGRAMS
 from strategies.trees.tree import Growth, leaf_values
 
 
@@ -69,7 +69,7 @@ class VerticalForest(Strategy):
     @property
     def needs_arbiter(self) -> str | None:
         """What needs an arbiter."""
-        return "histograms 'hidden'" if self.histograms == "hidden" else None
+        return HIDING if self.histograms == "hidden" else None
 
     @property
     def exchanges_asked(self) -> tuple[str, ...]:
