@@ -11,7 +11,7 @@ from flwr_vertical.products.streams import KeyStream, tag_of_blocks
 from strategies.trees.arbiter import ParcelSteps
 from strategies.trees.binning import Bins, Codes, Layout, fit_bins
 from strategies.trees.model import TreePart
-from strategies.trees.monotone import NODE_KEY, directions_of
+from strategies.trees.monotone import NODE_KEY, TOLD, directions_of
 from strategies.trees.routing import RoutingSteps
 from strategies.trees.shares import ShareSteps, stream_label
 from strategies.trees.sums import BLOCK_BYTES
@@ -59,10 +59,12 @@ class TreeParty(Party):
         for key in ("trees.bins", "trees.codes", "trees.tag"):
             self.cache.pop(key, None)
         layout = self.layout
+        directions = directions_of(self.services.node_config, self.bins, self.name)
+        self.state[TOLD] = 1
         return {
             "n_bins": np.array(layout.n_bins, dtype=np.int64),
             "nominal": np.array(layout.nominal, dtype=np.uint8),
-            "monotone": directions_of(self.services.node_config, self.bins, self.name),
+            "monotone": directions,
             **self.pair_keys.pair_key(nonce),
             **{f"parcel_{key}": value for key, value in self.parcels.new_key(nonce).items()},
         }
