@@ -5,7 +5,8 @@ round           what travels
 ==============  ===================================================================================
 prepare         up: bins of each column, without names; public keys; of the arbiter, too
 (group seed)    see `GroupKey`; one round
-send_masked     up, once for all trees: the rows of all slots under a key stream
+send_masked     up, once for all trees: the rows of all slots under a key stream; a round for each
+                64 MiB of a party's
 share           three rounds a level, see `rounds`; two with open histograms, see
                 `encrypted.rounds` for those of ciphertexts, which begin with bins alone
 compare
