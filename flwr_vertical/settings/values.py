@@ -196,6 +196,6 @@ def _described(values: Values, limits: Limits) -> str:
 def _name(member: Any) -> str:
     if member is type(None):
         return "None"
-    if member in _SCALARS:
+    if isinstance(member, type) and not typing.get_args(member):
         return str(member.__name__)
     return str(member).replace("typing.", "").replace("collections.abc.", "")

@@ -45,7 +45,7 @@ def descend_without(
     present = np.array(
         [[k in chosen for k in range(n_parties)] for chosen in coalitions(n_parties)]
     )
-    at = np.stack([_starts(model, ~absent & row) for row in present])
+    at = np.stack([model.starts(~absent & row) for row in present])
     told = own_way = 0
     while ((owner := np.where(at >= 0, model.party[at], -1)) >= 0).any():
         left = model.missing_left[at] > 0
@@ -71,11 +71,6 @@ def descend_without(
         f"contributions: {told:,} sides of splits were told, {own_way:,} of them on the samples' "
         f"own ways through the trees ({told / max(own_way, 1):.2f} times as many)"
     )
-
-
-def _starts(model: TreesModel, held: Flags) -> Lines:
-    """Return where samples start in each tree, shape (n_trees, n_samples), by who holds them."""
-    return np.tile(model.roots[:, None], (1, len(held)))
 
 
 def distinct(lines: Lines) -> Lines:
