@@ -122,7 +122,7 @@ class VerticalGBDT(Strategy):
     products: str = setting(
         "masked",
         "How histograms are opened: as products under masks, which take a second party, or as sums "
-        "of ciphertexts, which take the extra 'heu' and some thirty times as long.",
+        "of ciphertexts, which take the extra 'heu' and some twenty times as long.",
         choices=("masked", "encrypted"),
     )
 

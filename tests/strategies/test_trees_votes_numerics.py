@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from flwr_vertical.errors import ProtocolError
-from flwr_vertical.policy.record import Policy
+from flwr_vertical.errors import ProtocolError, StateLostError
 from flwr_vertical.products.streams import KeyStream
 from strategies.trees.sums import Held
 from strategies.trees.votes.arbiter import (
@@ -20,8 +19,8 @@ from strategies.trees.votes.arbiter import (
 from strategies.trees.votes.batch import Batch
 from strategies.trees.votes.comparing import Place, Sums, factors_of, limits_of, parcel, winners
 from strategies.trees.votes.dealing import dealt, helper_matrix, node_sums, owner_matrix
+from strategies.trees.votes.dealt import DealtSteps
 from strategies.trees.votes.kept import VOTE_BITS, coefficients_of
-from strategies.trees.votes.party import VoteSteps
 
 KEY = bytes(range(32))
 
@@ -168,12 +167,14 @@ def test_the_arbiter_opens_a_round_once():
 
 
 def test_a_party_whose_process_lost_its_shares_says_so():
-    shares = {"votes.shares": {"deal": b"old"}}
-    node = SimpleNamespace(name="bank", cache=shares, state={}, policy=Policy())
-    rows = np.zeros(1, dtype=np.uint8)
-    told = VoteSteps(node).begin_batch(b"new", ["bank"], 0, rows, rows, 1, True, rows, 1)
-    assert told == {"holds": False, "grid": 12}
-    assert not node.cache
+    shares = {"deal": b"new", "own": np.eye(3, dtype=np.uint64), "helped": np.eye(3)[:, :2]}
+    dealt = DealtSteps(SimpleNamespace(name="bank", cache={"votes.shares": shares}, state={}))
+    assert dealt.holds(b"new")
+    assert dealt.half(1).tolist() == [[0], [0], [1]]
+    assert dealt.half(2) is None
+    assert not dealt.holds(b"newer")
+    with pytest.raises(StateLostError, match="goes back to its last snapshot"):
+        dealt.half(0)
 
 
 def test_nodes_of_trees_that_grow_together():

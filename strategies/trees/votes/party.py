@@ -1,8 +1,4 @@
-"""The party half of a forest whose routing stays with the parties.
-
-Who has which share of the targets follows from `helpers`: the second party has ``y + rho`` and the
-first ``-rho`` of the same rho. These two so have the shares of leaves and votes.
-"""
+"""The party half of a forest whose routing stays with the parties."""
 
 import hashlib
 from typing import Any
@@ -12,19 +8,19 @@ import numpy.typing as npt
 
 from flwr_vertical import StepGroup, Uses, step
 from flwr_vertical.crypto.sealing import open_sealed, seal
-from flwr_vertical.errors import ProtocolError, StateLostError
+from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import GroupKeySteps
-from flwr_vertical.products.streams import KeyStream, stream
-from flwr_vertical.products.vector_products import helpers
+from flwr_vertical.products.streams import stream
 from strategies.trees.arbiter import ParcelSteps
 from strategies.trees.party import TreeParty
 from strategies.trees.routing import check_sizes, count_sides
-from strategies.trees.shares import stream_label, with_siblings
-from strategies.trees.sums import Held, Indices, Ring, legal_splits, slot_sums
+from strategies.trees.shares import with_siblings
+from strategies.trees.sums import Held, Indices, legal_splits, slot_sums
 from strategies.trees.votes.arbiter import pack, place, unpack_places
 from strategies.trees.votes.batch import PARTY, TREE, WEIGHT, Batch
 from strategies.trees.votes.comparing import Sums, factors_of, limits_of, marks, parcel
-from strategies.trees.votes.dealing import helper_matrix, node_sums, owner_matrix
+from strategies.trees.votes.dealing import node_sums
+from strategies.trees.votes.dealt import DealtSteps
 from strategies.trees.votes.drawing import weights_of
 from strategies.trees.votes.kept import Kept, coefficients_of
 from strategies.trees.votes.model import VotesPart
@@ -34,7 +30,6 @@ from strategies.trees.votes.used import Used
 
 Flags = npt.NDArray[np.bool_]
 
-_SHARES, _IN_USE = "votes.shares", "votes.shares in use"  # in the cache: dealt anew where lost
 _BATCH, _KEPT = "votes.batch", "votes.kept"  # live objects
 
 
@@ -42,60 +37,6 @@ class VoteSteps(StepGroup):
     """Grows trees; the party has `codes`, `layout` and `tag`."""
 
     party: Any
-
-    @step
-    def take_shares(
-        self,
-        deal: bytes,
-        names: list[str],
-        widths: list[int],
-        tags: list[bytes],
-        pad: bytes,
-        masked_target: Ring,
-        rho: bytes = b"",
-        dealt: Ring | None = None,
-    ) -> None:
-        """Make the own shares of the products of slots and targets (`dealing`).
-
-        Parameters
-        ----------
-        deal : bytes
-            Names what is dealt.
-        names, widths, tags : list
-            Every party's name, number of slots, and tag of its codes.
-        pad : bytes
-            Seed of ``P`` for the own slots.
-        masked_target : numpy.ndarray of shape (n_samples,), uint64
-            ``y + rho``, of a rho whose seed this party does not get.
-        rho : bytes
-            At a helper, the seed of the other rho.
-        dealt : numpy.ndarray of shape (n_samples, n_helped), uint64
-            At a helper, ``W`` of the parties that it helps, side by side, in the order of names.
-
-        Raises
-        ------
-        ProtocolError
-            If the codes are no longer those that were sent.
-        """
-        own, seed = names.index(self.name), self.other(GroupKeySteps).seed
-        if tags[own] != self.party.tag:
-            raise ProtocolError(
-                f"party {self.name!r}: its columns are no longer those that it sent; a key stream "
-                "hides one content only, so start again"
-            )
-        n_rows = len(masked_target)
-
-        def key_stream(k: int) -> KeyStream:
-            return KeyStream(seed, stream_label(names[k]), (n_rows, widths[k]), tags[k])
-
-        pads = KeyStream(pad, "P", (n_rows, widths[own]))
-        matrix = owner_matrix(widths[own], key_stream(own).rows, pads.rows, masked_target)
-        helped = [k for k, name in enumerate(names) if helpers(names)[name] == self.name]
-        other = np.zeros((n_rows, 0), dtype=np.uint64)
-        if dealt is not None:
-            streams, of = [key_stream(k).rows for k in helped], [widths[k] for k in helped]
-            other = helper_matrix(np.asarray(dealt), of, streams, stream(rho, "rho", (n_rows,)))
-        self.cache[_SHARES] = {"deal": deal, "own": matrix, "helped": other}
 
     @step
     def begin_batch(
@@ -138,10 +79,8 @@ class VoteSteps(StepGroup):
             how many bits of a row a prediction may tell.
         """
         grid = self.party.policy.grid
-        if self.cache.get(_SHARES, {}).get("deal") != deal:
-            self.cache.pop(_SHARES, None)
+        if not self.other(DealtSteps).holds(deal):
             return {"holds": False, "grid": grid}
-        self.cache.pop(_IN_USE, None)
         n_rows = self.party.n_samples
         labelled = np.unpackbits(np.asarray(fit), count=n_rows)
         fitted = np.flatnonzero(labelled)
@@ -280,17 +219,13 @@ class VoteSteps(StepGroup):
         """
         self._follow(names, sides)
         batch, kept = self.batch(), self.kept
-        if _SHARES not in self.cache:
-            raise StateLostError(f"party {self.name!r} has lost its shares within a batch")
-        shares = self.cache[_SHARES]
         leaf = np.zeros(len(batch.table), dtype=np.uint64)
-        half = {0: shares["helped"][:, -1:], 1: shares["own"][:, -1:]}.get(kept.own)
+        half = self.other(DealtSteps).half(kept.own)
         if half is not None:
             lines = np.flatnonzero(batch.table[:, PARTY] < 0)
             lines = lines[np.argsort(batch.table[lines, TREE], kind="stable")]
             at, counts = batch.places(lines)
-            column = np.ascontiguousarray(half)
-            leaf[lines] = node_sums(Held(column).rows, 1, at, batch.weight, counts)[:, 0]
+            leaf[lines] = node_sums(Held(half).rows, 1, at, batch.weight, counts)[:, 0]
         free = np.flatnonzero(np.unpackbits(np.asarray(fit), count=self.party.n_samples) == 0)
         kept.end_batch(batch, leaf, coefficients_of(batch.table, model_trees, target_bits), free)
         self.party.live.drop(_BATCH)
@@ -347,8 +282,7 @@ class VoteSteps(StepGroup):
         told = {"splits": int(own.sum()), "cover": int(kept.table[own, WEIGHT].sum())}
         self.other(GroupKeySteps).erase_group_seed()
         self.other(ParcelSteps).forget()
-        for key in (_SHARES, _IN_USE):
-            self.cache.pop(key, None)
+        self.other(DealtSteps).forget()
         self.party.live.drop(_KEPT)
         return told
 
@@ -371,7 +305,7 @@ class VoteSteps(StepGroup):
         """Return sums over the active nodes, and keep those of the level."""
         known = batch.level[batch.direct >= 0]
         at, counts = batch.places(known)
-        own, helped = self._in_use(used)
+        own, helped = self.other(DealtSteps).in_use(used)
         layout, codes = used.layout(self.party.layout), self.party.codes[:, used.columns]
         weight = batch.weight.astype(np.uint32)
         made = {
@@ -406,19 +340,6 @@ class VoteSteps(StepGroup):
                 if count
             ]
         )
-
-    def _in_use(self, used: Used) -> tuple[Ring, Ring]:
-        """Return the own shares of the slots in use, without gaps."""
-        if _IN_USE not in self.cache:
-            if _SHARES not in self.cache:
-                raise StateLostError(f"party {self.name!r} has lost its shares within a batch")
-            found = []
-            for part, columns in (("own", used.own), ("helped", used.helped)):
-                whole = self.cache[_SHARES][part]
-                found.append(whole if len(columns) == whole.shape[1] else whole[:, columns])
-            self.cache[_IN_USE] = [np.ascontiguousarray(part) for part in found]
-        own, helped = self.cache[_IN_USE]
-        return own, helped
 
     # -- sides -------------------------------------------------------------------------------------
 
@@ -460,6 +381,7 @@ class VoteSteps(StepGroup):
 class ForestParty(TreeParty):
     """A party whose columns the trees of a forest split."""
 
+    dealt = Uses(DealtSteps)
     growing = Uses(VoteSteps)
     releasing = Uses(ReleaseSteps)
 
