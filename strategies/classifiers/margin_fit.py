@@ -33,7 +33,7 @@ from strategies.classifiers.margin_solver import (
 )
 from strategies.regression.glm.by_class import ByClass
 from strategies.regression.glm.masked_means import Bound, MaskedMeans
-from strategies.regression.glm.mean_fourier import expand
+from strategies.regression.glm.mean_fourier import Expansion, expand
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -41,6 +41,9 @@ Indices = npt.NDArray[np.int64]
 _TOLERANCE = 1e-4
 """Largest error of a derivative, which is 2 at a margin of 0."""
 _LEAST_RADIUS = 0.5
+_FIRST_WIDTH = 0.1
+_MARGIN = 1.1
+"""How much farther decision values may reach with a narrower corner."""
 _NAMED = 3
 
 
@@ -104,7 +107,8 @@ def fit_margins(
     ridge : float
         What the sum of squared coefficients is multiplied by.
     width : float
-        Of the corner, see `hinge`; doubled up to 1 where decision values reach too far for it.
+        Of the corner, see `hinge`: a fit with a wide corner comes first, then one with this width,
+        or with the next power of two times it that can be evaluated.
     intercept : bool, default True
     units : numpy.ndarray of shape (n_columns,), optional
         Units of the columns in which the ridge treats coefficients; by default each column's
@@ -120,31 +124,64 @@ def fit_margins(
     """
     group = np.asarray(group, dtype=np.int64)
     means = MaskedMeans(federation, products.group_key)
-    evaluated = _Evaluated(means, second_class[group >= 0], moments, ridge, width, intercept, units)
+    first = max(width, _FIRST_WIDTH)
+    evaluated = _Evaluated(means, second_class[group >= 0], moments, ridge, first, intercept, units)
     means.send(group)
-    start = None
-    max_evaluations = min(max_evaluations, max_vectors(int((group >= 0).sum())) - 1)
+    most = min(max_evaluations, max_vectors(int((group >= 0).sum())) - 1)
     try:
-        while True:
-            try:
-                found = minimise(
-                    evaluated.moments,
-                    evaluated.ridge,
-                    evaluated.width,
-                    evaluated,
-                    start=start,
-                    max_evaluations=max_evaluations - evaluated.evaluations,
-                )
-                return evaluated.fit(found)
-            except OutOfReachError as error:
-                left = max_evaluations - evaluated.evaluations
-                if evaluated.width > 0.5 or left < 1:
-                    names = [f"{party}:{n}" for party in federation.parties for n in columns[party]]
-                    raise evaluated.refusal(names) from error
-                evaluated.width *= 2.0
-                start = error.here if error.here is not None else start
+        found = _within_reach(evaluated, most)
+        if found is None:
+            names = [f"{party}:{n}" for party in federation.parties for n in columns[party]]
+            raise evaluated.refusal(names)
+        fit = evaluated.fit(found)
+        narrow = evaluated.narrowest(width)
+        if narrow < evaluated.width and evaluated.evaluations < most:
+            evaluated.width = narrow
+            start = np.append(found.level, found.slopes)
+            found = _within_reach(evaluated, most, start, fit.width)
+            fit = fit if found is None else evaluated.fit(found)
+        return fit
     finally:
         means.close()
+
+
+def _within_reach(
+    evaluated: "_Evaluated", most: int, start: Array | None = None, below: float = 2.0
+) -> Minimum | None:
+    """Find the minimum, the corner's width doubled while decision values reach too far for it.
+
+    Parameters
+    ----------
+    evaluated : _Evaluated
+    most : int
+        Evaluations, those before counted.
+    start : numpy.ndarray of shape (1 + n_columns,), optional
+        Level and slopes to begin at.
+    below : float
+        The width stays below it.
+
+    Returns
+    -------
+    Minimum or None
+        None where no width will do.
+    """
+    while evaluated.width < below:
+        left = most - evaluated.evaluations
+        if left < 1:
+            return None
+        try:
+            return minimise(
+                evaluated.moments,
+                evaluated.ridge,
+                evaluated.width,
+                evaluated,
+                start=start,
+                max_evaluations=left,
+            )
+        except OutOfReachError as error:
+            evaluated.width *= 2.0
+            start = error.here if error.here is not None else start
+    return None
 
 
 class _Evaluated:
@@ -191,32 +228,24 @@ class _Evaluated:
         self.ridge = np.full(len(kept), ridge)
         if units is not None:
             self.ridge *= (units[kept] / self._scale) ** 2
-        self._last = np.zeros(len(kept))
+        self._last, self._place = np.zeros(len(kept)), (0.0, _LEAST_RADIUS)
 
     def evaluate(self, level: float, slopes: Array) -> tuple[float, Array] | None:
         """Have the parties evaluate the derivative; None where decision values are out of reach."""
         self._last = slopes
-        self.evaluations += 1
         beta = self._raw(slopes)
         if not self._intercept:  # the parties centre their columns
             level = float(self._mean @ beta)
         placed = self._means.place(beta)
         radius = max((placed.high - placed.low) / 2.0, _LEAST_RADIUS)
-        middle, width = level + placed.centre, self.width
-        try:
-            first, second = expand(
-                [
-                    lambda t: -hinge.slope(-(middle + t), width),
-                    lambda t: hinge.slope(middle + t, width),
-                ],
-                radius,
-                _TOLERANCE,
-            )
-        except DataError:
+        expansions = _expand(level + placed.centre, radius, self.width)
+        if expansions is None:
             return None
-        functions = ByClass(first, second, self._second_class)
+        self.evaluations += 1
+        self._place = level + placed.centre, radius
+        functions = ByClass(*expansions, self._second_class)
         ends = np.array([level + placed.low, level + placed.high])
-        largest = max(float(np.abs(hinge.slope(s * ends, width)).max()) for s in (-1.0, 1.0))
+        largest = max(float(np.abs(hinge.slope(s * ends, self.width)).max()) for s in (-1.0, 1.0))
         largest += abs(functions.half_difference)
         n = len(self._second_class)
         total, columns = self._means.open_mean_by_class(
@@ -227,6 +256,19 @@ class _Evaluated:
         if not self._intercept:
             columns = columns + self._mean * total
         return total, columns[self._kept] / self._scale
+
+    def narrowest(self, width: float) -> float:
+        """Return the narrowest corner that can be evaluated about where the last one was.
+
+        Parameters
+        ----------
+        width : float
+            What is wanted; else it is doubled.
+        """
+        middle, radius = self._place
+        while width < self.width and _expand(middle, _MARGIN * radius, width) is None:
+            width *= 2.0
+        return min(width, self.width)
 
     def fit(self, found: Minimum) -> MarginFit:
         """Return the fit in the units of the offered columns."""
@@ -249,3 +291,19 @@ class _Evaluated:
         beta = np.zeros(len(self._mean))
         beta[self._kept] = slopes / self._scale
         return beta
+
+
+def _expand(middle: float, radius: float, width: float) -> tuple[Expansion, Expansion] | None:
+    """Return the derivatives of both classes about a decision value; None where out of reach."""
+    try:
+        first, second = expand(
+            [
+                lambda t: -hinge.slope(-(middle + t), width),
+                lambda t: hinge.slope(middle + t, width),
+            ],
+            radius,
+            _TOLERANCE,
+        )
+    except DataError:
+        return None
+    return first, second

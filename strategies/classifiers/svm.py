@@ -8,7 +8,7 @@ seal_group_seed, these determine the fit
 send_masked,
 open_products
 send_digits,     with the squared hinge: one round, and two for each evaluation of its derivative,
-place_fits,      some ten
+place_fits,      some five, and up to 40 where columns almost tell the classes apart
 open_means
 finish_moments   coefficients to the parties; the sum of terms of samples without a label
 ===============  ===================================================================================
@@ -74,8 +74,8 @@ class VerticalSVM(LinearClassifier):
     Minimises ``sum of L(s eta) + l2 * sum of beta_j^2`` with ``s = 2 y - 1`` and
     ``eta = intercept + sum over parties of x_k' beta_k``. With ``loss="squared_hinge"`` L is
     ``max(0, 1 - m)^2``, its corner smoothed over a width of `corner`: estimates are those of
-    `sklearn.svm.LinearSVC` with ``C = 1 / (2 l2)`` (and an intercept that is not penalised) to a
-    share of some ``corner^2``, on the labelled samples that all parties hold. With
+    `sklearn.svm.LinearSVC` with ``C = 1 / (2 l2)`` (and an intercept that is not penalised), but
+    for what the corner moves, on the labelled samples that all parties hold. With
     ``loss="squared"`` it is ``(1 - m)^2``, the least squares machine of Suykens and Vandewalle
     (1999): `sklearn.linear_model.RidgeClassifier` with ``alpha = l2``, in six rounds.
 
@@ -106,7 +106,7 @@ class VerticalSVM(LinearClassifier):
 
     loss: str = setting("squared_hinge", "Of a sample's margin.", choices=LOSSES)
     corner: float = setting(
-        0.1,
+        0.03,
         "Width over which the corner of the squared hinge is smoothed, in units of the margin; "
         "more where decision values reach so far that it cannot be evaluated (a note says so).",
         above=0,

@@ -74,7 +74,7 @@ def scikit(kind, l2, intercept=True):
 MADE = {
     "lr": (lambda **k: VerticalLR(**k), 1e-4),
     "squared": (lambda **k: VerticalSVM(loss="squared", **k), 1e-6),
-    "hinge": (lambda **k: VerticalSVM(**k), 0.02),
+    "hinge": (lambda **k: VerticalSVM(**k), 0.01),
 }
 
 
