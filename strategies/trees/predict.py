@@ -114,7 +114,7 @@ class TreesPredictParty(Party):
 
 
 class TreesPredict(Strategy):
-    """Predict samples with trees that `VerticalGBDT` grew, whichever parties hold them.
+    """Predict samples with trees of `VerticalGBDT` or `VerticalForest`, whoever holds them.
 
     Each party looks its own splits up; the server names the model. A sample that a party lacks, or
     whose party has left, takes at its splits the side that was learned for missing cells. One round
@@ -255,6 +255,7 @@ def _model_of(fitted: Result | None) -> TreesModel:
         )
     if not isinstance(fitted.predictor, TreesModel):
         raise ConfigError(
-            f"a result of {fitted.strategy!r} holds no trees; expected that of a fit by 'gbdt'"
+            f"a result of {fitted.strategy!r} holds no trees; expected that of a fit by 'gbdt' "
+            "or 'forest'"
         )
     return fitted.predictor
