@@ -70,6 +70,7 @@ def generated(root: Path) -> dict[Path, str]:
     """
     register_all()
     methods = {name: load_strategy(name) for name in sorted(BUILTIN)}
+    defaults = app_config()
     found = {
         root / "pyproject.toml": _replaced(
             root / "pyproject.toml", {"entry points": entry_points, "run config": config_tables}
@@ -87,7 +88,7 @@ def generated(root: Path) -> dict[Path, str]:
                 found[page] = _replaced(page, tables)
     for name, method in methods.items():
         if method.demo:
-            found[root / "apps" / f"{name}.toml"] = preset(method)
+            found[root / "apps" / f"{name}.toml"] = preset(method, defaults)
     return found
 
 
@@ -109,12 +110,21 @@ def config_tables() -> str:
     return "".join(lines)
 
 
-def preset(method: type[Strategy]) -> str:
-    """Return a preset: the demonstration of a strategy, and all of its settings."""
+def preset(method: type[Strategy], defaults: Mapping[str, Any]) -> str:
+    """Return a preset: the demonstration of a strategy, and all of its settings.
+
+    Parameters
+    ----------
+    method : type of Strategy
+    defaults : Mapping[str, Any]
+        The app's whole run config.
+    """
     own = method.config_defaults(f"{method.name}.")
     config = {"strategy": method.name, **method.demo}
+    whole = {**defaults, **own, **config}
+    strategy = make_strategy(method.name, whole)
     run = f"flwr-vertical run . --run-config apps/{method.name}.toml"
-    if make_strategy(method.name, {**app_config(), **own, **config}).needs_arbiter:
+    if strategy.needs_arbiter:
         run += " --federation-config 'num-supernodes=3'"
     lines = [
         f"# Run config of {method.__name__}, made by `python -m apps.generate`:\n",
@@ -124,7 +134,7 @@ def preset(method: type[Strategy]) -> str:
     ]
     named = 'name "labels" (a file of the server) or "label-holder"'
     lines.append(f", and {named}.\n" if "labels" in config else ".\n")
-    needed = _needed(method.name, {**app_config(), **own, **config})
+    needed = _needed(strategy, whole)
     agree = f"Each node has to agree: {needed}" if needed else "Nodes take part without any key."
     lines.append(f"# {agree}\n")
     tables: dict[str, dict[str, object]] = {"": {}, "demo": {}, method.name: {}}
@@ -138,9 +148,9 @@ def preset(method: type[Strategy]) -> str:
     return "".join(lines)
 
 
-def _needed(name: str, config: Mapping[str, Any]) -> str:
+def _needed(strategy: Strategy, config: Mapping[str, Any]) -> str:
     """Return the keys that nodes need for a run, ready to paste."""
-    asked = asked_by(make_strategy(name, config))
+    asked = asked_by(strategy)
     request = RunRequest.of(config, "", exchanges=asked.exchanges, epsilon=asked.epsilon)
     return " ".join(lines_of(needed_keys(request)))
 

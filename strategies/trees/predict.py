@@ -131,7 +131,7 @@ class TreesPredictParty(Party):
 
 
 class TreesPredict(BuildsOnAFit):
-    """Predict samples with trees that `VerticalGBDT` grew, whichever parties hold them.
+    """Predict samples with trees of `VerticalGBDT`, or of a forest with routing='server'.
 
     Each party looks its own splits up; the server names the model. A sample that a party lacks, or
     whose party has left, takes at its splits the side that was learned for missing cells. One round
@@ -187,7 +187,8 @@ class TreesPredict(BuildsOnAFit):
         """Return what the server kept of a fit."""
         if not isinstance(fitted.predictor, TreesModel):
             raise ConfigError(
-                f"a result of {fitted.strategy!r} holds no trees; expected that of a fit by 'gbdt'"
+                f"a result of {fitted.strategy!r} holds no trees that the server can follow; "
+                "expected that of a fit by 'gbdt', or by 'forest' with routing='server'"
             )
         return fitted.predictor
 

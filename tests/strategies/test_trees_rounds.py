@@ -1,5 +1,6 @@
 """What boosting costs in rounds, what it writes into privacy ledgers, what policies refuse."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -93,6 +94,33 @@ def test_nodes_count_bits_of_rows_and_can_cap_them(data, tmp_path):
     # More runs than that add up in the ledger, and the last one stops at the split that exceeds.
     said = nodes.refused("openings", VerticalGBDT(**SMALL), labels.shift(1))
     assert "failed in step 'route'" in said
+
+
+def test_bits_of_a_row_end_with_those_of_its_codes(tmp_path):
+    """Two bins and what is missing: 1.6 bits, however many splits a row comes to."""
+    tables = {name: table.iloc[:, :1] for name, table in make_tables().items()}
+    nodes = Nodes(tmp_path, tables)
+    nodes.configs["arbiter"] = {"role": "arbiter", "output": str(tmp_path / "out" / "arbiter")}
+    few = {"n_trees": 3, "max_depth": 2, "n_bins": 2, "min_child": 8}
+    result = nodes.run(VerticalGBDT(**few), make_labels(make_tables()))
+    assert result.predictor.longest_way > 2
+    for name in tables:
+        assert nodes.ledger(name).state["other_bits"] <= math.log2(3) + 1e-9
+
+
+def test_predictions_are_refused_that_could_tell_more_than_a_node_allows(data, hidden):
+    result = hidden[0]
+    model = result.predictor
+
+    def depth(line):
+        if model.party[line] < 0:
+            return 0
+        return 1 + max(depth(model.left[line]), depth(model.right[line]))
+
+    assert model.longest_way == sum(depth(root) for root in model.roots)
+    says = r"step 'open_trees': .*policy\.openings: asked: up to .* comes to 12 splits at most"
+    with pytest.raises(PartyError, match=says):
+        result.predict(data[0], policy={"bank": {"openings": 2}}, progress=False)
 
 
 def test_open_histograms_need_every_nodes_consent(data, tmp_path):
