@@ -270,7 +270,7 @@ def _by_classifier(frame: pd.DataFrame, part: str, keys: list[str], measure: str
             out[place][SEEDS] = str(int(row[SEEDS]))
     ordered = {
         key: {**{k: v for k, v in row.items() if k != SEEDS}, SEEDS: row[SEEDS]}
-        for key, row in out.items()
+        for key, row in sorted(out.items(), key=lambda item: item[0][:-1])  # methods as they come
     }
     return _frame(ordered, keys)
 
