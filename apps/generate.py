@@ -5,8 +5,9 @@ Run it in the root of the repository after adding a strategy or changing a setti
     python -m apps.generate            # write
     python -m apps.generate --check    # exit with 1 if something is out of date
 
-Between ``begin generated`` and ``end generated`` it replaces the text of ``pyproject.toml`` and
-``README.md``; ``docs/strategies.md`` and the presets ``apps/*.toml`` are written whole.
+Between ``begin generated`` and ``end generated`` it replaces the text of ``pyproject.toml`` and of
+the pages under ``docs/how-to`` and ``docs/reference``; ``docs/strategies.md`` and the presets
+``apps/*.toml`` are written whole.
 """
 
 import argparse
@@ -73,11 +74,14 @@ def generated(root: Path) -> dict[Path, str]:
         root / "pyproject.toml": _replaced(
             root / "pyproject.toml", {"entry points": entry_points, "run config": config_tables}
         ),
-        root / "README.md": _replaced(
-            root / "README.md", {"settings": pages.settings_table, "policy": pages.policy_table}
-        ),
         root / "docs" / "strategies.md": pages.strategies_page(list(methods.values())),
     }
+    tables = {"settings": pages.settings_table, "policy": pages.policy_table}
+    tables["node config"] = pages.node_table
+    for folder in ("how-to", "reference"):
+        for page in sorted((root / "docs" / folder).glob("*.md")):
+            if "begin generated" in page.read_text():
+                found[page] = _replaced(page, tables)
     for name, method in methods.items():
         if method.demo:
             found[root / "apps" / f"{name}.toml"] = preset(method)
@@ -106,9 +110,12 @@ def preset(method: type[Strategy]) -> str:
     """Return a preset: the demonstration of a strategy, and all of its settings."""
     own = method.config_defaults(f"{method.name}.")
     config = {"strategy": method.name, **method.demo}
+    run = f"flwr-vertical run . --run-config apps/{method.name}.toml"
+    if make_strategy(method.name, {**app_config(), **own, **config}).needs_arbiter:
+        run += " --federation-config 'num-supernodes=3'"
     lines = [
         f"# Run config of {method.__name__}, made by `python -m apps.generate`:\n",
-        f"#     flwr-vertical run . --run-config apps/{method.name}.toml\n",
+        f"#     {run}\n",
         "# It runs the demonstration data inside scikit-learn. For your own data copy what you need"
         "\n# of it",
     ]
@@ -156,10 +163,7 @@ def _replaced(path: Path, parts: Mapping[str, Callable[..., str]]) -> str:
             raise ConfigError(f"{path.name}: there is no generated part {name!r}: {list(parts)}")
         return match["begin"] + parts[name](*arguments.split()) + match["end"]
 
-    text = path.read_text()
-    if "begin generated" not in text:
-        raise ConfigError(f"{path.name} has no generated part")
-    return _PART.sub(made, text)
+    return _PART.sub(made, path.read_text())
 
 
 def _same(path: Path, text: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from apps.settings import AppSettings, DemoSettings
 from flwr_vertical import load_strategy
+from flwr_vertical.node.config import NODE_KEYS
 from flwr_vertical.policy.record import PREFIX, Policy, text_of
 from flwr_vertical.server import RunSettings
 from flwr_vertical.settings import Setting, Settings, settings_of
@@ -25,7 +26,7 @@ or `""`. `flwr-vertical strategies NAME` shows the same of any installed strateg
 
 
 def settings_table(name: str, *fields: str) -> str:
-    """Return a table of settings, for the README.
+    """Return a table of settings, for a page of the documentation.
 
     Parameters
     ----------
@@ -50,11 +51,18 @@ def settings_table(name: str, *fields: str) -> str:
 
 
 def policy_table() -> str:
-    """Return a table of what a node's policy says, for the README."""
+    """Return a table of what a node's policy says, for a page of the documentation."""
     rows = ["| key of the node config | default | meaning |", "|---|---|---|"]
     for item in settings_of(Policy):
         shown = "" if item.default is None else f"`{text_of(item.default)}`"
         rows.append(f"| `{PREFIX}{item.key}` | {shown} | {_markdown(item.doc)} |")
+    return "\n".join(rows) + "\n"
+
+
+def node_table() -> str:
+    """Return a table of the keys of the node config."""
+    rows = ["| key | meaning |", "|---|---|"]
+    rows += [f"| `{key.name}` | {_markdown(key.doc)} |" for key in NODE_KEYS]
     return "\n".join(rows) + "\n"
 
 

@@ -9,11 +9,11 @@ import pandas as pd
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from apps.demo import demo_labels
 from apps.settings import AppSettings, DemoSettings
 from apps.storage import LABEL_SECRET, check_free, earlier_folder, save_result, server_folder
 from flwr_vertical import Result, Strategy, make_strategy
 from flwr_vertical.channel import ChannelGrid
+from flwr_vertical.demo import demo_labels
 from flwr_vertical.policy.needs import asked_by, needed_by_node
 from flwr_vertical.server import RunSettings
 from flwr_vertical.server.roster import wait_for_nodes
@@ -49,9 +49,12 @@ def main(grid: Grid, context: Context) -> None:
         resume=app_settings.resume,
         label_secret=folder.parent / LABEL_SECRET,
     )
-    labels = _labels(app_settings, config)
+    labels = _labels(app_settings.labels, app_settings, config)
+    truth = _labels(app_settings.test_labels, app_settings, config, whole=True)
 
     def save(found: Result) -> None:
+        if truth is not None:
+            found.compare(truth)
         found.needed_keys = _needed_keys(found, strategy, run, app_settings, bool(arbiters))
         save_result(found, folder)
 
@@ -82,6 +85,9 @@ def main(grid: Grid, context: Context) -> None:
     if result.predictions is not None:
         n = len(result.predictions)
         logger.info("predictions of %d samples: %s", n, folder / "predictions.parquet")
+    if result.evaluation is not None:
+        table = result.evaluation.table().round(4).to_string()
+        logger.info("%d %s\n%s", len(result.evaluation), result.evaluation.what, table)
     logger.info("result and report of the server: %s", folder / "report.html")
 
 
@@ -98,13 +104,16 @@ def _needed_keys(
     return needed_by_node(request, result.parties, labels=labels, arbiter=arbiter)
 
 
-def _labels(settings: AppSettings, config: Mapping[str, Any]) -> "pd.Series[Any] | None":
-    if not settings.labels:
+def _labels(
+    source: str, settings: AppSettings, config: Mapping[str, Any], whole: bool = False
+) -> "pd.Series[Any] | None":
+    if not source:
         return None
-    if settings.labels == "demo":
+    if source == "demo":
         demo = DemoSettings.from_config(config, "demo.")
-        return demo_labels(demo.dataset, demo.missing_labels, seed=int(config.get("seed", 0)))
-    return read_labels(settings.labels, column=settings.label_column or None)
+        removed = 0.0 if whole else demo.missing_labels
+        return demo_labels(demo.dataset, removed, seed=int(config.get("seed", 0)))
+    return read_labels(source, column=settings.label_column or None)
 
 
 def _log_to_flower() -> None:

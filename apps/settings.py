@@ -48,6 +48,11 @@ class AppSettings(Settings):
         "", "The server's label file; ``demo`` for those of the demonstration data."
     )
     label_column: str = setting("", "Its column, or the party's, if it has several.")
+    test_labels: str = setting(
+        "",
+        "The server's file of true labels of samples whose label is NaN: the result says how good "
+        "predictions of them are; ``demo`` for those of the demonstration data.",
+    )
     label_holder: str = setting("", "The party that holds the labels, if the server does not.")
 
     def check(self) -> None:

@@ -1,15 +1,16 @@
 """Storage of the app: a node's own file, or the demonstration data in a simulation."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from flwr.app import Context
 
-from apps.demo import demo_names, demo_tables
 from apps.settings import DemoSettings
 from flwr_vertical import Strategy, make_strategy
+from flwr_vertical.demo import demo_names, demo_tables
 from flwr_vertical.errors import ConfigError, VerticalError
 from flwr_vertical.node.storage import (
     FileStorage,
@@ -156,6 +157,12 @@ def _n_demo_parties(context: Context) -> int:
 
 def _arbiter_for(config: Mapping[str, Any]) -> str | None:
     """Return what in a run config needs an arbiter, if anything does."""
+    return _arbiter_asked(tuple(sorted(config.items())))
+
+
+@lru_cache(maxsize=8)  # asked in every message, and reading all settings takes 9 ms
+def _arbiter_asked(items: tuple[tuple[str, Any], ...]) -> str | None:
+    config = dict(items)
     if config.get("aggregation") == "ckks":
         return "aggregation 'ckks'"
     try:

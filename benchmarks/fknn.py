@@ -46,7 +46,10 @@ def run(contestant: str, table: pd.DataFrame) -> np.ndarray:
     half = table.shape[1] // 2
     parties = {"a": table.iloc[:, :half], "b": table.iloc[:, half:]}
     result = simulate(
-        FKNN(n_neighbors=5, weighting="exact"), parties, aggregation=contestant, progress=False
+        FKNN(n_neighbors=5, weighting="exact", standardize=False),
+        parties,
+        aggregation=contestant,
+        progress=False,
     )
     return np.hstack([result.tables[name].to_numpy() for name in parties])
 

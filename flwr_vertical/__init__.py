@@ -5,6 +5,7 @@ same strategy as a Flower app. `Strategy`, `Party` and `step` are what a new met
 """
 
 from flwr_vertical.app import memory_app, party_app
+from flwr_vertical.demo import Demo, load_demo
 from flwr_vertical.grids import LocalGrid, RayGrid, RecordingGrid
 from flwr_vertical.node import (
     Arbiter,
@@ -28,10 +29,13 @@ from flwr_vertical.settings import setting
 from flwr_vertical.simulation import simulate
 from flwr_vertical.strategy import Strategy
 from flwr_vertical.tables import Kind, Table
+from flwr_vertical.validation import CrossValidation, cross_validate
 from flwr_vertical.version import __version__ as __version__
 
 __all__ = [
     "Arbiter",
+    "CrossValidation",
+    "Demo",
     "Federation",
     "FileStorage",
     "Kind",
@@ -50,6 +54,8 @@ __all__ = [
     "Table",
     "Uses",
     "available_strategies",
+    "cross_validate",
+    "load_demo",
     "load_strategy",
     "make_strategy",
     "memory_app",

@@ -102,6 +102,8 @@ class memory_app:  # noqa: N801 (used as a function; a class so that it can trav
         See `MemoryStorage`.
     asked : RunRequest, optional
         What the strategy asks of the parties' policies, which are enforced then, with a ledger.
+    ledgers : Path, optional
+        Folder of these ledgers; by default one that is removed afterwards.
     """
 
     party: type[Party]
@@ -110,13 +112,14 @@ class memory_app:  # noqa: N801 (used as a function; a class so that it can trav
     fitted_models: Mapping[str, bytes] = field(default_factory=dict)
     folder: Path | None = None
     asked: RunRequest | None = None
+    ledgers: Path | None = None
 
     def __call__(
         self, tables: Mapping[str, Table], fitted: Mapping[str, Table]
     ) -> tuple[ClientApp, MemoryStorage]:
         """Return the app, and the storage in which it leaves the parties' outputs and models."""
         # A caller who says what the nodes are asked has them keep to a policy: so they count.
-        counted = self.asked is not None
+        counted = False if self.asked is None else self.ledgers or True
         storage = MemoryStorage(tables, fitted, self.fitted_models, self.folder, counted)
         app = party_app(
             self.party,

@@ -6,7 +6,7 @@ from types import ModuleType
 
 from flwr_vertical.errors import ConfigError
 
-EXTRAS = {"torch": "torch", "tenseal": "ckks", "ray": "ray"}
+EXTRAS = {"torch": "torch", "tenseal": "ckks", "ray": "ray", "heu": "heu"}
 """By optional package, the extra of flwr-vertical that installs it."""
 
 

@@ -130,6 +130,8 @@ def name_of(strategy: type[Strategy]) -> str:
     """
     target = available_strategies().get(strategy.name, "")
     module, _, attribute = target.partition(":")
+    if module.partition(".")[0] == strategy.__module__.partition(".")[0]:
+        importlib.import_module(module)  # a short path to the class, maybe not in use yet
     found = getattr(sys.modules.get(module), attribute, None) if attribute else None
     return strategy.name if found is strategy else f"{strategy.__module__}:{strategy.__qualname__}"
 

@@ -1,7 +1,9 @@
 """`simulate`: run a strategy over tables that lie in this process."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Unpack
 
 import pandas as pd
@@ -10,7 +12,7 @@ from flwr_vertical.alignment import aligner_class, alignment_name
 from flwr_vertical.app import memory_app
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.grids import LocalGrid, NodesGrid, RayGrid, RecordingGrid
-from flwr_vertical.node.config import MIN_ROWS
+from flwr_vertical.node.config import MIN_ROWS, NODE_KEYS
 from flwr_vertical.node.outputs import OutputFolder
 from flwr_vertical.node.storage import check_name, fitted_kinds
 from flwr_vertical.policy.given import policies_by_node
@@ -20,7 +22,8 @@ from flwr_vertical.registry import name_of
 from flwr_vertical.results import Result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.settings import RunSettings, SharedOptions
-from flwr_vertical.strategy import Strategy
+from flwr_vertical.single_parties import single_party_predictions
+from flwr_vertical.strategy import Strategy, label_index
 from flwr_vertical.tables import Table, imputation_accuracy
 
 ENGINES = ("local", "ray")
@@ -37,8 +40,12 @@ def simulate(
     seed: int = 0,
     *,
     kinds: Mapping[str, Mapping[str, Any]] | None = None,
+    node_config: Mapping[str, Mapping[str, Any]] | None = None,
+    test_labels: "pd.Series[Any] | None" = None,
+    beside_single_parties: bool = False,
     min_rows: int | None = None,
     policy: Policy | Mapping[str, Any] | None = None,
+    ledgers: str | os.PathLike[str] | None = None,
     fitted: Result | Mapping[str, pd.DataFrame] | None = None,
     truth: Mapping[str, pd.DataFrame] | None = None,
     ray_address: str | None = None,
@@ -69,6 +76,15 @@ def simulate(
         Seed of simulation randomness.
     kinds : Mapping[str, Mapping[str, str]], optional
         Column kinds by party and column, where they shall not be inferred.
+    node_config : Mapping[str, Mapping[str, Any]], optional
+        By party, keys that a strategy reads from the node config, such as
+        ``{"bank": {"trees.monotone.income": 1}}``.
+    test_labels : pandas.Series, optional
+        True labels of samples whose label is NaN, or that `labels` lack: the result says how good
+        predictions of them are (`Result.evaluation`). No party and no strategy sees them.
+    beside_single_parties : bool, default False
+        Whether each party is also run alone, with the same settings, and compared; needs
+        `test_labels`. These are runs of their own, whose messages are not in the ledger.
     min_rows : int, optional
         The fewest rows of a set that private products may tell of: ``min-rows`` of every node
         config. By default 100, or three times the columns and labels if that is more.
@@ -78,6 +94,9 @@ def simulate(
         are not named have the safe defaults. Each party keeps a privacy ledger for the run, so
         that limits on what adds up hold, too. Without a policy, consents are not asked for: all
         tables lie in this process. The rules on rows hold in any case, as they change numbers.
+    ledgers : path-like, optional
+        With `policy`: an existing folder in which the parties' privacy ledgers stay, so that what
+        adds up is counted over all runs that name it. By default they end with the run.
     fitted : Result or Mapping[str, pandas.DataFrame], optional
         An earlier result (or its tables): what it left at the parties is used, not fitted anew.
         A result also hands each party what that party saved of its model; by default it is the one
@@ -119,7 +138,13 @@ def simulate(
         )
     if engine not in ENGINES:
         raise ConfigError(f"unknown engine {engine!r}; expected one of {list(ENGINES)}")
+    if ledgers is not None and (policy is None or not Path(ledgers).is_dir()):
+        raise ConfigError(
+            f"ledgers={str(ledgers)!r} must be an existing folder, and goes with policy: without "
+            "one the parties keep no ledger"
+        )
     here = "plain" if policy is None else strategy.default_alignment
+    _check_test_labels(labels, test_labels, beside_single_parties)
     chosen: dict[str, object] = {"alignment": here, "retries": 0, **options}
     run = RunSettings.of(None, {**chosen, "aggregation": aggregation, "seed": seed})
     earlier = _fitted_tables(fitted, kinds or {})
@@ -127,7 +152,10 @@ def simulate(
     if unknown := sorted(set(truth or {}) - set(tables)):
         raise ConfigError(f"truth names unknown parties {unknown}; the parties are {list(tables)}")
     has_arbiter = run.aggregation == "ckks" or bool(strategy.needs_arbiter)
-    nodes: list[dict[str, Any]] = [{"party": name} for name in tables]
+    _check_node_config(node_config or {}, tables)
+    nodes: list[dict[str, Any]] = [
+        {**(node_config or {}).get(name, {}), "party": name} for name in tables
+    ]
     if has_arbiter:
         nodes.append({"role": "arbiter"})
     policies = _policies(policy, min_rows, [*tables, *([ARBITER] if has_arbiter else [])])
@@ -153,7 +181,8 @@ def simulate(
     aligner = aligner_class(run.alignment)
     asked = asked_by(strategy, name_of(type(strategy)))
     asks = None if policy is None else replace(asked, alignment=alignment_name(aligner))
-    make_app = memory_app(strategy.party, strategy.arbiter, aligner, parts, kept, asks)
+    counted_in = None if ledgers is None else Path(ledgers)
+    make_app = memory_app(strategy.party, strategy.arbiter, aligner, parts, kept, asks, counted_in)
     grid: NodesGrid
     if engine == "ray":
         grid = RayGrid(
@@ -198,7 +227,65 @@ def simulate(
     for name in result.truth.keys() & result.tables.keys():
         found = imputation_accuracy(tables[name].frame, result.tables[name], result.truth[name])
         result.party_metrics.setdefault(name, {}).update(found)
+    if test_labels is not None:
+        alone: dict[str, pd.DataFrame] = {}
+        if beside_single_parties:
+            own: dict[str, Any] = {k: v for k, v in options.items() if k not in _OF_THE_WHOLE_RUN}
+            configs = node_config or {}
+
+            def run_alone(some: Mapping[str, pd.DataFrame | Table]) -> Result:
+                return simulate(
+                    strategy, some, labels, aggregation, seed=seed, min_rows=min_rows,
+                    node_config={name: configs[name] for name in some if name in configs},
+                    **{**own, "progress": False},
+                )  # fmt: skip
+
+            alone, notes = single_party_predictions(strategy, tables, run_alone)
+            result.notes += notes
+        result.compare(test_labels, beside=alone)
     return result
+
+
+def _check_node_config(
+    node_config: Mapping[str, Mapping[str, Any]], tables: Mapping[str, Table]
+) -> None:
+    if unknown := sorted(set(node_config) - set(tables)):
+        raise ConfigError(
+            f"node_config names unknown parties {unknown}; the parties are {list(tables)}"
+        )
+    for name, keys in node_config.items():
+        own = [key for key in keys if any(known.covers(key) for known in NODE_KEYS)]
+        if own:
+            raise ConfigError(
+                f"node_config of {name!r} has {own[0]!r}, which is not read by a strategy; in "
+                "simulate, tables, kinds, min_rows and policy are arguments of their own"
+            )
+
+
+# Options of `simulate` that belong to a run of all parties.
+_OF_THE_WHOLE_RUN = ("checkpoint", "checkpoint_every", "resume", "min_nodes", "progress")
+
+
+def _check_test_labels(
+    labels: "pd.Series[Any] | None", test_labels: "pd.Series[Any] | None", alone: bool
+) -> None:
+    """Refuse, before anything runs, labels that nothing can be compared with."""
+    if test_labels is None:
+        if alone:
+            raise ConfigError(
+                "beside_single_parties=True compares predictions with true labels: give "
+                "test_labels, those of samples whose label is NaN"
+            )
+        return
+    known = label_index(test_labels)
+    if labels is None or not len(labels):
+        return
+    trained_on = known.isin(labels.index[labels.notna()])
+    if trained_on.all():
+        raise ConfigError(
+            f"all {len(known):,} samples of test_labels have a label in labels, so none of them is "
+            "predicted; set theirs to NaN in labels"
+        )
 
 
 def _predict(

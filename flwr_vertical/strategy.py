@@ -64,6 +64,8 @@ class Strategy(Settings, ABC):
         How samples are aligned unless the run says otherwise.
     needs_labels : bool
         Whether there is nothing to do without labels.
+    needs_parties : int
+        The fewest parties that it can work with.
     uses_labels : bool
         Whether labels are used where there are any; those that need labels need not say so.
     requires : tuple[str, ...]
@@ -90,6 +92,7 @@ class Strategy(Settings, ABC):
     disclosure: ClassVar[tuple[tuple[str, str], ...]] = ()
     default_alignment: ClassVar[str] = "private-id"
     needs_labels: ClassVar[bool] = False
+    needs_parties: ClassVar[int] = 1
     uses_labels: ClassVar[bool] = False
     requires: ClassVar[tuple[str, ...]] = ()
     demo: ClassVar[Mapping[str, Any]] = MappingProxyType({})
@@ -239,6 +242,8 @@ class Strategy(Settings, ABC):
                 result.labels = labels
                 self.run(federation, aligned, result, shown)
             federation.close()
+            if labels is not None:
+                _compare_known(result, labels)
             if save is not None:
                 save(result)
         return result
@@ -262,6 +267,19 @@ class Strategy(Settings, ABC):
             "label_holder": describe(label_holder),
             "parties": describe(None if parties is None else sorted(parties)),
         }
+
+
+def _compare_known(result: Result, labels: "pd.Series[Any]") -> None:
+    """Evaluate predictions of samples that have a label all the same, as new rows may have."""
+    predicted = result.predictions
+    if predicted is None or "prediction" not in predicted or result.evaluation is not None:
+        return
+    known = labels.dropna().astype(float)
+    if not predicted.index.isin(known.index).any():
+        return
+    stated = dict(result.metrics)
+    result.compare(known, what="predicted samples whose label is known", prefix="")
+    result.metrics |= stated
 
 
 def align_labels(

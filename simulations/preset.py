@@ -1,12 +1,49 @@
 """Settings of a study, from its ``preset.toml``."""
 
+import inspect
 import tomllib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from flwr_vertical.errors import ConfigError
 from simulations.study import Options
+
+
+@dataclass(frozen=True)
+class StudyPreset:
+    """The settings of one run of a study, from the ``preset.toml`` beside the class.
+
+    Parameters
+    ----------
+    values : dict
+        As in ``preset.toml``, without ``quick``.
+
+    Attributes
+    ----------
+    repeated : tuple of str
+        Sections whose replications ``--seeds`` sets.
+    """
+
+    values: dict[str, Any]
+
+    repeated: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    def load(cls, options: Options) -> Self:
+        """Read the preset, small if `options.quick`, with `options.seeds` runs if given."""
+        path = Path(inspect.getfile(cls)).with_name("preset.toml")
+        return cls(load_preset(path, options, cls.repeated))
+
+    def __getitem__(self, section: str) -> dict[str, Any]:
+        """Return one section."""
+        return dict(self.values[section])
+
+    @property
+    def version(self) -> int:
+        """Version of what a replication computes."""
+        return int(self.values["version"])
 
 
 def load_preset(path: Path, options: Options, repeated: Sequence[str]) -> dict[str, Any]:

@@ -10,6 +10,10 @@ BUILTIN = {
     "fedhssl": "strategies.deep:FedHSSL",
     "fedpsg-ar": "strategies.fedpsg:FedPSGAR",
     "fknn": "strategies.fknn:FKNN",
+    "forest": "strategies.trees:VerticalForest",
+    "gbdt": "strategies.trees:VerticalGBDT",
+    "gbdt-predict": "strategies.trees:TreesPredict",
+    "forest-predict": "strategies.trees:ForestPredict",
     "glm": "strategies.glm:VerticalGLM",
     "ievcds": "strategies.copula:IEVCDS",
     "laser-vfl": "strategies.deep:LaserVFL",
@@ -27,6 +31,9 @@ BUILTIN = {
     "vertigan": "strategies.vertigan:VertiGAN",
     "vfem": "strategies.vfem:VFEM",
     "vfem-predict": "strategies.vfem:VFEMPredict",
+    "lr": "strategies.classifiers:VerticalLR",
+    "svm": "strategies.classifiers:VerticalSVM",
+    "final-net": "strategies.deep:FinalNet",
 }
 
 

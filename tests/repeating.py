@@ -22,7 +22,7 @@ class Repetition:
     Attributes
     ----------
     steps : set of str
-        Steps of sums that answered the same bytes both times.
+        Steps of sums (and calls that are asked twice) that answered the same bytes both times.
     declared : set of str
         Steps of sums that are declared as not repeatable; nobody sends such a message again.
     """
@@ -51,10 +51,15 @@ def _contents(reply):
 
 
 @contextlib.contextmanager
-def every_sum_twice():
+def every_sum_twice(also=()):
     """Within it every message of a sum is answered by a fresh process first.
 
     That process has the live objects as they were, as from its own disk, and nothing else.
+
+    Parameters
+    ----------
+    also : collection of str
+        Steps that are asked twice although they are calls.
 
     Yields
     ------
@@ -71,7 +76,7 @@ def every_sum_twice():
     def twice(self, request, context):
         envelope = read_envelope(request)
         step = str(envelope["step"])
-        if step == HELLO or envelope["mode"] not in MODES:
+        if step == HELLO or (envelope["mode"] not in MODES and step not in also):
             return once(self, request, context)
         if step in unrepeatable_steps(*self._types(context).of(self._storage.role(context))):
             repetition.declared.add(step)

@@ -10,7 +10,10 @@ pytest.importorskip("torch")
 
 NOTEBOOKS = sorted((pathlib.Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 # By notebook: what its full run takes, and what is enough to see that it runs.
-QUICK = {"false_vfl.ipynb": ("PRETRAIN_EPOCHS, EPOCHS = 60, 60", "PRETRAIN_EPOCHS, EPOCHS = 1, 1")}
+QUICK = {
+    "false_vfl.ipynb": ("PRETRAIN_EPOCHS, EPOCHS = 60, 60", "PRETRAIN_EPOCHS, EPOCHS = 1, 1"),
+    "predict_with_trees.ipynb": ("N_TREES = 50", "N_TREES = 3"),
+}
 
 
 def code_cells(path):
@@ -38,6 +41,8 @@ def test_a_notebook_runs(path):
     assert any(full in source for source in sources)
     for source in sources:
         exec(compile(ast.parse(source.replace(full, few)), path.name, "exec"), names)
+    if path.name == "predict_with_trees.ipynb":
+        assert names["rows"]["federated"]["all"] > 0.75
     if path.name == "false_vfl.ipynb":
         assert len(names["result"].predictions) > 800
         assert names["without"].notes == [

@@ -13,7 +13,6 @@ from apps import generate
 from apps.client_app import app as client_app
 from apps.server_app import app as server_app
 from flwr_vertical import __version__, load_strategy, make_strategy, simulate
-from flwr_vertical.node.config import NODE_KEYS
 from strategies import BUILTIN, register_all
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -26,17 +25,6 @@ def shell_blocks():
 def test_ci_runs_the_test_command_of_the_readme():
     command = next(block.strip() for block in shell_blocks() if "pytest" in block)
     assert command in (ROOT / ".ci" / "run").read_text().splitlines()
-
-
-def test_example_strategy_of_the_readme_runs():
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    code = next(block for block in blocks if "class RowSum(" in block)
-    bank = pd.DataFrame({"u": [1.0, 2.0], "v": [3.0, 4.0]}, index=["a", "b"])
-    court = pd.DataFrame({"w": [10.0, 20.0]}, index=["b", "c"])
-    names = {"np": np, "bank_df": bank, "court_df": court}
-    head, _, last = code.strip().rpartition("\n")
-    exec(head, names)
-    np.testing.assert_allclose(eval(last, names), [4.0, 16.0, 20.0], atol=1e-9)
 
 
 def test_example_of_the_authors_page_runs():
@@ -76,13 +64,6 @@ def test_run_config_holds_every_setting_with_the_constructors_type(project):
             assert isinstance(config[f"{name}.{key.replace('_', '-')}"], type(value))
 
 
-def test_readme_names_every_key_of_the_node_config():
-    text = (ROOT / "README.md").read_text()
-    flowers = {"partition-id", "num-partitions"}
-    keys = {key.name for key in NODE_KEYS} - flowers
-    assert [name for name in sorted(keys) if f"`{name}" not in text] == []
-
-
 def test_presets_only_use_known_keys(project):
     register_all()
     known = set(dict(flat(project["tool"]["flwr"]["app"]["config"])))
@@ -108,10 +89,10 @@ def test_the_readme_names_every_strategy():
 
 
 def test_a_stale_file_is_named_and_nothing_is_written(tmp_path, capsys, monkeypatch):
-    for name in ("pyproject.toml", "README.md"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    for name in ("apps", "docs"):
-        (tmp_path / name).mkdir()
+    shutil.copy(ROOT / "pyproject.toml", tmp_path / "pyproject.toml")
+    (tmp_path / "apps").mkdir()
+    for name in ("how-to", "reference"):
+        shutil.copytree(ROOT / "docs" / name, tmp_path / "docs" / name)
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     project = (tmp_path / "pyproject.toml").read_text()
     stale = project.replace("n-neighbors = 5", "n-neighbors = 4")
@@ -121,7 +102,7 @@ def test_a_stale_file_is_named_and_nothing_is_written(tmp_path, capsys, monkeypa
     said = capsys.readouterr().out
     assert "out of date: pyproject.toml" in said
     assert "out of date: docs/strategies.md" in said
-    assert "README" not in said
+    assert "how-to" not in said
     assert (tmp_path / "pyproject.toml").read_text() == stale
     assert generate.main([]) == 0
     assert (tmp_path / "pyproject.toml").read_text() == project

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from apps.demo import demo_labels, demo_tables
 from apps.deploy.certificates import make_node_key, make_server_certificate, write_private
 from flwr_vertical.crypto.identity import (
     generate_identity,
@@ -15,6 +14,7 @@ from flwr_vertical.crypto.identity import (
     public_identity,
     write_identity,
 )
+from flwr_vertical.demo import demo_labels, demo_tables
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.node.storage import check_name
 from flwr_vertical.results import write_text_atomically

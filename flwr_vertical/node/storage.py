@@ -91,9 +91,9 @@ class MemoryStorage:
         What each party saved of an earlier run's model.
     folder : path-like, optional
         What the parties save is also kept there, and what is there belongs to this run.
-    counted : bool, default False
-        Whether each party keeps a privacy ledger, in a temporary folder, so that limits of its
-        policy on what adds up hold over the runs that this storage serves.
+    counted : bool or path-like, default False
+        Whether each party keeps a privacy ledger, so that limits of its policy on what adds up
+        hold: over the runs that this storage serves, or in a folder over all that name it.
     """
 
     in_memory = True
@@ -104,7 +104,7 @@ class MemoryStorage:
         fitted: Mapping[str, Table] | None = None,
         fitted_models: Mapping[str, bytes] | None = None,
         folder: str | os.PathLike[str] | None = None,
-        counted: bool = False,
+        counted: bool | str | os.PathLike[str] = False,
     ) -> None:
         self._tables = dict(tables)
         self._fitted = dict(fitted or {})
@@ -112,8 +112,11 @@ class MemoryStorage:
         self.outputs: dict[str, pd.DataFrame] = {}
         self.models: dict[str, bytes] = {}
         self._folder = None if folder is None else OutputFolder(folder)
-        # Removed with this object.
-        self._counted_in = TemporaryDirectory(prefix="flwr-ledgers-") if counted else None
+        self._ledgers = None if isinstance(counted, bool) else Path(counted)
+        if counted is True:
+            # Removed with this object.
+            self._own_folder = TemporaryDirectory(prefix="flwr-ledgers-")
+            self._ledgers = Path(self._own_folder.name)
         if self._folder is not None:
             self.outputs, self.models = self._folder.load(self._tables)
 
@@ -146,10 +149,10 @@ class MemoryStorage:
 
     def privacy_ledger(self, context: Context) -> PrivacyLedger | None:
         """Return the party's ledger if they are kept; tables in memory seldom need any."""
-        if self._counted_in is None or self.role(context) == "arbiter":
+        if self._ledgers is None or self.role(context) == "arbiter":
             return None
         party = self.party_name(context)
-        path = Path(self._counted_in.name) / f"{party}{LEDGER_SUFFIX}"
+        path = self._ledgers / f"{party}{LEDGER_SUFFIX}"
         return PrivacyLedger(path, party, self.policy(context))
 
     def data_version(self, context: Context) -> str:

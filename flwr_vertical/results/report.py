@@ -10,8 +10,10 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.results import evaluation_figures as ev
 from flwr_vertical.results import figures as fg
 from flwr_vertical.results import imputed as im
+from flwr_vertical.results import influence as nf
 from flwr_vertical.results import missingness as mi
 from flwr_vertical.results import quality as qu
 from flwr_vertical.results import synthetic as sy
@@ -86,6 +88,9 @@ def _sections(result: Result) -> Iterator[Section]:
         table = dataframe_html(result.privacy.to_frame())
         yield Section("Privacy", [bullet_list(stated), table], result.privacy.caption)
     yield from _metrics(result)
+    if result.evaluation is not None:
+        yield ev.section(result.evaluation)
+    yield from nf.sections(result.importance, result.contributions)
     yield from _missing(result)
     yield from _synthetic(result)
     yield from _imputed(result)

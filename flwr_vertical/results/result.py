@@ -6,18 +6,22 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.errors import ConfigError
+from flwr_vertical.errors import ConfigError, VerticalError
 from flwr_vertical.privacy.accounting import PrivacyStatement
 from flwr_vertical.privacy.statement import MomentStatement
 from flwr_vertical.results.ledger import Ledger
 from flwr_vertical.results.page import format_value
 from flwr_vertical.results.units import human_bytes, human_seconds
+
+if TYPE_CHECKING:
+    # Parties import this package for every message: scikit-learn waits until it is needed.
+    from flwr_vertical.results.evaluation import Evaluation
 
 
 @dataclass(eq=False, repr=False)
@@ -46,6 +50,13 @@ class Result:
         The server's labels after the run, indexed by sample ID: predicted, completed or synthetic.
     predictions : DataFrame, optional
         Of samples without a label: index sample ID; prediction, std_error, lower, upper.
+    evaluation : Evaluation, optional
+        How good predictions are where the truth is known; see `evaluate`.
+    importance : DataFrame, optional
+        Index party, or (party, column) where the nodes agreed to tell names; gain, cover, splits.
+    contributions : DataFrame, optional
+        What each party adds to the raw predictions of samples: index of `predictions` (of several
+        classes also ``class``); ``base``, then a column for each party.
     model : Model or plain values, optional
         The fitted model, as the server knows it.
     predictor : Model, optional
@@ -84,6 +95,9 @@ class Result:
     coefficients: pd.DataFrame | None = None
     labels: pd.Series | None = None
     predictions: pd.DataFrame | None = None
+    evaluation: Evaluation | None = None
+    importance: pd.DataFrame | None = None
+    contributions: pd.DataFrame | None = None
     model: Any = None
     predictor: Any = None
     mask: npt.NDArray[np.bool_] | None = None
@@ -113,7 +127,8 @@ class Result:
 
         Writes result.json (strategy, settings, metrics, history, notes, disclosure, privacy
         statement, totals of the ledger), ledger.csv, privacy.csv, coefficients.csv,
-        predictions.parquet, labels.parquet, mask.npy, model.npz, predictor.npz, figures and one
+        predictions.parquet, evaluation.parquet, contributions.parquet, importance.parquet,
+        labels.parquet, mask.npy, model.npz, predictor.npz, figures and one
         Parquet file per party under tables; of a simulation, also what each party saved of its
         model, under parties. Originals and truth are not saved: they are the user's own. A model
         that is neither a `Model` nor made of arrays, DataFrames, numbers and text is left out, and
@@ -166,6 +181,85 @@ class Result:
             raise ConfigError("predictions need flwr_vertical; import it first")
         found: Result = self._predict_by(self, parties, labels, **options)
         return found
+
+    def evaluate(
+        self,
+        labels: pd.Series,
+        *,
+        task: str | None = None,
+        threshold: float | str = 0.5,
+        known: pd.Series | None = None,
+        beside: Mapping[str, pd.DataFrame] | None = None,
+        what: str = "test samples",
+        prefix: str = "test_",
+    ) -> Evaluation:
+        """Compare predictions with true labels; the report then has the figures.
+
+        Parameters
+        ----------
+        labels : pandas.Series
+            True labels, indexed by sample ID; those of samples that are not predicted are left out.
+        task : {"classes", "numbers"}, optional
+            What labels are. By default, classes where the predictions have probabilities, or are
+            the expectation of a label that is 0 or 1.
+        threshold : float or "youden", default 0.5
+            Of two classes: the probability of the second from which it is predicted; or the one
+            with the largest difference of true and false positive rates.
+        known : pandas.Series, optional
+            Labels of the fit, of which the constant prediction is made (default: those of this run,
+            else the true ones).
+        beside : Mapping of str to DataFrame, optional
+            Predictions of others to compare with, as `predictions`. Those of an earlier evaluation
+            are kept.
+        what : str, optional
+            Which samples these are, in words.
+        prefix : str, default "test_"
+            Before the names of figures of merit in `metrics`.
+
+        Returns
+        -------
+        Evaluation
+            Also kept as `evaluation`; its figures of merit are added to `metrics`.
+
+        Raises
+        ------
+        ConfigError, DataError
+            If there are no predictions, or none of a sample that has a label.
+
+        Examples
+        --------
+        >>> predictions = pd.DataFrame({"prediction": [1.0, 2.0, 4.0]}, index=["a", "b", "c"])
+        >>> result = Result("any", predictions=predictions)
+        >>> result.evaluate(pd.Series({"a": 1.0, "b": 3.0, "c": 4.0})).metrics()["mae"]
+        0.3333333333333333
+        """
+        from flwr_vertical.results.evaluation import CONSTANT, evaluate
+
+        if self.predictions is None or not len(self.predictions):
+            raise ConfigError(
+                f"this result of {self.strategy!r} has no predictions to compare; label NaN is "
+                "what makes a sample one to predict"
+            )
+        if known is None and self.labels is not None and self.labels.notna().any():
+            # Some methods complete the labels with their predictions.
+            known = self.labels[~self.labels.index.isin(self.predictions.index)]
+            known = None if known.isna().all() else known
+        others = {} if self.evaluation is None else dict(self.evaluation.beside)
+        others.pop(CONSTANT, None)
+        found = evaluate(
+            self.predictions, labels, known=known, task=task, threshold=threshold,
+            beside={**others, **(beside or {})}, what=what,
+        )  # fmt: skip
+        self.evaluation = found
+        self.metrics |= {prefix + name: value for name, value in found.metrics().items()}
+        return found
+
+    def compare(self, labels: pd.Series, **options: Any) -> None:
+        """Call `evaluate` at the end of a run, which an error must not lose: it becomes a note."""
+        try:
+            self.evaluate(labels, **options)
+        except VerticalError as error:
+            self.notes.append(f"predictions are not compared with the true labels: {error}")
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Result:

@@ -11,7 +11,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -35,12 +35,16 @@ from flwr_vertical.results.model import (
 from flwr_vertical.results.page import GENERATOR
 from flwr_vertical.results.result import Result
 
+if TYPE_CHECKING:
+    from flwr_vertical.results.evaluation import Evaluation
+
 logger = logging.getLogger("flwr_vertical")
 
 FORMAT = "flwr-vertical result"
 VERSION = 1
 _INDEX = "result.json"
 _PRIVATE = 0o600  # labels, predictions, parts of models: their owner's alone
+_FRAMES = ("predictions", "contributions", "importance", "evaluation")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -82,11 +86,10 @@ def load(folder: Path) -> Result:
         )
     files = index["files"]
     read: Callable[..., pd.DataFrame] = pd.read_csv
-    coefficients = predictions = labels = mask = None
+    coefficients = labels = mask = None
+    frames = {name: pd.read_parquet(folder / files[name]) for name in _FRAMES if name in files}
     if "coefficients" in files:
         coefficients = read(folder / files["coefficients"], index_col=list(range(index["levels"])))
-    if "predictions" in files:
-        predictions = pd.read_parquet(folder / files["predictions"])
     if "labels" in files:
         labels = pd.read_parquet(folder / files["labels"]).iloc[:, 0].rename(index["label_name"])
     if "mask" in files:
@@ -122,7 +125,10 @@ def load(folder: Path) -> Result:
             None if index.get("privacy") is None else statement_from(_revive(index["privacy"]))
         ),
         coefficients=coefficients,
-        predictions=predictions,
+        predictions=frames.get("predictions"),
+        contributions=frames.get("contributions"),
+        importance=frames.get("importance"),
+        evaluation=_evaluation(frames.get("evaluation"), index),
         labels=labels,
         model=model,
         predictor=predictor,
@@ -134,6 +140,14 @@ def load(folder: Path) -> Result:
         party: (folder / name).read_bytes() for party, name in files.get("parties", {}).items()
     }
     return result
+
+
+def _evaluation(frame: pd.DataFrame | None, index: dict[str, Any]) -> Evaluation | None:
+    if frame is None:
+        return None
+    from flwr_vertical.results.evaluation import Evaluation
+
+    return Evaluation.from_frame(frame, _revive(index["evaluation"]))
 
 
 def holds_result(folder: Path) -> bool:
@@ -200,9 +214,13 @@ def _write_files(result: Result, folder: Path) -> dict[str, Any]:
     if result.coefficients is not None:
         files["coefficients"] = "coefficients.csv"
         _write_csv(result.coefficients, folder / "coefficients.csv")
-    if result.predictions is not None:
-        files["predictions"] = "predictions.parquet"
-        _write_parquet(result.predictions, folder / "predictions.parquet", "predictions")
+    frames = {name: getattr(result, name) for name in _FRAMES}
+    if result.evaluation is not None:
+        frames["evaluation"] = result.evaluation.to_frame()
+    for name, frame in frames.items():
+        if frame is not None:
+            files[name] = f"{name}.parquet"
+            _write_parquet(frame, folder / files[name], name)
     if result.labels is not None:
         files["labels"] = "labels.parquet"
         _write_parquet(result.labels.to_frame("label"), folder / "labels.parquet", "labels")
@@ -274,6 +292,7 @@ def _index_text(result: Result, files: dict[str, Any]) -> str:
         "parties": result.parties,
         "notes": result.notes,
         "needed_keys": result.needed_keys,
+        "evaluation": None if result.evaluation is None else result.evaluation.to_plain(),
         "disclosure": result.disclosure,
         "privacy": None if result.privacy is None else result.privacy.to_dict(),
         "ledger": result.ledger.totals(),

@@ -225,7 +225,7 @@ class Federation:
     def close(self) -> None:
         """End a run with a journal: every node removes its checkpoint; one message to each.
 
-        A node that does not hear of it keeps its checkpoint; the run is none the worse.
+        A node that does not hear of it keeps its checkpoint; the run does not suffer.
         """
         if self._journal is None:
             return

@@ -75,7 +75,7 @@ def greet(
     found : dict[str, ReturnedNode]
         By name, who has answered.
     troubles : list[str]
-        What other nodes said instead of their names.
+        Replies of other nodes that are no names.
 
     Raises
     ------

@@ -15,6 +15,7 @@ from typing import Any, Self
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.settings.documentation import documented
 from flwr_vertical.settings.field import Setting, extra_of
+from flwr_vertical.settings.params import Params
 from flwr_vertical.settings.spelling import nearest
 from flwr_vertical.settings.values import Values
 
@@ -26,7 +27,7 @@ _DECLARED: "weakref.WeakKeyDictionary[type[Settings], tuple[Setting, ...]]" = (
 @dataclasses.dataclass(frozen=True)
 # `setting` is no field specifier: type checkers would overlook a default given by position.
 @typing.dataclass_transform(frozen_default=True)
-class Settings:
+class Settings(Params):
     """A frozen record of settings; subclasses become dataclasses by themselves.
 
     A subclass with an ``__init__`` of its own is left as it is, and so are those of it.

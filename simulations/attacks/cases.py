@@ -1,7 +1,7 @@
 """What is attacked: every built-in strategy by name, tables of several parties, and labels."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ _FITS = {
     "vfem-predict": "vfem",
     "false-vfl-predict": "false-vfl",
     "split-predict": "vanilla-vfl",
+    "gbdt-predict": "gbdt",
 }
 """By strategy that predicts, the one that fits what it predicts with."""
 
@@ -48,21 +49,40 @@ _SPLIT: dict[str, Any] = {
     "epochs": 3,
     "batch_size": 4096,
 }
+_TREES: dict[str, Any] = {"n_trees": 40, "max_depth": 4}
 _SETTINGS: dict[str, dict[str, Any]] = {
+    "gbdt": _TREES,
+    "forest": _TREES,
     "single": {"party_name": PARTIES[0]},
     "fedpsg-ar": {"n_associated": 2},  # of tables of three columns
     "vertigan": {"iterations": 10},
     "false-vfl": _FEW_STEPS,
     **dict.fromkeys(("fedhssl", "laser-vfl", "plug-vfl", "vanilla-vfl"), _SPLIT),
+    "final-net": {
+        "task": "regression",
+        "latent_dim": 4,
+        "width": 16,
+        "iterations": 3,
+        "batch_size": 4096,
+    },
 }
 _TRAINED = {"imputer": "gain", "generator": "joint", "iterations": 20}
 _VARIANTS: dict[str, list[dict[str, Any]]] = {
     "false-vfl": [{"variant": "II"}, {"party_layers": 1}],
     "fedpsg-ar": [_TRAINED],
+    "gbdt": [{"histograms": "open"}],
 }
 """Further settings that are tried where nodes must agree."""
+_CLASSES = {"lr": "binomial", "svm": "binomial"}
+"""By strategy, the family of its labels where it has no such setting and they are not numbers."""
+
 _TELL_NOTHING = {"generated", "networks"}
 """Exchanges by consent in which attacks must find nothing all the same."""
+
+
+ROUTED = ("forest", "gbdt", "gbdt-predict")
+"""Trees: without a consent they tell sides of splits, bits of single samples that nodes count and
+may cap. What follows from these is measured on its own (`routing`)."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +112,16 @@ class Case:
         kind: Any = load_strategy(BUILTIN[self.strategy])
         return bool({*exchanges_of(kind(**self.settings))} - _TELL_NOTHING)
 
+    @property
+    def routed(self) -> bool:
+        """Whether it tells sides of splits."""
+        return self.strategy in ROUTED
+
 
 def cases(consented: bool = False) -> list[Case]:
     """Return every built-in strategy at its default settings or as few others as its tables need.
+
+    Trees are left out, see `routed_cases`.
 
     Parameters
     ----------
@@ -102,20 +129,29 @@ def cases(consented: bool = False) -> list[Case]:
         Whether to return those instead that need each node's consent: methods that always do, and
         the papers' exchanges.
     """
+    return [case for case in _all() if case.consented == consented and not case.routed]
+
+
+def routed_cases() -> list[Case]:
+    """Return the strategies that grow trees, of labels 0 and 1; with open histograms, too."""
+    return [replace(case, family="binomial") for case in _all() if case.routed]
+
+
+def _all() -> list[Case]:
     found = []
     for name, target in BUILTIN.items():
         names = {item.name for item in settings_of(load_strategy(target))}
         settings = _SETTINGS.get(name, {})
         found += [
             Case(f"{name} {family}" if "family" in names else name, name, chosen, family)
-            for family in (FAMILIES if "family" in names else FAMILIES[:1])
+            for family in (FAMILIES if "family" in names else (_CLASSES.get(name, FAMILIES[0]),))
             for chosen in [settings | ({"family": family} if "family" in names else {})]
         ]
         more = [{"exchange": SUMS}] if "exchange" in names else []
         for chosen in more + _VARIANTS.get(name, []):
             shown = " ".join(f"{k}={v}" for k, v in chosen.items() if k != "iterations")
             found.append(Case(f"{name} {shown}", name, settings | chosen))
-    return [case for case in found if case.consented == consented]
+    return found
 
 
 def make_strategy_of(case: Case, tables: Mapping[str, pd.DataFrame], labels: Any) -> Strategy:
@@ -187,7 +223,7 @@ def make_case_tables(
         values = 3.0 + score + 0.7 * rng.normal(size=n)
     labels: pd.Series[Any] = pd.Series(values, index=ids, name="y")
     labels[rng.random(n) < 0.1] = np.nan
-    if case.strategy not in _SYNTHESES and case.family == "gaussian":
+    if case.routed or (case.strategy not in _SYNTHESES and case.family == "gaussian"):
         last = PARTIES[n_parties - 1]
         tables[last] = tables[last][rng.random(n) >= missing]
     if case.strategy in _IMPUTERS:

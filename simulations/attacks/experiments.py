@@ -18,10 +18,18 @@ from simulations.attacks.cases import (
     fit,
     make_case_tables,
     make_strategy_of,
+    routed_cases,
 )
 from simulations.attacks.labels import labels_from
 from simulations.attacks.recording import record
 from simulations.attacks.rough import columns_from
+from simulations.attacks.routing import (
+    bins_recovered,
+    bits_told,
+    labels_guessed,
+    record_trees,
+    seen_by_arbiter,
+)
 from simulations.attacks.several import (
     chosen_model,
     flags_from_predictions,
@@ -31,7 +39,7 @@ from simulations.attacks.several import (
     scales_found,
     synthetic_tables,
 )
-from simulations.attacks.suite import attack_run, smallest_opened
+from simulations.attacks.suite import LABELS, attack_run, smallest_opened
 from simulations.attacks.views import SERVER, aligned_truth, views_of
 from simulations.replications import Job, Metrics
 from strategies import BUILTIN
@@ -94,6 +102,26 @@ def _rough(settings: dict[str, Any]) -> Metrics:
     most = max(parties, key=lambda told: told.gain)
     at_server = columns_from(views[SERVER], truth)
     return {"server": at_server.all, "own": most.own, "party": most.all}
+
+
+def _routed(settings: dict[str, Any]) -> Metrics:
+    """Work out of the sides of splits, and of gains, what they tell to whom."""
+    case = case_named(settings["case"])
+    tables, labels = make_case_tables(case, settings["rows"], settings["parties"], settings["seed"])
+    trees = record_trees(make_strategy_of(case, tables, labels), tables, labels)
+    found = {}
+    cells = [finding for finding in attack_run(trees.run) if finding.attack != LABELS]
+    found["server cells"] = max(f.cells for f in cells if f.view == SERVER)
+    found["party cells"] = max(f.cells for f in cells if f.view != SERVER)
+    found["bits"], found["of bits"], found["codes"] = bits_told(trees)
+    if trees.levels:  # trees were grown
+        found["blind"], found["known"] = labels_guessed(trees)
+        found["model"] = trees.run.result.metrics["auc"]
+    if trees.compared:
+        found["sign"], found["correlation"], found["chance"] = seen_by_arbiter(trees)
+    elif trees.levels:
+        found["bins"] = bins_recovered(trees)
+    return found
 
 
 def _other_labels(settings: dict[str, Any]) -> Metrics:
@@ -172,7 +200,8 @@ def _synthetic(settings: dict[str, Any]) -> Metrics:
 
 def case_named(name: str) -> Case:
     """Return the case of a name."""
-    return next(case for case in [*cases(), *cases(consented=True)] if case.name == name)
+    known = [*cases(), *cases(consented=True), *routed_cases()]
+    return next(case for case in known if case.name == name)
 
 
 def _complete_tables(settings: dict[str, Any]) -> tuple[dict[str, pd.DataFrame], Any]:
@@ -185,6 +214,7 @@ PARTS: dict[str, Callable[[dict[str, Any]], Metrics]] = {
     "grid": _grid,
     "consented": _grid,
     "labels": _labels,
+    "routed": _routed,
     "rough": _rough,
     "other labels": _other_labels,
     "one label less": _one_label_less,

@@ -1,49 +1,24 @@
 """The study's settings, from ``preset.toml``, and the jobs they ask for."""
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from simulations.attacks.cases import cases
-from simulations.preset import load_preset
+from simulations.attacks.cases import cases, routed_cases
+from simulations.preset import StudyPreset
 from simulations.replications import Job
-from simulations.study import Options
 
-REPEATED = ("grid", "consented", "rough", "labels", "several")
+REPEATED = ("grid", "consented", "rough", "labels", "routed", "several")
 SYNTHESES = ("vcds", "evcds", "ievcds")
 
 
-@dataclass(frozen=True)
-class Preset:
-    """The settings of one run of the study.
+class Preset(StudyPreset):
+    """The settings of one run of the study."""
 
-    Parameters
-    ----------
-    values : dict
-        As in ``preset.toml``, without ``quick``.
-    """
-
-    values: dict[str, Any]
-
-    @classmethod
-    def load(cls, options: Options) -> "Preset":
-        """Read the preset, small if `options.quick`, with `options.seeds` runs if given."""
-        path = Path(__file__).with_name("preset.toml")
-        return cls(load_preset(path, options, REPEATED))
-
-    def __getitem__(self, section: str) -> dict[str, Any]:
-        """Return one section."""
-        return dict(self.values[section])
-
-    @property
-    def version(self) -> int:
-        """Version of what a job computes."""
-        return int(self.values["version"])
+    repeated = REPEATED
 
     def jobs(self) -> list[Job]:
         """Return all jobs."""
         found = [*self._grid(), *self._consented(), *self._rough()]
-        return [*found, *self._labels(), *self._several()]
+        return [*found, *self._labels(), *self._routed(), *self._several()]
 
     def _grid(self) -> list[Job]:
         part = self["grid"]
@@ -80,6 +55,15 @@ class Preset:
         part = self["labels"]
         settings = [{"case": name, "parties": part["parties"]} for name in part["cases"]]
         return _jobs("labels", part, settings)
+
+    def _routed(self) -> list[Job]:
+        part = self["routed"]
+        settings = [
+            {"case": case.name, "parties": n_parties}
+            for n_parties in part["parties"]
+            for case in routed_cases()
+        ]
+        return _jobs("routed", part, settings)
 
     def _several(self) -> list[Job]:
         part = self["several"]

@@ -105,6 +105,32 @@ def labels(frame: pd.DataFrame) -> pd.DataFrame:
     return wide.rename_axis("strategy")
 
 
+def routed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return what trees tell, by strategy and number of parties."""
+    names = {
+        "bits": "server: bits of a cell",
+        "of bits": "of",
+        "codes": "server: codes known",
+        "bins": "server: codes from histograms",
+        "server cells": "server: cells",
+        "party cells": "party: cells",
+        "blind": "party: AUC of labels",
+        "known": "with 50 known",
+        "model": "the model's",
+        "sign": "arbiter: signs right",
+        "correlation": "arbiter: correlation",
+        "chance": "by chance",
+    }
+    rows = frame[frame["part"] == "routed"]
+    if rows.empty:
+        return pd.DataFrame(columns=[*names.values()])
+    keys = ["case", "parties"]
+    wide = rows.pivot_table(index=keys, columns="metric", values="value", sort=False)
+    wide = wide.reindex(columns=[*names]).rename(columns=names)
+    wide.columns.name = None
+    return wide.rename_axis(["strategy", "parties"])
+
+
 def rough(frame: pd.DataFrame) -> pd.DataFrame:
     """Return how much of others' columns follows, roughly, where nodes agreed to an exchange."""
     names = {"server": "server", "own": "a party: own columns", "party": "a party: and messages"}

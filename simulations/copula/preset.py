@@ -1,43 +1,16 @@
 """The study's settings, from ``preset.toml``, and the replications they ask for."""
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
 from simulations.copula.methods import UNPROTECTED
-from simulations.preset import load_preset
+from simulations.preset import StudyPreset
 from simulations.replications import Job
-from simulations.study import Options
 
 REPEATED = ("complete", "missing", "attacks", "sme")
 
 
-@dataclass(frozen=True)
-class Preset:
-    """The settings of one run of the study.
+class Preset(StudyPreset):
+    """The settings of one run of the study."""
 
-    Parameters
-    ----------
-    values : dict
-        As in ``preset.toml``, without ``quick``.
-    """
-
-    values: dict[str, Any]
-
-    @classmethod
-    def load(cls, options: Options) -> "Preset":
-        """Read the preset, small if `options.quick`, with `options.seeds` runs if given."""
-        path = Path(__file__).with_name("preset.toml")
-        return cls(load_preset(path, options, REPEATED))
-
-    def __getitem__(self, section: str) -> dict[str, Any]:
-        """Return one section."""
-        return dict(self.values[section])
-
-    @property
-    def version(self) -> int:
-        """Version of what a replication computes."""
-        return int(self.values["version"])
+    repeated = REPEATED
 
     def jobs(self) -> list[Job]:
         """Return all jobs; parts that take long come first."""

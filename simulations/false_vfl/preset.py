@@ -1,13 +1,11 @@
 """The study's settings, from ``preset.toml``, and the runs they ask for."""
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Self
 
 from flwr_vertical.errors import ConfigError
 from simulations.false_vfl.methods import METHODS, PROPOSED, section
 from simulations.false_vfl.runs import LOADERS
-from simulations.preset import load_preset
+from simulations.preset import StudyPreset
 from simulations.replications import Job
 from simulations.study import Options
 
@@ -15,33 +13,21 @@ PART = "accuracy"
 SIMSIAM = ("without", "with")
 
 
-@dataclass(frozen=True)
-class Preset:
-    """The settings of one call of the study.
+class Preset(StudyPreset):
+    """The settings of one call of the study."""
 
-    Parameters
-    ----------
-    values : dict
-        As in ``preset.toml``, without ``quick``.
-    """
-
-    values: dict[str, Any]
+    repeated = ("study",)
 
     @classmethod
-    def load(cls, options: Options) -> "Preset":
+    def load(cls, options: Options) -> Self:
         """Read the preset, small if `options.quick`, with `options.seeds` runs if given."""
-        path = Path(__file__).with_name("preset.toml")
-        preset = cls(load_preset(path, options, ("study",)))
+        preset = super().load(options)
         for name, known in (("datasets", LOADERS), ("methods", METHODS), ("simsiam", SIMSIAM)):
             if unknown := [each for each in preset["study"][name] if each not in known]:
                 raise ConfigError(
                     f"study.{name}: {unknown[0]!r} is unknown; there are {', '.join(known)}"
                 )
         return preset
-
-    def __getitem__(self, name: str) -> dict[str, Any]:
-        """Return one section."""
-        return dict(self.values[name])
 
     @property
     def context(self) -> str:

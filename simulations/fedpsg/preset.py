@@ -1,10 +1,8 @@
 """The study's settings, from ``preset.toml``, and the replications they ask for."""
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from simulations.preset import load_preset
+from simulations.preset import StudyPreset
 from simulations.replications import Job
 from simulations.study import Options
 
@@ -28,32 +26,10 @@ _QUICK_ORDER = {
 }
 
 
-@dataclass(frozen=True)
-class Preset:
-    """The settings of one run of the study.
+class Preset(StudyPreset):
+    """The settings of one run of the study."""
 
-    Parameters
-    ----------
-    values : dict
-        As in ``preset.toml``, without ``quick``.
-    """
-
-    values: dict[str, Any]
-
-    @classmethod
-    def load(cls, options: Options) -> "Preset":
-        """Read the preset, small if `options.quick`, with `options.seeds` runs if given."""
-        path = Path(__file__).with_name("preset.toml")
-        return cls(load_preset(path, options, PARTS))
-
-    def __getitem__(self, section: str) -> dict[str, Any]:
-        """Return one section."""
-        return dict(self.values[section])
-
-    @property
-    def version(self) -> int:
-        """Version of what a replication computes."""
-        return int(self.values["version"])
+    repeated = PARTS
 
     @property
     def datasets(self) -> list[str]:

@@ -134,7 +134,7 @@ def _lossless(settings: dict[str, Any], data: VerticalData) -> Metrics:
         "exact": ("exact", "masked", pooled),
     }
     for name, (weighting, aggregation, reference) in runs.items():
-        strategy = FKNN(n_neighbors=k, weighting=weighting)
+        strategy = FKNN(n_neighbors=k, weighting=weighting, standardize=False)
         values = impute_guest(data, mask, strategy, aggregation, seed)
         difference = np.abs(values.to_numpy() - reference)[mask]
         metrics[name] = rmse(values, guest, mask)

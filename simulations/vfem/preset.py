@@ -1,12 +1,9 @@
 """The study's settings, from ``preset.toml``, and the replications they ask for."""
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from simulations.preset import load_preset
+from simulations.preset import StudyPreset
 from simulations.replications import Job
-from simulations.study import Options
 from simulations.vfem.design import MAR, MCAR
 from simulations.vfem.experiments import VARIANTS
 from simulations.vfem.methods import BASELINES, STEADIED
@@ -15,32 +12,10 @@ REPEATED = ("correlated", "finite", "inference", "parting", "splits", "repeats")
 FINITE_METHODS = (*BASELINES, "VFEM", STEADIED)
 
 
-@dataclass(frozen=True)
-class Preset:
-    """The settings of one run of the study.
+class Preset(StudyPreset):
+    """The settings of one run of the study."""
 
-    Parameters
-    ----------
-    values : dict
-        As in ``preset.toml``, without ``quick``.
-    """
-
-    values: dict[str, Any]
-
-    @classmethod
-    def load(cls, options: Options) -> "Preset":
-        """Read the preset, small if `options.quick`, with `options.seeds` runs if given."""
-        path = Path(__file__).with_name("preset.toml")
-        return cls(load_preset(path, options, REPEATED))
-
-    def __getitem__(self, section: str) -> dict[str, Any]:
-        """Return one section."""
-        return dict(self.values[section])
-
-    @property
-    def version(self) -> int:
-        """Version of what a replication computes."""
-        return int(self.values["version"])
+    repeated = REPEATED
 
     def measured_jobs(self) -> list[Job]:
         """Return the jobs whose time and memory count, which run alone, one by one."""

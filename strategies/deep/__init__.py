@@ -10,12 +10,20 @@ from flwr_vertical.optional import how_to_install
 
 if TYPE_CHECKING:
     from strategies.deep.false_vfl import FalseVFL, FalseVFLPredict
-    from strategies.deep.split import FedHSSL, LaserVFL, PlugVFL, SplitPredict, VanillaVFL
+    from strategies.deep.split import (
+        FedHSSL,
+        FinalNet,
+        LaserVFL,
+        PlugVFL,
+        SplitPredict,
+        VanillaVFL,
+    )
 
 __all__ = [
     "FalseVFL",
     "FalseVFLPredict",
     "FedHSSL",
+    "FinalNet",
     "LaserVFL",
     "PlugVFL",
     "SplitPredict",

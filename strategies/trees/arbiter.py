@@ -68,9 +68,14 @@ class ParcelSteps(StepGroup):
 
     def seal(self, content: bytes, number: int) -> bytes:
         """Seal the parcel of a round."""
+        return seal(self.shared, content, _place(self.name, number))
+
+    @property
+    def shared(self) -> bytes:
+        """The seed that this party shares with the arbiter, bytes of length 32."""
         if _SEED not in self.state:
             raise ProtocolError(f"party {self.name!r} has no key of the arbiter yet")
-        return seal(bytes(self.state[_SEED]), content, _place(self.name, number))
+        return bytes(self.state[_SEED])
 
     def forget(self) -> None:
         """Erase the keys."""
@@ -100,6 +105,7 @@ class CompareSteps(StepGroup):
         signatures: list[bytes],
         parcels: list[bytes],
         shares: Ring,
+        signs: npt.NDArray[np.uint8] | None = None,
     ) -> dict[str, Any]:
         """Add the shares up, and say which places have the largest gain.
 
@@ -114,6 +120,9 @@ class CompareSteps(StepGroup):
             Of each party, see `unpack`.
         shares : numpy.ndarray of shape (3, n_nodes, n_candidates), uint64
             The server's, see `blinding`.
+        signs : numpy.ndarray, uint8, optional
+            Packed bits of shape (2, n_nodes, n_candidates): which may win where the first sum is 0
+            or above, and where it is below; see `monotone`.
 
         Returns
         -------
@@ -143,6 +152,10 @@ class CompareSteps(StepGroup):
             if theirs is not None:
                 total += theirs
         numerator, left, right = signed(total).astype(np.float64)
+        if signs is not None:
+            may = np.unpackbits(np.asarray(signs), count=2 * legal.size).astype(bool)
+            above, below = may.reshape(2, *legal.shape)
+            legal &= np.where(numerator >= 0.0, above, below)
         wins = best_of(numerator, left, right, legal)
         return {
             "count": wins.sum(axis=1).astype(np.int32),

@@ -27,7 +27,9 @@ from strategies.trees.gains import Array
 Ring = npt.NDArray[np.uint64]
 _T = TypeVar("_T", bound=np.generic)
 
-_TOP = 2.0**61
+TOP = 2.0**61
+"""No blinded sum exceeds it, but for noise."""
+
 _RANGE = 6  # powers of two over which factors are spread
 _STEPS = 16  # bits of a logarithm's fraction
 
@@ -78,11 +80,13 @@ class Factors:
         shape = n_nodes, n_candidates
         words = KeyStream(seed, "factors", shape).rows(0, n_nodes)
         jitter = KeyStream(seed, "jitter", (2, n_nodes)).rows(0, 2)
-        least = _TOP / np.maximum(limits, 1.0) * 2.0 ** -(_RANGE + 2)
+        least = TOP / np.maximum(limits, 1.0) * 2.0 ** -(_RANGE + 2)
         alpha, beta = least * np.stack([_spread(row, 2) for row in jitter])
         left = np.floor(beta[:, None] * _spread(words, _RANGE))
         right = np.floor(beta[:, None] * _spread(words >> np.uint64(24), _RANGE))
         size = alpha[:, None] * np.sqrt((left / beta[:, None]) * (right / beta[:, None]))
+        # Where a is small, what its rounding takes away is taken from b_R.
+        right = np.floor(right * (np.floor(size) / size) ** 2)
         sign = np.where(words >> np.uint64(63), -1.0, 1.0)
         keys = KeyStream(seed, "order", shape).rows(0, n_nodes)
         return cls(

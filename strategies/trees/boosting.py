@@ -49,6 +49,7 @@ class Boosting(Course):
         self.ensembles = Ensembles.frequent(held, self._fit, settings.patterns, fewest)
         self._fitted = self.ensembles.fitted(held)
         self._predicting = self.ensembles.predicting(held)
+        self.most_trees = settings.n_trees * int(self._routed().sum(axis=0).max())
         start = np.tile(self.base, len(self.ensembles))
         self.state["raw"] = np.tile(start[:, None], (1, len(labels)))
         self.state["best_loss"] = float("inf")

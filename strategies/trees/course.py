@@ -12,6 +12,7 @@ from strategies.trees.ensembles import Ensembles, Flags
 from strategies.trees.growing import Grower
 from strategies.trees.model import LEAF, TreesModel
 from strategies.trees.objectives import Array, Objective
+from strategies.trees.sums import Indices
 from strategies.trees.tree import Tree
 
 # Columns of the table of nodes.
@@ -39,6 +40,8 @@ class Course(ABC):
     ----------
     ensembles : Ensembles
         The trees of an iteration go ensemble by ensemble, and class by class in each.
+    most_trees : int
+        Trees that a sample goes down at most.
     state : dict
         What changes: belongs into snapshots.
     """
@@ -54,6 +57,7 @@ class Course(ABC):
     ) -> None:
         self.n_steps, self.objective, self.labels = n_steps, objective, labels
         self._held, self.ensembles = held, Ensembles.shared(held.shape[1])
+        self.most_trees = 0
         self._colsample, self._rng = colsample, rng
         self._fit = np.flatnonzero(~np.isnan(labels))
         self._validation = self._fit[:0]
@@ -126,10 +130,21 @@ class Course(ABC):
             ensembles=self.ensembles.parties.astype(np.uint8),
         )
 
-    def raw(self, model: TreesModel) -> Array:
-        """Return raw predictions of all samples, each by the ensemble that predicts it."""
+    def leaves(self, model: TreesModel) -> npt.NDArray[np.int32]:
+        """Return the leaf of each sample in each tree of the ensemble that predicts it.
+
+        Returns
+        -------
+        numpy.ndarray of shape (n_trees, n_samples), int32
+            Lines; -1 in trees of other ensembles.
+        """
         leaves = np.asarray(self.state["leaves"])[: len(model.roots)]
-        return model.raw(np.where(model.starts(self._held) >= 0, leaves, LEAF))
+        return np.where(model.starts(self._held) >= 0, leaves, LEAF).astype(np.int32)
+
+    @property
+    def held_out(self) -> Indices:
+        """Labelled samples that no tree is fitted to."""
+        return self._validation
 
     @property
     @abstractmethod

@@ -4,7 +4,8 @@ DISCLOSURE = (
     (
         "server",
         "of each party: how many columns it has, how many bins each, and whether these have an "
-        "order; no names",
+        "order; in which of them predictions may only rise or only fall, if the node states so "
+        "(trees.monotone.* of its node config); no names",
     ),
     (
         "server",
@@ -15,8 +16,9 @@ DISCLOSURE = (
     (
         "every party",
         "in which node each labelled sample is, above the last split: from 100 trees a party "
-        "guessed labels with AUC 0.70, and with 0.75 where it knew 50 of them; which samples "
-        "have a label; with l2, a power of two above l2 over the largest second derivative",
+        "guessed labels with AUC 0.70, and with 0.75 where it knew 50 of them; so which samples "
+        "have a label, and which are on one side of a split of some other party's column; with l2, "
+        "a power of two above l2 over the largest second derivative",
     ),
     (
         "every party",
@@ -24,13 +26,15 @@ DISCLOSURE = (
         "may use",
     ),
     (
-        "the owner of a split",
+        "a party that owns a split",
         "which samples come to it, with and without a label, and that it was the best",
     ),
     (
         "arbiter",
         "of each node, ratios of gains of its legal splits, to 2^-18, without knowing which "
-        "split is which or of whom; how many there are; the number of bins of all columns",
+        "split is which or of whom; how many there are; the number of bins of all columns. Where "
+        "nodes state directions of columns: how many splits are of such, and which of these go "
+        "the other way",
     ),
     (
         "server",
@@ -38,8 +42,15 @@ DISCLOSURE = (
         "of each column and node. It knows the gradients, and can solve for the columns: with "
         "1,000 samples, least squares over 20 trees returned 96 % of a column's bins",
     ),
-    ("server and any one party together", "all columns, in bins"),
-    ("a party and its helper together", "the gradients, and so the labels"),
+    (
+        "server",
+        "with importance='columns', which each node must allow: the name of each split's column",
+    ),
+    ("server and any one party together", "unless products='encrypted', all columns, in bins"),
+    (
+        "a party and its helper together",
+        "unless products='encrypted', the gradients, and so the labels",
+    ),
     ("arbiter and server together", "sums of gradients over bins, as with open histograms"),
     (
         "nobody else",

@@ -7,18 +7,21 @@ import numpy as np
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import ConfigError
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.trees.arbiter import TreeArbiter
 from strategies.trees.course import Course
-from strategies.trees.disclosure import DISCLOSURE
 from strategies.trees.ensembles import Flags
 from strategies.trees.growing import Grower
 from strategies.trees.objectives import Array, Objective
-from strategies.trees.party import TreeParty
+from strategies.trees.party import COLUMN_NAMES
 from strategies.trees.running import grow_model, labels_of
 from strategies.trees.shares import HISTOGRAMS
 from strategies.trees.tree import Growth, leaf_values
+from strategies.trees.votes.arbiter import ForestArbiter
+from strategies.trees.votes.disclosure import FOREST_DISCLOSURE
+from strategies.trees.votes.party import ForestParty
+from strategies.trees.votes.server import grow_votes
 
 
 class VerticalForest(Strategy):
@@ -29,11 +32,21 @@ class VerticalForest(Strategy):
     Gini index. Trees do not build on each other, so the `batch` trees of a batch share the rounds
     of a level: 100 trees of depth 8 take 240 rounds where 100 boosted ones would take 2,400.
 
-    Results and predictions are those of `VerticalGBDT`, and so is what is told: the server gets the
-    sides of splits, not votes alone.
+    The server deals shares of labels once, and gets the sum of all trees' votes for samples without
+    a label. It knows neither splits nor the sides of rows: the parties tell each other these, and
+    the arbiter tells the parties which splits are best. Predictions are on a grid, of 12 bits where
+    the nodes' ``prediction-bits`` say no other, and need the arbiter and the first two parties.
+    ``routing="server"`` tells the server all that `VerticalGBDT` does, and needs less: its exact
+    predictions need any one party, and with ``histograms="open"`` it grows without an arbiter.
+
+    `Result.predictions` and `Result.predict` are as of `VerticalGBDT`; ``Result.model`` has splits
+    and cover by party.
 
     Notes
     -----
+    With routing at the parties a node whose samples have one label is split all the same: that it
+    is not would tell the parties. Its leaves predict the same.
+
     Columns are drawn for a batch, not for each split: the parties do not see which columns another
     one's split could choose from.
     """
@@ -52,41 +65,75 @@ class VerticalForest(Strategy):
     colsample: float = setting(
         0.5, "Share of all columns that the trees of a batch may use.", above=0, at_most=1
     )
+    routing: str = setting(
+        "parties",
+        "Who knows which side of splits rows are on: the parties alone, or the server, too.",
+        choices=("parties", "server"),
+    )
     histograms: str = setting(
         "hidden",
-        "Whether the server sees sums of labels over bins, which each node must allow.",
+        "With routing 'server': whether it sees sums of labels over bins, which each node must "
+        "allow.",
         choices=("hidden", "open"),
+    )
+    importance: str = setting(
+        "parties",
+        "Whose importance `Result.importance` has: that of parties, or of columns by name, which "
+        "each node must allow.",
+        choices=("parties", "columns"),
     )
 
     name: ClassVar[str] = "forest"
-    party = TreeParty
-    arbiter = TreeArbiter
+    party = ForestParty
+    arbiter = ForestArbiter
     needs_labels: ClassVar[bool] = True
-    demo = MappingProxyType({"demo.dataset": "bank", "labels": "demo"})
-    disclosure = DISCLOSURE
+    needs_parties: ClassVar[int] = 2
+    demo = MappingProxyType(
+        {"labels": "demo", "demo.missing-blocks": 0.3, "demo.missing-labels": 0.3}
+    )
+    disclosure = FOREST_DISCLOSURE
 
     @property
     def needs_arbiter(self) -> str | None:
         """What needs an arbiter."""
+        if self.routing == "parties":
+            return "routing 'parties'"
         return "histograms 'hidden'" if self.histograms == "hidden" else None
 
     @property
     def exchanges_asked(self) -> tuple[str, ...]:
         """What every node must agree to."""
-        return (HISTOGRAMS,) if self.histograms == "open" else ()
+        named = (COLUMN_NAMES,) if self.importance == "columns" else ()
+        return ((HISTOGRAMS,) if self.histograms == "open" else ()) + named
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Grow trees, and predict samples without a label."""
+        if self.routing == "parties" and self.histograms == "open":
+            raise ConfigError(
+                "histograms='open' tells the server sums over the rows of nodes, and with "
+                "routing='parties' it does not know nodes; set routing='server', too, or leave "
+                "histograms='hidden'"
+            )
+        if self.routing == "parties" and self.importance == "columns":
+            raise ConfigError(
+                "importance='columns' names the columns of splits, which with routing='parties' "
+                "the server does not know; set routing='server', too, or leave "
+                "importance='parties'"
+            )
         labels = labels_of(federation, self.min_child)
         objective = Objective.of_votes(self.objective == "classes", labels[~np.isnan(labels)])
+        if self.routing == "parties":
+            grow_votes(federation, alignment, result, progress, self, labels, objective)
+            return
         grow_model(
             federation, alignment, result, progress,
             Bagging(self, objective, labels, federation.rng, ~alignment.mask),
             n_bins=self.n_bins,
             growth=Growth(self.max_depth, self.min_child, 0.0),
             hidden=self.histograms == "hidden",
+            columns=self.importance == "columns",
         )  # fmt: skip
 
 
@@ -115,6 +162,7 @@ class Bagging(Course):
     ) -> None:
         batches = -(-settings.n_trees // settings.batch)
         super().__init__(batches, objective, labels, settings.colsample, rng, held)
+        self.most_trees = settings.n_trees * objective.width
         self.settings = settings
         known = labels[self._fit]
         if objective.width > 1:

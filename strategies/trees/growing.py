@@ -24,6 +24,7 @@ class Grower:
 
     def __init__(self, rounds: LevelRounds, growth: Growth) -> None:
         self._rounds, self.growth, self.slots = rounds, growth, rounds.slots
+        self._directions = self.slots.directions
 
     def grow(
         self,
@@ -64,6 +65,7 @@ class Grower:
         level = [(t, 0) for t in range(n_trees)]
         parent = np.full(n_trees, -1)
         direct = np.arange(n_trees)
+        self._rounds.begin(g)
         for depth in range(self.growth.max_depth):
             node = np.full((n_trees, n_rows), -1, dtype=np.int64)
             for q, (t, number) in enumerate(level):
@@ -84,7 +86,8 @@ class Grower:
                 break
             for (t, number), left in self._rounds.route(trees, chosen, inside, first).items():
                 of_tree = inside[t], g[t], h[t]
-                divide(trees[t], trees[t][number], left, *of_tree, self.growth.l2)
+                direction = int(self._directions[chosen[t, number] // 2])
+                divide(trees[t], trees[t][number], left, *of_tree, self.growth.l2, direction)
             level, parent, direct = self._below(trees, level, chosen, depth)
             if not level:
                 break

@@ -1,5 +1,6 @@
 """What a run leaves: at each party its own splits, at the server the shape and values of trees."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +48,7 @@ class TreePart(Model):
     @classmethod
     def of(cls, model: str, bins: Bins, splits: Splits) -> "TreePart":
         """Write bins and splits down."""
-        levels = [[_plain(level) for level in own] for own in bins.levels]
+        levels = [[plain_level(level) for level in own] for own in bins.levels]
         return cls(
             model, bins.columns, bins.nominal, bins.edges, levels, bins.other, np.array(splits)
         )
@@ -56,6 +57,17 @@ class TreePart(Model):
     def bins(self) -> Bins:
         """How columns become codes."""
         return Bins(self.columns, self.nominal, self.edges, self.levels, self.other)
+
+    def named_splits(self) -> dict[str, Any]:
+        """Return the columns of all splits by name, for the importance of columns.
+
+        Returns
+        -------
+        dict[str, Any]
+            ``splits`` of shape (n_splits, 2), number of tree and node; ``columns``, their names.
+        """
+        names = [str(self.columns[column]) for column in self.splits[:, 2]]
+        return {"splits": self.splits[:, :2], "columns": names}
 
     def codes(self, table: Table, party: str) -> Codes:
         """Return codes of new rows."""
@@ -125,6 +137,20 @@ class TreesModel(Model):
         """What the trees were grown for."""
         return Objective(self.objective, self.width)
 
+    @property
+    def longest_way(self) -> int:
+        """To how many splits a sample comes at most, in all trees."""
+        depth = np.zeros(len(self.party), dtype=np.int64)
+        deepest = np.zeros(len(self.roots), dtype=np.int64)
+        for line in range(len(depth)):  # what comes after a node stands behind it
+            if self.party[line] >= 0:
+                below = [self.left[line], self.right[line]]
+                depth[below] = depth[line] + 1
+                tree = self.tree[line]
+                deepest[tree] = max(deepest[tree], depth[line] + 1)
+        ensemble = np.arange(len(deepest)) // self.width % len(self.ensembles)
+        return int(np.bincount(ensemble, deepest).max(initial=0))
+
     def starts(self, held: npt.NDArray[np.bool_]) -> Numbers:
         """Return where samples start in each tree: at its root, or nowhere.
 
@@ -175,6 +201,28 @@ class TreesModel(Model):
             )
         return pd.DataFrame(rows).set_index("party")
 
+    def importance_by_column(self, told: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+        """Return gain, cover and number of splits by column; index (party, column).
+
+        Parameters
+        ----------
+        told : Mapping of str to Mapping
+            By party, what `TreePart.named_splits` returns.
+        """
+        numbers = ["splits", "gain", "cover"]
+        keys = ["party", "column"]
+        rows = []
+        for k, name in enumerate(self.parties):
+            own = np.flatnonzero(self.party == k)
+            line = {(int(self.tree[i]), int(self.number[i])): i for i in own}
+            for (tree, number), column in zip(
+                np.asarray(told[name]["splits"]).tolist(), told[name]["columns"], strict=True
+            ):
+                if (at := line.get((tree, number))) is not None:  # else boosting ended before
+                    rows.append((name, column, 1, float(self.gain[at]), float(self.cover[at])))
+        found = pd.DataFrame(rows, columns=[*keys, *numbers]).groupby(keys, sort=False).sum()
+        return found.sort_values("gain", ascending=False, kind="stable")
+
     def strategy_for(self, result: Result) -> Strategy:
         """Return what predicts new rows with this model."""
         from strategies.trees.predict import TreesPredict
@@ -205,5 +253,6 @@ def prediction_table(objective: Objective, raw: Array) -> pd.DataFrame:
     return pd.DataFrame({"prediction": mean.argmax(axis=0).astype(float), **columns})
 
 
-def _plain(level: Any) -> Any:
+def plain_level(level: Any) -> Any:
+    """Return a level without a NumPy type."""
     return level.item() if hasattr(level, "item") else level

@@ -152,7 +152,10 @@ def _count_classes(name: str, labels: Array) -> int:
     classes = np.unique(labels)
     wanted = np.arange(len(classes))
     if len(classes) == 1:
-        raise DataError(f"all {len(labels):,} labels are {classes[0]:g}: there is one class only")
+        raise DataError(
+            f"all {len(labels):,} labels are {classes[0]:g}: there is one class only; give labels "
+            "of two classes or more"
+        )
     if name == "binary" and len(classes) > 2:
         raise DataError(
             f"objective 'binary' needs labels 0 and 1, got {len(classes)} distinct ones; use "

@@ -10,9 +10,14 @@ from flwr_vertical.products import GroupKeySteps, PairKeySteps
 from flwr_vertical.products.streams import KeyStream, tag_of_blocks
 from strategies.trees.arbiter import ParcelSteps
 from strategies.trees.binning import Bins, Codes, Layout, fit_bins
+from strategies.trees.encrypted.party import EncryptedSteps
 from strategies.trees.model import TreePart
-from strategies.trees.routing import RoutingSteps
+from strategies.trees.monotone import NODE_KEY, directions_of
+from strategies.trees.routing import RoutingSteps, check_openings
 from strategies.trees.shares import ShareSteps, stream_label
+
+COLUMN_NAMES = "column-names"
+"""The exchange in which the server learns which column each split is of, by name."""
 
 _BINS = "node.trees.bins"
 
@@ -20,14 +25,16 @@ _BINS = "node.trees.bins"
 class TreeParty(Party):
     """A party whose columns trees split."""
 
+    node_keys = (NODE_KEY,)
     pair_keys = Uses(PairKeySteps, sends="masked columns")
     group_key = Uses(GroupKeySteps)
     parcels = Uses(ParcelSteps)
     shares = Uses(ShareSteps)
     routing = Uses(RoutingSteps)
+    encrypted = Uses(EncryptedSteps)
 
     @step(repeatable=False)  # key pairs are drawn
-    def prepare(self, nonce: bytes, n_bins: int) -> dict[str, Any]:
+    def prepare(self, nonce: bytes, n_bins: int, n_sides: int) -> dict[str, Any]:
         """Cut the own columns into bins, and make the key pairs of this run.
 
         Parameters
@@ -36,26 +43,22 @@ class TreeParty(Party):
             Of this run.
         n_bins : int
             Bins of a column at most.
+        n_sides : int
+            To how many splits a row comes at most, in all trees.
 
         Returns
         -------
         dict[str, Any]
-            ``n_bins`` and ``nominal`` of each column, without names; the key for other parties, see
-            `PairKeySteps.pair_key`; that for the arbiter as ``parcel_*``.
+            ``n_bins``, ``nominal`` and ``monotone`` of each column, without names; the key for
+            other parties, see `PairKeySteps.pair_key`; that for the arbiter as ``parcel_*``.
+
+        Raises
+        ------
+        PolicyError
+            See `check_openings`.
         """
-        if self.fitted is not None:
-            raise DataError(
-                f"party {self.name!r}: the run names an earlier one ('fitted'), and trees are "
-                "grown on the rows that are given; leave 'fitted' out, or use the strategy that "
-                "predicts"
-            )
-        self.state[_BINS] = int(n_bins)
-        for key in ("trees.bins", "trees.codes", "trees.tag"):
-            self.cache.pop(key, None)
-        layout = self.layout
         return {
-            "n_bins": np.array(layout.n_bins, dtype=np.int64),
-            "nominal": np.array(layout.nominal, dtype=np.uint8),
+            **self.cut_columns(n_bins, n_sides),
             **self.pair_keys.pair_key(nonce),
             **{f"parcel_{key}": value for key, value in self.parcels.new_key(nonce).items()},
         }
@@ -99,20 +102,56 @@ class TreeParty(Party):
         return {"masked": own.astype(dtype, copy=False), "tag": self.tag}
 
     @step
-    def finish(self, model: str) -> None:
+    def finish(self, model: str, columns: bool = False) -> dict[str, Any]:
         """Keep the own splits of the trees, on the own disk, and erase all keys.
 
         Parameters
         ----------
         model : str
             Names the model.
+        columns : bool, default False
+            Whether to tell the names of the columns that splits are of.
+
+        Returns
+        -------
+        dict[str, Any]
+            Nothing, or what `TreePart.named_splits` returns.
+
+        Raises
+        ------
+        PolicyError
+            If names are asked for, and this node does not agree to it.
         """
-        self.save_model(TreePart.of(model, self.bins, self.routing.splits))
+        if columns:
+            self.check_exchange(COLUMN_NAMES)
+        part = TreePart.of(model, self.bins, self.routing.splits)
+        self.save_model(part)
         self.group_key.erase_group_seed()
         self.parcels.forget()
         self.shares.forget()
+        self.encrypted.forget()
+        return part.named_splits() if columns else {}
 
     # -- the own columns ---------------------------------------------------------------------
+
+    def cut_columns(self, n_bins: int, n_sides: int) -> dict[str, Any]:
+        """Cut the own columns; arguments, results and errors are those of `prepare`."""
+        if self.fitted is not None:
+            raise DataError(
+                f"party {self.name!r}: the run names an earlier one ('fitted'), and trees are "
+                "grown on the rows that are given; leave 'fitted' out, or use the strategy that "
+                "predicts"
+            )
+        self.state[_BINS] = int(n_bins)
+        for key in ("trees.bins", "trees.codes", "trees.tag"):
+            self.cache.pop(key, None)
+        layout = self.layout
+        check_openings(self, layout, n_sides)
+        return {
+            "n_bins": np.array(layout.n_bins, dtype=np.int64),
+            "nominal": np.array(layout.nominal, dtype=np.uint8),
+            "monotone": directions_of(self.services.node_config, self.bins, self.name),
+        }
 
     @property
     def bins(self) -> Bins:

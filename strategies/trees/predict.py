@@ -10,37 +10,59 @@ sides          once a level; down: which own split each sample comes to in each 
 """
 
 import hashlib
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from flwr_vertical import Federation, Party, Result, Strategy, step
+from flwr_vertical import Federation, Party, Result, step
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.results import Progress
-from strategies.regression.prediction.strategy import fitted_model
+from flwr_vertical.settings import setting
+from strategies.regression.prediction.fitted import BuildsOnAFit, check_parties
 from strategies.regression.problem import sample_index
 from strategies.trees.binning import Codes, narrowest
+from strategies.trees.contributions import (
+    FORMS,
+    MOST_PARTIES,
+    contributions_table,
+    path_contributions,
+    shapley_contributions,
+)
 from strategies.trees.model import LEAF, TreePart, TreesModel, prediction_table
-from strategies.trees.routing import count_sides
+from strategies.trees.monotone import NODE_KEY
+from strategies.trees.routing import check_openings, count_sides
 from strategies.trees.sums import Indices
+from strategies.trees.without import descend_without
 
 
 class TreesPredictParty(Party):
     """Has its own splits from the run named ``fitted``; no step takes any."""
 
+    node_keys = (NODE_KEY,)  # of the fit: a node need not change its config
+
     @step
-    def open_trees(self, model: str) -> None:
+    def open_trees(self, model: str, n_sides: int) -> None:
         """Look for what this party kept.
+
+        Parameters
+        ----------
+        model : str
+            Name of the model.
+        n_sides : int
+            To how many splits a row comes at most, in all trees.
 
         Raises
         ------
         DataError
             If it kept no such model.
+        PolicyError
+            See `check_openings`.
         """
         self.codes(model)
+        check_openings(self, self._part(model).bins.layout, n_sides)
 
     @step
     def sides(self, model: str, names: Indices, split: Indices) -> dict[str, Any]:
@@ -63,7 +85,11 @@ class TreesPredictParty(Party):
         part, codes, split = self._part(model), self.codes(model), np.asarray(split)
         layout = part.bins.layout
         kept = {(int(tree), int(node)): rest for tree, node, *rest in part.splits}
-        left = np.zeros(split.shape, dtype=bool)
+        left = np.zeros(split.size, dtype=bool)
+        places = np.flatnonzero(split >= 0)
+        of_split = split.reshape(-1)[places]
+        places = places[np.argsort(of_split, kind="stable")]
+        bounds = np.concatenate([[0], np.cumsum(np.bincount(of_split, minlength=len(names)))])
         for i, (tree, node) in enumerate(np.asarray(names).tolist()):
             if (tree, node) not in kept:
                 raise DataError(
@@ -71,11 +97,12 @@ class TreesPredictParty(Party):
                     "server's result that of the run named 'fitted'?"
                 )
             column, at, missing_left = kept[tree, node]
-            trees, rows = np.nonzero(split == i)
-            left[trees, rows] = layout.goes_left(codes[rows, column], column, at, missing_left > 0)
+            own = places[bounds[i] : bounds[i + 1]]
+            code = codes[own % split.shape[1], column]
+            left[own] = layout.goes_left(code, column, at, missing_left > 0)
         content = hashlib.blake2b(np.asarray(names).tobytes() + split.tobytes()).digest()
         count_sides(self, (split >= 0).sum(axis=0), layout, content)
-        return {"left": np.packbits(left[split >= 0])}
+        return {"left": np.packbits(left[split.reshape(-1) >= 0])}
 
     def codes(self, model: str) -> Codes:
         """Return codes in aligned order; rows that this party lacks are missing in all columns."""
@@ -103,7 +130,7 @@ class TreesPredictParty(Party):
         return found
 
 
-class TreesPredict(Strategy):
+class TreesPredict(BuildsOnAFit):
     """Predict samples with trees that `VerticalGBDT` grew, whichever parties hold them.
 
     Each party looks its own splits up; the server names the model. A sample that a party lacks, or
@@ -126,10 +153,15 @@ class TreesPredict(Strategy):
     1.0
     """
 
-    model: Result | str | Path = fitted_model()
+    contributions: str = setting(
+        "path",
+        "What `Result.contributions` has: how far each party moves a prediction on its way through "
+        "the trees, which tells nothing more; or its Shapley value, for which more sides of splits "
+        "are told.",
+        choices=FORMS,
+    )
 
     name: ClassVar[str] = "gbdt-predict"
-    uses_labels: ClassVar[bool] = True
     party = TreesPredictParty
     disclosure = (
         (
@@ -137,46 +169,72 @@ class TreesPredict(Strategy):
             "for each sample and tree, which side of the splits on its way it is on; of a party's "
             "row no more than its columns' bins",
         ),
-        ("the owner of a split", "which samples come to it"),
+        (
+            "server",
+            "with contributions='shapley', also at which side it is of each split that it would "
+            "come to if some of the parties lacked it; counted by the ledger, and limited by "
+            "policy.openings, as the others are",
+        ),
+        (
+            "a party that owns a split",
+            "which samples come to it, or with 'shapley' could come to it",
+        ),
         ("nobody", "a value within a bin; another party's splits"),
     )
 
-    @property
-    def earlier(self) -> Result | None:
-        """The result whose parties' parts a simulation hands on."""
-        if not self.model:
-            return None
-        return self.model if isinstance(self.model, Result) else Result.load(Path(self.model))
-
-    def building_on(self, folder: Path) -> Self:
-        """Predict with the result of that run unless another is named."""
-        return self if self.model else type(self)(folder)
+    @classmethod
+    def server_part(cls, fitted: Result) -> TreesModel:
+        """Return what the server kept of a fit."""
+        if not isinstance(fitted.predictor, TreesModel):
+            raise ConfigError(
+                f"a result of {fitted.strategy!r} holds no trees; expected that of a fit by 'gbdt'"
+            )
+        return fitted.predictor
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Send all samples down all trees, level by level."""
-        model = _model_of(self.earlier)
-        names = list(federation.parties)
-        if strangers := sorted(set(names) - set(model.parties)):
+        model: TreesModel = self.fitted_part()
+        if self.contributions == "shapley" and len(model.parties) > MOST_PARTIES:
             raise ConfigError(
-                f"parties {strangers} took no part in the fit, whose parties were "
-                f"{model.parties}; leave them out, or fit again with them"
+                f"contributions='shapley' is for {MOST_PARTIES} parties at most, and the fit had "
+                f"{len(model.parties)}; use 'path'"
             )
-        if left := [name for name in model.parties if name not in names]:
-            result.notes.append(f"parties {left} of the fit take no part; their blocks are missing")
+        names = list(federation.parties)
+        check_parties(federation.parties, model.parties, result)
         absent = np.ones((alignment.n_samples, len(model.parties)), dtype=bool)
         absent[:, [model.parties.index(name) for name in names]] = alignment.mask
-        federation.call("open_trees", {"model": model.name})
-        leaves = self._descend(federation, model, absent, progress)
-        rows = np.arange(alignment.n_samples)
-        raw = model.raw(leaves)
+        n_sides = model.longest_way
+        if self.contributions == "shapley":  # a sample takes a way for each set of parties
+            n_sides = min(n_sides * 2 ** len(model.parties), int((model.party >= 0).sum()))
+        federation.call("open_trees", {"model": model.name, "n_sides": n_sides})
+        index = sample_index(alignment, result.labels, np.arange(alignment.n_samples))
+        alone: dict[str, pd.DataFrame] = {}
+        if self.contributions == "shapley":
+            values, note = descend_without(federation, model, absent, progress)
+            result.notes.append(note)
+            raw = values[-1]
+            parts = shapley_contributions(values, len(model.parties))
+            for k, name in enumerate(model.parties):
+                alone[f"{name}, others missing"] = prediction_table(
+                    model.loss, values[1 + k]
+                ).set_axis(index)
+        else:
+            leaves = self._descend(federation, model, absent, progress)
+            raw = model.raw(leaves)
+            parts = path_contributions(model, leaves)
         found = prediction_table(model.loss, raw)
-        result.predictions = found.set_axis(sample_index(alignment, result.labels, rows))
+        result.predictions = found.set_axis(index)
+        if self.contributions != "none":
+            result.contributions = contributions_table(model, parts, index)
         if federation.labels is not None:
             labels = np.asarray(federation.labels, dtype=float)
             known = ~np.isnan(labels)
             if known.any():
+                truth = pd.Series(labels, index).dropna()
+                what = "predicted samples whose label is known"
+                result.compare(truth, beside=alone, what=what, prefix="")
                 loss = model.loss
                 result.metrics["loss"] = loss.loss(labels[known], raw[:, known])
                 guessed = found["prediction"].to_numpy()[known]
@@ -240,16 +298,3 @@ def _past_absent(
         at = at.copy()
         left = model.missing_left[lines] > 0
         at[passes] = np.where(left, model.left[lines], model.right[lines])
-
-
-def _model_of(fitted: Result | None) -> TreesModel:
-    if fitted is None:
-        raise ConfigError(
-            "no model: name the run of the fit (fitted='...' in an app), or the folder of its "
-            "saved result (model='/srv/...')"
-        )
-    if not isinstance(fitted.predictor, TreesModel):
-        raise ConfigError(
-            f"a result of {fitted.strategy!r} holds no trees; expected that of a fit by 'gbdt'"
-        )
-    return fitted.predictor

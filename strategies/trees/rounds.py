@@ -27,7 +27,8 @@ from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.server import Federation
 from strategies.trees.binning import narrowest
 from strategies.trees.blinding import Factors
-from strategies.trees.gains import Curvature, Level, best_of, candidates, signed, to_ring
+from strategies.trees.gains import Array, Curvature, Level, best_of, candidates, signed, to_ring
+from strategies.trees.monotone import allowed_signs, right_way
 from strategies.trees.shares import Places, with_siblings
 from strategies.trees.slots import Slots
 from strategies.trees.sums import Indices, Ring, dense_sums
@@ -78,10 +79,15 @@ class LevelRounds:
         self.federation, self.slots = federation, slots
         self.hidden, self._keys = hidden, keys
         self.dtype = np.dtype(np.uint64 if hidden else np.uint32)
-        self._helper = helpers(slots.names)
+        # With encrypted gradients one party alone will do, and needs none.
+        self._helper = helpers(slots.names) if len(slots.names) > 1 else {}
+        self._directions = slots.directions
         self._pool = ThreadPoolExecutor(1)
         self._masks_h: Masks = {}
         self._above = np.zeros((0, 0), dtype=self.dtype)
+
+    def begin(self, g: Array) -> None:
+        """Hear of the first derivatives of the trees that begin; other rounds need them."""
 
     def winners(
         self,
@@ -270,16 +276,21 @@ class LevelRounds:
         if not self.hidden:
             legal = np.concatenate([replies[name]["legal"] for name in slots.names], axis=1)
             sums = [signed(part).astype(np.float64) for part in (numerator, left, right)]
-            wins = best_of(
-                sums[0], sums[1], sums[2], np.asarray(legal, dtype=bool).reshape(len(active), -1)
-            )
+            may_win = np.asarray(legal, dtype=bool).reshape(len(active), -1)
+            may_win &= right_way(sums[0], self._directions)
+            wins = best_of(sums[0], sums[1], sums[2], may_win)
             return [int(np.flatnonzero(row)[0]) if row.any() else -1 for row in wins]
         limits = np.stack([known.limit_v[active], known.limit_h[active]])
         factors = Factors.of(order, limits, numerator.shape[1])
+        signs = {}
+        if self._directions.any():
+            may = allowed_signs(signed(factors.numerator), self._directions)
+            signs["signs"] = np.packbits([factors.placed(plane) for plane in may])
         told = self.federation.call(
             "compare",
             {
                 **self._keys,
+                **signs,
                 "number": int(replies[slots.names[0]]["number"]),
                 "parcels": [replies[name]["parcel"] for name in slots.names],
                 "shares": factors.blinded(numerator, left, right),

@@ -1,6 +1,7 @@
 """Routing: the owner of a split says which rows go to the left, and keeps the split."""
 
 import hashlib
+import math
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, step
 from flwr_vertical.errors import PolicyError
+from flwr_vertical.policy.budgets import ROUNDING
 from flwr_vertical.policy.record import key_of
 from strategies.trees.binning import Layout
 from strategies.trees.sums import Indices
@@ -76,7 +78,7 @@ class RoutingSteps(StepGroup):
                 goes = layout.goes_left(codes[inside], column, at, False)
                 side = bool(2 * int(goes.sum()) >= len(goes))
             left[trees, rows] = layout.goes_left(codes, column, at, side)
-            self._check_sizes(int(left[trees, rows].sum()), len(rows))
+            check_sizes(self.party, int(left[trees, rows].sum()), len(rows))
             sides[i], kept[i] = side, (*names[i], column, at, side)
         self._count(split, kept)
         self.state[_SPLITS] = np.concatenate([self.splits, kept])
@@ -88,23 +90,27 @@ class RoutingSteps(StepGroup):
         found = self.state.get(_SPLITS)
         return np.zeros((0, 5), dtype=np.int32) if found is None else np.asarray(found)
 
-    def _check_sizes(self, n_left: int, n_rows: int) -> None:
-        least = self.party.policy.min_rows or 0
-        if min(n_left, n_rows - n_left) < least:
-            raise PolicyError(
-                f"party {self.name!r}",
-                key_of("min_rows"),
-                f"which of {n_rows:,} rows are on which side of a split, of which one has "
-                f"{min(n_left, n_rows - n_left):,}",
-                f"{least:,} rows on each side",
-            )
-
     def _count(self, split: Indices, kept: Splits) -> None:
         content = hashlib.blake2b(kept.tobytes() + split.tobytes(), digest_size=16).digest()
         count_sides(self.party, (split >= 0).sum(axis=0), self.party.layout, content)
 
 
-def count_sides(party: Party, number: Indices, layout: Layout, content: bytes) -> None:
+def check_sizes(party: Party, n_left: int, n_rows: int) -> None:
+    """Raise if a side of a split has fewer rows than the node's policy demands."""
+    least = party.policy.min_rows or 0
+    if min(n_left, n_rows - n_left) < least:
+        raise PolicyError(
+            f"party {party.name!r}",
+            key_of("min_rows"),
+            f"which of {n_rows:,} rows are on which side of a split, of which one has "
+            f"{min(n_left, n_rows - n_left):,}",
+            f"{least:,} rows on each side",
+        )
+
+
+def count_sides(
+    party: Party, number: Indices, layout: Layout, content: bytes, receiver: str = "server"
+) -> None:
     """Write down, before it is told, on which side of splits own rows are: a bit for each.
 
     A row's bits end where its codes are all told.
@@ -118,18 +124,58 @@ def count_sides(party: Party, number: Indices, layout: Layout, content: bytes) -
         Of the party's columns.
     content : bytes
         Tells the same sides from others.
+    receiver : str, default "server"
+        Who is told.
 
     Raises
     ------
     PolicyError
         If the node's policy does not allow so many.
     """
-    most = float(np.log2(np.array(layout.n_bins) + 1.0).sum())
     positions = np.asarray(party.positions)
     now = np.where(positions >= 0, number[np.maximum(positions, 0)], 0)
-    told = np.asarray(party.state.get(_TOLD, np.zeros(len(now), dtype=np.int32)))
-    for count in np.unique(now[now > 0]):
-        chosen = (now == count) & (told < most)
-        if chosen.any():
-            party.open_bits(chosen, float(count), content=content, agreed=True, what=_WHAT)
-    party.state[_TOLD] = (told + now).astype(np.int32)
+    told = np.asarray(party.state.get(_TOLD, np.zeros(len(now))), dtype=float)
+    bits = np.minimum(now, bits_of_codes(layout) - told)
+    for count in np.unique(bits[bits > 0]):
+        chosen = bits == count
+        party.open_bits(
+            chosen, float(count), content=content, agreed=True, what=_WHAT, receiver=receiver
+        )
+    party.state[_TOLD] = told + bits
+
+
+def bits_of_codes(layout: Layout) -> float:
+    """Return how many bits the codes of a row have, a missing cell being a code."""
+    return float(np.log2(np.array(layout.n_bins) + 1.0).sum())
+
+
+def check_openings(party: Party, layout: Layout, n_sides: int) -> None:
+    """Refuse a run that could tell more bits of a row than the node allows, before it begins.
+
+    A node that states ``policy.openings`` would else stop it half-way: bits told, and no model.
+
+    Parameters
+    ----------
+    party : Party
+    layout : Layout
+        Of the party's columns.
+    n_sides : int
+        To how many splits a row comes at most.
+
+    Raises
+    ------
+    PolicyError
+        Says what would be enough.
+    """
+    limit = party.policy.openings
+    most = min(float(n_sides), bits_of_codes(layout))
+    if limit is not None and most > limit + ROUNDING:
+        raise PolicyError(
+            f"party {party.name!r}",
+            key_of("openings"),
+            f"up to {most:.1f} bits of a row ({_WHAT}: a row comes to {n_sides:,} splits at most, "
+            f"and its codes have {bits_of_codes(layout):.1f} bits)",
+            f"{limit:g} bits of a row over all runs",
+            "grow fewer trees, shallower ones or with fewer bins, or its owner would have to set "
+            f"{key_of('openings')}={math.ceil(most)}",
+        )

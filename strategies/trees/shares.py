@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import StepGroup, step
-from flwr_vertical.errors import ProtocolError
+from flwr_vertical.errors import PolicyError, ProtocolError
+from flwr_vertical.policy.record import key_of
 from flwr_vertical.products import GroupKeySteps
 from flwr_vertical.products.streams import KeyStream, stream
 from flwr_vertical.products.vector_products import helpers
@@ -108,7 +109,8 @@ class ShareSteps(StepGroup):
         Raises
         ------
         PolicyError
-            If histograms are to be opened, and this node does not agree to it.
+            If histograms are to be opened, and this node does not agree to it; if its ``min-rows``
+            forbids all splits.
         ProtocolError
             If the codes are no longer those that were sent, or a helper is its own owner.
         """
@@ -128,6 +130,8 @@ class ShareSteps(StepGroup):
             self.state[_RHO_H] = rho_h
             self.state[_BELOW_H] = np.zeros((0, 0), dtype=masked_h.dtype)
         places = Places.of(np.asarray(node), direct, active, np.asarray(usable), widths)
+        if masked_h is not None:
+            self._check_rows(places, own)
         number = self._number
 
         def pad(what: str, owner: str, shape: tuple[int, int]) -> Ring:
@@ -166,6 +170,21 @@ class ShareSteps(StepGroup):
             self.state.pop(key, None)
 
     # -- as owner ----------------------------------------------------------------------------
+
+    def _check_rows(self, places: "Places", own: int) -> None:
+        """Refuse trees in which no split by own columns could ever be legal."""
+        least = self.party.policy.min_rows or 0
+        rows = [int((places.node[t] >= 0).sum()) for t in places.trees(own)]
+        n_rows = min(rows, default=2 * least)
+        if n_rows < 2 * least:
+            raise PolicyError(
+                f"party {self.name!r}",
+                key_of("min_rows"),
+                f"splits of {n_rows:,} samples by its columns",
+                f"{least:,} samples on each side of a split",
+                "grow trees on more labelled samples (or a larger subsample), leave the party out, "
+                f"or its owner would have to set {key_of('min_rows')}={n_rows // 2} or less",
+            )
 
     def _own_sums(
         self, places: "Places", own: int, masked_v: Ring, least: int

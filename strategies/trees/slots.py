@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from strategies.trees.binning import Layout
+from strategies.trees.monotone import Directions, of_slots
 from strategies.trees.sums import Blocks, Indices
 
 
@@ -16,6 +17,8 @@ class Slots:
     ----------
     names : list of str
     layouts : dict of str to Layout
+    monotone : dict of str to numpy.ndarray of shape (n_columns,), int8
+        Directions of columns, see `monotone`; none by default.
     tags : dict of str to bytes
     masked : dict of str to callable
         Gives rows of a party's matrix, see `dense_sums`.
@@ -23,6 +26,7 @@ class Slots:
 
     names: list[str]
     layouts: dict[str, Layout]
+    monotone: dict[str, Directions] = field(default_factory=dict)
     tags: dict[str, bytes] = field(default_factory=dict)
     masked: dict[str, Blocks] = field(default_factory=dict)
 
@@ -41,6 +45,16 @@ class Slots:
         """Of each slot, the number of its column over all parties."""
         widths = [width for name in self.names for width in self.layouts[name].widths]
         return np.repeat(np.arange(len(widths)), widths)
+
+    @property
+    def directions(self) -> Directions:
+        """Of each slot, whether predictions may only rise or fall with its column."""
+        parts = []
+        for name in self.names:
+            layout = self.layouts[name]
+            none = np.zeros(len(layout.n_bins), dtype=np.int8)
+            parts.append(of_slots(self.monotone.get(name, none), layout))
+        return np.concatenate(parts)
 
     @property
     def observed(self) -> Indices:

@@ -7,7 +7,8 @@ prepare         up: bins of each column, without names; public keys; of the arbi
 (group seed)    see `GroupKey`; one round
 send_masked     up, once for all trees: the rows of all slots under a key stream; a round for each
                 64 MiB of a party's
-share           three rounds a level, see `rounds`; two with open histograms
+share           three rounds a level, see `rounds`; two with open histograms, see
+                `encrypted.rounds` for those of ciphertexts, which begin with bins alone
 compare
 route
 finish          parties keep their splits, and erase all keys
@@ -24,13 +25,14 @@ import numpy as np
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import ConfigError
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.trees.arbiter import TreeArbiter
 from strategies.trees.boosting import Boosting
 from strategies.trees.disclosure import DISCLOSURE
 from strategies.trees.objectives import OBJECTIVES, Objective
-from strategies.trees.party import TreeParty
+from strategies.trees.party import COLUMN_NAMES, TreeParty
 from strategies.trees.running import grow_model, labels_of
 from strategies.trees.shares import HISTOGRAMS
 from strategies.trees.tree import Growth
@@ -50,11 +52,15 @@ class VerticalGBDT(Strategy):
     party the other. An arbiter, who has no data, compares gains that are scaled, noised and
     shuffled candidate by candidate. ``histograms="open"`` needs no arbiter, takes two rounds a
     level in place of three, and tells the server these sums; each node must agree to the exchange
-    ``histograms``.
+    ``histograms``. With ``products="encrypted"`` parties add ciphertexts of the gradients up: one
+    party is enough, none has a seed that would open another's columns, and no two parties together
+    read the gradients.
 
     Samples whose label is NaN are predicted: `Result.predictions` has ``prediction`` and, of
     classes, ``probability_<class>``. `Result.predict` predicts new rows, whichever parties are
-    there. ``Result.model`` has gain, cover and number of splits by party.
+    there. ``Result.importance`` has gain, cover and number of splits by party, or by column where
+    every node agrees to tell names (the exchange ``column-names``); ``Result.contributions``, how
+    far each party moves the raw prediction of a sample, to the log-odds for two classes.
 
     Notes
     -----
@@ -63,6 +69,11 @@ class VerticalGBDT(Strategy):
     nominal column sets one level against the others. Sums are of whole numbers, so trees are those
     of a central booster to the split, but where two splits are closer than rounding: some 2^-15 of
     a gain, more of a gain that is next to nothing.
+
+    A node may state that predictions shall only rise, or only fall, with a column of its own:
+    ``trees.monotone.<column> = 1`` or ``-1`` in its node config (`simulate` has ``node_config``).
+    Splits that go the other way are not made, and leaves keep within the means of the splits above;
+    cells that are missing have no part in it. Not for several classes.
 
     A node's ``min-rows`` bounds the two sides of splits by its own columns.
     """
@@ -102,12 +113,33 @@ class VerticalGBDT(Strategy):
         "Whether the server sees sums of gradients over bins, which each node must allow.",
         choices=("hidden", "open"),
     )
+    importance: str = setting(
+        "parties",
+        "Whose importance `Result.importance` has: that of parties, or of columns by name, which "
+        "each node must allow.",
+        choices=("parties", "columns"),
+    )
+    products: str = setting(
+        "masked",
+        "How histograms are opened: as products under masks, which take a second party, or as sums "
+        "of ciphertexts, which take the extra 'heu' and some thirty times as long.",
+        choices=("masked", "encrypted"),
+    )
 
     name: ClassVar[str] = "gbdt"
     party = TreeParty
     arbiter = TreeArbiter
     needs_labels: ClassVar[bool] = True
-    demo = MappingProxyType({"demo.dataset": "bank", "labels": "demo"})
+    needs_parties: ClassVar[int] = 2
+    demo = MappingProxyType(
+        {
+            "labels": "demo",
+            "demo.missing-blocks": 0.3,
+            "demo.missing-labels": 0.3,
+            "gbdt.n-trees": 30,
+            "gbdt.max-depth": 4,
+        }
+    )
     disclosure = (
         *DISCLOSURE,
         (
@@ -125,13 +157,20 @@ class VerticalGBDT(Strategy):
     @property
     def exchanges_asked(self) -> tuple[str, ...]:
         """What every node must agree to."""
-        return (HISTOGRAMS,) if self.histograms == "open" else ()
+        named = (COLUMN_NAMES,) if self.importance == "columns" else ()
+        return ((HISTOGRAMS,) if self.histograms == "open" else ()) + named
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Grow trees, and predict samples without a label."""
-        labels = labels_of(federation, self.min_child)
+        encrypted = self.products == "encrypted"
+        if encrypted and self.histograms == "hidden":
+            raise ConfigError(
+                "products='encrypted' opens histograms; set histograms='open', too, to which each "
+                "node must agree, or leave products='masked'"
+            )
+        labels = labels_of(federation, self.min_child, alone=encrypted)
         objective = Objective.of(self.objective, labels[~np.isnan(labels)])
         grow_model(
             federation, alignment, result, progress,
@@ -139,4 +178,6 @@ class VerticalGBDT(Strategy):
             n_bins=self.n_bins,
             growth=Growth(self.max_depth, self.min_child, self.l2),
             hidden=self.histograms == "hidden",
+            columns=self.importance == "columns",
+            encrypted=encrypted,
         )  # fmt: skip

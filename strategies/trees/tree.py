@@ -14,6 +14,10 @@ MIN_WEIGHT = 1e-3
 """The least sum of second derivatives of a leaf, as scikit-learn's."""
 
 
+ROUNDING = 1e-9
+"""Below this share of a node's loss, what a split within bounds gains counts as nothing."""
+
+
 @dataclass(frozen=True)
 class Growth:
     """How trees grow.
@@ -41,6 +45,8 @@ class Node:
         All rows in it, of the fit or not.
     n_fit : int
         How many of them are of the fit.
+    low, high : float
+        What values of leaves in it may be, before the learning rate; see `monotone`.
     """
 
     rows: Indices
@@ -51,18 +57,28 @@ class Node:
     left: int = -1
     right: int = -1
     gain: float = 0.0
+    low: float = -np.inf
+    high: float = np.inf
 
 
 Tree = list[Node]
 
 
 def divide(
-    tree: Tree, node: Node, left: Flags, inside: Flags, g: Array, h: Array, l2: float
+    tree: Tree,
+    node: Node,
+    left: Flags,
+    inside: Flags,
+    g: Array,
+    h: Array,
+    l2: float,
+    direction: int = 0,
 ) -> None:
     """Make the two nodes below, and note by how much the split lowers the loss.
 
     A side of which the loss is as good as flat gets no value of its own, as it could be of any
-    size: the node then stays a leaf.
+    size: the node then stays a leaf. So does one whose sides, brought into the range of the node,
+    do not lower the loss.
 
     Parameters
     ----------
@@ -74,16 +90,35 @@ def divide(
         Rows of the fit.
     g, h : numpy.ndarray of shape (n_samples,)
     l2 : float
+    direction : int, default 0
+        Whether values may only rise (1) or fall (-1) from the left to the right.
     """
     parts = [node.rows, node.rows[left], node.rows[~left]]
     fits = [rows[inside[rows]] for rows in parts]
     weights = [float(h[fit].sum()) + l2 for fit in fits]
     if min(weights) < MIN_WEIGHT:
         return
-    terms = [g[fit].sum() ** 2 / weight for fit, weight in zip(fits, weights, strict=True)]
-    node.gain = float(terms[1] + terms[2] - terms[0]) / 2.0
+    slopes = [float(g[fit].sum()) for fit in fits]
+    values = [
+        float(np.clip(-slope / weight, node.low, node.high))
+        for slope, weight in zip(slopes, weights, strict=True)
+    ]
+    losses = [
+        slope * value + weight * value**2 / 2.0
+        for slope, weight, value in zip(slopes, weights, values, strict=True)
+    ]
+    gain = losses[0] - losses[1] - losses[2]
+    bounded = bool(np.isfinite([node.low, node.high]).any())
+    if bounded and gain <= ROUNDING * abs(losses[0]):  # both sides may lie at the same bound
+        return
+    node.gain = gain
     tree += [Node(rows, len(fit)) for rows, fit in zip(parts[1:], fits[1:], strict=True)]
     node.left, node.right = len(tree) - 2, len(tree) - 1
+    below, above = (tree[-2], tree[-1]) if direction >= 0 else (tree[-1], tree[-2])
+    for child in (below, above):
+        child.low, child.high = node.low, node.high
+    if direction:
+        below.high = above.low = (values[1] + values[2]) / 2.0
 
 
 def leaf_values(tree: Tree, g: Array, h: Array, inside: Flags, l2: float) -> Array:
@@ -101,5 +136,6 @@ def leaf_values(tree: Tree, g: Array, h: Array, inside: Flags, l2: float) -> Arr
     for i, node in enumerate(tree):
         if node.left < 0:
             fit = node.rows[inside[node.rows]]
-            out[i] = -g[fit].sum() / max(h[fit].sum() + l2, MIN_WEIGHT)
+            value = -g[fit].sum() / max(h[fit].sum() + l2, MIN_WEIGHT)
+            out[i] = np.clip(value, node.low, node.high)
     return out

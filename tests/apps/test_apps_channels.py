@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from apps.demo import demo_tables
 from flwr_vertical import simulate
+from flwr_vertical.demo import demo_tables
 from strategies.fknn import FKNN
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(400)]

@@ -14,9 +14,9 @@ from third_party import install_known_cells
 
 from apps.client_app import app as client_app
 from apps.client_app import pick
-from apps.demo import demo_labels, demo_names, demo_tables
 from apps.server_app import app as server_app
 from flwr_vertical import LocalGrid, RecordingGrid, Result, simulate
+from flwr_vertical.demo import demo_labels, demo_names, demo_tables
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.storage import FileStorage
 from flwr_vertical.server.journal import Journal
@@ -222,6 +222,24 @@ def test_a_deep_model_predicts_what_has_no_label_and_later_new_rows(home, caplog
         run_app(own_files(home, **tables), strategy="false-vfl", run_name="again", **given)
 
 
+def test_trees_of_the_preset_grow_with_an_arbiter_and_predict_new_rows(home):
+    """The last of the simulated nodes is the arbiter; predictions need none."""
+    preset = tomllib.loads((ROOT / "apps" / "gbdt.toml").read_text())
+    given = {f"demo.{key}": value for key, value in preset["demo"].items()}
+    given |= {"labels": "demo", "gbdt.n-trees": 3, "gbdt.max-depth": 2}
+    run_app(simulated(3), strategy="gbdt", run_name="fit", **given)
+    folder = home / "results" / "server"
+    result = Result.load(folder / "fit")
+    assert result.model["splits"].sum() >= 3
+    unknown = demo_labels("breast-cancer", preset["demo"]["missing-labels"]).isna()
+    found = result.predictions["probability_1"]
+    assert 100 < len(found) <= unknown.sum()
+    assert unknown[found.index].all()
+    run_app(simulated(2), strategy="gbdt-predict", run_name="later", fitted="fit", **given)
+    again = Result.load(folder / "later").predictions["probability_1"]
+    np.testing.assert_allclose(again[found.index], found, rtol=1e-12)
+
+
 def test_earlier_run_that_is_not_there(home, bank, court):
     with pytest.raises(PartyError, match=r"nothing from a run named 'nope'"):
         run_app(own_files(home, bank=bank, court=court), fitted="nope")
@@ -238,6 +256,20 @@ def test_labels_from_a_file_and_from_a_party(home, bank, court):
     # The label is no feature: the bank's table comes back without it.
     written = pd.read_parquet(home / "bank-out" / "held" / "bank.parquet")
     assert list(written.columns) == ["u", "v", "w"]
+
+
+def test_predictions_are_compared_with_test_labels(home):
+    run_app(
+        simulated(2), strategy="complete-case", labels="demo", test_labels="demo",
+        **{"demo.dataset": "diabetes", "demo.missing-labels": 0.3, "demo.missing-cells": 0.0,
+           "demo.missing-blocks": 0.0},
+    )  # fmt: skip
+    result = Result.load(home / "results" / "server" / "test")
+    assert len(result.evaluation) == len(result.predictions) == round(0.3 * 442)
+    rmse = result.evaluation.table()["rmse"]
+    assert result.metrics["test_rmse"] == rmse["this run"] < 0.9 * rmse["constant"]
+    page = (home / "results" / "server" / "test" / "report.html").read_text()
+    assert "Predictions against true labels" in page
 
 
 def test_label_column_that_is_not_there(home, bank, court):

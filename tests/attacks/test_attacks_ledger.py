@@ -22,13 +22,14 @@ from site_of_nodes import PARTIES, ROOT, Site, refused
 from apps.client_app import app as client_app
 from flwr_vertical import Party, Strategy, load_strategy, party_app, step
 from flwr_vertical.node.storage import FileStorage
-from simulations.attacks.cases import cases, make_case_tables, make_strategy_of
+from simulations.attacks.cases import cases, make_case_tables, make_strategy_of, routed_cases
 from simulations.attacks.recording import PRODUCTS, Recording, watching
 from simulations.attacks.vectors import families
 from simulations.attacks.views import GOT, SERVER, WORKED, views_of
 from strategies import BUILTIN
 from strategies.glm import VerticalGLM
 from strategies.predict import Predict
+from strategies.trees import TreesPredict, VerticalGBDT
 from strategies.vfem import VFEM, CompleteCase
 
 N = 330
@@ -45,20 +46,22 @@ BLINDED = {
     "prepare.donor", "prepare.needs", "impute.distance", "impute.weight", "impute.counts",
     "place_fits.angles", "rotate_selected",
 }  # fmt: skip
+OPEN_TREES = VerticalGBDT(n_trees=3, max_depth=3, histograms="open")
+"""Grown without an arbiter, to be predicted with."""
 # Words of a disclosure table, and the kind of entry that they ask for.
 WORDS = {
     "rows": r"^(over|for each missingness|by missingness|.*sums over groups of rows)",
     "predictions": r"^for each sample without a label, the (sum of the parties'|prediction)",
     "epsilon": r"perturbed rank",
-    "bits": r"^(by sample|for each (sample of the fit|labelled sample).*fits|"
-    r"with networks.*for each sample)",
+    "bits": r"^(by sample|of each split|for each sample and tree|"
+    r"for each (sample of the fit|labelled sample).*fits|with networks.*for each sample)",
 }
 
 
 def distinct():
     """One case for each party half, way to fit and family."""
     found = {}
-    for case in [*cases(), *cases(consented=True)]:
+    for case in [*cases(), *cases(consented=True), *routed_cases()]:
         if case.family != "poisson":  # as binomial
             half = load_strategy(BUILTIN[case.strategy]).party
             found.setdefault((half, case.family, case.consented), case)
@@ -70,11 +73,14 @@ def recorded(strategy, tables, labels, folder):
     app = party_app(strategy.party, arbiter=strategy.arbiter, storage=FileStorage())
     named = {name: table.rename_axis("id") for name, table in tables.items()}
     nodes = Site(folder, named, app=app, all=OPEN)
+    if strategy.needs_arbiter:
+        nodes.nodes.append({"role": "arbiter", "output": str(folder / "arbiter-out")} | OPEN)
     worked, transcript = [], []
     asked = {"alignment": "plain", "transcript": transcript}
-    if isinstance(strategy, Predict):  # what the nodes keep of the fit must be there
+    if isinstance(strategy, Predict | TreesPredict):  # what nodes keep of the fit must be there
+        fit = VFEM() if isinstance(strategy, Predict) else OPEN_TREES
         nodes.app, own = client_app, nodes.app
-        fitted = nodes.run(VFEM(), labels, run_id=2, alignment="plain")
+        fitted = nodes.run(fit, labels, run_id=2, alignment="plain")
         nodes.app = own
         strategy, asked["fitted"] = type(strategy)(fitted), "run-2"
     with watching(worked, transcript):
@@ -128,8 +134,9 @@ def test_what_the_server_learns_is_in_the_ledgers(case, tmp_path):
     strategy = make_strategy_of(case, tables, labels)
     nodes, run = recorded(strategy, tables, labels, tmp_path)
     assert forgotten(nodes, run) == {}
-    if case.consented:
+    if case.consented or case.routed:
         assert "bits" in asked_by_words(strategy)
+    if case.consented:  # sides of splits are packed, eight to a number
         assert told_of_rows(run)
 
 

@@ -10,9 +10,9 @@ from channel_runs import echo_grid
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from apps.demo import demo_labels, demo_tables
 from flwr_vertical import Federation, LocalGrid, MemoryStorage, RecordingGrid, Table, party_app
 from flwr_vertical.channel import ChannelClientApp, ChannelGrid, app, opening
+from flwr_vertical.demo import demo_labels, demo_tables
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.protocol.messages import make_message
 from flwr_vertical.version import __version__

@@ -10,6 +10,10 @@ Guestrin, 2016, Equations 5 to 7) would write them:
   of `TIE` of the best one's advantage over the node count as equal, and the first of them is taken,
   in order of columns, bins, missing right before left. Of splits that send the same rows the same
   way because a bin is empty in the node, the first is meant.
+* With `monotone`, a direction by column: the right side of a split of such a column has the larger
+  value (1) or the smaller one (-1), and neither side's leaves pass the mean of the two values. A
+  node stays a leaf if values brought into its range do not lower the loss. A split into known and
+  missing cells has no direction.
 * Both sides have `min_child` rows at least. A node whose rows are all alike is not split.
 """
 
@@ -53,7 +57,7 @@ class Boosted:
 
 def boost(
     codes, bins, y, objective="binary", n_trees=10, depth=4, rate=0.1, l2=0.0, min_child=20,
-    nominal=(), fit=None,
+    nominal=(), fit=None, monotone=None,
 ):  # fmt: skip
     """Fit; `fit` are the rows that are fitted, the others are only routed."""
     n = len(codes)
@@ -65,7 +69,9 @@ def boost(
         g, h = gradients(y, raw, objective)
         trees = []
         for c in range(len(base)):
-            nodes, values = grow(codes, bins, g[c], h[c], fit, depth, l2, min_child, nominal)
+            nodes, values = grow(
+                codes, bins, g[c], h[c], fit, depth, l2, min_child, nominal, monotone
+            )
             raw[c] += rate * values
             trees.append(nodes)
         out.trees.append(trees)
@@ -97,15 +103,16 @@ def gradients(y, raw, objective):
     return p - (y == np.arange(len(raw))[:, None]), p * (1 - p)
 
 
-def grow(codes, bins, g, h, fit, depth, l2, min_child, nominal):
+def grow(codes, bins, g, h, fit, depth, l2, min_child, nominal, monotone=None):
     """Grow a tree; return its nodes and the value of every row."""
+    monotone = monotone or {}
     values = np.zeros(len(codes))
     inside = np.zeros(len(codes), dtype=bool)
     inside[fit] = True
-    level, nodes = [("", np.arange(len(codes)))], []
+    level, nodes = [("", np.arange(len(codes)), -np.inf, np.inf)], []
     for d in range(depth + 1):
         below = []
-        for path, rows in level:
+        for path, rows, low, high in level:
             mine = rows[inside[rows]]
             node = Node(path, mine)
             nodes.append(node)
@@ -119,9 +126,15 @@ def grow(codes, bins, g, h, fit, depth, l2, min_child, nominal):
                     min_child,
                     nominal,
                     np.abs(g[fit]).max(),
+                    monotone,
                 )
+            if node.split is not None:
+                ranges = below_in_range(
+                    codes, bins, g, h, mine, node, l2, nominal, monotone, low, high
+                )
+                node.split = node.split if ranges else None
             if node.split is None:
-                node.value = -g[mine].sum() / (h[mine].sum() + l2)
+                node.value = np.clip(-g[mine].sum() / (h[mine].sum() + l2), low, high)
                 values[rows] = node.value
                 continue
             left = goes_left(codes[rows], node.split, bins, nominal)
@@ -130,9 +143,31 @@ def grow(codes, bins, g, h, fit, depth, l2, min_child, nominal):
                 # Nobody in the fit lacks the cell: who lacks it goes where most go.
                 more = goes_left(codes[mine], node.split, bins, nominal).mean() >= 0.5
                 left[codes[rows, column] == bins[column]] = node.side = bool(more)
-            below += [(path + "L", rows[left]), (path + "R", rows[~left])]
+            below += [(path + "L", rows[left], *ranges[0]), (path + "R", rows[~left], *ranges[1])]
         level = below
     return nodes, values
+
+
+def below_in_range(codes, bins, g, h, mine, node, l2, nominal, monotone, low, high):
+    """Return the ranges of the two sides' values; None if the split does not lower the loss."""
+    left = goes_left(codes[mine], node.split, bins, nominal)
+
+    def value_and_loss(rows):
+        slope, weight = g[rows].sum(), h[rows].sum() + l2
+        value = min(max(-slope / weight, low), high)
+        return value, slope * value + 0.5 * weight * value * value
+
+    whole, (a, loss_a), (b, loss_b) = map(value_and_loss, (mine, mine[left], mine[~left]))
+    if np.isfinite([low, high]).any() and whole[1] - loss_a - loss_b <= 1e-9 * abs(whole[1]):
+        return None
+    column, at, _ = node.split
+    direction = monotone.get(column, 0) if at < bins[column] - 1 else 0
+    middle = 0.5 * (a + b)
+    if direction > 0:
+        return (low, middle), (middle, high)
+    if direction < 0:
+        return (middle, high), (low, middle)
+    return (low, high), (low, high)
 
 
 def goes_left(codes, split, bins, nominal):
@@ -145,7 +180,7 @@ def goes_left(codes, split, bins, nominal):
     return left | ((code == bins[column]) & bool(missing_left))
 
 
-def best_split(codes, bins, g, h, l2, min_child, nominal, largest):
+def best_split(codes, bins, g, h, l2, min_child, nominal, largest, monotone):
     found = []
     n, total_g, total_h = len(codes), g.sum(), h.sum()
     if np.abs(g - total_g / (total_h + 2 * l2) * h).max() <= 1e-9 * largest:
@@ -165,6 +200,9 @@ def best_split(codes, bins, g, h, l2, min_child, nominal, largest):
                 if min(left.sum(), n - left.sum()) < min_child:
                     continue
                 a, b = g[left].sum(), h[left].sum()
+                rises = (total_g - a) / (total_h - b + l2) <= a / (b + l2)  # values are -G / H
+                if not whole and monotone.get(j, 0) and rises != (monotone[j] > 0):
+                    continue
                 gain = a**2 / (b + l2) + (total_g - a) ** 2 / (total_h - b + l2) - parent
                 found.append((gain, j, at, missing_left))
     if not found:

@@ -5,7 +5,7 @@ import pytest
 
 from simulations.__main__ import make_parser
 from simulations.attacks import tables
-from simulations.attacks.cases import cases
+from simulations.attacks.cases import cases, routed_cases
 from simulations.attacks.docs import ATTACKS_IN_WORDS, as_markdown
 from simulations.attacks.experiments import PARTS, replicate
 from simulations.attacks.preset import Preset
@@ -51,7 +51,11 @@ def numbers(server=0.0, allowed=0.0, gain=0.0, points=1.0, mode="masked"):
         {"part": "rough", "case": "vfem", "mode": "masked", "metric": name, "value": value}
         for name, value in (("server", 0.91), ("own", 0.31), ("party", 0.52))
     ]
-    return pd.DataFrame([*rows, synthetic, runs, *labels, *rough])
+    routed = [
+        {"part": "routed", "case": "gbdt", "parties": 2, "metric": name, "value": value}
+        for name, value in (("bits", 2.1), ("of bits", 3.2), ("blind", 0.76), ("sign", 0.51))
+    ]
+    return pd.DataFrame([*rows, synthetic, runs, *labels, *rough, *routed])
 
 
 @pytest.mark.parametrize(
@@ -81,6 +85,13 @@ def test_tables_and_pages_show_what_was_found(preset):
     assert found["by_attack"].loc["distances", "default: server"] == 0.7
     assert found["labels"].loc["vfem"].tolist() == [0.26, 0.004]
     assert found["rough"].loc[("masked", "vfem")].tolist() == [0.91, 0.31, 0.52]
+    told = found["routed"].loc[("gbdt", 2)]
+    assert told[["server: bits of a cell", "of", "arbiter: signs right"]].tolist() == [
+        2.1,
+        3.2,
+        0.51,
+    ]
+    assert told.isna()["server: codes from histograms"]
     assert found["smallest_sets"].loc["mean", "rows"] == 107
     assert "0.25" in found["several"].to_string()
     page = make_page(found)
@@ -94,7 +105,8 @@ def test_tables_and_pages_show_what_was_found(preset):
 
 def test_every_attack_is_explained_and_every_strategy_is_a_case(preset):
     assert {*ATTACKS_IN_WORDS} == {*ATTACKS, LABELS}
-    assert {case.strategy for case in [*cases(), *cases(consented=True)]} == {*BUILTIN}
+    every = [*cases(), *cases(consented=True), *routed_cases()]
+    assert {case.strategy for case in every} == {*BUILTIN}
     assert not any(case.consented for case in cases())
     assert all(case.consented for case in cases(consented=True))
     jobs = preset.jobs()

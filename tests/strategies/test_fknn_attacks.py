@@ -49,7 +49,7 @@ def watch(tables, **settings):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FKNNParty, "finish", spy)
         simulate(
-            FKNN(n_neighbors=3, weighting="exact", **settings),
+            FKNN(n_neighbors=3, weighting="exact", standardize=False, **settings),
             tables,
             progress=False,
             transcript=transcript,

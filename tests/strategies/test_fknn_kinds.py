@@ -40,7 +40,8 @@ def example():
 def run(tables, mode="plain", kinds=None, **settings):
     if mode == "ckks":
         pytest.importorskip("tenseal")
-    return simulate(FKNN(**settings), tables, aggregation=mode, kinds=kinds, progress=False)
+    strategy = FKNN(**({"standardize": False} | settings))
+    return simulate(strategy, tables, aggregation=mode, kinds=kinds, progress=False)
 
 
 @pytest.mark.parametrize("mode", MODES)

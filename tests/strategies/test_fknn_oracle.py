@@ -6,7 +6,9 @@ import pytest
 from oracles.fknn import impute_tables
 from sklearn.impute import KNNImputer
 
-from flwr_vertical import simulate
+from flwr_vertical import load_demo, simulate
+from flwr_vertical.tables import imputation_accuracy
+from strategies.baselines import Mean
 from strategies.fknn import FKNN
 
 # Imputed values are means of donors' own values, so agreement means the same donors were chosen;
@@ -49,6 +51,7 @@ def run(tables, mode="plain", **kwargs):
     if mode == "ckks":
         pytest.importorskip("tenseal")
     settings = {key: kwargs.pop(key) for key in list(kwargs) if key in SETTINGS}
+    settings.setdefault("standardize", False)  # as the oracles, in the units given
     return simulate(FKNN(**settings), tables, aggregation=mode, progress=False, **kwargs)
 
 
@@ -333,3 +336,18 @@ def test_the_tables_given_are_not_changed():
     run(tables)
     for name, frame in tables.items():
         pd.testing.assert_frame_equal(frame, copies[name], check_exact=True)
+
+
+@pytest.mark.parametrize("dataset", ["breast-cancer", "diabetes", "wine"])
+def test_defaults_are_better_than_the_mean_on_every_demonstration(dataset):
+    demo = load_demo(dataset)
+    errors = {}
+    for strategy in (FKNN(), Mean()):
+        tables = simulate(strategy, demo.parties, progress=False).tables
+        errors[strategy.name] = [
+            imputation_accuracy(given, tables[name].loc[given.index], demo.complete[name])[
+                "rmse-in-sd"
+            ]
+            for name, given in demo.parties.items()
+        ]
+    assert np.all(np.array(errors["fknn"]) < 0.95 * np.array(errors["mean"])), errors

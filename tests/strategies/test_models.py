@@ -79,7 +79,8 @@ WITH_MODEL = [
 ]
 WITHOUT = {"complete-case", "mean-impute", "single", "predict", "vfem-predict"} | {
     "false-vfl", "false-vfl-predict", "fedhssl", "laser-vfl", "plug-vfl", "split-predict",
-    "vanilla-vfl", "vertigan", "fknn", "max", "mean", "min", "most-frequent"
+    "vanilla-vfl", "vertigan", "gbdt", "gbdt-predict", "forest", "fknn", "max", "mean", "min",
+    "most-frequent", "lr", "svm", "final-net",
 }  # fmt: skip
 
 

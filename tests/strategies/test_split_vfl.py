@@ -42,7 +42,7 @@ def central_of(strategy, tables, labels, seed=0):
 
     Pixels have one mean and one deviation, columns of tables one each.
     """
-    axis = 0 if strategy.networks == "mlp" else None
+    axis = 0 if getattr(strategy, "networks", "mlp") == "mlp" else None
     ids = list(dict.fromkeys(i for table in tables.values() for i in table.index))
     blocks = {}
     for name, table in tables.items():
@@ -294,6 +294,10 @@ def test_validation_ends_training_and_both_sides_keep_the_best_networks():
     assert sorted(found) == [*range(2, last + 1, 2)]
     assert last == best + 6 < 200
     assert result.metrics["epochs"] == last
+    held_out = result.evaluation
+    assert held_out.metrics()["log_loss"] == pytest.approx(found[best], rel=1e-9)
+    known = labels[held_out.samples.index]
+    np.testing.assert_array_equal(held_out.labels, known)
     short = simulate(PlugVFL(**fast | {"epochs": best}), tables, labels, progress=False)
     for name in COLUMNS:
         for key, value in weights_of(result, name).items():

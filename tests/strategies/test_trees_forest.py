@@ -1,4 +1,4 @@
-"""Forests: one tree without draws is scikit-learn's, many share rounds and predict better."""
+"""Forests whose routing the server knows: scikit-learn's tree, and many that share rounds."""
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,14 @@ from tree_runs import make_labels, make_tables, pooled, splits_of
 from flwr_vertical import simulate
 from strategies.trees import VerticalForest
 
-ONE = {"n_trees": 1, "bootstrap": False, "colsample": 1.0, "n_bins": 12, "min_child": 8}
+ONE = {
+    "routing": "server",
+    "n_trees": 1,
+    "bootstrap": False,
+    "colsample": 1.0,
+    "n_bins": 12,
+    "min_child": 8,
+}
 
 
 def whole_tables():
@@ -54,7 +61,7 @@ def test_a_batch_shares_rounds_and_averages():
     labels = make_labels(tables, seed=14)
     test = labels.copy()
     labels.iloc[::3] = np.nan
-    settings = {"n_bins": 12, "max_depth": 4, "min_child": 5}
+    settings = {"routing": "server", "n_bins": 12, "max_depth": 4, "min_child": 5}
     forest = VerticalForest(n_trees=12, batch=6, **settings)
     result = simulate(forest, tables, labels, progress=False)
     assert len(result.predictor.roots) == 12
@@ -72,7 +79,8 @@ def test_shares_of_several_classes_add_up_to_one():
     tables = make_tables(seed=15)
     labels = make_labels(tables, "multiclass", seed=16)
     labels.iloc[:50] = np.nan
-    forest = VerticalForest(n_trees=2, max_depth=3, n_bins=8, colsample=1.0, histograms="open")
+    settings = {"routing": "server", "n_bins": 8, "colsample": 1.0, "histograms": "open"}
+    forest = VerticalForest(n_trees=2, max_depth=3, **settings)
     result = simulate(forest, tables, labels, progress=False)
     assert len(result.predictor.roots) == 6
     shares = result.predictions.filter(like="probability_")

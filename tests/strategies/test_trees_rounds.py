@@ -9,7 +9,9 @@ from ledgered import Nodes
 from tree_runs import SMALL, N, fit, make_labels, make_tables
 
 from flwr_vertical import simulate
-from flwr_vertical.errors import ConfigError, DataError, ProtocolError
+from flwr_vertical.errors import ConfigError, DataError, PartyError, ProtocolError
+from flwr_vertical.protocol.codec import decode
+from flwr_vertical.protocol.messages import VALUES
 from strategies.trees import VerticalGBDT, masked, shares, sums
 from strategies.trees.arbiter import CompareSteps
 
@@ -75,8 +77,22 @@ def test_nodes_count_bits_of_rows_and_can_cap_them(data, tmp_path):
     assert 1 <= len(entries) <= own
     for name in tables:
         assert not nodes.entries("rows", name)  # no sum is opened
-    nodes.state(policy_openings=1)
-    nodes.refused("openings", VerticalGBDT(**{**SMALL, "n_trees": 2}), labels)
+    # Twice as many trees could tell more than the node allows: nothing leaves at all.
+    two = VerticalGBDT(**{**SMALL, "n_trees": 2})
+    told = max(entry["bits"] for entry in entries) * SMALL["max_depth"]
+    nodes.state(policy_openings=told)
+    said = nodes.refused("openings", two, labels)
+    assert "failed in step 'prepare'" in said
+    assert "up to 8.0 bits of a row" in said
+    assert "grow fewer trees" in said
+    assert "policy.openings=8" in said
+    assert nodes.entries("bits") == entries
+    assert not [r for r in nodes.transcript if "masked" in decode(r.content, VALUES)]
+    nodes.state(policy_openings=3 * told)
+    nodes.run(two, labels)
+    # More runs than that add up in the ledger, and the last one stops at the split that exceeds.
+    said = nodes.refused("openings", VerticalGBDT(**SMALL), labels.shift(1))
+    assert "failed in step 'route'" in said
 
 
 def test_open_histograms_need_every_nodes_consent(data, tmp_path):
@@ -94,9 +110,7 @@ def test_open_histograms_need_every_nodes_consent(data, tmp_path):
 
 def test_min_rows_of_a_node_bound_its_splits(data):
     tables, labels = data
-    agreed = {"modules": "strategies.trees.strategy:VerticalGBDT"}
-    policy = {"bank": {"min-rows": 120, **agreed}, "court": agreed, "arbiter": agreed}
-    result = fit(tables, labels, policy=policy, n_trees=2)
+    result = fit(tables, labels, policy={"bank": {"min-rows": 120}}, n_trees=2)
     model = result.predictor
     small, large = [], []
     cover = rows_of_nodes(result)
@@ -104,6 +118,31 @@ def test_min_rows_of_a_node_bound_its_splits(data):
         sides = min(cover[model.left[line]], cover[model.right[line]])
         (large if model.party[line] == 0 else small).append(sides)
     assert min(large) >= 120 > min(small) >= SMALL["min_child"]
+
+
+def test_min_rows_that_no_split_can_keep_are_said(data):
+    says = (
+        r"'bank' refuses by policy\.min-rows: asked: splits of 380 samples .* 250 samples on each "
+        r"side .* policy\.min-rows=190 or less"
+    )
+    with pytest.raises(PartyError, match=says):
+        fit(*data, policy={"bank": {"min-rows": 250}})
+
+
+def test_trees_without_a_split_are_noted(data):
+    """Half of the samples on each side is asked for, and no bin ends there."""
+    tables = {name: table.iloc[:, :2] for name, table in data[0].items()}
+    result = fit(tables, data[1], min_child=190, max_depth=1, n_bins=3)
+    assert not result.model["splits"].any()
+    assert any("no tree has a split" in note for note in result.notes)
+    assert result.predictions["probability_1"].nunique() == 1
+
+
+def test_no_party_helps_itself(data, monkeypatch):
+    """It would have a mask and what is under it."""
+    monkeypatch.setattr(shares, "helpers", lambda names: dict(zip(names, names, strict=True)))
+    with pytest.raises(PartyError, match="cannot help itself"):
+        fit(*data, n_trees=1)
 
 
 def rows_of_nodes(result):

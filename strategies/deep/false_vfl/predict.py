@@ -1,15 +1,14 @@
 """Predictions: who may take part, two rounds for a block of rows, and a run that only predicts."""
 
 from collections.abc import Collection, Mapping
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
 
-from flwr_vertical import Federation, Result, Strategy
+from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.results import Progress
@@ -24,13 +23,13 @@ from strategies.deep.false_vfl.party_networks import EMBEDDINGS
 from strategies.deep.false_vfl.rounds import Rounds
 from strategies.deep.false_vfl.server_model import ServerNets
 from strategies.deep.false_vfl.server_training import ServerStep
-from strategies.regression.prediction.strategy import fitted_model
+from strategies.regression.prediction.fitted import BuildsOnAFit, check_parties
 from strategies.regression.problem import sample_index
 
 Indices = npt.NDArray[np.int64]
 
 
-class FalseVFLPredict(Strategy):
+class FalseVFLPredict(BuildsOnAFit):
     """Predict samples with a model that `FalseVFL` fitted, whichever parties hold them.
 
     Each party computes with the networks that it kept; the server names the model. A party that
@@ -42,7 +41,6 @@ class FalseVFLPredict(Strategy):
     predictions are.
     """
 
-    model: Result | str | Path = fitted_model()
     device: str = setting(
         "auto",
         "Where server and parties compute: auto takes a GPU at those that have one.",
@@ -50,7 +48,6 @@ class FalseVFLPredict(Strategy):
     )
 
     name: ClassVar[str] = "false-vfl-predict"
-    uses_labels: ClassVar[bool] = True
     party = FalseVFLParty
     requires: ClassVar[tuple[str, ...]] = ("torch",)
     exchanges_asked: ClassVar[tuple[str, ...]] = (EMBEDDINGS,)
@@ -70,29 +67,22 @@ class FalseVFLPredict(Strategy):
         ("nobody else", "the discriminator, and so the predictions, which stay at the server"),
     )
 
-    @property
-    def earlier(self) -> Result | None:
-        """The result whose parties' parts a simulation hands on."""
-        if not self.model:
-            return None
-        return self.model if isinstance(self.model, Result) else Result.load(Path(self.model))
-
-    def building_on(self, folder: Path) -> Self:
-        """Predict with the result of that run unless another is named."""
-        return self if self.model else type(self)(folder)
+    @classmethod
+    def server_part(cls, fitted: Result) -> FalseVFLModel:
+        """Return what the server kept of a fit."""
+        if not isinstance(fitted.predictor, FalseVFLModel):
+            raise ConfigError(
+                f"a result of {fitted.strategy!r} holds no model of FALSE-VFL; expected that of "
+                "a fit by 'false-vfl'"
+            )
+        return fitted.predictor
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Have parties take up their parts, and predict all samples."""
-        model = model_of(self.earlier)
-        if strangers := sorted(set(federation.parties) - set(model.parties)):
-            raise ConfigError(
-                f"parties {strangers} took no part in the fit, whose parties were "
-                f"{model.parties}; leave them out, or fit again with them"
-            )
-        if left := [name for name in model.parties if name not in federation.parties]:
-            result.notes.append(f"parties {left} of the fit take no part; their blocks are missing")
+        model: FalseVFLModel = self.fitted_part()
+        check_parties(federation.parties, model.parties, result)
         rounds = Rounds(federation, alignment.mask, per_party=model.variant == "I")
         seed = int(federation.rng.integers(2**62))
         arguments = {"model": model.name, "seed": seed, "device": self.device}
@@ -105,27 +95,6 @@ class FalseVFLPredict(Strategy):
         result.predictions = found.set_axis(sample_index(alignment, result.labels, rows))
         if federation.labels is not None:
             compare(np.asarray(federation.labels)[rows], result, model.classes)
-
-
-def model_of(fitted: Result | None) -> FalseVFLModel:
-    """Return the server's part of a fit.
-
-    Raises
-    ------
-    ConfigError
-        If there is none.
-    """
-    if fitted is None:
-        raise ConfigError(
-            "no model: name the run of the fit (fitted='...' in an app), or the folder of its "
-            "saved result (model='/srv/...')"
-        )
-    if not isinstance(fitted.predictor, FalseVFLModel):
-        raise ConfigError(
-            f"a result of {fitted.strategy!r} holds no model of FALSE-VFL; expected that of a fit "
-            "by 'false-vfl'"
-        )
-    return fitted.predictor
 
 
 def take_part(

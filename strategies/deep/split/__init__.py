@@ -8,11 +8,14 @@ concatenation is a sum of one linear map for each party, which the party keeps::
     mean     g( sum_k f_k(x_k) / number of parties )
     concat   g( sum_k W_k f_k(x_k) )
 
-The modules named `networks`, `tasks`, `simsiam`, `hybrid`, `head` and `central` know PyTorch and
-neither Flower nor the protocol.
+FinalNet, a classifier by itself, is split likewise at its first layer (`final`).
+
+The modules named `networks`, `final`, `tasks`, `simsiam`, `hybrid`, `head` and `central` know
+PyTorch and neither Flower nor the protocol.
 """
 
+from strategies.deep.split.final_net import FinalNet
 from strategies.deep.split.predict import SplitPredict
 from strategies.deep.split.strategies import FedHSSL, LaserVFL, PlugVFL, VanillaVFL
 
-__all__ = ["FedHSSL", "LaserVFL", "PlugVFL", "SplitPredict", "VanillaVFL"]
+__all__ = ["FedHSSL", "FinalNet", "LaserVFL", "PlugVFL", "SplitPredict", "VanillaVFL"]

@@ -25,8 +25,8 @@ from strategies.deep.false_vfl.central import Block
 from strategies.deep.false_vfl.gaussian import draw_seed
 from strategies.deep.false_vfl.server_model import Prediction
 from strategies.deep.split.hybrid import HybridPretraining
-from strategies.deep.split.methods import ISOLET, METHODS, Training
-from strategies.deep.split.networks import Discriminator, Extractor, SplitNetworks, TwoEncoders
+from strategies.deep.split.methods import DEFAULTS, METHODS, Training
+from strategies.deep.split.networks import Extractor, SplitNetworks, TwoEncoders, make_head
 from strategies.deep.split.simsiam import pretrain
 from strategies.deep.split.tasks import draw_tasks
 
@@ -40,14 +40,14 @@ class CentralSplit(nn.Module):
     ----------
     blocks : Mapping[str, Block]
         By party: what it holds of all training samples, with a label or without.
-    method : {"vanilla", "laser", "plug", "fedhssl"}
+    method : {"vanilla", "laser", "plug", "fedhssl", "final"}
     n_classes : int or None
         None for a regression, whose labels are standardised.
     seed : int
         Initial weights, orders, tasks and views follow from it.
     training : Training, optional
-        By default `ISOLET` of the method; ``dataclasses.replace(ISOLET[method], pretrain="none")``
-        is the one without pretraining.
+        By default `DEFAULTS` of the method; with ``dataclasses.replace(DEFAULTS[method],
+        pretrain="none")`` there is no pretraining.
     networks : SplitNetworks, optional
         Sizes; fusion and encoders are the method's, whatever stands there.
     dtype : torch.dtype, default float32
@@ -72,7 +72,7 @@ class CentralSplit(nn.Module):
     ) -> None:
         super().__init__()
         self.method = METHODS[method]
-        self.training_settings = training or ISOLET[method]
+        self.training_settings = training or DEFAULTS[method]
         chosen = networks or SplitNetworks()
         self.networks = replace(chosen, fusion=self.method.fusion, hybrid=self.method.hybrid)
         self.blocks, self.dtype = dict(blocks), dtype
@@ -85,7 +85,7 @@ class CentralSplit(nn.Module):
                 for name, block in self.blocks.items()
             }
         )
-        self.head = Discriminator(self.networks, n_classes, k, self.seed)
+        self.head = make_head(self.networks, n_classes, k, self.seed)
         self.to(dtype)
         self.seeds = {name: draw_seed(self.seed, f"pretraining of {name}") for name in self.blocks}
         self.losses: list[float] = []
@@ -117,18 +117,20 @@ class CentralSplit(nn.Module):
             weight_decay=training.weight_decay,
         )
         steps = math.ceil(len(rows) / training.batch_size)
-        for _ in range(training.epochs):
+        left = training.steps(steps)
+        while left > 0:
             order = self._rng.permutation(len(rows))
-            total = 0.0
-            for part in np.array_split(order, steps):
+            total, seen = 0.0, 0
+            for part in np.array_split(order, steps)[:left]:
                 batch = torch.from_numpy(part)
                 tasks = draw_tasks(self.method.tasks, held[part], training.drop, self._rng)
                 loss = self._loss(rows[batch], y[batch], tasks.takes, tasks.weights)
                 optimiser.zero_grad(set_to_none=True)
                 torch.autograd.backward([loss])
                 optimiser.step()
-                total += float(loss.detach()) * len(batch)
-            self.losses.append(total / len(rows))
+                total, seen = total + float(loss.detach()) * len(batch), seen + len(batch)
+            self.losses.append(total / seen)
+            left -= steps
 
     def pretrain(self) -> Weights:
         """Train the encoders without labels; return their weights, by party.

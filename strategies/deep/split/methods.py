@@ -7,7 +7,7 @@ Alignment and Labeling Scenarios*, Appendix D; settings of Tables 6 to 9.
 from dataclasses import dataclass
 
 PRETRAININGS = ("none", "simsiam")
-FUSIONS = ("concat", "mean")
+FUSIONS = ("concat", "mean", "final")
 TASKS = ("observed", "dropped", "subsets")
 
 
@@ -21,8 +21,8 @@ class Method:
         Whether it trains on labelled samples that all parties hold, and on no others.
     tasks : {"observed", "dropped", "subsets"}
         Whose embeddings of a sample enter the sum in training; see `draw_tasks`.
-    fusion : {"concat", "mean"}
-        What the discriminator sees of the embeddings.
+    fusion : {"concat", "mean", "final"}
+        What the discriminator sees of the embeddings; ``final`` is FinalNet's blocks.
     hybrid : bool, default False
         Whether parties pretrain together (FedHSSL), and not each for itself.
     """
@@ -38,6 +38,7 @@ METHODS = {
     "laser": Method(aligned_only=False, tasks="subsets", fusion="mean"),
     "plug": Method(aligned_only=False, tasks="dropped", fusion="concat"),
     "fedhssl": Method(aligned_only=True, tasks="observed", fusion="concat", hybrid=True),
+    "final": Method(aligned_only=False, tasks="observed", fusion="final"),
 }
 
 
@@ -63,6 +64,8 @@ class Training:
         Share of a row's columns that are replaced in its second view; see `views`.
     guide : float
         Weight of the cross-party networks in local pretraining (gamma of FedHSSL).
+    iterations : int, optional
+        Steps of training with labels, in place of `epochs`.
     """
 
     epochs: int
@@ -77,6 +80,11 @@ class Training:
     drop: float = 0.5
     corrupted: float = 0.3
     guide: float = 0.5
+    iterations: int | None = None
+
+    def steps(self, per_epoch: int) -> int:
+        """Return how many steps of training with labels there are, at so many an epoch."""
+        return per_epoch * self.epochs if self.iterations is None else self.iterations
 
 
 ISOLET = {
@@ -86,3 +94,11 @@ ISOLET = {
     "fedhssl": Training(epochs=300, batch_size=64, learning_rate=2e-3, pretrain_epochs=150),
 }
 """By method: Tables 6 to 9, columns of Isolet."""
+
+FINAL_NET = Training(
+    epochs=0, batch_size=64, learning_rate=1e-3, weight_decay=1e-4, pretrain="none", iterations=1000
+)
+"""Liu, He, Tan et al., "FedPSG-AR", Experiment 3."""
+
+DEFAULTS = ISOLET | {"final": FINAL_NET}
+"""By method, settings of its paper."""

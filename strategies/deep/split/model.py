@@ -8,7 +8,7 @@ import numpy.typing as npt
 from flwr_vertical import Model, Result, Strategy
 from strategies.deep.false_vfl.model import load_arrays, precision_of, to_arrays
 from strategies.deep.part import DeepPart
-from strategies.deep.split.networks import Discriminator, Extractor, SplitNetworks
+from strategies.deep.split.networks import Extractor, Head, SplitNetworks, make_head
 
 if TYPE_CHECKING:
     from strategies.deep.false_vfl.scales import ColumnScales
@@ -99,7 +99,7 @@ class SplitModel(Model):
     centre, unit : float
         What standardised labels are in units of.
     head : dict of str to numpy.ndarray
-        Weights of `Discriminator`.
+        Weights of the server's network.
     prediction_rows : int
         Samples predicted by one round.
     """
@@ -116,10 +116,10 @@ class SplitModel(Model):
     head: Weights
     prediction_rows: int
 
-    def discriminator(self) -> Discriminator:
+    def discriminator(self) -> Head:
         """Make the discriminator again."""
         networks = SplitNetworks.from_text(self.networks)
-        made = Discriminator(networks, len(self.classes) or None, len(self.parties), 0)
+        made = make_head(networks, len(self.classes) or None, len(self.parties), 0)
         return load_arrays(made, self.head, self.precision)
 
     def strategy_for(self, result: Result) -> Strategy:

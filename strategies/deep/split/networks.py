@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from strategies.deep.false_vfl.networks import ACTIVATIONS, apply, new_generator, perceptron
 from strategies.deep.false_vfl.weights import draw_weights
 from strategies.deep.split.encoders import TwoEncoders, make_encoder
+from strategies.deep.split.final import Fields, FinalHead, FirstMaps
 from strategies.deep.split.sizes import SplitNetworks
 
-__all__ = ["Discriminator", "Extractor", "SplitNetworks", "TwoEncoders"]
+__all__ = ["Discriminator", "Extractor", "Head", "SplitNetworks", "TwoEncoders", "make_head"]
 
 
 class Extractor(nn.Module):
@@ -44,12 +45,17 @@ class Extractor(nn.Module):
         d, width = networks.latent_dim, networks.width
         self._n_parties, self._mixed = n_parties, networks.mixed
         self.encoder: nn.Module
+        self.layer: nn.Module
+        if networks.fusion == "final":
+            self.encoder = Fields(n_columns, d, generator)
+            self.layer = FirstMaps(n_columns, d, width, n_parties, generator)
+            return
         if networks.hybrid:
             shared = new_generator(seed, "weights that parties share")
             self.encoder = TwoEncoders(n_columns, networks, name, generator, shared)
         else:
             self.encoder = make_encoder(n_columns, networks, name, generator)
-        self.layer: nn.Module = nn.Identity()
+        self.layer = nn.Identity()
         if networks.fusion == "concat":
             # As the columns of one layer on the concatenation of all parties' embeddings.
             self.layer = nn.Linear(d, width, bias=False)
@@ -68,9 +74,12 @@ class Extractor(nn.Module):
         if isinstance(self.encoder, TwoEncoders):
             own = [self.encoder.cross, self.encoder.bottom, self.layer]
         draw_weights(nn.ModuleList(own), key)
-        if isinstance(self.layer, nn.Linear):
-            with torch.no_grad():
-                self.layer.weight.div_(math.sqrt(self._n_parties))
+        if isinstance(self.encoder, Fields):
+            self.encoder.open_gates()
+        with torch.no_grad():
+            for part in self.layer.modules():
+                if isinstance(part, nn.Linear):
+                    part.weight.div_(math.sqrt(self._n_parties))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what the party sends of rows that it holds, shape (n_rows, sent)."""
@@ -146,3 +155,14 @@ class Discriminator(nn.Module):
         chosen = y.expand(given.shape[:-1])[..., None]
         losses: Tensor = -given.log_softmax(-1).gather(-1, chosen)[..., 0]
         return losses
+
+
+Head = Discriminator | FinalHead
+"""The server's network of a method."""
+
+
+def make_head(networks: SplitNetworks, n_classes: int | None, n_parties: int, seed: int) -> Head:
+    """Return the server's network; parameters as of `Discriminator`."""
+    if networks.fusion == "final":
+        return FinalHead(networks, n_classes, n_parties, seed)
+    return Discriminator(networks, n_classes, n_parties, seed)

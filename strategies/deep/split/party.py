@@ -188,7 +188,7 @@ class HybridSteps(StepGroup):
 
 
 class SplitParty(Party):
-    """A party of Vanilla VFL, LASER-VFL, PlugVFL or FedHSSL."""
+    """A party of Vanilla VFL, LASER-VFL, PlugVFL, FedHSSL or FinalNet."""
 
     kept = Uses(KeptExtractor)
     columns = Uses(OwnColumns)

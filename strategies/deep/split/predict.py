@@ -1,14 +1,13 @@
 """Predictions: one round for a block of samples, and a run that only predicts."""
 
-from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
 
-from flwr_vertical import Federation, Result, Strategy
+from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.results import Progress
@@ -16,17 +15,17 @@ from flwr_vertical.settings import setting
 from strategies.deep.false_vfl.hardware import DEVICES, device_of, to_tensor
 from strategies.deep.false_vfl.predict import compare, told_of
 from strategies.deep.split.model import SplitModel
-from strategies.deep.split.networks import Discriminator
+from strategies.deep.split.networks import Head
 from strategies.deep.split.party import SplitParty
 from strategies.deep.split.rounds import SplitRounds
-from strategies.regression.prediction.strategy import fitted_model
+from strategies.regression.prediction.fitted import BuildsOnAFit, check_parties
 from strategies.regression.problem import sample_index
 
 Indices = npt.NDArray[np.int64]
 
 
-class SplitPredict(Strategy):
-    """Predict samples with a model of Vanilla VFL, LASER-VFL, PlugVFL or FedHSSL.
+class SplitPredict(BuildsOnAFit):
+    """Predict samples with a model of Vanilla VFL, LASER-VFL, PlugVFL, FedHSSL or FinalNet.
 
     Each party computes with the extractor that it kept; the server names the model. A party that
     lacks a sample, or took part in the fit and has left, counts as a missing block: as zeros where
@@ -37,7 +36,6 @@ class SplitPredict(Strategy):
     predictions are.
     """
 
-    model: Result | str | Path = fitted_model()
     device: str = setting(
         "auto",
         "Where server and parties compute: auto takes a GPU at those that have one.",
@@ -45,7 +43,6 @@ class SplitPredict(Strategy):
     )
 
     name: ClassVar[str] = "split-predict"
-    uses_labels: ClassVar[bool] = True
     party = SplitParty
     requires: ClassVar[tuple[str, ...]] = ("torch",)
     exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings",)
@@ -58,29 +55,22 @@ class SplitPredict(Strategy):
         ("nobody else", "the discriminator, and so the predictions, which stay at the server"),
     )
 
-    @property
-    def earlier(self) -> Result | None:
-        """The result whose parties' parts a simulation hands on."""
-        if not self.model:
-            return None
-        return self.model if isinstance(self.model, Result) else Result.load(Path(self.model))
-
-    def building_on(self, folder: Path) -> Self:
-        """Predict with the result of that run unless another is named."""
-        return self if self.model else type(self)(folder)
+    @classmethod
+    def server_part(cls, fitted: Result) -> SplitModel:
+        """Return what the server kept of a fit."""
+        if not isinstance(fitted.predictor, SplitModel):
+            raise ConfigError(
+                f"a result of {fitted.strategy!r} holds no model of split learning; expected that "
+                "of a fit by 'vanilla-vfl', 'laser-vfl', 'plug-vfl', 'fedhssl' or 'final-net'"
+            )
+        return fitted.predictor
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Have parties take up their parts, and predict all samples."""
-        model = model_of(self.earlier)
-        if strangers := sorted(set(federation.parties) - set(model.parties)):
-            raise ConfigError(
-                f"parties {strangers} took no part in the fit, whose parties were "
-                f"{model.parties}; leave them out, or fit again with them"
-            )
-        if left := [name for name in model.parties if name not in federation.parties]:
-            result.notes.append(f"parties {left} of the fit take no part; their blocks are missing")
+        model: SplitModel = self.fitted_part()
+        check_parties(federation.parties, model.parties, result)
         rounds = SplitRounds(federation, alignment.mask)
         replies = federation.call("open_networks", {"model": model.name, "device": self.device})
         lone = np.array([bool(replies[name]["lone"]) for name in rounds.parties])
@@ -92,31 +82,10 @@ class SplitPredict(Strategy):
             compare(np.asarray(federation.labels)[rows], result, model.classes)
 
 
-def model_of(fitted: Result | None) -> SplitModel:
-    """Return the server's part of a fit.
-
-    Raises
-    ------
-    ConfigError
-        If there is none.
-    """
-    if fitted is None:
-        raise ConfigError(
-            "no model: name the run of the fit (fitted='...' in an app), or the folder of its "
-            "saved result (model='/srv/...')"
-        )
-    if not isinstance(fitted.predictor, SplitModel):
-        raise ConfigError(
-            f"a result of {fitted.strategy!r} holds no model of split learning; expected that of a "
-            "fit by 'vanilla-vfl', 'laser-vfl', 'plug-vfl' or 'fedhssl'"
-        )
-    return fitted.predictor
-
-
 def predict_rows(
     rounds: SplitRounds,
     model: SplitModel,
-    head: Discriminator,
+    head: Head,
     rows: Indices,
     progress: Progress,
 ) -> pd.DataFrame:

@@ -16,16 +16,16 @@ class SplitNetworks:
 
     Parameters
     ----------
-    fusion : {"concat", "mean"}
+    fusion : {"concat", "mean", "final"}
         See `Method`.
     hybrid : bool
         Whether an extractor has two encoders (FedHSSL).
     latent_dim : int
-        Numbers of an embedding (Tables 6 to 9: 128 for Isolet and HAPT).
+        Numbers of an embedding (Tables 6 to 9: 128 for Isolet and HAPT); in FinalNet of a column.
     width : int
         Units of each hidden layer.
     layers : int
-        Layers with weights of an extractor.
+        Layers with weights of an extractor; of FinalNet, of each block.
     head_layers : int
         Layers with weights of the discriminator, two at least where embeddings are concatenated:
         its first one is at the parties.
@@ -67,6 +67,8 @@ class SplitNetworks:
     @property
     def sent(self) -> int:
         """How many numbers of a sample a party sends."""
+        if self.fusion == "final":
+            return 2 * self.width
         return self.latent_dim if self.fusion == "mean" else self.width
 
     def to_text(self) -> str:

@@ -36,13 +36,13 @@ def _demo(name: str) -> Mapping[str, Any]:
     return MappingProxyType(data | {f"{name}.{key}": value for key, value in own.items()})
 
 
-_GRADIENTS = (
+GRADIENTS = (
     "every party",
     "of the labelled samples that are trained on and that it holds: the gradients of the loss in "
     "its embeddings, from which labels can be guessed",
 )
-_SECRET = ("nobody else", "the labels themselves, and the discriminator, which stay at the server")
-_SUMS = (
+SECRET = ("nobody else", "the labels themselves, and the discriminator, which stay at the server")
+SUMS = (
     "server",
     "by sample, in every step: the sum over the parties of their embeddings; of a sample that one "
     "party alone holds (and agreed to) that party's own",
@@ -75,7 +75,7 @@ class VanillaVFL(SplitLearning):
     demo: ClassVar[Mapping[str, Any]] = _demo("vanilla-vfl")
     kind: ClassVar[str] = "vanilla"
     exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings",)
-    disclosure = (_SUMS, _GRADIENTS, _SECRET)
+    disclosure = (SUMS, GRADIENTS, SECRET)
 
 
 class PlugVFL(SplitLearning):
@@ -102,7 +102,7 @@ class PlugVFL(SplitLearning):
     demo: ClassVar[Mapping[str, Any]] = _demo("plug-vfl")
     kind: ClassVar[str] = "plug"
     exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings", "lone-embeddings")
-    disclosure = (_SUBSETS, _GRADIENTS, _SECRET)
+    disclosure = (_SUBSETS, GRADIENTS, SECRET)
 
     def _with_own(self, training: Training) -> Training:
         return replace(training, drop=self.drop)
@@ -130,7 +130,7 @@ class LaserVFL(SplitLearning):
     demo: ClassVar[Mapping[str, Any]] = _demo("laser-vfl")
     kind: ClassVar[str] = "laser"
     exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings", "lone-embeddings")
-    disclosure = (_SUBSETS, _GRADIENTS, _SECRET)
+    disclosure = (_SUBSETS, GRADIENTS, SECRET)
 
 
 class FedHSSL(SplitLearning):
@@ -160,7 +160,7 @@ class FedHSSL(SplitLearning):
     kind: ClassVar[str] = "fedhssl"
     exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings",)
     disclosure = (
-        _SUMS,
+        SUMS,
         (
             "server",
             "in pretraining, by sample that all parties hold: the sum over the parties of "
@@ -170,8 +170,8 @@ class FedHSSL(SplitLearning):
             "every party",
             "the same sums and means. With two parties: the other's projections and layers",
         ),
-        _GRADIENTS,
-        _SECRET,
+        GRADIENTS,
+        SECRET,
     )
 
     def check(self) -> None:

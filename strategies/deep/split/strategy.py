@@ -1,15 +1,18 @@
 """The server half: pretraining, training with labels and predictions, as rounds."""
 
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.results import Progress
+from flwr_vertical.results.evaluation import evaluate
 from flwr_vertical.settings import setting
 from strategies.deep.false_vfl.hardware import DEVICES
 from strategies.deep.false_vfl.head import Targets
@@ -21,7 +24,7 @@ from strategies.deep.split.model import SplitModel
 from strategies.deep.split.networks import SplitNetworks
 from strategies.deep.split.party import SplitParty
 from strategies.deep.split.party_networks import to_text
-from strategies.deep.split.predict import predict_rows
+from strategies.deep.split.predict import predict_rows, table_of
 from strategies.deep.split.rounds import SplitRounds
 from strategies.deep.split.training import LabelTraining, pretrain_across
 from strategies.regression.problem import sample_index
@@ -49,13 +52,12 @@ def pretrain_epochs(default: int) -> Any:
     return setting(default, "Epochs of pretraining.", at_least=1)
 
 
-class SplitLearning(Strategy):
-    """Split learning with a private sum of embeddings: the methods' common settings and course.
+class SplitNetwork(Strategy):
+    """Split learning with a private sum of embeddings: what all methods have, and their course.
 
     A step takes one round: the gradient in a party's embeddings rides with the next batch.
     """
 
-    epochs: int = epochs(100)
     batch_size: int = batch_size(32)
     learning_rate: float = learning_rate(1e-4)
     weight_decay: float = setting(1e-4, "Adam's, in training with labels.", at_least=0)
@@ -63,24 +65,6 @@ class SplitLearning(Strategy):
         "classification",
         "What labels are: classes, or numbers.",
         choices=("classification", "regression"),
-    )
-    pretrain: str = setting(
-        "simsiam",
-        "Whether extractors first learn from all samples, without labels, by SimSiam.",
-        choices=PRETRAININGS,
-    )
-    pretrain_epochs: int = pretrain_epochs(100)
-    pretrain_batch_size: int = setting(512, "Samples of a step of pretraining.", at_least=2)
-    pretrain_learning_rate: float = setting(
-        0.025, "Of gradient descent with momentum 0.9 in pretraining.", above=0
-    )
-    pretrain_weight_decay: float = setting(3e-5, "In pretraining.", at_least=0)
-    corrupted: float = setting(
-        0.3,
-        "Share of a row's columns that are replaced in its second view, by numbers between the "
-        "column's least and largest value.",
-        above=0,
-        at_most=1,
     )
     validation_share: float = setting(
         0.0,
@@ -98,7 +82,6 @@ class SplitLearning(Strategy):
     latent_dim: int = setting(128, "Numbers of an embedding.", at_least=1)
     width: int = setting(128, "Units of each hidden layer.", at_least=1)
     layers: int = setting(2, "Layers with weights of an extractor.", at_least=1)
-    activation: str = setting("relu", "Of hidden layers.", choices=("relu", "elu", "silu", "tanh"))
     encoding: str = setting(
         "none", "What becomes of columns of levels.", choices=("none", "one-hot")
     )
@@ -113,17 +96,6 @@ class SplitLearning(Strategy):
         "Where server and parties compute: auto takes a GPU at those that have one.",
         choices=DEVICES,
     )
-    networks: str = setting(
-        "mlp",
-        "Extractors of parties: for tables, or for images of the shape `image_shape`.",
-        choices=NETWORKS,
-    )
-    image_shape: str = setting(
-        "",
-        "Height and width of the parties' images such as 14x7, channels before them such as "
-        "3x32x32; of some parties, while others have tables: left=14x7, right=14x14.",
-    )
-    image_channels: int = setting(16, "Channels of cnn's first layer; resnet18 has 64.", at_least=4)
     prediction_rows: int = setting(1024, "Samples predicted by one round.", at_least=1)
 
     kind: ClassVar[str]
@@ -140,7 +112,7 @@ class SplitLearning(Strategy):
         rounds = SplitRounds(federation, alignment.mask)
         usable = self._prepare(rounds, seed, result)
         rows = self._trained_on(rounds, targets, usable, result)
-        if self.pretrain != "none" and self.method.hybrid:
+        if self.training.pretrain != "none" and self.method.hybrid:
             aligned = usable[rounds.held[usable].all(axis=1)]
             pretrain_across(self, rounds, aligned, result, progress)
         fitted = LabelTraining(self, rounds, targets, rows, seed, result, progress)
@@ -150,17 +122,20 @@ class SplitLearning(Strategy):
         if len(asked):
             found = predict_rows(rounds, model, fitted.head, asked, progress)
             result.predictions = found.set_axis(sample_index(alignment, result.labels, asked))
+        if (validated := fitted.held_out()) is not None:
+            rows, given = validated
+            told = table_of(given, model)
+            index = sample_index(alignment, result.labels, rows)
+            labels = np.asarray(federation.labels, dtype=float)
+            result.evaluation = evaluate(
+                told.set_axis(index),
+                pd.Series(labels[rows], index),
+                known=pd.Series(np.delete(labels, rows)),
+                what="held-out samples (validation_share)",
+            )
         rounds.keep(model.name)
 
     # -- settings ----------------------------------------------------------------------------
-
-    def check(self) -> None:
-        """Raise if settings do not go together."""
-        if bool(parse_shapes(self.image_shape)) != (self.networks != "mlp"):
-            raise ConfigError(
-                f"networks={self.networks!r} with image_shape={self.image_shape!r}: cnn and "
-                "resnet18 are for images and need their shape, such as '14x7'; mlp has none"
-            )
 
     @property
     def method(self) -> Method:
@@ -168,41 +143,14 @@ class SplitLearning(Strategy):
         return METHODS[self.kind]
 
     @property
+    @abstractmethod
     def training(self) -> Training:
         """Settings of training, as parties and the central form have them."""
-        own = Training(
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            pretrain=self.pretrain,
-            pretrain_epochs=self.pretrain_epochs,
-            pretrain_batch_size=self.pretrain_batch_size,
-            pretrain_learning_rate=self.pretrain_learning_rate,
-            pretrain_weight_decay=self.pretrain_weight_decay,
-            corrupted=self.corrupted,
-        )
-        return self._with_own(own)
-
-    def _with_own(self, training: Training) -> Training:
-        """Return settings with those that this method alone has."""
-        return training
 
     @property
+    @abstractmethod
     def network_settings(self) -> SplitNetworks:
         """Sizes of all networks."""
-        return SplitNetworks(
-            fusion=self.method.fusion,
-            hybrid=self.method.hybrid,
-            latent_dim=self.latent_dim,
-            width=self.width,
-            layers=self.layers,
-            activation=self.activation,
-            networks=self.networks,
-            image_shape=self.image_shape,
-            image_channels=self.image_channels,
-            mixed=self.precision == "mixed",
-        )
 
     @property
     def dtype(self) -> torch.dtype:
@@ -267,4 +215,85 @@ class SplitLearning(Strategy):
             targets.unit,
             to_arrays(fitted.head),
             self.prediction_rows,
+        )
+
+
+class SplitLearning(SplitNetwork):
+    """The methods that FALSE-VFL is compared with: perceptrons or images, and pretraining."""
+
+    epochs: int = epochs(100)
+    pretrain: str = setting(
+        "simsiam",
+        "Whether extractors first learn from all samples, without labels, by SimSiam.",
+        choices=PRETRAININGS,
+    )
+    pretrain_epochs: int = pretrain_epochs(100)
+    pretrain_batch_size: int = setting(512, "Samples of a step of pretraining.", at_least=2)
+    pretrain_learning_rate: float = setting(
+        0.025, "Of gradient descent with momentum 0.9 in pretraining.", above=0
+    )
+    pretrain_weight_decay: float = setting(3e-5, "In pretraining.", at_least=0)
+    corrupted: float = setting(
+        0.3,
+        "Share of a row's columns that are replaced in its second view, by numbers between the "
+        "column's least and largest value.",
+        above=0,
+        at_most=1,
+    )
+    activation: str = setting("relu", "Of hidden layers.", choices=("relu", "elu", "silu", "tanh"))
+    networks: str = setting(
+        "mlp",
+        "Extractors of parties: for tables, or for images of the shape `image_shape`.",
+        choices=NETWORKS,
+    )
+    image_shape: str = setting(
+        "",
+        "Height and width of the parties' images such as 14x7, channels before them such as "
+        "3x32x32; of some parties, while others have tables: left=14x7, right=14x14.",
+    )
+    image_channels: int = setting(16, "Channels of cnn's first layer; resnet18 has 64.", at_least=4)
+
+    def check(self) -> None:
+        """Raise if settings do not go together."""
+        if bool(parse_shapes(self.image_shape)) != (self.networks != "mlp"):
+            raise ConfigError(
+                f"networks={self.networks!r} with image_shape={self.image_shape!r}: cnn and "
+                "resnet18 are for images and need their shape, such as '14x7'; mlp has none"
+            )
+
+    @property
+    def training(self) -> Training:
+        """Settings of training, as parties and the central form have them."""
+        own = Training(
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            pretrain=self.pretrain,
+            pretrain_epochs=self.pretrain_epochs,
+            pretrain_batch_size=self.pretrain_batch_size,
+            pretrain_learning_rate=self.pretrain_learning_rate,
+            pretrain_weight_decay=self.pretrain_weight_decay,
+            corrupted=self.corrupted,
+        )
+        return self._with_own(own)
+
+    def _with_own(self, training: Training) -> Training:
+        """Return settings with those that this method alone has."""
+        return training
+
+    @property
+    def network_settings(self) -> SplitNetworks:
+        """Sizes of all networks."""
+        return SplitNetworks(
+            fusion=self.method.fusion,
+            hybrid=self.method.hybrid,
+            latent_dim=self.latent_dim,
+            width=self.width,
+            layers=self.layers,
+            activation=self.activation,
+            networks=self.networks,
+            image_shape=self.image_shape,
+            image_channels=self.image_channels,
+            mixed=self.precision == "mixed",
         )

@@ -15,12 +15,12 @@ from strategies.deep.false_vfl.hardware import device_of, to_tensor
 from strategies.deep.false_vfl.head import Targets
 from strategies.deep.false_vfl.model import to_arrays
 from strategies.deep.false_vfl.stopping import EarlyStop, split_off
-from strategies.deep.split.networks import Discriminator
+from strategies.deep.split.networks import make_head
 from strategies.deep.split.rounds import SplitRounds
 from strategies.deep.split.tasks import Tasks, draw_tasks
 
 if TYPE_CHECKING:
-    from strategies.deep.split.strategy import SplitLearning
+    from strategies.deep.split.strategy import SplitNetwork
 
 Indices = npt.NDArray[np.int64]
 
@@ -30,7 +30,7 @@ class LabelTraining:
 
     Parameters
     ----------
-    strategy : SplitLearning
+    strategy : SplitNetwork
         Whose settings count.
     rounds : SplitRounds
     targets : Targets
@@ -44,13 +44,13 @@ class LabelTraining:
 
     Attributes
     ----------
-    head : Discriminator
-        The server's own.
+    head : Head
+        The server's own network.
     """
 
     def __init__(
         self,
-        strategy: "SplitLearning",
+        strategy: "SplitNetwork",
         rounds: SplitRounds,
         targets: Targets,
         rows: Indices,
@@ -63,16 +63,18 @@ class LabelTraining:
         self._rng = rounds.federation.rng
         self._rows, self._validated = split_off(rows, strategy.validation_share, self._rng)
         n_classes, k = len(targets.classes) or None, len(rounds.parties)
-        head = Discriminator(strategy.network_settings, n_classes, k, seed)
+        head = make_head(strategy.network_settings, n_classes, k, seed)
         self.head = head.to(device_of(strategy.device), strategy.dtype)
         self._optimiser = torch.optim.Adam(
             self.head.parameters(), lr=strategy.learning_rate, weight_decay=strategy.weight_decay
         )
         self._order: dict[str, Indices] = {}
         self._best: dict[str, Any] = {}
+        self._held_out: dict[str, Any] = {}
         self._losses: list[float] = []
         self._stop = EarlyStop(strategy.patience)
         self._steps = math.ceil(len(self._rows) / strategy.batch_size)
+        self._total = strategy.training.steps(self._steps)
 
     def run(self) -> None:
         """Take all steps, or those until validation says to stop."""
@@ -82,11 +84,12 @@ class LabelTraining:
             "carried": self._rounds.carried,
             "order": self._order,
             "best": self._best,
+            "held_out": self._held_out,
             "losses": self._losses,
             "stop": self._stop,
             "history": self._result.history,
         }
-        self._rounds.federation.loop(self._steps * self._strategy.epochs, self._step, live)
+        self._rounds.federation.loop(self._total, self._step, live)
         last = int(self._result.history[-1]["epoch"])
         self._result.metrics["epochs"] = float(last)
         self._result.metrics["loss"] = float(self._result.history[-1]["loss"])
@@ -96,22 +99,31 @@ class LabelTraining:
             )
             self._rounds.carried["recall"] = True
 
+    def held_out(self) -> tuple[Indices, torch.Tensor] | None:
+        """Return the samples that validate, and what the networks that are kept say of them."""
+        if "given" not in self._held_out:
+            return None
+        return self._validated, torch.from_numpy(np.array(self._held_out["given"]))
+
     def _step(self, i: int) -> bool:
         """Take one step; return whether it was the last one."""
         place, epoch = i % self._steps, i // self._steps + 1
         if place == 0:
             self._order["rows"] = self._rng.permutation(len(self._rows))
             self._losses.clear()
-        part = np.array_split(self._order["rows"], self._steps)[place]
+        parts = np.array_split(self._order["rows"], self._steps)
+        part = parts[place]
         loss = self._learn(self._rows[part], i)
         self._losses.append(loss * len(part))
-        self._progress.step(i + 1, self._steps * self._strategy.epochs, loss=loss)
-        if place < self._steps - 1:
+        self._progress.step(i + 1, self._total, loss=loss)
+        if place < self._steps - 1 and i + 1 < self._total:
             return False
-        line = {"stage": 2, "epoch": epoch, "loss": math.fsum(self._losses) / len(self._rows)}
+        seen = sum(len(one) for one in parts[: place + 1])
+        line = {"stage": 2, "epoch": epoch, "loss": math.fsum(self._losses) / seen}
         if len(self._validated) and epoch % self._strategy.validate_every == 0:
-            line["validation"] = self._validate()
+            line["validation"], given = self._validate()
             if self._stop.is_better(epoch, line["validation"]):
+                self._held_out["given"] = given
                 self._best.update(copy.deepcopy(to_arrays(self.head)))
                 self._rounds.carried["remember"] = True
         self._result.history.append(line)
@@ -137,12 +149,16 @@ class LabelTraining:
         self._rounds.carry(batch, tasks.takes, sums.grad)
         return told
 
-    def _validate(self) -> float:
-        """Return the mean loss of the samples that validate; one round, with the last gradient."""
+    def _validate(self) -> tuple[float, npt.NDArray[np.floating]]:
+        """Return the mean loss of the samples that validate, and what the head says of them.
+
+        One round, with the last gradient.
+        """
         sums, counts, _ = self._asked(self._validated, None)
         with torch.no_grad():
             losses = self.head.losses(sums, counts, self._labels(self._validated))
-        return float(losses.mean())
+            given = self.head(sums[0], counts[0])
+        return float(losses.mean()), given.cpu().numpy()
 
     def _asked(
         self, batch: Indices, tasks: Tasks | None
@@ -159,7 +175,7 @@ class LabelTraining:
 
 
 def pretrain_across(
-    strategy: "SplitLearning",
+    strategy: "SplitNetwork",
     rounds: SplitRounds,
     aligned: Indices,
     result: Result,
@@ -169,7 +185,7 @@ def pretrain_across(
 
     Parameters
     ----------
-    strategy : SplitLearning
+    strategy : SplitNetwork
         Whose settings count.
     rounds : SplitRounds
     aligned : numpy.ndarray of shape (n_aligned,)

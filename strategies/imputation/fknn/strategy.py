@@ -92,7 +92,7 @@ class FKNN(Strategy):
     column's mean or most frequent level; the party metric ``cells-without-neighbour`` counts them.
     Of donors at the same distance the earlier rows come first. Distances count as the same if they
     differ by less than about 2^-40 of the largest at any party, so columns in very different units
-    are better standardised.
+    had better stay standardised.
 
     With ``fitted`` (an earlier result) the donors are that run's imputed rows, and the tables
     given are new rows (the paper's test-time use).
@@ -115,16 +115,16 @@ class FKNN(Strategy):
         "squared difference at each party, summed, so that every party weighs the same; parties "
         "that share no column of a pair are left out and the rest scaled up. ``exact``: the mean "
         "squared difference over all columns, so that the result equals "
-        "``sklearn.impute.KNNImputer`` on the pooled table.",
+        "``sklearn.impute.KNNImputer`` on the pooled table (of standardised columns).",
         choices=WEIGHTINGS,
     )
     weights: str = setting(
         "uniform", "Equal donors, or inversely to the distance.", choices=WEIGHTS
     )
     standardize: bool = setting(
-        False,
-        "Divide numeric columns by their standard deviation first (each party its own).",
-        flower_default=True,
+        True,
+        "Divide numeric columns by their standard deviation first (each party its own); without, "
+        "columns count in the units given, as in the paper.",
     )
     complete_blocks: bool = setting(True, "Also impute samples of which a party has no row.")
     block_pairs: int = setting(

@@ -94,7 +94,13 @@ def fit_on_moments(
     penalised = penalised_columns(str(settings.unpenalized), problem)
     maximum: MaximumLikelihood | None = None
     if whole:
-        rows = usable_rows(settings, opened, result)
+        rows = usable_rows(
+            opened,
+            result,
+            intercept=settings.intercept,
+            penalised=settings.penalty != "none" or settings.family != "gaussian",
+            noisy=settings.budget is not None,
+        )
         if settings.budget is not None:
             noisy = noisy_least_squares(rows, (opened.noise or [])[:1], settings.intercept)
             rows = noisy.rows

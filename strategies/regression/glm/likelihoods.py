@@ -32,27 +32,50 @@ Array = npt.NDArray[np.float64]
 _FLAT = 1e-9  # variance in units of standard deviations
 
 
-def usable_rows(settings: "VerticalGLM", opened: OpenedMoments, result: Result) -> Pattern:
-    """Return the moments of the complete rows, with zeros for columns that cannot be used."""
+def usable_rows(
+    opened: OpenedMoments,
+    result: Result,
+    *,
+    intercept: bool,
+    penalised: bool,
+    noisy: bool = False,
+    more: str = "rows='all' uses them, too",
+) -> Pattern:
+    """Return the moments of the complete rows, with zeros for columns that cannot be used.
+
+    Parameters
+    ----------
+    opened : OpenedMoments
+    result : Result
+        Gets notes on what is left out.
+    intercept : bool
+        Whether there is one; constant columns are left out then.
+    penalised : bool
+        Whether the fit chooses among columns that follow from each other; else they are left out.
+    noisy : bool
+        Whether the sums are, so that neither can be told.
+    more : str
+        What a note on rows that are left out ends with.
+    """
     if not opened.held:
         raise DataError("the parties told of no column: each has a value that is too rare")
     rows, n_columns = opened.held[0], opened.n_columns
-    _note_left_out(opened.problem, rows, result)
+    _note_left_out(opened.problem, rows, result, more)
     used = np.zeros(n_columns + 1, dtype=bool)
     used[rows.observed] = True
-    if settings.budget is not None:  # of noisy sums nothing of the kind below can be told
+    if noisy:  # of noisy sums nothing of the kind below can be told
         return on_all_columns(rows, np.flatnonzero(used), n_columns + 1)
     # In units of standard deviations.
     variance = np.diag(rows.about(_mean_of(rows, n_columns + 1))[1]) / rows.n_rows
     flat = rows.observed[variance < _FLAT]
-    if len(flat) and settings.intercept:
+    if len(flat) and intercept:
         note(
             result,
             f"columns {opened.names(flat)} do not vary over the samples of the fit; their "
             "coefficients are 0",
         )
         used[flat] = False
-    if settings.penalty == "none" and settings.family == "gaussian":
+    if not penalised:
         # Without a penalty nothing chooses among columns that follow from each other.
         follows = np.setdiff1d(np.flatnonzero(redundant(opened.patterns)), flat)
         if len(follows):
@@ -124,12 +147,12 @@ def moments_of(rows: Pattern, opened: OpenedMoments) -> tuple[Array, Array]:
     )
 
 
-def _note_left_out(problem: Problem, rows: Pattern, result: Result) -> None:
+def _note_left_out(problem: Problem, rows: Pattern, result: Result, more: str) -> None:
     lacking = len(problem.y) - int(rows.n_rows)
     if lacking:
         held = dict(zip(problem.columns, (~problem.mask).sum(axis=0).tolist(), strict=True))
         note(
             result,
             f"{lacking:,} of {len(problem.y):,} labelled samples are left out of the fit, since "
-            f"some party lacks them (each by itself holds: {held}); rows='all' uses them, too",
+            f"some party lacks them (each by itself holds: {held}); {more}",
         )

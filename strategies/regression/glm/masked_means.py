@@ -11,6 +11,7 @@ No node gets masked features and the seed of their mask: owners and helpers are 
 private products. An owner and its helper together read mu, but no label.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,7 @@ from flwr_vertical.products.group_key import GroupKey
 from flwr_vertical.products.ring import Ring
 from flwr_vertical.products.streams import SEED_BYTES, stream
 from flwr_vertical.products.vector_products import open_vector_products
+from strategies.regression.glm.by_class import ByClass
 from strategies.regression.glm.masked_information import Roles, open_information
 from strategies.regression.glm.masked_numbers import (
     DIGIT_BITS,
@@ -208,6 +210,34 @@ class MaskedMeans:
         found = self._ask(placed, shift, [mean], sizes, information=False)
         return float(found["total"]), np.asarray(found["columns"])
 
+    def open_mean_by_class(
+        self, placed: Placed, shift: float, functions: ByClass, bound: Bound
+    ) -> tuple[float, Array]:
+        """Open sums with a function that differs by class; one round.
+
+        Parameters
+        ----------
+        placed, shift
+            As in `open_mean`.
+        functions : ByClass
+            With the classes of the samples of the fit, in aligned order.
+        bound : Bound
+            On both functions.
+
+        Returns
+        -------
+        total : float
+            Sum of the function.
+        columns : numpy.ndarray of shape (n_columns,)
+            Sums of each column, centred over the samples of the fit, times the function, all of it
+            less ``half_difference`` for samples of the second class and plus it for the others.
+        """
+        sizes = [bound.of_sum(len(placed.alpha), self._largest, 1)]
+        found = self._ask(
+            placed, shift, [functions.common], sizes, information=False, make=functions.features
+        )
+        return float(found["total"]), np.asarray(found["columns"])
+
     def open_information(
         self, placed: Placed, shift: float, expansions: list[Expansion], bounds: list[Bound]
     ) -> tuple[Array, float | None]:
@@ -241,12 +271,16 @@ class MaskedMeans:
         sizes: list[float],
         *,
         information: bool,
+        make: Callable[[Ring, int], Ring] | None = None,
     ) -> dict[str, Any]:
         names, roles = self._names(), Roles(self._names())
         precision = choose_precision(expansions, sizes)
         first = expansions[0]
         alpha = placed.alpha - to_circle(np.array(shift))
-        features = server_features(alpha, first.times, first.n_terms, precision.feature)
+        if make is None:
+            features = server_features(alpha, first.times, first.n_terms, precision.feature)
+        else:
+            features = make(alpha, precision.feature)
         constants = [
             round(one.constant * 2.0 ** precision.of(f)) % 2**64 for f, one in enumerate(expansions)
         ]

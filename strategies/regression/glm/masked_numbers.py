@@ -160,8 +160,8 @@ def server_features(alpha: Ring, times: int, n_terms: int, bits: int) -> Ring:
     for start in range(0, len(alpha), _BLOCK):
         here = slice(start, start + _BLOCK)
         for h, (sine, cosine) in enumerate(harmonics(alpha[here], times, n_terms)):
-            out[2 * h, here] = _rounded(sine, bits)
-            out[2 * h + 1, here] = _rounded(cosine, bits)
+            out[2 * h, here] = rounded(sine, bits)
+            out[2 * h + 1, here] = rounded(cosine, bits)
     return out
 
 
@@ -200,11 +200,12 @@ def combine(
             for f in range(n_functions):
                 a, b = sine[f, h], cosine[f, h]
                 of_sine, of_cosine = a * c + b * s, b * c - a * s
-                out[f, here] += _rounded(of_sine, bits[f]) * features[2 * h, here]
-                out[f, here] += _rounded(of_cosine, bits[f]) * features[2 * h + 1, here]
+                out[f, here] += rounded(of_sine, bits[f]) * features[2 * h, here]
+                out[f, here] += rounded(of_cosine, bits[f]) * features[2 * h + 1, here]
     return out
 
 
-def _rounded(x: Array, bits: int) -> Ring:
+def rounded(x: Array, bits: int) -> Ring:
+    """Return values as whole numbers of so many fraction bits; shape as given."""
     # Plain operations in a fixed order: all parties come to the same whole numbers.
     return np.rint(x * 2.0**bits).astype(np.int64).view(np.uint64)

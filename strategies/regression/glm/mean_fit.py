@@ -130,6 +130,8 @@ def fit_mean_model(
     intercept: bool = True,
     moments: Opened | None = None,
     max_evaluations: int = 40,
+    ridge: float = 0.0,
+    units: Array | None = None,
 ) -> MeanFit:
     """Fit a binomial or Poisson model to columns of several parties.
 
@@ -155,6 +157,11 @@ def fit_mean_model(
         Of this group with these labels, if they have been opened; else one round opens them.
     max_evaluations : int
         Most evaluations, of two rounds each.
+    ridge : float
+        What the sum of squared coefficients is multiplied by, beside minus the log likelihood.
+    units : numpy.ndarray of shape (n_columns,), optional
+        Units of the columns in which a ridge treats the coefficients; by default each column's
+        standard deviation.
 
     Raises
     ------
@@ -172,10 +179,16 @@ def fit_mean_model(
     if moments is None:
         moments = products.moments(group, 1, labels[:, None])
     means = MaskedMeans(federation, products.group_key)
-    problem = _Problem(means, family, own, moments, names, intercept)
+    problem = _Problem(means, family, own, moments, names, intercept, ridge, units)
     means.send(group)
     try:
-        found = maximise(family, problem.moments, problem, max_evaluations=max_evaluations)
+        found = maximise(
+            family,
+            problem.moments,
+            problem,
+            max_evaluations=max_evaluations,
+            ridge=problem.ridge,
+        )
     except OutOfReachError as error:
         raise problem.refusal(error.slopes) from error
     finally:
@@ -196,6 +209,8 @@ class _Problem:
         opened: Opened,
         names: list[str],
         intercept: bool,
+        ridge: float = 0.0,
+        units: Array | None = None,
     ) -> None:
         self._means = means
         self._total = 0.0
@@ -223,7 +238,11 @@ class _Problem:
             with_labels[kept] / self._scale,
             intercept,
         )
-        self._check_singular(covariance[np.ix_(kept, kept)] / unit)
+        self.ridge = np.full(len(kept), ridge)
+        if units is not None:
+            self.ridge *= (units[kept] / self._scale) ** 2
+        if not ridge:
+            self._check_singular(covariance[np.ix_(kept, kept)] / unit)
 
     def _check_singular(self, correlation: Array) -> None:
         values, vectors = np.linalg.eigh(correlation)
@@ -330,6 +349,8 @@ class _Problem:
         faster than the estimate grows, so that its error is larger than itself (Hauck and Donner,
         1977), and far larger than at no effect.
         """
+        if self.ridge.any():
+            return np.zeros(0, dtype=np.int64)  # a ridge keeps all slopes finite
         free = slice(None) if self._intercept else slice(1, None)
         inner = found.information[free, free]
         scale = 1.0 / np.sqrt(np.diag(inner))
@@ -348,7 +369,7 @@ class _Problem:
             f"perfect separation: the columns tell the {kind} apart (almost) without error, so "
             "that the estimates grow without end; the largest are those of "
             f"{self._shown(slopes)}. Remove or merge the column that gives the label away, or "
-            "penalise with exchange='sums'"
+            + ("raise l2" if self.ridge.any() else "penalise with exchange='sums'")
         )
 
     def _shown(self, slopes: Indices) -> str:

@@ -118,8 +118,9 @@ def maximise(
     *,
     tol: float = 5e-3,
     max_evaluations: int = 40,
+    ridge: Array | None = None,
 ) -> Maximum:
-    """Find the maximum of the likelihood.
+    """Find the maximum of the likelihood, or of the likelihood less a ridge penalty.
 
     Parameters
     ----------
@@ -134,6 +135,9 @@ def maximise(
         Newton's method that follows leaves about the square.
     max_evaluations : int
         Most evaluations; the nearest to the maximum is the last then.
+    ridge : numpy.ndarray of shape (n_columns,), optional
+        What the square of each slope is multiplied by in the penalty. The information that is
+        returned is that of the likelihood alone.
 
     Raises
     ------
@@ -143,8 +147,9 @@ def maximise(
     target = np.r_[moments.labels, moments.with_labels]
     free = np.ones(len(target), dtype=bool)
     free[0] = moments.intercept
-    curvature = _Curvature(family, moments)
-    here, means, score, trial = None, target, target, _start(family, moments)
+    weight = np.zeros(len(target)) if ridge is None else 2.0 * np.append(0.0, ridge)
+    curvature = _Curvature(family, moments, weight)
+    here, means, score, trial = None, target, target, _start(family, moments, weight[1:])
     evaluations = halvings = stalled = 0
     best = np.inf
     while True:
@@ -158,7 +163,7 @@ def maximise(
             trial = (base + trial) / 2.0
             continue
         sums = np.r_[found]
-        told = np.where(free, target - sums, 0.0)
+        told = np.where(free, target - sums, 0.0) - weight * trial
         if here is not None:
             step = trial - here
             curvature.note(step, score - told)
@@ -178,15 +183,20 @@ def maximise(
     curvature.replace(information)
     change, distance = curvature.newton(here, means, score, free)
     value = float(here @ target) - cumulant + float(score @ change) / 2.0
-    here = here + change
+    last, here = here, here + change
+    # The score's step counts the penalty, which is no part of the likelihood.
+    value += float(weight @ (here**2 - last**2)) / 2.0
     return Maximum(float(here[0]), here[1:], information, value, evaluations, distance)
 
 
 class _Curvature:
-    """The information: predicted or exact, corrected by the scores' differences."""
+    """The information: predicted or exact, corrected by the scores' differences.
 
-    def __init__(self, family: Family, moments: Moments) -> None:
-        self._family, self._moments = family, moments
+    What the penalty adds to it is known, and in the scores' differences.
+    """
+
+    def __init__(self, family: Family, moments: Moments, ridge: Array) -> None:
+        self._family, self._moments, self._ridge = family, moments, np.diag(ridge)
         self._exact: Array | None = None
         self._pairs: list[tuple[Array, Array]] = []
 
@@ -206,6 +216,7 @@ class _Curvature:
         information = self._exact
         if information is None:
             information = predicted_information(self._family, self._moments, here, means)
+        information = information + self._ridge
         for step, change in self._pairs:
             moved = information @ step
             information = (
@@ -256,16 +267,18 @@ def predicted_information(family: Family, moments: Moments, here: Array, means: 
     return np.asarray(moments.n_rows * out)
 
 
-def _start(family: Family, moments: Moments) -> Array:
+def _start(family: Family, moments: Moments, ridge: Array) -> Array:
     """Least squares in the scale of the linear predictor (Brillinger, 1982).
 
     Of normal columns the least-squares slopes are those of any model with this linear predictor,
     but for a factor: the mean slope of the mean function.
     """
     mean = moments.labels / moments.n_rows
-    slopes = np.linalg.solve(moments.covariance, moments.with_labels / moments.n_rows)
-    variance = float(slopes @ moments.covariance @ slopes)
     level = family.link(mean) if moments.intercept else 0.0
+    weight = moments.n_rows * float(family.variance(np.array([level]))[0])
+    penalised = moments.covariance + np.diag(ridge) / weight
+    slopes = np.linalg.solve(penalised, moments.with_labels / moments.n_rows)
+    variance = float(slopes @ moments.covariance @ slopes)
     spread, factor = 0.0, 1.0 / float(family.variance(np.array([level]))[0])
     for _ in range(100):
         # Far from 0 the approximation says little, and the data may be separated.

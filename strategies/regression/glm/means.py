@@ -5,7 +5,7 @@ columns' units, as for normal labels.
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +19,26 @@ from strategies.regression.glm.families import family_named
 from strategies.regression.glm.mean_fit import MeanFit, fit_mean_model
 from strategies.regression.moments import OpenedMoments
 
-if TYPE_CHECKING:
-    from strategies.regression.glm.strategy import VerticalGLM
-
 Array = npt.NDArray[np.float64]
 
 MOST_EVALUATIONS = 30
 """Keeps a fit within 70 rounds, those of moments and path included."""
+
+
+class Likelihood(Protocol):
+    """What a strategy says of its likelihood."""
+
+    @property
+    def family(self) -> str:
+        """Of the labels."""
+
+    @property
+    def intercept(self) -> bool:
+        """Whether there is one."""
+
+    @property
+    def standardize(self) -> bool:
+        """Whether a penalty treats columns in units of their standard deviation."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +65,21 @@ class MaximumLikelihood:
 
 
 def maximum_likelihood(
-    settings: "VerticalGLM", federation: Federation, opened: OpenedMoments
+    settings: Likelihood, federation: Federation, opened: OpenedMoments, ridge: float = 0.0
 ) -> MaximumLikelihood:
     """Find the maximum of the likelihood; two rounds for each evaluation of the means, and more.
 
+    With a ridge it is that of the likelihood less `ridge` times the sum of squared coefficients.
+
     Parameters
     ----------
-    settings : VerticalGLM
+    settings : Likelihood
     federation : Federation
     opened : OpenedMoments
         Of the complete rows.
+    ridge : float
+        Of coefficients of columns in units of their standard deviation, with
+        ``settings.standardize``.
 
     Raises
     ------
@@ -75,7 +93,7 @@ def maximum_likelihood(
     n_rows = float(inside.sum())
     if not settings.intercept:
         # Predictors are 0 where the columns are, not where the offered ones are.
-        moments = _shifted(moments, center / offered.unit, n_rows, float(y[inside].sum()))
+        moments = shifted(moments, center / offered.unit, n_rows, float(y[inside].sum()))
         center = np.zeros_like(center)
     fit = fit_mean_model(
         federation,
@@ -87,6 +105,8 @@ def maximum_likelihood(
         intercept=settings.intercept,
         max_evaluations=MOST_EVALUATIONS,
         moments=moments,
+        ridge=ridge,
+        units=None if settings.standardize else 1.0 / offered.unit,
     )
     variance = np.diag(moments.products[0]) / n_rows - (moments.sums[0] / n_rows) ** 2
     at = _approximation(fit, n_rows, np.sqrt(np.maximum(variance, 0.0)), settings.intercept)
@@ -123,7 +143,7 @@ def _with_labels(moments: Moments, problem: Problem) -> Moments:
     return replace(moments, with_vectors=own + problem.y_center * moments.sums[:, :, None])
 
 
-def _shifted(moments: Moments, by: Array, n_rows: float, labels: float) -> Moments:
+def shifted(moments: Moments, by: Array, n_rows: float, labels: float) -> Moments:
     """Return the moments of one group with a vector added to its rows.
 
     Parameters

@@ -56,7 +56,7 @@ class Regressions:
     widths : tuple[int, ...]
         Number of columns of each party.
     family : str
-        ``gaussian``, ``binomial`` or ``poisson``: how the linear predictor becomes a prediction.
+        How the linear predictor becomes a prediction; see `prediction_table`.
     absent_variance : numpy.ndarray of shape (n_parties,), optional
         Where there is one regression only: variance of each party's fit, for rows that it lacks.
     absent_leverage : numpy.ndarray of shape (n_parties,), optional

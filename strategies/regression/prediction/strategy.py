@@ -10,53 +10,34 @@ predict_kept   down: the digest, and with several regressions the number of each
 =============  =================================================================================
 """
 
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical import Federation, Result, Strategy
+from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
+from strategies.regression.prediction.fitted import BuildsOnAFit, check_parties
 from strategies.regression.prediction.party import PredictParty
 from strategies.regression.prediction.server import Predictor, narrow, note_bits
+from strategies.regression.prediction.table import CLASSES, MARGIN
 from strategies.regression.problem import sample_index
 
 Flags = npt.NDArray[np.bool_]
 
 
-def result_or_folder(model: object) -> Result | str:
-    """Return a setting that names a fit: a result, or the folder of a saved one, as text."""
-    if not isinstance(model, Result | str | Path):
-        raise ConfigError(
-            f"model must be a Result or the folder of a saved one, got {type(model).__name__}"
-        )
-    return model if isinstance(model, Result) else str(model)
-
-
-def fitted_model() -> Any:
-    """Return the setting by which a strategy that predicts names the fit."""
-    return setting(
-        "",
-        "The result of a fit, or the folder where it was saved. In an app it is by default the "
-        "server's own result of the run named as ``fitted``.",
-        parse=result_or_folder,
-        plain=lambda model: str(model.where or "") if isinstance(model, Result) else model,
-    )
-
-
-class Predict(Strategy):
+class Predict(BuildsOnAFit):
     """Predict samples with a fitted linear model; one or two rounds after greeting and alignment.
 
     Notes
     -----
-    Of every linear model: `VFEM`, `CompleteCase`, `MeanImpute`, `Single`, `VerticalGLM`. Each party
-    multiplies by the coefficients that it kept of the fit, on its own disk: the server names the
-    model and can neither send nor change one. In an app the run config names the run of the fit as
-    ``fitted``; a simulation takes the parties' parts from the result.
+    Of every linear model: `VFEM`, `CompleteCase`, `MeanImpute`, `Single`, `VerticalGLM`,
+    `VerticalLR`, `VerticalSVM`. Each party multiplies by the coefficients that it kept of the fit,
+    on its own disk: the server names the model and can neither send nor change one. In an app the
+    run config names the run of the fit as ``fitted``; a simulation takes the parties' parts from
+    the result.
 
     A party that lacks a sample, or took part in the fit and has left, counts as a missing block.
     Each party rounds its term to 1 % of the residual standard deviation, coarser where that would
@@ -66,8 +47,8 @@ class Predict(Strategy):
     `Result.predictions` has ``prediction``, ``std_error`` of the label's expectation through absent
     columns and estimated coefficients (on average over rows with the same parties), ``lower`` and
     ``upper``: 95 % of gaussian labels; for other families, with ``linear_predictor``, the label's
-    expectation. No labels are needed; where some are given, the metrics say how far off predictions
-    are.
+    expectation. Of classifiers it has the columns of their own predictions. No labels are needed;
+    where some are given, the metrics say how far off predictions are.
 
     Examples
     --------
@@ -85,10 +66,7 @@ class Predict(Strategy):
     [3.0]
     """
 
-    model: Result | str | Path = fitted_model()
-
     name: ClassVar[str] = "predict"
-    uses_labels = True
     party = PredictParty
     disclosure = (
         (
@@ -114,39 +92,24 @@ class Predict(Strategy):
         ),
     )
 
-    @property
-    def earlier(self) -> Result | None:
-        """The result whose parties' parts a simulation hands on."""
-        if not self.model:
-            return None
-        return self.model if isinstance(self.model, Result) else Result.load(Path(self.model))
-
-    def building_on(self, folder: Path) -> Self:
-        """Predict with the result of that run unless another is named."""
-        if self.model:
-            return self
-        predictor_of(Result.load(folder))  # what is missing is said before anybody computes
-        return type(self)(folder)
+    @classmethod
+    def server_part(cls, fitted: Result) -> Predictor:
+        """Return what the server kept of a fit."""
+        if not isinstance(fitted.predictor, Predictor):
+            raise ConfigError(
+                f"a result of {fitted.strategy!r} holds no linear model to predict with; expected "
+                "that of a fit that came to estimates (vfem, complete-case, mean-impute, single, "
+                "glm, lr or svm), made by this version of the library"
+            )
+        return fitted.predictor
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Have every party multiply, and add up."""
-        fitted = self.earlier
-        if fitted is None:
-            raise ConfigError(
-                "no model: name the run of the fit (fitted='...' in an app), or the folder of its "
-                f"saved result ({self.name}.model='/srv/...')"
-            )
-        predictor = predictor_of(fitted)
+        predictor: Predictor = self.fitted_part()
         names = list(federation.parties)
-        if strangers := sorted(set(names) - set(predictor.parties)):
-            raise ConfigError(
-                f"parties {strangers} took no part in the fit, whose parties were "
-                f"{predictor.parties}; leave them out, or fit again with them"
-            )
-        if left := [name for name in predictor.parties if name not in names]:
-            result.notes.append(f"parties {left} of the fit take no part; their blocks are missing")
+        check_parties(federation.parties, predictor.parties, result)
         column = [predictor.parties.index(name) for name in names]
         held = np.zeros((alignment.n_samples, len(predictor.parties)), dtype=bool)
         held[:, column] = ~alignment.mask
@@ -188,6 +151,9 @@ class Predict(Strategy):
         if not known.any() or result.predictions is None:
             return
         found, y = result.predictions[known], labels[known]
+        if family in (CLASSES, MARGIN):
+            result.metrics["accuracy"] = float(np.mean(found["prediction"].to_numpy() == y))
+            return
         errors = y - found["prediction"].to_numpy()
         result.metrics["rmse"] = float(np.sqrt(np.mean(errors**2)))
         if family == "gaussian":
@@ -196,23 +162,6 @@ class Predict(Strategy):
         elif family == "binomial":
             p = np.clip(found["prediction"].to_numpy(), 1e-15, 1 - 1e-15)
             result.metrics["log_loss"] = float(-np.mean(y * np.log(p) + (1 - y) * np.log1p(-p)))
-
-
-def predictor_of(fitted: Result) -> Predictor:
-    """Return what the server kept of a fit.
-
-    Raises
-    ------
-    ConfigError
-        If it is no fit of a linear model, or one that came to no estimates.
-    """
-    if not isinstance(fitted.predictor, Predictor):
-        raise ConfigError(
-            f"a result of {fitted.strategy!r} holds no linear model to predict with; expected that "
-            "of a fit that came to estimates (vfem, complete-case, mean-impute, single or glm), "
-            "made by this version of the library"
-        )
-    return fitted.predictor
 
 
 def _drop(held: Flags, told: dict[str, dict[str, Any]], predictor: Predictor) -> None:

@@ -11,6 +11,9 @@ LEVEL = 0.95
 MEANS = {"gaussian": lambda eta: eta, "binomial": expit, "poisson": np.exp}
 """By family, the expectation of the label for a linear predictor."""
 
+CLASSES, MARGIN = "classes", "margin"
+"""Families of classifiers: with log odds, and with decision values."""
+
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
 
 
@@ -22,7 +25,7 @@ def prediction_table(
     Parameters
     ----------
     family : str
-        ``gaussian``, ``binomial`` or ``poisson``.
+        ``gaussian``, ``binomial``, ``poisson``, ``classes`` or ``margin``.
     eta : numpy.ndarray of shape (n_rows,)
         Linear predictor, absent parties at their mean.
     unseen : numpy.ndarray of shape (n_rows,)
@@ -38,8 +41,21 @@ def prediction_table(
         ``prediction``, the expected label given the columns at hand; ``std_error``, the standard
         deviation of the label's expectation about it, through absent columns and estimates;
         ``lower`` and ``upper``. For gaussian labels these hold the label in 95 % of cases; for the
-        other families, with ``linear_predictor``, the label's expectation.
+        other families, with ``linear_predictor``, the label's expectation. Of classifiers
+        ``prediction`` is the class, beside ``probability_0`` and ``probability_1``, or beside the
+        ``decision`` value, whose expectation it is where a party is absent.
     """
+    if family == MARGIN:
+        return pd.DataFrame({"prediction": (eta > 0.0).astype(float), "decision": eta})
+    if family == CLASSES:
+        p = _expectation(MEANS["binomial"], eta, unseen)[0]
+        return pd.DataFrame(
+            {
+                "prediction": (p > 0.5).astype(float),
+                "probability_0": 1.0 - p,
+                "probability_1": p,
+            }
+        )
     z = float(ndtri(0.5 + LEVEL / 2))
     spread = unseen + estimated
     if family == "gaussian":

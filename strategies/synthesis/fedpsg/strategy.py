@@ -110,6 +110,12 @@ class FedPSGAR(Strategy):
     Regressions and networks learn numbers and levels as they are stated: of levels that are coded
     as numbers and stated as continuous (`Table.of`) they give expected codes.
 
+    Tables that a classifier is to be trained on: draw values (``rule="draw"``, imputer ``forest``,
+    ``n_associated=0``), and let the party that holds the labels have them as an attribute, too.
+    Means have less spread than the values a classifier meets later, and values that are made
+    without the label do not tell of it beyond what the other attributes do (measured in
+    ``docs/fedpsg-study.md``, by the number of aligned samples). Drawn values then depend on labels.
+
     Of ``bins`` groups of values so many are used that each cell of a table of counts holds the
     minimum of rows on average. Cells below it are left out of the rules.
 

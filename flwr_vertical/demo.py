@@ -1,11 +1,13 @@
 """Data for a first run: a real data set from scikit-learn, split over parties, with gaps.
 
-The Wisconsin breast cancer data (569 tumours, 30 measurements) ships inside scikit-learn. The
-columns are dealt to the parties, then cells and whole rows are removed at random, so that every
-party knows the truth about its own gaps and can tell how well they were filled.
+The Wisconsin breast cancer data (569 tumours, 30 measurements), the diabetes and the wine data ship
+inside scikit-learn. The columns are dealt to the parties, then cells and whole rows are removed at
+random, so that every party knows the truth about its own gaps and can tell how well they were
+filled.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,62 @@ import pandas as pd
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.tables import blank_cells, drop_blocks, mcar_blocks, mcar_cells, split_columns
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A data set, split over parties, with gaps.
+
+    Parameters
+    ----------
+    parties : dict[str, pandas.DataFrame]
+        Tables by party, indexed by sample ID. NaN is a missing cell, no row a missing block.
+    labels : pandas.Series
+        Of all samples, by sample ID; NaN where they were removed.
+    complete : dict[str, pandas.DataFrame]
+        The tables before anything was removed.
+    """
+
+    parties: dict[str, pd.DataFrame]
+    labels: "pd.Series[Any]"
+    complete: dict[str, pd.DataFrame]
+
+
+def load_demo(
+    dataset: str = "breast-cancer",
+    *,
+    n_parties: int = 2,
+    missing_cells: float = 0.1,
+    missing_blocks: float = 0.05,
+    missing_labels: float = 0.0,
+    seed: int = 0,
+) -> Demo:
+    """Return a real data set, split over parties, with cells and rows removed at random (MCAR).
+
+    Parameters
+    ----------
+    dataset : {"breast-cancer", "diabetes", "wine"}
+        A data set inside scikit-learn: classes 0 and 1, numbers, classes 0 to 2.
+    n_parties : int
+        Number of parties.
+    missing_cells, missing_blocks, missing_labels : float in [0, 1)
+        Share of cells, of a party's rows, and of the labels, to remove.
+    seed : int
+        Of the split and of what is removed.
+
+    Returns
+    -------
+    Demo
+
+    Examples
+    --------
+    >>> demo = load_demo("wine", n_parties=3)
+    >>> {name: table.shape for name, table in demo.parties.items()}
+    {'clinic': (169, 5), 'laboratory': (169, 4), 'imaging': (169, 4)}
+    """
+    parties, complete = demo_tables(dataset, n_parties, missing_cells, missing_blocks, seed)
+    return Demo(parties, demo_labels(dataset, missing_labels, seed), complete)
+
 
 _NAMES = ("clinic", "laboratory", "imaging", "registry")
 

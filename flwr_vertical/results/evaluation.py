@@ -1,0 +1,385 @@
+"""How good predictions are on samples whose label is known: figures of merit, beside others'.
+
+The values are those of `sklearn.metrics`. Of several classes, each one is taken against the rest,
+and the mean over classes is reported ("macro").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from sklearn import metrics as sk
+
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.results.page import format_value
+
+Array = npt.NDArray[np.float64]
+
+PROBABILITY = "probability_"
+CONSTANT = "constant"
+TASKS = ("classes", "numbers")
+YOUDEN = "youden"
+
+_MOST_LISTED = 10  # classes that a message names
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation:
+    """Predictions beside the true labels of the same samples; `evaluate` makes it.
+
+    Parameters
+    ----------
+    samples : pandas.DataFrame
+        Index sample; ``label``, ``prediction``, and of classes ``probability_<class>``.
+    task : {"classes", "numbers"}
+        What labels are.
+    what : str
+        Which samples these are, in words.
+    threshold : float
+        Of two classes: the probability of the second one from which it is predicted.
+    rule : str
+        How the threshold came about, in words.
+    beside : dict of str to DataFrame
+        Other predictions of the same samples, in the same form: of the constant, of single parties.
+    notes : list of str
+        What a reader should know.
+    """
+
+    samples: pd.DataFrame
+    task: str
+    what: str = "test samples"
+    threshold: float = 0.5
+    rule: str = "as given"
+    beside: dict[str, pd.DataFrame] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name} {format_value(v)}" for name, v in self.metrics().items())
+        return f"Evaluation({len(self):,} {self.what}: {values})"
+
+    @property
+    def labels(self) -> Array:
+        """True labels, shape (n_samples,)."""
+        return self.samples["label"].to_numpy(dtype=float)
+
+    @property
+    def classes(self) -> list[float]:
+        """Labels of the classes that the predictions know, ascending; none of numbers."""
+        if self.task == "numbers":
+            return []
+        if named := _probability_classes(self.samples):
+            return named
+        return [float(c) for c in np.unique(self.samples[["label", "prediction"]].to_numpy(float))]
+
+    def probabilities(self, name: str = "") -> Array | None:
+        """Return probabilities of the classes, shape (n_samples, n_classes); None without any.
+
+        Parameters
+        ----------
+        name : str, optional
+            Whose predictions, of `beside`; by default those that are evaluated.
+        """
+        frame = self._of(name)
+        columns = [column for column in frame if str(column).startswith(PROBABILITY)]
+        return frame[columns].to_numpy(dtype=float) if columns else None
+
+    def predicted(self, name: str = "") -> Array:
+        """Return predicted labels, shape (n_samples,), of two classes by the threshold.
+
+        The constant is the most frequent class, whatever the threshold.
+        """
+        p = self.probabilities(name)
+        if p is None or p.shape[1] != 2 or name == CONSTANT:
+            return self._of(name)["prediction"].to_numpy(dtype=float)
+        return np.where(p[:, 1] >= self.threshold, self.classes[1], self.classes[0])
+
+    def confusion(self) -> pd.DataFrame:
+        """Return how many samples of each class (index) are predicted to be of each (columns)."""
+        known = np.unique(np.concatenate([self.classes, self.labels]))
+        counts = sk.confusion_matrix(self.labels, self.predicted(), labels=known)
+        names = [f"{c:g}" for c in known]
+        return pd.DataFrame(
+            counts, pd.Index(names, name="label"), pd.Index(names, name="predicted")
+        )
+
+    def metrics(self, name: str = "") -> dict[str, float]:
+        """Return figures of merit.
+
+        Parameters
+        ----------
+        name : str, optional
+            Whose predictions, of `beside`; by default those that are evaluated.
+
+        Returns
+        -------
+        dict of str to float
+            Of numbers ``r2``, ``rmse``, ``mae`` and ``bias``, the mean of prediction less label. Of
+            classes ``auc``, ``average_precision``, ``log_loss``, ``brier``, ``accuracy`` and
+            ``f1``; without probabilities the last two. ``brier`` of two classes is the mean squared
+            error of the second one's probability, of more the sum over classes.
+        """
+        y = self.labels
+        if self.task == "numbers":
+            found = self.predicted(name)
+            out = {
+                "rmse": float(sk.root_mean_squared_error(y, found)),
+                "mae": float(sk.mean_absolute_error(y, found)),
+                "bias": float(np.mean(found - y)),
+            }
+            return {"r2": float(sk.r2_score(y, found)), **out} if np.ptp(y) > 0 else out
+        found, p = self.predicted(name), self.probabilities(name)
+        average = "binary" if len(self.classes) == 2 else "macro"
+        out = {
+            "accuracy": float(sk.accuracy_score(y, found)),
+            "f1": _f1(y, found, self.classes, average),
+        }
+        return out if p is None else {**_of_probabilities(y, p, self.classes), **out}
+
+    def table(self) -> pd.DataFrame:
+        """Return figures of merit of all predictions; index ``predictions``."""
+        rows = {"this run": self.metrics(), **{name: self.metrics(name) for name in self.beside}}
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("predictions")
+
+    def by_class(self) -> pd.DataFrame:
+        """Return precision, recall, F1 and AUC of each class against the rest; index ``class``."""
+        y, found, p = self.labels, self.predicted(), self.probabilities()
+        classes = self.classes
+        precision, recall, f1, count = sk.precision_recall_fscore_support(
+            y, found, labels=classes, zero_division=0.0
+        )
+        frame = pd.DataFrame(
+            {"samples": count, "precision": precision, "recall": recall, "f1": f1},
+            index=pd.Index([f"{c:g}" for c in classes], name="class"),
+        )
+        if p is not None:
+            frame["auc"] = [_auc(y == c, p[:, j]) for j, c in enumerate(classes)]
+        return frame
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return all predictions in one table, index (predictions, sample); see `from_frame`."""
+        parts = {"": self.samples, **self.beside}
+        return pd.concat(parts, names=["predictions"])
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the rest of what `from_frame` takes: plain values."""
+        return {
+            "task": self.task, "what": self.what, "threshold": self.threshold, "rule": self.rule,
+            "notes": list(self.notes),
+        }  # fmt: skip
+
+    @classmethod
+    def from_frame(cls, frame: pd.DataFrame, plain: Mapping[str, Any]) -> Evaluation:
+        """Put together what `to_frame` and `to_plain` gave."""
+        names = list(dict.fromkeys(frame.index.get_level_values(0)))
+        parts = {str(name): _known_columns(frame.loc[name]) for name in names}
+        return cls(parts.pop(""), beside=parts, **plain)
+
+    def _of(self, name: str) -> pd.DataFrame:
+        return self.beside[name] if name else self.samples
+
+
+def evaluate(
+    predictions: pd.DataFrame,
+    labels: pd.Series,
+    *,
+    known: pd.Series | None = None,
+    task: str | None = None,
+    threshold: float | str = 0.5,
+    beside: Mapping[str, pd.DataFrame] | None = None,
+    what: str = "test samples",
+) -> Evaluation:
+    """Compare predictions with true labels.
+
+    Parameters
+    ----------
+    predictions : pandas.DataFrame
+        As `Result.predictions`.
+    labels : pandas.Series
+        True labels, indexed by sample ID; samples that are not predicted, or whose label is NaN,
+        are left out.
+    known : pandas.Series, optional
+        Labels of the fit: what a constant prediction is made of. By default, the true ones.
+    task : {"classes", "numbers"}, optional
+        What labels are. By default, classes where the predictions have probabilities, or are the
+        expectation of a label that is 0 or 1.
+    threshold : float or "youden", default 0.5
+        Of two classes: the probability of the second from which it is predicted. ``"youden"`` takes
+        the one with the largest difference of true and false positive rates, on these samples.
+    beside : Mapping of str to DataFrame, optional
+        Other predictions, by name. Samples that they lack get the constant one.
+    what : str, optional
+        Which samples these are, in words.
+
+    Raises
+    ------
+    DataError
+        If no predicted sample has a label, or a sample stands twice.
+    ConfigError
+        If a setting cannot be used.
+    """
+    if task is not None and task not in TASKS:
+        raise ConfigError(f"task must be one of {list(TASKS)}, got {task!r}")
+    y = _labels_of(predictions, labels)
+    own = predictions.loc[y.index]
+    task = task or _task_of(own, y)
+    own = with_probabilities(own) if task == "classes" else own
+    samples = own.assign(label=y.to_numpy(dtype=float))
+    samples = samples[["label", *own.columns]]
+    classes = Evaluation(samples, task).classes
+    notes = []
+    if strange := sorted(set(samples["label"]) - set(classes)) if task == "classes" else []:
+        notes.append(
+            f"{int(samples['label'].isin(strange).sum())} samples have labels "
+            f"{strange[:_MOST_LISTED]} that the fit did not know: their predictions are wrong in "
+            "any case, and log_loss is left out"
+        )
+    source = y if known is None else known.dropna().astype(float)
+    if known is None:
+        notes.append("the constant is made of the labels that are compared with")
+    constant = _constant(samples, source, task, classes)
+    others = {CONSTANT: constant}
+    for name, frame in (beside or {}).items():
+        found = with_probabilities(frame) if task == "classes" else frame
+        if not set(constant.columns) - {"label"} <= set(found.columns):
+            raise DataError(
+                f"predictions {name!r} have columns {list(found)}; expected {list(own.columns)}"
+            )
+        filled = found.reindex(samples.index)[[c for c in constant if c != "label"]]
+        lacks = int(filled["prediction"].isna().sum())
+        if lacks:
+            notes.append(f"{name}: {lacks} of {len(samples)} samples have the constant prediction")
+        others[name] = filled.assign(label=samples["label"])[list(constant)].fillna(constant)
+    cut, rule = _threshold(samples, classes, threshold)
+    return Evaluation(samples, task, what, cut, rule, others, notes)
+
+
+def with_probabilities(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return predictions with probabilities, made of the expectation of a label that is 0 or 1."""
+    if _probability_classes(frame) or "linear_predictor" not in frame:
+        return frame
+    p = frame["prediction"].to_numpy(dtype=float)
+    own = {f"{PROBABILITY}0": 1.0 - p, f"{PROBABILITY}1": p}
+    return frame.assign(prediction=(p > 0.5).astype(float), **own)
+
+
+def _known_columns(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.loc[:, frame.notna().any()]
+
+
+def _labels_of(predictions: pd.DataFrame, labels: pd.Series) -> pd.Series:
+    if not isinstance(labels, pd.Series):
+        raise DataError(
+            f"labels must be a pandas Series indexed by sample ID, got {type(labels).__name__}"
+        )
+    if not labels.index.is_unique:
+        twice = labels.index[labels.index.duplicated()][0]
+        raise DataError(f"labels to compare with: sample {twice!r} stands twice; keep one")
+    try:
+        y = labels.astype(float)
+    except (TypeError, ValueError):
+        raise DataError(
+            f"labels to compare with must be numbers, got dtype {labels.dtype}; code classes as in "
+            "the fit"
+        ) from None
+    y = y[np.isfinite(y.to_numpy())]
+    told = predictions[np.isfinite(predictions["prediction"].to_numpy(dtype=float))]
+    shared = told.index[told.index.isin(y.index)]
+    if not len(shared):
+        raise DataError(
+            f"none of the {len(y):,} samples to compare with is predicted; predicted are "
+            f"{len(predictions):,} samples such as {_some(predictions.index)}, labels are of "
+            f"{_some(y.index)}"
+        )
+    found: pd.Series = y.loc[shared]
+    return found
+
+
+def _some(index: pd.Index) -> str:
+    return ", ".join(repr(i) for i in index[:3])
+
+
+def _task_of(frame: pd.DataFrame, labels: pd.Series) -> str:
+    if _probability_classes(frame):
+        return "classes"
+    p = frame["prediction"].to_numpy(dtype=float)
+    binary = set(labels.unique()) <= {0.0, 1.0} and bool(((p >= 0.0) & (p <= 1.0)).all())
+    return "classes" if binary and "linear_predictor" in frame else "numbers"
+
+
+def _probability_classes(frame: pd.DataFrame) -> list[float]:
+    names = [str(name) for name in frame]
+    return [float(n.removeprefix(PROBABILITY)) for n in names if n.startswith(PROBABILITY)]
+
+
+def _constant(
+    samples: pd.DataFrame, known: pd.Series, task: str, classes: Sequence[float]
+) -> pd.DataFrame:
+    """Return what would be predicted without any column: class shares, or the mean."""
+    if task == "numbers":
+        columns = {"prediction": np.full(len(samples), known.mean())}
+    else:
+        shares = np.array([float((known == c).mean()) for c in classes])
+        columns = {"prediction": np.full(len(samples), classes[int(shares.argmax())])}
+        if _probability_classes(samples):
+            total = max(shares.sum(), 1e-12)
+            for c, share in zip(classes, shares / total, strict=True):
+                columns[f"{PROBABILITY}{c:g}"] = np.full(len(samples), share)
+    return pd.DataFrame({"label": samples["label"], **columns}, index=samples.index)
+
+
+def _threshold(
+    samples: pd.DataFrame, classes: Sequence[float], threshold: float | str
+) -> tuple[float, str]:
+    if threshold != YOUDEN:
+        if isinstance(threshold, str) or not 0.0 <= threshold <= 1.0:
+            raise ConfigError(f"threshold must be between 0 and 1, or {YOUDEN!r}, got {threshold}")
+        return float(threshold), "as given"
+    positive = (samples["label"] == classes[-1]).to_numpy() if classes else np.zeros(0, dtype=bool)
+    if len(classes) != 2 or not _probability_classes(samples):
+        raise ConfigError(f"threshold={YOUDEN!r} needs probabilities of two classes")
+    if positive.all() or not positive.any():
+        raise DataError(f"threshold={YOUDEN!r} needs samples of both classes, got one")
+    score = samples[f"{PROBABILITY}{classes[1]:g}"].to_numpy(dtype=float)
+    wrong, right, cuts = sk.roc_curve(positive, score)
+    best = int(np.argmax(right - wrong))
+    return float(min(cuts[best], 1.0)), "Youden's, chosen on these samples"
+
+
+def _f1(y: Array, found: Array, classes: Sequence[float], average: str) -> float:
+    if average == "binary":
+        return float(sk.f1_score(y == classes[1], found == classes[1], zero_division=0.0))
+    known = np.unique(np.concatenate([y, found]))
+    return float(sk.f1_score(y, found, labels=known, average="macro", zero_division=0.0))
+
+
+def _of_probabilities(y: Array, p: Array, classes: Sequence[float]) -> dict[str, float]:
+    """Return what is judged by probabilities; what the samples do not define is left out."""
+    judged = [1] if len(classes) == 2 else range(len(classes))
+    defined = [j for j in judged if (y == classes[j]).any() and not (y == classes[j]).all()]
+    out = {}
+    if defined:
+        out["auc"] = float(np.mean([_auc(y == classes[j], p[:, j]) for j in defined]))
+        out["average_precision"] = float(
+            np.mean([sk.average_precision_score(y == classes[j], p[:, j]) for j in defined])
+        )
+    hit = y[:, None] == np.asarray(classes)
+    if hit.any(axis=1).all():
+        shares = p / np.maximum(p.sum(axis=1, keepdims=True), 1e-300)
+        out["log_loss"] = float(sk.log_loss(y, shares, labels=classes))
+    square = (p - hit) ** 2
+    out["brier"] = float(square[:, 1].mean() if len(classes) == 2 else square.sum(axis=1).mean())
+    return out
+
+
+def _auc(positive: npt.NDArray[np.bool_], score: Array) -> float:
+    if positive.all() or not positive.any():
+        return float("nan")
+    return float(sk.roc_auc_score(positive, score))

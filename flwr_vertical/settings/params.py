@@ -1,0 +1,70 @@
+"""Settings read, changed and copied by name, as scikit-learn's estimators have them."""
+
+import inspect
+from typing import Any, Self
+
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.settings.spelling import nearest
+
+
+class Params:
+    """`get_params`, `set_params` and `clone` of a record of settings.
+
+    `sklearn.base.clone`, and what builds on it, takes such records as it takes estimators.
+    """
+
+    @classmethod
+    def _param_names(cls) -> list[str]:
+        """Return the constructor's arguments, in order."""
+        found = inspect.signature(cls).parameters.values()
+        return [p.name for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the settings by name, as the constructor takes them.
+
+        Parameters
+        ----------
+        deep : bool, default True
+            Has no effect: no setting has settings of its own. scikit-learn passes it.
+        """
+        return {name: getattr(self, name) for name in self._param_names()}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change settings, and return the record itself.
+
+        All settings are checked together first; if that fails, none is changed. A record is
+        frozen otherwise, so no setting changes while a run uses it: do not call this then.
+
+        Parameters
+        ----------
+        **params
+            Settings by name.
+
+        Raises
+        ------
+        ConfigError
+            If there is no setting of that name, or a value cannot be used.
+        """
+        known = self._param_names()
+        for name in params:
+            if name not in known:
+                raise ConfigError(
+                    f"{type(self).__name__} has no setting {name!r}{nearest(name, known)}; it has "
+                    f"{known}"
+                )
+        changed = self._made({**self.get_params(), **params})
+        for name in known:
+            object.__setattr__(self, name, getattr(changed, name))
+        return self
+
+    def clone(self) -> Self:
+        """Return another record with the same settings."""
+        return self._made(self.get_params())
+
+    def __sklearn_clone__(self) -> Self:
+        return self.clone()
+
+    def _made(self, params: dict[str, Any]) -> Self:
+        kind: Any = type(self)
+        made: Self = kind(**params)
+        return made

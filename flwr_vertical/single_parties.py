@@ -1,0 +1,62 @@
+"""What each party could predict alone: the same strategy, run with one party at a time."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flwr_vertical.errors import VerticalError
+from flwr_vertical.results import Result
+from flwr_vertical.strategy import Strategy
+from flwr_vertical.tables import Table
+
+logger = logging.getLogger("flwr_vertical")
+
+NOBODY = "nobody"
+"""Name of a party without any information, where a strategy needs a second one."""
+
+
+def single_party_predictions(
+    strategy: Strategy,
+    parties: Mapping[str, Table],
+    run: Callable[[Mapping[str, Any]], Result],
+) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """Run a strategy with each party alone.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        The method and its settings.
+    parties : Mapping of str to Table
+    run : Callable[[Mapping], Result]
+        Runs it with some parties.
+
+    Returns
+    -------
+    predictions : dict of str to DataFrame
+        By ``"<party> alone"``.
+    notes : list of str
+        Which parties could not be run alone, and why.
+    """
+    found, notes = {}, []
+    for name, table in parties.items():
+        alone: dict[str, Any] = {name: table}
+        if strategy.needs_parties > 1:
+            # One value, so nothing to learn from: the second party is there for the protocol only.
+            blank = pd.DataFrame({"blank": np.zeros(len(table.frame))}, table.frame.index)
+            alone |= {
+                f"{NOBODY}-{k}" if k else NOBODY: blank for k in range(strategy.needs_parties - 1)
+            }
+        try:
+            result = run(alone)
+        except VerticalError as error:
+            notes.append(f"party {name!r} was not run alone: {error}")
+            logger.warning(notes[-1])
+            continue
+        if result.predictions is None or not len(result.predictions):
+            notes.append(f"party {name!r} alone predicts no sample")
+            continue
+        found[f"{name} alone"] = result.predictions
+    return found, notes

@@ -1,0 +1,303 @@
+"""`cross_validate`: fit to all folds of the labels but one, and predict that one, by turns."""
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.policy.record import Policy
+from flwr_vertical.results import Progress, Result
+from flwr_vertical.results.units import human_bytes, human_seconds
+from flwr_vertical.simulation import simulate
+from flwr_vertical.strategy import Strategy, label_index
+from flwr_vertical.tables import Table
+from flwr_vertical.validation.folds import are_classes, make_folds
+from flwr_vertical.validation.scores import FIRST, LOWER_IS_BETTER, score
+
+Grid = Mapping[str, Sequence[Any]]
+Indices = npt.NDArray[np.int64]
+
+COSTS = ("n_train", "n_test", "n_unpredicted", "rounds", "bytes", "seconds")
+"""Columns of the table of folds that are no scores."""
+
+_ADDS_UP = r"refuses by policy\.(min-rows|vectors|openings|predictions|epsilon-total)"
+"""Refusals by what nodes count over runs."""
+
+_RUNS = "each fold is a run of its own: alignment, keys and openings are made anew"
+
+
+@dataclass(eq=False, repr=False)
+class CrossValidation:
+    """What cross-validation found.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        With the settings that were validated; of a grid, the best ones.
+    folds : pandas.DataFrame
+        Index fold, from 1. Scores of the withheld labels; ``n_train`` and ``n_test`` labelled
+        samples, of the latter ``n_unpredicted`` without a prediction; ``rounds``, ``bytes`` and
+        ``seconds`` of the run.
+    predictions : pandas.DataFrame
+        Of all labelled samples that were predicted, each by the fold that withheld its label:
+        the strategy's columns, ``fold`` and ``label``.
+    score : str
+        By which settings of a grid were compared.
+    candidates : pandas.DataFrame, optional
+        Of a grid: its settings, and the mean scores; best first.
+    notes : list of str
+    """
+
+    strategy: Strategy
+    folds: pd.DataFrame
+    predictions: pd.DataFrame
+    score: str
+    candidates: pd.DataFrame | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def scores(self) -> pd.DataFrame:
+        """Mean and standard deviation over the folds; index score."""
+        own = self.folds.drop(columns=[name for name in COSTS if name in self.folds])
+        spread = own.std(ddof=1) if len(own) > 1 else own.iloc[0] * np.nan
+        return pd.DataFrame({"mean": own.mean(), "std": spread})
+
+    def __str__(self) -> str:
+        shown = self.scores
+        lines = [
+            f"{self.strategy!r}",
+            f"{len(self.folds)} folds, {int(self.folds['rounds'].sum()):,} rounds, "
+            f"{human_bytes(int(self.folds['bytes'].sum()))}, "
+            f"{human_seconds(float(self.folds['seconds'].sum()))}",
+            *(f"{name:<10}{row['mean']:.4f} ± {row['std']:.4f}" for name, row in shown.iterrows()),
+            *self.notes,
+        ]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        mean = self.scores["mean"]
+        pairs = ", ".join(f"{name} {value:.4f}" for name, value in mean.items())
+        return f"CrossValidation({self.strategy.name}, {len(self.folds)} folds: {pairs})"
+
+
+def cross_validate(
+    strategy: Strategy,
+    parties: Mapping[str, "pd.DataFrame | Table"],
+    labels: "pd.Series[Any]",
+    folds: int = 5,
+    *,
+    seed: int = 0,
+    stratify: bool | None = None,
+    grid: Grid | None = None,
+    score_by: str | None = None,
+    policy: Policy | Mapping[str, Any] | None = None,
+    progress: bool | None = None,
+    **options: Any,
+) -> CrossValidation:
+    """Say how well a strategy predicts labels that it was not given.
+
+    Labelled samples are divided into folds. For each fold its labels are withheld (NaN), the
+    strategy runs with the others, and what it predicts is compared. Samples without a label stay
+    without.
+
+    Each fold is a run of its own (`simulate`): it aligns, exchanges keys and opens sums anew, since
+    within a run a party multiplies its columns with one set of labels only. So all that a run
+    discloses is disclosed once for each fold and candidate, of sets of rows that differ by a fold.
+    With `policy` the parties keep their privacy ledgers over all these runs, as nodes of a
+    federation do, and refuse a fold where a set of rows or the number of vectors forbids it.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        One that predicts samples without a label.
+    parties : Mapping[str, pandas.DataFrame]
+        As of `simulate`.
+    labels : pandas.Series
+        Indexed by sample ID.
+    folds : int, default 5
+    seed : int, default 0
+        Of the folds, and of every run.
+    stratify : bool, optional
+        Whether folds have each label in the same share; by default where labels look like classes
+        (few different whole numbers).
+    grid : Mapping[str, Sequence], optional
+        Settings to choose among, such as ``{"n_trees": [50, 100]}``; all combinations are
+        validated on the same folds, and the best one is returned.
+    score_by : str, optional
+        The score that chooses: by default ``auc``, ``accuracy`` or ``rmse``, the first there is.
+    policy : Policy or Mapping[str, Any], optional
+        As of `simulate`.
+    progress : bool, optional
+        Whether to show it; by default yes.
+    **options
+        Further arguments of `simulate`, for every run.
+
+    Returns
+    -------
+    CrossValidation
+
+    Raises
+    ------
+    ConfigError
+        If a setting cannot be used, the strategy predicts no labels, or a party refuses a fold.
+    DataError
+        If there are too few labels.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> from flwr_vertical import cross_validate
+    >>> from strategies.vfem import CompleteCase
+    >>> rng = np.random.default_rng(0)
+    >>> bank = pd.DataFrame({"a": rng.normal(size=500)})
+    >>> court = pd.DataFrame({"b": rng.normal(size=500)})
+    >>> labels = bank["a"] - court["b"] + rng.normal(size=500)
+    >>> found = cross_validate(
+    ...     CompleteCase(), {"bank": bank, "court": court}, labels, progress=False
+    ... )
+    >>> found.folds["rmse"].round(1).to_list()
+    [1.0, 1.0, 1.0, 1.0, 1.0]
+    """
+    if not isinstance(strategy, Strategy):
+        raise ConfigError(
+            f"strategy must be a Strategy object such as CompleteCase(), got "
+            f"{type(strategy).__name__}"
+        )
+    if isinstance(folds, bool) or not isinstance(folds, int | np.integer) or folds < 2:
+        raise ConfigError(f"folds must be a whole number of at least 2, got {folds!r}")
+    candidates = _candidates(strategy, grid)
+    label_index(labels)
+    known = labels.index[labels.notna()]
+    values = labels[known].to_numpy(dtype=float)
+    if stratify is None:
+        stratify = are_classes(values)
+    fold_of = pd.Series(make_folds(values, int(folds), seed, stratify), index=known)
+    found = []
+    with (
+        Progress("cross-validation", len(candidates) * folds, enabled=progress is not False) as bar,
+        TemporaryDirectory(prefix="flwr-ledgers-") as ledgers,
+    ):
+        if policy is not None:
+            options = {**options, "policy": policy, "ledgers": ledgers}
+        for number, candidate in enumerate(candidates):
+            which = f"candidate {number + 1} of {len(candidates)}, " if grid else ""
+            tables = []
+            for fold in range(int(folds)):
+                name = f"{which}fold {fold + 1} of {folds}"
+                train = labels.where(~labels.index.isin(known[fold_of == fold]))
+                result = _run(candidate, parties, train, seed, options, name)
+                tables.append(_scored(result, labels, fold_of, fold, name))
+                bar.step(name)
+            found.append(_together(candidate, tables))
+    chosen = score_by or next(name for name in FIRST if name in found[0].folds)
+    if chosen not in found[0].scores.index:
+        raise ConfigError(
+            f"score_by={score_by!r}: no such score; these labels have {list(found[0].scores.index)}"
+        )
+    return _best(found, grid or {}, chosen)
+
+
+def _candidates(strategy: Strategy, grid: Grid | None) -> list[Strategy]:
+    """Return the strategy with every combination of settings."""
+    if grid is None:
+        return [strategy]
+    for name, values in grid.items():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
+            raise ConfigError(
+                f"grid: expected a list of values of {name!r}, one at least, got {values!r}"
+            )
+    made = itertools.product(*grid.values())
+    return [strategy.clone().set_params(**dict(zip(grid, own, strict=True))) for own in made]
+
+
+def _run(
+    strategy: Strategy,
+    parties: Mapping[str, Any],
+    labels: "pd.Series[Any]",
+    seed: int,
+    options: dict[str, Any],
+    name: str,
+) -> Result:
+    try:
+        return simulate(strategy, parties, labels, seed=seed, progress=False, **options)
+    except PartyError as error:
+        if not re.search(_ADDS_UP, str(error)):
+            error.add_note(f"in {name} of the cross-validation")
+            raise
+        raise ConfigError(
+            f"cross-validation, {name}: {error}. {_RUNS.capitalize()}, and a node counts them all; "
+            "take fewer folds or candidates, or ask the node to allow more"
+        ) from error
+    except Exception as error:
+        error.add_note(f"in {name} of the cross-validation")
+        raise
+
+
+def _scored(
+    result: Result, labels: "pd.Series[Any]", fold_of: "pd.Series[int]", fold: int, name: str
+) -> tuple[dict[str, float], pd.DataFrame]:
+    """Return a line of the table of folds, and the predictions of the fold's samples."""
+    if result.predictions is None:
+        raise ConfigError(
+            f"strategy {result.strategy!r} predicted no sample in {name}; cross-validation needs a "
+            "strategy whose result has predictions of samples without a label (with the same "
+            "settings: differential privacy, say, predicts none)"
+        )
+    test = fold_of.index[fold_of == fold]
+    own = result.predictions.loc[result.predictions.index.isin(test)].dropna(subset=["prediction"])
+    if own.empty:
+        raise DataError(
+            f"{name}: none of its {len(test)} samples was predicted; do parties hold the samples "
+            "that the labels are of?"
+        )
+    truth = labels[own.index].to_numpy(dtype=float)
+    line = {
+        **score(own, truth),
+        "n_train": float((fold_of != fold).sum()),
+        "n_test": float(len(test)),
+        "n_unpredicted": float(len(test) - len(own)),
+        "rounds": float(result.ledger.rounds),
+        "bytes": float(result.ledger.bytes_up + result.ledger.bytes_down),
+        "seconds": float(result.ledger.seconds),
+    }
+    return line, own.assign(fold=fold + 1, label=truth)
+
+
+def _together(
+    strategy: Strategy, tables: list[tuple[dict[str, float], pd.DataFrame]]
+) -> CrossValidation:
+    lines = pd.DataFrame([line for line, _ in tables])
+    lines.index = pd.RangeIndex(1, len(lines) + 1, name="fold")
+    counts = [name for name in COSTS if name != "seconds"]
+    lines = lines[[c for c in lines if c not in COSTS] + list(COSTS)].astype(
+        dict.fromkeys(counts, "int64")
+    )
+    notes = [_RUNS]
+    if missed := int(lines["n_unpredicted"].sum()):
+        notes.append(f"{missed:,} labelled samples were not predicted, and do not count")
+    return CrossValidation(strategy, lines, pd.concat([own for _, own in tables]), "", notes=notes)
+
+
+def _best(found: list[CrossValidation], grid: Grid, chosen: str) -> CrossValidation:
+    """Return the best candidate, the first of those that are equal, with a table of all."""
+    for one in found:
+        one.score = chosen
+    if not grid:
+        return found[0]
+    lines = []
+    for one in found:
+        own = {name: getattr(one.strategy, name) for name in grid}
+        lines.append(own | one.scores["mean"].to_dict())
+    table = pd.DataFrame(lines).sort_values(
+        chosen, ascending=chosen in LOWER_IS_BETTER, kind="stable", na_position="last"
+    )
+    best = found[int(table.index[0])]
+    best.candidates = table.reset_index(drop=True)
+    return best

@@ -1,0 +1,67 @@
+"""Folds of samples; pure numerics."""
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.model_selection import KFold, StratifiedKFold
+
+from flwr_vertical.errors import DataError
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+MOST_CLASSES = 50
+"""Whole numbers of more different values are not taken for classes."""
+
+
+def are_classes(labels: Array) -> bool:
+    """Tell whether labels look like classes: few different whole numbers from 0 on.
+
+    Parameters
+    ----------
+    labels : numpy.ndarray of shape (n_labelled,)
+    """
+    found = np.unique(labels)
+    return bool(
+        len(found) <= min(MOST_CLASSES, max(2, len(labels) // 5))
+        and (found == np.round(found)).all()
+        and (found >= 0).all()
+    )
+
+
+def make_folds(labels: Array, n_folds: int, seed: int, stratify: bool) -> Indices:
+    """Assign each sample to a fold.
+
+    Parameters
+    ----------
+    labels : numpy.ndarray of shape (n_labelled,)
+    n_folds : int
+    seed : int
+    stratify : bool
+        Whether each label is to have the same share in all folds.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_labelled,)
+        Numbers of the folds, from 0.
+
+    Raises
+    ------
+    DataError
+        If there are fewer samples than folds, or of some class.
+    """
+    if len(labels) < n_folds:
+        raise DataError(f"{len(labels)} samples have a label; {n_folds} folds need as many or more")
+    if stratify:
+        values, counts = np.unique(labels, return_counts=True)
+        rarest = int(counts.argmin())
+        if counts[rarest] < n_folds:
+            raise DataError(
+                f"label {values[rarest]:g} has {counts[rarest]} samples, and {n_folds} folds are "
+                "to have one each at least; take fewer folds, merge classes, or set stratify=False"
+            )
+    kind = StratifiedKFold if stratify else KFold
+    splitter = kind(n_folds, shuffle=True, random_state=seed)
+    out = np.empty(len(labels), dtype=np.int64)
+    for fold, (_, test) in enumerate(splitter.split(labels[:, None], labels)):
+        out[test] = fold
+    return out

@@ -1,0 +1,301 @@
+"""Trees: what server, parties and arbiter work out of the sides of splits, and of gains.
+
+* The server knows the bin of each split and the side of each row: what codes a cell can still have.
+* A party sees in which node each labelled row is, above the last split. It guesses labels by the
+  eigenvectors of rows that share nodes, or by the nodes of 50 rows whose labels it knows.
+* The arbiter sees the sums behind gains, each times a factor of its own.
+* With open histograms the server has sums of its gradients over the bins of every node: equations
+  of 0 and 1 for each bin, solved by least squares.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from scipy.sparse.linalg import svds
+from sklearn.metrics import roc_auc_score
+
+from flwr_vertical import Strategy, Table
+from flwr_vertical.results import Result
+from simulations.attacks.recording import Recording, record
+from simulations.attacks.views import GOT, SENT, SERVER, View, views_of
+from strategies.trees import arbiter as comparing
+from strategies.trees.blinding import Factors
+from strategies.trees.gains import best_of, signed
+from strategies.trees.growing import Grower
+from strategies.trees.model import TreePart
+from strategies.trees.rounds import LevelNodes, LevelRounds
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+_KNOWN = 50  # labels that a party may know
+
+
+@dataclass
+class TreesRun:
+    """A recorded run, and what server and arbiter work with.
+
+    Parameters
+    ----------
+    run : Recording
+    levels : list of (g, h, node, active)
+        Of each level of a batch of trees: derivatives and nodes of shape (n_trees, n_samples), and
+        numbers of the nodes whose histograms are made.
+    compared : list of (numerator, left, right, legal)
+        What the arbiter compared, each of shape (n_nodes, n_candidates).
+    """
+
+    run: Recording
+    levels: list[tuple[Array, Array, Indices, Indices]] = field(default_factory=list)
+    compared: list[tuple[Array, Array, Array, npt.NDArray[np.bool_]]] = field(default_factory=list)
+
+
+def record_trees(
+    strategy: Strategy, tables: Mapping[str, Any], labels: Any, **options: Any
+) -> TreesRun:
+    """Run a strategy of trees; keep all that passes, and what is summed and compared."""
+    levels: list[Any] = []
+    compared: list[Any] = []
+    batch: list[Any] = [None, None]
+    grow_of, winners_of = Grower.grow, LevelRounds.winners
+
+    def grow(self: Grower, g: Array, h: Array, *args: Any) -> Any:
+        batch[:] = [g, h]
+        return grow_of(self, g, h, *args)
+
+    def winners(self: LevelRounds, nodes: LevelNodes, *args: Any) -> Any:
+        levels.append((*batch, nodes.node, nodes.active))
+        return winners_of(self, nodes, *args)
+
+    def best(*sums: Any) -> Any:
+        compared.append(sums)
+        return best_of(*sums)
+
+    with (
+        patch.object(Grower, "grow", grow),
+        patch.object(LevelRounds, "winners", winners),
+        patch.object(comparing, "best_of", best),
+    ):
+        run = record(strategy, tables, labels, **options)
+    return TreesRun(run, levels, compared)
+
+
+# -- the server -------------------------------------------------------------------------------
+
+
+def possible_codes(trees: TreesRun) -> dict[str, list[npt.NDArray[np.bool_]]]:
+    """Return which codes each cell can still have, as far as the server knows.
+
+    Returns
+    -------
+    dict of str to list of numpy.ndarray of shape (n_samples, n_codes), bool
+        By party, of each of its columns.
+    """
+    view = views_of(trees.run)[SERVER]
+    found = {}
+    for name, part in parts_of(trees.run).items():
+        layout = part.bins.layout
+        kept = {(int(tree), int(node)): rest for tree, node, *rest in part.splits}
+        possible = [np.ones((view.n_samples, bins + 1), dtype=bool) for bins in layout.n_bins]
+        for names, split, left in _sides(view, name):
+            for i, place in enumerate(names.tolist()):
+                column, at, missing_left = kept[tuple(place)]
+                codes = np.arange(layout.n_bins[column] + 1, dtype=np.uint8)
+                goes = layout.goes_left(codes, column, at, missing_left > 0)
+                tree, rows = np.nonzero(split == i)
+                possible[column][rows] &= left[tree, rows][:, None] == goes
+        found[name] = possible
+    return found
+
+
+def bits_told(trees: TreesRun) -> tuple[float, float, float]:
+    """Return what the server knows of codes.
+
+    Returns
+    -------
+    told, whole : float
+        Bits of a cell, on average over the rows that its party holds and over all columns; bits
+        that the codes have.
+    known : float
+        Share of these cells whose code is known.
+    """
+    positions = views_of(trees.run)[SERVER].positions
+    told, whole, known = [], [], []
+    for name, columns in possible_codes(trees).items():
+        for codes in columns:
+            count = codes[positions[name]].sum(axis=1)
+            most = np.log2(codes.shape[1])
+            told.append(float(np.mean(most - np.log2(count))))
+            whole.append(float(most))
+            known.append(float(np.mean(count == 1)))
+    return float(np.mean(told)), float(np.mean(whole)), float(np.mean(known))
+
+
+def true_codes(trees: TreesRun) -> dict[str, npt.NDArray[np.uint8]]:
+    """Return the codes of all samples by party, of shape (n_samples, n_columns)."""
+    view = views_of(trees.run)[SERVER]
+    found = {}
+    for name, part in parts_of(trees.run).items():
+        missing = np.array(part.bins.layout.n_bins, dtype=np.uint8)
+        found[name] = np.tile(missing, (view.n_samples, 1))
+        table = Table.of(trees.run.tables[name], party=name)
+        found[name][view.positions[name]] = part.codes(table, name)
+    return found
+
+
+def bins_recovered(trees: TreesRun) -> float:
+    """Return the share of codes of fitted rows that follow from open histograms."""
+    rows = np.unique(np.concatenate([np.nonzero(node >= 0)[1] for *_, node, _ in trees.levels]))
+    place = np.full(trees.levels[0][2].shape[1], -1)
+    place[rows] = np.arange(len(rows))
+    equations = []
+    for g, h, node, active in trees.levels:
+        for q in active:
+            tree, inside = np.nonzero(node == q)
+            for values in (g, h):
+                line = np.zeros(len(rows))
+                line[place[inside]] = values[tree, inside]
+                equations.append(line)
+    design, right = np.array(equations), []
+    for codes in true_codes(trees).values():
+        for true in codes[rows].T:
+            sums = design @ (true[:, None] == np.arange(int(codes.max()) + 1))
+            found = np.linalg.lstsq(design, sums)[0]
+            right.append(float(np.mean(found.argmax(axis=1) == true)))
+    return float(np.mean(right))
+
+
+# -- a party ----------------------------------------------------------------------------------
+
+
+def labels_guessed(trees: TreesRun) -> tuple[float, float]:
+    """Return the best party's AUC of labels of 0 and 1, from no label and from 50 that it knows."""
+    views = views_of(trees.run)
+    labels = views[SERVER].labels
+    assert labels is not None
+    told = [guess_labels(_last_nodes(views[name]), labels) for name in views[SERVER].parties]
+    return max(blind for blind, _ in told), max(known for _, known in told)
+
+
+def guess_labels(last: list[Indices], labels: Array) -> tuple[float, float]:
+    """Return AUC of guesses from the nodes that rows are in.
+
+    Parameters
+    ----------
+    last : list of numpy.ndarray of shape (n_samples,)
+        Of each tree, a number of the last node that is seen; 0 for rows that are not fitted.
+    labels : numpy.ndarray of shape (n_samples,)
+        0 and 1; NaN where there is none.
+
+    Returns
+    -------
+    blind, known : float
+        Of an eigenvector, whichever is the best; of rows that share nodes with 50 known ones.
+    """
+    rows = np.flatnonzero(~np.isnan(labels))
+    y, n = labels[rows], len(rows)
+    blocks = []
+    for node in last:
+        _, number, count = np.unique(node[rows], return_inverse=True, return_counts=True)
+        blocks.append(sp.csr_matrix((1.0 / np.sqrt(count[number]), (np.arange(n), number))))
+    z = sp.hstack(blocks).tocsr()
+    degree = np.asarray(z @ np.asarray(z.sum(axis=0)).ravel())
+    vectors = svds(sp.diags(1 / np.sqrt(degree)) @ z, min(4, min(z.shape) - 1), random_state=0)[0]
+    blind = max(abs(roc_auc_score(y, v / np.sqrt(degree)) - 0.5) for v in vectors.T[:-1]) + 0.5
+    some = np.random.default_rng(8).permutation(n)[:_KNOWN]
+    score = z @ (z[some].T @ (y[some] - y[some].mean()))
+    others = np.setdiff1d(np.arange(n), some)
+    return float(blind), float(roc_auc_score(y[others], score[others]))
+
+
+# -- the arbiter ------------------------------------------------------------------------------
+
+
+def seen_by_arbiter(trees: TreesRun, seed: int = 0) -> tuple[float, float, float]:
+    """Return how what the arbiter sees goes with the sums behind it.
+
+    Returns
+    -------
+    sign : float
+        Share of legal candidates whose ``N`` it sees with the right sign.
+    correlation : float
+        Of ``N`` as seen and as it is, in absolute value, on average over nodes.
+    chance : float
+        The same with the signs of what it sees drawn anew.
+    """
+    rng = np.random.default_rng(seed)
+    right, correlations, by_chance = [], [], []
+    factors = _factors(views_of(trees.run)[SERVER])
+    for (numerator, _, _, legal), own in zip(trees.compared, factors, strict=True):
+        scale = signed(own.placed(own.numerator)).astype(np.float64)
+        for q, marks in enumerate(legal):
+            seen, true = numerator[q][marks], (numerator[q] / scale[q])[marks]
+            right += (np.sign(seen) == np.sign(true)).tolist()
+            if len(seen) >= 10 and np.ptp(true) > 0:
+                drawn = np.abs(seen) * rng.choice([-1.0, 1.0], len(seen))
+                correlations.append(abs(np.corrcoef(seen, true)[0, 1]))
+                by_chance.append(abs(np.corrcoef(drawn, true)[0, 1]))
+    return float(np.mean(right)), float(np.mean(correlations)), float(np.mean(by_chance))
+
+
+# -- what travelled ---------------------------------------------------------------------------
+
+
+def parts_of(run: Recording) -> dict[str, TreePart]:
+    """Return the splits of every party, of a fit or of the fit that is predicted with."""
+    fitted: Result = run.result
+    if not fitted._party_models:
+        fitted = run.strategy.model  # type: ignore[attr-defined]
+    return {name: TreePart.from_bytes(data) for name, data in fitted._party_models.items()}
+
+
+def _sides(view: View, party: str) -> Iterator[tuple[Indices, Indices, npt.NDArray[np.bool_]]]:
+    """Iterate over a party's answers: names of splits, which one rows come to, which go left."""
+    asked: dict[str, Any] = {}
+    for item in view.items:
+        if item.other != party or item.step not in ("route", "sides"):
+            continue
+        if item.way == SENT:
+            asked[item.name] = item.value
+        elif item.way == GOT and item.name == "left":
+            split = np.asarray(asked["split"])
+            left = np.zeros(split.shape, dtype=bool)
+            comes = split >= 0
+            left[comes] = np.unpackbits(item.value, count=int(comes.sum())) == 1
+            yield np.asarray(asked["names"]), split, left
+
+
+def _last_nodes(view: View) -> list[Indices]:
+    """Return, of each tree, the last node that a party saw each row in, as a number above 0."""
+    found: list[Indices] = []
+    of_round: dict[int, dict[str, Any]] = {}
+    for item in view.items:
+        if item.step == "share" and item.way == GOT:
+            of_round.setdefault(item.at, {})[item.name] = item.value
+    now: list[Indices] = []
+    for depth, at in enumerate(sorted(of_round)):
+        node = np.asarray(of_round[at]["node"]).astype(np.int64)
+        if "masked_h" in of_round[at]:  # trees begin
+            now = [np.zeros(node.shape[1], dtype=np.int64) for _ in node]
+            found += now
+        for last, own in zip(now, node, strict=True):
+            last[own >= 0] = 1 + own[own >= 0] + (depth << 20)
+    return found
+
+
+def _factors(view: View) -> list[Factors]:
+    """Return the factors of each comparison, which server and helpers have."""
+    of_round: dict[int, dict[str, Any]] = {}
+    for item in view.items:
+        if item.step == "share" and item.way == SENT:
+            of_round.setdefault(item.at, {})[item.name] = item.value
+    told = {bytes(args["order"]): args for args in of_round.values()}
+    return [
+        Factors.of(order, np.asarray(args["limits"]), 2 * sum(args["widths"]))
+        for order, args in told.items()
+    ]

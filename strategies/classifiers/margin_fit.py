@@ -1,0 +1,243 @@
+"""The squared hinge over columns of several parties, nothing of a sample opened.
+
+=================  ===============================================================================
+round              what the server learns
+=================  ===============================================================================
+open_products      moments of the columns and of columns with labels
+send_digits        scales of the columns and their largest values, as powers of two
+place_fits         for each evaluation: how far the sum of fits reaches at most, to a grid
+open_means         for each evaluation: the sum of the loss's derivative over the samples, and of
+                   each column times it
+=================  ===============================================================================
+
+The derivative of a sample's loss depends on its label. Parties need not know it: the server makes
+the features that they evaluate of the label as well (`by_class`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Federation
+from flwr_vertical.errors import DataError
+from flwr_vertical.products import Moments, PrivateProducts
+from strategies.classifiers import hinge
+from strategies.classifiers.margin_solver import (
+    LabelledMoments,
+    Minimum,
+    OutOfReachError,
+    minimise,
+)
+from strategies.regression.glm.by_class import ByClass
+from strategies.regression.glm.masked_means import Bound, MaskedMeans
+from strategies.regression.glm.mean_fourier import expand
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+_TOLERANCE = 1e-4
+"""Largest error of a derivative, which is 2 at a margin of 0."""
+_LEAST_RADIUS = 0.5
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class MarginFit:
+    """A fitted support vector machine.
+
+    Parameters
+    ----------
+    intercept : float
+        Decision value where all offered columns are 0; 0 if there is none.
+    beta : numpy.ndarray of shape (n_columns,)
+        Of the offered columns of all parties; 0 of one that does not vary.
+    evaluations : int
+        How often sums of derivatives were opened, two rounds each.
+    distance : float
+        Length of the last step; see `Minimum`.
+    width : float
+        Of the corner that could be evaluated.
+    """
+
+    intercept: float
+    beta: Array
+    evaluations: int
+    distance: float
+    width: float
+
+
+def fit_margins(
+    federation: Federation,
+    products: PrivateProducts,
+    second_class: npt.NDArray[np.bool_],
+    group: Indices,
+    columns: Mapping[str, Sequence[str]],
+    moments: Moments,
+    *,
+    ridge: float,
+    width: float,
+    intercept: bool = True,
+    units: Array | None = None,
+    max_evaluations: int = 25,
+) -> MarginFit:
+    """Fit a linear machine with the smooth squared hinge; two rounds for each evaluation, and one.
+
+    The parties use `MaskedMeanSteps`, `PrivateProductSteps`, `GroupKeySteps` and `PairKeySteps`.
+
+    Parameters
+    ----------
+    federation : Federation
+        Of the run; two parties or more, sums ``masked`` or ``plain``.
+    products : PrivateProducts
+        Of the same run; the columns have been sent.
+    second_class : numpy.ndarray of shape (n_labelled,), bool
+        Which labelled samples are of the second class.
+    group : numpy.ndarray of shape (n_labelled,)
+        0 for samples of the fit, which all parties hold, else -1.
+    columns : mapping of str to sequence of str
+        By party, the names of its columns, for errors.
+    moments : Moments
+        Of this group; the vector of the labels is -1 and 1.
+    ridge : float
+        What the sum of squared coefficients is multiplied by.
+    width : float
+        Of the corner, see `hinge`; doubled up to 1 where decision values reach too far for it.
+    intercept : bool, default True
+    units : numpy.ndarray of shape (n_columns,), optional
+        Units of the columns in which the ridge treats coefficients; by default each column's
+        standard deviation.
+    max_evaluations : int
+
+    Raises
+    ------
+    DataError
+        If decision values grow out of reach.
+    """
+    group = np.asarray(group, dtype=np.int64)
+    means = MaskedMeans(federation, products.group_key)
+    evaluated = _Evaluated(means, second_class[group >= 0], moments, ridge, width, intercept, units)
+    means.send(group)
+    try:
+        while True:
+            try:
+                found = minimise(
+                    evaluated.moments,
+                    evaluated.ridge,
+                    evaluated.width,
+                    evaluated,
+                    max_evaluations=max_evaluations - evaluated.evaluations,
+                )
+                return evaluated.fit(found)
+            except OutOfReachError as error:
+                left = max_evaluations - evaluated.evaluations
+                if evaluated.width > 0.5 or left < 1:
+                    names = [f"{party}:{n}" for party in federation.parties for n in columns[party]]
+                    raise evaluated.refusal(names) from error
+                evaluated.width *= 2.0
+    finally:
+        means.close()
+
+
+class _Evaluated:
+    """Sums of derivatives in units of the columns' standard deviations, varying columns only."""
+
+    def __init__(
+        self,
+        means: MaskedMeans,
+        second_class: npt.NDArray[np.bool_],
+        opened: Moments,
+        ridge: float,
+        width: float,
+        intercept: bool,
+        units: Array | None,
+    ) -> None:
+        self._means, self._second_class = means, second_class
+        self.width, self._intercept, self.evaluations = width, intercept, 0
+        n = len(second_class)
+        self._mean = opened.sums[0] / n
+        second = opened.products[0] / n
+        covariance = second - np.outer(self._mean, self._mean)
+        spread = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+        # What moments leave of a constant column is rounding.
+        varies = spread > 1e-6 * np.sqrt(np.maximum(np.diag(second), 1e-300))
+        varies &= ~opened.withheld[0]
+        self._kept = kept = np.flatnonzero(varies)
+        if not len(kept):
+            raise DataError("no column of any party varies over the samples of the fit")
+        self._scale = spread[kept]
+        labels = np.where(second_class, 1.0, -1.0)
+        about = covariance if intercept else second
+        # Parties centre their columns over the samples of the fit.
+        self._centred = opened.with_vectors[0, :, 0] - self._mean * labels.sum()
+        with_labels = self._centred if intercept else opened.with_vectors[0, :, 0]
+        self._labels = float(labels.sum())
+        self.moments = LabelledMoments(
+            float(n),
+            self._labels,
+            about[np.ix_(kept, kept)] / np.outer(self._scale, self._scale),
+            with_labels[kept] / self._scale,
+            intercept,
+        )
+        self.ridge = np.full(len(kept), ridge)
+        if units is not None:
+            self.ridge *= (units[kept] / self._scale) ** 2
+        self._last = np.zeros(len(kept))
+
+    def evaluate(self, level: float, slopes: Array) -> tuple[float, Array] | None:
+        """Have the parties evaluate the derivative; None where decision values are out of reach."""
+        self._last = slopes
+        self.evaluations += 1
+        beta = self._raw(slopes)
+        if not self._intercept:  # the parties centre their columns
+            level = float(self._mean @ beta)
+        placed = self._means.place(beta)
+        radius = max((placed.high - placed.low) / 2.0, _LEAST_RADIUS)
+        middle, width = level + placed.centre, self.width
+        try:
+            first, second = expand(
+                [
+                    lambda t: -hinge.slope(-(middle + t), width),
+                    lambda t: hinge.slope(middle + t, width),
+                ],
+                radius,
+                _TOLERANCE,
+            )
+        except DataError:
+            return None
+        functions = ByClass(first, second, self._second_class)
+        ends = np.array([level + placed.low, level + placed.high])
+        largest = max(float(np.abs(hinge.slope(s * ends, width)).max()) for s in (-1.0, 1.0))
+        largest += abs(functions.half_difference)
+        n = len(self._second_class)
+        total, columns = self._means.open_mean_by_class(
+            placed, placed.centre, functions, Bound(n * largest, largest)
+        )
+        total += functions.half_difference * self._labels
+        columns = columns + functions.half_difference * self._centred
+        if not self._intercept:
+            columns = columns + self._mean * total
+        return total, columns[self._kept] / self._scale
+
+    def fit(self, found: Minimum) -> MarginFit:
+        """Return the fit in the units of the offered columns."""
+        beta = self._raw(found.slopes)
+        level = found.level - float(self._mean @ beta) if self._intercept else 0.0
+        return MarginFit(level, beta, self.evaluations, found.distance, self.width)
+
+    def refusal(self, names: list[str]) -> DataError:
+        """Say that decision values reach too far."""
+        largest = self._kept[np.argsort(-np.abs(self._last))[:_NAMED]]
+        shown = ", ".join(names[j] for j in largest)
+        return DataError(
+            "decision values reach so far that the hinge's derivative cannot be evaluated with a "
+            f"corner of {self.width:g}; the largest coefficients are those of {shown}. Raise "
+            "l2, transform columns with values far out (log, winsorise), or use "
+            "loss='squared'"
+        )
+
+    def _raw(self, slopes: Array) -> Array:
+        beta = np.zeros(len(self._mean))
+        beta[self._kept] = slopes / self._scale
+        return beta

@@ -1,0 +1,43 @@
+"""The party half of linear classifiers: moments and masked sums of its columns."""
+
+from typing import Any
+
+from flwr_vertical import Party, Summands, Uses, step
+from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps, PrivateProductSteps
+from strategies.regression import RegressionData
+from strategies.regression.glm.masked_steps import MaskedMeanSteps
+from strategies.regression.moments import MomentSteps
+from strategies.regression.prediction import PredictionSteps
+
+
+class ClassifierParty(Party):
+    """Keeps its columns and, of a fitted classifier, its own coefficients."""
+
+    data = Uses(RegressionData, penalized=True)
+    pair_keys = Uses(PairKeySteps, sends="masked columns")
+    group_key = Uses(GroupKeySteps)
+    moments = Uses(MomentSteps)
+    products = Uses(PrivateProductSteps, purpose="classifier")
+    prediction = Uses(PredictionSteps)
+    means = Uses(MaskedMeanSteps)
+
+    def columns_to_multiply(self) -> HeldColumns:
+        """Return the columns of the moments, of which derivatives are summed, too."""
+        return self.moments.columns()
+
+    @step
+    def finish_moments(self, **model: Any) -> Summands:
+        """Keep the own coefficients, and erase the group seed: nothing more will be opened.
+
+        Parameters
+        ----------
+        **model
+            See `PredictionSteps.keep_model`.
+
+        Returns
+        -------
+        Summands
+            As there.
+        """
+        self.group_key.erase_group_seed()
+        return self.prediction.keep_model(**model)

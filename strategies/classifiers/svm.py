@@ -1,0 +1,280 @@
+"""VerticalSVM: a linear support vector machine, with the squared hinge or by least squares.
+
+===============  ===================================================================================
+round            what travels
+===============  ===================================================================================
+prepare_moments, as of `VerticalGLM`: moments of the columns and the labels. With ``loss="squared"``
+seal_group_seed, these determine the fit
+send_masked,
+open_products
+send_digits,     with the squared hinge: one round, and two for each evaluation of its derivative,
+place_fits,      some ten
+open_means
+finish_moments   coefficients to the parties; the sum of terms of samples without a label
+===============  ===================================================================================
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Federation, Result
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.products import Moments, PrivateProducts
+from flwr_vertical.results import Progress
+from flwr_vertical.settings import setting
+from strategies.classifiers.labels import check_two_classes
+from strategies.classifiers.linear import (
+    COMMON,
+    DEMO,
+    NAMES,
+    PARTIES,
+    PREDICTIONS,
+    UNITS,
+    LinearClassifier,
+    on_present_columns,
+    two_classes_in,
+)
+from strategies.classifiers.margin_fit import fit_margins
+from strategies.classifiers.margin_solver import LabelledMoments, least_squares
+from strategies.regression import Problem
+from strategies.regression.glm.means import given_labels, shifted
+from strategies.regression.least_squares.baseline import note
+from strategies.regression.moments import OpenedMoments, Pattern, by_pattern, complete_rows
+from strategies.regression.prediction import Regressions
+from strategies.regression.prediction.table import MARGIN
+
+Array = npt.NDArray[np.float64]
+
+LOSSES = ("squared_hinge", "squared")
+ROWS = ("complete", "mean")
+
+_FLAT = 1e-9
+"""A column whose variance is less, in units near its standard deviation, does not vary."""
+_CONVERGED = 1e-2
+"""Of decision values: what the last step may change them by, after which it ends."""
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Coefficients in the units of the columns, and what the result says of how they came."""
+
+    intercept: float
+    beta: Array
+    metrics: dict[str, float]
+
+
+class VerticalSVM(LinearClassifier):
+    """A linear support vector machine over all parties' columns.
+
+    Minimises ``sum of L(s eta) + l2 * sum of beta_j^2`` with ``s = 2 y - 1`` and
+    ``eta = intercept + sum over parties of x_k' beta_k``. With ``loss="squared_hinge"`` L is
+    ``max(0, 1 - m)^2``, its corner smoothed over a width of `corner`: estimates are those of
+    `sklearn.svm.LinearSVC` with ``C = 1 / (2 l2)`` (and an intercept that is not penalised) to a
+    share of some ``corner^2``, on the labelled samples that all parties hold. With
+    ``loss="squared"`` it is ``(1 - m)^2``, the least squares machine of Suykens and Vandewalle
+    (1999): `sklearn.linear_model.RidgeClassifier` with ``alpha = l2``, in six rounds.
+
+    Samples whose label is NaN are predicted: `Result.predictions` has ``prediction`` and the
+    ``decision`` value. Where a party lacks such a sample, its columns are expected given those of
+    the others, or with ``rows="mean"`` at their mean. `Result.predict` predicts new rows.
+
+    Notes
+    -----
+    The squared hinge needs two parties or more and sums ``masked`` or ``plain``; an evaluation
+    sends each party some ``16 * H`` bytes for each sample, H being up to 96 Fourier terms: more of
+    them for a smaller `corner`, and for decision values that reach farther.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> from flwr_vertical import simulate
+    >>> rng = np.random.default_rng(0)
+    >>> bank = pd.DataFrame({"a": rng.normal(size=600), "b": rng.normal(size=600)})
+    >>> court = pd.DataFrame({"c": rng.normal(size=600)})
+    >>> y = (bank["a"] - court["c"] + rng.normal(size=600) > 0).astype(float)
+    >>> y[500:] = np.nan
+    >>> machine = VerticalSVM(loss="squared")
+    >>> result = simulate(machine, {"bank": bank, "court": court}, y, progress=False)
+    >>> list(result.predictions.columns)
+    ['prediction', 'decision']
+    """
+
+    loss: str = setting("squared_hinge", "Of a sample's margin.", choices=LOSSES)
+    corner: float = setting(
+        0.1,
+        "Width over which the corner of the squared hinge is smoothed, in units of the margin; "
+        "more where decision values reach so far that it cannot be evaluated (a note says so).",
+        above=0,
+        at_most=1,
+    )
+    rows: str = setting(
+        "complete",
+        "Labelled samples that all parties hold; or with ``loss='squared'`` also ``mean``: all "
+        "labelled samples, a missing block being its party's mean.",
+        choices=ROWS,
+    )
+
+    name: ClassVar[str] = "svm"
+    demo: ClassVar[Mapping[str, Any]] = DEMO
+    disclosure = (
+        NAMES,
+        (
+            "server",
+            "over the labelled samples that all parties hold (with rows='mean', for each "
+            "missingness pattern, over no fewer rows than the parties' minimum): sums of columns, "
+            "of products of two columns, and of products of a column and the label",
+        ),
+        (
+            "server, with loss='squared_hinge'",
+            "for each evaluation, at coefficients of its choice, the sum over the samples of the "
+            "loss's derivative and of each column times it, and how far decision values reach, to "
+            "a grid",
+        ),
+        UNITS,
+        PREDICTIONS,
+        PARTIES,
+        *COMMON,
+    )
+
+    def check(self) -> None:
+        """Raise if settings do not go together."""
+        if self.rows == "mean" and self.loss != "squared":
+            raise ConfigError(
+                f"rows='mean' goes with loss='squared' only, and loss is {self.loss!r}; set "
+                "rows='complete', or loss='squared'"
+            )
+
+    def run(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Open moments, find the minimum, and hand out coefficients."""
+        check_two_classes(federation.labels, type(self).__name__)
+        by_hinge = self.loss == "squared_hinge"
+        if by_hinge:
+            _check_federation(federation)
+        progress.total = 3
+        whole = self.rows == "complete"
+        opened = self._open(federation, alignment, result, complete_rows if whole else by_pattern)
+        progress.step("moments")
+        y = given_labels(federation, opened.problem)
+        two_classes_in(y[opened.groups.group >= 0], type(self).__name__)
+        if whole:
+            rows = self._complete(opened, result, "rows='mean' or VerticalGBDT uses them, too")
+        else:
+            rows = opened.patterns.total()
+            result.metrics["n_samples"] = rows.n_rows
+        fit = self._by_hinges(federation, opened, y) if by_hinge else self._by_squares(opened, rows)
+        progress.step("fit")
+        result.metrics |= fit.metrics
+        if fit.metrics.get("corner", self.corner) > self.corner:
+            note(
+                result,
+                f"decision values reach too far for a corner of {self.corner:g}; that of this fit "
+                f"is {fit.metrics['corner']:g}. A larger l2 keeps them nearer",
+            )
+        if fit.metrics.get("converged") == 0.0:
+            note(
+                result,
+                f"not converged after {fit.metrics['iterations']:.0f} evaluations of the hinge's "
+                "derivative; raise l2, and look for columns that have values far out",
+            )
+        self._fill_in(opened, fit.intercept, fit.beta, result)
+        if whole:
+            found = on_present_columns(opened, rows, fit.intercept, fit.beta, 1.0, MARGIN)
+        else:
+            found = _with_means(opened, rows, fit.intercept, fit.beta)
+        self._predict(federation, alignment, opened, found, result)
+        progress.step("keep")
+
+    def _by_squares(self, opened: OpenedMoments, rows: Pattern) -> _Fit:
+        """Solve the least squares machine from moments."""
+        problem, n = opened.problem, rows.n_rows
+        center = np.append(opened.center / opened.unit, 0.0) * (not self.intercept)
+        if center.any():  # columns in their own units, not less their mean
+            used = np.append(np.diag(rows.products)[:-1] > 0.0, True)
+            sums, products = rows.about(-center * used)
+            rows = replace(rows, sums=sums, products=products)
+        mean = rows.sums[:-1] / n * self.intercept
+        # Labels of the moments are standardised.
+        slope, shift = 2.0 * problem.y_scale, 2.0 * problem.y_center - 1.0
+        labels = slope * rows.sums[-1] + shift * n
+        with_labels = slope * rows.products[:-1, -1] + shift * rows.sums[:-1] - mean * labels
+        second = rows.products[:-1, :-1] / n - np.outer(mean, mean)
+        about_mean = rows.sums[:-1] / n
+        variance = np.diag(rows.products)[:-1] / n - about_mean**2
+        flat = (variance <= _FLAT) & self.intercept  # without one, it is a column like others
+        second[flat], second[:, flat], with_labels[flat] = 0.0, 0.0, 0.0
+        unit = np.sqrt(np.maximum(variance, 0.0)) if self.standardize else 1.0 / opened.unit
+        moments = LabelledMoments(n, labels, second, with_labels, self.intercept)
+        level, slopes = least_squares(moments, self.l2 * unit**2)
+        beta = slopes / opened.unit
+        intercept = level - float((opened.center / opened.unit + mean) @ slopes)
+        return _Fit(intercept * self.intercept, beta, {})
+
+    def _by_hinges(self, federation: Federation, opened: OpenedMoments, y: Array) -> _Fit:
+        """Minimise the sum of smooth squared hinges with the parties."""
+        problem, offered = opened.problem, opened.offered
+        assert isinstance(opened.products, PrivateProducts)  # see `_check_federation`
+        moments = _with_signs(offered.moments, problem)
+        unit = offered.unit
+        if not self.intercept:
+            # Decision values are 0 where the columns are, not where the offered ones are.
+            signs = 2.0 * y[opened.groups.group >= 0] - 1.0
+            moments = shifted(moments, offered.center / unit, float(len(signs)), float(signs.sum()))
+        fit = fit_margins(
+            federation,
+            opened.products,
+            y > 0.5,
+            opened.groups.group,
+            problem.columns,
+            moments,
+            ridge=self.l2,
+            width=self.corner,
+            intercept=self.intercept,
+            units=None if self.standardize else 1.0 / unit,
+        )
+        beta = fit.beta / unit
+        intercept = (fit.intercept - float(offered.center @ beta)) * self.intercept
+        metrics = {
+            "iterations": float(fit.evaluations),
+            "converged": float(fit.distance < _CONVERGED),
+            "corner": fit.width,
+        }
+        return _Fit(intercept, beta, metrics)
+
+
+def _check_federation(federation: Federation) -> None:
+    """Refuse federations that cannot evaluate the hinge, before anything is opened."""
+    if federation.aggregation == "ckks" or len(federation.parties) < 2:
+        raise ConfigError(
+            "loss='squared_hinge' needs columns under a key stream that two parties or more "
+            f"share; with aggregation {federation.aggregation!r} and {len(federation.parties)} "
+            "parties, use aggregation='masked', or loss='squared'"
+        )
+
+
+def _with_signs(moments: Moments, problem: Problem) -> Moments:
+    """Return the moments with labels -1 and 1; they were standardised."""
+    own = 2.0 * problem.y_scale * moments.with_vectors
+    shift = 2.0 * problem.y_center - 1.0
+    return replace(moments, with_vectors=own + shift * moments.sums[:, :, None])
+
+
+def _with_means(opened: OpenedMoments, rows: Pattern, intercept: float, beta: Array) -> Regressions:
+    """Return what predicts where absent parties count with the mean of their columns."""
+    parties = list(opened.parties.values())
+    unit = opened.unit
+    mean = rows.sums[:-1] / rows.n_rows
+    covariance = rows.products[:-1, :-1] / rows.n_rows - np.outer(mean, mean)
+    slopes = beta * unit
+    fits = np.array([float((opened.center + unit * mean)[s] @ beta[s]) for s in parties])
+    spread = np.array([float(slopes[s] @ covariance[s, s] @ slopes[s]) for s in parties])
+    widths = [s.stop - s.start for s in parties]
+    return Regressions.additive(
+        widths, intercept, beta, fits, np.maximum(spread, 0.0), 1.0, family=MARGIN
+    )

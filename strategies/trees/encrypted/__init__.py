@@ -1,0 +1,1 @@
+"""Open histograms by additively homomorphic encryption: without helper, arbiter or shared seed."""

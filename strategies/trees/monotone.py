@@ -1,0 +1,124 @@
+"""Columns in which predictions shall only rise, or only fall: which splits and leaves these allow.
+
+The owner of a column states its direction in its own node config. With ``N``, ``H'_L`` and ``H'_R``
+of a split as in `gains`, and values ``-G / H'`` of its two sides,
+
+    value_R - value_L = G_L / H'_L - G_R / H'_R = N (1 / H'_L + 1 / H'_R),
+
+so that the sign of N tells whether a split goes the right way. The arbiter sees ``a N + e`` with a
+random sign of a (`blinding`), which the server knows: it says, candidate by candidate in the order
+of the arbiter, which sign may win. Of a column without a direction either may.
+
+That the two sides of a split are in order is not enough, as their own splits could cross. So no
+leaf below may leave the range of its side: both end at the mean of the two values, as in XGBoost
+and scikit-learn. Their boosters also judge splits by values within the range; here only leaves are
+brought into it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.node.config import NodeKey
+from flwr_vertical.settings import nearest
+from strategies.trees.binning import Bins, Layout
+
+Directions = npt.NDArray[np.int8]
+Flags = npt.NDArray[np.bool_]
+
+KEY = "trees.monotone."
+NODE_KEY = NodeKey(
+    KEY,
+    (int,),
+    "of a column: 1 if predictions may only rise with it, -1 if they may only fall",
+    at_least=-1,
+)
+
+
+def directions_of(config: Mapping[str, Any], bins: Bins, party: str) -> Directions:
+    """Read the directions of a party's columns from its node config.
+
+    Parameters
+    ----------
+    config : Mapping[str, Any]
+        Node config.
+    bins : Bins
+        Of the columns.
+    party : str
+        For errors.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_columns,), int8
+        1, -1, or 0 of columns without one.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If a value is no direction, or the column is none that has one.
+    """
+    out = np.zeros(len(bins.columns), dtype=np.int8)
+    for key, value in config.items():
+        if not key.startswith(KEY):
+            continue
+        name = key.removeprefix(KEY)
+        if value not in (-1, 0, 1):
+            raise ConfigError(f"party {party!r}: node config {key} = {value!r}; expected 1 or -1")
+        names = [str(column) for column in bins.columns]
+        if name not in names:
+            raise DataError(
+                f"party {party!r}: node config has {key!r}, and its table no column {name!r}"
+                f"{nearest(name, names)}"
+            )
+        column = names.index(name)
+        if bins.nominal[column] and value:
+            raise DataError(
+                f"party {party!r}: node config {key} = {value}, but the levels of {name!r} have no "
+                f"order; state kind.{name} = 'ordinal' if they have one, or take the key out"
+            )
+        out[column] = value
+    return out
+
+
+def of_slots(directions: Directions, layout: Layout) -> Directions:
+    """Return the direction of each slot of a party, shape (n_slots,).
+
+    The last slot of a column splits known cells from missing ones, and has none.
+    """
+    out = np.repeat(directions, layout.widths).astype(np.int8)
+    out[np.cumsum(layout.widths) - 1] = 0
+    return out
+
+
+def right_way(numerator: npt.NDArray[np.number], directions: Directions) -> Flags:
+    """Return which candidates go the right way.
+
+    Parameters
+    ----------
+    numerator : numpy.ndarray of shape (n_nodes, 2 * n_slots)
+        ``N``, with its sign.
+    directions : numpy.ndarray of shape (n_slots,), int8
+    """
+    wanted = np.repeat(directions, 2)
+    return np.asarray((wanted == 0) | (np.sign(numerator) * wanted >= 0))
+
+
+def allowed_signs(factors: npt.NDArray[np.int64], directions: Directions) -> Flags:
+    """Return which signs may win after candidates were multiplied by factors of random sign.
+
+    Parameters
+    ----------
+    factors : numpy.ndarray of shape (n_nodes, 2 * n_slots)
+        ``a``, with its sign.
+    directions : numpy.ndarray of shape (n_slots,), int8
+
+    Returns
+    -------
+    numpy.ndarray of shape (2, n_nodes, 2 * n_slots), bool
+        Whether the candidate may win if the product is 0 or above, and if it is below.
+    """
+    wanted = np.sign(factors) * np.repeat(directions, 2)
+    return np.stack([wanted >= 0, wanted <= 0])

@@ -1,0 +1,48 @@
+"""What a forest draws: the same wherever it is drawn, from a seed of the run."""
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[np.int64]
+
+_ROWS, _COLUMNS = 0, 1
+
+
+def weights_of(seed: int, draw: int, n_fit: int, bootstrap: bool) -> Numbers:
+    """Return how often a tree has each row of the fit, shape (n_fit,).
+
+    Parameters
+    ----------
+    seed : int
+        Of the forest.
+    draw : int
+        Number of the draw; of several classes, the trees of one draw have the same rows.
+    n_fit : int
+    bootstrap : bool
+        Whether rows are drawn with replacement; else each tree has all.
+    """
+    if not bootstrap:
+        return np.ones(n_fit, dtype=np.int64)
+    rng = np.random.default_rng([seed, _ROWS, draw])
+    return np.bincount(rng.integers(n_fit, size=n_fit), minlength=n_fit)
+
+
+def columns_of(seed: int, batch: int, n_columns: int, share: float) -> npt.NDArray[np.uint8]:
+    """Return which columns of all parties the trees of a batch may use, 0 or 1.
+
+    Parameters
+    ----------
+    seed : int
+        Of the forest.
+    batch : int
+        Number of the batch.
+    n_columns : int
+    share : float
+        Of the columns; one at least is used.
+    """
+    chosen = np.ones(n_columns, dtype=np.uint8)
+    count = max(1, round(share * n_columns))
+    if count < n_columns:
+        rng = np.random.default_rng([seed, _COLUMNS, batch])
+        chosen[rng.permutation(n_columns)[count:]] = 0
+    return chosen

@@ -1,0 +1,188 @@
+"""Predictions rise, or fall, with a column where its node says so; the trees are the oracle's."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from oracles import trees as oracle
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.metrics import log_loss
+from tree_runs import SMALL, N, fit, make_labels, make_tables, pooled, splits_of
+
+from flwr_vertical import Table, simulate
+from flwr_vertical.errors import ConfigError, PartyError
+from flwr_vertical.protocol.codec import decode
+from flwr_vertical.protocol.messages import ARGUMENTS
+from strategies.trees import VerticalForest, VerticalGBDT
+from strategies.trees.binning import Layout, fit_bins
+from strategies.trees.monotone import allowed_signs, directions_of, of_slots, right_way
+
+DIRECTIONS = {("bank", "b0"): 1, ("bank", "b1"): -1, ("court", "c1"): 1}
+CONFIG = {
+    party: {f"trees.monotone.{c}": d for (p, c), d in DIRECTIONS.items() if p == party}
+    for party in ("bank", "court")
+}
+ORDER = [f"{k}{j}" for k in "bc" for j in (0, 1, 2, 9)]  # of columns over all parties
+
+
+@pytest.fixture(scope="module")
+def data():
+    tables = make_tables(seed=21)
+    return tables, make_labels(tables, seed=22)
+
+
+@pytest.fixture(scope="module")
+def hidden(data):
+    transcript = []
+    result = simulate(
+        VerticalGBDT(**SMALL), *data, node_config=CONFIG, progress=False, transcript=transcript
+    )
+    return result, transcript
+
+
+@pytest.fixture(scope="module")
+def opened(data):
+    strategy = VerticalGBDT(**SMALL, histograms="open")
+    return simulate(strategy, *data, node_config=CONFIG, progress=False)
+
+
+def steepest_fall(result, tables, party, column, direction):
+    """Return the least change of predictions where one column rises and all else stays."""
+    values = np.linspace(-3, 3, 25)
+    rows = tables["court"].index[:80]
+    new = {}
+    for name, table in tables.items():
+        copies = []
+        for value in values:
+            own = table.loc[rows].set_axis([f"{i} {value}" for i in rows])
+            copies.append(own.assign(**{column: value}) if name == party else own)
+        new[name] = pd.concat(copies)
+    found = result.predict(new, progress=False).predictions
+    p = found.loc[new["bank"].index, "probability_1"].to_numpy().reshape(len(values), -1)
+    return float((direction * np.diff(p, axis=0)).min())
+
+
+def test_predictions_are_monotone(data, opened):
+    without = fit(*data, histograms="open")
+    for (party, column), direction in DIRECTIONS.items():
+        assert steepest_fall(opened, data[0], party, column, direction) >= 0.0
+        assert steepest_fall(without, data[0], party, column, direction) < -0.01
+
+
+@pytest.mark.parametrize("histograms", ["hidden", "open"])
+def test_trees_are_the_oracle_s(data, hidden, opened, histograms):
+    result = hidden[0] if histograms == "hidden" else opened
+    codes, bins, nominal = pooled(data[0])
+    monotone = {ORDER.index(column): d for (_, column), d in DIRECTIONS.items()}
+    settings = {"min_child": SMALL["min_child"], "nominal": nominal, "monotone": monotone}
+    expected = oracle.boost(
+        codes, bins, data[1].to_numpy(), "binary", SMALL["n_trees"], SMALL["max_depth"], **settings
+    )
+    for t in range(SMALL["n_trees"]):
+        gaps = [n.gap for n in expected.trees[t][0] if n.split is not None]
+        assert min(gaps) > 1e-4  # else the split would be a matter of rounding
+        assert splits_of(result, t) == expected.splits(t)
+    found = result.predict(data[0], progress=False).predictions["probability_1"]
+    np.testing.assert_allclose(found, 1 / (1 + np.exp(-expected.raw[0])), atol=1e-12)
+    values = result.predictor.gain[result.predictor.party >= 0]
+    assert (values > 0).all()
+
+
+def test_as_good_as_scikit_learn(data):
+    """Its boosters judge splits by values within the range, so trees need not be the same."""
+    tables, labels = data
+    result = simulate(
+        VerticalGBDT(n_trees=30, max_depth=4, min_child=20, n_bins=12, histograms="open"),
+        tables, labels, node_config=CONFIG, progress=False,
+    )  # fmt: skip
+    codes, bins, nominal = pooled(tables)
+    x = np.where(codes == bins, np.nan, codes)[:, [j for j in range(8) if j not in nominal]]
+    kept = [c for j, c in enumerate(ORDER) if j not in nominal]
+    by_name = {column: d for (_, column), d in DIRECTIONS.items()}
+    model = HistGradientBoostingClassifier(
+        max_iter=30, max_depth=4, max_leaf_nodes=None, early_stopping=False,
+        monotonic_cst=[by_name.get(c, 0) for c in kept],
+    ).fit(x, labels)  # fmt: skip
+    theirs = log_loss(labels, model.predict_proba(x))
+    assert result.metrics["loss"] < theirs + 0.02  # ours has the nominal columns as well
+
+
+def test_forests_have_directions_too(data):
+    settings = {"n_trees": 4, "max_depth": 4, "n_bins": 12, "histograms": "open"}
+    forest = VerticalForest(routing="server", **settings)
+    result = simulate(forest, *data, node_config=CONFIG, progress=False)
+    assert steepest_fall(result, data[0], "court", "c1", 1) >= 0.0
+
+
+def test_what_the_arbiter_is_told_is_random_alone(hidden):
+    """Of a column with a direction, the sign that may win is as often either."""
+    masks = []
+    for record in hidden[1]:
+        if record.direction == "down":
+            told = decode(record.content, ARGUMENTS)
+            if "signs" in told:
+                shape = np.asarray(told["shares"]).shape
+                bits = np.unpackbits(told["signs"], count=2 * shape[1] * shape[2])
+                masks.append(bits.reshape(2, -1).astype(bool))
+    assert len(masks) == SMALL["n_trees"] * SMALL["max_depth"]
+    above, below = np.concatenate(masks, axis=1)
+    assert (above | below).all()
+    one = above ^ below
+    assert one.sum() > 1000
+    assert abs((above & one).sum() / one.sum() - 0.5) < 5 * 0.5 / np.sqrt(one.sum())
+
+
+def test_a_run_without_directions_says_nothing_of_signs(data):
+    transcript = []
+    strategy = VerticalGBDT(**{**SMALL, "n_trees": 1, "max_depth": 2})
+    simulate(strategy, *data, progress=False, transcript=transcript)
+    told = [decode(r.content, ARGUMENTS) for r in transcript if r.direction == "down"]
+    assert not any("signs" in arguments for arguments in told)
+
+
+def test_signs_by_hand():
+    directions = of_slots(np.array([1, 0, -1], dtype=np.int8), Layout((2, 2, 3), (0, 0, 0)))
+    np.testing.assert_array_equal(directions, [1, 0, 0, 0, -1, -1, 0])
+    numerator = np.array([[2, -2] * 7])
+    way = right_way(numerator, directions)[0].reshape(7, 2)
+    np.testing.assert_array_equal(way[:, 0], directions >= 0)
+    np.testing.assert_array_equal(way[:, 1], directions <= 0)
+    rng = np.random.default_rng(0)
+    factors = rng.choice([-5, 5], size=(3, 14))
+    truth = rng.choice([-3, 3], size=(3, 14))
+    above, below = allowed_signs(factors, directions)
+    blinded = factors * truth
+    np.testing.assert_array_equal(
+        np.where(blinded >= 0, above, below), right_way(truth, directions)
+    )
+
+
+def test_keys_that_cannot_be_followed(data):
+    tables, labels = data
+    bins = fit_bins(Table.of(tables["bank"]), 8)
+    for key, value, message in (
+        ("b0", 2, "expected 1 or -1"),
+        ("b00", 1, "no column 'b00'.*'b0'"),
+        ("b9", 1, "have no order; state kind.b9 = 'ordinal'"),
+    ):
+        with pytest.raises((ConfigError, ValueError), match=message):
+            directions_of({f"trees.monotone.{key}": value}, bins, "bank")
+    assert not directions_of({"trees.monotone.b9": 0, "party": "bank"}, bins, "bank").any()
+    with pytest.raises(PartyError, match="no column 'b00'"):
+        simulate(
+            VerticalGBDT(**SMALL), tables, labels, progress=False,
+            node_config={"bank": {"trees.monotone.b00": 1}},
+        )  # fmt: skip
+    with pytest.raises(ConfigError, match="names unknown parties"):
+        simulate(VerticalGBDT(**SMALL), tables, labels, node_config={"banc": {}}, progress=False)
+    with pytest.raises(ConfigError, match=r"'policy.openings', which is not read by a strategy"):
+        simulate(
+            VerticalGBDT(**SMALL), tables, labels, progress=False,
+            node_config={"bank": {"policy.openings": 3}},
+        )  # fmt: skip
+    classes = make_labels(tables, "multiclass")
+    with pytest.raises(ConfigError, match="probabilities of several classes"):
+        simulate(
+            VerticalGBDT(**SMALL, objective="multiclass"), tables, classes, node_config=CONFIG,
+            progress=False,
+        )  # fmt: skip
+    assert len(labels) == N

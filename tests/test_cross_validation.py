@@ -1,0 +1,198 @@
+"""Cross-validation: folds, scores, every kind of predictor, grids, and what nodes refuse."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn import metrics
+from sklearn.base import clone
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import KFold
+
+from flwr_vertical import cross_validate
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.validation.folds import are_classes, make_folds
+from flwr_vertical.validation.scores import score
+from strategies import register_all
+from strategies.baselines import Mean
+from strategies.classifiers import FinalNet, VerticalLR, VerticalSVM
+from strategies.glm import VerticalGLM
+from strategies.trees import VerticalForest, VerticalGBDT
+from strategies.vfem import VFEM, CompleteCase, MeanImpute
+
+N = 330
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Tables of two parties, numbers, and classes; some rows are lacking, some labels unknown."""
+    rng = np.random.default_rng(0)
+    ids = [f"s{i:03}" for i in range(N)]
+    x = rng.normal(size=(N, 3))
+    tables = {
+        "bank": pd.DataFrame(x[:, :2], ids, ["a", "b"])[5:],
+        "court": pd.DataFrame(x[:, 2:], ids, ["c"])[:-5],
+    }
+    score = pd.Series(x @ [1.0, -0.5, 1.0] + rng.normal(size=N), ids, name="y")
+    unknown = rng.random(N) < 0.05
+    return tables, score.mask(unknown), score.gt(0).astype(float).mask(unknown)
+
+
+def test_folds_are_scikit_learn_s_and_scores_those_of_the_pooled_table(data):
+    tables, labels, _ = data
+    found = cross_validate(CompleteCase(), tables, labels, 4, seed=3, progress=False)
+    known = labels.dropna()
+    whole = tables["bank"].join(tables["court"], how="inner")
+    fold = make_folds(known.to_numpy(), 4, 3, stratify=False)
+    for k, (_, test) in enumerate(KFold(4, shuffle=True, random_state=3).split(known)):
+        assert (np.flatnonzero(fold == k) == test).all()
+        train = known.index[fold != k].intersection(whole.index)
+        held = known.index[fold == k].intersection(whole.index)
+        model = LinearRegression().fit(whole.loc[train], known[train])
+        expected = model.predict(whole.loc[held])
+        own = found.predictions[found.predictions["fold"] == k + 1].loc[held, "prediction"]
+        np.testing.assert_allclose(own, expected, atol=0.02)  # the grid of the terms
+    line = found.folds.iloc[0]
+    first = found.predictions[found.predictions["fold"] == 1]
+    gap = first["prediction"] - known[first.index]
+    assert line["rmse"] == pytest.approx(np.sqrt((gap**2).mean()))
+    assert line["n_train"] + line["n_test"] == len(known)
+    assert found.folds["n_test"].sum() == len(found.predictions) == len(known)
+    assert found.scores.loc["rmse", "mean"] == pytest.approx(found.folds["rmse"].mean())
+    assert found.predictions.index.is_unique
+    assert "a run of its own" in str(found)
+    assert "rmse" in repr(found)
+
+
+CLASSIFIERS = [
+    VerticalLR(),
+    VerticalSVM(loss="squared", rows="mean"),
+    VerticalGLM("binomial", None),
+    VerticalGBDT(n_trees=4, max_depth=2),
+    VerticalForest(n_trees=12, max_depth=3),
+    FinalNet(latent_dim=2, width=8, iterations=30, learning_rate=2e-2),
+]
+REGRESSIONS = [VFEM(), MeanImpute(), VerticalGLM(penalty="lasso", n_lambdas=3)]
+
+
+@pytest.mark.parametrize("strategy", CLASSIFIERS, ids=lambda s: s.name)
+def test_classifiers_are_scored_as_classifiers(data, strategy):
+    tables, _, labels = data
+    found = cross_validate(strategy, tables, labels, 2, progress=False)
+    assert found.score == "auc"
+    assert found.scores.loc["auc", "mean"] > 0.75
+    assert found.scores.loc["accuracy", "mean"] > 0.65
+    # Stratified: as many of each class in both folds, but for one.
+    shares = found.predictions.groupby("fold")["label"].sum()
+    assert abs(shares[1] - shares[2]) <= 1
+    for name in ("accuracy", "f1", "auc"):
+        assert found.folds[name].between(0, 1).all()
+
+
+@pytest.mark.parametrize("strategy", REGRESSIONS, ids=lambda s: s.name)
+def test_regressions_are_scored_by_their_errors(data, strategy):
+    tables, labels, _ = data
+    found = cross_validate(strategy, tables, labels, 2, progress=False)
+    assert found.score == "rmse"
+    assert 0.9 < found.scores.loc["rmse", "mean"] < 1.2
+    assert found.scores.loc["r2", "mean"] > 0.5
+
+
+def test_a_grid_is_compared_on_the_same_folds_and_the_best_is_returned(data):
+    tables, _, labels = data
+    given = VerticalSVM(loss="squared")
+    grid = {"l2": [1e5, 1.0], "rows": ["complete", "mean"]}
+    found = cross_validate(given, tables, labels, 2, grid=grid, score_by="f1", progress=False)
+    assert len(found.candidates) == 4
+    assert list(found.candidates.columns[:2]) == ["l2", "rows"]
+    assert found.candidates["f1"].is_monotonic_decreasing
+    assert found.strategy.l2 == found.candidates["l2"][0]
+    assert found.scores.loc["f1", "mean"] == pytest.approx(found.candidates["f1"][0])
+    assert given == VerticalSVM(loss="squared")
+    alone = cross_validate(found.strategy, tables, labels, 2, progress=False)
+    pd.testing.assert_frame_equal(alone.folds[["accuracy", "f1"]], found.folds[["accuracy", "f1"]])
+
+
+def test_nodes_count_all_folds_and_refuse_what_their_rules_forbid(data):
+    register_all()
+    tables, labels, _ = data
+    # Rows that are in no fold but one are told of apart by the difference of two runs.
+    agreed = cross_validate(
+        CompleteCase(), tables, labels, 2, policy={"min-rows": 100}, progress=False
+    )
+    assert len(agreed.folds) == 2
+    with pytest.raises(ConfigError, match=r"fold 2 of 8: .*refuses by policy.*run of its own"):
+        cross_validate(CompleteCase(), tables, labels, 8, policy={"min-rows": 100}, progress=False)
+
+
+def test_scores_of_classes_are_scikit_learn_s():
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 3, size=50).astype(float)
+    chances = rng.dirichlet(np.ones(3), size=50)
+    table = pd.DataFrame(chances, columns=["probability_0", "probability_1", "probability_2"])
+    found = score(table.assign(prediction=chances.argmax(axis=1)), labels)
+    assert found["log_loss"] == pytest.approx(metrics.log_loss(labels, chances))
+    assert found["auc"] == pytest.approx(
+        metrics.roc_auc_score(labels, chances, multi_class="ovr", average="macro")
+    )
+    two = (labels > 0).astype(float)
+    table = pd.DataFrame({"prediction": chances[:, 0], "linear_predictor": chances[:, 0]})
+    found = score(table, two)
+    assert found["brier"] == pytest.approx(metrics.brier_score_loss(two, chances[:, 0]))
+    assert found["auc"] == pytest.approx(metrics.roc_auc_score(two, chances[:, 0]))
+    table = pd.DataFrame({"prediction": (chances[:, 0] > 0.5) * 1.0, "decision": chances[:, 0]})
+    assert score(table, two)["auc"] == found["auc"]
+
+
+def test_few_whole_numbers_are_classes():
+    assert are_classes(np.array([0.0, 1.0, 1.0, 0.0]))
+    assert not are_classes(np.array([0.5, 1.0, 1.0, 0.5]))
+    assert not are_classes(np.arange(100.0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"folds": 1}, ConfigError, "at least 2, got 1"),
+        ({"folds": 400}, DataError, "400 folds need as many"),
+        ({"grid": {"corners": [1]}}, ConfigError, r"'corners' \(did you mean 'corner'\?\)"),
+        ({"grid": {"l2": []}}, ConfigError, "a list of values of 'l2'"),
+        ({"score_by": "auk", "folds": 2}, ConfigError, "no such score; these labels have"),
+    ],
+)
+def test_what_cannot_be_done_is_named(data, arguments, error, words):
+    tables, _, labels = data
+    with pytest.raises(error, match=words):
+        cross_validate(VerticalSVM(loss="squared"), tables, labels, progress=False, **arguments)
+
+
+def test_a_strategy_that_predicts_nothing_is_named(data):
+    tables, labels, _ = data
+    with pytest.raises(ConfigError, match="'mean' predicted no sample in fold 1 of 5"):
+        cross_validate(Mean(), tables, labels, progress=False)
+
+
+def test_a_class_with_too_few_samples_is_named(data):
+    tables, _, labels = data
+    rare = labels.where(np.arange(N) > 3, 2.0)
+    with pytest.raises(DataError, match=r"label 2 has 4 samples, and 5 folds .*fewer folds"):
+        cross_validate(VerticalGBDT("multiclass"), tables, rare, progress=False)
+
+
+# -- settings by name --------------------------------------------------------------------------
+
+
+def test_settings_are_read_changed_and_copied_as_of_an_estimator():
+    one = VerticalSVM(l2=2)
+    assert one.get_params()["l2"] == 2.0
+    assert one.set_params(l2=3.0, loss="squared") is one
+    assert (one.l2, one.loss) == (3.0, "squared")
+    with pytest.raises(ConfigError, match="rows='mean' goes with loss='squared' only"):
+        one.set_params(l2=9.0, loss="squared_hinge", rows="mean")
+    assert one.l2 == 3.0  # all or nothing
+    with pytest.raises(ConfigError, match=r"no setting 'los' \(did you mean 'loss'\?\)"):
+        one.set_params(los="squared")
+    other = one.clone()
+    assert other == one
+    assert other is not one
+    assert clone(one) == one  # scikit-learn's
+    assert clone(VerticalGLM(lambdas=[0.1, 0.2])) == VerticalGLM(lambdas=[0.1, 0.2])

@@ -1,0 +1,131 @@
+"""`simulate(test_labels=...)`: predictions against the truth, and each party alone."""
+
+import logging
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import log_loss, roc_auc_score
+
+from flwr_vertical import simulate
+from flwr_vertical.errors import ConfigError, DataError
+from strategies.glm import VerticalGLM
+from strategies.least_squares import CompleteCase
+from strategies.trees import VerticalGBDT
+
+N = 600
+TREES = {"n_trees": 8, "max_depth": 3, "n_bins": 16, "min_child": 10, "histograms": "open"}
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    index = pd.Index([f"s{i}" for i in range(N)], name="sample")
+    bank = pd.DataFrame(rng.normal(size=(N, 2)), index, ["a", "b"])
+    court = pd.DataFrame(rng.normal(size=(N, 1)), index, ["c"])
+    signal = 1.5 * bank["a"] - court["c"]
+    truth = (rng.random(N) < 1 / (1 + np.exp(-signal))).astype(float).rename("label")
+    labels = truth.mask(np.arange(N) % 3 == 0)
+    return {"bank": bank, "court": court}, labels, truth
+
+
+@pytest.fixture(scope="module")
+def trees(data):
+    tables, labels, truth = data
+    tables = {"bank": tables["bank"], "court": tables["court"].iloc[100:]}
+    return simulate(
+        VerticalGBDT(**TREES), tables, labels, test_labels=truth, beside_single_parties=True,
+        progress=False,
+    )  # fmt: skip
+
+
+def test_only_samples_without_a_label_are_compared(data, trees):
+    _, labels, truth = data
+    assert len(trees.evaluation) == labels.isna().sum()
+    y = truth[trees.predictions.index]
+    p = trees.predictions["probability_1"]
+    assert trees.metrics["test_auc"] == pytest.approx(roc_auc_score(y, p))
+    prior = np.full(len(y), labels.mean())
+    constant = trees.evaluation.metrics("constant")
+    assert constant["log_loss"] == pytest.approx(log_loss(y, prior))
+
+
+def test_each_party_alone(data, trees):
+    tables, labels, _ = data
+    table = trees.evaluation.table()
+    assert list(table.index) == ["this run", "constant", "bank alone", "court alone"]
+    assert table.loc["this run", "auc"] > table["auc"].drop("this run").max() + 0.02
+    assert "court alone: 34 of 200 samples have the constant prediction" in trees.evaluation.notes
+    blank = pd.DataFrame({"x": 0.0}, tables["bank"].index)
+    alone = simulate(
+        VerticalGBDT(**TREES), {"bank": tables["bank"], "no": blank}, labels, progress=False
+    )
+    expected = alone.predictions["probability_1"]
+    found = trees.evaluation.beside["bank alone"]["probability_1"]
+    pd.testing.assert_series_equal(found, expected)
+    assert trees.ledger.rounds == 2 + 4 + 2 * 8 * 3  # of the run of all parties alone
+
+
+@pytest.mark.parametrize("family", ["binomial", "gaussian"])
+def test_regressions_of_both_kinds(data, family):
+    tables, labels, truth = data
+    strategy = VerticalGLM(family="binomial") if family == "binomial" else CompleteCase()
+    result = simulate(
+        strategy, tables, labels, test_labels=truth, beside_single_parties=family == "gaussian",
+        min_rows=50, progress=False,
+    )  # fmt: skip
+    y, found = truth[labels.isna()], result.predictions["prediction"]
+    if family == "binomial":
+        assert result.metrics["test_auc"] == pytest.approx(roc_auc_score(y, found[y.index]))
+        return
+    rmse = np.sqrt(np.mean((found[y.index] - y) ** 2))
+    assert result.metrics["test_rmse"] == pytest.approx(rmse)
+    # Labels that the method completes by its predictions are not the constant's.
+    constant = result.evaluation.beside["constant"]["prediction"]
+    np.testing.assert_allclose(constant, labels.mean())
+    assert list(result.evaluation.beside) == ["constant", "bank alone", "court alone"]
+
+
+def test_new_rows_with_labels_are_compared_by_themselves(data, trees):
+    tables, _, truth = data
+    result = trees.predict(tables, truth, progress=False)
+    y, p = truth[result.predictions.index], result.predictions["probability_1"]
+    assert result.metrics["auc"] == pytest.approx(roc_auc_score(y, p))
+    assert result.metrics["log_loss"] == pytest.approx(result.metrics["loss"])
+    assert len(result.evaluation) == N
+
+
+def test_a_held_out_share_is_compared(data):
+    tables, labels, _ = data
+    result = simulate(VerticalGBDT(**TREES, validation_share=0.25), tables, labels, progress=False)
+    assert result.evaluation.what == "held-out samples (validation_share)"
+    assert len(result.evaluation) == 100
+    found = result.evaluation.metrics()
+    assert found["auc"] == pytest.approx(result.metrics["validation_auc"])
+    assert found["log_loss"] == pytest.approx(result.metrics["validation_loss"])
+
+
+def test_bad_test_labels_are_refused_before_the_run(data):
+    tables, labels, truth = data
+    run = {"progress": False}
+    with pytest.raises(ConfigError, match="set theirs to NaN"):
+        simulate(CompleteCase(), tables, truth, test_labels=truth, **run)
+    with pytest.raises(ConfigError, match="give test_labels"):
+        simulate(CompleteCase(), tables, labels, beside_single_parties=True, **run)
+    with pytest.raises(DataError, match="pandas Series"):
+        simulate(CompleteCase(), tables, labels, test_labels=truth.to_numpy(), **run)
+
+
+def test_what_cannot_be_compared_in_the_end_is_a_note(data):
+    tables, labels, truth = data
+    strangers = truth.iloc[:5].set_axis([f"t{i}" for i in range(5)])
+    logging.disable(logging.CRITICAL)
+    try:
+        result = simulate(
+            CompleteCase(), tables, labels, test_labels=strangers, min_rows=50, progress=False
+        )
+    finally:
+        logging.disable(logging.NOTSET)
+    assert result.evaluation is None
+    assert "none of the 5 samples to compare with is predicted" in result.notes[-1]
+    assert len(result.predictions) == labels.isna().sum()
