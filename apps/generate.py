@@ -76,8 +76,11 @@ def generated(root: Path) -> dict[Path, str]:
         ),
         root / "docs" / "strategies.md": pages.strategies_page(list(methods.values())),
     }
-    tables = {"settings": pages.settings_table, "policy": pages.policy_table}
-    tables["node config"] = pages.node_table
+    tables: dict[str, Callable[..., str]] = {
+        "settings": pages.settings_table,
+        "policy": pages.policy_table,
+        "node config": pages.node_table,
+    }
     for folder in ("how-to", "reference"):
         for page in sorted((root / "docs" / folder).glob("*.md")):
             if "begin generated" in page.read_text():

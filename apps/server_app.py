@@ -41,7 +41,8 @@ def main(grid: Grid, context: Context) -> None:
         logger.info("the run %r is finished already; nothing is computed: %s", folder.name, folder)
         return
     run = RunSettings.from_config(config)
-    arbiters = int(run.aggregation == "ckks" or strategy.needs_arbiter is not None)
+    arbiter_for = "aggregation 'ckks'" if run.aggregation == "ckks" else strategy.needs_arbiter
+    arbiters = int(arbiter_for is not None)
     run = replace(
         run,
         min_nodes=run.min_nodes or max(2, len(run.parties or ())) + arbiters,
@@ -59,7 +60,7 @@ def main(grid: Grid, context: Context) -> None:
         save_result(found, folder)
 
     logger.info("strategy %s, aggregation %s", strategy.name, run.aggregation)
-    wait_for_nodes(grid, run.min_nodes or 1, run.patience)
+    wait_for_nodes(grid, run.min_nodes or 1, run.patience, arbiter_for)
     with ChannelGrid(
         grid,
         transport=app_settings.transport,

@@ -144,7 +144,7 @@ class Federation:
         wanted = self._min_nodes or 1
         if self._expected and not self._min_nodes:
             wanted = len(self._expected) + (self._arbiter_for is not None)
-        node_ids = wait_for_nodes(self.grid, wanted, self.patience)
+        node_ids = wait_for_nodes(self.grid, wanted, self.patience, self._arbiter_for)
         self._nodes = {f"node {node_id}": node_id for node_id in node_ids}
         try:
             greeting = Greeting(

@@ -38,8 +38,20 @@ class Roster:
         return ARBITER in self.nodes
 
 
-def wait_for_nodes(grid: Grid, wanted: int, patience: float) -> list[int]:
+def wait_for_nodes(
+    grid: Grid, wanted: int, patience: float, arbiter_for: str | None = None
+) -> list[int]:
     """Wait until so many nodes are connected and return their IDs.
+
+    Parameters
+    ----------
+    grid : Grid
+    wanted : int
+        How many.
+    patience : float
+        Seconds.
+    arbiter_for : str, optional
+        What needs an arbiter among them, if anything does.
 
     Raises
     ------
@@ -48,6 +60,7 @@ def wait_for_nodes(grid: Grid, wanted: int, patience: float) -> list[int]:
     """
     started = time.monotonic()
     deadline, told = started + patience, started
+    one = f"; one of them is the arbiter, which {arbiter_for} needs" if arbiter_for else ""
     while True:
         node_ids = list(grid.get_node_ids())
         if len(node_ids) >= wanted:
@@ -56,17 +69,18 @@ def wait_for_nodes(grid: Grid, wanted: int, patience: float) -> list[int]:
             raise ConfigError(
                 f"{len(node_ids)} of {wanted} nodes are connected after {patience:.0f} s; "
                 "start the missing SuperNodes, or in a simulation set "
-                f"--federation-config 'num-supernodes={wanted}'"
+                f"--federation-config 'num-supernodes={wanted}'{one}"
             )
         if time.monotonic() - told > _TOLD_EVERY:
             told = time.monotonic()
             logger.info(
                 "waiting for nodes: %d of %d are connected after %.0f s, the run gives up after "
-                "%.0f s",
+                "%.0f s%s",
                 len(node_ids),
                 wanted,
                 told - started,
                 patience,
+                one,
             )
         time.sleep(min(1.0, patience / 10))
 

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,8 @@ def _rough(settings: dict[str, Any]) -> Metrics:
 def _routed(settings: dict[str, Any]) -> Metrics:
     """Work out of the sides of splits, and of gains, what they tell to whom."""
     case = case_named(settings["case"])
+    if case.settings:  # not of predictions
+        case = replace(case, settings={**case.settings, "n_trees": settings["trees"]})
     tables, labels = make_case_tables(case, settings["rows"], settings["parties"], settings["seed"])
     trees = record_trees(make_strategy_of(case, tables, labels), tables, labels)
     found = {}

@@ -59,7 +59,7 @@ class Preset(StudyPreset):
     def _routed(self) -> list[Job]:
         part = self["routed"]
         settings = [
-            {"case": case.name, "parties": n_parties}
+            {"case": case.name, "trees": part["trees"], "parties": n_parties}
             for n_parties in part["parties"]
             for case in routed_cases()
         ]

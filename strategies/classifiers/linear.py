@@ -25,7 +25,12 @@ from strategies.regression.prediction import Regressions, keep_and_predict
 Array = npt.NDArray[np.float64]
 
 DEMO: Mapping[str, Any] = MappingProxyType(
-    {"labels": "demo", "demo.missing-cells": 0.0, "demo.missing-blocks": 0.2}
+    {
+        "labels": "demo",
+        "demo.missing-cells": 0.0,
+        "demo.missing-blocks": 0.2,
+        "demo.missing-labels": 0.3,
+    }
 )
 """Of the demonstration: its default data have labels 0 and 1."""
 

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from flwr_vertical import Federation
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import Moments, PrivateProducts
+from flwr_vertical.products.row_groups import max_vectors
 from strategies.classifiers import hinge
 from strategies.classifiers.margin_solver import (
     LabelledMoments,
@@ -80,7 +81,7 @@ def fit_margins(
     width: float,
     intercept: bool = True,
     units: Array | None = None,
-    max_evaluations: int = 25,
+    max_evaluations: int = 40,
 ) -> MarginFit:
     """Fit a linear machine with the smooth squared hinge; two rounds for each evaluation, and one.
 
@@ -109,6 +110,8 @@ def fit_margins(
         Units of the columns in which the ridge treats coefficients; by default each column's
         standard deviation.
     max_evaluations : int
+        Most evaluations; fewer where parties would refuse them: each is a vector of the server that
+        columns are multiplied with, as the labels are.
 
     Raises
     ------
@@ -119,6 +122,8 @@ def fit_margins(
     means = MaskedMeans(federation, products.group_key)
     evaluated = _Evaluated(means, second_class[group >= 0], moments, ridge, width, intercept, units)
     means.send(group)
+    start = None
+    max_evaluations = min(max_evaluations, max_vectors(int((group >= 0).sum())) - 1)
     try:
         while True:
             try:
@@ -127,6 +132,7 @@ def fit_margins(
                     evaluated.ridge,
                     evaluated.width,
                     evaluated,
+                    start=start,
                     max_evaluations=max_evaluations - evaluated.evaluations,
                 )
                 return evaluated.fit(found)
@@ -136,6 +142,7 @@ def fit_margins(
                     names = [f"{party}:{n}" for party in federation.parties for n in columns[party]]
                     raise evaluated.refusal(names) from error
                 evaluated.width *= 2.0
+                start = error.here if error.here is not None else start
     finally:
         means.close()
 
@@ -177,6 +184,7 @@ class _Evaluated:
             float(n),
             self._labels,
             about[np.ix_(kept, kept)] / np.outer(self._scale, self._scale),
+            opened.sums[0][kept] / self._scale * (not intercept),
             with_labels[kept] / self._scale,
             intercept,
         )

@@ -1,8 +1,8 @@
 """The minimum of a sum of smooth hinges and a ridge, from few evaluations of its gradient.
 
 The server has the second moments of the columns and their sums with the labels; each evaluation
-of ``X' dL/d(eta)`` takes rounds. The sum is convex, its curvature that of least squares times a
-share between 0 and 1, which is predicted as if decision values were normal, and corrected by what
+of ``X' dL/d(eta)`` takes rounds. So curvature is predicted, as if the columns of each class were
+normal, with the mean of the class and what is left of the covariance, and corrected by what
 gradients show (BFGS).
 """
 
@@ -17,12 +17,13 @@ from strategies.classifiers import hinge
 
 Array = npt.NDArray[np.float64]
 
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(64)
+_NODES = np.linspace(-5.0, 5.0, 401)  # the curvature has steep flanks
+_WEIGHTS = np.exp(-0.5 * _NODES**2)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 _OVERSHOT = 0.7
 """A step after which the gradient points back by more than this share went much too far."""
-_MOST_HALVINGS = 2
+_MOST_HALVINGS = 1
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class LabelledMoments:
         Number of rows, and the sum of their labels.
     second : numpy.ndarray of shape (n_columns, n_columns)
         Mean products of the columns: covariances, where there is an intercept.
-    with_labels : numpy.ndarray of shape (n_columns,)
-        Sums of each column times the label.
+    sums, with_labels : numpy.ndarray of shape (n_columns,)
+        Sums of each column, and of each times the label.
     intercept : bool
         With one, columns are centred.
     """
@@ -44,6 +45,7 @@ class LabelledMoments:
     n_rows: float
     labels: float
     second: Array
+    sums: Array
     with_labels: Array
     intercept: bool = True
 
@@ -77,7 +79,17 @@ class Minimum:
 
 
 class OutOfReachError(Exception):
-    """Decision values grow beyond what can be evaluated."""
+    """Decision values grow beyond what can be evaluated.
+
+    Parameters
+    ----------
+    here : numpy.ndarray of shape (1 + n_columns,), optional
+        Level and slopes that could be evaluated last.
+    """
+
+    def __init__(self, here: Array | None = None) -> None:
+        super().__init__("decision values grow out of reach")
+        self.here = here
 
 
 def least_squares(moments: LabelledMoments, ridge: Array) -> tuple[float, Array]:
@@ -103,6 +115,7 @@ def minimise(
     width: float,
     source: Gradient,
     *,
+    start: Array | None = None,
     tol: float = 1e-3,
     max_evaluations: int = 40,
 ) -> Minimum:
@@ -115,6 +128,8 @@ def minimise(
     width : float
         Of the corner, see `hinge`.
     source : Gradient
+    start : numpy.ndarray of shape (1 + n_columns,), optional
+        Level and slopes to begin at; by default those of least squares.
     tol : float
         The step that comes after the last evaluation is shorter, in units of decision values.
     max_evaluations : int
@@ -126,7 +141,7 @@ def minimise(
     """
     weight = 2.0 * np.append(0.0, ridge)
     curvature = _Curvature(moments, weight, width)
-    trial = np.append(*least_squares(moments, ridge))
+    trial = np.append(*least_squares(moments, ridge)) if start is None else start
     here: Array | None = None
     gradient = np.zeros(len(trial))
     evaluations = halvings = 0
@@ -136,7 +151,7 @@ def minimise(
         if found is None:
             halvings += 1
             if halvings > _MOST_HALVINGS or evaluations >= max_evaluations:
-                raise OutOfReachError
+                raise OutOfReachError(here)
             base = np.append(trial[0], np.zeros(len(trial) - 1)) if here is None else here
             trial = (base + trial) / 2.0
             continue
@@ -147,10 +162,10 @@ def minimise(
             step = trial - here
             curvature.note(step, told - gradient)
             if told @ step > -_OVERSHOT * (gradient @ step) and evaluations < max_evaluations:
-                trial = here + curvature.step(gradient)  # the minimum lies between
+                trial = here + curvature.step(here, gradient)  # the minimum lies between
                 continue
         here, gradient = trial, told
-        change = curvature.step(gradient)
+        change = curvature.step(here, gradient)
         distance = curvature.spread(change)
         if distance < tol or evaluations >= max_evaluations:
             last = here + change
@@ -166,30 +181,30 @@ class _Curvature:
         self._free = np.append(moments.intercept, np.diag(moments.second) + weight[1:] > 0.0)
         self._products = np.zeros((p + 1, p + 1))
         self._products[0, 0], self._products[1:, 1:] = n, n * moments.second
-        self._n_rows = n
-        start = np.append(*least_squares(moments, weight[1:] / 2.0))
-        spread = np.sqrt(max(float(start[1:] @ moments.second @ start[1:]), 0.0))
-        share = (1.0 + moments.labels / n) / 2.0
-        at = start[0] + spread * _NODES
-        both = share * hinge.curvature(at, width) + (1.0 - share) * hinge.curvature(-at, width)
-        self._matrix = float(_WEIGHTS @ both) * self._products + np.diag(weight)
+        self._products[0, 1:] = self._products[1:, 0] = moments.sums
+        self._moments, self._ridge, self._width = moments, np.diag(weight), width
+        self._pairs: list[tuple[Array, Array]] = []
 
     def note(self, step: Array, change: Array) -> None:
-        """Take in by how much the gradient changed over a step."""
-        along = float(step @ change)
-        if along > 1e-12 * np.linalg.norm(step) * np.linalg.norm(change):
-            moved = self._matrix @ step
-            self._matrix = (
-                self._matrix
-                - np.outer(moved, moved) / (step @ moved)
-                + np.outer(change, change) / along
-            )
+        """Keep by how much the gradient changed over a step."""
+        if step @ change > 1e-12 * np.linalg.norm(step) * np.linalg.norm(change):
+            self._pairs.append((step, change))
 
-    def step(self, gradient: Array) -> Array:
+    def step(self, here: Array, gradient: Array) -> Array:
         """Return the step to the minimum of the quadratic."""
         kept = np.flatnonzero(self._free)
+        matrix = predicted_curvature(self._moments, here, self._width) + self._ridge
+        # Of normal columns a class may have no curvature; the loss has a little everywhere.
+        matrix += 1e-3 * self._products
+        for moved, change in self._pairs:
+            along = matrix @ moved
+            matrix = (
+                matrix
+                - np.outer(along, along) / (moved @ along)
+                + np.outer(change, change) / (moved @ change)
+            )
         out = np.zeros(len(gradient))
-        inner = self._matrix[np.ix_(kept, kept)]
+        inner = matrix[np.ix_(kept, kept)]
         scale = 1.0 / np.sqrt(np.diag(inner))
         scaled = inner * np.outer(scale, scale)
         out[kept] = -scale * linalg.solve(scaled, scale * gradient[kept], assume_a="sym")
@@ -197,5 +212,54 @@ class _Curvature:
 
     def spread(self, step: Array) -> float:
         """Return by how much a step changes decision values: root mean square over the rows."""
-        square = float(step @ self._products @ step) / self._n_rows
+        square = float(step @ self._products @ step) / self._moments.n_rows
         return float(np.sqrt(max(square, 0.0)))
+
+
+def predicted_curvature(moments: LabelledMoments, here: Array, width: float) -> Array:
+    """Return the sum of the hinges' second derivatives if the columns of each class were normal.
+
+    With ``eta = level + x' slopes`` and ``s = cov(x, eta)``, of a normal x:
+    ``E[w x] = E[w] mean + E[w'] s`` and
+    ``E[w x x'] = E[w] (cov + mean mean') + E[w'] (s mean' + mean s') + E[w''] s s'`` (Stein, 1981).
+
+    Parameters
+    ----------
+    moments : LabelledMoments
+    here : numpy.ndarray of shape (1 + n_columns,)
+        Level and slopes.
+    width : float
+        Of the corner.
+
+    Returns
+    -------
+    numpy.ndarray of shape (1 + n_columns, 1 + n_columns)
+        Of level and slopes.
+    """
+    n, slopes = moments.n_rows, here[1:]
+    classes = []
+    within = n * moments.second
+    for sign in (-1.0, 1.0):
+        size = (n + sign * moments.labels) / 2.0
+        mean = (moments.sums + sign * moments.with_labels) / (2.0 * size)
+        within = within - size * np.outer(mean, mean)
+        classes.append((sign, size, mean))
+    within = within / n
+    along = within @ slopes
+    spread = float(np.sqrt(max(float(slopes @ along), 0.0)))
+    unit = along / max(spread, 1e-150)
+    out = np.zeros((len(here), len(here)))
+    for sign, size, mean in classes:
+        eta = here[0] + float(mean @ slopes) + spread * _NODES
+        w = size * _WEIGHTS * hinge.curvature(sign * eta, width)
+        total, first, second = w.sum(), w @ _NODES, w @ (_NODES**2 - 1.0)
+        cross = np.outer(unit, mean)
+        out[0, 0] += total
+        out[0, 1:] += total * mean + first * unit
+        out[1:, 1:] += (
+            total * (within + np.outer(mean, mean))
+            + first * (cross + cross.T)
+            + second * np.outer(unit, unit)
+        )
+    out[1:, 0] = out[0, 1:]
+    return out

@@ -210,7 +210,8 @@ class VerticalSVM(LinearClassifier):
         flat = (variance <= _FLAT) & self.intercept  # without one, it is a column like others
         second[flat], second[:, flat], with_labels[flat] = 0.0, 0.0, 0.0
         unit = np.sqrt(np.maximum(variance, 0.0)) if self.standardize else 1.0 / opened.unit
-        moments = LabelledMoments(n, labels, second, with_labels, self.intercept)
+        sums = rows.sums[:-1] - n * mean
+        moments = LabelledMoments(n, labels, second, sums, with_labels, self.intercept)
         level, slopes = least_squares(moments, self.l2 * unit**2)
         beta = slopes / opened.unit
         intercept = level - float((opened.center / opened.unit + mean) @ slopes)

@@ -16,7 +16,7 @@ from strategies.trees.growing import Grower
 from strategies.trees.objectives import Array, Objective
 from strategies.trees.party import COLUMN_NAMES
 from strategies.trees.running import grow_model, labels_of
-from strategies.trees.shares import HISTOGRAMS
+from strategies.trees.shares import HIDING, HISTOGRAMS
 from strategies.trees.tree import Growth, leaf_values
 from strategies.trees.votes.arbiter import ForestArbiter
 from strategies.trees.votes.disclosure import FOREST_DISCLOSURE
@@ -98,7 +98,7 @@ class VerticalForest(Strategy):
         """What needs an arbiter."""
         if self.routing == "parties":
             return "routing 'parties'"
-        return "histograms 'hidden'" if self.histograms == "hidden" else None
+        return HIDING if self.histograms == "hidden" else None
 
     @property
     def exchanges_asked(self) -> tuple[str, ...]:

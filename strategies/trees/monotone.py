@@ -30,6 +30,9 @@ Directions = npt.NDArray[np.int8]
 Flags = npt.NDArray[np.bool_]
 
 KEY = "trees.monotone."
+TOLD = "node.trees.monotone"
+"""In a party's state, once its directions were told; the server may not write there."""
+
 NODE_KEY = NodeKey(
     KEY,
     (int,),
@@ -81,6 +84,31 @@ def directions_of(config: Mapping[str, Any], bins: Bins, party: str) -> Directio
             )
         out[column] = value
     return out
+
+
+def check_told(config: Mapping[str, Any], state: Mapping[str, Any], party: str) -> None:
+    """Refuse splits by a server that was not told the directions: it cannot follow them.
+
+    Parameters
+    ----------
+    config : Mapping[str, Any]
+        Node config.
+    state : Mapping[str, Any]
+        Of the party; holds `TOLD` where its answer had the directions.
+    party : str
+        For errors.
+
+    Raises
+    ------
+    ConfigError
+        If the node states a direction that was not told.
+    """
+    stated = [key for key, value in config.items() if key.startswith(KEY) and value]
+    if stated and TOLD not in state:
+        raise ConfigError(
+            f"party {party!r}: its node config states {stated[0]}, which this way of growing trees "
+            "does not follow; take the key out, or use 'gbdt' with histograms='hidden'"
+        )
 
 
 def of_slots(directions: Directions, layout: Layout) -> Directions:

@@ -12,7 +12,7 @@ from strategies.trees.arbiter import ParcelSteps
 from strategies.trees.binning import Bins, Codes, Layout, fit_bins
 from strategies.trees.encrypted.party import EncryptedSteps
 from strategies.trees.model import TreePart
-from strategies.trees.monotone import NODE_KEY, directions_of
+from strategies.trees.monotone import NODE_KEY, TOLD, directions_of
 from strategies.trees.routing import RoutingSteps, check_openings
 from strategies.trees.shares import ShareSteps, stream_label
 
@@ -147,10 +147,12 @@ class TreeParty(Party):
             self.cache.pop(key, None)
         layout = self.layout
         check_openings(self, layout, n_sides)
+        directions = directions_of(self.services.node_config, self.bins, self.name)
+        self.state[TOLD] = 1
         return {
             "n_bins": np.array(layout.n_bins, dtype=np.int64),
             "nominal": np.array(layout.nominal, dtype=np.uint8),
-            "monotone": directions_of(self.services.node_config, self.bins, self.name),
+            "monotone": directions,
         }
 
     @property

@@ -12,6 +12,7 @@ from flwr_vertical.errors import PolicyError
 from flwr_vertical.policy.budgets import ROUNDING
 from flwr_vertical.policy.record import key_of
 from strategies.trees.binning import Layout
+from strategies.trees.monotone import check_told
 from strategies.trees.sums import Indices
 
 Splits = npt.NDArray[np.int32]
@@ -61,7 +62,10 @@ class RoutingSteps(StepGroup):
         ------
         PolicyError
             If the node's policy does not allow another bit of one of these rows.
+        ConfigError
+            See `check_told`.
         """
+        check_told(self.party.services.node_config, self.state, self.name)
         layout, split = self.party.layout, np.asarray(split)
         fitted = np.unpackbits(np.asarray(fit), count=split.size).astype(bool).reshape(split.shape)
         left = np.zeros(split.shape, dtype=bool)

@@ -39,6 +39,9 @@ from strategies.trees.sums import (
 HISTOGRAMS = "histograms"
 """The exchange in which the server sees sums of gradients over the slots of every node."""
 
+HIDING = "hiding histograms (histograms='open' shows them to the server, if every node agrees)"
+"""What needs an arbiter, as errors say it."""
+
 # Under a prefix that the server may not write to.
 _MASKED_H, _RHO_H, _BELOW_H = (f"node.trees.{what}" for what in ("masked-h", "rho-h", "helped-h"))
 _HOLD_BYTES = 1 << 29  # of key streams that a helper keeps in memory

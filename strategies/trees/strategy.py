@@ -34,7 +34,7 @@ from strategies.trees.disclosure import DISCLOSURE
 from strategies.trees.objectives import OBJECTIVES, Objective
 from strategies.trees.party import COLUMN_NAMES, TreeParty
 from strategies.trees.running import grow_model, labels_of
-from strategies.trees.shares import HISTOGRAMS
+from strategies.trees.shares import HIDING, HISTOGRAMS
 from strategies.trees.tree import Growth
 
 
@@ -152,7 +152,7 @@ class VerticalGBDT(Strategy):
     @property
     def needs_arbiter(self) -> str | None:
         """What needs an arbiter."""
-        return "histograms 'hidden'" if self.histograms == "hidden" else None
+        return HIDING if self.histograms == "hidden" else None
 
     @property
     def exchanges_asked(self) -> tuple[str, ...]:

@@ -283,7 +283,7 @@ def test_the_solver_finds_the_minimum(intercept):
         def evaluate(self, level, slopes):
             return gradient(level, slopes)
 
-    moments = LabelledMoments(500.0, y.sum(), x.T @ x / 500, x.T @ y, intercept)
+    moments = LabelledMoments(500.0, y.sum(), x.T @ x / 500, x.sum(axis=0), x.T @ y, intercept)
     got = minimise(moments, ridge, 0.1, Source(), tol=1e-6)
 
     def target(values):

@@ -8,13 +8,14 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import log_loss
 from tree_runs import SMALL, N, fit, make_labels, make_tables, pooled, splits_of
 
-from flwr_vertical import Table, simulate
+from flwr_vertical import Table, simulate, step
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import ARGUMENTS
 from strategies.trees import VerticalForest, VerticalGBDT
 from strategies.trees.binning import Layout, fit_bins
-from strategies.trees.monotone import allowed_signs, directions_of, of_slots, right_way
+from strategies.trees.monotone import TOLD, allowed_signs, directions_of, of_slots, right_way
+from strategies.trees.party import TreeParty
 
 DIRECTIONS = {("bank", "b0"): 1, ("bank", "b1"): -1, ("court", "c1"): 1}
 CONFIG = {
@@ -154,6 +155,28 @@ def test_signs_by_hand():
     np.testing.assert_array_equal(
         np.where(blinded >= 0, above, below), right_way(truth, directions)
     )
+
+
+class DeafParty(TreeParty):
+    """Answers as one of an older version, which knows no directions."""
+
+    @step(repeatable=False)
+    def prepare(self, **arguments):
+        told = super().prepare(**arguments)
+        self.state.pop(TOLD)
+        return told | {"monotone": np.zeros_like(told["monotone"])}
+
+
+class DeafGBDT(VerticalGBDT):
+    name = "deaf-gbdt"
+    party = DeafParty
+
+
+def test_a_direction_that_is_not_followed_is_no_silent_one(data):
+    strategy = DeafGBDT(n_trees=1, max_depth=2, histograms="open")
+    with pytest.raises(PartyError, match=r"states trees\.monotone\.b0, which this way"):
+        simulate(strategy, *data, node_config={"bank": CONFIG["bank"]}, progress=False)
+    simulate(strategy, *data, progress=False)
 
 
 def test_keys_that_cannot_be_followed(data):

@@ -160,7 +160,8 @@ def test_a_federation_without_an_arbiter_is_told_what_to_add(data, tmp_path):
     nodes = Nodes(tmp_path, tables)
     options = {"parties": list(tables), "min_nodes": 2, "progress": False, "alignment": "plain"}
     strategy = VerticalGBDT(**SMALL)
-    with nodes.grid(strategy) as grid, pytest.raises(ConfigError, match="role"):
+    says = "histograms='open' .* if every node agrees.* needs an arbiter: start .*role='arbiter'"
+    with nodes.grid(strategy) as grid, pytest.raises(ConfigError, match=says):
         strategy.start(grid=grid, labels=labels, **options)
 
 

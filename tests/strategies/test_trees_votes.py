@@ -13,6 +13,8 @@ from flwr_vertical import LocalGrid, simulate
 from flwr_vertical.errors import ConfigError, PartyError, PolicyError
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, VALUES
+from simulations.attacks.recording import Recording, watching
+from simulations.attacks.suite import ATTACKS, RULED, attack_run
 from strategies.trees import VerticalForest
 
 SETTINGS = {"n_trees": 4, "batch": 2, "max_depth": 4, "n_bins": 12, "min_child": 5}
@@ -133,6 +135,30 @@ def test_what_passes_the_server_tells_nothing_of_rows(run, data):
         assert abs(np.unpackbits(np.frombuffer(ones, np.uint8)).mean() - 0.5) < 0.1
 
 
+def test_attacks_find_columns_where_the_server_knows_the_routing_only():
+    rng = np.random.default_rng(3)
+    tables = {
+        name: pd.DataFrame(rng.normal(size=(60, 2)), columns=[f"{name[0]}{j}" for j in range(2)])
+        for name in ("bank", "court")
+    }
+    for name, table in tables.items():
+        table[f"{name[0]}1"] = rng.integers(0, 2, 60)
+    signal = tables["bank"]["b0"] + tables["court"]["c1"] * 2.0 - tables["bank"]["b1"]
+    labels = (signal > 0.5).astype(float)
+    labels.iloc[::4] = np.nan
+    attacks = [name for name in ATTACKS if name not in RULED]
+    found = {}
+    for routing in ("parties", "server"):
+        strategy = VerticalForest(n_trees=8, batch=4, max_depth=3, n_bins=8, routing=routing)
+        worked, transcript = [], []
+        with watching(worked, transcript):
+            result = simulate(strategy, tables, labels, progress=False, transcript=transcript)
+        recorded = Recording(strategy, "masked", tables, labels, result, transcript, worked)
+        findings = [f for f in attack_run(recorded, attacks) if f.view == "server"]
+        found[routing] = max(finding.beyond for finding in findings)
+    assert found["parties"] <= 0.0 < found["server"]
+
+
 @pytest.mark.parametrize("at", [6, 9, 24])
 def test_killed_at_any_round_and_resumed_it_gives_the_same(at, run, data, monkeypatch, tmp_path):
     logging.disable(logging.CRITICAL)
@@ -161,9 +187,26 @@ def test_killed_at_any_round_and_resumed_it_gives_the_same(at, run, data, monkey
         np.testing.assert_array_equal(part.splits, before.splits)
 
 
+def test_a_batch_may_have_one_column():
+    """Two of three parties have nothing to offer, and their parcels look like the third's."""
+    tables = make_tables(seed=13, n_parties=3)
+    transcript = []
+    settings = {"n_trees": 2, "batch": 1, "max_depth": 2, "colsample": 0.01}
+    result = forest(tables, make_labels(tables, seed=14), transcript=transcript, **settings)
+    assert result.predictions is None
+    table = parts_of(result)["bank"].table
+    for tree in (0, 1):
+        assert len(set(table[(table[:, 0] == tree) & (table[:, 2] >= 0), 2])) == 1
+    parcels = [value for value in told(transcript, "parcel") if isinstance(value, bytes)]
+    assert {len(parcels[i]) for i in range(3)} == {len(parcels[0])}
+
+
 def test_settings_that_contradict_each_other(data):
     with pytest.raises(ConfigError, match="set routing='server', too"):
         forest(*data, histograms="open")
+    labels = pd.Series(np.arange(400) % 7, dtype=float)
+    with pytest.raises(ConfigError, match="14 of a row, and the nodes allow 12"):
+        forest(data[0], labels)
 
 
 def test_predicting_needs_both_halves_of_leaves(run, data):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flwr_vertical.errors import ProtocolError
+from flwr_vertical.policy.record import Policy
 from flwr_vertical.products.streams import KeyStream
 from strategies.trees.sums import Held
 from strategies.trees.votes.arbiter import (
@@ -35,7 +36,7 @@ def test_shares_of_products_add_up_and_each_is_uniform():
     y = rng.integers(0, 2, 500).astype(np.uint64)
     rho, pads = ring(rng, 500), KeyStream(KEY, "P", (500, 7))
     streams = KeyStream(KEY, "R", (500, 7))
-    sent = dealt(x + streams.rows(0, 500), y, pads.rows)
+    sent = dealt(Held(x + streams.rows(0, 500)).rows, x.shape[1], y, pads.rows)
     own = owner_matrix(7, streams.rows, pads.rows, y + rho)
     helped = helper_matrix(sent, [3, 4], [lambda a, b: streams.rows(a, b)[:, :3],
                                           lambda a, b: streams.rows(a, b)[:, 3:]], rho)  # fmt: skip
@@ -167,10 +168,11 @@ def test_the_arbiter_opens_a_round_once():
 
 
 def test_a_party_whose_process_lost_its_shares_says_so():
-    node = SimpleNamespace(name="bank", cache={"votes.shares": {"deal": b"old"}}, state={})
+    shares = {"votes.shares": {"deal": b"old"}}
+    node = SimpleNamespace(name="bank", cache=shares, state={}, policy=Policy())
     rows = np.zeros(1, dtype=np.uint8)
     told = VoteSteps(node).begin_batch(b"new", ["bank"], 0, rows, rows, 1, True, rows, 1)
-    assert told == {"holds": False}
+    assert told == {"holds": False, "grid": 12}
     assert not node.cache
 
 

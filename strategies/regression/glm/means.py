@@ -13,6 +13,7 @@ import numpy.typing as npt
 from flwr_vertical import Federation
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.products import Moments, PrivateProducts
+from flwr_vertical.products.row_groups import max_vectors
 from strategies.regression import Problem
 from strategies.regression.glm.approximation import Approximation
 from strategies.regression.glm.families import family_named
@@ -103,7 +104,8 @@ def maximum_likelihood(
         opened.groups.group,
         problem.columns,
         intercept=settings.intercept,
-        max_evaluations=MOST_EVALUATIONS,
+        # Parties count each, the labels, and both functions of the last round.
+        max_evaluations=max(min(MOST_EVALUATIONS, max_vectors(int(n_rows)) - 3), 1),
         moments=moments,
         ridge=ridge,
         units=None if settings.standardize else 1.0 / offered.unit,

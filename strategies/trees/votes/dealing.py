@@ -24,21 +24,23 @@ import numpy.typing as npt
 from strategies.trees.sums import BLOCK_BYTES, Blocks, Indices, Ring, dense_sums
 
 
-def dealt(masked: Ring, target: Ring, pad: Blocks) -> Ring:
+def dealt(masked: Blocks, width: int, target: Ring, pad: Blocks) -> Ring:
     """Return ``W = U y + P``; the server's part.
 
     Parameters
     ----------
-    masked : numpy.ndarray of shape (n_rows, n_slots), uint64
-        ``U``.
+    masked : Callable[[int, int], numpy.ndarray]
+        Rows of ``U``.
+    width : int
+        Its columns.
     target : numpy.ndarray of shape (n_rows,), uint64
         ``y``, 0 where a row has no label.
     pad : Callable[[int, int], numpy.ndarray]
         Rows of ``P``.
     """
-    out = np.empty_like(masked)
-    for start, stop in _blocks(masked.shape):
-        np.multiply(masked[start:stop], target[start:stop, None], out=out[start:stop])
+    out = np.empty((len(target), width), dtype=np.uint64)
+    for start, stop in _blocks(out.shape):
+        np.multiply(masked(start, stop), target[start:stop, None], out=out[start:stop])
         out[start:stop] += pad(start, stop)
     return out
 

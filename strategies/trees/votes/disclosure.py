@@ -35,7 +35,11 @@ _PARTIES = (
         "without knowing which split is which or of whom; how many there are; the number of bins "
         "of all columns in use",
     ),
-    ("arbiter", "of votes, the digits below the grid, without knowing what samples they are of"),
+    (
+        "arbiter",
+        "of votes, the digits below the grid, from which those of few trees can be worked out, "
+        "without knowing what samples they are of",
+    ),
     ("server and any one party together", "all columns, in bins"),
     (
         "arbiter and any one party together",
@@ -65,8 +69,15 @@ PREDICT_DISCLOSURE = (
         "in which node of each tree each sample is, and on which side of the splits that it comes "
         "to; how many bits of a row each other one lets predictions tell",
     ),
-    ("arbiter", "of votes, the digits below the grid, without knowing what samples they are of"),
+    (
+        "arbiter",
+        "of votes, the digits below the grid, from which those of few trees can be worked out, "
+        "without knowing what samples they are of",
+    ),
     ("server and any one party together", "in which node of each tree each sample is"),
-    ("the first two parties of the fit together", "what each leaf predicts, and so all votes"),
+    (
+        "a party and another together, the first two of the fit",
+        "what each leaf predicts, and so all votes",
+    ),
     ("nobody", "a value within a bin"),
 )

@@ -133,12 +133,14 @@ class VoteSteps(StepGroup):
 
         Returns
         -------
-        dict[str, bool]
-            ``holds``: whether this party has the shares. If not, they are dealt again.
+        dict[str, Any]
+            ``holds``: whether this party has the shares; if not, they are dealt again. ``grid``:
+            how many bits of a row a prediction may tell.
         """
+        grid = self.party.policy.grid
         if self.cache.get(_SHARES, {}).get("deal") != deal:
             self.cache.pop(_SHARES, None)
-            return {"holds": False}
+            return {"holds": False, "grid": grid}
         self.cache.pop(_IN_USE, None)
         n_rows = self.party.n_samples
         labelled = np.unpackbits(np.asarray(fit), count=n_rows)
@@ -149,7 +151,7 @@ class VoteSteps(StepGroup):
         batch = Batch.start(weight, np.asarray(trees).tolist(), int(min_child))
         self.party.live.put(_BATCH, batch)
         self.kept.begin_batch(names.index(self.name), int(n_classes), n_rows - len(fitted))
-        return {"holds": True}
+        return {"holds": True, "grid": grid}
 
     @step
     def offer(
@@ -264,7 +266,7 @@ class VoteSteps(StepGroup):
         model_trees: int,
         target_bits: int,
         sides: list[bytes] | None = None,
-    ) -> dict[str, int]:
+    ) -> None:
         """Add the trees to the model, and their votes to those of rows without a label.
 
         Parameters
@@ -275,11 +277,6 @@ class VoteSteps(StepGroup):
             As in `begin_batch`.
         model_trees : int
             Trees whose votes a prediction is the mean of.
-
-        Returns
-        -------
-        dict[str, int]
-            ``grid``: how many bits of a row a prediction may tell.
         """
         self._follow(names, sides)
         batch, kept = self.batch(), self.kept
@@ -297,7 +294,6 @@ class VoteSteps(StepGroup):
         free = np.flatnonzero(np.unpackbits(np.asarray(fit), count=self.party.n_samples) == 0)
         kept.end_batch(batch, leaf, coefficients_of(batch.table, model_trees, target_bits), free)
         self.party.live.drop(_BATCH)
-        return {"grid": self.party.policy.grid}
 
     @step
     def votes(self, model: str, fit: npt.NDArray[np.uint8], bits: int) -> dict[str, Any]:
@@ -383,6 +379,7 @@ class VoteSteps(StepGroup):
                 [
                     slot_sums(layout, codes, at[t], weight[t], count).astype(np.uint64)
                     for t, count in enumerate(counts)
+                    if count
                 ]
             ),
             "own": node_sums(Held(own).rows, own.shape[1], at, batch.weight, counts),
@@ -403,7 +400,11 @@ class VoteSteps(StepGroup):
         layout, codes = used.layout(self.party.layout), self.party.codes[:, used.columns]
         least = max(batch.min_child, self.party.policy.min_rows or 1)
         return np.concatenate(
-            [legal_splits(layout, codes, at[t], count, least) for t, count in enumerate(counts)]
+            [
+                legal_splits(layout, codes, at[t], count, least)
+                for t, count in enumerate(counts)
+                if count
+            ]
         )
 
     def _in_use(self, used: Used) -> tuple[Ring, Ring]:

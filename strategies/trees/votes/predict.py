@@ -38,7 +38,7 @@ from strategies.trees.votes.batch import LEFT, MISSING_LEFT, NUMBER, PARTY, RIGH
 from strategies.trees.votes.disclosure import PREDICT_DISCLOSURE
 from strategies.trees.votes.kept import coefficients_of
 from strategies.trees.votes.model import VotesModel, VotesPart
-from strategies.trees.votes.releasing import ReleaseSteps, bits_of, opened_votes
+from strategies.trees.votes.releasing import ReleaseSteps, bits_of, check_bits_of, opened_votes
 from strategies.trees.votes.sides import Comers
 
 _AT = "votes.descent"
@@ -287,6 +287,7 @@ class ForestPredict(BuildsOnAFit):
         check_parties(names, model.parties, result)
         _check_halves(model, names)
         keys, grid = self._enter(federation, model, names)
+        check_bits_of(grid, model.n_classes)
         common: dict[str, Any] = {"model": model.name, "names": names}
         sides: dict[str, list[bytes]] = {}
         level = 0

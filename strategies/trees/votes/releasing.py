@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from flwr_vertical import StepGroup
 from flwr_vertical.crypto.sealing import seal
+from flwr_vertical.errors import ConfigError
 from flwr_vertical.products import GroupKeySteps
 from flwr_vertical.products.streams import stream
 from flwr_vertical.protocol.messages import ARBITER
@@ -22,6 +23,8 @@ from strategies.trees.arbiter import ParcelSteps
 from strategies.trees.sums import Ring
 from strategies.trees.votes.arbiter import place
 from strategies.trees.votes.kept import VOTE_BITS
+
+_LEAST = 2  # bits of a vote
 
 
 class ReleaseSteps(StepGroup):
@@ -84,8 +87,24 @@ class ReleaseSteps(StepGroup):
 
 
 def bits_of(grid: int, n_classes: int) -> int:
-    """Return the bits of each vote of a row: all classes' together are `grid`, but 2 at least."""
-    return max(grid // n_classes, 2)
+    """Return the bits of each vote of a row: of all classes together they are `grid`."""
+    return grid // n_classes
+
+
+def check_bits_of(grid: int, n_classes: int) -> None:
+    """Raise if the nodes allow too few bits of a row for votes of so many classes.
+
+    Raises
+    ------
+    ConfigError
+        Says what to do.
+    """
+    if grid < _LEAST * n_classes:
+        raise ConfigError(
+            f"votes for {n_classes} classes take {_LEAST} bits each at least, "
+            f"{_LEAST * n_classes} of a row, and the nodes allow {grid}: each would have to state "
+            f"prediction-bits={_LEAST * n_classes} (30 at most); or set routing='server'"
+        )
 
 
 def opened_votes(

@@ -30,6 +30,7 @@ from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.results import Progress
 from strategies.regression.problem import sample_index
 from strategies.trees.gains import fraction_bits, rounded
+from strategies.trees.masked import fetch
 from strategies.trees.model import prediction_table
 from strategies.trees.objectives import Array, Objective
 from strategies.trees.running import prepare
@@ -38,7 +39,7 @@ from strategies.trees.sums import Ring
 from strategies.trees.votes.dealing import dealt
 from strategies.trees.votes.drawing import columns_of
 from strategies.trees.votes.model import VotesModel, importance
-from strategies.trees.votes.releasing import bits_of, opened_votes
+from strategies.trees.votes.releasing import bits_of, check_bits_of, opened_votes
 
 _SNAPSHOT = 1  # batches
 
@@ -118,7 +119,6 @@ class VoteRounds:
                 "set routing='server'"
             )
         self._deal, self._dealt_class = b"", -1
-        self._masked: dict[str, Ring] = {}
 
     @property
     def n_batches(self) -> int:
@@ -145,6 +145,8 @@ class VoteRounds:
             if self._dealt_class != of_class:
                 self._deal_products(of_class)
             told = self.federation.call("begin_batch", {**asked, "deal": self._deal})
+            self.state["grid"] = min(int(reply["grid"]) for reply in told.values())
+            check_bits_of(self.state["grid"], width)
             if all(reply["holds"] for reply in told.values()):
                 break
             self._dealt_class = -1  # a process that had the shares has ended
@@ -180,21 +182,15 @@ class VoteRounds:
             own = {name: {"won": won[name]} for name in self.names}
             replies = self.federation.call("split", per_party=own)
             sides = {"sides": [replies[name]["sides"] for name in self.names]}
-        ended = self.federation.call(
+        self.federation.call(
             "end_batch",
             {**level, "fit": self.fit, "model_trees": self.settings.n_trees, **sides},
         )
-        self.state["grid"] = min(int(reply["grid"]) for reply in ended.values())
 
     def _deal_products(self, of_class: int) -> None:
         """Deal shares of slots times the targets of a class; two rounds, the first once."""
-        if not self._masked:
-            every = {"start": 0, "stop": len(self.federation.labels)}
-            replies = self.federation.call(
-                "send_masked", {"dtype": "uint64", **every}, per_party=self._arguments
-            )
-            self.slots.tags = {name: bytes(replies[name]["tag"]) for name in self.names}
-            self._masked = {name: replies[name]["masked"] for name in self.names}
+        if not self.slots.masked:
+            fetch(self.federation, self.slots, self._arguments, np.uint64)
         target, helper = self.targets.whole[of_class], helpers(self.names)
         seeds = {
             name: self.federation.random_bytes(SEED_BYTES)
@@ -203,11 +199,11 @@ class VoteRounds:
         rho = {name: stream(seed, "rho", target.shape) for name, seed in seeds.items()}
         own: dict[str, dict[str, Any]] = {name: {} for name in self.names}
         made: dict[str, list[Ring]] = {name: [] for name in seeds}
-        for name in self.names:
-            masked, pad = self._masked[name], self.federation.random_bytes(SEED_BYTES)
+        for name, width in zip(self.names, self.slots.widths, strict=True):
+            pad = self.federation.random_bytes(SEED_BYTES)
             own[name] |= {"pad": pad, "masked_target": target + rho[helper[name]]}
-            rows = KeyStream(pad, "P", masked.shape).rows
-            made[helper[name]].append(dealt(masked, target, rows))
+            rows = KeyStream(pad, "P", (len(target), width)).rows
+            made[helper[name]].append(dealt(self.slots.masked[name], width, target, rows))
         for name, seed in seeds.items():
             own[name] |= {"rho": seed, "dealt": np.concatenate(made[name], axis=1)}
         self._deal = self.federation.random_bytes(16)
@@ -218,7 +214,7 @@ class VoteRounds:
             "tags": [self.slots.tags[name] for name in self.names],
         }
         if of_class == self.objective.width - 1:
-            self._masked = {}
+            self.slots.masked = {}
         self.federation.call("take_shares", common, per_party=own)
         self._dealt_class = of_class
 
