@@ -55,6 +55,10 @@ def notes(preset: Preset) -> list[str]:
         "LASER-VFL: "
         + ", ".join(f"{name} {value}" for name, value in preset["laser"].items())
         + ", numbers standardised, no pretraining.",
+        f"Processor seconds of the kept records: {preset['kept']['machine']}. On an idle machine "
+        "they are fewer.",
+        "What has no row, or 'not run', was not run: the command without --report runs it, and "
+        "goes on from what is there.",
     ]
 
 

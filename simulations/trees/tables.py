@@ -23,7 +23,8 @@ def wide(frame: pd.DataFrame, part: str) -> pd.DataFrame:
 def pooled(frame: pd.DataFrame, within: float) -> pd.DataFrame:
     """Compare with the central booster: mean, and the paired difference with its standard error.
 
-    A positive difference is in favour of the federated booster.
+    A positive difference is in favour of the federated booster. Hidden histograms, which are run
+    for few seeds, are judged by what open ones predict with the same seeds.
     """
     found = wide(frame, "pooled")
     rows: dict[Any, dict[str, Any]] = {}
@@ -33,13 +34,17 @@ def pooled(frame: pd.DataFrame, within: float) -> pd.DataFrame:
                 continue
             ours, theirs = own[f"ours {name}"], own[f"central {name}"]
             gap = sign * (ours - theirs)
+            off, text = abs(gap.mean()), ""
+            if mode == "hidden":
+                same = found.xs((dataset, share, "open"))[f"ours {name}"]
+                off, text = (ours.droplevel([0, 1, 2]) - same).abs().max(), " (of open)"
             error = gap.std() / np.sqrt(len(gap)) if len(gap) > 1 else float("nan")
             rows[dataset, share, mode, name] = {
                 "federated": f"{ours.mean():.4f}",
                 "scikit-learn": f"{theirs.mean():.4f}",
                 "difference": f"{gap.mean():+.4f}",
                 "its standard error": "–" if np.isnan(error) else f"{error:.4f}",
-                f"within {within:g}": PASS if abs(gap.mean()) <= within else FAIL,
+                f"within {within:g}": (PASS if off <= within else FAIL) + text,
                 SEEDS: len(gap),
             }
     return _table(rows, ["dataset", "cells missing", "histograms", "measure"])

@@ -86,6 +86,12 @@ def test_differences_are_paired_and_in_favour_where_positive():
     assert row["difference"] == "-0.0200"
     assert row["within 0.01"] == FAIL
     assert tables.pooled(found, 0.03).iloc[0]["within 0.03"] == PASS
+    for ours, verdict in ((0.525, PASS), (0.54, FAIL)):
+        hidden = {("motor", 0.1, "hidden", 0, "ours RMSE"): ours}
+        hidden |= {("motor", 0.1, "hidden", 0, "central RMSE"): 0.5}
+        both = pd.concat([found, numbers("pooled", hidden)])
+        row = tables.pooled(both, 0.01).loc["motor", 0.1, "hidden", "RMSE"]
+        assert row["within 0.01"] == f"{verdict} (of open)"
 
 
 def test_margins_pass_above_each_other_method():
