@@ -24,6 +24,7 @@ _FITS = {
     "false-vfl-predict": "false-vfl",
     "split-predict": "vanilla-vfl",
     "gbdt-predict": "gbdt",
+    "forest-predict": "forest",
 }
 """By strategy that predicts, the one that fits what it predicts with."""
 
@@ -70,19 +71,21 @@ _TRAINED = {"imputer": "gain", "generator": "joint", "iterations": 20}
 _VARIANTS: dict[str, list[dict[str, Any]]] = {
     "false-vfl": [{"variant": "II"}, {"party_layers": 1}],
     "fedpsg-ar": [_TRAINED],
+    "forest": [{"routing": "server"}],
     "gbdt": [{"histograms": "open"}],
 }
 """Further settings that are tried where nodes must agree."""
-_CLASSES = {"lr": "binomial", "svm": "binomial"}
+_CLASSES = {"lr": "binomial", "svm": "binomial", "forest": "binomial", "forest-predict": "binomial"}
 """By strategy, the family of its labels where it has no such setting and they are not numbers."""
 
 _TELL_NOTHING = {"generated", "networks"}
 """Exchanges by consent in which attacks must find nothing all the same."""
 
 
-ROUTED = ("forest", "gbdt", "gbdt-predict")
+ROUTED = ("gbdt", "gbdt-predict")
 """Trees: without a consent they tell sides of splits, bits of single samples that nodes count and
-may cap. What follows from these is measured on its own (`routing`)."""
+may cap. What follows from these is measured on its own (`routing`). A forest tells the server
+summed votes alone, unless ``routing="server"``."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ class Case:
     @property
     def routed(self) -> bool:
         """Whether it tells sides of splits."""
-        return self.strategy in ROUTED
+        return self.strategy in ROUTED or self.settings.get("routing") == "server"
 
 
 def cases(consented: bool = False) -> list[Case]:

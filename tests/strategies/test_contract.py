@@ -32,7 +32,7 @@ from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
 from strategies.predict import Predict
-from strategies.trees import TreesPredict, VerticalForest, VerticalGBDT
+from strategies.trees import ForestPredict, TreesPredict, VerticalForest, VerticalGBDT
 from strategies.vertigan import VertiGAN
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict
 
@@ -203,15 +203,16 @@ FEW_TREES = {"n_trees": 2, "max_depth": 2, "n_bins": 4, "min_child": 4}
 TREES = [
     VerticalGBDT(**FEW_TREES),
     VerticalGBDT(**FEW_TREES, objective="regression", histograms="open"),
-    VerticalForest(**FEW_TREES),
 ]
 TREES = [TreesPredict(run(TREES[0])), *TREES]
+FORESTS = [VerticalForest(**FEW_TREES, objective="regression")]
+FORESTS = [ForestPredict(run(FORESTS[0])), *FORESTS]
 # What needs a key stream that parties share has no encrypted sums.
 MASKED = [VerticalLR(l2=2.0, encoding="one-hot"), VerticalSVM(l2=2.0, encoding="one-hot")]
 CLASSIFIERS = [*MASKED, VerticalSVM(l2=2.0, loss="squared", rows="mean", encoding="one-hot")]
-STRATEGIES = IMPUTERS + GENERATORS + SYNTHESES + REGRESSIONS + DEEP + TREES + CLASSIFIERS
+STRATEGIES = IMPUTERS + GENERATORS + SYNTHESES + REGRESSIONS + DEEP + TREES + FORESTS + CLASSIFIERS
 every_strategy, every_imputer = named(STRATEGIES), named(IMPUTERS)
-every_predictor = named(REGRESSIONS + DEEP + TREES + CLASSIFIERS)
+every_predictor = named(REGRESSIONS + DEEP + TREES + FORESTS + CLASSIFIERS)
 every_synthesis = named(SYNTHESES)
 
 
@@ -260,7 +261,7 @@ def test_modes_agree(strategy):
 def test_modes_agree_on_coefficients_and_predictions(strategy, mode):
     if mode == "ckks":
         pytest.importorskip("tenseal")
-        if strategy in TREES[1:]:
+        if strategy in [*TREES[1:], *FORESTS]:
             pytest.skip("grown with sums of whole numbers, and refuses ciphertexts")
     if mode == "ckks" and strategy in MASKED:
         with pytest.raises(ConfigError, match="aggregation='masked'"):

@@ -79,8 +79,8 @@ WITH_MODEL = [
 ]
 WITHOUT = {"complete-case", "mean-impute", "single", "predict", "vfem-predict"} | {
     "false-vfl", "false-vfl-predict", "fedhssl", "laser-vfl", "plug-vfl", "split-predict",
-    "vanilla-vfl", "vertigan", "gbdt", "gbdt-predict", "forest", "fknn", "max", "mean", "min",
-    "most-frequent", "lr", "svm", "final-net",
+    "vanilla-vfl", "vertigan", "gbdt", "gbdt-predict", "forest", "forest-predict", "fknn", "max",
+    "mean", "min", "most-frequent", "lr", "svm", "final-net",
 }  # fmt: skip
 
 

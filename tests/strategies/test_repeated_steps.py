@@ -36,7 +36,7 @@ from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
 from strategies.predict import Predict
-from strategies.trees import TreesPredict, VerticalForest, VerticalGBDT
+from strategies.trees import ForestPredict, TreesPredict, VerticalForest, VerticalGBDT
 from strategies.vertigan import VertiGAN
 from strategies.vfem import VFEM
 
@@ -109,8 +109,8 @@ def trees(method, **settings):
     return method(n_trees=2, max_depth=2, n_bins=6, min_child=8, **settings)
 
 
-def some_trees():
-    return simulate(trees(VerticalGBDT), *binary(), progress=False)
+def some_trees(method=VerticalGBDT):
+    return simulate(trees(method), *binary(), progress=False)
 
 
 # By strategy: settings that take different steps, and what they are run on.
@@ -172,7 +172,11 @@ RUNS = {
         (lambda: trees(VerticalGBDT, histograms="open"), binary),
     ],
     "gbdt-predict": [(lambda: TreesPredict(some_trees()), binary)],
-    "forest": [(lambda: trees(VerticalForest), binary)],
+    "forest": [
+        (lambda: trees(VerticalForest), binary),
+        (lambda: trees(VerticalForest, routing="server"), binary),
+    ],
+    "forest-predict": [(lambda: ForestPredict(some_trees(VerticalForest)), binary)],
     "lr": [(VerticalLR, larger)],
     "svm": [
         (lambda: VerticalSVM(l2=5.0, corner=0.4), larger),
@@ -195,7 +199,8 @@ for _name in ("mean", "min", "max", "most-frequent"):
 WITHOUT_SUMS = {"vcds", "evcds", "ievcds"}
 # Calls whose answers are under pads or sealed, or are counted: they are asked twice, too.
 _GROWING = {"send_masked", "share", "route"}
-CALLS = {"gbdt": _GROWING, "gbdt-predict": {"sides"}, "forest": _GROWING}
+CALLS = {"gbdt": _GROWING, "gbdt-predict": {"sides"}, "forest": {"send_masked"}}
+CALLS["forest-predict"] = {"tally"}
 
 CASES = [(name, k) for name, runs in RUNS.items() for k in range(len(runs))]
 
