@@ -78,7 +78,8 @@ def test_the_loss_of_laser_vfl_is_the_mean_over_all_subsets():
     assert np.std(found) > 1e-4
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+# FinalNet has no perceptrons: tests/strategies/test_final_net.py has it.
+@pytest.mark.parametrize("method", sorted(METHODS.keys() - {"final"}))
 def test_predictions_are_of_whoever_is_there(method):
     model, x, enters, _ = make(method)
     rows = torch.arange(12)
