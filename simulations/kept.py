@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from flwr_vertical.errors import DataError
 from flwr_vertical.results import write_text_atomically
 from simulations.data import ROOT
@@ -94,6 +96,15 @@ def write_kept(path: Path, records: Mapping[str, Record]) -> None:
     write_text_atomically(path, "\n".join([head, *lines]) + "\n")
 
 
+def as_kept(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return numbers of replications with the digits that are kept, so that pages are the same."""
+    return frame.assign(value=frame["value"].map(_digits)) if len(frame) else frame
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
 def _shown(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out what is nested, and the hash of the data, which is of no use to a reader."""
     shown = {name: v for name, v in settings.items() if not isinstance(v, dict | list)}
@@ -103,4 +114,4 @@ def _shown(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _short(value: float) -> float | None:
     """Return five digits of a number; JSON has no NaN."""
-    return None if value != value else float(f"{value:.5g}")
+    return None if value != value else _digits(value)

@@ -14,7 +14,7 @@ from simulations.false_vfl import figures, tables, targets
 from simulations.false_vfl.page import GOALS, as_markdown, choices, make_page, table_of, titles
 from simulations.false_vfl.preset import Preset
 from simulations.false_vfl.runs import FILES, Shared, replicate
-from simulations.kept import keep_beside, start_from
+from simulations.kept import as_kept, keep_beside, start_from
 from simulations.replications import FolderStore, Job, run_all, to_frame
 from simulations.study import Options, Outcome, Output, print_table
 
@@ -48,7 +48,7 @@ def run(options: Options) -> Outcome:
         )  # fmt: skip
         remove_finished(shared.checkpoints, store)
     every = preset.jobs(everything=True)
-    frame = to_frame(every, store, preset.context)
+    frame = as_kept(to_frame(every, store, preset.context))
     if frame.empty:
         raise ConfigError(
             f"{store.path} has no runs with these settings; run some, without --report, or name "

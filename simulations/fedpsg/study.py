@@ -15,7 +15,7 @@ from simulations.fedpsg.docs import as_markdown
 from simulations.fedpsg.experiments import replicate
 from simulations.fedpsg.page import GOALS, TITLES, make_page
 from simulations.fedpsg.preset import Preset
-from simulations.kept import keep_beside, start_from
+from simulations.kept import as_kept, keep_beside, start_from
 from simulations.replications import FolderStore, Job, run_all, to_frame
 from simulations.study import Options, Outcome, Output, print_table
 
@@ -43,7 +43,7 @@ def run(options: Options) -> Outcome:
         logger.setLevel(logging.INFO)
     # Also what earlier runs with other choices left.
     jobs = with_data(preset.jobs(), data)
-    frame = to_frame(jobs, store, context)
+    frame = as_kept(to_frame(jobs, store, context))
     if frame.empty:
         raise ConfigError(
             f"{store.path} has no runs with these settings; run some, without --report, or name "
