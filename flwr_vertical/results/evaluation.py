@@ -236,6 +236,11 @@ def evaluate(
     classes = Evaluation(samples, task).classes
     notes = []
     if strange := sorted(set(samples["label"]) - set(classes)) if task == "classes" else []:
+        if broken := [label for label in strange if not float(label).is_integer()]:
+            raise DataError(
+                f"labels such as {broken[:_MOST_LISTED]} are no classes; the predictions know "
+                f"{classes[:_MOST_LISTED]}; give labels as they were in the fit"
+            )
         notes.append(
             f"{int(samples['label'].isin(strange).sum())} samples have labels "
             f"{strange[:_MOST_LISTED]} that the fit did not know: their predictions are wrong in "

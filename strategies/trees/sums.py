@@ -51,7 +51,7 @@ def code_sums(layout: Layout, codes: Codes, node: Indices, vectors: Ring, n_node
         ones = np.ones(key.size, dtype=vectors.dtype)
         picked = csc_array((ones, key.reshape(-1), ends), shape=(len(total), len(rows)))
         total += picked @ np.ascontiguousarray(vectors[rows])
-    return total.reshape(n_nodes, n_codes, -1)
+    return total.reshape(n_nodes, n_codes, vectors.shape[1])
 
 
 def to_slots(layout: Layout, sums: Ring) -> Ring:
