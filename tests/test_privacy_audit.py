@@ -49,7 +49,7 @@ def record_run(mode, tables=None, **settings):
     if mode == "ckks":
         pytest.importorskip("tenseal")
     tables = make_tables() if tables is None else tables
-    strategy = FKNN(**({"n_neighbors": 3, "weighting": "exact"} | settings))
+    strategy = FKNN(**({"n_neighbors": 3, "weighting": "exact", "standardize": False} | settings))
     seeds = set()
 
     class Spied(FKNNParty):

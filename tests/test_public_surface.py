@@ -70,7 +70,7 @@ def test_imports_point_one_way(folder):
 CORE = [
     "errors", "version", "optional", "settings", "privacy", "crypto", "tables", "results",
     "protocol", "policy", "grids", "channel", "node", "server", "products", "alignment", "app",
-    "strategy", "registry", "strategies", "validation", "demo", "single_parties", "simulation",
+    "strategy", "registry", "strategies", "demo", "single_parties", "simulation", "validation",
     "run_config", "align_command", "strategies_command", "policy_command", "ledger_command", "cli",
 ]  # fmt: skip
 

@@ -29,7 +29,7 @@ from simulations.attacks.views import GOT, SERVER, WORKED, views_of
 from strategies import BUILTIN
 from strategies.glm import VerticalGLM
 from strategies.predict import Predict
-from strategies.trees import TreesPredict, VerticalGBDT
+from strategies.trees import ForestPredict, TreesPredict, VerticalForest, VerticalGBDT
 from strategies.vfem import VFEM, CompleteCase
 
 N = 330
@@ -48,6 +48,7 @@ BLINDED = {
 }  # fmt: skip
 OPEN_TREES = VerticalGBDT(n_trees=3, max_depth=3, histograms="open")
 """Grown without an arbiter, to be predicted with."""
+FOREST = VerticalForest(n_trees=3, max_depth=3)
 # Words of a disclosure table, and the kind of entry that they ask for.
 WORDS = {
     "rows": r"^(over|for each missingness|by missingness|.*sums over groups of rows)",
@@ -77,8 +78,9 @@ def recorded(strategy, tables, labels, folder):
         nodes.nodes.append({"role": "arbiter", "output": str(folder / "arbiter-out")} | OPEN)
     worked, transcript = [], []
     asked = {"alignment": "plain", "transcript": transcript}
-    if isinstance(strategy, Predict | TreesPredict):  # what nodes keep of the fit must be there
-        fit = VFEM() if isinstance(strategy, Predict) else OPEN_TREES
+    fits = {Predict: VFEM(), TreesPredict: OPEN_TREES, ForestPredict: FOREST}
+    fit = next((fit for kind, fit in fits.items() if isinstance(strategy, kind)), None)
+    if fit is not None:  # what nodes keep of the fit must be there
         nodes.app, own = client_app, nodes.app
         fitted = nodes.run(fit, labels, run_id=2, alignment="plain")
         nodes.app = own
