@@ -33,6 +33,7 @@ def test_every_python_block_runs_as_written(path, tmp_path, monkeypatch, names_a
     names = {"__name__": "documentation"}
     for i, block in enumerate(python_blocks(path)):
         exec(compile(block, f"{name_of(path)}, block {i + 1}", "exec", dont_inherit=True), names)
+    assert set(names) - {"__name__", "__builtins__"}
     names_after[path.name] = names
 
 
