@@ -20,25 +20,34 @@ def python_blocks(path):
 
 
 @pytest.fixture(scope="module")
-def names_after():
-    """What the blocks of each page left behind."""
-    return {}
+def names_after(tmp_path_factory):
+    """What the blocks of a page leave behind; each page is run once."""
+    found = {}
+
+    def after(name):
+        if name not in found:
+            (path,) = (page for page in PAGES if name_of(page) == name)
+            names = {"__name__": "documentation"}
+            with pytest.MonkeyPatch.context() as patch:
+                patch.chdir(tmp_path_factory.mktemp("page"))  # where blocks write reports
+                for i, block in enumerate(python_blocks(path)):
+                    code = compile(block, f"{name}, block {i + 1}", "exec", dont_inherit=True)
+                    exec(code, names)
+            found[name] = names
+        return found[name]
+
+    return after
 
 
 @pytest.mark.parametrize("path", [path for path in PAGES if python_blocks(path)], ids=name_of)
-def test_every_python_block_runs_as_written(path, tmp_path, monkeypatch, names_after):
+def test_every_python_block_runs_as_written(path, names_after):
     if path.name in HEAVY:
         pytest.importorskip(HEAVY[path.name])
-    monkeypatch.chdir(tmp_path)  # where blocks write reports
-    names = {"__name__": "documentation"}
-    for i, block in enumerate(python_blocks(path)):
-        exec(compile(block, f"{name_of(path)}, block {i + 1}", "exec", dont_inherit=True), names)
-    assert set(names) - {"__name__", "__builtins__"}
-    names_after[path.name] = names
+    assert set(names_after(name_of(path))) - {"__name__", "__builtins__"}
 
 
 def test_what_the_readme_shows_is_right(names_after):
-    names = names_after["README.md"]
+    names = names_after("README.md")
     demo, total = names["demo"], names["simulate"](names["RowSum"](), names["demo"].parties).model
     ids = sorted(set().union(*(table.index for table in demo.parties.values())))
     sums = sum(table.sum(axis=1).reindex(ids).fillna(0) for table in demo.parties.values())
@@ -47,7 +56,7 @@ def test_what_the_readme_shows_is_right(names_after):
 
 
 def test_what_the_page_on_trees_shows_is_right(names_after):
-    names = names_after["trees.md"]
+    names = names_after("docs/trees.md")
     columns = ["prediction", "probability_0", "probability_1"]
     assert list(names["result"].predictions.columns) == columns
     assert len(names["result"].predictions) == 50
@@ -56,7 +65,7 @@ def test_what_the_page_on_trees_shows_is_right(names_after):
 
 
 def test_what_the_page_on_evaluation_shows_is_right(names_after):
-    table = names_after["evaluation.md"]["result"].evaluation.table()
+    table = names_after("docs/evaluation.md")["result"].evaluation.table()
     assert list(table.index) == ["this run", "constant", "bank alone", "court alone"]
     assert table["auc"].idxmax() == "this run"
 
