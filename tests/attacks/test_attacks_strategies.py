@@ -137,9 +137,9 @@ def test_three_rows_of_neighbours_do_not_meet():
     (case,) = (case for case in cases() if case.name == "fknn")
     for n_parties in (2, 3):
         tables, labels = make_case_tables(case, 50, n_parties)
-        # Sums of six logarithms agree to nine digits by chance in some runs, in two of them hardly.
-        runs = (record(make_strategy_of(case, tables, labels), tables, labels) for _ in range(3))
-        assert not all(scales_found(run, most=20) for run in runs)
+        # Sums of logarithms agree to nine digits in 1 to 3 of 90 runs of such tables.
+        runs = (record(make_strategy_of(case, tables, labels), tables, labels) for _ in range(8))
+        assert sum(scales_found(run, most=20) for run in runs) <= 2
 
 
 def test_sums_are_of_enough_rows():
