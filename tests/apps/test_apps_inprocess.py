@@ -19,6 +19,8 @@ from flwr_vertical import LocalGrid, RecordingGrid, Result, simulate
 from flwr_vertical.demo import demo_labels, demo_names, demo_tables
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.storage import FileStorage
+from flwr_vertical.results import report
+from flwr_vertical.results.page import render_page
 from flwr_vertical.server.journal import Journal
 from flwr_vertical.settings.toml import flat, read_items, toml_text
 from strategies.fknn import FKNN
@@ -43,6 +45,20 @@ def home(tmp_path, monkeypatch):
     yield tmp_path
     logging.getLogger("flwr_vertical").handlers.clear()
     logging.getLogger("flwr_vertical").propagate = True
+
+
+@pytest.fixture
+def pages():
+    """For tests that look at what a page shows."""
+
+
+@pytest.fixture(autouse=True)
+def _empty_pages(request, monkeypatch):
+    """A page takes a second to draw, and a run makes one for the server and each party."""
+    if "pages" not in request.fixturenames:
+        monkeypatch.setattr(
+            report, "report_html", lambda result, **_: render_page(result.strategy, [])
+        )
 
 
 def run_app(nodes, wrap=lambda grid: grid, **settings):
@@ -123,7 +139,7 @@ def test_a_demonstration_agrees_to_exchanges_that_tell_more(home):
         run_app(own_files(home, **tables), **given, run_name="again")
 
 
-def test_synthetic_tables_stay_at_the_parties_with_a_report_of_their_own(home):
+def test_synthetic_tables_stay_at_the_parties_with_a_report_of_their_own(home, pages):
     preset = tomllib.loads((ROOT / "apps" / "vcds.toml").read_text())
     given = {f"{k}.{i}": v for k in ("demo", "vcds") for i, v in preset.pop(k).items()}
     run_app(simulated(2), **preset, **given)
@@ -258,7 +274,7 @@ def test_labels_from_a_file_and_from_a_party(home, bank, court):
     assert list(written.columns) == ["u", "v", "w"]
 
 
-def test_predictions_are_compared_with_test_labels(home):
+def test_predictions_are_compared_with_test_labels(home, pages):
     run_app(
         simulated(2), strategy="complete-case", labels="demo", test_labels="demo",
         **{"demo.dataset": "diabetes", "demo.missing-labels": 0.3, "demo.missing-cells": 0.0,
