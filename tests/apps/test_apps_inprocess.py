@@ -101,7 +101,8 @@ def court(bank):
 @pytest.mark.parametrize("aggregation", ["plain", "masked", "ckks"])
 def test_demonstration_runs_and_keeps_tables_at_the_parties(home, aggregation):
     nodes = simulated(3)
-    run_app(nodes, aggregation=aggregation)
+    run_app(nodes, aggregation=aggregation, checkpoint=aggregation == "ckks")
+    assert not [path for path in home.rglob("*") if path.name.startswith(".")]  # none is left
     names = demo_names(2 if aggregation == "ckks" else 3)
     parties = home / "results" / "parties" / "test"
     server = home / "results" / "server" / "test"
@@ -531,11 +532,6 @@ def test_checkpoints_need_a_name(home, key):
         run_app(simulated(2), run_name="", **{key: True})
     with pytest.raises(ConfigError, match=f"{key} must be true or false, got 'no'"):
         run_app(simulated(2), **{key: "no"})
-
-
-def test_a_demonstration_keeps_checkpoints_too(home):
-    run_app(simulated(3), aggregation="ckks", checkpoint=True)
-    assert not [path for path in home.rglob("*") if path.name.startswith(".")]
 
 
 @pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "a/../../b", "..", "a\nb"])
