@@ -6,6 +6,7 @@ epsilon shows an error; a bound far below shows nothing.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -76,7 +77,7 @@ def audit_epsilon(
     n_second = n_runs - n_first
     risk = (1.0 - confidence) / 2  # two intervals
 
-    def bound(n_hits: Array, n_neighbour_hits: Array, n: int) -> Array:
+    def bound(n_hits: Any, n_neighbour_hits: Any, n: int) -> Array:
         low = np.where(n_hits > 0, beta.ppf(risk, n_hits, n - n_hits + 1), 0.0)
         high = np.where(
             n_neighbour_hits < n, beta.ppf(1 - risk, n_neighbour_hits + 1, n - n_neighbour_hits), 1
@@ -84,9 +85,9 @@ def audit_epsilon(
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(np.maximum(low - delta, 0.0) / high))
 
-    best, chosen = -np.inf, (one, two, 0.0, 1)
+    best, chosen = -np.inf, (one, two, 0.0, 1.0)
     for a, b in ((one, two), (two, one)):
-        for sign in (1, -1):
+        for sign in (1.0, -1.0):
             first, second = np.sort(sign * a[:n_first]), np.sort(sign * b[:n_first])
             at = np.unique(np.concatenate([first, second]))
             hits, others = (n_first - np.searchsorted(s, at) for s in (first, second))
@@ -96,5 +97,5 @@ def audit_epsilon(
                 best, chosen = float(found[k]), (a, b, float(at[k]), sign)
     a, b, threshold, sign = chosen
     hits, others = (np.array((sign * s[n_first:] >= threshold).sum()) for s in (a, b))
-    found = float(bound(hits, others, n_second))
-    return Audit(max(0.0, found), confidence, n_runs, sign * threshold)
+    epsilon = max(0.0, float(bound(hits, others, n_second)))
+    return Audit(epsilon, confidence, n_runs, sign * threshold)

@@ -270,15 +270,23 @@ def grade(
                 f"{name}: 10 complete rows or more are needed, got {len(table)} rows with "
                 f"{int(table[columns].isna().sum().sum())} missing cells"
             )
-    tables = [table[columns].reset_index(drop=True) for table in (members, others, synthetic)]
+    own, control, release = (
+        table[columns].reset_index(drop=True) for table in (members, others, synthetic)
+    )
     half = max(1, len(columns) // 2)
     left, right = (columns[:half], columns[half:]) if parts is None else parts
-    options = {"n_attacks": n_attacks, "seed": seed}
-    risks = [singling_out(*tables, n_columns=k, **options) for k in (1, 3) if k <= len(columns)]
+    risks = [
+        singling_out(own, control, release, k, n_attacks, seed) for k in (1, 3) if k <= len(columns)
+    ]
     if left and right:
-        risks.append(linkability(*tables, left=left, right=right, **options))
+        risks.append(
+            linkability(own, control, release, left, right, n_attacks=n_attacks, seed=seed)
+        )
     if len(columns) > 1:
-        risks += [inference(*tables, target=str(column), **options) for column in columns]
+        risks += [
+            inference(own, control, release, str(column), n_attacks=n_attacks, seed=seed)
+            for column in columns
+        ]
     rows = {
         risk.attack: {
             "members": risk.members.value,

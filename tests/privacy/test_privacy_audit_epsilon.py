@@ -30,7 +30,7 @@ def test_integer_gaussian_noise_spends_no_more_than_it_states(sigma, epsilon):
     """For a sum that changes by 10: a threshold attains the delta that goes with epsilon."""
     stream = Keystream(bytes(16))
     noise = np.array(gaussian_integers(sigma, 2 * N, stream))
-    delta = gaussian_delta(sigma / 10, epsilon)
+    delta = gaussian_delta(10 / sigma, epsilon)
     found = audit_epsilon(noise[:N], 10 + noise[N:], delta=delta).epsilon
     assert epsilon / 2 < found <= epsilon
 
