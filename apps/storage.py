@@ -28,7 +28,6 @@ from flwr_vertical.policy.summary import LedgerSummary
 from flwr_vertical.protocol.disk import writing
 from flwr_vertical.results import Result
 from flwr_vertical.results.page import Section
-from flwr_vertical.results.report import write_report
 from flwr_vertical.results.storage import holds_result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.journal import Journal
@@ -115,6 +114,10 @@ class AppStorage(FileStorage):
 
     def _report(self, context: Context, tables: dict[str, pd.DataFrame]) -> None:
         """Write the party's own report; only its owner can read it."""
+        # Figures take more than a second to import, and a SuperNode may start a process for
+        # every message.
+        from flwr_vertical.results.report import write_report
+
         name = self.party_name(context)
         truth = self.load_truth(context)
         report = Result(
