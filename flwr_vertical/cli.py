@@ -30,6 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="flwr-vertical", description="Vertical federated learning on incomplete data."
     )
+    from flwr_vertical.checking.options import add_check_command
+
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = commands.add_parser(
         "run",
@@ -69,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     align.add_argument("--alignment", default="private-id", help="private-id, blind-rsa or plain")
     align.add_argument("--rows", default="union", help="union (default) or intersection")
     align.add_argument("--normalise", default="", help="of strip,casefold,nfc; default none")
+    add_check_command(commands)
     policy = commands.add_parser(
         "policy",
         help="say in words what a node agrees to (not asked by runs yet)",
@@ -91,6 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command == "align":
             return _align(options)
+        if options.command == "check":
+            from flwr_vertical.checking import run_check
+
+            return run_check(options)
         if options.command == "policy":
             from flwr_vertical.policy_command import explain_policy
 

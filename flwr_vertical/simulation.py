@@ -1,6 +1,7 @@
 """`simulate`: run a strategy over tables that lie in this process."""
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,10 @@ from flwr_vertical.registry import name_of
 from flwr_vertical.results import Result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.settings import RunSettings, SharedOptions
-from flwr_vertical.single_parties import single_party_predictions
+from flwr_vertical.single_parties import NOBODY, single_party_predictions
 from flwr_vertical.strategy import Strategy, label_index
-from flwr_vertical.tables import Table, imputation_accuracy
+from flwr_vertical.tables import DataWarning, Table, check_table, imputation_accuracy
+from flwr_vertical.tables.findings import lines_of, warnings_in
 
 ENGINES = ("local", "ray")
 
@@ -149,6 +151,7 @@ def simulate(
     run = RunSettings.of(None, {**chosen, "aggregation": aggregation, "seed": seed})
     earlier = _fitted_tables(fitted, kinds or {})
     tables = _tables(parties, kinds or {}, earlier)
+    notes = _warn_of(tables, kinds or {}, earlier)
     if unknown := sorted(set(truth or {}) - set(tables)):
         raise ConfigError(f"truth names unknown parties {unknown}; the parties are {list(tables)}")
     has_arbiter = run.aggregation == "ckks" or bool(strategy.needs_arbiter)
@@ -212,6 +215,7 @@ def simulate(
         outputs, models = grid.outputs(), grid.models()
     if saved is not None:
         saved.clear()
+    result.notes += notes
     result.settings["engine"] = engine
     in_a_federation = aligner_class(options.get("alignment") or strategy.default_alignment)
     result.needed_keys = needed_by_node(
@@ -345,6 +349,26 @@ def _tables(
             data, kinds=kinds.get(name), party=name, like=earlier.get(name)
         )
     return tables
+
+
+def _warn_of(
+    tables: Mapping[str, Table],
+    kinds: Mapping[str, Mapping[str, Any]],
+    earlier: Mapping[str, Table],
+) -> list[str]:
+    """Warn of tables that probably do not hold what the caller thinks; returns notes of it.
+
+    New rows of an earlier fit have the kinds of that fit, and may be few.
+    """
+    notes = []
+    for name, table in tables.items():
+        if name in earlier or name.startswith(NOBODY):
+            continue
+        found = warnings_in(check_table(table, stated=kinds.get(name, {})))
+        for line in lines_of(found):
+            warnings.warn(f"party {name!r}: {line}", DataWarning, stacklevel=3)
+        notes += [f"party {name!r}: {line}" for line in lines_of(found, values=False)]
+    return notes
 
 
 def _fitted_tables(

@@ -58,6 +58,22 @@ NODE_KEYS = (
     NodeKey("data", (str,), "the party's table: CSV, TSV or Parquet"),
     NodeKey("id-column", (str, int), "column of sample IDs, several with commas"),
     NodeKey("id-secret", (str,), "file with a secret of the parties, against guessing of IDs"),
+    NodeKey(
+        "csv.separator", (str,), "of a CSV file: one character, or comma, semicolon, tab, pipe"
+    ),
+    NodeKey("csv.decimal", (str,), "decimal mark of numbers in a CSV file: '.' or ','"),
+    NodeKey(
+        "csv.thousands",
+        (str,),
+        "thousands mark of numbers in a CSV file: ',', '.', \"'\", 'space' or 'none'",
+    ),
+    NodeKey("csv.encoding", (str,), "of a CSV file, such as 'utf-16' or 'cp1252'"),
+    NodeKey(
+        "csv.dates",
+        (str,),
+        "'days' makes columns of dates numbers of days since 1970; 'days-day-first' or "
+        "'days-month-first' where 01/02/2024 leaves a doubt (default: dates stay text)",
+    ),
     NodeKey("output", (str,), "folder of the party's results and checkpoints"),
     NodeKey("kind.", (str,), "kind of a column: continuous, binary, categorical, ordinal, count"),
     NodeKey("max-epsilon", _NUMBER, "the most that a run with privacy noise may spend here"),
@@ -148,7 +164,11 @@ def _find(key: str, known: Iterable[NodeKey]) -> NodeKey | None:
 
 def _suggestion(key: str, known: Iterable[NodeKey]) -> str:
     """Say which key may be meant; of a key with a dot the part before it is compared."""
-    head, dot, tail = key.replace("_", "-").lower().partition(".")
+    spelt = key.replace("_", "-").lower()
+    whole = [candidate.name for candidate in known if not candidate.is_prefix]
+    if near := difflib.get_close_matches(spelt, sorted(whole), n=1, cutoff=0.8):
+        return f"; did you mean {near[0]!r}?"
+    head, dot, tail = spelt.partition(".")
     names = {candidate.name for candidate in known if candidate.is_prefix == bool(dot)}
     near = difflib.get_close_matches(head + dot, sorted(names), n=1)
     return f"; did you mean {near[0] + tail!r}?" if near else ""

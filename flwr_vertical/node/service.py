@@ -48,7 +48,9 @@ from flwr_vertical.protocol.messages import (
     read_envelope,
     read_scales,
 )
-from flwr_vertical.tables import Table
+from flwr_vertical.tables import Severity, Table, check_table
+from flwr_vertical.tables.csv_format import PREFIX
+from flwr_vertical.tables.findings import lines_of, warnings_in
 from flwr_vertical.version import __version__
 
 logger = logging.getLogger("flwr_vertical")
@@ -57,6 +59,8 @@ _RUN = "node.run"
 _ADMITTED = "node.admitted"
 _LEDGER, _ROWS, _TABLE = "privacy-ledger", "ledger-rows-of-table", "raw-table"
 _READ_BY = ("data", "id-column")  # keys of the node config by which a table is read
+_HOW = ("kind.", PREFIX)
+_TOLD_OF_TABLE = "node.told-of-table"
 _SEED, _SECRET = "node.seed", "node.secret"
 
 
@@ -454,7 +458,8 @@ class StepServer:
 
                 found = DataWatch(self._storage, context, state, cache).checked()
                 read = {k: v for k, v in context.node_config.items() if k in _READ_BY}
-                read |= {k: v for k, v in context.node_config.items() if k.startswith("kind.")}
+                how = {k: v for k, v in context.node_config.items() if k.startswith(_HOW)}
+                read |= how
                 version = f"{found} {sorted(read.items())}" if found else ""
                 cache[_ROWS] = ledger.rows_of_version(version, load)
             own: OwnRows = cache[_ROWS]
@@ -468,8 +473,27 @@ class StepServer:
         if _TABLE not in cache:
             watch = DataWatch(self._storage, context, state, cache)
             cache[_TABLE] = watch.before(lambda: self._storage.load(context))()
+            self._tell_of(cache[_TABLE], context, state)
         table: Table = cache[_TABLE]
         return table
+
+    def _tell_of(self, table: Table, context: Context, state: State) -> None:
+        """Write into the node's own log, once a run, what its owner had better know of the table.
+
+        New rows of an earlier fit are taken as that fit's were.
+        """
+        if getattr(self._storage, "in_memory", False) or _TOLD_OF_TABLE in state:
+            return
+        state[_TOLD_OF_TABLE] = 1
+        fitted = bool(context.run_config.get("fitted"))
+        stated = {k.removeprefix("kind.") for k in context.node_config if k.startswith("kind.")}
+        found = table.reading if fitted else check_table(table, stated=stated)
+        who = self._guard.who(context)
+        for line in lines_of(warnings_in(found)):
+            logger.warning("%s: its table: %s", who, line)
+        # Of the check's own notes there may be many, and `flwr-vertical check` shows them.
+        for line in lines_of([one for one in table.reading if one.severity is Severity.NOTE]):
+            logger.info("%s: its table: %s", who, line)
 
     def _cache(self, context: Context) -> dict[str, Any]:
         # One run at a time per node: an older run's tables must not fill the memory.

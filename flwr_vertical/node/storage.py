@@ -20,7 +20,7 @@ from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.protocol.disk import FILE_MODE, writing
 from flwr_vertical.results.atomic import write_bytes_atomically
-from flwr_vertical.tables import Kind, Table, read_table, write_table
+from flwr_vertical.tables import CsvFormat, Kind, Table, read_table, write_table
 
 
 class Storage(Protocol):
@@ -187,7 +187,8 @@ class FileStorage:
     Results are written to ``<output>/<run name>/<party>.parquet``, the party's part of a model to
     ``<party>.model.npz`` beside it; ``output`` defaults to ``FLWR_VERTICAL_HOME`` or
     ``~/flwr-vertical``. Column kinds can be set by keys
-    ``kind.<column> = "continuous" | "binary" | "categorical" | "ordinal" | "count"``.
+    ``kind.<column> = "continuous" | "binary" | "categorical" | "ordinal" | "count"``, and how a CSV
+    file is written by the keys ``csv.*`` (see `CsvFormat`).
     """
 
     def role(self, context: Context) -> str:
@@ -214,6 +215,7 @@ class FileStorage:
             kinds=_stated_kinds(context),
             party=party,
             like=self.load_fitted(context),
+            csv=CsvFormat.of_node_config(context.node_config),
         )
 
     def load_fitted(self, context: Context) -> Table | None:
