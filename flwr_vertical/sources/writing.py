@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,7 +21,7 @@ from flwr_vertical.sources.address import (
     parse_address,
 )
 from flwr_vertical.sources.statements import table_parts
-from flwr_vertical.tables import checked_ids
+from flwr_vertical.tables import checked_ids, write_table
 
 _BACKENDS = {POSTGRESQL: postgres, DUCKDB: duckdb_file, SQLITE: sqlite_file}
 _REPLACE = ("never", "result", "input")
@@ -112,6 +112,10 @@ class Destination:
         ):
             self._taken()
 
+    def replacing(self) -> "Destination":
+        """Return the same destination, whose table may be replaced."""
+        return replace(self, replace="input")
+
     def write(self, frame: pd.DataFrame) -> None:
         """Write a table, with its IDs as the first column; others see all of it or nothing.
 
@@ -140,6 +144,56 @@ class Destination:
             f"{self} exists, and the result would replace it: name another 'output-table', or set "
             "output-replace='result'"
         )
+
+
+@dataclass(frozen=True)
+class FileDestination:
+    """A Parquet file that a result is written to, whole or not at all.
+
+    Parameters
+    ----------
+    path : Path
+        The file; folders that do not exist are made.
+    replace : {"never", "result", "input"}
+        Whether a file of this name is replaced.
+    """
+
+    path: Path
+    replace: str = "never"
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if self.replace not in _REPLACE:
+            raise ConfigError(
+                f"output-replace = {self.replace!r}; expected one of {list(_REPLACE)}"
+            )
+
+    def __str__(self) -> str:
+        """Return what messages may show."""
+        return str(self.path)
+
+    def check(self) -> None:
+        """Raise unless the file may be written there; see `Destination.check`."""
+        if self.replace == "never" and self.path.exists():
+            raise ConfigError(
+                f"{self.path} exists, and the result would replace it: name another 'output', or "
+                "set output-replace='result'"
+            )
+
+    def replacing(self) -> "FileDestination":
+        """Return the same destination, whose file may be replaced."""
+        return replace(self, replace="input")
+
+    def write(self, frame: pd.DataFrame) -> None:
+        """Write a table; only its owner can read it."""
+        self.check()
+        try:
+            write_table(frame, self.path, 0o600)
+        except OSError as error:
+            raise DataError(
+                f"{self.path} cannot be written: {error.strerror or error}; make room or give "
+                "access there"
+            ) from error
 
 
 def table_name(text: str, party: str, run: str) -> str:
