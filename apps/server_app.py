@@ -17,6 +17,7 @@ from flwr_vertical.demo import demo_labels
 from flwr_vertical.policy.needs import asked_by, needed_by_node
 from flwr_vertical.server import RunSettings
 from flwr_vertical.server.roster import wait_for_nodes
+from flwr_vertical.settings.secrets import refuse_secrets
 from flwr_vertical.tables import read_labels
 from strategies import register_all
 
@@ -31,6 +32,7 @@ def main(grid: Grid, context: Context) -> None:
     _log_to_flower()
     register_all()
     config = context.run_config
+    refuse_secrets(config)  # first of all: other messages may show a value
     folder = server_folder(context)  # refuses a name that is none before anybody computes
     app_settings = AppSettings.from_config(config)
     strategy = make_strategy(app_settings.strategy, config)

@@ -68,6 +68,11 @@ class AppStorage(FileStorage):
         name = self.party_name(context)
         return Table.of(_demo(context)[0][name], party=name)
 
+    def begin(self, context: Context) -> None:
+        """Read the node's database, if it has one."""
+        if not _is_simulated(context):
+            super().begin(context)
+
     def load_truth(self, context: Context) -> pd.DataFrame | None:
         """Return the complete table of a demonstration."""
         if not _is_simulated(context):

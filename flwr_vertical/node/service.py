@@ -58,7 +58,8 @@ logger = logging.getLogger("flwr_vertical")
 _RUN = "node.run"
 _ADMITTED = "node.admitted"
 _LEDGER, _ROWS, _TABLE = "privacy-ledger", "ledger-rows-of-table", "raw-table"
-_READ_BY = ("data", "id-column")  # keys of the node config by which a table is read
+# Keys of the node config by which a table is read, and beginnings of such keys.
+_READ_BY = ("data", "table", "query", "id-column")
 _HOW = ("kind.", PREFIX)
 _TOLD_OF_TABLE = "node.told-of-table"
 _SEED, _SECRET = "node.seed", "node.secret"
@@ -115,6 +116,7 @@ class StepServer:
         # Between two snapshots nothing goes to the disk: who is lost goes back to the last one.
         transient = checkpoint is not None and bool(envelope.get("transient"))
         if checkpoint is not None and step == FAREWELL:
+            self._tell("end", context)
             checkpoint.remove()  # the run is finished: its keys need not lie on the disk
             return make_reply({}, {})
         admitted = self._admitted(step, envelope, context, cache)
@@ -137,6 +139,7 @@ class StepServer:
                 checkpoint.begin()
                 clear_openings(checkpoint.path)
                 state[_RUN] = str(context.run_id)
+                self._tell("begin", context)
                 DataWatch(self._storage, context, state, cache).note()
         kept = None if transient else checkpoint
         asked = digest(step, request) if kept is not None else b""
@@ -314,6 +317,8 @@ class StepServer:
         who = self._guard.who(context)
         check_node_config(who, context.node_config, node_keys_of(*types.of(role)))
         self._refuse_to_replace(who, context)
+        if not str(state.get(_RUN, "")):  # else told before the version of the data was noted
+            self._tell("begin", context)
         ledger = self._ledger(context, state, cache) if role == "party" else None
         if ledger is not None:
             ledger.begin(*_described(context))
@@ -332,6 +337,12 @@ class StepServer:
                 f"{who} has the result of an earlier run of this name, {earlier}, which this run "
                 "would replace: give the run another run-name, or have that party move the file"
             )
+
+    def _tell(self, what: str, context: Context) -> None:
+        """Tell the storage that a run begins or ends, if it wants to know."""
+        told = getattr(self._storage, what, None)
+        if told is not None:
+            told(context)
 
     def _unrepeatable(self, context: Context, types: NodeTypes) -> frozenset[str]:
         return unrepeatable_steps(*types.of(self._storage.role(context)))
