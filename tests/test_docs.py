@@ -56,7 +56,7 @@ def test_what_the_readme_shows_is_right(names_after):
 
 
 def test_what_the_page_on_trees_shows_is_right(names_after):
-    names = names_after("docs/trees.md")
+    names = names_after("docs/methods/trees.md")
     columns = ["prediction", "probability_0", "probability_1"]
     assert list(names["result"].predictions.columns) == columns
     assert len(names["result"].predictions) == 50

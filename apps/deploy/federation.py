@@ -32,7 +32,7 @@ TRIED = ("vfem", "fknn")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     home = Path(options.home).expanduser().resolve()
     try:
         if options.command == "up":
@@ -61,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser: one subcommand for each thing that can be done."""
     parser = argparse.ArgumentParser(
         prog="python -m apps.deploy.federation",
         description="A whole federation on this machine: a SuperLink with TLS and SuperNode "
