@@ -23,9 +23,10 @@ def on_files(files: Files, /, *, config: MkDocsConfig) -> Files:
     docs = Path(config.docs_dir)
     for page in files.documentation_pages():
         for match in _LINK.finditer(page.content_string):
-            path = _outside(docs, page.src_uri, match["file"])
-            if path is None or path == "README.md":
+            found = target_in_site(docs.name, page.src_uri, match["file"])
+            if found is None or found[1].endswith(_FIRST):
                 continue
+            path = found[0]
             place = f"{_FOLDER}/{path}"
             if files.get_file_from_path(place) is None and (docs.parent / path).is_file():
                 added = File.generated(config, place, abs_src_path=str(docs.parent / path))
@@ -35,21 +36,37 @@ def on_files(files: Files, /, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, /, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links to files outside of ``docs`` lead to their copies in the site."""
-    docs = Path(config.docs_dir)
-    here = posixpath.dirname(page.file.src_uri)
+    """Let links to files outside of ``docs`` lead to their copies, and read folded Markdown."""
+    docs = Path(config.docs_dir).name
 
     def led(match: re.Match[str]) -> str:
-        path = _outside(docs, page.file.src_uri, match["file"])
-        if path is None:
-            return match[0]
-        target = _FIRST if path == "README.md" else f"{_FOLDER}/{path}"
-        return f"]({posixpath.relpath(target, here or '.')}{match['anchor'] or ''})"
+        found = target_in_site(docs, page.file.src_uri, match["file"])
+        return match[0] if found is None else f"]({found[1]}{match['anchor'] or ''})"
 
-    return _LINK.sub(led, markdown)
+    return _LINK.sub(led, markdown).replace("<details>", '<details markdown="1">')
 
 
-def _outside(docs: Path, page: str, target: str) -> str | None:
-    """Return a target's path from the root of the repository, or None for one within ``docs``."""
-    path = posixpath.normpath(posixpath.join(docs.name, posixpath.dirname(page), target))
-    return None if path.startswith((f"{docs.name}/", "..", "/")) else path
+def target_in_site(docs: str, page: str, link: str) -> tuple[str, str] | None:
+    """Find where a link leads that leaves the documentation.
+
+    Parameters
+    ----------
+    docs : str
+        Name of the documentation's folder, in the root of the repository.
+    page : str
+        The page, from that folder.
+    link : str
+        The link's path, from the page.
+
+    Returns
+    -------
+    tuple[str, str] or None
+        The file, from the root of the repository, and the link in the site; None for a link
+        within the documentation.
+    """
+    here = posixpath.dirname(page)
+    path = posixpath.normpath(posixpath.join(docs, here, link))
+    if path.startswith((f"{docs}/", "..", "/")):
+        return None
+    target = _FIRST if path == "README.md" else f"{_FOLDER}/{path}"
+    return path, posixpath.relpath(target, here or ".")

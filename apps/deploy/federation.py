@@ -4,7 +4,7 @@ Run it in the root of the repository::
 
     python -m apps.deploy.federation try                 # up, vfem, fknn, down
     python -m apps.deploy.federation up --arbiter        # bank, court, hospital and an arbiter
-    python -m apps.deploy.federation run vfem --run-config 'vfem.standard-errors="gram"'
+    python -m apps.deploy.federation run fknn --run-config 'aggregation="ckks"'
     python -m apps.deploy.federation down
 
 Nodes take part in what their configs agree to; what a run needs beyond the safe defaults is put
@@ -88,7 +88,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--run-name", default="", help="default: strategy, day and time")
     command.add_argument(
         "-c", "--run-config", action="append", default=[], metavar="KEY=VALUE|TOML",
-        help="settings of the run, such as 'vfem.standard-errors=\"gram\"'; may be repeated",
+        help="settings of the run, such as 'vfem.covariance=\"block\"'; may be repeated",
     )  # fmt: skip
     _add_labels(command, "for this run (default: that of `up`, if the strategy uses labels)")
     _add_home(command)
