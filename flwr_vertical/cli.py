@@ -25,8 +25,8 @@ _NO_RAY = "Ray, which carries simulations, did not start on this machine, and no
 _STARTED = re.compile(r"Successfully started run (\d+)")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser: one subcommand for each thing that can be done."""
     parser = argparse.ArgumentParser(
         prog="flwr-vertical", description="Vertical federated learning on incomplete data."
     )
@@ -90,7 +90,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     ledger.add_argument("place", metavar="DIR", help="the node's 'output' folder, or a ledger")
     ledger.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    options = make_parser().parse_args(arguments)
     try:
         if options.command == "align":
             return _align(options)
