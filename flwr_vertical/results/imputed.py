@@ -98,8 +98,8 @@ def errors(columns: Sequence[Imputed]) -> pd.DataFrame:
     return pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(keys, names=["party", "column"]))
 
 
-def scatter_figure(columns: Sequence[Imputed]) -> bytes:
-    """Draw true against imputed values of numeric columns, one panel each, as PNG."""
+def scatter_figure(columns: Sequence[Imputed]) -> str:
+    """Draw true against imputed values of numeric columns, one panel each, as SVG."""
     figure, axes = fg.small_multiples(len(columns), height=2.75)
     for ax, item in zip(axes, columns, strict=True):
         true, filled = item.pairs()
@@ -109,13 +109,16 @@ def scatter_figure(columns: Sequence[Imputed]) -> bytes:
         ax.plot(ends, ends, color=fg.SOFT, linewidth=1, linestyle=(0, (4, 3)))
         take = np.linspace(0, len(true) - 1, min(len(true), _MOST_POINTS)).astype(int)
         strength = 0.65 if len(take) < 200 else 0.35
-        ax.scatter(true[take], filled[take], s=11, color=fg.colour(0), alpha=strength, linewidths=0)
+        ax.scatter(
+            true[take], filled[take], s=11, color=fg.colour(0), alpha=strength, linewidths=0,
+            rasterized=True,
+        )  # fmt: skip
         ax.set(xlim=ends, ylim=ends, box_aspect=1)
         note = f"RMSE {_rmse(true, filled):.3g}\nn = {len(true):,}"
         ax.text(0.04, 0.96, note, transform=ax.transAxes, va="top", fontsize=8, color=fg.SOFT)
         ax.locator_params(nbins=4)
         fg.label(ax, item.title, "true", "imputed")
-    return fg.to_png(figure)
+    return fg.to_svg(figure)
 
 
 def accuracy_figure(columns: Sequence[Imputed]) -> str:

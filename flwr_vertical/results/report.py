@@ -15,9 +15,11 @@ from flwr_vertical.results import figures as fg
 from flwr_vertical.results import imputed as im
 from flwr_vertical.results import influence as nf
 from flwr_vertical.results import missingness as mi
+from flwr_vertical.results import path as pa
 from flwr_vertical.results import quality as qu
 from flwr_vertical.results import synthetic as sy
 from flwr_vertical.results.atomic import write_bytes_atomically
+from flwr_vertical.results.definitions import meaning_of
 from flwr_vertical.results.page import (
     Item,
     Section,
@@ -25,8 +27,8 @@ from flwr_vertical.results.page import (
     dataframe_html,
     details_html,
     format_value,
+    paragraph,
     render_page,
-    side_by_side,
     subheading,
 )
 from flwr_vertical.results.result import Result, needed_lines
@@ -35,6 +37,8 @@ from flwr_vertical.results.units import human_bytes, human_seconds
 
 _MOST_PANELS = 12
 _MOST_PREDICTIONS = 20
+_FEW_PANELS = 4  # of a figure in a notebook
+_FEW_COEFFICIENTS = 20
 
 
 def write_report(
@@ -66,18 +70,47 @@ def report_html(result: Result, *, date: str = "", more: Iterable[Section] = ())
     result : Result
         The run; sections without content are left out.
     date : str, optional
-        Shown above the title. Left out by default, so that equal runs give equal pages.
+        Shown above the title (default: when the run ended, if the result knows).
     more : iterable of Section, optional
         Sections after those of the run.
     """
     size = _size(result)
+    above = [f"flwr-vertical {result.version}".strip(), "run report", result.name]
+    above += [date or result.finished]
+    seed = result.settings.get("seed")
+    above += [] if seed is None else [f"seed {seed}"]
     return render_page(
         result.strategy,
         [*_sections(result), *more],
         subtitle=_sentence(result, size),
         facts=_facts(result, size),
-        kicker="flwr-vertical · run report" + (f" · {date}" if date else ""),
+        kicker=" · ".join(part for part in above if part),
+        made=result.call,
     )
+
+
+def key_figures(result: Result) -> Iterator[tuple[str, str | bytes]]:
+    """Yield figures of a result with their titles, the one that says most first."""
+    found = result.evaluation
+    if found is not None:
+        numbers = found.task == "numbers"
+        figure = ev.numbers_figure(found) if numbers else ev.classes_figure(found)
+        if figure:
+            yield "Predictions against true labels", figure
+    if pairs := qu.synthetic_pairs(result.originals, result.tables):
+        yield "Synthetic and observed values", sy.margins_figure(pairs[:_FEW_PANELS])
+    columns = im.imputed_columns(result.originals, _filled(result), result.truth)
+    known = [item for item in columns if item.truth is not None and item.numeric][:_FEW_PANELS]
+    if known:
+        yield "Imputed against true values", im.scatter_figure(known)
+    if result.coefficients is not None and "estimate" in result.coefficients:
+        spreads = _spreads(result)
+        if figure := fg.coefficients_figure(result.coefficients, spreads, most=_FEW_COEFFICIENTS):
+            yield "Coefficients", figure
+    if columns:
+        yield "Imputed and observed values", im.distributions_figure(columns[:_FEW_PANELS])
+    if figure := fg.history_figure(result.history):
+        yield "Convergence", figure
 
 
 def _sections(result: Result) -> Iterator[Section]:
@@ -136,13 +169,19 @@ def _metrics(result: Result) -> Iterator[Section]:
     tables = []
     if result.metrics:
         overall = pd.DataFrame({"metric": list(result.metrics), "value": result.metrics.values()})
+        meanings = [meaning_of(name) for name in result.metrics]
+        if any(meanings):
+            overall["meaning"] = meanings
         tables.append(subheading("Overall") + dataframe_html(overall, index=False))
     if result.party_metrics:
         frame = pd.DataFrame.from_dict(result.party_metrics, orient="index")
         table = dataframe_html(frame.rename_axis("party"))
-        tables.append(subheading("By party") + table)
+        told = {str(n): meaning_of(str(n)) for n in frame if n not in result.metrics}
+        told = {name: text for name, text in told.items() if text}
+        words = bullet_list(f"{name}: {text}" for name, text in told.items()) if told else ""
+        tables.append(subheading("By party") + table + words)
     if tables:
-        yield Section("Metrics", side_by_side(tables))
+        yield Section("Metrics", tables)
 
 
 def _predictions(result: Result) -> Iterator[Section]:
@@ -160,14 +199,23 @@ def _missing(result: Result) -> Iterator[Section]:
         "Samples with the same missing blocks stand together. The bars give the share of samples "
         "that a column misses."
     )
+    of_blocks = "Which party holds which sample. "
     if result.originals and any(table.shape[1] for table in result.originals.values()):
         state, parties, columns = mi.states(result.originals)
-        yield Section("What is missing", mi.matrix_figure(state, parties, columns), order)
+        of, of_blocks = "columns", ""
     elif result.mask is not None and result.mask.size:
         state = np.asarray(result.mask, dtype=np.uint8) * mi.BLOCK
-        names = result.parties or [f"party {k + 1}" for k in range(state.shape[1])]
-        body = mi.matrix_figure(state, [""] * len(names), names, of="parties")
-        yield Section("What is missing", body, "Which party holds which sample. " + order)
+        columns = result.parties or [f"party {k + 1}" for k in range(state.shape[1])]
+        parties, of = [""] * len(columns), "parties"
+    else:
+        return
+    if not state.size:
+        return
+    if not state.any():  # a figure of one colour says less than a sentence
+        yield Section("What is missing", paragraph("No cell and no block is missing."))
+        return
+    figure = mi.matrix_figure(state, parties, columns, of=of)
+    yield Section("What is missing", figure, of_blocks + order)
 
 
 def _synthetic(result: Result) -> Iterator[Section]:
@@ -204,12 +252,7 @@ def _synthetic(result: Result) -> Iterator[Section]:
 
 
 def _imputed(result: Result) -> Iterator[Section]:
-    filled = {
-        name: table
-        for name, table in result.tables.items()
-        if name in result.originals and not qu.is_synthetic(result.originals[name], table)
-    }
-    columns = im.imputed_columns(result.originals, filled, result.truth)
+    columns = im.imputed_columns(result.originals, _filled(result), result.truth)
     known = [item for item in columns if item.truth is not None]
     guess = [item for item in columns if item.truth is None]
     if known:
@@ -233,6 +276,40 @@ def _imputed(result: Result) -> Iterator[Section]:
         yield Section("Imputed and observed values", figure, caption)
 
 
+def _filled(result: Result) -> dict[str, pd.DataFrame]:
+    """Return the parties' tables that are no synthetic ones."""
+    return {
+        name: table
+        for name, table in result.tables.items()
+        if name in result.originals and not qu.is_synthetic(result.originals[name], table)
+    }
+
+
+def _spreads(result: Result) -> pd.Series | None:
+    """Return standard deviations of the coefficients' variables, as far as tables are known."""
+    assert result.coefficients is not None
+    found = {
+        key: spread_of(result.originals[key[0]], str(key[1]))
+        for key in result.coefficients.index
+        if isinstance(key, tuple) and key[0] in result.originals
+    }
+    known = {key: spread for key, spread in found.items() if spread is not None and spread > 0}
+    return pd.Series(known, dtype=float) if known else None
+
+
+def spread_of(table: pd.DataFrame, variable: str) -> float | None:
+    """Return the standard deviation of a column, or of the indicator ``column=level``."""
+    if variable in table:
+        column = table[variable]
+        numeric = pd.api.types.is_numeric_dtype(column)
+        return float(column.astype(float).std()) if numeric else None
+    name, _, level = variable.partition("=")
+    if not level or name not in table:
+        return None
+    known = table[name].dropna()
+    return float((known.astype(str) == level).astype(float).std()) if len(known) else None
+
+
 def _left_out(what: str, count: int) -> str:
     if count <= _MOST_PANELS:
         return ""
@@ -241,15 +318,31 @@ def _left_out(what: str, count: int) -> str:
 
 def _coefficients(result: Result) -> Iterator[Section]:
     frame = result.coefficients
-    if frame is None or frame.empty:
-        return
-    items: list[Item] = []
-    figure = fg.coefficients_figure(frame) if "estimate" in frame else None
-    if figure:
-        items.append(figure)
-    table = dataframe_html(frame, max_rows=1000)
-    items.append(table if len(frame) <= 12 else details_html(f"All {len(frame)} estimates", table))
-    yield Section("Coefficients", items)
+    if frame is not None and not frame.empty:
+        items: list[Item] = []
+        spreads = _spreads(result)
+        figure = fg.coefficients_figure(frame, spreads) if "estimate" in frame else None
+        if figure:
+            items.append(figure)
+        table = dataframe_html(frame, max_rows=1000)
+        items.append(
+            table if len(frame) <= 12 else details_html(f"All {len(frame)} estimates", table)
+        )
+        caption = (
+            "On the right, by how much the prediction changes as the variable rises by one of its "
+            "standard deviations: that can be compared between variables."
+        )
+        yield Section("Coefficients", items, caption if spreads is not None else "")
+    path = getattr(result.model, "path", None)
+    estimates = getattr(result.model, "path_coefficients", None)
+    if isinstance(path, pd.DataFrame) and isinstance(estimates, pd.DataFrame):
+        spreads = None if frame is None else _spreads(result)
+        if figure := pa.path_figure(path, estimates, spreads):
+            caption = (
+                "Coefficients as the weight of the penalty falls, from left to right; the dashed "
+                "line is the model that was chosen."
+            )
+            yield Section("Path of the penalty", figure, caption)
 
 
 def _cost(result: Result) -> Iterator[Section]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     # Parties import this package for every message: scikit-learn waits until it is needed.
     from flwr_vertical.results.evaluation import Evaluation
 
+_MOST_SHOWN = 6  # metrics of a repr
+
 
 @dataclass(eq=False, repr=False)
 class Result:
@@ -84,6 +86,14 @@ class Result:
         The strategy's own figures, by title; the report shows them.
     where : Path, optional
         The folder of the last `save`, or the one it was loaded from.
+    name : str, optional
+        Name of the run, where it has one.
+    call : str, optional
+        The strategy and its settings that differ from their defaults, as a call.
+    finished : str, optional
+        When the run ended, in UTC.
+    version : str, optional
+        Of this library, when it ran.
     """
 
     strategy: str
@@ -111,6 +121,10 @@ class Result:
     needed_keys: dict[str, dict[str, Any]] = field(default_factory=dict)
     figures: dict[str, str | bytes] = field(default_factory=dict)
     where: Path | None = None
+    name: str = ""
+    call: str = ""
+    finished: str = ""
+    version: str = ""
     # What the parties of a simulation saved of their models, as files' bytes. `simulate` hands
     # them on to a later run's parties; the server half of a strategy never has them.
     _party_models: dict[str, bytes] = field(default_factory=dict, init=False)
@@ -279,11 +293,19 @@ class Result:
     def report(self, folder: str | os.PathLike[str]) -> Path:
         """Write the report, one self-contained page, to report.html in `folder`; return its path.
 
-        A path that ends in ``.html`` names the file itself.
+        A path that ends in ``.html`` names the file itself. A notebook in which the path is the
+        last value of a cell shows the report.
         """
+        from flwr_vertical.results.notebook import ReportPath
         from flwr_vertical.results.report import write_report
 
-        return write_report(self, Path(folder))
+        path: Path = ReportPath(write_report(self, Path(folder)))
+        return path
+
+    def _repr_html_(self) -> str:
+        from flwr_vertical.results.notebook import result_html
+
+        return result_html(self)
 
     def __str__(self) -> str:
         ledger = self.ledger
@@ -293,7 +315,8 @@ class Result:
         )
         shapes = [f"{name} {t.shape[0]:,} x {t.shape[1]:,}" for name, t in self.tables.items()]
         lines = {
-            "strategy": self.strategy,
+            "strategy": self.call or self.strategy,
+            "run": self.name,
             "parties": f"{len(self.parties)} ({', '.join(self.parties)})" if self.parties else "–",
             "metrics": _pairs(self.metrics),
             "by party": "\n".join(
@@ -313,7 +336,10 @@ class Result:
         )
 
     def __repr__(self) -> str:
-        return f"Result({self.strategy}: {_pairs(self.metrics) or 'no metrics'}; {self.ledger!r})"
+        first = dict(list(self.metrics.items())[:_MOST_SHOWN])
+        more = len(self.metrics) - len(first)
+        told = (_pairs(first) or "no metrics") + (f" and {more} more metrics" if more else "")
+        return f"Result({self.strategy}: {told}; {self.ledger!r})"
 
 
 def needed_lines(needed: Mapping[str, Mapping[str, Any]]) -> list[str]:
