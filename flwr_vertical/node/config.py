@@ -51,6 +51,7 @@ class NodeKey:
 _NUMBER = (int, float)
 
 MIN_ROWS = "min-rows"
+HOLD_OUT = "hold-out"
 
 NODE_KEYS = (
     NodeKey("party", (str,), "name of the party"),
@@ -60,6 +61,12 @@ NODE_KEYS = (
     NodeKey("id-secret", (str,), "file with a secret of the parties, against guessing of IDs"),
     NodeKey("output", (str,), "folder of the party's results and checkpoints"),
     NodeKey("kind.", (str,), "kind of a column: continuous, binary, categorical, ordinal, count"),
+    NodeKey(
+        HOLD_OUT,
+        _NUMBER,
+        "share of the known cells of each column, up to 0.5, that are hidden from an imputation, "
+        "compared with what it fills in, and put back; the comparison stays on the party's page",
+    ),
     NodeKey("max-epsilon", _NUMBER, "the most that a run with privacy noise may spend here"),
     NodeKey(
         "exchanges",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 _PREFIXES = {
     "test_": "on samples held out of the fit",
     "validation_": "on samples held out to stop the fit",
@@ -25,6 +27,7 @@ _MEANINGS = {
     "coverage": "Share of true values inside their prediction interval; compare with its level.",
     "deviance": "Twice the log-likelihood of a perfect fit less that of this one; 0 is perfect.",
     "deviance_explained": "Share of the deviance of a constant that the fit removes; like R2.",
+    "dispersion": "Variance of the noise around the prediction; 1 of families that have none.",
     "donors": "Rows that gave values to others.",
     "epochs": "Passes through the samples.",
     "f1": "Harmonic mean of precision and recall; 1 is perfect.",
@@ -52,14 +55,38 @@ _MEANINGS = {
     "rows": "Rows that were made.",
     "rows_held": "Rows that the party holds.",
     "rows_imputed": "Rows in which something was filled in.",
+    "rows_learnt_from": "Rows that the tables were learnt from.",
     "rows_left_out": "Rows left out, as too few have the same missing blocks.",
     "rows_merged": "Rows counted as lacking a block that they have, as their group was too small.",
     "samples_completed": "Samples that got the columns of a party that had no row of them.",
+    "selected": "The party's coefficients that are not 0.",
     "share_right": "Share of imputed cells of categories that have their true value.",
+    "smallest_joint_rows": "Fewest rows that two parties whose columns were compared both have.",
     "sigma2": "Variance of the noise around the prediction.",
-    "skill": "Share of the squared error (or of the wrong cells) of the column mean (or the most "
-    "frequent level) that is removed; below 0, the mean is better.",
+    "imputation_skill": "Share of the squared error of the column mean (of levels, of the wrong "
+    "cells of the most frequent one) that is removed; below 0, the mean is better.",
+    "imputation_skill_alone": "The same where each party imputes without the others.",
 }
+
+
+# What a reader looks for, the first one that is there.
+_TELLING = (
+    "test_auc", "test_r2", "test_accuracy", "test_rmse", "validation_auc", "validation_rmse",
+    "auc", "r2", "imputation_skill", "deviance_explained", "accuracy", "rmse",
+)  # fmt: skip
+
+
+def most_telling_first(metrics: Iterable[str]) -> list[str]:
+    """Return names of figures of merit: the one that says most, then all others in their order.
+
+    Parameters
+    ----------
+    metrics : iterable of str
+        Names.
+    """
+    names = list(metrics)
+    first = next((name for name in _TELLING if name in names), None)
+    return names if first is None else [first, *(name for name in names if name != first)]
 
 
 def meaning_of(metric: str) -> str:

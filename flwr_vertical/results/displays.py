@@ -77,7 +77,7 @@ def open_display(
 def in_notebook() -> bool:
     """Whether this process is the kernel of a notebook, which shows HTML."""
     ipython = sys.modules.get("IPython")  # a kernel has imported it
-    shell: Any = None if ipython is None else ipython.get_ipython()  # type: ignore[no-untyped-call]
+    shell: Any = None if ipython is None else ipython.get_ipython()
     return type(shell).__name__ == "ZMQInteractiveShell" or "google.colab" in str(type(shell))
 
 

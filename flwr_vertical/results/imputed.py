@@ -166,8 +166,8 @@ def _histograms(ax: Axes, item: Imputed) -> None:
 
 
 def _shares(ax: Axes, item: Imputed) -> None:
-    observed = _labels(item.observed).value_counts(normalize=True)
-    filled = _labels(item.filled).value_counts(normalize=True)
+    observed = as_labels(item.observed).value_counts(normalize=True)
+    filled = as_labels(item.filled).value_counts(normalize=True)
     names = list(observed.add(filled, fill_value=0).sort_values(ascending=False).index[:8])
     place = np.arange(len(names))
     ax.bar(place - 0.2, observed.reindex(names, fill_value=0), 0.38, color="#c3cfda",
@@ -188,14 +188,14 @@ def _accuracy(item: Imputed) -> tuple[float, float]:
     """Return how often the imputed category is right, and how often the commonest one is."""
     assert item.truth is not None
     known = item.truth.notna()
-    true = _labels(item.truth[known]).to_numpy()
-    common = _labels(item.observed).mode()
+    true = as_labels(item.truth[known]).to_numpy()
+    common = as_labels(item.observed).mode()
     guess = float(np.mean(true == common.iloc[0])) if len(common) else 0.0
-    return float(np.mean(true == _labels(item.filled[known]).to_numpy())), guess
+    return float(np.mean(true == as_labels(item.filled[known]).to_numpy())), guess
 
 
-def _labels(values: pd.Series) -> pd.Series:
-    """Return categories as text, so that 1, 1.0 and True of different dtypes compare alike."""
+def as_labels(values: pd.Series) -> pd.Series:
+    """Return categories as text: those of 1, 1.0 and True of different dtypes are alike."""
     numeric = pd.to_numeric(values.astype(object), errors="coerce")
     if len(values) and bool(numeric.notna().all()):
         return numeric.astype(float).map(lambda value: f"{value:g}")

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flwr_vertical.results.definitions import meaning_of
+from flwr_vertical.results.definitions import meaning_of, most_telling_first
 from flwr_vertical.results.page import as_image, format_value
 from flwr_vertical.results.units import human_bytes, human_seconds
 
@@ -59,7 +59,8 @@ def _parts(result: Result) -> Iterator[str]:
     yield f"<p><b>{escape(result.call or result.strategy)}</b>"
     yield f"<br><small>{escape(' · '.join(told))}</small></p>" if told else "</p>"
     if result.metrics:
-        shown = list(result.metrics.items())[:_MOST_METRICS]
+        names = most_telling_first(result.metrics)[:_MOST_METRICS]
+        shown = [(name, result.metrics[name]) for name in names]
         left_out = len(result.metrics) - len(shown)
         yield _table(shown) + (f"<p><small>and {left_out} more</small></p>" if left_out else "")
     if result.party_metrics:

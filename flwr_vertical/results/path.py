@@ -11,19 +11,24 @@ _MOST_NAMED = 10
 
 
 def path_figure(
-    path: pd.DataFrame, estimates: pd.DataFrame, spreads: pd.Series | None = None
+    path: pd.DataFrame,
+    estimates: pd.DataFrame,
+    spreads: pd.Series | None = None,
+    chosen: float | None = None,
 ) -> str | None:
     """Draw each coefficient along the path, and the criterion of choice where there is one.
 
     Parameters
     ----------
     path : pandas.DataFrame
-        Index lambda; ``selected``, and ``bic`` where it was worked out.
+        Index lambda; ``bic`` where it was worked out.
     estimates : pandas.DataFrame
         Index (party, variable), a column for each lambda in the order of `path`.
     spreads : pandas.Series, optional
         Standard deviations of variables; coefficients of all variables are drawn times these, if
         all are known.
+    chosen : float, optional
+        The lambda of the model that was chosen.
 
     Returns
     -------
@@ -64,8 +69,12 @@ def path_figure(
         ax.invert_xaxis()
         ax.tick_params(which="minor", length=0)
         ax.grid(visible=True, axis="y", color=fg.LINE, linewidth=0.6)
-        for chosen in lambdas[path["selected"].to_numpy(dtype=bool)] if "selected" in path else ():
+        if chosen is not None and np.isfinite(chosen) and chosen > 0:
             ax.axvline(chosen, color=fg.SOFT, linewidth=1, linestyle=(0, (4, 3)))
     fg.label(axes[0], "Coefficients", "lambda", what)
-    fg.legend(axes[0], loc="best", ncols=1 if len(named) <= 6 else 2)
+    # Beside the axes: lines fill them.
+    figure.legend(
+        handles=axes[0].get_lines()[: len(named)], loc="outside right upper", frameon=False,
+        fontsize=8, labelcolor=fg.SOFT,
+    )  # fmt: skip
     return fg.to_svg(figure)

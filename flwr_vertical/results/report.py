@@ -19,7 +19,8 @@ from flwr_vertical.results import path as pa
 from flwr_vertical.results import quality as qu
 from flwr_vertical.results import synthetic as sy
 from flwr_vertical.results.atomic import write_bytes_atomically
-from flwr_vertical.results.definitions import meaning_of
+from flwr_vertical.results.definitions import meaning_of, most_telling_first
+from flwr_vertical.results.own import own_facts, own_sentence, rows_got
 from flwr_vertical.results.page import (
     Item,
     Section,
@@ -35,6 +36,7 @@ from flwr_vertical.results.result import Result, needed_lines
 from flwr_vertical.results.storage import is_own_report
 from flwr_vertical.results.units import human_bytes, human_seconds
 
+_FOLDED_FROM = 12  # rows of a table
 _MOST_PANELS = 12
 _MOST_PREDICTIONS = 20
 _FEW_PANELS = 4  # of a figure in a notebook
@@ -42,7 +44,11 @@ _FEW_COEFFICIENTS = 20
 
 
 def write_report(
-    result: Result, folder: Path, more: Iterable[Section] = (), mode: int = 0o600
+    result: Result,
+    folder: Path,
+    more: Iterable[Section] = (),
+    mode: int = 0o600,
+    party: str = "",
 ) -> Path:
     """Write the report of a run; see `Result.report`.
 
@@ -54,15 +60,19 @@ def write_report(
         Sections after those of the run.
     mode : int, optional
         Of the file, less the umask.
+    party : str, optional
+        Whose page it is, if not the whole run's.
     """
     path = folder if folder.suffix == ".html" else folder / "report.html"
     path = path.expanduser().absolute()
     if path.exists() and not is_own_report(path):
         raise ConfigError(f"cannot write the report to {path}: another file is there; move it away")
-    return write_bytes_atomically(path, report_html(result, more=more).encode(), mode)
+    return write_bytes_atomically(path, report_html(result, more=more, party=party).encode(), mode)
 
 
-def report_html(result: Result, *, date: str = "", more: Iterable[Section] = ()) -> str:
+def report_html(
+    result: Result, *, date: str = "", more: Iterable[Section] = (), party: str = ""
+) -> str:
     """Return the report of a run as one self-contained HTML page.
 
     Parameters
@@ -73,17 +83,20 @@ def report_html(result: Result, *, date: str = "", more: Iterable[Section] = ())
         Shown above the title (default: when the run ended, if the result knows).
     more : iterable of Section, optional
         Sections after those of the run.
+    party : str, optional
+        Whose page it is, if not the whole run's: it names the party and shows the rows it got.
     """
     size = _size(result)
-    above = [f"flwr-vertical {result.version}".strip(), "run report", result.name]
+    kind = "party report" if party else "run report"
+    above = [f"flwr-vertical {result.version}".strip(), kind, result.name]
     above += [date or result.finished]
     seed = result.settings.get("seed")
     above += [] if seed is None else [f"seed {seed}"]
     return render_page(
-        result.strategy,
-        [*_sections(result), *more],
-        subtitle=_sentence(result, size),
-        facts=_facts(result, size),
+        f"{party}: {result.strategy}" if party else result.strategy,
+        [*(rows_got(result, party) if party else ()), *_sections(result), *more],
+        subtitle=own_sentence(result, party) if party else _sentence(result, size),
+        facts=own_facts(result, party) if party else _facts(result, size),
         kicker=" · ".join(part for part in above if part),
         made=result.call,
     )
@@ -99,7 +112,7 @@ def key_figures(result: Result) -> Iterator[tuple[str, str | bytes]]:
             yield "Predictions against true labels", figure
     if pairs := qu.synthetic_pairs(result.originals, result.tables):
         yield "Synthetic and observed values", sy.margins_figure(pairs[:_FEW_PANELS])
-    columns = im.imputed_columns(result.originals, _filled(result), result.truth)
+    columns = _imputed_columns(result)
     known = [item for item in columns if item.truth is not None and item.numeric][:_FEW_PANELS]
     if known:
         yield "Imputed against true values", im.scatter_figure(known)
@@ -168,8 +181,9 @@ def _sections(result: Result) -> Iterator[Section]:
 def _metrics(result: Result) -> Iterator[Section]:
     tables = []
     if result.metrics:
-        overall = pd.DataFrame({"metric": list(result.metrics), "value": result.metrics.values()})
-        meanings = [meaning_of(name) for name in result.metrics]
+        names = most_telling_first(result.metrics)
+        overall = pd.DataFrame({"metric": names, "value": [result.metrics[n] for n in names]})
+        meanings = [meaning_of(name) for name in names]
         if any(meanings):
             overall["meaning"] = meanings
         tables.append(subheading("Overall") + dataframe_html(overall, index=False))
@@ -251,8 +265,14 @@ def _synthetic(result: Result) -> Iterator[Section]:
     yield Section("Synthetic and observed values", items, caption)
 
 
+def _imputed_columns(result: Result) -> list[im.Imputed]:
+    if result._judged is not None:
+        return im.imputed_columns(*result._judged)
+    return im.imputed_columns(result.originals, _filled(result), result.truth)
+
+
 def _imputed(result: Result) -> Iterator[Section]:
-    columns = im.imputed_columns(result.originals, _filled(result), result.truth)
+    columns = _imputed_columns(result)
     known = [item for item in columns if item.truth is not None]
     guess = [item for item in columns if item.truth is None]
     if known:
@@ -263,13 +283,25 @@ def _imputed(result: Result) -> Iterator[Section]:
             items.append(im.scatter_figure(numeric[:_MOST_PANELS]))
         if categories:
             items.append(im.accuracy_figure(categories[:_MOST_PANELS]))
-        table = dataframe_html(im.errors(known))
-        items.append(details_html(f"Errors of all {len(known)} columns", table))
         caption = "Imputed cells whose true value is known. On the dashed line both are equal."
+        if result.imputation is None:
+            table = dataframe_html(im.errors(known))
+            items.append(details_html(f"Errors of all {len(known)} columns", table))
+        else:
+            table = dataframe_html(result.imputation, max_rows=1000)
+            folded = details_html(f"Errors of all {len(result.imputation)} columns", table)
+            items.append(folded if len(result.imputation) > _FOLDED_FROM else table)
+            caption += (
+                " Beside the error of a column stands that of its mean (of levels, the most "
+                "frequent one), and of the party alone where it was run; skill is the share of the "
+                "mean's squared error, or wrong cells, that is removed: below 0 the mean is better."
+            )
+            if result.settings.get("hold_out"):
+                caption += " Cells were held out of the run for this, and put back."
         caption += _left_out("numeric columns", len(numeric))
         caption += _left_out("categorical columns", len(categories))
         yield Section("Imputed against true values", items, caption)
-    if guess:
+    if guess and result._judged is None:
         figure = im.distributions_figure(guess[:_MOST_PANELS])
         caption = "What is missing may truly differ from what is seen: unlike shapes need no error."
         caption += _left_out("columns", len(guess))
@@ -337,7 +369,7 @@ def _coefficients(result: Result) -> Iterator[Section]:
     estimates = getattr(result.model, "path_coefficients", None)
     if isinstance(path, pd.DataFrame) and isinstance(estimates, pd.DataFrame):
         spreads = None if frame is None else _spreads(result)
-        if figure := pa.path_figure(path, estimates, spreads):
+        if figure := pa.path_figure(path, estimates, spreads, result.metrics.get("lambda")):
             caption = (
                 "Coefficients as the weight of the penalty falls, from left to right; the dashed "
                 "line is the model that was chosen."
@@ -421,6 +453,6 @@ def _sentence(result: Result, size: _Size) -> str:
             f", {size.missing:.1%} of {'cells' if size.columns is not None else 'blocks'} missing"
         )
     if result.metrics:
-        name, value = next(iter(result.metrics.items()))
-        text += f"; {name} {format_value(value)}"
+        name = most_telling_first(result.metrics)[0]
+        text += f"; {name} {format_value(result.metrics[name])}"
     return text + "."

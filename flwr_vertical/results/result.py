@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from flwr_vertical.results.evaluation import Evaluation
 
 _MOST_SHOWN = 6  # metrics of a repr
+
+
+_Judged: TypeAlias = tuple[
+    dict[str, pd.DataFrame], dict[str, pd.DataFrame], dict[str, pd.DataFrame]
+]
 
 
 @dataclass(eq=False, repr=False)
@@ -59,6 +64,9 @@ class Result:
     contributions : DataFrame, optional
         What each party adds to the raw predictions of samples: index of `predictions` (of several
         classes also ``class``); ``base``, then a column for each party.
+    imputation : DataFrame, optional
+        How good imputed columns are, where the truth is known or cells were held out: index
+        (party, column); see `flwr_vertical.results.imputation.imputation_quality`.
     model : Model or plain values, optional
         The fitted model, as the server knows it.
     predictor : Model, optional
@@ -108,6 +116,7 @@ class Result:
     evaluation: Evaluation | None = None
     importance: pd.DataFrame | None = None
     contributions: pd.DataFrame | None = None
+    imputation: pd.DataFrame | None = None
     model: Any = None
     predictor: Any = None
     mask: npt.NDArray[np.bool_] | None = None
@@ -128,6 +137,8 @@ class Result:
     # What the parties of a simulation saved of their models, as files' bytes. `simulate` hands
     # them on to a later run's parties; the server half of a strategy never has them.
     _party_models: dict[str, bytes] = field(default_factory=dict, init=False)
+    # Tables before and after, and the truth, of what `imputation` compares: for figures.
+    _judged: _Judged | None = field(default=None, init=False)
     # What predicts new rows; runs are above this folder, and set it.
     _predict_by: ClassVar[Callable[..., Result] | None] = None
 
@@ -142,7 +153,7 @@ class Result:
         Writes result.json (strategy, settings, metrics, history, notes, disclosure, privacy
         statement, totals of the ledger), ledger.csv, privacy.csv, coefficients.csv,
         predictions.parquet, evaluation.parquet, contributions.parquet, importance.parquet,
-        labels.parquet, mask.npy, model.npz, predictor.npz, figures and one
+        imputation.parquet, labels.parquet, mask.npy, model.npz, predictor.npz, figures and one
         Parquet file per party under tables; of a simulation, also what each party saved of its
         model, under parties. Originals and truth are not saved: they are the user's own. A model
         that is neither a `Model` nor made of arrays, DataFrames, numbers and text is left out, and
@@ -274,6 +285,40 @@ class Result:
             self.evaluate(labels, **options)
         except VerticalError as error:
             self.notes.append(f"predictions are not compared with the true labels: {error}")
+
+    def compare_imputed(
+        self,
+        before: Mapping[str, pd.DataFrame],
+        after: Mapping[str, pd.DataFrame],
+        truth: Mapping[str, pd.DataFrame],
+        alone: Mapping[str, pd.DataFrame] | None = None,
+    ) -> None:
+        """Compare imputed cells with their true values; fills `imputation`, metrics and notes.
+
+        Parameters
+        ----------
+        before, after : Mapping of str to DataFrame
+            By party, the table that the run was given and the one that it made.
+        truth : Mapping of str to DataFrame
+            By party, values of cells that were missing.
+        alone : Mapping of str to DataFrame, optional
+            By party, its table as imputed without the others.
+        """
+        from flwr_vertical.results.imputation import (
+            imputation_metrics,
+            imputation_quality,
+            worse_than_mean,
+        )
+        from flwr_vertical.results.imputed import imputed_columns
+
+        columns = imputed_columns(before, after, truth)
+        found = imputation_quality(columns, alone)
+        if found.empty:
+            return
+        self.imputation = found
+        self._judged = dict(before), dict(after), dict(truth)
+        self.metrics |= imputation_metrics(found)
+        self.notes += worse_than_mean(found)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Result:

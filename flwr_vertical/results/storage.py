@@ -44,7 +44,7 @@ FORMAT = "flwr-vertical result"
 VERSION = 1
 _INDEX = "result.json"
 _PRIVATE = 0o600  # labels, predictions, parts of models: their owner's alone
-_FRAMES = ("predictions", "contributions", "importance", "evaluation")
+_FRAMES = ("predictions", "contributions", "importance", "imputation", "evaluation")
 _HEADER = ("name", "call", "finished", "version")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -130,6 +130,7 @@ def load(folder: Path) -> Result:
         predictions=frames.get("predictions"),
         contributions=frames.get("contributions"),
         importance=frames.get("importance"),
+        imputation=frames.get("imputation"),
         evaluation=_evaluation(frames.get("evaluation"), index),
         labels=labels,
         model=model,

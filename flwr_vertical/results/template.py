@@ -21,7 +21,7 @@ $generator
   :root { --ink: #e4e9ee; --soft: #9fb0c0; --line: #2c3742; --paper: #171e25; --back: #0f1419;
           --accent: #6cb8ec; --rule: #465462; --hover: #1e2831; }
   /* Drawings are made for white paper: light and dark change places, hues stay. */
-  figure img { filter: invert(.9) hue-rotate(180deg); }
+  figure img { filter: invert(.9) hue-rotate(180deg) saturate(1.4); }
 }
 * { box-sizing: border-box; }
 html { scroll-behavior: smooth; }
@@ -61,10 +61,10 @@ figure img { display: block; max-width: 100%; height: auto; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
 th, td { padding: 6px 14px 6px 0; text-align: left; vertical-align: top;
          border-bottom: 1px solid var(--line); }
-td { max-width: 640px; overflow-wrap: anywhere; }
+td { max-width: 640px; overflow-wrap: break-word; }
 thead th { color: var(--soft); font-weight: 600; font-size: 12.5px; white-space: nowrap;
            border-bottom: 1.5px solid var(--rule); }
-tbody th { font-weight: 500; }
+tbody th { font-weight: 500; white-space: nowrap; }
 tbody tr:hover { background: var(--hover); }
 .number { text-align: right; padding-left: 18px; white-space: nowrap; }
 ul { margin: 4px 0; padding-left: 20px; }
@@ -80,7 +80,7 @@ summary { cursor: pointer; color: var(--accent); font-size: 13.5px; margin-botto
   /* Smaller than this, letters in a drawing cannot be read: it scrolls inside its box. */
   figure img { max-width: none; width: 720px; }
   th, td { padding-right: 10px; }
-  td.words { min-width: 200px; }
+  td.words { min-width: 150px; }
 }
 @media print {
   body { background: #fff; font-size: 12px; }

@@ -5,6 +5,7 @@ cell.
 """
 
 from flwr_vertical.tables.accuracy import imputation_accuracy
+from flwr_vertical.tables.held_out import hide_cells, put_back
 from flwr_vertical.tables.kinds import Kind, infer_kinds, is_discrete, is_numeric
 from flwr_vertical.tables.missingness import (
     COPULA_MCAR_RATES,
@@ -39,6 +40,7 @@ __all__ = [
     "checked_ids",
     "draw_blocks",
     "drop_blocks",
+    "hide_cells",
     "imputation_accuracy",
     "infer_kinds",
     "is_discrete",
@@ -50,6 +52,7 @@ __all__ = [
     "mcar_blocks",
     "mcar_cells",
     "mnar_blocks",
+    "put_back",
     "read_labels",
     "read_table",
     "sample_missing",
