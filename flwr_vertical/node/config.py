@@ -51,6 +51,7 @@ class NodeKey:
 _NUMBER = (int, float)
 
 MIN_ROWS = "min-rows"
+HOLD_OUT = "hold-out"
 
 NODE_KEYS = (
     NodeKey("party", (str,), "name of the party"),
@@ -105,6 +106,12 @@ NODE_KEYS = (
         "privacy ledger is there",
     ),
     NodeKey("kind.", (str,), "kind of a column: continuous, binary, categorical, ordinal, count"),
+    NodeKey(
+        HOLD_OUT,
+        _NUMBER,
+        "share of the known cells of each column, up to 0.5, that are hidden from an imputation, "
+        "compared with what it fills in, and put back; the comparison stays on the party's page",
+    ),
     NodeKey("max-epsilon", _NUMBER, "the most that a run with privacy noise may spend here"),
     NodeKey(
         "exchanges",

@@ -45,6 +45,7 @@ from flwr_vertical.protocol.messages import (
     UPDATES,
     make_error_reply,
     make_reply,
+    place_of,
     read_envelope,
     read_scales,
 )
@@ -88,6 +89,7 @@ class StepServer:
         self._storage = storage
         self._guard = Guard(names, types, storage)
         self._caches: dict[int, tuple[int, dict[str, Any]]] = {}
+        self._told: set[tuple[int, str, str]] = set()  # errors whose traceback was logged
 
     def answer(self, request: RecordDict, context: Context) -> RecordDict:
         """Take the step that a request names; a failure becomes an error reply, never silence."""
@@ -102,8 +104,22 @@ class StepServer:
             return make_error_reply(error, self._name(context))
         except Exception as error:
             name = self._name(context)
-            logger.exception("party %r could not take the step", name)
-            return make_error_reply(error, name, in_full=getattr(self._storage, "in_memory", False))
+            in_full = getattr(self._storage, "in_memory", False)
+            if isinstance(error, VerticalError):  # raised on purpose: it says all that helps
+                # Where tables lie in memory, the server's error tells the user the same.
+                level = logging.DEBUG if in_full else logging.ERROR
+                logger.log(level, "party %r could not take the step: %s", name, error)
+            elif not in_full or self._is_new(context, error):
+                logger.exception("party %r could not take the step", name)
+            return make_error_reply(error, name, in_full=in_full)
+
+    def _is_new(self, context: Context, error: Exception) -> bool:
+        """Whether no party that this process serves has failed like this in the run."""
+        seen = (context.run_id, type(error).__name__, place_of(error))
+        if seen in self._told:
+            return False
+        self._told.add(seen)
+        return True
 
     def _answer(self, request: RecordDict, context: Context) -> RecordDict:
         started = time.perf_counter()
