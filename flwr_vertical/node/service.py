@@ -11,6 +11,7 @@ from flwr.app import Context, RecordDict
 from flwr_vertical.crypto import generate_keypair, generate_keys
 from flwr_vertical.errors import (
     ConfigError,
+    DataError,
     LedgerError,
     PolicyError,
     ProtocolError,
@@ -43,6 +44,7 @@ from flwr_vertical.protocol.messages import (
     SNAPSHOT,
     SUMS,
     UPDATES,
+    WHO,
     make_error_reply,
     make_reply,
     read_envelope,
@@ -97,7 +99,10 @@ class StepServer:
             return make_error_reply(error, self._name(context))
         except Exception as error:
             name = self._name(context)
-            logger.exception("party %r could not take the step", name)
+            if isinstance(error, ConfigError | DataError):  # says what to do; no fault of the code
+                logger.error("party %r could not take the step: %s", name, error)
+            else:
+                logger.exception("party %r could not take the step", name)
             return make_error_reply(error, name, in_full=getattr(self._storage, "in_memory", False))
 
     def _answer(self, request: RecordDict, context: Context) -> RecordDict:
@@ -106,6 +111,9 @@ class StepServer:
         if envelope is None:
             raise ProtocolError("the message has no flwr-vertical envelope; who sent it?")
         step, sequence = str(envelope["step"]), int(envelope["sequence"])  # type: ignore[arg-type]
+        if step == WHO:  # others wait for a node: the server names who is absent
+            told = {"party": self._name(context), "role": self._storage.role(context)}
+            return make_reply({}, {**told, "version": __version__})
         cache = self._cache(context)
         checkpoint = Checkpoint.of(envelope, context, self._storage)
         # Between two snapshots nothing goes to the disk: who is lost goes back to the last one.
