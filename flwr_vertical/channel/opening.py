@@ -18,6 +18,8 @@ logger = logging.getLogger("flwr_vertical")
 _POLLS = (0.05, 1.0)  # seconds between looks at the wrapped grid: first and longest
 _TOLD_EVERY = 10.0
 _GRACE = 5.0  # seconds that nodes which are not needed are waited for at least
+_LISTED_EVERY = 2.0  # seconds; Flower strikes a node off its list some time after its last sign
+_GONE = "Flower no longer lists it: its SuperNode has ended, or the network to it is cut"
 # Codes of errors that Flower's SuperLink reports without the node: no message, no reply, no node.
 _FROM_SUPERLINK = (3, 4, 5)
 _OFFLINE = "Flower does not take messages for it: it is not connected"
@@ -62,6 +64,7 @@ class Opening:
         self._transport = transport
         self._names = names
         self.silent: set[int] = set()
+        self._listed_at = 0.0
         self._plain: set[int] = set()
         self._invited: dict[int, tuple[float, str | None]] = {}  # until when; the message's ID
 
@@ -154,6 +157,10 @@ class Opening:
         }
         self.silent |= failed.keys()
         offline = {n: _OFFLINE for n, (_, number) in self._invited.items() if not number}
+        if time.monotonic() > self._listed_at + _LISTED_EVERY:
+            self._listed_at = time.monotonic()
+            listed = set(self._grid.get_node_ids())
+            offline |= dict.fromkeys(self._invited.keys() - listed, _GONE)
         failed |= offline
         self.silent |= offline.keys()
         numbers = {number for _, number in self._invited.values() if number}

@@ -1,6 +1,7 @@
 """Nodes that are listed and dead, or not there at all: named by their party, in time."""
 
 import json
+import threading
 import time
 
 import numpy as np
@@ -8,7 +9,7 @@ import pandas as pd
 import pytest
 
 from flwr_vertical import LocalGrid, MemoryStorage, Party, Table, party_app, step
-from flwr_vertical.channel import ChannelGrid
+from flwr_vertical.channel import ChannelGrid, opening
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.grids.wrapping import WrappingGrid
 from flwr_vertical.protocol.codec import decode
@@ -116,6 +117,19 @@ def test_a_dead_node_is_named_where_channels_are_a_must():
         assert "no channel to node 3 (which must be party 'hospital'): it has not dialled" in str(
             caught.value
         )
+
+
+def test_a_node_that_flower_strikes_off_its_list_is_waited_for_no_longer(monkeypatch):
+    monkeypatch.setattr(opening, "_LISTED_EVERY", 0.2)
+    with local_grid() as inner:
+        inside = LikeFlower(inner, dead={3})
+        presence = Presence(60.0, NAMES)
+        threading.Timer(0.5, lambda: setattr(inside, "unlisted", {3})).start()
+        started = time.monotonic()
+        grid = ChannelGrid(inside, transport="channel", names=presence.names_of_silent)
+        with pytest.raises(ConfigError, match=r"party 'hospital'.*no longer lists it"), grid:
+            pass
+        assert time.monotonic() - started < 10
 
 
 def test_without_a_list_of_parties_the_last_run_names_the_dead_node(tmp_path):
