@@ -98,7 +98,7 @@ class Presence:
             if len(node_ids) >= wanted:
                 return node_ids
             if not self.left:
-                self.ask(grid, node_ids, _ASKING)
+                self.ask(grid, self._unknown(node_ids), _ASKING)
                 raise ConfigError(
                     f"{len(node_ids)} of {wanted} nodes are connected after {self.patience:.0f} s; "
                     f"start the missing SuperNodes{self._absent(node_ids)}, or in a simulation set "
@@ -106,7 +106,7 @@ class Presence:
                 )
             if time.monotonic() - told > _TOLD_EVERY:
                 told = time.monotonic()
-                self.ask(grid, node_ids, 0.0)
+                self.ask(grid, self._unknown(node_ids), 0.0)
                 logger.info(
                     "waiting for nodes: %d of %d are connected after %.0f s%s, the run gives up "
                     "after %.0f s%s",
@@ -164,20 +164,22 @@ class Presence:
         A silent node that nobody knows is one of the parties that nobody else is.
         """
         others = [n for n in grid.get_node_ids() if n not in silent]
-        self.ask(grid, others, _ASKING)
+        self.ask(grid, self._unknown(others), _ASKING)
         found = {n: self.name(n) for n in silent}
-        unknown = [n for n in silent if n not in self._told and n not in self._earlier]
-        told = {self._told.get(n) for n in others}
-        known = {self._earlier.get(n) for n in silent} | told
+        unknown = self._unknown(silent)
+        known = {self.known(n) for n in [*others, *silent]}
         left = [name for name in self._expected if name not in known]
-        if left and None not in told:
+        if left and not self._unknown(others):
             who = " or ".join(map(_label, left))
             found |= {n: f"node {n} (which must be {who})" for n in unknown}
         return found
 
+    def _unknown(self, node_ids: Collection[int]) -> list[int]:
+        return [n for n in node_ids if not self.known(n)]
+
     def _absent(self, node_ids: Collection[int]) -> str:
         """Say who is not there: of the parties that must be, or of those of the last run."""
-        here = {self._told.get(n) or self._earlier.get(n) for n in node_ids}
+        here = {self.known(n) or None for n in node_ids}
         wanted = self._expected or self._last
         absent = sorted(name for name in wanted if name not in here)
         if not absent or (None in here and not self._expected):
