@@ -45,6 +45,9 @@ _SHOWN = ("aggregation", "alignment", "align-rows", "seed")
 LABEL_SECRET = "label-secret"
 """File in the server's output folder; by it parties recognise labels of earlier runs."""
 
+NODE_NAMES = "node-names.json"
+"""File beside it; which node was which party last, to name one that is silent."""
+
 
 class AppStorage(FileStorage):
     """Reads ``data`` from the node config; a simulated node without it uses demonstration data.

@@ -43,6 +43,7 @@ from flwr_vertical.protocol.messages import (
     SNAPSHOT,
     SUMS,
     UPDATES,
+    WHO,
     make_error_reply,
     make_reply,
     place_of,
@@ -127,6 +128,9 @@ class StepServer:
         if envelope is None:
             raise ProtocolError("the message has no flwr-vertical envelope; who sent it?")
         step, sequence = str(envelope["step"]), int(envelope["sequence"])  # type: ignore[arg-type]
+        if step == WHO:  # others wait for a node: the server names who is absent
+            told = {"party": self._name(context), "role": self._storage.role(context)}
+            return make_reply({}, {**told, "version": __version__})
         cache = self._cache(context)
         checkpoint = Checkpoint.of(envelope, context, self._storage)
         # Between two snapshots nothing goes to the disk: who is lost goes back to the last one.
