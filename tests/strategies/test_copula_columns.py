@@ -273,7 +273,7 @@ def test_nodes_must_agree_to_rows_that_follow_real_ones(real):
 def test_a_release_for_rows_that_follow_real_ones_is_refused_by_itself(real, monkeypatch):
     """Also where the run config did not say so at the greeting."""
     monkeypatch.setattr(EVCDS, "exchanges_asked", ())
-    with pytest.raises(PartyError, match="'perturb'.* exchange 'rearranged-rows'"):
+    with pytest.raises(PartyError, match=r"'perturb'.* exchange 'rearranged-rows'"):
         simulate(EVCDS(1.0, rearrange=True), real, progress=False, policy={})
 
 

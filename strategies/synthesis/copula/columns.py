@@ -120,7 +120,7 @@ def _checked_step(values: Array, step: float, name: str, who: str) -> float:
     return float(step)
 
 
-def _check_levels(column: "pd.Series[object]", name: str, who: str) -> None:
+def _check_levels(column: "pd.Series[Any]", name: str, who: str) -> None:
     levels = column.nunique()
     if levels > max(FEW, len(column) / _MANY):
         numbers = pd.api.types.is_numeric_dtype(column.dtype)

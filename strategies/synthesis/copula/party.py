@@ -132,10 +132,10 @@ class CopulaParty(Party):
                 self.name,
                 self.table.columns[j],
             )
-        for j, margin in enumerate(made.margins):
-            self.state[f"margin.{j}"] = np.vstack([margin.values, margin.cumulative])
-        self.state["discrete"] = np.array([margin.discrete for margin in made.margins])
-        self.state["steps"] = np.array([margin.step for margin in made.margins])
+        for j, each in enumerate(made.margins):
+            self.state[f"margin.{j}"] = np.vstack([each.values, each.cumulative])
+        self.state["discrete"] = np.array([each.discrete for each in made.margins])
+        self.state["steps"] = np.array([each.step for each in made.margins])
         return {
             "ranks": made.ranks,
             "flips": [flip.numerator for flip in made.flips],
