@@ -51,11 +51,20 @@ class NodeKey:
 _NUMBER = (int, float)
 
 MIN_ROWS = "min-rows"
+HOLD_OUT = "hold-out"
 
 NODE_KEYS = (
     NodeKey("party", (str,), "name of the party"),
     NodeKey("role", (str,), "'party', or 'arbiter' for the node that opens encrypted sums"),
-    NodeKey("data", (str,), "the party's table: CSV, TSV or Parquet"),
+    NodeKey(
+        "data",
+        (str,),
+        "the party's table: CSV, TSV or Parquet, a folder of Parquet files, or the address of a "
+        "database; ${NAME} in an address stands for a variable of the environment",
+    ),
+    NodeKey("table", (str,), "table or view of the database that is read"),
+    NodeKey("query", (str,), "SELECT statement whose rows are read, instead of 'table'"),
+    NodeKey("secret-file", (str,), "file with the password of the database, its owner's alone"),
     NodeKey("id-column", (str, int), "column of sample IDs, several with commas"),
     NodeKey("id-secret", (str,), "file with a secret of the parties, against guessing of IDs"),
     NodeKey(
@@ -74,8 +83,35 @@ NODE_KEYS = (
         "'days' makes columns of dates numbers of days since 1970; 'days-day-first' or "
         "'days-month-first' where 01/02/2024 leaves a doubt (default: dates stay text)",
     ),
-    NodeKey("output", (str,), "folder of the party's results and checkpoints"),
+    NodeKey(
+        "output",
+        (str,),
+        "folder of the party's results and checkpoints; or a database or a Parquet file that the "
+        "result is written to as well",
+    ),
+    NodeKey(
+        "output-table",
+        (str,),
+        "table of that database (default: '{party}_{run}', which stand for their names)",
+    ),
+    NodeKey(
+        "output-replace",
+        (str,),
+        "what of that name is replaced: 'never', an earlier 'result', or even the 'input'",
+    ),
+    NodeKey(
+        "output-folder",
+        (str,),
+        "folder of the party's files where 'output' is none; the same for all runs, since the "
+        "privacy ledger is there",
+    ),
     NodeKey("kind.", (str,), "kind of a column: continuous, binary, categorical, ordinal, count"),
+    NodeKey(
+        HOLD_OUT,
+        _NUMBER,
+        "share of the known cells of each column, up to 0.5, that are hidden from an imputation, "
+        "compared with what it fills in, and put back; the comparison stays on the party's page",
+    ),
     NodeKey("max-epsilon", _NUMBER, "the most that a run with privacy noise may spend here"),
     NodeKey(
         "exchanges",

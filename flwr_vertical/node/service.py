@@ -43,8 +43,10 @@ from flwr_vertical.protocol.messages import (
     SNAPSHOT,
     SUMS,
     UPDATES,
+    WHO,
     make_error_reply,
     make_reply,
+    place_of,
     read_envelope,
     read_scales,
 )
@@ -58,7 +60,8 @@ logger = logging.getLogger("flwr_vertical")
 _RUN = "node.run"
 _ADMITTED = "node.admitted"
 _LEDGER, _ROWS, _TABLE = "privacy-ledger", "ledger-rows-of-table", "raw-table"
-_READ_BY = ("data", "id-column")  # keys of the node config by which a table is read
+# Keys of the node config by which a table is read, and beginnings of such keys.
+_READ_BY = ("data", "table", "query", "id-column")
 _HOW = ("kind.", PREFIX)
 _TOLD_OF_TABLE = "node.told-of-table"
 _SEED, _SECRET = "node.seed", "node.secret"
@@ -87,6 +90,7 @@ class StepServer:
         self._storage = storage
         self._guard = Guard(names, types, storage)
         self._caches: dict[int, tuple[int, dict[str, Any]]] = {}
+        self._told: set[tuple[int, str, str]] = set()  # errors whose traceback was logged
 
     def answer(self, request: RecordDict, context: Context) -> RecordDict:
         """Take the step that a request names; a failure becomes an error reply, never silence."""
@@ -101,8 +105,22 @@ class StepServer:
             return make_error_reply(error, self._name(context))
         except Exception as error:
             name = self._name(context)
-            logger.exception("party %r could not take the step", name)
-            return make_error_reply(error, name, in_full=getattr(self._storage, "in_memory", False))
+            in_full = getattr(self._storage, "in_memory", False)
+            if isinstance(error, VerticalError):  # raised on purpose: it says all that helps
+                # Where tables lie in memory, the server's error tells the user the same.
+                level = logging.DEBUG if in_full else logging.ERROR
+                logger.log(level, "party %r could not take the step: %s", name, error)
+            elif not in_full or self._is_new(context, error):
+                logger.exception("party %r could not take the step", name)
+            return make_error_reply(error, name, in_full=in_full)
+
+    def _is_new(self, context: Context, error: Exception) -> bool:
+        """Whether no party that this process serves has failed like this in the run."""
+        seen = (context.run_id, type(error).__name__, place_of(error))
+        if seen in self._told:
+            return False
+        self._told.add(seen)
+        return True
 
     def _answer(self, request: RecordDict, context: Context) -> RecordDict:
         started = time.perf_counter()
@@ -110,11 +128,15 @@ class StepServer:
         if envelope is None:
             raise ProtocolError("the message has no flwr-vertical envelope; who sent it?")
         step, sequence = str(envelope["step"]), int(envelope["sequence"])  # type: ignore[arg-type]
+        if step == WHO:  # others wait for a node: the server names who is absent
+            told = {"party": self._name(context), "role": self._storage.role(context)}
+            return make_reply({}, {**told, "version": __version__})
         cache = self._cache(context)
         checkpoint = Checkpoint.of(envelope, context, self._storage)
         # Between two snapshots nothing goes to the disk: who is lost goes back to the last one.
         transient = checkpoint is not None and bool(envelope.get("transient"))
         if checkpoint is not None and step == FAREWELL:
+            self._tell("end", context)
             checkpoint.remove()  # the run is finished: its keys need not lie on the disk
             return make_reply({}, {})
         admitted = self._admitted(step, envelope, context, cache)
@@ -137,6 +159,7 @@ class StepServer:
                 checkpoint.begin()
                 clear_openings(checkpoint.path)
                 state[_RUN] = str(context.run_id)
+                self._tell("begin", context)
                 DataWatch(self._storage, context, state, cache).note()
         kept = None if transient else checkpoint
         asked = digest(step, request) if kept is not None else b""
@@ -314,6 +337,8 @@ class StepServer:
         who = self._guard.who(context)
         check_node_config(who, context.node_config, node_keys_of(*types.of(role)))
         self._refuse_to_replace(who, context)
+        if not str(state.get(_RUN, "")):  # else told before the version of the data was noted
+            self._tell("begin", context)
         ledger = self._ledger(context, state, cache) if role == "party" else None
         if ledger is not None:
             ledger.begin(*_described(context))
@@ -332,6 +357,12 @@ class StepServer:
                 f"{who} has the result of an earlier run of this name, {earlier}, which this run "
                 "would replace: give the run another run-name, or have that party move the file"
             )
+
+    def _tell(self, what: str, context: Context) -> None:
+        """Tell the storage that a run begins or ends, if it wants to know."""
+        told = getattr(self._storage, what, None)
+        if told is not None:
+            told(context)
 
     def _unrepeatable(self, context: Context, types: NodeTypes) -> frozenset[str]:
         return unrepeatable_steps(*types.of(self._storage.role(context)))

@@ -8,6 +8,7 @@ from flwr_vertical.tables.accuracy import imputation_accuracy
 from flwr_vertical.tables.checks import check_table
 from flwr_vertical.tables.csv_format import CsvFormat
 from flwr_vertical.tables.findings import DataWarning, Finding, Severity
+from flwr_vertical.tables.held_out import hide_cells, put_back
 from flwr_vertical.tables.kinds import Kind, infer_kinds, is_discrete, is_numeric
 from flwr_vertical.tables.missingness import (
     COPULA_MCAR_RATES,
@@ -47,6 +48,7 @@ __all__ = [
     "checked_ids",
     "draw_blocks",
     "drop_blocks",
+    "hide_cells",
     "imputation_accuracy",
     "infer_kinds",
     "is_discrete",
@@ -58,6 +60,7 @@ __all__ = [
     "mcar_blocks",
     "mcar_cells",
     "mnar_blocks",
+    "put_back",
     "read_frame",
     "read_labels",
     "read_table",
