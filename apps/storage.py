@@ -31,7 +31,6 @@ from flwr_vertical.protocol.disk import writing
 from flwr_vertical.registry import load_strategy
 from flwr_vertical.results import Result
 from flwr_vertical.results.page import Section
-from flwr_vertical.results.report import write_report
 from flwr_vertical.results.storage import holds_result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.journal import Journal
@@ -45,6 +44,9 @@ _SHOWN = ("aggregation", "alignment", "align-rows", "seed")
 
 LABEL_SECRET = "label-secret"
 """File in the server's output folder; by it parties recognise labels of earlier runs."""
+
+NODE_NAMES = "node-names.json"
+"""File beside it; which node was which party last, to name one that is silent."""
 
 
 class AppStorage(FileStorage):
@@ -79,6 +81,11 @@ class AppStorage(FileStorage):
             return hide_cells(table, share, run_name(context), self.party_name(context))
         name = self.party_name(context)
         return Table.of(_demo(context)[0][name], party=name)
+
+    def begin(self, context: Context) -> None:
+        """Read the node's database, if it has one."""
+        if not _is_simulated(context):
+            super().begin(context)
 
     def load_truth(self, context: Context) -> pd.DataFrame | None:
         """Return the complete table of a demonstration."""
@@ -146,6 +153,10 @@ class AppStorage(FileStorage):
         compared : tuple of DataFrame
             Where cells were held out: the table that the run had, what it made, and the truth.
         """
+        # Figures take more than a second to import, and a SuperNode may start a process for
+        # every message.
+        from flwr_vertical.results.report import write_report
+
         name = self.party_name(context)
         truth = self.load_truth(context)
         report = Result(

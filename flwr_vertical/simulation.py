@@ -1,6 +1,7 @@
 """`simulate`: run a strategy over tables that lie in this process."""
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,17 @@ from flwr_vertical.registry import name_of
 from flwr_vertical.results import Result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.settings import RunSettings, SharedOptions
-from flwr_vertical.single_parties import predictions_of, single_party_results
+from flwr_vertical.single_parties import NOBODY, predictions_of, single_party_results
 from flwr_vertical.strategy import Strategy, label_index
-from flwr_vertical.tables import Table, hide_cells, imputation_accuracy, put_back
+from flwr_vertical.tables import (
+    DataWarning,
+    Table,
+    check_table,
+    hide_cells,
+    imputation_accuracy,
+    put_back,
+)
+from flwr_vertical.tables.findings import lines_of, warnings_in
 
 ENGINES = ("local", "ray")
 
@@ -160,6 +169,7 @@ def simulate(
     run = RunSettings.of(None, {**chosen, "aggregation": aggregation, "seed": seed})
     earlier = _fitted_tables(fitted, kinds or {})
     whole = tables = _tables(parties, kinds or {}, earlier)
+    notes = _warn_of(tables, kinds or {}, earlier)
     if hold_out:
         tables = {
             name: hide_cells(table, hold_out, str(run.seed), name) for name, table in whole.items()
@@ -227,6 +237,7 @@ def simulate(
         outputs, models = grid.outputs(), grid.models()
     if saved is not None:
         saved.clear()
+    result.notes += notes
     result.settings["engine"] = engine
     in_a_federation = aligner_class(options.get("alignment") or strategy.default_alignment)
     result.needed_keys = needed_by_node(
@@ -372,6 +383,26 @@ def _tables(
             data, kinds=kinds.get(name), party=name, like=earlier.get(name)
         )
     return tables
+
+
+def _warn_of(
+    tables: Mapping[str, Table],
+    kinds: Mapping[str, Mapping[str, Any]],
+    earlier: Mapping[str, Table],
+) -> list[str]:
+    """Warn of tables that probably do not hold what the caller thinks; returns notes of it.
+
+    New rows of an earlier fit have the kinds of that fit, and may be few.
+    """
+    notes = []
+    for name, table in tables.items():
+        if name in earlier or name.startswith(NOBODY):
+            continue
+        found = warnings_in(check_table(table, stated=kinds.get(name, {})))
+        for line in lines_of(found):
+            warnings.warn(f"party {name!r}: {line}", DataWarning, stacklevel=3)
+        notes += [f"party {name!r}: {line}" for line in lines_of(found, values=False)]
+    return notes
 
 
 def _fitted_tables(

@@ -1,6 +1,7 @@
 """One round: send a message to each node, collect the replies, try again what may pass."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from flwr.app import Message, RecordDict
@@ -32,6 +33,7 @@ def exchange(
     retries: int,
     renew: Callable[[], Mapping[str, RecordDict]] | None = None,
     enough: Callable[[Mapping[str, RecordDict]], bool] | None = None,
+    limit: float | None = None,
 ) -> dict[str, RecordDict]:
     """Send one request to each node and return all replies.
 
@@ -54,6 +56,8 @@ def exchange(
         take again if one answer is lost.
     enough : Callable[[Mapping[str, RecordDict]], bool], optional
         Told the replies there are; says whether the others can be done without.
+    limit : float, optional
+        Seconds that all tries together may take.
 
     Returns
     -------
@@ -68,18 +72,25 @@ def exchange(
     answered: dict[str, RecordDict] = {}
     causes: dict[str, str] = {}
     pending = dict(requests)
+    started, tries, seconds = time.monotonic(), 0, timeout
     for again in range(retries + 1):
+        if limit is not None:
+            left = started + limit - time.monotonic()
+            if again and left <= 0:
+                break
+            seconds = min(timeout, max(left, 0.0))
+        tries += 1
         if again:
             who = "; ".join(f"{name}: {causes[name]}" for name in sorted(pending))
             logger.warning("step %r: trying again (%d of %d) for %s", step, again, retries, who)
             if renew is not None:
                 pending, answered = dict(renew()), {}
-        found, causes = attempt(grid, nodes, pending, step=step, timeout=timeout)
+        found, causes = attempt(grid, nodes, pending, step=step, timeout=seconds)
         answered |= found
         pending = {name: pending[name] for name in causes}
         if (enough is not None and enough(answered)) or not pending:
             return answered
-    raise lost(causes, step, retries + 1)
+    raise lost(causes, step, tries)
 
 
 def attempt(

@@ -5,6 +5,9 @@ cell.
 """
 
 from flwr_vertical.tables.accuracy import imputation_accuracy
+from flwr_vertical.tables.checks import check_table
+from flwr_vertical.tables.csv_format import CsvFormat
+from flwr_vertical.tables.findings import DataWarning, Finding, Severity
 from flwr_vertical.tables.held_out import hide_cells, put_back
 from flwr_vertical.tables.kinds import Kind, infer_kinds, is_discrete, is_numeric
 from flwr_vertical.tables.missingness import (
@@ -24,7 +27,7 @@ from flwr_vertical.tables.missingness import (
     mnar_blocks,
     sample_missing,
 )
-from flwr_vertical.tables.readers import read_labels, read_table
+from flwr_vertical.tables.readers import read_frame, read_labels, read_table
 from flwr_vertical.tables.splits import split_columns
 from flwr_vertical.tables.table import Table, checked_ids
 from flwr_vertical.tables.writers import write_table
@@ -33,10 +36,15 @@ __all__ = [
     "COPULA_MCAR_RATES",
     "FALSE_VFL_REGIMES",
     "MECHANISMS",
+    "CsvFormat",
+    "DataWarning",
+    "Finding",
     "Kind",
+    "Severity",
     "Table",
     "at_least_one_party",
     "blank_cells",
+    "check_table",
     "checked_ids",
     "draw_blocks",
     "drop_blocks",
@@ -53,6 +61,7 @@ __all__ = [
     "mcar_cells",
     "mnar_blocks",
     "put_back",
+    "read_frame",
     "read_labels",
     "read_table",
     "sample_missing",

@@ -191,9 +191,13 @@ def _flag_predictions(settings: dict[str, Any]) -> Metrics:
 def _scales(settings: dict[str, Any]) -> Metrics:
     """Seek the scales of rows of distances where three rows meet."""
     case = case_named("fknn")
-    tables, labels = make_case_tables(case, 60, 3, settings["seed"])
-    run = record(make_strategy_of(case, tables, labels), tables, labels)
-    return {"found": float(scales_found(run, most=20))}
+    tables, labels = make_case_tables(case, 40, 3, settings["seed"])
+    told = load_strategy(BUILTIN["fknn"])(weights="distance")
+    consent = {"exchanges": "distances"}
+    return {
+        "found": float(scales_found(make_strategy_of(case, tables, labels), tables)),
+        "consented": float(scales_found(told, tables, policy=consent)),
+    }
 
 
 def _synthetic(settings: dict[str, Any]) -> Metrics:
