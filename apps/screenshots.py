@@ -32,9 +32,9 @@ from strategies.vfem import VFEM
 
 FOLDER = Path(__file__).parents[1] / "docs" / "screenshots"
 _WIDTH, _PHONE, _TALLEST = 1200, 400, 9000
-_KEPT = 1500  # pixels of a page's height that a picture of the docs keeps
-_SHRUNK = 0.55  # of a picture of the docs, of a wide page
-_COLOURS = 48
+# Of a picture in the docs: how many pixels of a page's height it keeps, and how far it is shrunk.
+_KEPT = {"light": (2100, 0.5), "dark": (2100, 0.3), "phone": (1600, 0.6), "print": (2000, 0.5)}
+_COLOURS = 40
 _SECONDS = 120
 
 
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         page = KINDS[name]()
         for form, picture in photographs(page).items():
             path = chosen.output / f"{name}-{form}.png"
-            keep(picture, path, whole=chosen.whole)
+            keep(picture, path, None if chosen.whole else form)
             print(
                 f"{path}: {picture.width} x {picture.height}, {path.stat().st_size / 1000:.0f} kB"
             )
@@ -139,15 +139,17 @@ def photographs(page: str) -> dict[str, Image.Image]:
         }
 
 
-def keep(picture: Image.Image, path: Path, *, whole: bool) -> None:
-    """Write a picture: whole, or the top of it, small and in few colours, for the docs."""
+def keep(picture: Image.Image, path: Path, form: str | None) -> None:
+    """Write a picture: whole, or in a form of the docs, the top of it, small, in few colours."""
     picture = _trimmed(picture)
-    if not whole:
-        picture = picture.crop((0, 0, picture.width, min(picture.height, _KEPT)))
-        ratio = _SHRUNK if picture.width > 2 * _PHONE else 0.75
+    if form is not None:
+        height, ratio = _KEPT[form]
+        picture = picture.crop((0, 0, picture.width, min(picture.height, height)))
         size = round(picture.width * ratio), round(picture.height * ratio)
         picture = picture.resize(size, Image.Resampling.LANCZOS)
-        picture = picture.quantize(_COLOURS, dither=Image.Dither.NONE)
+        # Colours far apart are kept, also those of few dots, rather than many shades of grey.
+        method = Image.Quantize.MAXCOVERAGE
+        picture = picture.quantize(_COLOURS, method=method, dither=Image.Dither.NONE)
     picture.save(path, optimize=True)
 
 

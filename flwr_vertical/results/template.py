@@ -39,9 +39,9 @@ p { margin: 0 0 10px; max-width: 82ch; }
 .made { color: var(--soft); font-size: 13.5px; max-width: none; }
 .made code { color: var(--ink); font-size: 13px; overflow-wrap: anywhere; }
 .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(128px, 1fr)); gap: 1px;
-         margin: 22px 0 0; background: var(--line); border: 1px solid var(--line);
+         margin: 22px 0 0; background: var(--paper); border: 1px solid var(--line);
          border-radius: 10px; overflow: hidden; }
-.facts div { background: var(--paper); padding: 12px 16px; }
+.facts div { box-shadow: 0 0 0 1px var(--line); padding: 12px 16px; }
 .facts dt { color: var(--soft); font-size: 12.5px; }
 .facts dd { margin: 2px 0 0; font-size: 20px; font-weight: 600; letter-spacing: -.01em;
             font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
@@ -79,8 +79,10 @@ summary { cursor: pointer; color: var(--accent); font-size: 13.5px; margin-botto
   .facts dd { font-size: 17px; }
   /* Smaller than this, letters in a drawing cannot be read: it scrolls inside its box. */
   figure img { max-width: none; width: 720px; }
-  th, td { padding-right: 10px; }
-  td.words { min-width: 150px; }
+  table { font-size: 13px; }
+  th, td { padding-right: 8px; }
+  .number { padding-left: 8px; }
+  td.words { min-width: 120px; }
 }
 @media print {
   body { background: #fff; font-size: 12px; }

@@ -54,8 +54,8 @@ def hide_cells(table: Table, share: float, seed: str, party: str = "") -> Table:
         count = min(round(share * int(known[:, j].sum())), int(known[:, j].sum()) - _FEWEST)
         if count > 0 and len(free):
             hidden[rng.choice(free, min(count, len(free)), replace=False), j] = True
-    bare = np.flatnonzero((known & ~hidden).sum(axis=1) == 0)
-    hidden[bare] = False
+    bare = np.flatnonzero(hidden.any(axis=1) & ~(known & ~hidden).any(axis=1))
+    hidden[bare, hidden[bare].argmax(axis=1)] = False
     shown = {
         name: frame[name].mask(hidden[:, j]) if hidden[:, j].any() else frame[name]
         for j, name in enumerate(frame.columns)
