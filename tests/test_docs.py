@@ -12,7 +12,11 @@ from apps.site import pages_of, target_in_site
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-HEAVY = {"false-vfl.md": "torch"}  # what a page's blocks need beside the core
+# What the blocks of a page need beside the core.
+HEAVY = {"false-vfl.md": "torch", "flwr-datasets.md": "flwr_datasets"}
+    "false-vfl.md": "torch",
+    "flwr-datasets.md": "flwr_datasets",
+}  # what a page's blocks need beside the core
 
 
 def name_of(path):
