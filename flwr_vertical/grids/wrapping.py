@@ -7,6 +7,8 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
+from flwr_vertical.grids.base import NodesGrid
+
 
 def reopen(grid: Grid, node_ids: Sequence[int]) -> list[int]:
     """Open what messages to these nodes need, on grids that know such a thing; do not wait.
@@ -17,6 +19,17 @@ def reopen(grid: Grid, node_ids: Sequence[int]) -> list[int]:
         The nodes that can be sent messages now; ask again for the others.
     """
     return grid.reopen(node_ids) if isinstance(grid, WrappingGrid) else list(node_ids)
+
+
+def silent(grid: Grid, node_ids: Sequence[int]) -> list[int]:
+    """Return the nodes that have given no sign of life yet, as far as the grid can tell.
+
+    Nodes in this process or in actors of its own are there. Of a node that Flower lists nothing
+    more is known: it may have died a minute ago.
+    """
+    if isinstance(grid, WrappingGrid):
+        return grid.silent(node_ids)
+    return [] if isinstance(grid, NodesGrid) else list(node_ids)
 
 
 class WrappingGrid(Grid):
@@ -58,6 +71,10 @@ class WrappingGrid(Grid):
     def reopen(self, node_ids: Sequence[int]) -> list[int]:
         """Open what messages to these nodes need; return those that can be sent messages now."""
         return reopen(self._grid, node_ids)
+
+    def silent(self, node_ids: Sequence[int]) -> list[int]:
+        """Return the nodes that have given no sign of life yet."""
+        return silent(self._grid, node_ids)
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         """Get all nodes."""
