@@ -10,9 +10,6 @@ ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # What the blocks of a page need beside the core.
 HEAVY = {"false-vfl.md": "torch", "flwr-datasets.md": "flwr_datasets"}
-    "false-vfl.md": "torch",
-    "flwr-datasets.md": "flwr_datasets",
-}  # what a page's blocks need beside the core
 
 
 def name_of(path):
