@@ -13,6 +13,7 @@ EXTRAS = {
     "heu": "heu",
     "adbc_driver_postgresql": "postgres",
     "duckdb": "duckdb",
+    "flwr_datasets": "datasets",
 }
 """By optional package, the extra of flwr-vertical that installs it."""
 

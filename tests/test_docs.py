@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import yaml
 
-from apps.site import target_in_site
+from apps.site import pages_of, target_in_site
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-HEAVY = {"false-vfl.md": "torch"}  # what a page's blocks need beside the core
+# What the blocks of a page need beside the core.
+HEAVY = {"false-vfl.md": "torch", "flwr-datasets.md": "flwr_datasets"}
 
 
 def name_of(path):
@@ -154,23 +155,42 @@ def test_a_method_has_what_every_method_has(path):
     assert "**Method.**" in path.read_text()
 
 
-def pages_of(nav):
+def entries_of(nav):
     for entry in nav:
         for value in entry.values() if isinstance(entry, dict) else [entry]:
-            yield from [value] if isinstance(value, str) else pages_of(value)
+            yield from [value] if isinstance(value, str) else entries_of(value)
 
 
 def test_the_sites_navigation_has_every_page_once():
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     pages = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
-    assert sorted(pages_of(site["nav"])) == sorted(pages)
+    assert sorted(entries_of(site["nav"])) == sorted(pages)
     assert site["strict"]
     assert 'mkdocs build -q --strict --site-dir "$(mktemp -d)"' in (ROOT / ".ci/run").read_text()
 
 
 def test_a_link_out_of_docs_leads_to_a_copy_in_the_site():
     assert target_in_site("docs", "methods/trees.md", "../../notebooks/a.ipynb") == (
-        "notebooks/a.ipynb", "../files/notebooks/a.ipynb",
+        "notebooks/a.ipynb", "../notebooks/a.md",
     )  # fmt: skip
+    assert target_in_site("docs", "a.md", "../apps/x.toml") == ("apps/x.toml", "files/apps/x.toml")
     assert target_in_site("docs", "index.md", "../README.md") == ("README.md", "index.md")
     assert target_in_site("docs", "how-to/notebook.md", "../privacy.md") is None
+
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
+def test_a_notebook_is_a_page_whose_links_lead_somewhere(path):
+    pages = pages_of(path)
+    text = pages.pop(f"{path.stem}.md")
+    assert text.startswith("# ")
+    assert all(f"({name})" in text for name in pages)
+    lost = []
+    for target in re.findall(r"\]\(([^)\s]+\.md(?:#[^)\s]*)?)\)", text):
+        file, _, anchor = target.partition("#")
+        page = (ROOT / "docs" / "notebooks" / file).resolve()
+        if not page.exists() or (anchor and anchor not in anchors(page)):
+            lost.append(target)
+    assert lost == []

@@ -72,7 +72,8 @@ CORE = [
     "results", "protocol", "policy", "grids", "channel", "node", "server", "products",
     "alignment", "app",
     "strategy", "registry", "strategies", "demo", "single_parties", "simulation", "validation",
-    "run_config", "align_command", "strategies_command", "policy_command", "ledger_command", "cli",
+    "run_config", "checking", "align_command", "strategies_command", "policy_command",
+    "ledger_command", "cli",
 ]  # fmt: skip
 
 

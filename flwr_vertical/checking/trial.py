@@ -141,6 +141,8 @@ def try_strategy(
         return Trial(name, refusal=str(error), named=named)
     if strategy.needs_labels and labels is None:
         return Trial(name, refusal="it needs labels, and none are given", named=named)
+    if not (strategy.needs_labels or strategy.uses_labels):
+        labels = None
     chosen = dict(tables)
     note = ""
     if (lacking := load_strategy(name).needs_parties - len(tables)) > 0:

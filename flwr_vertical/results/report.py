@@ -32,6 +32,7 @@ from flwr_vertical.results.page import (
     render_page,
     subheading,
 )
+from flwr_vertical.results.quality_score import quality_score
 from flwr_vertical.results.result import Result, needed_lines
 from flwr_vertical.results.storage import is_own_report
 from flwr_vertical.results.units import human_bytes, human_seconds
@@ -237,7 +238,12 @@ def _synthetic(result: Result) -> Iterator[Section]:
     if not pairs:
         return
     margins = qu.margin_quality(result.originals, result.tables)
+    score = quality_score(result.originals, result.tables)
+    said = f"Quality {score.score:.3f} of 1: column shapes {score.shapes.mean():.3f}"
+    if len(score.trends):
+        said += f", pair trends {score.trends.mean():.3f}"
     items: list[Item] = [
+        bullet_list([said + " (as SDMetrics defines them)."]),
         sy.margins_figure(pairs[:_MOST_PANELS]),
         details_html(f"Margins of all {len(pairs)} columns", dataframe_html(margins)),
     ]

@@ -7,6 +7,7 @@ between machines.
 
 import csv
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from flwr_vertical.errors import DataError
 from flwr_vertical.tables.conversion import with_days
 from flwr_vertical.tables.csv_format import CsvFormat
 from flwr_vertical.tables.csv_reader import check_header, id_columns, read_csv
-from flwr_vertical.tables.findings import Finding
+from flwr_vertical.tables.findings import DataWarning, Finding, lines_of, warnings_in
 from flwr_vertical.tables.kinds import Kind
 from flwr_vertical.tables.table import Table
 from flwr_vertical.tables.writers import SEPARATORS, file_format
@@ -124,6 +125,8 @@ def read_labels(
 ) -> "pd.Series[Any]":
     """Read the labels that the server holds.
 
+    What is not certain of how the file is written is a Python warning, `DataWarning`.
+
     Parameters
     ----------
     path : path-like
@@ -145,7 +148,7 @@ def read_labels(
     DataError
         As for `read_table`, or if `column` is needed and not given.
     """
-    frame, _ = read_frame(path, id_column=id_column, csv=csv)
+    frame, reading = read_frame(path, id_column=id_column, csv=csv)
     if column is None:
         if frame.shape[1] != 1:
             raise DataError(
@@ -154,6 +157,8 @@ def read_labels(
             )
         column = str(frame.columns[0])
     _require([column], frame, Path(path))
+    for line in lines_of([one for one in warnings_in(reading) if one.column in ("", column)]):
+        warnings.warn(f"{path}: {line}", DataWarning, stacklevel=2)
     try:
         return Table.of(frame[[column]]).frame[column]
     except DataError as error:
