@@ -25,6 +25,7 @@ from flwr_vertical.errors import VerticalError
 from flwr_vertical.policy.needs import asked_by, needed_by_node
 from flwr_vertical.server import RunSettings
 from flwr_vertical.server.presence import Presence
+from flwr_vertical.settings.secrets import refuse_secrets
 from flwr_vertical.tables import read_labels
 from strategies import register_all
 
@@ -41,6 +42,7 @@ def main(grid: Grid, context: Context) -> None:
     _log_to_flower()
     register_all()
     config = context.run_config
+    refuse_secrets(config)  # first of all: other messages may show a value
     folder = server_folder(context)  # refuses a name that is none before anybody computes
     app_settings = AppSettings.from_config(config)
     strategy = make_strategy(app_settings.strategy, config)

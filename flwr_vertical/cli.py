@@ -31,6 +31,8 @@ _STARTED = re.compile(r"Successfully started run (\d+)")
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser: one subcommand for each thing that can be done."""
+    from flwr_vertical.checking.options import add_check_command
+
     parser = SuggestingParser(
         prog="flwr-vertical", description="Vertical federated learning on incomplete data."
     )
@@ -91,6 +93,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     align.add_argument("--rows", default="union", choices=("union", "intersection"))
     align.add_argument("--normalise", default="", help="of strip,casefold,nfc; default none")
+    add_check_command(commands)
     policy = commands.add_parser(
         "policy",
         help="say in words what a node agrees to (not asked by runs yet)",
@@ -146,6 +149,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if options.command == "align":
             return _align(options)
+        if options.command == "check":
+            from flwr_vertical.checking import run_check
+
+            return run_check(options)
         if options.command == "policy":
             from flwr_vertical.policy_command import explain_policy
 

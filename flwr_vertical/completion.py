@@ -4,6 +4,7 @@ The script holds all words, so that a shell need not start Python, which takes a
 """
 
 import argparse
+from typing import Any
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.registry import available_strategies
@@ -40,7 +41,7 @@ def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
         elif action.dest in {"files", "path", "file", "run_config", "node_config"}:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
-    preamble = {"bash": f'{_FUNCTION}() {{ compgen -W "{names}" -- "$1"; }}\n'}
+    preamble: Any = {"bash": f'{_FUNCTION}() {{ compgen -W "{names}" -- "$1"; }}\n'}
     script: str = shtab.complete(parser, shell, preamble=preamble)
     return script
 

@@ -11,6 +11,8 @@ EXTRAS = {
     "tenseal": "ckks",
     "ray": "ray",
     "heu": "heu",
+    "adbc_driver_postgresql": "postgres",
+    "duckdb": "duckdb",
     "flwr_datasets": "datasets",
 }
 """By optional package, the extra of flwr-vertical that installs it."""

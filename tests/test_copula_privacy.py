@@ -58,13 +58,15 @@ def test_messages_hold_ranks_and_probabilities_only(strategy):
     up = seen["up", "perturb"]
     assert set(up) == {
         "ranks", "flips", "epsilon_margins", "cuts", "n_cuts", "exact_range", "rare", "seeded",
-        "n_bounded",
+        "n_bounded", "atoms", "n_atoms", "n_resolved", "n_recast", "n_like_ids", "name_chance",
+        "least_epsilon",
     }  # fmt: skip
     assert up["ranks"].dtype == np.int32
     assert set(seen["up", "synthesise"]) == set()
     assert set(seen["down", "synthesise"]) == {"levels"}
     assert set(seen["down", "perturb"]) == {
-        "epsilon", "budget", "rank_share", "margin_noise", "bounds", "impute",
+        "epsilon", "budget", "rank_share", "margin_noise", "bounds", "impute", "margin",
+        "resolution", "min_level", "rearrange",
     }  # fmt: skip
 
 

@@ -7,7 +7,8 @@ and notebooks can use it alone.
 - `Model`: a fitted model in a form that can be saved
 - `Ledger`: rounds, messages, bytes, seconds, privacy spent
 - `render_page`, `Section`, `dataframe_html`: self-contained HTML pages, for reports and studies
-- `margin_quality`, `correlation_quality`, `downstream_quality`: how good synthetic tables are
+- `quality_score`, `margin_quality`, `correlation_quality`, `downstream_quality`: how good
+  synthetic tables are
 - `progress`, `Progress`: a bar in a terminal, log lines elsewhere
 - `atomic_path`, `write_text_atomically`, `write_bytes_atomically`: files whole or not there
 """
@@ -33,6 +34,7 @@ from flwr_vertical.results.quality import (
     downstream_quality,
     margin_quality,
 )
+from flwr_vertical.results.quality_score import QualityScore, quality_score
 from flwr_vertical.results.result import Result
 from flwr_vertical.results.units import human_bytes, human_seconds
 
@@ -40,6 +42,7 @@ __all__ = [
     "Ledger",
     "Model",
     "Progress",
+    "QualityScore",
     "Result",
     "Section",
     "atomic_path",
@@ -55,6 +58,7 @@ __all__ = [
     "margin_quality",
     "paragraph",
     "progress",
+    "quality_score",
     "render_page",
     "side_by_side",
     "subheading",

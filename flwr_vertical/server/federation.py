@@ -110,6 +110,8 @@ class Federation:
         self._record = RunRecord(journal)
         self.ledger = self._record.ledger
         self.parties: list[str] = []
+        # Told of each round as it begins: its number, the step and who is asked.
+        self.on_round: Callable[[int, str, Sequence[str]], None] | None = None
         self.labels: Any = None
         self.label_memory = LabelMemory(run.label_secret)
         self.rng = np.random.default_rng()
@@ -584,6 +586,8 @@ class Federation:
     ) -> tuple[dict[str, RecordDict], dict[str, Payload]]:
         """Send one message to each node; return the replies and, of a sum, its terms by party."""
         number = self.ledger.next_round()
+        if self.on_round is not None:
+            self.on_round(number, step, list(requests))
         started = time.perf_counter()
         how: dict[str, Any] = {"step": step, "timeout": self.timeout, "retries": self.retries}
         if self._journal is None or step == HELLO:

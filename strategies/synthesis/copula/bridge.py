@@ -19,6 +19,7 @@ from scipy.special import gammaln, ndtri
 Array = npt.NDArray[np.float64]
 
 N_TERMS = 40
+_POINTS = 200  # of a point mass, by which it is integrated over
 _LARGEST = 0.995
 
 
@@ -27,16 +28,22 @@ def rank_coefficients(cuts: npt.ArrayLike | None) -> Array:
 
     Parameters
     ----------
-    cuts : array of shape (n_levels - 1,) or None
-        Shares of samples up to each level but the last; None for a continuous column.
+    cuts : array of shape (n_levels - 1,) or (n_atoms, 2), or None
+        Shares of samples up to each level but the last; or where each point mass of a column that
+        is continuous elsewhere begins and ends; None for a continuous column.
     """
-    if cuts is None:
+    if cuts is None or np.ndim(cuts) == 2:
         found = np.zeros(N_TERMS)
         m = np.arange((N_TERMS + 1) // 2)
         # 12 a_k^2 is the coefficient of r^k in (6 / pi) arcsin(r / 2), k = 2 m + 1.
         log_size = gammaln(2 * m + 1) - 2 * gammaln(m + 1) - np.log(2 * m + 1)
         log_size -= m * np.log(4) + (2 * m + 1) * np.log(2)
         found[2 * m] = (-1.0) ** m * np.sqrt(6 / np.pi * np.exp(log_size))
+        for start, end in [] if cuts is None else np.asarray(cuts, dtype=np.float64):
+            # Within a point mass all ranks have its middle instead of their own.
+            share = start + (end - start) * (np.arange(_POINTS) + 0.5) / _POINTS
+            moved = ((start + end) / 2 - share) * (end - start) / _POINTS
+            found += 12**0.5 * hermite(ndtri(share)) @ moved
         return found
     shares = np.concatenate([[0.0], np.asarray(cuts, dtype=np.float64), [1.0]])
     middles = (shares[1:] + shares[:-1]) / 2
@@ -60,6 +67,13 @@ def score_coefficients(cuts: npt.ArrayLike | None, error: float = 0.0) -> Array:
         return found
     middles, scores = noisy_scores(error)
     if cuts is None:
+        return hermite(ndtri(middles)) @ scores / len(scores)
+    if np.ndim(cuts) == 2:
+        scores = scores.copy()
+        for start, end in np.asarray(cuts, dtype=np.float64):
+            inside = (middles > start) & (middles < end)
+            if inside.any():
+                scores[inside] = scores[inside].mean()
         return hermite(ndtri(middles)) @ scores / len(scores)
     # The mean score over a level's share, from the integral of the score over all shares below.
     shares = np.concatenate([[0.0], np.asarray(cuts, dtype=np.float64), [1.0]])

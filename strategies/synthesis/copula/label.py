@@ -10,6 +10,7 @@ import pandas as pd
 from flwr_vertical.privacy import fresh_keystream
 from flwr_vertical.tables import Table, is_numeric
 from flwr_vertical.tables.codes import fill_values, fit_levels, from_codes, to_codes
+from strategies.synthesis.copula.columns import read_columns
 from strategies.synthesis.copula.party import synthetic_ids
 from strategies.synthesis.copula.release import Budget, Release, make_release, synthetic_codes
 
@@ -31,7 +32,7 @@ class Label:
         Of the labels as given, if they were.
     impute : bool
         Fill missing ones.
-    bounds, budget
+    bounds, resolution, budget
         As of parties.
     key : bytes
         Of the noise.
@@ -44,12 +45,15 @@ class Label:
         dtype: Any,
         impute: bool,
         bounds: Mapping[str, tuple[float, float]],
+        resolution: Mapping[str, float],
         budget: Budget,
         key: bytes,
     ) -> None:
         self.name = name
         self._dtype = dtype
-        self._table = Table.of(pd.DataFrame({name: values}), party=SERVER)
+        table = Table.of(pd.DataFrame({name: values}), party=SERVER)
+        columns = read_columns(table, resolution, "the labels")
+        self._table = columns.table
         self._fitted = fit_levels([self._table])
         codes = to_codes(self._table, self._fitted, SERVER)
         if impute:
@@ -60,10 +64,18 @@ class Label:
             self._table.kinds,
             [count],
             bounds,
+            columns.steps,
+            [None],
             budget,
             fresh_keystream("server", key),
             "the labels",
         )
+        self.told = {
+            "n_recast": len(columns.recast),
+            "n_like_ids": len(columns.like_ids),
+            "n_resolved": len(resolution.keys() & columns.steps.keys()),
+            "least_epsilon": self.made.least_epsilon,
+        }
 
     def synthesise(self, levels: Array) -> "pd.Series[Any]":
         """Return synthetic labels, Series of shape (n_rows,)."""

@@ -39,8 +39,8 @@ class Observed:
         Perturbed ranks, 0 where a sample lacks the column. The labels come first, if there are any.
     flips : sequence of Flip
         One for each column.
-    cuts : sequence of (array of shape (n_levels - 1,) or None)
-        Noisy shares of columns of levels.
+    cuts : sequence of (array of shape (n_levels - 1,) or (n_atoms, 2), or None)
+        Noisy shares of columns of levels; of numeric columns, where point masses begin and end.
     owners : sequence of str
         Whose column it is.
     """
@@ -108,8 +108,8 @@ def latent_from_scores(matrix: Array, observed: Observed, cuts: Sequence[Array |
         Correlations of normal scores of perturbed ranks.
     observed : Observed
         Tells how noisy the ranks are.
-    cuts : sequence of (array of shape (n_levels - 1,) or None)
-        Shares of levels, corrected for what is missing.
+    cuts : sequence of (array of shape (n_levels - 1,) or (n_atoms, 2), or None)
+        Shares of levels and of point masses, corrected for what is missing.
     """
     errors = (np.sqrt(observed.noise) / observed.n).tolist()
     coefficients = np.array([score_coefficients(c, e) for e, c in zip(errors, cuts, strict=True)])
@@ -120,6 +120,19 @@ def latent_from_scores(matrix: Array, observed: Observed, cuts: Sequence[Array |
 def draw_latents(omega: Array, rows: int, rng: np.random.Generator) -> Array:
     """Draw rows of the normal distribution with a correlation matrix, array of shape (rows, p)."""
     return rng.standard_normal((rows, len(omega))) @ np.linalg.cholesky(omega).T
+
+
+def spread_evenly(latents: Array, rng: np.random.Generator) -> Array:
+    """Return latents as probabilities of their margin, one in each of m equal parts of [0, 1].
+
+    Drawn independently, m rows would have margins that differ from those that they are drawn from
+    by some 0.9 / sqrt(m) (Kolmogorov and Smirnov's distance). Their order is kept, so that rank
+    correlations are, too.
+    """
+    rows = len(latents)
+    parts = latents.argsort(axis=0).argsort(axis=0)
+    levels: Array = (parts + rng.random(latents.shape)) / rows
+    return levels
 
 
 def probabilities(latents: Array) -> Array:
@@ -158,10 +171,9 @@ def synthetic_levels(
     if rearrange:
         copies = -(-rows // len(scores.z))
         drawn = np.vstack([draw_scores(scores, matrix, rng) for _ in range(copies)])
-        latents = drawn[rng.permutation(len(drawn))[:rows]]
+        levels = probabilities(drawn[rng.permutation(len(drawn))[:rows]])
     else:
-        latents = draw_latents(omega, rows, rng)
-    levels = probabilities(latents)
+        levels = spread_evenly(draw_latents(omega, rows, rng), rng)
     for j in range(levels.shape[1]):
         levels[:, j] = scores.observed_share(j, levels[:, j])
     return levels

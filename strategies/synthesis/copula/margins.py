@@ -13,9 +13,9 @@ The empirical distribution function enters as it is: the operator smooths it, an
 a spline through its points is not known.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
-from math import comb, inf
+from math import comb, exp, inf
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from sklearn.isotonic import isotonic_regression
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import Keystream, laplace_integers, rational
+from strategies.synthesis.copula.domain import round_to
 
 Array = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -45,11 +46,17 @@ class Margin:
         Share of samples up to each value; the last is 1.
     discrete : bool
         Whether only these values occur.
+    step : float, default 0
+        Resolution, to which what lies between them is rounded; 0 for none.
+    atoms : numpy.ndarray of shape (n_atoms, 2)
+        Point masses of a margin that is not discrete: the shares that each begins and ends at.
     """
 
     values: Array
     cumulative: Array
     discrete: bool
+    step: float = 0.0
+    atoms: Array = field(default_factory=lambda: np.empty((0, 2)))
 
     def quantile(self, levels: npt.ArrayLike) -> Array:
         """Return the values at probabilities in [0, 1], an array of their shape."""
@@ -57,8 +64,14 @@ class Margin:
         if self.discrete:
             index = np.searchsorted(self.cumulative, levels, side="left")
             return self.values[np.minimum(index, len(self.values) - 1)]
-        found: Array = np.interp(levels, self.cumulative, self.values)
-        return found
+        return round_to(np.interp(levels, self.cumulative, self.values), self.step)
+
+    @property
+    def ties(self) -> Array | None:
+        """What the correction of correlations needs: `cuts`, or `atoms`, or None without any."""
+        if self.discrete:
+            return self.cuts
+        return self.atoms if len(self.atoms) else None
 
     @property
     def cuts(self) -> Array:
@@ -170,6 +183,91 @@ def bernstein(x: Array, coefficients: Array, h: int) -> Array:
     return basis @ total
 
 
+@dataclass(frozen=True)
+class LevelMargin:
+    """The margin of a column of levels, rare ones put together.
+
+    Parameters
+    ----------
+    margin : Margin
+        Its values are level numbers; ``n_levels`` stands for all others together.
+    place : numpy.ndarray of shape (n_levels,), int64
+        Of each level, its place among the margin's values.
+    chance : float
+        That a level which one sample holds is not put with others, by the noise; 1 if none are.
+    """
+
+    margin: Margin
+    place: Integers
+    chance: float
+
+
+def level_margin(
+    codes: npt.ArrayLike,
+    n_levels: int,
+    epsilon: float,
+    stream: Keystream,
+    *,
+    least: int,
+    other: int | None,
+) -> LevelMargin:
+    """Estimate the margin of a column of levels; those with a small noisy count are put together.
+
+    Parameters
+    ----------
+    codes : array of shape (n,)
+        Observed level numbers.
+    n_levels : int
+        How many levels there are.
+    epsilon : float
+        Budget; infinite for no noise.
+    stream : Keystream
+        Random bits.
+    least : int
+        Noisy count below which a level is rare; 0 if the names of all levels are public.
+    other : int or None
+        Number of the level that stands for the rare ones together; None where they are put with
+        the next one that is not rare, since levels have an order.
+    """
+    codes = np.asarray(codes, dtype=np.int64)
+    counts = _noisy_levels(np.bincount(codes, minlength=n_levels), epsilon, stream)
+    kept = np.flatnonzero(counts >= least) if least else np.arange(n_levels)
+    if not len(kept):
+        kept = np.array([int(counts.argmax())])
+    values = kept
+    if other is None:
+        middles = (kept[1:] + kept[:-1]) / 2
+        place = np.searchsorted(middles, np.arange(n_levels))
+    else:
+        if len(kept) < n_levels and other not in kept:
+            values = np.sort(np.append(kept, other))
+        place = np.searchsorted(values, other) * np.ones(n_levels, dtype=np.int64)
+        place[kept] = np.searchsorted(values, kept)
+    together = np.bincount(place, weights=counts.astype(np.float64), minlength=len(values))
+    scale = 0.0 if epsilon == inf else 2 / epsilon
+    chance = float(least <= 1)
+    if scale and least > 1:  # of noise of at least least - 1, which is an integer
+        chance = exp(-(least - 1) / scale) / (1 + exp(-1 / scale))
+    cumulative = _increasing(together.astype(np.float64))
+    margin = Margin(values.astype(np.float64), cumulative, discrete=True)
+    return LevelMargin(margin, place.astype(np.int64), chance)
+
+
+def _noisy_levels(counts: Integers, epsilon: float, stream: Keystream) -> Integers:
+    if epsilon == inf:
+        return counts
+    return counts + laplace_integers(2 / rational(epsilon), len(counts), stream)
+
+
+def _increasing(counts: Array) -> Array:
+    """Return noisy counts as a distribution function, array of their shape."""
+    below = np.cumsum(counts)
+    # An increasing fit, since setting negative counts to zero would feed empty levels.
+    cumulative: Array = np.clip(isotonic_regression(below / max(below[-1], 1.0)), 0.0, 1.0)
+    cumulative[-1] = 1.0
+    return cumulative
+
+
 def discrete_margin(
     codes: npt.ArrayLike, first: int, n_levels: int, epsilon: float, stream: Keystream
 ) -> Margin:
@@ -187,11 +285,6 @@ def discrete_margin(
         Random bits.
     """
     codes = np.clip(np.asarray(codes, dtype=np.int64) - first, 0, n_levels - 1)
-    counts = np.bincount(codes, minlength=n_levels)
-    if epsilon != inf:
-        counts = counts + laplace_integers(2 / rational(epsilon), n_levels, stream)
-    below = np.cumsum(counts).astype(np.float64)
-    # An increasing fit, since setting negative counts to zero would feed empty levels.
-    cumulative = np.clip(isotonic_regression(below / max(below[-1], 1.0)), 0.0, 1.0)
-    cumulative[-1] = 1.0
+    counts = _noisy_levels(np.bincount(codes, minlength=n_levels), epsilon, stream)
+    cumulative = _increasing(counts.astype(np.float64))
     return Margin(first + np.arange(n_levels, dtype=np.float64), cumulative, discrete=True)

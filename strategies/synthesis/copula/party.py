@@ -10,7 +10,7 @@ import pandas as pd
 
 from flwr_vertical import Party, step
 from flwr_vertical.errors import PolicyError, ProtocolError
-from flwr_vertical.policy.record import key_of, text_of
+from flwr_vertical.policy.record import allows, key_of, text_of
 from flwr_vertical.privacy import (
     KEY_BYTES,
     count_columns,
@@ -19,9 +19,17 @@ from flwr_vertical.privacy import (
     parse_bounds,
 )
 from flwr_vertical.tables import is_numeric
-from flwr_vertical.tables.codes import Levels, fill_values, fit_levels, from_codes, to_codes
+from flwr_vertical.tables.codes import Levels, fill_values, fit_levels, to_codes
+from strategies.synthesis.copula.columns import (
+    Columns,
+    other_level,
+    parse_resolution,
+    read_columns,
+    with_others,
+)
 from strategies.synthesis.copula.margins import Margin
 from strategies.synthesis.copula.release import (
+    MIN_LEVEL,
     Budget,
     check_columns,
     make_release,
@@ -31,6 +39,9 @@ from strategies.synthesis.copula.release import (
 logger = logging.getLogger("flwr_vertical")
 
 Array = npt.NDArray[np.float64]
+
+REARRANGED = "rearranged-rows"
+"""The exchange by which nodes agree to synthetic rows that follow real ones."""
 
 _COUNTED = {"per-variable": "a column", "total": "in all"}
 
@@ -48,6 +59,10 @@ class CopulaParty(Party):
         bounds: str,
         impute: bool,
         rows: npt.NDArray[np.int64] | None = None,
+        margin: str = "tree",
+        resolution: str = "",
+        min_level: int = MIN_LEVEL,
+        rearrange: bool = False,
     ) -> dict[str, Any]:
         """Release the ranks of all columns, and make their margins.
 
@@ -59,41 +74,53 @@ class CopulaParty(Party):
             Fill what is missing with means and most frequent levels first.
         rows : numpy.ndarray of shape (n_rows,), int64, optional
             Aligned rows that take part; by default all.
+        margin, resolution, min_level
+            Settings of the strategy.
+        rearrange : bool
+            Whether synthetic rows will follow the ranks of real ones.
 
         Returns
         -------
         dict[str, Any]
             ``ranks`` of shape (n_rows, n_columns); ``flips``, the chances of comparisons to be
             turned round, times 2^16; ``cuts`` and ``n_cuts``, noisy shares of the levels of
-            columns that have levels, one column after the other; and counts for the statement.
+            columns that have levels, one column after the other; ``atoms`` and ``n_atoms``, the
+            same of where point masses of numeric columns begin and end; and counts for the
+            statement.
 
         Raises
         ------
         PolicyError
-            If the node's policy does not allow so large an epsilon.
+            If the node's policy does not allow so large an epsilon, or rows that follow real ones.
         """
-        spent = Budget(epsilon, budget, rank_share, margin_noise)
+        min_level = max(min_level, self.policy.min_rows or 0) if min_level else 0
+        spent = Budget(epsilon, budget, rank_share, margin_noise, margin, min_level)
         self._check_budget(spent)
+        if rearrange:
+            self._check_rearranged()
+        self.state["resolution"] = resolution
+        kinds = self._columns.table.kinds
         codes = self._codes
         if impute:
-            codes = np.where(np.isnan(codes), fill_values(codes, self.table.kinds), codes)
+            codes = np.where(np.isnan(codes), fill_values(codes, kinds), codes)
         # A column without ranks is said for nothing where it has none in the whole table. Of rows
         # that the server chose, that two have the same value is told by the error, and paid for.
-        own = to_codes(self.table, self._levels, self.name)
-        check_columns(own, self.table.kinds, f"party {self.name!r}")
+        own = to_codes(self._columns.table, self._levels, self.name)
+        check_columns(own, kinds, f"party {self.name!r}")
         if rows is not None:
             codes = codes[check_rows(rows, len(codes), self.name)]
         # Asked again after it lost its memory, the node makes the same release: the budget is spent
         # once.
         key = self.secret_bytes("ranks", KEY_BYTES)
         self._spend(spent, codes, key)
-        kinds = self.table.kinds
         n_levels = [0 if is_numeric(kind) else len(self._levels[n]) for n, kind in kinds.items()]
         made = make_release(
             codes,
             kinds,
             n_levels,
             parse_bounds(bounds),
+            self._columns.steps,
+            [other_level(self._columns.table, n, self._levels) for n in kinds],
             spent,
             fresh_keystream(f"party {self.name}", key),
             f"party {self.name!r}",
@@ -105,18 +132,26 @@ class CopulaParty(Party):
                 self.name,
                 self.table.columns[j],
             )
-        for j, margin in enumerate(made.margins):
-            self.state[f"margin.{j}"] = np.vstack([margin.values, margin.cumulative])
-        self.state["discrete"] = np.array([margin.discrete for margin in made.margins])
+        for j, each in enumerate(made.margins):
+            self.state[f"margin.{j}"] = np.vstack([each.values, each.cumulative])
+        self.state["discrete"] = np.array([each.discrete for each in made.margins])
+        self.state["steps"] = np.array([each.step for each in made.margins])
         return {
             "ranks": made.ranks,
             "flips": [flip.numerator for flip in made.flips],
             "epsilon_margins": made.epsilon_margins,
             "cuts": np.concatenate([margin.cuts for margin in made.margins]),
             "n_cuts": [len(m.cuts) if m.discrete else -1 for m in made.margins],
+            "atoms": np.concatenate([margin.atoms.reshape(-1) for margin in made.margins]),
+            "n_atoms": [len(margin.atoms) for margin in made.margins],
             "exact_range": made.exact_range,
             "rare": len(made.rare),
             "n_bounded": made.n_bounded,
+            "n_resolved": len(parse_resolution(resolution).keys() & self._columns.steps.keys()),
+            "n_recast": len(self._columns.recast),
+            "n_like_ids": len(self._columns.like_ids),
+            "name_chance": made.name_chance,
+            "least_epsilon": made.least_epsilon,
             "seeded": noise_is_seeded(),
         }
 
@@ -163,23 +198,44 @@ class CopulaParty(Party):
         margins = []
         for j, discrete in enumerate(self.state["discrete"]):
             values, cumulative = self.state[f"margin.{j}"]
-            margins.append(Margin(values, cumulative, bool(discrete)))
-        codes = synthetic_codes(margins, levels, self.table.kinds)
-        index = synthetic_ids(len(levels), self.table.ids.name)
-        self.save_output(from_codes(codes, self.table, self._levels, index))
+            step = float(self.state["steps"][j])
+            margins.append(Margin(values, cumulative, bool(discrete), step))
+        table = self._columns.table
+        codes = synthetic_codes(margins, levels, table.kinds)
+        index = synthetic_ids(len(levels), table.ids.name)
+        self.save_output(with_others(codes, table, self._levels, index))
         return {}
+
+    def _check_rearranged(self) -> None:
+        """Refuse rows that follow real ones where this node does not agree to them."""
+        if not allows(self.policy.exchanges, REARRANGED):
+            raise PolicyError(
+                f"party {self.name!r}",
+                key_of("exchanges"),
+                f"exchange {REARRANGED!r}",
+                text_of(self.policy.exchanges),
+                "run the method with rearrange=False",
+            )
+
+    @property
+    def _columns(self) -> Columns:
+        if "columns" not in self.cache:
+            stated = parse_resolution(str(self.state["resolution"]))
+            self.cache["columns"] = read_columns(self.table, stated, f"party {self.name!r}")
+        columns: Columns = self.cache["columns"]
+        return columns
 
     @property
     def _levels(self) -> Levels:
         if "levels" not in self.cache:
-            self.cache["levels"] = fit_levels([self.table])
+            self.cache["levels"] = fit_levels([self._columns.table])
         levels: Levels = self.cache["levels"]
         return levels
 
     @property
     def _codes(self) -> Array:
         """All aligned rows as numbers, array of shape (n_samples, n_columns), NaN = missing."""
-        own = to_codes(self.table, self._levels, self.name)
+        own = to_codes(self._columns.table, self._levels, self.name)
         codes: Array = self.to_aligned(own, np.nan)
         return codes
 

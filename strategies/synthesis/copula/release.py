@@ -15,17 +15,23 @@ import numpy.typing as npt
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.privacy import ColumnSpending, Keystream, split_budget
 from flwr_vertical.tables import Kind
+from strategies.synthesis.copula.domain import LIMIT, Domain
 from strategies.synthesis.copula.margins import (
     NOISES,
     Margin,
     continuous_margin,
     discrete_margin,
+    level_margin,
 )
 from strategies.synthesis.copula.ranks import Flip, perturbed_ranks
+from strategies.synthesis.copula.tree import tree_margin
 
 Array = npt.NDArray[np.float64]
 
 BUDGETS = ("per-variable", "total")
+MARGINS = ("tree", "bernstein")
+MIN_LEVEL = 10
+USABLE = 200.0  # rows times epsilon of a margin: below, it is for the most part noise
 MOST_LEVELS = 64  # a count column with a wider range is treated as continuous, and rounded
 
 
@@ -42,13 +48,19 @@ class Budget:
     rank_share : float
         Share of the ranks; the margin has the rest.
     margin_noise : {"increments", "coefficients"}
-        See `margins`.
+        See `margins`; of "bernstein".
+    margin : {"tree", "bernstein"}
+        How numeric columns' margins are estimated: see `tree` and `margins`.
+    min_level : int
+        Levels with a smaller noisy count are put together; 0 if the names of levels are public.
     """
 
     epsilon: float
     budget: str = "per-variable"
     rank_share: float = 0.5
     margin_noise: str = "increments"
+    margin: str = "tree"
+    min_level: int = MIN_LEVEL
 
     def check(self, who: str) -> None:
         """Raise if it is no budget; parties get it from the server.
@@ -66,6 +78,7 @@ class Budget:
         for name, value, choices in (
             ("budget", self.budget, BUDGETS),
             ("margin_noise", self.margin_noise, NOISES),
+            ("margin", self.margin, MARGINS),
         ):
             if value not in choices:
                 raise ConfigError(f"{who}: {name} must be one of {list(choices)}, got {value!r}")
@@ -76,6 +89,8 @@ class Budget:
                 f"{who}: rank_share must be between 0 and 1, got {self.rank_share!r}: ranks and "
                 "margin share what a column may spend"
             )
+        if isinstance(self.min_level, bool) or self.min_level < 0:
+            raise ConfigError(f"{who}: min_level must be at least 0, got {self.min_level!r}")
 
     def spent(self, observed: Sequence[int]) -> float:
         """Return the epsilon of replacing one record, by basic composition.
@@ -112,6 +127,10 @@ class Release:
         Columns with a level that a single sample holds.
     n_bounded : int
         How many of the bounds are those of a numeric column here.
+    name_chance : float
+        Largest chance of a level that a single sample holds to be named.
+    least_epsilon : float
+        That of a column with which all margins would be more than noise; 0 where they are.
     """
 
     ranks: npt.NDArray[np.int32]
@@ -121,6 +140,8 @@ class Release:
     exact_range: list[bool] = field(default_factory=list)
     rare: list[int] = field(default_factory=list)
     n_bounded: int = 0
+    name_chance: float = 0.0
+    least_epsilon: float = 0.0
 
 
 def make_release(
@@ -128,6 +149,8 @@ def make_release(
     kinds: Mapping[str, Kind],
     n_levels: Sequence[int],
     bounds: Mapping[str, tuple[float, float]],
+    steps: Mapping[str, float],
+    others: Sequence[int | None],
     budget: Budget,
     stream: Keystream,
     who: str,
@@ -144,6 +167,11 @@ def make_release(
         How many levels each column has; 0 for numeric ones.
     bounds : mapping of column name to (low, high)
         Ranges of numeric columns that are public.
+    steps : mapping of column name to float
+        Resolutions of numeric columns, of which their values are multiples; 0 or absent for none.
+    others : sequence of (int or None)
+        Of each column, the number of the level that stands for rare ones; None where they are put
+        with a neighbour.
     budget : Budget
         What may be spent.
     stream : Keystream
@@ -166,20 +194,45 @@ def make_release(
     for j, (name, kind) in enumerate(kinds.items()):
         seen = ~np.isnan(codes[:, j])
         values = codes[seen, j]
-        made.ranks[seen, j] = perturbed_ranks(values, flip, stream)
         made.flips.append(flip)
         made.epsilon_margins.append(epsilon_margin)
-        low, high = bounds.get(name, (float(values.min()), float(values.max())))
+        if len(values) * epsilon_margin < USABLE:
+            least = budget.epsilon * USABLE / (len(values) * epsilon_margin)
+            made.least_epsilon = max(made.least_epsilon, least)
         if n_levels[j]:
-            first, count = 0, n_levels[j]
-        else:
-            first, count = int(np.floor(low)), int(np.ceil(high)) - int(np.floor(low)) + 1
-        made.exact_range.append(not n_levels[j] and name not in bounds)
-        made.n_bounded += not n_levels[j] and name in bounds
-        if n_levels[j] or (kind is Kind.COUNT and count <= MOST_LEVELS):
+            levels = level_margin(
+                values,
+                n_levels[j],
+                epsilon_margin,
+                stream,
+                least=0 if kind is Kind.BINARY else budget.min_level,
+                other=others[j],
+            )
+            made.margins.append(levels.margin)
+            made.exact_range.append(False)
+            if kind is not Kind.BINARY:
+                made.name_chance = max(made.name_chance, levels.chance)
+                if not budget.min_level and (np.bincount(values.astype(np.int64)) == 1).any():
+                    made.rare.append(j)
+            # Levels that are one now are ranked as one, as the margin's correction expects.
+            values = levels.place[values.astype(np.int64)]
+            made.ranks[seen, j] = perturbed_ranks(values, flip, stream)
+            continue
+        made.ranks[seen, j] = perturbed_ranks(values, flip, stream)
+        made.n_bounded += name in bounds
+        if budget.margin == "tree":
+            low, high = bounds.get(name, (-LIMIT, LIMIT))
+            domain = Domain(
+                max(low, 0.0) if kind is Kind.COUNT else low, high, steps.get(name, 0.0)
+            )
+            made.margins.append(tree_margin(values, domain, epsilon_margin, stream))
+            made.exact_range.append(False)
+            continue
+        low, high = bounds.get(name, (float(values.min()), float(values.max())))
+        first, count = int(np.floor(low)), int(np.ceil(high)) - int(np.floor(low)) + 1
+        made.exact_range.append(name not in bounds)
+        if kind is Kind.COUNT and count <= MOST_LEVELS:
             margin = discrete_margin(values, first, count, epsilon_margin, stream)
-            if n_levels[j] and (np.bincount(values.astype(np.int64)) == 1).any():
-                made.rare.append(j)
         else:
             if kind is Kind.COUNT:  # rounding gives the ends as much room as the rest
                 low, high = low - 0.5, high + 0.5
@@ -222,7 +275,7 @@ def synthetic_codes(margins: Sequence[Margin], levels: Array, kinds: Mapping[str
     codes = np.empty(levels.shape)
     for j, (margin, kind) in enumerate(zip(margins, kinds.values(), strict=True)):
         codes[:, j] = margin.quantile(levels[:, j])
-        if kind is Kind.COUNT and not margin.discrete:
+        if kind is Kind.COUNT and not margin.discrete and not margin.step:
             whole = np.ceil(margin.values[0]), np.floor(margin.values[-1])
             codes[:, j] = np.clip(np.rint(codes[:, j]), *whole)
     return codes

@@ -33,10 +33,11 @@ from strategies.synthesis.copula.latent import (
     draw_latents,
     latent_from_scores,
     latent_matrix,
-    probabilities,
     score_matrix,
+    spread_evenly,
     synthetic_levels,
 )
+from strategies.synthesis.copula.party import REARRANGED
 from strategies.synthesis.copula.scores import fit_maps, second_moments, start_scores
 from strategies.synthesis.copula.synthesis import CopulaSynthesis
 
@@ -49,18 +50,22 @@ _SHARED = (
         "that the privacy statement puts in numbers; and so which cells are missing",
     ),
     ("server", "noisy shares of the levels of each column of levels, and how many there are"),
+    ("server", "noisy shares that point masses of numeric columns begin and end at"),
     (
         "server",
-        "how many columns a party has, which use their observed range, how many the given bounds "
-        "name, and how many have a level that a single sample holds",
+        "how many columns a party has, which use their observed range (Bernstein margins only), "
+        "how many the given bounds and resolutions name, how many numbers are taken for levels or "
+        "may be identifiers, and, with min_level=0, how many have a level that a single sample "
+        "holds",
     ),
     ("every party", "the latent columns of its own synthetic variables"),
     ("every party", "with missing='complete-case', which samples all parties have"),
     ("nobody", "a value, an exact rank or a margin of another party's numeric column"),
     (
         "a reader of the synthetic tables",
-        "what follows from perturbed ranks and noisy margins; and the names of levels and, "
-        "without bounds, each numeric column's range",
+        "what follows from perturbed ranks and noisy margins; the names of levels that are not "
+        "rare by a noisy count; and with Bernstein margins, without bounds, each numeric column's "
+        "range",
     ),
 )
 _REARRANGED = (
@@ -81,8 +86,10 @@ class VCDS(CopulaSynthesis):
     Notes
     -----
     Each column, of whatever kind, has one latent normal variable. Levels are taken in the order of
-    an ordered Categorical, else sorted; equal values are ranked in random order and the
-    correlation is corrected for it (see `bridge`). The labels are a column of the server: they are
+    an ordered Categorical, else sorted; equal values, of levels or point masses, are ranked in
+    random order and the correlation is corrected for it (see `bridge`). Numbers get margins by
+    `tree`, which tells no range; whole numbers stay whole, and fractions of few values are taken
+    for levels (`columns`). The labels are a column of the server: they are
     perturbed alike, and `Result.labels` holds synthetic ones.
 
     Noise comes from the operating system, never from ``seed``: two runs differ. Each run spends
@@ -108,7 +115,7 @@ class VCDS(CopulaSynthesis):
     ) -> Array:
         correlations = self._correlate(observed, result)
         result.model = latent_matrix(correlations, observed.cuts)
-        return probabilities(draw_latents(result.model, rows, rng))
+        return spread_evenly(draw_latents(result.model, rows, rng), rng)
 
 
 class _Rearrangeable(CopulaSynthesis):
@@ -120,10 +127,19 @@ class _Rearrangeable(CopulaSynthesis):
         "2 does. Models fitted on them are better, since each synthetic row is a blurred copy of "
         "a real one; so whoever knows some columns of a sample finds its row and reads the "
         "others. VDADP does not see this, since it counts single comparisons. By default rows "
-        "are drawn afresh.",
+        "are drawn afresh; nodes must agree to this (the exchange `rearranged-rows`).",
     )
 
     disclosure = (*_SHARED, *_REARRANGED)
+
+    @property
+    def exchanges_asked(self) -> tuple[str, ...]:
+        """Rows that follow real ones find every member: nodes must agree."""
+        return (REARRANGED,) if self.rearrange else ()
+
+    @property
+    def _follows_rows(self) -> bool:
+        return self.rearrange
 
     @property
     def _warnings(self) -> list[str]:

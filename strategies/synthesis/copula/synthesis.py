@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from math import ceil, floor, isfinite, log10
 from types import MappingProxyType
 from typing import Any
 
@@ -23,13 +23,14 @@ from flwr_vertical.privacy import (
 )
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
+from strategies.synthesis.copula.columns import parse_resolution, read_resolution
 from strategies.synthesis.copula.correlation import RankCorrelations
 from strategies.synthesis.copula.label import SERVER, Label
 from strategies.synthesis.copula.latent import Observed, check_joint, correlate
 from strategies.synthesis.copula.margins import NOISES
 from strategies.synthesis.copula.party import CopulaParty
 from strategies.synthesis.copula.ranks import Flip
-from strategies.synthesis.copula.release import BUDGETS, Budget
+from strategies.synthesis.copula.release import BUDGETS, MARGINS, MIN_LEVEL, Budget
 
 Array = npt.NDArray[np.float64]
 
@@ -66,18 +67,40 @@ class CopulaSynthesis(Strategy):
         choices=MISSING,
     )
     min_joint: int = setting(30, "Least number of rows that two columns must share.", at_least=3)
+    margin: str = setting(
+        "tree",
+        "How margins of numbers are estimated: by a tree of noisy counts, which fits columns of "
+        "any scale, finds point masses and needs no range; or by the paper's Bernstein "
+        "polynomials over the range.",
+        choices=MARGINS,
+    )
+    resolution: str | Mapping[str, float] | None = setting(
+        "",
+        "Public resolutions of numeric columns, of which all values are multiples: a mapping of "
+        "column name to step, or the same as JSON text, such as 0.01 for amounts in cents. Whole "
+        "numbers need none.",
+        parse=read_resolution,
+    )
+    min_level: int = setting(
+        MIN_LEVEL,
+        "Levels with a noisy count below this become 'other' (of ordered ones and numbers, their "
+        "neighbour), and below a node's `policy.min-rows`, where that is stated. 0: the names of "
+        "all levels are public.",
+        at_least=0,
+    )
     margin_noise: str = setting(
         "increments",
-        "Where margins get their noise: on increments, with sensitivity 2 / n, or on the l + 1 "
-        "Bernstein coefficients, with sensitivity (l + 1) / n as in the paper. The guarantee is "
+        "Where Bernstein margins get their noise: on increments, with sensitivity 2 / n, or on "
+        "the l + 1 coefficients, with sensitivity (l + 1) / n as in the paper. The guarantee is "
         "the same.",
         choices=NOISES,
     )
     bounds: str | Mapping[str, Sequence[float]] | None = setting(
         "",
         "Public ranges of numeric columns: a mapping of column name to (low, high), or the same "
-        "as JSON text. Where there is none the observed range is used, which no guarantee "
-        "covers; the privacy statement counts these columns.",
+        "as JSON text. A tree needs none: without, it covers -1e8 to 1e8. Bernstein margins take "
+        "the observed range then, which no guarantee covers; the privacy statement counts these "
+        "columns.",
         parse=read_bounds,
     )
 
@@ -135,6 +158,10 @@ class CopulaSynthesis(Strategy):
             "margin_noise": self.margin_noise,
             "bounds": self.bounds,
             "impute": self.missing == "impute",
+            "margin": self.margin,
+            "resolution": self.resolution,
+            "min_level": self.min_level,
+            "rearrange": self._follows_rows,
             **({} if rows is None else {"rows": rows}),
         }
 
@@ -153,7 +180,15 @@ class CopulaSynthesis(Strategy):
             None if result.labels is None else result.labels.dtype,
             self.missing == "impute",
             parse_bounds(read_bounds(self.bounds)),
-            Budget(self.epsilon, self.budget, self.rank_share, self.margin_noise),
+            parse_resolution(read_resolution(self.resolution)),
+            Budget(
+                self.epsilon,
+                self.budget,
+                self.rank_share,
+                self.margin_noise,
+                self.margin,
+                self.min_level,
+            ),
             key,
         )
 
@@ -174,6 +209,11 @@ class CopulaSynthesis(Strategy):
         """What of the settings weakens the guarantee."""
         return []
 
+    @property
+    def _follows_rows(self) -> bool:
+        """Whether synthetic rows follow the ranks of real ones."""
+        return False
+
     def _state_privacy(
         self,
         result: Result,
@@ -185,6 +225,7 @@ class CopulaSynthesis(Strategy):
         margins = [*([] if label is None else label.made.epsilon_margins)]
         ranges = [*([] if label is None else label.made.exact_range)]
         warnings = self._warnings
+        chances = [] if label is None else [label.made.name_chance]
         for name, reply in replies.items():
             margins += reply["epsilon_margins"]
             ranges += reply["exact_range"]
@@ -194,6 +235,13 @@ class CopulaSynthesis(Strategy):
                     f"{count_columns(reply['rare'])}; that it may occur in the synthetic table "
                     "tells that somebody holds it. Its log names the columns: merge these levels."
                 )
+            if reply["name_chance"] > 0:
+                chances.append(float(reply["name_chance"]))
+        if chances and max(chances) < 1:
+            warnings.append(
+                "The name of a level that a single sample holds is told with a chance of "
+                f"{max(chances):.2g}; else it is part of 'other', or of its neighbour."
+            )
         if noise_is_seeded() or any(reply["seeded"] for reply in replies.values()):
             warnings.append(
                 "The noise was drawn from a known seed: nothing of this run is private."
@@ -213,6 +261,7 @@ class CopulaSynthesis(Strategy):
         result.metrics["rows"] = float(self.rows or len(observed.ranks))
         result.metrics["columns"] = float(len(columns))
         result.notes += result.privacy.sentences
+        result.notes += self._doubts(replies, label)
         bounded = sum(int(reply["n_bounded"]) for reply in replies.values())
         bounded += 0 if label is None else label.made.n_bounded
         stated = len(parse_bounds(read_bounds(self.bounds)))
@@ -221,6 +270,40 @@ class CopulaSynthesis(Strategy):
                 f"{stated - bounded} of the bounds name no numeric column; mistyped?"
             )
 
+    def _doubts(self, replies: Mapping[str, Mapping[str, Any]], label: "Label | None") -> list[str]:
+        """Say what a user should look at; the nodes' logs name the columns."""
+        told = {name: dict(reply) for name, reply in replies.items()}
+        if label is not None:
+            told[SERVER] = label.told
+        found = []
+        if recast := sum(reply["n_recast"] for reply in told.values()):
+            found.append(
+                f"{count_columns(recast)} of numbers with few values were taken for levels; the "
+                "nodes' logs name them. State their kinds if that is wrong."
+            )
+        if like_ids := sum(reply["n_like_ids"] for reply in told.values()):
+            found.append(
+                f"{count_columns(like_ids)} may be identifiers (every value once, and in a row); "
+                "the nodes' logs name them. Leave them out."
+            )
+        if least := max(reply["least_epsilon"] for reply in told.values()):
+            found.append(
+                f"Some margins are for the most part noise: epsilon {self.epsilon:g} is too small "
+                f"for their rows. {_rounded_up(least):g} would do, or more rows."
+            )
+        stated = len(parse_resolution(read_resolution(self.resolution)))
+        if (resolved := sum(reply["n_resolved"] for reply in told.values())) < stated:
+            found.append(
+                f"{stated - resolved} of the resolutions name no numeric column; mistyped?"
+            )
+        return found
+
+
+def _rounded_up(value: float) -> float:
+    """Return a number of two digits that is no smaller."""
+    unit = 10.0 ** (floor(log10(value)) - 1)
+    return ceil(value / unit - 1e-9) * unit
+
 
 def _gather(replies: Mapping[str, Mapping[str, Any]], label: Label | None) -> Observed:
     """Put everybody's columns side by side, the labels first."""
@@ -228,14 +311,19 @@ def _gather(replies: Mapping[str, Mapping[str, Any]], label: Label | None) -> Ob
     flips = [] if label is None else list(label.made.flips)
     cuts: list[Array | None] = []
     if label is not None:
-        cuts += [m.cuts if m.discrete else None for m in label.made.margins]
+        cuts += [m.ties for m in label.made.margins]
     owners = [] if label is None else [SERVER]
     for name, reply in replies.items():
         ranks.append(reply["ranks"])
         flips += [Flip(int(numerator)) for numerator in reply["flips"]]
-        start = 0
-        for count in reply["n_cuts"]:
-            cuts.append(None if count < 0 else reply["cuts"][start : start + count])
+        start = first = 0
+        for count, masses in zip(reply["n_cuts"], reply["n_atoms"], strict=True):
+            atoms = np.asarray(reply["atoms"])[first : first + 2 * masses].reshape(-1, 2)
+            first += 2 * masses
+            if count < 0:
+                cuts.append(atoms if masses else None)
+            else:
+                cuts.append(reply["cuts"][start : start + count])
             start += max(count, 0)
         owners += [name] * len(reply["flips"])
     return Observed(np.hstack(ranks), flips, cuts, owners)

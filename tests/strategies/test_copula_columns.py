@@ -1,0 +1,291 @@
+"""Margins of real columns: trees of noisy counts, point masses, resolutions, levels, consent."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import ks_2samp, norm, spearmanr
+
+from flwr_vertical import simulate
+from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.privacy import Keystream
+from flwr_vertical.tables import Kind, Table
+from strategies.copula import EVCDS, VCDS
+from strategies.synthesis.copula.bridge import (
+    latent_correlations,
+    rank_coefficients,
+    score_coefficients,
+)
+from strategies.synthesis.copula.columns import read_columns
+from strategies.synthesis.copula.domain import Domain
+from strategies.synthesis.copula.margins import level_margin
+from strategies.synthesis.copula.tree import base_edges, refining_rounds, tree_margin
+
+KEY = b"sixteen bytes ok"
+INF = float("inf")
+N = 2000
+
+
+def draw(name, n=N):
+    rng = np.random.default_rng(7)
+    z = rng.normal(size=n)
+    zero = rng.random(n) < 0.2
+    return {
+        "payments": np.where(zero, 0.0, np.round(np.exp(7 + 1.5 * z), 2)),
+        "pareto": 1000 * rng.pareto(1.2, size=n),
+        "cauchy": rng.standard_cauchy(n),
+        "standard": z,
+        "far": rng.normal(1000, 10, size=n),
+        "rates": rng.beta(1, 200, size=n),
+        "sentinel": np.where(zero, 999.0, rng.gamma(2, 20, size=n)),
+        "counts": rng.negative_binomial(1, 0.2, size=n).astype(float),
+        "years": rng.integers(1950, 2024, size=n).astype(float),
+    }[name]
+
+
+NAMES = ["payments", "pareto", "cauchy", "standard", "far", "rates", "sentinel", "counts", "years"]
+WHOLE = {"counts": 1.0, "years": 1.0, "payments": 0.01}
+
+
+def distance(values, margin):
+    made = margin.quantile((np.arange(len(values)) + 0.5) / len(values))
+    return ks_2samp(values, made, method="asymp").statistic
+
+
+# -- trees -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_margins_fit_any_column_without_a_range(name):
+    values, domain = draw(name), Domain(step=WHOLE.get(name, 0.0))
+    assert distance(values, tree_margin(values, domain, INF, Keystream())) < 0.01
+    stream = Keystream(KEY)
+    assert distance(values, tree_margin(values, domain, 50.0, stream)) < 0.03
+    found = [distance(values, tree_margin(values, domain, 0.5, stream)) for _ in range(3)]
+    assert np.mean(found) < 0.08
+
+
+@pytest.mark.parametrize("step", [0.0, 0.01, 1.0])
+def test_cells_cover_every_number_once(step):
+    for low, high in ((-1e8, 1e8), (0.0, 1e8), (0.0, 1.0), (-3.0, 1e9)):
+        domain = Domain(low, high, step)
+        ends = base_edges(domain)
+        assert len(ends) == 16**3 + 1
+        assert (np.diff(ends) >= 0).all()
+        values = domain.snap([low, high, -1e12, 1e12, 0.0, 0.37, 5e7, -2.0])
+        assert ((ends[0] <= values) & (values < ends[-1])).all()
+        for value in values:
+            assert np.count_nonzero((ends[:-1] <= value) & (value < ends[1:])) == 1
+
+
+def test_replacing_one_value_changes_two_counts_of_a_level():
+    """What the noise of scale 2 / e rests on, over levels and over cells that are cut further."""
+    rng, domain = np.random.default_rng(0), Domain()
+    ends = base_edges(domain)
+    values = draw("payments", 300)
+    before = np.diff(np.searchsorted(np.sort(values), ends))
+    for new in (-1e9, 0.0, 3.5, 1e7, 1e12):
+        other = values.copy()
+        other[rng.integers(300)] = new
+        after = np.diff(np.searchsorted(np.sort(domain.snap(other)), ends))
+        for width in (1, 16, 256):
+            change = (after - before).reshape(-1, width).sum(axis=1)
+            assert np.abs(change).sum() in (0, 2)
+
+
+def noise_of_a_run(monkeypatch, values, domain, epsilon):
+    """Scales of the noise of one margin, in the order in which they are drawn."""
+    from strategies.synthesis.copula import tree
+
+    scales = []
+
+    def recorded(scale, count, stream):
+        scales.append(scale)
+        return np.zeros(count, dtype=np.int64)
+
+    monkeypatch.setattr(tree, "laplace_integers", recorded)
+    tree_margin(values, domain, epsilon, Keystream())
+    return [float(scale) for scale in scales]
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 5.0, 50.0])
+def test_shares_of_levels_and_rounds_add_up_to_the_budget(monkeypatch, epsilon):
+    """A round cuts cells that have no value in common, so all its cells spend its share once."""
+    scales = noise_of_a_run(monkeypatch, draw("payments"), Domain(), epsilon)
+    rounds, each = refining_rounds(N, epsilon)
+    levels = [2 / scale for scale in scales[:3]]
+    assert sum(levels) + rounds * each == pytest.approx(epsilon, rel=1e-4)
+    assert sum(levels) + rounds * each <= epsilon
+    assert all(2 / scale <= each for scale in scales[3:])
+    assert rounds == (1 if epsilon == 0.5 else min(int(0.15 * epsilon * N / 200), 13))
+
+
+@pytest.mark.parametrize(("name", "mass"), [("payments", 0.0), ("sentinel", 999.0)])
+def test_point_masses_are_found(name, mass):
+    values = draw(name)
+    share = (values == mass).mean()
+    for epsilon, within in ((0.5, 0.06), (50.0, 0.005)):
+        margin = tree_margin(values, Domain(), epsilon, Keystream(KEY))
+        made = margin.quantile((np.arange(N) + 0.5) / N)
+        assert (made == mass).mean() == pytest.approx(share, abs=within)
+        assert np.diff(margin.atoms, axis=1).max() == pytest.approx(share, abs=within)
+
+
+def test_a_point_mass_at_an_odd_number_is_found_where_the_budget_allows():
+    values = draw("standard")
+    values[:500] = 0.123456789
+    made = tree_margin(values, Domain(), 50.0, Keystream(KEY)).quantile(np.linspace(0, 1, N))
+    assert (made == 0.123456789).mean() == pytest.approx(0.25, abs=0.01)
+
+
+def test_values_keep_range_and_resolution():
+    values = draw("payments")
+    margin = tree_margin(values, Domain(0.0, 5000.0, 0.01), 0.5, Keystream())
+    made = margin.quantile(np.linspace(0, 1, 1001))
+    assert made.min() == 0
+    assert made.max() <= 5000
+    np.testing.assert_array_equal(made, np.round(made, 2))
+
+
+# -- correlations ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("r", [-0.6, 0.4, 0.8])
+def test_latent_correlations_are_found_behind_point_masses(r):
+    rng, n = np.random.default_rng(4), 200_000
+    z = rng.normal(size=(n, 2)) @ np.array([[1, r], [0, np.sqrt(1 - r**2)]])
+    x = np.where(norm.cdf(z[:, 0]) < 0.5, -1.0, z[:, 0])
+    atoms = [np.array([[0.0, 0.5]]), np.array([[0.1, 0.4], [0.7, 0.8]])]
+    shares = norm.cdf(z[:, 1])
+    inside = ((shares > 0.1) & (shares < 0.4)) * 1 + ((shares > 0.7) & (shares < 0.8)) * 2
+    y = np.select([inside == 1, inside == 2], [norm.ppf(0.2), norm.ppf(0.75)], z[:, 1])
+    ranks = np.column_stack([np.lexsort((rng.random(n), v)).argsort() for v in (x, y)])
+    assert abs(spearmanr(ranks).statistic) < 6 / np.pi * abs(np.arcsin(r / 2)) - 0.01
+    for observed, of in (
+        (np.corrcoef(ranks.T), rank_coefficients),
+        (np.corrcoef(norm.ppf((ranks.T + 0.5) / n)), score_coefficients),
+    ):
+        found = latent_correlations(observed, np.array([of(a) for a in atoms]))
+        assert found[0, 1] == pytest.approx(r, abs=0.02)
+
+
+# -- kinds and levels ------------------------------------------------------------------------
+
+
+def test_columns_are_read_as_what_they_hold():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "scaled": rng.choice([-0.7, 1.4], size=500),
+            "grades": rng.choice([1.0, 1.3, 1.7, 2.0], size=500),
+            "nearly": rng.integers(-5, 90, size=500) + 1e-9,
+            "row": np.arange(7000, 7500),
+            "x": rng.normal(size=500),
+            "paid": np.round(rng.gamma(1, 50, size=500), 2),
+        }
+    )
+    found = read_columns(Table.of(frame), {"paid": 0.01, "elsewhere": 1.0}, "party 'a'")
+    assert found.recast == ["scaled", "grades"]
+    assert found.table.kinds["grades"] is Kind.ORDINAL
+    assert found.steps == {"nearly": 1.0, "row": 1.0, "x": 0.0, "paid": 0.01}
+    assert found.like_ids == ["row"]
+    with pytest.raises(DataError, match=r"'paid': its resolution is stated as 0\.5, but"):
+        read_columns(Table.of(frame), {"paid": 0.5}, "party 'a'")
+    with pytest.raises(DataError, match=r"'name' has 500 levels in 500 rows.*identifies people"):
+        read_columns(Table.of(frame.assign(name=[f"n{i}" for i in range(500)])), {}, "party 'a'")
+    with pytest.raises(DataError, match=r"'row' has 500 levels.*'continuous' or 'count'"):
+        read_columns(Table.of(frame, {"row": "categorical"}), {}, "party 'a'")
+
+
+def test_rare_levels_are_put_together():
+    codes = np.repeat([0, 1, 2, 3, 4], [400, 3, 500, 2, 95])
+    named = level_margin(codes, 5, INF, Keystream(), least=10, other=5)
+    assert named.margin.values.tolist() == [0, 2, 4, 5]
+    assert named.place.tolist() == [0, 3, 1, 3, 2]
+    np.testing.assert_allclose(named.margin.cumulative, [0.4, 0.9, 0.995, 1.0])
+    ordered = level_margin(codes, 5, INF, Keystream(), least=10, other=None)
+    assert ordered.margin.values.tolist() == [0, 2, 4]
+    assert ordered.place.tolist() == [0, 0, 1, 1, 2]
+    known = level_margin(codes, 5, INF, Keystream(), least=10, other=3)
+    assert known.margin.values.tolist() == [0, 2, 3, 4]
+    public = level_margin(codes, 5, INF, Keystream(), least=0, other=5)
+    assert public.margin.values.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_the_stated_chance_of_a_name_is_that_of_the_noise():
+    stream, codes = Keystream(KEY), np.array([0] * 300 + [1])
+    told = [level_margin(codes, 2, 1.0, stream, least=5, other=2) for _ in range(1000)]
+    share = np.mean([1 in made.margin.values for made in told])
+    # Integer noise of scale 2: P(noise >= 4) = e^-2 / (1 + e^-1/2); 4 standard errors.
+    assert share == pytest.approx(np.exp(-2) / (1 + np.exp(-0.5)), abs=0.035)
+    assert told[0].chance == pytest.approx(np.exp(-2) / (1 + np.exp(-0.5)), rel=1e-9)
+
+
+# -- as strategies ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def real():
+    rng, n = np.random.default_rng(3), 600
+    frame = pd.DataFrame(
+        {
+            "paid": draw("payments", n),
+            "grade": rng.choice([1.0, 1.3, 2.0], size=n),
+            "town": np.array(["Delft", "Gent", "Ulm"])[rng.integers(0, 3, size=n)],
+            "size": pd.Categorical(["a", "b", "c"] * 200),
+        }
+    )
+    frame.loc[:2, "town"] = "Atlantis"
+    frame.loc[3, "size"] = "b"
+    frame["size"] = frame["size"].cat.add_categories("rare")
+    frame.loc[5, "size"] = "rare"
+    return {"a": frame, "b": pd.DataFrame({"x": rng.normal(size=n), "y": rng.normal(size=n)})}
+
+
+def test_a_run_says_what_it_doubts_and_names_nothing(real):
+    settings = {"resolution": {"paid": 0.01, "pade": 1.0}, "bounds": {"paid": (0, 1e6)}}
+    result = simulate(VCDS(100.0, **settings), real, progress=False)
+    made = result.tables["a"]
+    assert ks_2samp(made["paid"], real["a"]["paid"]).statistic < 0.03
+    assert set(made["town"]) == {"Delft", "Gent", "Ulm", "other"}
+    assert set(made["size"]) == {"a", "b", "c", "other"}
+    assert set(made["grade"]) == {1.0, 1.3, 2.0}
+    notes = " ".join(result.notes)
+    assert "1 column of numbers with few values" in notes
+    assert "1 of the resolutions name no numeric column" in notes
+    assert "observed range" not in notes
+    assert "paid" not in notes
+    low = simulate(VCDS(0.3), real, progress=False)
+    assert "epsilon 0.3 is too small for their rows. 0.67 would do" in " ".join(low.notes)
+    assert simulate(VCDS(1.0), real, progress=False).notes[-1] not in low.notes[-1:]
+
+
+def test_nodes_must_agree_to_rows_that_follow_real_ones(real):
+    strategy = EVCDS(1.0, rearrange=True)
+    with pytest.raises(PartyError, match="exchange 'rearranged-rows'"):
+        simulate(strategy, real, progress=False, policy={})
+    result = simulate(strategy, real, progress=False)
+    assert result.needed_keys["a"]["policy.exchanges"] == "rearranged-rows"
+    again = simulate(strategy, real, progress=False, policy=result.needed_keys)
+    assert "follows the perturbed ranks" in str(again.privacy)
+    assert "policy.exchanges" not in str(simulate(EVCDS(1.0), real, progress=False).needed_keys)
+
+
+def test_a_release_for_rows_that_follow_real_ones_is_refused_by_itself(real, monkeypatch):
+    """Also where the run config did not say so at the greeting."""
+    monkeypatch.setattr(EVCDS, "exchanges_asked", ())
+    with pytest.raises(PartyError, match=r"'perturb'.* exchange 'rearranged-rows'"):
+        simulate(EVCDS(1.0, rearrange=True), real, progress=False, policy={})
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"margin": "histogram"}, "unknown margin 'histogram'; expected one of"),
+        ({"resolution": {"x": 0}}, "resolution must give"),
+        ({"resolution": "x=1"}, "resolution must give"),
+        ({"min_level": -1}, "min_level must be an integer"),
+    ],
+)
+def test_settings_that_cannot_be_used(settings, says):
+    with pytest.raises(ConfigError, match=says):
+        VCDS(**settings)
