@@ -6,19 +6,19 @@ Run it in the root of the repository after adding a strategy or changing a setti
     python -m apps.generate --check    # exit with 1 if something is out of date
 
 Between ``begin generated`` and ``end generated`` it replaces the text of ``pyproject.toml`` and of
-the pages under ``docs/how-to`` and ``docs/reference``; ``docs/strategies.md`` and the presets
-``apps/*.toml`` are written whole.
+the pages under ``docs/how-to``, ``docs/methods`` and ``docs/reference``; ``docs/strategies.md`` and
+the presets ``apps/*.toml`` are written whole.
 """
 
 import argparse
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from apps import pages
+from apps import commands, pages
 from apps.settings import app_config
 from flwr_vertical import load_strategy, make_strategy
 from flwr_vertical.errors import ConfigError, VerticalError
@@ -75,20 +75,46 @@ def generated(root: Path) -> dict[Path, str]:
         root / "pyproject.toml": _replaced(
             root / "pyproject.toml", {"entry points": entry_points, "run config": config_tables}
         ),
-        root / "docs" / "strategies.md": pages.strategies_page(list(methods.values())),
+        root / "docs" / "strategies.md": pages.strategies_page(
+            list(methods.values()), places_of(methods, root / "docs")
+        ),
     }
     tables: dict[str, Callable[..., str]] = {
         "settings": pages.settings_table,
         "policy": pages.policy_table,
         "node config": pages.node_table,
+        "strategy": pages.strategy_section,
+        "commands": commands.commands_text,
     }
-    for folder in ("how-to", "reference"):
+    for folder in ("how-to", "methods", "reference"):
         for page in sorted((root / "docs" / folder).glob("*.md")):
             if "begin generated" in page.read_text():
                 found[page] = _replaced(page, tables)
     for name, method in methods.items():
         if method.demo:
             found[root / "apps" / f"{name}.toml"] = preset(method, defaults)
+    return found
+
+
+def places_of(names: Iterable[str], docs: Path) -> dict[str, str]:
+    """Return the page of the documentation that describes each strategy, from `docs`.
+
+    Raises
+    ------
+    ConfigError
+        If there is none, or more than one.
+    """
+    texts = {path: path.read_text() for path in sorted((docs / "methods").glob("*.md"))}
+    found = {}
+    for name in names:
+        part = f"<!-- begin generated: strategy: {name} -->"
+        pages_of_it = [path for path, text in texts.items() if part in text]
+        if len(pages_of_it) != 1:
+            raise ConfigError(
+                f"docs/methods: one page should have the part '{part}', not {len(pages_of_it)}; "
+                "put it, and '<!-- end generated -->', into the page of the method"
+            )
+        found[name] = pages_of_it[0].relative_to(docs).as_posix()
     return found
 
 

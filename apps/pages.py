@@ -2,7 +2,7 @@
 
 import inspect
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from apps.settings import AppSettings, DemoSettings
 from flwr_vertical import load_strategy
@@ -10,18 +10,22 @@ from flwr_vertical.node.config import NODE_KEYS
 from flwr_vertical.policy.record import PREFIX, Policy, text_of
 from flwr_vertical.server import RunSettings
 from flwr_vertical.settings import Setting, Settings, settings_of
-from flwr_vertical.strategies_command import default_text, kind_text, labels_text
+from flwr_vertical.strategies_command import default_text, kind_text, labels_text, summary
 from flwr_vertical.strategy import Strategy
+from strategies import BUILTIN
 
 _WIDTH = 100
 _HEAD = """\
 # Strategies
 
-Made by `python -m apps.generate` from the classes; change a setting's field, not this page.
-A setting of a strategy is given to its constructor with underscores, `FKNN(n_neighbors=7)`, and in
-a run config with hyphens under the strategy's name, `fknn.n-neighbors=7`, where None is `"none"`
-or `""`. `flwr-vertical strategies NAME` shows the same of any installed strategy.
+Made by `python -m apps.generate` from the classes. A setting is given to the constructor with
+underscores, `FKNN(n_neighbors=7)`, and in a run config with hyphens under the strategy's name,
+`fknn.n-neighbors=7`, where None is `"none"` or `""`. The page of the method lists the settings and
+says who learns what; so does `flwr-vertical strategies NAME`, for any installed strategy.
 [add-a-strategy.md](add-a-strategy.md) says how to add one.
+
+| name | class | what it does |
+|---|---|---|
 """
 
 
@@ -66,34 +70,52 @@ def node_table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def strategies_page(methods: Sequence[type[Strategy]]) -> str:
-    """Return the page of the documentation with a section for each strategy."""
-    return _HEAD + "".join(map(strategy_section, methods))
+def strategies_page(methods: Sequence[type[Strategy]], places: Mapping[str, str]) -> str:
+    """Return the page of the documentation that lists the strategies.
+
+    Parameters
+    ----------
+    methods : Sequence[type of Strategy]
+    places : Mapping[str, str]
+        By name of a strategy: the page of its method, as a link from this page.
+    """
+    rows = []
+    for method in methods:
+        link = f"[`{method.name}`]({places[method.name]}#{method.name})"
+        rows.append(f"| {link} | `{_path_of(method)}` | {_markdown(summary(method))} |\n")
+    return _HEAD + "".join(rows)
 
 
-def strategy_section(method: type[Strategy]) -> str:
+def strategy_section(name: str) -> str:
     """Return what there is to know about a strategy before running it."""
-    module, _, _ = method.__module__.rpartition(".")
-    lines = ["", f"## {method.name}", "", f"`{module}.{method.__name__}`", ""]
-    lines += [*_prose(method), ""]
+    method = load_strategy(name)
+    lines = [f"## {method.name}", "", f"`{_path_of(method)}`", ""]
+    lines += [*_prose(method), "", "Settings:", ""]
     for item in settings_of(method):
         kind = kind_text(item)
         if item.limits.choices is not None:
             kind = kind.strip("{}").replace('"', "`")
-        text = f"- `{item.key}` = `{default_text(item)}` ({kind}): {_markdown(item.doc)}"
+        text = f"* `{item.key}` = `{default_text(item)}` ({kind}): {_markdown(item.doc)}"
         if item.default != item.flower_default:
             text += f" From Python the default is `{item.default}`."
-        lines += textwrap.wrap(
-            text, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-        )
+        lines += _wrapped(text)
     packages = ", ".join(f"`{name}`" for name in method.requires) or "none beside the core's"
     lines += ["", f"Labels: {labels_text(method)}. Packages: {packages}.", ""]
     lines += ["Who learns what, beside alignment and sums:", ""]
     for who, what in method.disclosure:
-        lines += textwrap.wrap(
-            f"- *{who}*: {what}", _WIDTH, subsequent_indent="  ", break_long_words=False
-        )
+        lines += _wrapped(f"* *{who}*: {_markdown(what)}")
     return "\n".join(lines) + "\n"
+
+
+def _wrapped(item: str) -> list[str]:
+    return textwrap.wrap(
+        item, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _path_of(method: type[Strategy]) -> str:
+    """Return from where people import a strategy."""
+    return BUILTIN[method.name].replace(":", ".")
 
 
 def _prose(method: type[Strategy]) -> list[str]:

@@ -10,17 +10,28 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from apps.settings import AppSettings, DemoSettings
-from apps.storage import LABEL_SECRET, check_free, earlier_folder, save_result, server_folder
+from apps.storage import (
+    LABEL_SECRET,
+    NODE_NAMES,
+    check_free,
+    earlier_folder,
+    save_result,
+    server_folder,
+)
 from flwr_vertical import Result, Strategy, make_strategy
 from flwr_vertical.channel import ChannelGrid
 from flwr_vertical.demo import demo_labels
+from flwr_vertical.errors import VerticalError
 from flwr_vertical.policy.needs import asked_by, needed_by_node
 from flwr_vertical.server import RunSettings
-from flwr_vertical.server.roster import wait_for_nodes
+from flwr_vertical.server.presence import Presence
+from flwr_vertical.settings.secrets import refuse_secrets
 from flwr_vertical.tables import read_labels
 from strategies import register_all
 
 logger = logging.getLogger("flwr_vertical")
+
+_LEAST_DIALLING = 5.0  # seconds for nodes that connected when the patience was nearly over
 
 app = ServerApp()
 
@@ -31,6 +42,7 @@ def main(grid: Grid, context: Context) -> None:
     _log_to_flower()
     register_all()
     config = context.run_config
+    refuse_secrets(config)  # first of all: other messages may show a value
     folder = server_folder(context)  # refuses a name that is none before anybody computes
     app_settings = AppSettings.from_config(config)
     strategy = make_strategy(app_settings.strategy, config)
@@ -43,8 +55,12 @@ def main(grid: Grid, context: Context) -> None:
     run = RunSettings.from_config(config)
     arbiter_for = "aggregation 'ckks'" if run.aggregation == "ckks" else strategy.needs_arbiter
     arbiters = int(arbiter_for is not None)
+    names = folder.parent / NODE_NAMES
+    presence = Presence(run.patience, run.parties, arbiter_for, names)
     run = replace(
         run,
+        ready_by=presence.until,
+        node_names=names,
         min_nodes=run.min_nodes or max(2, len(run.parties or ())) + arbiters,
         checkpoint=folder if app_settings.checkpoint or app_settings.resume else None,
         resume=app_settings.resume,
@@ -60,14 +76,16 @@ def main(grid: Grid, context: Context) -> None:
         save_result(found, folder)
 
     logger.info("strategy %s, aggregation %s", strategy.name, run.aggregation)
-    wait_for_nodes(grid, run.min_nodes or 1, run.patience, arbiter_for)
+    presence.wait(grid, run.min_nodes or 1)
     with ChannelGrid(
         grid,
         transport=app_settings.transport,
         bind=app_settings.channel_bind,
         address=app_settings.channel_address,
-        timeout=app_settings.channel_timeout,
+        # A node that never answers is found when the patience ends, not after both.
+        timeout=min(app_settings.channel_timeout, max(presence.left, _LEAST_DIALLING)),
         enough=run.min_nodes if run.parties else None,
+        names=presence.names_of_silent,
         keep_state=False,  # the channels stay open until the run is over
     ) as channels:
         result = strategy.start(
@@ -125,3 +143,15 @@ def _log_to_flower() -> None:
         logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
+    flower = logging.getLogger("flwr")
+    if _without_traceback not in flower.filters:
+        flower.addFilter(_without_traceback)
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Log an error that this library raised on purpose as one line: it says what to do."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, VerticalError):
+        record.msg, record.args = "%s", (" ".join(str(error).split()),)
+        record.exc_info = record.exc_text = None
+    return True

@@ -1,6 +1,7 @@
 """Storage of the app: a node's own file, or the demonstration data in a simulation."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from apps.settings import DemoSettings
 from flwr_vertical import Strategy, make_strategy
 from flwr_vertical.demo import demo_names, demo_tables
 from flwr_vertical.errors import ConfigError, VerticalError
+from flwr_vertical.node.config import HOLD_OUT
 from flwr_vertical.node.storage import (
     FileStorage,
     output_home,
@@ -26,17 +28,24 @@ from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.summary import LedgerSummary
 from flwr_vertical.protocol.disk import writing
+from flwr_vertical.registry import load_strategy
 from flwr_vertical.results import Result
 from flwr_vertical.results.page import Section
-from flwr_vertical.results.report import write_report
 from flwr_vertical.results.storage import holds_result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.journal import Journal
 from flwr_vertical.server.record import describe
-from flwr_vertical.tables import Table
+from flwr_vertical.tables import Table, hide_cells, put_back
+from flwr_vertical.version import __version__
+
+# Of the run config, on a party's page; settings of the strategy are the server's to show.
+_SHOWN = ("aggregation", "alignment", "align-rows", "seed")
 
 LABEL_SECRET = "label-secret"
 """File in the server's output folder; by it parties recognise labels of earlier runs."""
+
+NODE_NAMES = "node-names.json"
+"""File beside it; which node was which party last, to name one that is silent."""
 
 
 class AppStorage(FileStorage):
@@ -65,9 +74,17 @@ class AppStorage(FileStorage):
     def load(self, context: Context) -> Table:
         """Read the node's file or make its share of the demonstration data."""
         if not _is_simulated(context):
-            return super().load(context)
+            table, share = super().load(context), _hold_out(context)
+            if not share:
+                return table
+            return hide_cells(table, share, run_name(context), self.party_name(context))
         name = self.party_name(context)
         return Table.of(_demo(context)[0][name], party=name)
+
+    def begin(self, context: Context) -> None:
+        """Read the node's database, if it has one."""
+        if not _is_simulated(context):
+            super().begin(context)
 
     def load_truth(self, context: Context) -> pd.DataFrame | None:
         """Return the complete table of a demonstration."""
@@ -95,15 +112,21 @@ class AppStorage(FileStorage):
     def data_version(self, context: Context) -> str:
         """Return a digest of the node's file, or what the demonstration's table follows from."""
         if not _is_simulated(context):
-            return super().data_version(context)
+            version, share = super().data_version(context), context.node_config.get(HOLD_OUT)
+            return f"{version} without {share} of the cells" if share else version
         keys = ("demo.dataset", "demo.missing-cells", "demo.missing-blocks", "seed")
         parts = [_partition(context), *(context.run_config.get(key) for key in keys)]
         return " ".join(map(str, parts))
 
     def save(self, context: Context, frame: pd.DataFrame) -> str:
         """Write the table and the party's own report."""
+        compared: tuple[pd.DataFrame, ...] = ()
+        if _hold_out(context):
+            given = super().load(context).frame
+            compared = self.load(context).frame, frame, given
+            frame = put_back(frame, given)
         where = super().save(context, frame)
-        self._report(context, {self.party_name(context): frame})
+        self._report(context, {self.party_name(context): frame}, compared)
         return where
 
     def save_model(self, context: Context, data: bytes) -> str:
@@ -113,25 +136,66 @@ class AppStorage(FileStorage):
             self._report(context, {})
         return where
 
-    def _report(self, context: Context, tables: dict[str, pd.DataFrame]) -> None:
-        """Write the party's own report; only its owner can read it."""
+    def _report(
+        self,
+        context: Context,
+        tables: dict[str, pd.DataFrame],
+        compared: tuple[pd.DataFrame, ...] = (),
+    ) -> None:
+        """Write the party's own report; only its owner can read it.
+
+        Parameters
+        ----------
+        context : Context
+        tables : dict of str to DataFrame
+            What the party holds afterwards, if the run made a table.
+        compared : tuple of DataFrame
+            Where cells were held out: the table that the run had, what it made, and the truth.
+        """
+        # Figures take more than a second to import, and a SuperNode may start a process for
+        # every message.
+        from flwr_vertical.results.report import write_report
+
         name = self.party_name(context)
         truth = self.load_truth(context)
         report = Result(
             strategy=str(context.run_config.get("strategy", "")),
             parties=[name],
-            originals={name: self.load(context).frame},
+            originals={name: compared[2] if compared else self.load(context).frame},
             tables=tables,
             truth={} if truth is None else {name: truth},
             notes=["This page was made by the party from its own table and stays with it."],
+            name=run_name(context),
+            version=__version__,
+            finished=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            settings={key: context.run_config[key] for key in _SHOWN if key in context.run_config},
         )
+        if compared:
+            report.settings["hold_out"] = _hold_out(context)
+            report.compare_imputed(*({name: table} for table in compared))
+        elif truth is not None and tables:
+            report.compare_imputed(report.originals, tables, report.truth)
         more: list[Section] = []
         if (ledger := self._ledger_of_run(context)) is not None:
             run = str(context.run_config.get("run-name") or context.run_id)
             more = [*ledger_sections(LedgerSummary.of(ledger.path), ledger.policy, run)]
         page = party_folder(context) / run_name(context) / f"{name}.html"
         with writing(f"party {name!r}: its report", page):
-            write_report(report, page, more)
+            write_report(report, page, more, party=name)
+
+
+def _hold_out(context: Context) -> float:
+    """Return which share of known cells a node hides from a run, 0 unless that imputes."""
+    share = float(context.node_config.get(HOLD_OUT, 0.0))
+    if not share or _is_simulated(context):
+        return 0.0
+    from strategies.imputation.party import ImputingParty
+
+    try:
+        found = load_strategy(str(context.run_config["strategy"]))
+    except (KeyError, VerticalError):  # the server says what is wrong with it
+        return 0.0
+    return share if issubclass(found.party, ImputingParty) else 0.0
 
 
 def _is_simulated(context: Context) -> bool:
@@ -234,6 +298,7 @@ def check_free(folder: Path, resume: bool, strategy: Strategy) -> bool:
 
 def save_result(result: Result, folder: Path) -> None:
     """Save result and report; only then is the journal of the run given up."""
+    result.name = result.name or folder.name
     with writing("the server's result", folder):
         result.save(folder)
         result.report(folder)

@@ -5,6 +5,7 @@ the end, prints the cause and exits with 1. Settings are checked first: 2 if one
 """
 
 import argparse
+import importlib
 import json
 import os
 import re
@@ -17,7 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flwr_vertical.completion import SHELLS, completion_script
 from flwr_vertical.errors import ConfigError, VerticalError
+from flwr_vertical.parsing import SuggestingParser, version_text
+from flwr_vertical.registry import available_strategies
 from flwr_vertical.settings.toml import read_items, toml_text
 
 _STARTS = 3
@@ -25,11 +29,15 @@ _NO_RAY = "Ray, which carries simulations, did not start on this machine, and no
 _STARTED = re.compile(r"Successfully started run (\d+)")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser: one subcommand for each thing that can be done."""
+    from flwr_vertical.checking.options import add_check_command
+
+    parser = SuggestingParser(
         prog="flwr-vertical", description="Vertical federated learning on incomplete data."
     )
+    parser.add_argument("--version", action="version", version=version_text())
+    names = ", ".join(available_strategies())
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = commands.add_parser(
         "run",
@@ -41,12 +49,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     run.add_argument("app", nargs="?", default=".", help="folder of the app (default: this one)")
     run.add_argument("superlink", nargs="?", help="name of a SuperLink in Flower's configuration")
-    run.add_argument("-c", "--run-config", action="append", default=[], metavar="KEY=VALUE|TOML")
-    run.add_argument("--federation-config", action="append", default=[], metavar="KEY=VALUE")
+    run.add_argument(
+        "-c",
+        "--run-config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE|TOML",
+        help=f"settings, or a file of them; strategy is one of {names}, or module:Class; "
+        "'flwr-vertical strategies NAME' shows the settings of one",
+    )
+    run.add_argument(
+        "--federation-config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="of a simulation: num-supernodes=3 client-resources-num-cpus=1",
+    )
     listing = commands.add_parser(
         "strategies", help="list the strategies that can be used by name, or show one's settings"
     )
-    listing.add_argument("name", nargs="?", help="a name, or module:Class")
+    listing.add_argument("name", nargs="?", help=f"one of {names}, or module:Class")
     keygen = commands.add_parser(
         "keygen",
         help="make an identity key, so that other nodes can notice swapped keys",
@@ -66,9 +88,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     align.add_argument("files", nargs="+", metavar="FILE", help="CSV or Parquet, two or more")
     align.add_argument("--id-column", help="column of sample IDs, several with commas")
-    align.add_argument("--alignment", default="private-id", help="private-id, blind-rsa or plain")
-    align.add_argument("--rows", default="union", help="union (default) or intersection")
+    align.add_argument(
+        "--alignment", default="private-id", choices=("private-id", "blind-rsa", "plain")
+    )
+    align.add_argument("--rows", default="union", choices=("union", "intersection"))
     align.add_argument("--normalise", default="", help="of strip,casefold,nfc; default none")
+    add_check_command(commands)
     policy = commands.add_parser(
         "policy",
         help="say in words what a node agrees to (not asked by runs yet)",
@@ -87,10 +112,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     ledger.add_argument("place", metavar="DIR", help="the node's 'output' folder, or a ledger")
     ledger.add_argument("--json", action="store_true", help="print JSON")
+    new = commands.add_parser(
+        "new",
+        help="write a small Flower app of your own, which imports the installed package",
+        description="Writes a folder with an app that runs as it is, on demonstration data, and "
+        "with a preset, node configs and policies to be filled in. Nothing is overwritten.",
+        epilog="example: flwr-vertical new credit --strategy fknn --parties bank,court",
+    )
+    new.add_argument("folder", metavar="FOLDER", help="new folder; its name is the app's")
+    new.add_argument("--strategy", default="fknn", metavar="NAME", help=f"one of {names}")
+    new.add_argument("--parties", default="bank,court", metavar="NAMES", help="with commas")
+    completion = commands.add_parser(
+        "completion",
+        help="print a script that completes commands and options in a shell",
+        epilog="example: flwr-vertical completion bash > "
+        "~/.local/share/bash-completion/completions/flwr-vertical",
+    )
+    completion.add_argument("shell", choices=SHELLS)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = make_parser()
     options = parser.parse_args(arguments)
     try:
+        if options.command == "completion":
+            print(completion_script(parser, options.shell))
+            return 0
+        if options.command == "new":
+            # The app that it writes is a layer above this package.
+            made = importlib.import_module("apps.new").write_app(
+                Path(options.folder), options.strategy, options.parties.split(",")
+            )
+            print(made)
+            return 0
         if options.command == "align":
             return _align(options)
+        if options.command == "check":
+            from flwr_vertical.checking import run_check
+
+            return run_check(options)
         if options.command == "policy":
             from flwr_vertical.policy_command import explain_policy
 

@@ -6,7 +6,15 @@ from types import ModuleType
 
 from flwr_vertical.errors import ConfigError
 
-EXTRAS = {"torch": "torch", "tenseal": "ckks", "ray": "ray", "heu": "heu"}
+EXTRAS = {
+    "torch": "torch",
+    "tenseal": "ckks",
+    "ray": "ray",
+    "heu": "heu",
+    "adbc_driver_postgresql": "postgres",
+    "duckdb": "duckdb",
+    "flwr_datasets": "datasets",
+}
 """By optional package, the extra of flwr-vertical that installs it."""
 
 

@@ -18,6 +18,7 @@ from flwr_vertical.registry import (
 )
 from flwr_vertical.server.settings import RunSettings
 from flwr_vertical.settings import nearest
+from flwr_vertical.settings.secrets import refuse_secrets
 from flwr_vertical.settings.toml import flat
 from flwr_vertical.strategy import Strategy
 
@@ -58,8 +59,10 @@ def checked_config(
     Raises
     ------
     ConfigError
-        If a key is unknown, with the nearest valid one, or a value cannot be used.
+        If a key is unknown, with the nearest valid one, or a value cannot be used; or one looks
+        like a secret, which is not shown.
     """
+    refuse_secrets(given)
     strategy = _strategy(defaults, given, here)
     name = None if strategy is None else strategy.name
     found, own = {}, {}

@@ -1,6 +1,7 @@
 """`simulate`: run a strategy over tables that lie in this process."""
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,17 @@ from flwr_vertical.registry import name_of
 from flwr_vertical.results import Result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.settings import RunSettings, SharedOptions
-from flwr_vertical.single_parties import single_party_predictions
+from flwr_vertical.single_parties import NOBODY, predictions_of, single_party_results
 from flwr_vertical.strategy import Strategy, label_index
-from flwr_vertical.tables import Table, imputation_accuracy
+from flwr_vertical.tables import (
+    DataWarning,
+    Table,
+    check_table,
+    hide_cells,
+    imputation_accuracy,
+    put_back,
+)
+from flwr_vertical.tables.findings import lines_of, warnings_in
 
 ENGINES = ("local", "ray")
 
@@ -48,6 +57,7 @@ def simulate(
     ledgers: str | os.PathLike[str] | None = None,
     fitted: Result | Mapping[str, pd.DataFrame] | None = None,
     truth: Mapping[str, pd.DataFrame] | None = None,
+    hold_out: float = 0.0,
     ray_address: str | None = None,
     n_actors: int | None = None,
     num_gpus: float = 0.0,
@@ -84,7 +94,8 @@ def simulate(
         predictions of them are (`Result.evaluation`). No party and no strategy sees them.
     beside_single_parties : bool, default False
         Whether each party is also run alone, with the same settings, and compared; needs
-        `test_labels`. These are runs of their own, whose messages are not in the ledger.
+        `test_labels`, `truth` or `hold_out`. These are runs of their own, whose messages are not
+        in the ledger.
     min_rows : int, optional
         The fewest rows of a set that private products may tell of: ``min-rows`` of every node
         config. By default 100, or three times the columns and labels if that is more.
@@ -102,8 +113,12 @@ def simulate(
         A result also hands each party what that party saved of its model; by default it is the one
         that the strategy builds on (`Strategy.earlier`), if any.
     truth : Mapping[str, pandas.DataFrame], optional
-        Complete tables where they are known; the report compares with them. No party and no
-        message sees them.
+        Complete tables where they are known; the report compares with them, and
+        `Result.imputation` says how good imputed columns are. No party and no message sees them.
+    hold_out : float, default 0
+        Share of each column's known cells that are hidden from the run, compared with what it
+        imputes in them (`Result.imputation`), and put back. 0.1 is enough in most tables; imputed
+        values are made of that much less.
     ray_address, n_actors, num_gpus
         See `RayGrid`.
     transcript : list, optional
@@ -144,11 +159,21 @@ def simulate(
             "one the parties keep no ledger"
         )
     here = "plain" if policy is None else strategy.default_alignment
-    _check_test_labels(labels, test_labels, beside_single_parties)
+    _check_test_labels(labels, test_labels)
+    if beside_single_parties and test_labels is None and not truth and not hold_out:
+        raise ConfigError(
+            "beside_single_parties=True compares with what is true: give test_labels (those of "
+            "samples whose label is NaN), truth, or hold_out"
+        )
     chosen: dict[str, object] = {"alignment": here, "retries": 0, **options}
     run = RunSettings.of(None, {**chosen, "aggregation": aggregation, "seed": seed})
     earlier = _fitted_tables(fitted, kinds or {})
-    tables = _tables(parties, kinds or {}, earlier)
+    whole = tables = _tables(parties, kinds or {}, earlier)
+    notes = _warn_of(tables, kinds or {}, earlier)
+    if hold_out:
+        tables = {
+            name: hide_cells(table, hold_out, str(run.seed), name) for name, table in whole.items()
+        }
     if unknown := sorted(set(truth or {}) - set(tables)):
         raise ConfigError(f"truth names unknown parties {unknown}; the parties are {list(tables)}")
     has_arbiter = run.aggregation == "ckks" or bool(strategy.needs_arbiter)
@@ -212,6 +237,7 @@ def simulate(
         outputs, models = grid.outputs(), grid.models()
     if saved is not None:
         saved.clear()
+    result.notes += notes
     result.settings["engine"] = engine
     in_a_federation = aligner_class(options.get("alignment") or strategy.default_alignment)
     result.needed_keys = needed_by_node(
@@ -220,29 +246,46 @@ def simulate(
         policies=policies,
         arbiter=has_arbiter,
     )
-    result.tables = {name: outputs[name] for name in tables if name in outputs}
+    made = {name: outputs[name] for name in tables if name in outputs}
+    result.tables = made
+    if hold_out:
+        result.settings["hold_out"] = hold_out
+        result.tables = {name: put_back(made[name], whole[name].frame) for name in made}
     result._party_models = {name: models[name] for name in tables if name in models}
-    result.originals = {name: table.frame for name, table in tables.items()}
+    result.originals = {name: table.frame for name, table in whole.items()}
     result.truth = dict(truth or {})
-    for name in result.truth.keys() & result.tables.keys():
-        found = imputation_accuracy(tables[name].frame, result.tables[name], result.truth[name])
+    for name in result.truth.keys() & made.keys():
+        found = imputation_accuracy(tables[name].frame, made[name], result.truth[name])
         result.party_metrics.setdefault(name, {}).update(found)
+    by_party: dict[str, Result] = {}
+    if beside_single_parties:
+        own: dict[str, Any] = {k: v for k, v in options.items() if k not in _OF_THE_WHOLE_RUN}
+        configs = node_config or {}
+
+        def run_alone(some: Mapping[str, pd.DataFrame | Table]) -> Result:
+            return simulate(
+                strategy, some, labels, aggregation, seed=seed, min_rows=min_rows,
+                node_config={name: configs[name] for name in some if name in configs},
+                **{**own, "progress": False},
+            )  # fmt: skip
+
+        by_party, notes = single_party_results(strategy, tables, run_alone)
+        result.notes += notes
+    if hold_out or truth:
+        known = {name: table.frame for name, table in whole.items()} if hold_out else {}
+        for name, complete in result.truth.items():
+            known[name] = known[name].combine_first(complete) if name in known else complete
+        alone = {name: found.tables[name] for name, found in by_party.items() if found.tables}
+        result.compare_imputed({n: t.frame for n, t in tables.items()}, made, known, alone)
+        if hold_out and result.imputation is None:
+            result.notes.append(
+                f"hold_out: {strategy.name!r} fills no cell in, so the {hold_out:.0%} of known "
+                "cells that it was not given tell nothing; leave hold_out away"
+            )
     if test_labels is not None:
-        alone: dict[str, pd.DataFrame] = {}
-        if beside_single_parties:
-            own: dict[str, Any] = {k: v for k, v in options.items() if k not in _OF_THE_WHOLE_RUN}
-            configs = node_config or {}
-
-            def run_alone(some: Mapping[str, pd.DataFrame | Table]) -> Result:
-                return simulate(
-                    strategy, some, labels, aggregation, seed=seed, min_rows=min_rows,
-                    node_config={name: configs[name] for name in some if name in configs},
-                    **{**own, "progress": False},
-                )  # fmt: skip
-
-            alone, notes = single_party_predictions(strategy, tables, run_alone)
-            result.notes += notes
-        result.compare(test_labels, beside=alone)
+        predicted, notes = predictions_of(by_party)
+        result.notes += notes
+        result.compare(test_labels, beside=predicted)
     return result
 
 
@@ -267,15 +310,10 @@ _OF_THE_WHOLE_RUN = ("checkpoint", "checkpoint_every", "resume", "min_nodes", "p
 
 
 def _check_test_labels(
-    labels: "pd.Series[Any] | None", test_labels: "pd.Series[Any] | None", alone: bool
+    labels: "pd.Series[Any] | None", test_labels: "pd.Series[Any] | None"
 ) -> None:
     """Refuse, before anything runs, labels that nothing can be compared with."""
     if test_labels is None:
-        if alone:
-            raise ConfigError(
-                "beside_single_parties=True compares predictions with true labels: give "
-                "test_labels, those of samples whose label is NaN"
-            )
         return
     known = label_index(test_labels)
     if labels is None or not len(labels):
@@ -345,6 +383,26 @@ def _tables(
             data, kinds=kinds.get(name), party=name, like=earlier.get(name)
         )
     return tables
+
+
+def _warn_of(
+    tables: Mapping[str, Table],
+    kinds: Mapping[str, Mapping[str, Any]],
+    earlier: Mapping[str, Table],
+) -> list[str]:
+    """Warn of tables that probably do not hold what the caller thinks; returns notes of it.
+
+    New rows of an earlier fit have the kinds of that fit, and may be few.
+    """
+    notes = []
+    for name, table in tables.items():
+        if name in earlier or name.startswith(NOBODY):
+            continue
+        found = warnings_in(check_table(table, stated=kinds.get(name, {})))
+        for line in lines_of(found):
+            warnings.warn(f"party {name!r}: {line}", DataWarning, stacklevel=3)
+        notes += [f"party {name!r}: {line}" for line in lines_of(found, values=False)]
+    return notes
 
 
 def _fitted_tables(

@@ -1,4 +1,4 @@
-"""What each party could predict alone: the same strategy, run with one party at a time."""
+"""What each party could do alone: the same strategy, run with one party at a time."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -18,11 +18,11 @@ NOBODY = "nobody"
 """Name of a party without any information, where a strategy needs a second one."""
 
 
-def single_party_predictions(
+def single_party_results(
     strategy: Strategy,
     parties: Mapping[str, Table],
     run: Callable[[Mapping[str, Any]], Result],
-) -> tuple[dict[str, pd.DataFrame], list[str]]:
+) -> tuple[dict[str, Result], list[str]]:
     """Run a strategy with each party alone.
 
     Parameters
@@ -35,8 +35,8 @@ def single_party_predictions(
 
     Returns
     -------
-    predictions : dict of str to DataFrame
-        By ``"<party> alone"``.
+    results : dict of str to Result
+        By party.
     notes : list of str
         Which parties could not be run alone, and why.
     """
@@ -50,13 +50,26 @@ def single_party_predictions(
                 f"{NOBODY}-{k}" if k else NOBODY: blank for k in range(strategy.needs_parties - 1)
             }
         try:
-            result = run(alone)
+            found[name] = run(alone)
         except VerticalError as error:
             notes.append(f"party {name!r} was not run alone: {error}")
             logger.warning(notes[-1])
-            continue
+    return found, notes
+
+
+def predictions_of(results: Mapping[str, Result]) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """Return what parties predict alone, and notes on those that predict nothing.
+
+    Returns
+    -------
+    predictions : dict of str to DataFrame
+        By ``"<party> alone"``.
+    notes : list of str
+    """
+    found, notes = {}, []
+    for name, result in results.items():
         if result.predictions is None or not len(result.predictions):
             notes.append(f"party {name!r} alone predicts no sample")
-            continue
-        found[f"{name} alone"] = result.predictions
+        else:
+            found[f"{name} alone"] = result.predictions
     return found, notes

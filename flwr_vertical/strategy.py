@@ -4,6 +4,7 @@ import importlib.util
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, Unpack
@@ -25,6 +26,7 @@ from flwr_vertical.server.record import describe, journaled
 from flwr_vertical.server.settings import RunOptions, RunSettings
 from flwr_vertical.settings import Settings, settings_of
 from flwr_vertical.tables import checked_ids
+from flwr_vertical.version import __version__
 
 logger = logging.getLogger("flwr_vertical")
 
@@ -216,6 +218,8 @@ class Strategy(Settings, ABC):
             result = Result(
                 strategy=self.name,
                 settings=settings,
+                call=repr(self),
+                version=__version__,
                 ledger=federation.ledger,
                 disclosure=[
                     *aligner.disclosure,
@@ -231,6 +235,7 @@ class Strategy(Settings, ABC):
             with Progress(
                 self.name, enabled=True if run.progress is None else run.progress
             ) as shown:
+                federation.on_round = shown.round
                 federation.open()
                 label_ids = None if labels is None else label_index(labels)
                 aligned = aligner.align(federation, label_ids, label_holder)
@@ -242,6 +247,7 @@ class Strategy(Settings, ABC):
                 result.labels = labels
                 self.run(federation, aligned, result, shown)
             federation.close()
+            result.finished = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
             if labels is not None:
                 _compare_known(result, labels)
             if save is not None:

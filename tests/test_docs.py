@@ -1,14 +1,19 @@
 """README and documentation hold: every Python block runs as written, every link leads somewhere."""
 
+import importlib
 import pathlib
 import re
 
 import numpy as np
 import pytest
+import yaml
+
+from apps.site import pages_of, target_in_site
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-HEAVY = {"false-vfl.md": "torch"}  # what a page's blocks need beside the core
+# What the blocks of a page need beside the core.
+HEAVY = {"false-vfl.md": "torch", "flwr-datasets.md": "flwr_datasets"}
 
 
 def name_of(path):
@@ -56,7 +61,7 @@ def test_what_the_readme_shows_is_right(names_after):
 
 
 def test_what_the_page_on_trees_shows_is_right(names_after):
-    names = names_after("docs/trees.md")
+    names = names_after("docs/methods/trees.md")
     columns = ["prediction", "probability_0", "probability_1"]
     assert list(names["result"].predictions.columns) == columns
     assert len(names["result"].predictions) == 50
@@ -94,5 +99,98 @@ def test_links_lead_somewhere(path):
         file, _, anchor = target.partition("#")
         page = (path.parent / file).resolve() if file else path
         if not page.exists() or (anchor and page.suffix == ".md" and anchor not in anchors(page)):
+            lost.append(target)
+    assert lost == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_lines_have_at_most_100_characters(path):
+    """But for rows of tables, which Markdown cannot break, and single words such as test names."""
+    kept = ("|", "<!--")
+    lines = enumerate(path.read_text().splitlines(), 1)
+    assert [n for n, x in lines if len(x) > 100 and not x.startswith(kept) and " " in x[4:]] == []
+
+
+METHODS = sorted((ROOT / "docs" / "methods").glob("*.md"))
+NAMED = re.compile(r"`((?:strategies|flwr_vertical)(?:\.\w+)+)`")
+
+
+def find(name):
+    """Return what a dotted path leads to: a module, or an attribute below one."""
+    parts = name.split(".")
+    for n in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:n]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[n:]:
+            found = getattr(found, part)
+        return found
+    raise ImportError(name)
+
+
+@pytest.mark.parametrize("path", METHODS, ids=name_of)
+def test_every_function_that_a_method_names_exists(path):
+    pytest.importorskip("torch")
+    text = path.read_text()
+    lost = []
+    for name in sorted({match[1] for match in NAMED.finditer(text)}):
+        try:
+            find(name)
+        except (ImportError, AttributeError):
+            lost.append(name)
+    assert lost == []
+    heads = re.findall(r"^\| \w+ \| what \| function \|$", text, re.M)
+    rows = re.findall(r"^\|.*\| `strategies\.[\w.]+` \|$", text, re.M)
+    assert len(heads) == 1
+    assert len(rows) >= 3
+
+
+@pytest.mark.parametrize("path", METHODS, ids=name_of)
+def test_a_method_has_what_every_method_has(path):
+    heads = re.findall(r"^## (.*)$", path.read_text(), re.M)
+    for wanted in ("From the", "Rounds", "Departures", "The strateg"):
+        assert any(head.startswith(wanted) for head in heads), wanted
+    assert "**Problem.**" in path.read_text()
+    assert "**Method.**" in path.read_text()
+
+
+def entries_of(nav):
+    for entry in nav:
+        for value in entry.values() if isinstance(entry, dict) else [entry]:
+            yield from [value] if isinstance(value, str) else entries_of(value)
+
+
+def test_the_sites_navigation_has_every_page_once():
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    pages = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
+    assert sorted(entries_of(site["nav"])) == sorted(pages)
+    assert site["strict"]
+    assert 'mkdocs build -q --strict --site-dir "$(mktemp -d)"' in (ROOT / ".ci/run").read_text()
+
+
+def test_a_link_out_of_docs_leads_to_a_copy_in_the_site():
+    assert target_in_site("docs", "methods/trees.md", "../../notebooks/a.ipynb") == (
+        "notebooks/a.ipynb", "../notebooks/a.md",
+    )  # fmt: skip
+    assert target_in_site("docs", "a.md", "../apps/x.toml") == ("apps/x.toml", "files/apps/x.toml")
+    assert target_in_site("docs", "index.md", "../README.md") == ("README.md", "index.md")
+    assert target_in_site("docs", "how-to/notebook.md", "../privacy.md") is None
+
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
+def test_a_notebook_is_a_page_whose_links_lead_somewhere(path):
+    pages = pages_of(path)
+    text = pages.pop(f"{path.stem}.md")
+    assert text.startswith("# ")
+    assert all(f"({name})" in text for name in pages)
+    lost = []
+    for target in re.findall(r"\]\(([^)\s]+\.md(?:#[^)\s]*)?)\)", text):
+        file, _, anchor = target.partition("#")
+        page = (ROOT / "docs" / "notebooks" / file).resolve()
+        if not page.exists() or (anchor and anchor not in anchors(page)):
             lost.append(target)
     assert lost == []

@@ -24,7 +24,7 @@ def shell_blocks():
 
 def test_ci_runs_the_test_command_of_the_readme():
     command = next(block.strip() for block in shell_blocks() if "pytest" in block)
-    assert command in (ROOT / ".ci" / "run").read_text().splitlines()
+    assert command in (ROOT / ".ci" / "run").read_text()
 
 
 def test_example_of_the_authors_page_runs():
@@ -64,6 +64,19 @@ def test_run_config_holds_every_setting_with_the_constructors_type(project):
             assert isinstance(config[f"{name}.{key.replace('_', '-')}"], type(value))
 
 
+def test_columns_are_standardised_unless_stated_otherwise(project):
+    """One default everywhere: of the class, of the run config, of the presets."""
+    register_all()
+    config = dict(flat(project["tool"]["flwr"]["app"]["config"]))
+    stated = [key for key in config if key.endswith(".standardize")]
+    assert {key.split(".")[0] for key in stated} >= {"fknn", "glm", "lr", "svm", "vfem"}
+    assert all(config[key] is True for key in stated)
+    assert all(load_strategy(key.split(".")[0])().standardize is True for key in stated)
+    for preset in sorted((ROOT / "apps").glob("*.toml")):
+        given = dict(flat(tomllib.loads(preset.read_text())))
+        assert all(given[key] is True for key in given if key.endswith("standardize"))
+
+
 def test_presets_only_use_known_keys(project):
     register_all()
     known = set(dict(flat(project["tool"]["flwr"]["app"]["config"])))
@@ -91,7 +104,7 @@ def test_the_readme_names_every_strategy():
 def test_a_stale_file_is_named_and_nothing_is_written(tmp_path, capsys, monkeypatch):
     shutil.copy(ROOT / "pyproject.toml", tmp_path / "pyproject.toml")
     (tmp_path / "apps").mkdir()
-    for name in ("how-to", "reference"):
+    for name in ("how-to", "methods", "reference"):
         shutil.copytree(ROOT / "docs" / name, tmp_path / "docs" / name)
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     project = (tmp_path / "pyproject.toml").read_text()

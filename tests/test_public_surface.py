@@ -68,10 +68,12 @@ def test_imports_point_one_way(folder):
 
 # The folders and modules of the core, from the bottom: none imports a later one.
 CORE = [
-    "errors", "version", "optional", "settings", "privacy", "crypto", "tables", "results",
-    "protocol", "policy", "grids", "channel", "node", "server", "products", "alignment", "app",
+    "errors", "version", "optional", "settings", "privacy", "crypto", "tables", "sources",
+    "results", "protocol", "policy", "grids", "channel", "node", "server", "products",
+    "alignment", "app",
     "strategy", "registry", "strategies", "demo", "single_parties", "simulation", "validation",
-    "run_config", "align_command", "strategies_command", "policy_command", "ledger_command", "cli",
+    "run_config", "checking", "align_command", "strategies_command", "policy_command",
+    "ledger_command", "cli",
 ]  # fmt: skip
 
 
@@ -164,6 +166,7 @@ def test_pure_modules_import_neither_flower_nor_the_protocol(path):
 
 
 OPTIONAL = {"tenseal", "ray", "torch"}
+SLOW = {"matplotlib", "scipy.optimize", "scipy.stats", "sklearn"}  # they take a second or two
 
 
 def test_optional_packages_are_imported_where_they_are_used():
@@ -218,10 +221,12 @@ def test_importing_the_core_needs_no_optional_package():
 
 
 def test_the_facade_of_strategies_with_the_apps_imports_none_even_if_it_is_there():
+    """Nor slow packages of which most messages have no need: a process may serve one only."""
     code = (
-        "import sys, apps.client_app, apps.server_app, flwr_vertical, strategies\n"
+        "import sys, apps.client_app, apps.server_app, flwr_vertical, strategies.fknn\n"
         "strategies.register_all(); flwr_vertical.available_strategies()\n"
-        f"sys.exit(repr(set(sys.modules) & {OPTIONAL}) if set(sys.modules) & {OPTIONAL} else 0)"
+        f"found = set(sys.modules) & {OPTIONAL | SLOW}\n"
+        "sys.exit(repr(found) if found else 0)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False

@@ -4,7 +4,7 @@ Run it in the root of the repository::
 
     python -m apps.deploy.federation try                 # up, vfem, fknn, down
     python -m apps.deploy.federation up --arbiter        # bank, court, hospital and an arbiter
-    python -m apps.deploy.federation run vfem --run-config 'vfem.standard-errors="gram"'
+    python -m apps.deploy.federation run fknn --run-config 'aggregation="ckks"'
     python -m apps.deploy.federation down
 
 Nodes take part in what their configs agree to; what a run needs beyond the safe defaults is put
@@ -32,7 +32,7 @@ TRIED = ("vfem", "fknn")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     home = Path(options.home).expanduser().resolve()
     try:
         if options.command == "up":
@@ -61,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser: one subcommand for each thing that can be done."""
     parser = argparse.ArgumentParser(
         prog="python -m apps.deploy.federation",
         description="A whole federation on this machine: a SuperLink with TLS and SuperNode "
@@ -87,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--run-name", default="", help="default: strategy, day and time")
     command.add_argument(
         "-c", "--run-config", action="append", default=[], metavar="KEY=VALUE|TOML",
-        help="settings of the run, such as 'vfem.standard-errors=\"gram\"'; may be repeated",
+        help="settings of the run, such as 'vfem.covariance=\"block\"'; may be repeated",
     )  # fmt: skip
     _add_labels(command, "for this run (default: that of `up`, if the strategy uses labels)")
     _add_home(command)

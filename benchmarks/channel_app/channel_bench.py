@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from flwr_vertical import Federation, FileStorage, Party, party_app, step
 from flwr_vertical.channel import ChannelGrid
-from flwr_vertical.server.roster import wait_for_nodes
+from flwr_vertical.server.presence import Presence
 
 server = ServerApp()
 
@@ -76,7 +76,7 @@ def main(grid: Grid, context: Context) -> None:
     """Measure and write what was found."""
     logging.getLogger("flwr_vertical").addHandler(logging.StreamHandler())
     config = dict(context.run_config)
-    wait_for_nodes(grid, int(config["parties"]), 240.0)
+    Presence(240.0).wait(grid, int(config["parties"]))
     path = Path(str(config["results"]))
     temporary = path.with_suffix(".part")
     temporary.write_text(json.dumps(measure(grid, config)))

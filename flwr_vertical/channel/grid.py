@@ -2,21 +2,26 @@
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
-from flwr.app import Message
+from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 from flwr_vertical.channel.endpoint import Endpoint
 from flwr_vertical.channel.opening import Opening
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.grids.wrapping import WrappingGrid
+from flwr_vertical.grids.base import NodesGrid
+from flwr_vertical.grids.wrapping import WrappingGrid, silent
 
 logger = logging.getLogger("flwr_vertical")
 
 TRANSPORTS = ("auto", "channel", "messages")
+Names = Callable[[Grid, Collection[int]], Mapping[int, str]]
+_UNAVAILABLE = 5  # Flower's code for a node that is not there
+_NOT_TAKEN = "Flower does not take the message: the node is not connected, or it is too large"
 _POLL = 0.1  # seconds between looks at the wrapped grid, while some nodes have no channel
 
 
@@ -50,6 +55,9 @@ class ChannelGrid(WrappingGrid):
     reconnect : float
         Seconds in which a node whose stream was cut may come back by another one: nothing is lost
         then. After that the node is lost.
+    names : Callable, optional
+        Told this grid and nodes that do not answer, returns names for some of them, by node ID: for
+        messages to people.
     keep_state : bool, default True
         Whether nodes on the Simulation Runtime keep what their state became over the channel for
         ordinary messages afterwards (in a private file); not needed at the end of a run.
@@ -69,6 +77,7 @@ class ChannelGrid(WrappingGrid):
         silence: float = 25.0,
         reconnect: float = 10.0,
         keep_state: bool = True,
+        names: Names | None = None,
     ) -> None:
         if transport not in TRANSPORTS:
             raise ConfigError(f"unknown transport {transport!r}; expected one of {TRANSPORTS}")
@@ -81,6 +90,7 @@ class ChannelGrid(WrappingGrid):
         self._reconnect = reconnect
         self._timeout, self._enough = timeout, enough
         self._keep_state = keep_state
+        self._names = names
         self._endpoint: Endpoint | None = None
         self._opening: Opening | None = None
         self._numbers: dict[str, int] = {}  # of messages on channels, by their ID
@@ -98,7 +108,10 @@ class ChannelGrid(WrappingGrid):
                 reconnect=self._reconnect,
                 dial_timeout=min(20.0, self._timeout),
             )
-            self._opening = Opening(self._grid, self._endpoint, self._timeout, self._transport)
+            names = None if self._names is None else partial(self._names, self)
+            self._opening = Opening(
+                self._grid, self._endpoint, self._timeout, self._transport, names
+            )
             try:
                 self._opening.open(list(self.get_node_ids()), self._enough)
             except BaseException:
@@ -133,6 +146,11 @@ class ChannelGrid(WrappingGrid):
         """
         return list(node_ids) if self._opening is None else self._opening.reopen(node_ids)
 
+    def silent(self, node_ids: Sequence[int]) -> list[int]:
+        """Return the nodes that neither have a channel nor said why they have none."""
+        known = silent(self._grid, node_ids)
+        return known if self._opening is None else [n for n in known if n in self._opening.silent]
+
     @property
     def channels(self) -> set[int]:
         """Nodes whose messages go over a channel (also one that was lost)."""
@@ -157,7 +175,8 @@ class ChannelGrid(WrappingGrid):
             self._numbers[message.metadata.message_id] = number
         if plain:
             ids |= zip(map(id, plain), self._grid.push_messages(plain), strict=False)
-        return [ids[id(message)] for message in sent if id(message) in ids]
+        # Flower returns None, or nothing, for messages that it does not take.
+        return [ids.get(id(message)) or "" for message in sent]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies that are there already; each is returned once."""
@@ -173,14 +192,15 @@ class ChannelGrid(WrappingGrid):
     ) -> Iterable[Message]:
         """Send messages and wait for the replies, at most ``timeout`` seconds."""
         sent = list(messages)
-        if not self._split(sent)[0]:
+        if isinstance(self._grid, NodesGrid) and not self._split(sent)[0]:
             return self._grid.send_and_receive(sent, timeout=timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
-        ids = set(self.push_messages(sent))
+        numbers = list(self.push_messages(sent))
+        replies = [_not_taken(m) for m, number in zip(sent, numbers, strict=True) if not number]
+        ids = {number for number in numbers if number}
         del sent, messages
         streamed = ids & set(self._numbers)
         plain = ids - streamed
-        replies: list[Message] = []
         while streamed or plain:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             pause = left if not plain else _POLL if left is None else min(_POLL, left)
@@ -218,3 +238,8 @@ class ChannelGrid(WrappingGrid):
         for reply in replies:
             self._numbers.pop(reply.metadata.reply_to_message_id, None)
         return replies
+
+
+def _not_taken(message: Message) -> Message:
+    """Reply to a message that Flower did not take, as Flower does for a node that is lost."""
+    return Message(Error(code=_UNAVAILABLE, reason=_NOT_TAKEN), reply_to=message)

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -18,6 +18,10 @@ logger = logging.getLogger("flwr_vertical")
 _POLLS = (0.05, 1.0)  # seconds between looks at the wrapped grid: first and longest
 _TOLD_EVERY = 10.0
 _GRACE = 5.0  # seconds that nodes which are not needed are waited for at least
+_LISTED_EVERY = 2.0  # seconds; Flower strikes a node off its list some time after its last sign
+_GONE = "Flower no longer lists it: its SuperNode has ended, or the network to it is cut"
+# Codes of errors that Flower's SuperLink reports without the node: no message, no reply, no node.
+_FROM_SUPERLINK = (3, 4, 5)
 _OFFLINE = "Flower does not take messages for it: it is not connected"
 
 
@@ -34,19 +38,33 @@ class Opening:
         Seconds in which they must have dialled.
     transport : {"auto", "channel"}
         What happens if they have not.
+    names : Callable[[Collection[int]], Mapping[int, str]], optional
+        Returns names by node ID of those that have no channel, for messages to people.
 
     Attributes
     ----------
     channels : set[int]
         Nodes whose messages go over a channel.
+    silent : set[int]
+        Nodes that neither dialled nor answered the invitation in time.
     """
 
-    def __init__(self, grid: Grid, endpoint: Endpoint, timeout: float, transport: str) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        endpoint: Endpoint,
+        timeout: float,
+        transport: str,
+        names: Callable[[Collection[int]], Mapping[int, str]] | None = None,
+    ) -> None:
         self.channels: set[int] = set()
         self._grid = grid
         self._endpoint = endpoint
         self._timeout = timeout
         self._transport = transport
+        self._names = names
+        self.silent: set[int] = set()
+        self._listed_at = 0.0
         self._plain: set[int] = set()
         self._invited: dict[int, tuple[float, str | None]] = {}  # until when; the message's ID
 
@@ -130,24 +148,35 @@ class Opening:
         """See who has dialled, at most for some time; return who will not, and why."""
         for node_id in self._endpoint.admission.wait(self._invited.keys(), pause):
             self.channels.add(node_id)
+            self.silent.discard(node_id)
             del self._invited[node_id]
         failed = {
             n: f"it has not dialled within channel-timeout = {self._timeout:g} s"
             for n, (deadline, _) in self._invited.items()
             if time.monotonic() > deadline
         }
-        failed |= {n: _OFFLINE for n, (_, number) in self._invited.items() if not number}
+        self.silent |= failed.keys()
+        offline = {n: _OFFLINE for n, (_, number) in self._invited.items() if not number}
+        if time.monotonic() > self._listed_at + _LISTED_EVERY:
+            self._listed_at = time.monotonic()
+            listed = set(self._grid.get_node_ids())
+            offline |= dict.fromkeys(self._invited.keys() - listed, _GONE)
+        failed |= offline
+        self.silent |= offline.keys()
         numbers = {number for _, number in self._invited.values() if number}
         for reply in self._grid.pull_messages(numbers) if numbers else []:
             node_id, cause = reply.metadata.src_node_id, _cause(reply)
             if cause and node_id in self._invited:
                 failed[node_id] = cause
+                if reply.has_error() and reply.error.code in _FROM_SUPERLINK:
+                    self.silent.add(node_id)
         for node_id in list(failed):
             del self._invited[node_id]
             # Revoke first: a node that dialled after its fall-back would wait on the channel for
             # messages that wait at Flower for the node.
             if not self._endpoint.admission.revoke(node_id):
                 self.channels.add(node_id)
+                self.silent.discard(node_id)
                 del failed[node_id]
         return failed
 
@@ -164,7 +193,8 @@ class Opening:
                 "channel-bind in the run config, and the firewall; channel-timeout gives them "
                 "more time"
             )
-        reasons = "; ".join(f"node {n}: {causes[n]}" for n in sorted(causes))
+        names = {} if self._names is None else self._names(causes)
+        reasons = "; ".join(f"{names.get(n, f'node {n}')}: {causes[n]}" for n in sorted(causes))
         if self._transport == "channel":
             raise ConfigError(f"no channel to {reasons}. transport='channel' needs one: {advice}")
         logger.warning(

@@ -6,6 +6,9 @@ from flwr.app import Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
+from flwr.superlink.grid.inmemory_grid import InMemoryGrid
+
+from flwr_vertical.grids.base import NodesGrid
 
 
 def reopen(grid: Grid, node_ids: Sequence[int]) -> list[int]:
@@ -17,6 +20,17 @@ def reopen(grid: Grid, node_ids: Sequence[int]) -> list[int]:
         The nodes that can be sent messages now; ask again for the others.
     """
     return grid.reopen(node_ids) if isinstance(grid, WrappingGrid) else list(node_ids)
+
+
+def silent(grid: Grid, node_ids: Sequence[int]) -> list[int]:
+    """Return the nodes that have given no sign of life yet, as far as the grid can tell.
+
+    Nodes in this process, in actors of its own or of a simulation are there, however slow they
+    are. Of a SuperNode that Flower lists nothing more is known: it may have died a minute ago.
+    """
+    if isinstance(grid, WrappingGrid):
+        return grid.silent(node_ids)
+    return [] if isinstance(grid, NodesGrid | InMemoryGrid) else list(node_ids)
 
 
 class WrappingGrid(Grid):
@@ -58,6 +72,10 @@ class WrappingGrid(Grid):
     def reopen(self, node_ids: Sequence[int]) -> list[int]:
         """Open what messages to these nodes need; return those that can be sent messages now."""
         return reopen(self._grid, node_ids)
+
+    def silent(self, node_ids: Sequence[int]) -> list[int]:
+        """Return the nodes that have given no sign of life yet."""
+        return silent(self._grid, node_ids)
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         """Get all nodes."""

@@ -51,15 +51,67 @@ class NodeKey:
 _NUMBER = (int, float)
 
 MIN_ROWS = "min-rows"
+HOLD_OUT = "hold-out"
 
 NODE_KEYS = (
     NodeKey("party", (str,), "name of the party"),
     NodeKey("role", (str,), "'party', or 'arbiter' for the node that opens encrypted sums"),
-    NodeKey("data", (str,), "the party's table: CSV, TSV or Parquet"),
+    NodeKey(
+        "data",
+        (str,),
+        "the party's table: CSV, TSV or Parquet, a folder of Parquet files, or the address of a "
+        "database; ${NAME} in an address stands for a variable of the environment",
+    ),
+    NodeKey("table", (str,), "table or view of the database that is read"),
+    NodeKey("query", (str,), "SELECT statement whose rows are read, instead of 'table'"),
+    NodeKey("secret-file", (str,), "file with the password of the database, its owner's alone"),
     NodeKey("id-column", (str, int), "column of sample IDs, several with commas"),
     NodeKey("id-secret", (str,), "file with a secret of the parties, against guessing of IDs"),
-    NodeKey("output", (str,), "folder of the party's results and checkpoints"),
+    NodeKey(
+        "csv.separator", (str,), "of a CSV file: one character, or comma, semicolon, tab, pipe"
+    ),
+    NodeKey("csv.decimal", (str,), "decimal mark of numbers in a CSV file: '.' or ','"),
+    NodeKey(
+        "csv.thousands",
+        (str,),
+        "thousands mark of numbers in a CSV file: ',', '.', \"'\", 'space' or 'none'",
+    ),
+    NodeKey("csv.encoding", (str,), "of a CSV file, such as 'utf-16' or 'cp1252'"),
+    NodeKey(
+        "csv.dates",
+        (str,),
+        "'days' makes columns of dates numbers of days since 1970; 'days-day-first' or "
+        "'days-month-first' where 01/02/2024 leaves a doubt (default: dates stay text)",
+    ),
+    NodeKey(
+        "output",
+        (str,),
+        "folder of the party's results and checkpoints; or a database or a Parquet file that the "
+        "result is written to as well",
+    ),
+    NodeKey(
+        "output-table",
+        (str,),
+        "table of that database (default: '{party}_{run}', which stand for their names)",
+    ),
+    NodeKey(
+        "output-replace",
+        (str,),
+        "what of that name is replaced: 'never', an earlier 'result', or even the 'input'",
+    ),
+    NodeKey(
+        "output-folder",
+        (str,),
+        "folder of the party's files where 'output' is none; the same for all runs, since the "
+        "privacy ledger is there",
+    ),
     NodeKey("kind.", (str,), "kind of a column: continuous, binary, categorical, ordinal, count"),
+    NodeKey(
+        HOLD_OUT,
+        _NUMBER,
+        "share of the known cells of each column, up to 0.5, that are hidden from an imputation, "
+        "compared with what it fills in, and put back; the comparison stays on the party's page",
+    ),
     NodeKey("max-epsilon", _NUMBER, "the most that a run with privacy noise may spend here"),
     NodeKey(
         "exchanges",
@@ -148,7 +200,11 @@ def _find(key: str, known: Iterable[NodeKey]) -> NodeKey | None:
 
 def _suggestion(key: str, known: Iterable[NodeKey]) -> str:
     """Say which key may be meant; of a key with a dot the part before it is compared."""
-    head, dot, tail = key.replace("_", "-").lower().partition(".")
+    spelt = key.replace("_", "-").lower()
+    whole = [candidate.name for candidate in known if not candidate.is_prefix]
+    if near := difflib.get_close_matches(spelt, sorted(whole), n=1, cutoff=0.8):
+        return f"; did you mean {near[0]!r}?"
+    head, dot, tail = spelt.partition(".")
     names = {candidate.name for candidate in known if candidate.is_prefix == bool(dot)}
     near = difflib.get_close_matches(head + dot, sorted(names), n=1)
     return f"; did you mean {near[0] + tail!r}?" if near else ""

@@ -43,12 +43,16 @@ from flwr_vertical.protocol.messages import (
     SNAPSHOT,
     SUMS,
     UPDATES,
+    WHO,
     make_error_reply,
     make_reply,
+    place_of,
     read_envelope,
     read_scales,
 )
-from flwr_vertical.tables import Table
+from flwr_vertical.tables import Severity, Table, check_table
+from flwr_vertical.tables.csv_format import PREFIX
+from flwr_vertical.tables.findings import lines_of, warnings_in
 from flwr_vertical.version import __version__
 
 logger = logging.getLogger("flwr_vertical")
@@ -56,7 +60,10 @@ logger = logging.getLogger("flwr_vertical")
 _RUN = "node.run"
 _ADMITTED = "node.admitted"
 _LEDGER, _ROWS, _TABLE = "privacy-ledger", "ledger-rows-of-table", "raw-table"
-_READ_BY = ("data", "id-column")  # keys of the node config by which a table is read
+# Keys of the node config by which a table is read, and beginnings of such keys.
+_READ_BY = ("data", "table", "query", "id-column")
+_HOW = ("kind.", PREFIX)
+_TOLD_OF_TABLE = "node.told-of-table"
 _SEED, _SECRET = "node.seed", "node.secret"
 
 
@@ -83,6 +90,7 @@ class StepServer:
         self._storage = storage
         self._guard = Guard(names, types, storage)
         self._caches: dict[int, tuple[int, dict[str, Any]]] = {}
+        self._told: set[tuple[int, str, str]] = set()  # errors whose traceback was logged
 
     def answer(self, request: RecordDict, context: Context) -> RecordDict:
         """Take the step that a request names; a failure becomes an error reply, never silence."""
@@ -97,8 +105,22 @@ class StepServer:
             return make_error_reply(error, self._name(context))
         except Exception as error:
             name = self._name(context)
-            logger.exception("party %r could not take the step", name)
-            return make_error_reply(error, name, in_full=getattr(self._storage, "in_memory", False))
+            in_full = getattr(self._storage, "in_memory", False)
+            if isinstance(error, VerticalError):  # raised on purpose: it says all that helps
+                # Where tables lie in memory, the server's error tells the user the same.
+                level = logging.DEBUG if in_full else logging.ERROR
+                logger.log(level, "party %r could not take the step: %s", name, error)
+            elif not in_full or self._is_new(context, error):
+                logger.exception("party %r could not take the step", name)
+            return make_error_reply(error, name, in_full=in_full)
+
+    def _is_new(self, context: Context, error: Exception) -> bool:
+        """Whether no party that this process serves has failed like this in the run."""
+        seen = (context.run_id, type(error).__name__, place_of(error))
+        if seen in self._told:
+            return False
+        self._told.add(seen)
+        return True
 
     def _answer(self, request: RecordDict, context: Context) -> RecordDict:
         started = time.perf_counter()
@@ -106,11 +128,15 @@ class StepServer:
         if envelope is None:
             raise ProtocolError("the message has no flwr-vertical envelope; who sent it?")
         step, sequence = str(envelope["step"]), int(envelope["sequence"])  # type: ignore[arg-type]
+        if step == WHO:  # others wait for a node: the server names who is absent
+            told = {"party": self._name(context), "role": self._storage.role(context)}
+            return make_reply({}, {**told, "version": __version__})
         cache = self._cache(context)
         checkpoint = Checkpoint.of(envelope, context, self._storage)
         # Between two snapshots nothing goes to the disk: who is lost goes back to the last one.
         transient = checkpoint is not None and bool(envelope.get("transient"))
         if checkpoint is not None and step == FAREWELL:
+            self._tell("end", context)
             checkpoint.remove()  # the run is finished: its keys need not lie on the disk
             return make_reply({}, {})
         admitted = self._admitted(step, envelope, context, cache)
@@ -133,6 +159,7 @@ class StepServer:
                 checkpoint.begin()
                 clear_openings(checkpoint.path)
                 state[_RUN] = str(context.run_id)
+                self._tell("begin", context)
                 DataWatch(self._storage, context, state, cache).note()
         kept = None if transient else checkpoint
         asked = digest(step, request) if kept is not None else b""
@@ -310,6 +337,8 @@ class StepServer:
         who = self._guard.who(context)
         check_node_config(who, context.node_config, node_keys_of(*types.of(role)))
         self._refuse_to_replace(who, context)
+        if not str(state.get(_RUN, "")):  # else told before the version of the data was noted
+            self._tell("begin", context)
         ledger = self._ledger(context, state, cache) if role == "party" else None
         if ledger is not None:
             ledger.begin(*_described(context))
@@ -328,6 +357,12 @@ class StepServer:
                 f"{who} has the result of an earlier run of this name, {earlier}, which this run "
                 "would replace: give the run another run-name, or have that party move the file"
             )
+
+    def _tell(self, what: str, context: Context) -> None:
+        """Tell the storage that a run begins or ends, if it wants to know."""
+        told = getattr(self._storage, what, None)
+        if told is not None:
+            told(context)
 
     def _unrepeatable(self, context: Context, types: NodeTypes) -> frozenset[str]:
         return unrepeatable_steps(*types.of(self._storage.role(context)))
@@ -454,7 +489,8 @@ class StepServer:
 
                 found = DataWatch(self._storage, context, state, cache).checked()
                 read = {k: v for k, v in context.node_config.items() if k in _READ_BY}
-                read |= {k: v for k, v in context.node_config.items() if k.startswith("kind.")}
+                how = {k: v for k, v in context.node_config.items() if k.startswith(_HOW)}
+                read |= how
                 version = f"{found} {sorted(read.items())}" if found else ""
                 cache[_ROWS] = ledger.rows_of_version(version, load)
             own: OwnRows = cache[_ROWS]
@@ -468,8 +504,27 @@ class StepServer:
         if _TABLE not in cache:
             watch = DataWatch(self._storage, context, state, cache)
             cache[_TABLE] = watch.before(lambda: self._storage.load(context))()
+            self._tell_of(cache[_TABLE], context, state)
         table: Table = cache[_TABLE]
         return table
+
+    def _tell_of(self, table: Table, context: Context, state: State) -> None:
+        """Write into the node's own log, once a run, what its owner had better know of the table.
+
+        New rows of an earlier fit are taken as that fit's were.
+        """
+        if getattr(self._storage, "in_memory", False) or _TOLD_OF_TABLE in state:
+            return
+        state[_TOLD_OF_TABLE] = 1
+        fitted = bool(context.run_config.get("fitted"))
+        stated = {k.removeprefix("kind.") for k in context.node_config if k.startswith("kind.")}
+        found = table.reading if fitted else check_table(table, stated=stated)
+        who = self._guard.who(context)
+        for line in lines_of(warnings_in(found)):
+            logger.warning("%s: its table: %s", who, line)
+        # Of the check's own notes there may be many, and `flwr-vertical check` shows them.
+        for line in lines_of([one for one in table.reading if one.severity is Severity.NOTE]):
+            logger.info("%s: its table: %s", who, line)
 
     def _cache(self, context: Context) -> dict[str, Any]:
         # One run at a time per node: an older run's tables must not fill the memory.

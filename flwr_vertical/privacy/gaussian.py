@@ -10,7 +10,6 @@ above 1, as here, so is its ``(epsilon, delta)`` (their Theorem 7 and Section 2.
 from fractions import Fraction
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from flwr_vertical.errors import ConfigError
@@ -57,6 +56,8 @@ def gaussian_sigma(epsilon: float, delta: float) -> float:
     ConfigError
         If one is out of range.
     """
+    from scipy.optimize import brentq  # parties import this module with every message
+
     if not (epsilon > 0.0 and 0.0 < delta < 1.0):
         raise ConfigError(
             "Gaussian noise needs epsilon above 0 and delta above 0 and below 1, got "

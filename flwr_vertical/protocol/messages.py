@@ -33,6 +33,7 @@ PROTOCOL_VERSION = 1
 
 # Steps of the protocol itself, and the arbiter's name among the nodes of a run.
 HELLO = "hello"
+WHO = "who"  # tell your name; begins nothing
 FAREWELL = "farewell"
 SNAPSHOT = "snapshot"  # write down where you are
 RESTORE = "restore"  # go back to a snapshot, with new keys
@@ -92,12 +93,12 @@ def make_error_reply(error: BaseException, party: str = "", in_full: bool = True
     """
     text = str(error) or type(error).__name__
     if not (in_full or isinstance(error, VerticalError | ImportError)):
-        text = f"raised in {_place(error)}; what it says may quote data, see the party's own log"
+        text = f"raised in {place_of(error)}; what it says may quote data, see the party's own log"
     told = {"status": "error", "error": type(error).__name__, "message": text[:2000]}
     return RecordDict({ENVELOPE: ConfigRecord({**told, "party": party})})
 
 
-def _place(error: BaseException) -> str:
+def place_of(error: BaseException) -> str:
     """Return file and line where an error was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{PurePath(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else "a step"

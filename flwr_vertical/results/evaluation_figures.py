@@ -77,8 +77,8 @@ def classes_figure(evaluation: Evaluation) -> str | None:
     return fg.to_svg(figure)
 
 
-def numbers_figure(evaluation: Evaluation) -> bytes:
-    """Draw predicted against observed labels, and residuals, as PNG."""
+def numbers_figure(evaluation: Evaluation) -> str:
+    """Draw predicted against observed labels, and residuals, as SVG."""
     y, found = evaluation.labels, evaluation.predicted()
     figure, (against, residuals, spread) = fg.new_figure(_HEIGHT + 0.2, 1, 3)
     take = np.linspace(0, len(y) - 1, min(len(y), _MOST_POINTS)).astype(int)
@@ -86,6 +86,7 @@ def numbers_figure(evaluation: Evaluation) -> bytes:
         "s": 11,
         "color": fg.colour(0),
         "alpha": 0.65 if len(take) < 200 else 0.35,
+        "rasterized": True,
     }
     low, high = min(y.min(), found.min()), max(y.max(), found.max())
     margin = 0.05 * (high - low) or 1.0
@@ -105,7 +106,7 @@ def numbers_figure(evaluation: Evaluation) -> bytes:
     fg.label(spread, "Distribution of residuals", "observed - predicted", "samples")
     for ax in (against, residuals, spread):
         ax.locator_params(nbins=5)
-    return fg.to_png(figure)
+    return fg.to_svg(figure)
 
 
 def gain_curve(positive: Flags, score: Array) -> tuple[Array, Array]:

@@ -6,21 +6,31 @@ change the user's pyplot state and may be drawn in any thread.
 
 from __future__ import annotations
 
+import functools
 import io
 import math
+import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 # Okabe and Ito's colours: they stay apart for colour-blind readers. Strongest first.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b6b7c")
 INK, SOFT, LINE = "#1d2733", "#5b6b7c", "#d5dde5"
+_FONT = "DejaVu Sans"  # comes with matplotlib
+_OTHER_FONTS = "Verdana, 'Noto Sans', 'Noto Sans CJK SC', sans-serif"
+_RASTER_DPI = 150  # of clouds of points inside a drawing
+_saving = threading.Lock()
 WIDTH = 10.6  # inches; a figure fills a section of the page at 100 dots per inch
 
 
@@ -43,11 +53,11 @@ def new_figure(
     height: float, rows: int = 1, columns: int = 1, height_ratios: Sequence[float] | None = None
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure as wide as the page and its axes, row by row, in the reports' style."""
-    figure = Figure(figsize=(WIDTH, height), facecolor="white", layout="constrained")
+    figure = Figure(figsize=(WIDTH, height), facecolor="none", layout="constrained")
     grid = figure.add_gridspec(rows, columns, height_ratios=height_ratios)
     axes = [figure.add_subplot(grid[i // columns, i % columns]) for i in range(rows * columns)]
     for ax in axes:
-        ax.set_facecolor("white")
+        ax.set_facecolor("none")
         ax.grid(visible=False)
         for side in ("top", "right"):
             ax.spines[side].set_visible(False)
@@ -80,15 +90,28 @@ def legend(ax: Axes, **options: Any) -> None:
 
 
 def to_svg(figure: Figure, *, restyle: bool = True) -> str:
-    """Return a figure as SVG text, letters drawn as shapes so that it looks alike everywhere.
+    """Return a figure as SVG text without a background, so that it suits a dark page as well.
 
-    `restyle` False leaves the fonts of somebody else's figure as they are.
+    Letters are drawn as shapes, so that they look alike everywhere. A figure with a letter that
+    the font lacks keeps its text as text: the viewer's own fonts know more scripts.
+
+    `restyle` False leaves fonts and background of somebody else's figure as they are.
     """
     buffer = io.StringIO()
     if restyle:
         _fix_text(figure)
-    figure.savefig(buffer, format="svg", facecolor="white", metadata={"Date": None})
+        back, kind = "none", "path" if _is_drawable(figure) else "none"
+    else:
+        back, kind = "white", str(mpl.rcParams["svg.fonttype"])
+    # The kind of text is a global of matplotlib's, and so are filters of warnings.
+    with _saving, mpl.rc_context({"svg.fonttype": kind}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph .* missing from font")
+        figure.savefig(
+            buffer, format="svg", facecolor=back, dpi=_RASTER_DPI, metadata={"Date": None}
+        )
     text = buffer.getvalue()
+    if kind == "none" and restyle:
+        text = text.replace(f"'{_FONT}'", f"'{_FONT}', {_OTHER_FONTS}")
     return text[text.index("<svg") :]
 
 
@@ -143,7 +166,9 @@ def history_figure(history: Sequence[Mapping[str, object]], most: int = 9) -> st
     return to_svg(figure)
 
 
-def coefficients_figure(coefficients: pd.DataFrame, most: int = 60) -> str | None:
+def coefficients_figure(
+    coefficients: pd.DataFrame, spreads: pd.Series | None = None, most: int = 60
+) -> str | None:
     """Draw estimates with their confidence intervals, grouped by party.
 
     Parameters
@@ -151,6 +176,9 @@ def coefficients_figure(coefficients: pd.DataFrame, most: int = 60) -> str | Non
     coefficients : DataFrame
         Index (party, variable); column estimate, and ci_low, ci_high where known. Intercepts are
         left out: they are on another scale.
+    spreads : Series, optional
+        Standard deviations of the variables, by the same index, as far as they are known. Drawn
+        beside are the estimates times these.
     most : int, optional
         Coefficients drawn at most; the largest win.
 
@@ -161,32 +189,56 @@ def coefficients_figure(coefficients: pd.DataFrame, most: int = 60) -> str | Non
     """
     frame = coefficients[np.isfinite(coefficients["estimate"].astype(float))]
     frame = frame[[not _is_intercept(key) for key in frame.index]]
+    scale = np.ones(len(frame)) if spreads is None else spreads.reindex(frame.index).to_numpy()
     if len(frame) > most:
-        largest = frame["estimate"].abs().to_numpy().argsort(kind="stable")[-most:]
-        frame = frame.iloc[np.sort(largest)]
+        size = np.nan_to_num(np.abs(frame["estimate"].to_numpy(dtype=float) * scale))
+        largest = np.sort(size.argsort(kind="stable")[-most:])
+        frame, scale = frame.iloc[largest], scale[largest]
     if frame.empty:
         return None
     keys = [key if isinstance(key, tuple) else ("", key) for key in frame.index]
     parties = list(dict.fromkeys(str(key[0]) for key in keys))
-    position = np.arange(len(frame))[::-1]
-    estimate = frame["estimate"].to_numpy(dtype=float)
-    figure, (ax,) = new_figure(1.0 + 0.24 * len(frame))
+    figure, axes = new_figure(1.0 + 0.24 * len(frame), 1, 1 if spreads is None else 2)
+    with_ci = " and confidence interval" if "ci_low" in frame else ""
+    _forest(axes[0], frame, np.ones(len(frame)), keys, parties)
+    axes[0].set_yticks(_places(frame), [plain(key[-1]) for key in keys])
+    label(axes[0], "Coefficients by party", f"estimate{with_ci}", "variable")
+    if spreads is not None:
+        _forest(axes[1], frame, scale, keys, parties)
+        axes[1].set_yticks(_places(frame), [""] * len(frame))
+        label(axes[1], "Standardised", f"per standard deviation of the variable{with_ci}")
+    if any(parties):
+        place = (0.3, 1.0) if spreads is None else (0.45, 1.0)
+        legend(axes[0], loc="lower left", bbox_to_anchor=place, ncols=min(len(parties), 6))
+    return to_svg(figure)
+
+
+def _places(frame: pd.DataFrame) -> npt.NDArray[np.int64]:
+    return np.arange(len(frame))[::-1]
+
+
+def _forest(
+    ax: Axes,
+    frame: pd.DataFrame,
+    scale: npt.NDArray[np.float64],
+    keys: Sequence[tuple[Any, ...]],
+    parties: Sequence[str],
+) -> None:
+    """Draw scaled estimates and intervals, the first one on top."""
+    position = _places(frame)
+    estimate = frame["estimate"].to_numpy(dtype=float) * scale
     ax.axvline(0, color=SOFT, linewidth=0.8)
     for number, party in enumerate(parties):
         own = np.array([str(key[0]) == party for key in keys])
         if {"ci_low", "ci_high"} <= set(frame):
-            low, high = (frame[c].to_numpy(dtype=float)[own] for c in ("ci_low", "ci_high"))
+            low, high = (
+                (frame[c].to_numpy(dtype=float) * scale)[own] for c in ("ci_low", "ci_high")
+            )
             ax.hlines(position[own], low, high, color=colour(number), linewidth=1.8, alpha=0.75)
         ax.plot(estimate[own], position[own], "o", color=colour(number), ms=4.5, label=plain(party))
-    ax.set_yticks(position, [plain(key[-1]) for key in keys])
     ax.set_ylim(-0.8, len(frame) - 0.2)
     ax.grid(visible=True, axis="x", color=LINE, linewidth=0.6)
     ax.set_axisbelow(True)
-    with_ci = " and confidence interval" if "ci_low" in frame else ""
-    label(ax, "Coefficients by party", f"estimate{with_ci}", "variable")
-    if any(parties):
-        legend(ax, loc="lower left", bbox_to_anchor=(0.3, 1.0), ncols=min(len(parties), 6))
-    return to_svg(figure)
 
 
 def _fix_text(figure: Figure) -> None:
@@ -194,7 +246,24 @@ def _fix_text(figure: Figure) -> None:
     for text in figure.findobj(Text):
         if isinstance(text, Text):
             text.set_usetex(False)
-            text.set_fontfamily("DejaVu Sans")
+            text.set_fontfamily(_FONT)
+
+
+@functools.lru_cache(maxsize=1)
+def _letters() -> frozenset[int]:
+    """Return the code points that the reports' font can draw."""
+    return frozenset(get_font(findfont(_FONT)).get_charmap())
+
+
+def _is_drawable(figure: Figure) -> bool:
+    """Whether the reports' font has all letters of a figure."""
+    used = {
+        ord(letter)
+        for text in figure.findobj(Text)
+        if isinstance(text, Text) and text.get_visible()
+        for letter in text.get_text()
+    }
+    return {code for code in used if code >= ord(" ")} <= _letters()
 
 
 def _is_real(value: object) -> bool:

@@ -98,8 +98,8 @@ def errors(columns: Sequence[Imputed]) -> pd.DataFrame:
     return pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(keys, names=["party", "column"]))
 
 
-def scatter_figure(columns: Sequence[Imputed]) -> bytes:
-    """Draw true against imputed values of numeric columns, one panel each, as PNG."""
+def scatter_figure(columns: Sequence[Imputed]) -> str:
+    """Draw true against imputed values of numeric columns, one panel each, as SVG."""
     figure, axes = fg.small_multiples(len(columns), height=2.75)
     for ax, item in zip(axes, columns, strict=True):
         true, filled = item.pairs()
@@ -109,13 +109,16 @@ def scatter_figure(columns: Sequence[Imputed]) -> bytes:
         ax.plot(ends, ends, color=fg.SOFT, linewidth=1, linestyle=(0, (4, 3)))
         take = np.linspace(0, len(true) - 1, min(len(true), _MOST_POINTS)).astype(int)
         strength = 0.65 if len(take) < 200 else 0.35
-        ax.scatter(true[take], filled[take], s=11, color=fg.colour(0), alpha=strength, linewidths=0)
+        ax.scatter(
+            true[take], filled[take], s=11, color=fg.colour(0), alpha=strength, linewidths=0,
+            rasterized=True,
+        )  # fmt: skip
         ax.set(xlim=ends, ylim=ends, box_aspect=1)
         note = f"RMSE {_rmse(true, filled):.3g}\nn = {len(true):,}"
         ax.text(0.04, 0.96, note, transform=ax.transAxes, va="top", fontsize=8, color=fg.SOFT)
         ax.locator_params(nbins=4)
         fg.label(ax, item.title, "true", "imputed")
-    return fg.to_png(figure)
+    return fg.to_svg(figure)
 
 
 def accuracy_figure(columns: Sequence[Imputed]) -> str:
@@ -163,8 +166,8 @@ def _histograms(ax: Axes, item: Imputed) -> None:
 
 
 def _shares(ax: Axes, item: Imputed) -> None:
-    observed = _labels(item.observed).value_counts(normalize=True)
-    filled = _labels(item.filled).value_counts(normalize=True)
+    observed = as_labels(item.observed).value_counts(normalize=True)
+    filled = as_labels(item.filled).value_counts(normalize=True)
     names = list(observed.add(filled, fill_value=0).sort_values(ascending=False).index[:8])
     place = np.arange(len(names))
     ax.bar(place - 0.2, observed.reindex(names, fill_value=0), 0.38, color="#c3cfda",
@@ -185,14 +188,14 @@ def _accuracy(item: Imputed) -> tuple[float, float]:
     """Return how often the imputed category is right, and how often the commonest one is."""
     assert item.truth is not None
     known = item.truth.notna()
-    true = _labels(item.truth[known]).to_numpy()
-    common = _labels(item.observed).mode()
+    true = as_labels(item.truth[known]).to_numpy()
+    common = as_labels(item.observed).mode()
     guess = float(np.mean(true == common.iloc[0])) if len(common) else 0.0
-    return float(np.mean(true == _labels(item.filled[known]).to_numpy())), guess
+    return float(np.mean(true == as_labels(item.filled[known]).to_numpy())), guess
 
 
-def _labels(values: pd.Series) -> pd.Series:
-    """Return categories as text, so that 1, 1.0 and True of different dtypes compare alike."""
+def as_labels(values: pd.Series) -> pd.Series:
+    """Return categories as text: those of 1, 1.0 and True of different dtypes are alike."""
     numeric = pd.to_numeric(values.astype(object), errors="coerce")
     if len(values) and bool(numeric.notna().all()):
         return numeric.astype(float).map(lambda value: f"{value:g}")

@@ -41,7 +41,7 @@ def matrix_figure(
     columns: Sequence[str],
     most: int = 600,
     of: str = "columns",
-) -> bytes:
+) -> str:
     """Draw which cells and blocks are missing, and the share missing of each column.
 
     Parameters
@@ -57,8 +57,8 @@ def matrix_figure(
 
     Returns
     -------
-    bytes
-        PNG. Samples with the same missing blocks stand together, in their own order.
+    str
+        SVG. Samples with the same missing blocks stand together, in their own order.
     """
     n, p = state.shape
     starts = [j for j in range(p) if j == 0 or parties[j] != parties[j - 1]]
@@ -105,4 +105,4 @@ def matrix_figure(
         handles=handles, loc="outside upper right", ncols=3, frameon=False, fontsize=8.5,
         labelcolor=fg.SOFT,
     )  # fmt: skip
-    return fg.to_png(figure)
+    return fg.to_svg(figure)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # Marks our pages, so that a report never overwrites somebody else's file.
 GENERATOR = '<meta name="generator" content="flwr-vertical">'
 
+_WORDY = 40  # letters from which a cell wraps, and needs room to do so
+
 Item: TypeAlias = "str | bytes | pd.DataFrame | Figure"
 Body: TypeAlias = "Item | Sequence[Item]"
 
@@ -54,6 +56,7 @@ def render_page(
     subtitle: str = "",
     facts: Mapping[str, str] | None = None,
     kicker: str = "flwr-vertical",
+    made: str = "",
 ) -> str:
     """Return a self-contained HTML page.
 
@@ -69,6 +72,8 @@ def render_page(
         Label and value of the cards under the title, best at most eight.
     kicker : str, optional
         Small line above the title.
+    made : str, optional
+        Under the title, how the page came about: a call or a command.
 
     Returns
     -------
@@ -94,6 +99,7 @@ def render_page(
         title=escape(title),
         kicker=escape(kicker),
         subtitle=f'<p class="subtitle">{escape(subtitle)}</p>' if subtitle else "",
+        made=f'<p class="made"><code>{escape(made)}</code></p>' if made else "",
         facts=f'<dl class="facts">{cards}</dl>' if cards else "",
         links=f"<nav>{''.join(links)}</nav>" if len(links) > 1 else "",
         sections="\n".join(blocks),
@@ -165,7 +171,8 @@ def dataframe_html(
         write = formats.get(name, format_value)
         # The index is a label even where it is a number.
         numeric = not is_index and any(_is_number(value) for value in values)
-        side = ' class="number"' if numeric else ""
+        wordy = any(isinstance(value, str) and len(value) > _WORDY for value in values)
+        side = ' class="number"' if numeric else ' class="words"' if wordy else ""
         tag = "th" if is_index else "td"
         head.append(f"<th{side}>{escape(name)}</th>")
         cells.append([
@@ -220,17 +227,22 @@ def _item_html(item: Item, heading: str) -> str:
     if isinstance(item, pd.DataFrame):
         return dataframe_html(item)
     if isinstance(item, bytes):
-        return _image("png", item, heading)
+        return as_image(item, heading)
     if not isinstance(item, str):
         from flwr_vertical.results.figures import to_svg
 
         item = to_svg(item, restyle=False)
-    if item.lstrip().startswith(("<svg", "<?xml")):
-        # As an image a drawing cannot run scripts, and its ids cannot clash with another one's.
-        return _image("svg+xml", item.encode(), heading)
-    return item
+    return as_image(item, heading) if item.lstrip().startswith(("<svg", "<?xml")) else item
 
 
-def _image(kind: str, data: bytes, heading: str) -> str:
+def as_image(drawing: str | bytes, heading: str) -> str:
+    """Return a drawing, SVG text or the bytes of a PNG, as an HTML figure.
+
+    As an image a drawing cannot run scripts, and its ids cannot clash with another one's.
+    """
+    if isinstance(drawing, str):
+        kind, data = "svg+xml", drawing.encode()
+    else:
+        kind, data = "png", drawing
     source = f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
     return f'<figure><img src="{source}" alt="{escape(heading)}"></figure>'

@@ -1,15 +1,16 @@
-"""Progress of a run: a bar in a terminal, a log line every few seconds elsewhere."""
+"""Progress of a run: a bar in a terminal, a line in a notebook, a log line elsewhere."""
 
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
-from typing import IO, Any, SupportsFloat, overload
+from typing import IO, SupportsFloat, overload
 
+from flwr_vertical.results.displays import Display, Seen, open_display
 from flwr_vertical.results.units import human_seconds
 
 logger = logging.getLogger("flwr_vertical")
@@ -17,6 +18,7 @@ logger = logging.getLogger("flwr_vertical")
 _LOG_EVERY_SECONDS = 5.0
 _LOG_EVERY_SHARE = 0.10
 _DRAW_EVERY_SECONDS = 0.1
+_MOST_NAMED = 3  # parties of a round
 # The rate is that of the last half minute, once there is a second of it.
 _WINDOW_SECONDS, _SHORTEST_SECONDS, _MARK_EVERY_SECONDS = 30.0, 1.0, 0.25
 
@@ -36,8 +38,9 @@ class Progress:
     enabled : bool, optional
         False shows nothing at all.
     stream : text file, optional
-        Where the bar is drawn: standard error by default. A bar needs a terminal; elsewhere lines
-        go to the logger ``flwr_vertical`` at level INFO, one per 10 % or 5 seconds.
+        Where the bar is drawn. By default the notebook, if one runs this process, else standard
+        error. A bar needs a terminal; elsewhere lines go to the logger ``flwr_vertical`` at level
+        INFO, one per 10 % or 5 seconds: without a logging set-up, nothing is shown.
 
     Examples
     --------
@@ -61,13 +64,13 @@ class Progress:
         self._total = total
         self._enabled = enabled
         self._stream = stream
-        self._bar: Any = None
-        self._task: Any = None
+        self._display: Display | None = None
+        self._round = ""
         self._started = self._last_time = time.monotonic()
         self._last_done = 0
         self._name = ""
         self._drawn = 0.0
-        self._waiting: tuple[str, dict[str, SupportsFloat]] | None = None
+        self._latest: tuple[str, dict[str, SupportsFloat]] = "", {}
         self._marks: deque[tuple[float, int]] = deque([(self._started, 0)])
 
     @property
@@ -78,8 +81,8 @@ class Progress:
     @total.setter
     def total(self, total: int | None) -> None:
         self._total = total
-        if self._bar is not None:
-            self._bar.update(self._task, total=total)
+        if self._display is not None:
+            self._display.count(self.done, total, self._name)
 
     @overload
     def step(
@@ -122,9 +125,9 @@ class Progress:
             self.done = int(name)
         now = time.monotonic()
         self._mark(now)
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self.done, step=self._name)
-            self._waiting = detail, values
+        if self._display is not None:
+            self._display.count(self.done, self._total, self._name)
+            self._latest = detail, values
             if now - self._drawn >= _DRAW_EVERY_SECONDS:
                 self._draw(now)
         elif self._due(now):
@@ -134,6 +137,25 @@ class Progress:
             tail = "".join(f", {part}" for part in self._parts(now, detail, values))
             what = f"{self._name} " if self._name else ""
             logger.info("%s: %s%d%s%s%s", self.title, what, self.done, of, share, tail)
+
+    def round(self, number: int, step: str, names: Sequence[str]) -> None:
+        """Say which round begins; a bar shows it, as most of a run's time is waiting for replies.
+
+        Parameters
+        ----------
+        number : int
+            Of the round, from 1.
+        step : str
+            What the parties are asked to do.
+        names : sequence of str
+            Who is asked.
+        """
+        if self._display is None:
+            return
+        few = 0 < len(names) <= _MOST_NAMED
+        who = ", ".join(names) if few else f"{len(names)} parties"
+        self._round = f"round {number}: {step} at {who}"
+        self._draw(time.monotonic())
 
     def _mark(self, now: float) -> None:
         """Remember when how much was done, as far as the rate needs it."""
@@ -161,18 +183,25 @@ class Progress:
                 parts.append(f"{human_seconds((self._total - self.done) / rate)} left")
         return parts
 
+    def _seen(self) -> Seen:
+        """Return what a display shows; also called by a display's own thread."""
+        now = time.monotonic()
+        detail, values = self._latest
+        parts = [self._round] if self._round else []
+        parts += self._parts(now, detail, values)
+        return Seen(self.done, self._total, self._name, now - self._started, parts)
+
     def _draw(self, now: float) -> None:
         """Bring the text beside the bar up to date."""
-        if self._waiting is not None:
-            detail, values = self._waiting
-            self._waiting, self._drawn = None, now
-            self._bar.update(self._task, detail=", ".join(self._parts(now, detail, values)))
+        self._drawn = now
+        if self._display is not None:
+            self._display.show(self._seen())
 
     def __enter__(self) -> Progress:
         self._started = self._last_time = time.monotonic()
         self._marks = deque([(self._started, self.done)])
         if self._enabled:
-            self._open_bar()
+            self._open_display()
         return self
 
     def __exit__(
@@ -181,15 +210,15 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._bar is not None:
-            self._draw(time.monotonic())
-            bar, self._bar = self._bar, None
+        end = "done" if kind is None else f"stopped by {kind.__name__}"
+        if self._display is not None:
+            display, self._display = self._display, None
             try:
-                bar.stop()
+                self._round = ""
+                display.stop(self._seen(), end)
             finally:
                 _drawing.release()
         elif self._enabled:
-            end = "done" if kind is None else f"stopped by {kind.__name__}"
             spent = human_seconds(time.monotonic() - self._started)
             logger.info("%s: %s after %d steps, %s", self.title, end, self.done, spent)
 
@@ -200,16 +229,16 @@ class Progress:
             self.done - self._last_done >= _LOG_EVERY_SHARE * (self._total or 1)
         )
 
-    def _open_bar(self) -> None:
-        stream = self._stream or sys.stderr
-        if not stream.isatty() or not _drawing.acquire(blocking=False):
+    def _open_display(self) -> None:
+        if not _drawing.acquire(blocking=False):
             return
         # A display must never stop a run: without rich, or with an odd terminal, lines are logged.
         try:
-            self._bar, self._task = _rich_bar(stream, self.title, self._total, self.done)
+            self._display = open_display(self._stream, self.title, self._seen(), self._seen)
         except Exception as error:
-            _drawing.release()
             logger.debug("no progress bar: %s", error)
+        if self._display is None:
+            _drawing.release()
 
 
 def _number(value: SupportsFloat) -> str:
@@ -222,23 +251,3 @@ def _number(value: SupportsFloat) -> str:
 def progress(title: str, total: int | None = None, *, enabled: bool = True) -> Progress:
     """Return a `Progress`: ``with progress("FKNN", total=12) as p: p.step("distances")``."""
     return Progress(title, total, enabled=enabled)
-
-
-def _rich_bar(stream: IO[str], title: str, total: int | None, done: int) -> tuple[Any, Any]:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as RichProgress
-
-    # Step names and details may hold square brackets, which rich would read as styles.
-    bar = RichProgress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[step]}", markup=False),
-        TextColumn("{task.fields[detail]}", markup=False, style="dim"),
-        console=Console(file=stream),
-    )
-    bar.start()
-    return bar, bar.add_task(escape(title), total=total, completed=done, step="", detail="")

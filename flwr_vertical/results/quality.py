@@ -30,9 +30,10 @@ class Pair(NamedTuple):
 
     @property
     def numeric(self) -> bool:
-        """Whether the values are numbers, and not only two or three of them."""
-        numbers = pd.api.types.is_numeric_dtype(self.real) and self.real.dtype != bool
-        return bool(numbers and self.real.nunique() > 3)
+        """Whether the values are numbers, and not only two or three of them on both sides."""
+        both = self.real, self.made
+        numbers = all(pd.api.types.is_numeric_dtype(s) and s.dtype != bool for s in both)
+        return bool(numbers and max(s.nunique() for s in both) > 3)
 
 
 def is_synthetic(original: pd.DataFrame, table: pd.DataFrame) -> bool:

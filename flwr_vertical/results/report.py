@@ -15,9 +15,12 @@ from flwr_vertical.results import figures as fg
 from flwr_vertical.results import imputed as im
 from flwr_vertical.results import influence as nf
 from flwr_vertical.results import missingness as mi
+from flwr_vertical.results import path as pa
 from flwr_vertical.results import quality as qu
 from flwr_vertical.results import synthetic as sy
 from flwr_vertical.results.atomic import write_bytes_atomically
+from flwr_vertical.results.definitions import meaning_of, most_telling_first
+from flwr_vertical.results.own import own_facts, own_sentence, rows_got
 from flwr_vertical.results.page import (
     Item,
     Section,
@@ -25,8 +28,8 @@ from flwr_vertical.results.page import (
     dataframe_html,
     details_html,
     format_value,
+    paragraph,
     render_page,
-    side_by_side,
     subheading,
 )
 from flwr_vertical.results.quality_score import quality_score
@@ -34,12 +37,19 @@ from flwr_vertical.results.result import Result, needed_lines
 from flwr_vertical.results.storage import is_own_report
 from flwr_vertical.results.units import human_bytes, human_seconds
 
+_FOLDED_FROM = 12  # rows of a table
 _MOST_PANELS = 12
 _MOST_PREDICTIONS = 20
+_FEW_PANELS = 4  # of a figure in a notebook
+_FEW_COEFFICIENTS = 20
 
 
 def write_report(
-    result: Result, folder: Path, more: Iterable[Section] = (), mode: int = 0o600
+    result: Result,
+    folder: Path,
+    more: Iterable[Section] = (),
+    mode: int = 0o600,
+    party: str = "",
 ) -> Path:
     """Write the report of a run; see `Result.report`.
 
@@ -51,15 +61,19 @@ def write_report(
         Sections after those of the run.
     mode : int, optional
         Of the file, less the umask.
+    party : str, optional
+        Whose page it is, if not the whole run's.
     """
     path = folder if folder.suffix == ".html" else folder / "report.html"
     path = path.expanduser().absolute()
     if path.exists() and not is_own_report(path):
         raise ConfigError(f"cannot write the report to {path}: another file is there; move it away")
-    return write_bytes_atomically(path, report_html(result, more=more).encode(), mode)
+    return write_bytes_atomically(path, report_html(result, more=more, party=party).encode(), mode)
 
 
-def report_html(result: Result, *, date: str = "", more: Iterable[Section] = ()) -> str:
+def report_html(
+    result: Result, *, date: str = "", more: Iterable[Section] = (), party: str = ""
+) -> str:
     """Return the report of a run as one self-contained HTML page.
 
     Parameters
@@ -67,18 +81,50 @@ def report_html(result: Result, *, date: str = "", more: Iterable[Section] = ())
     result : Result
         The run; sections without content are left out.
     date : str, optional
-        Shown above the title. Left out by default, so that equal runs give equal pages.
+        Shown above the title (default: when the run ended, if the result knows).
     more : iterable of Section, optional
         Sections after those of the run.
+    party : str, optional
+        Whose page it is, if not the whole run's: it names the party and shows the rows it got.
     """
     size = _size(result)
+    kind = "party report" if party else "run report"
+    above = [f"flwr-vertical {result.version}".strip(), kind, result.name]
+    above += [date or result.finished]
+    seed = result.settings.get("seed")
+    above += [] if seed is None else [f"seed {seed}"]
     return render_page(
-        result.strategy,
-        [*_sections(result), *more],
-        subtitle=_sentence(result, size),
-        facts=_facts(result, size),
-        kicker="flwr-vertical · run report" + (f" · {date}" if date else ""),
+        f"{party}: {result.strategy}" if party else result.strategy,
+        [*(rows_got(result, party) if party else ()), *_sections(result), *more],
+        subtitle=own_sentence(result, party) if party else _sentence(result, size),
+        facts=own_facts(result, party) if party else _facts(result, size),
+        kicker=" · ".join(part for part in above if part),
+        made=result.call,
     )
+
+
+def key_figures(result: Result) -> Iterator[tuple[str, str | bytes]]:
+    """Yield figures of a result with their titles, the one that says most first."""
+    found = result.evaluation
+    if found is not None:
+        numbers = found.task == "numbers"
+        figure = ev.numbers_figure(found) if numbers else ev.classes_figure(found)
+        if figure:
+            yield "Predictions against true labels", figure
+    if pairs := qu.synthetic_pairs(result.originals, result.tables):
+        yield "Synthetic and observed values", sy.margins_figure(pairs[:_FEW_PANELS])
+    columns = _imputed_columns(result)
+    known = [item for item in columns if item.truth is not None and item.numeric][:_FEW_PANELS]
+    if known:
+        yield "Imputed against true values", im.scatter_figure(known)
+    if result.coefficients is not None and "estimate" in result.coefficients:
+        spreads = _spreads(result)
+        if figure := fg.coefficients_figure(result.coefficients, spreads, most=_FEW_COEFFICIENTS):
+            yield "Coefficients", figure
+    if columns:
+        yield "Imputed and observed values", im.distributions_figure(columns[:_FEW_PANELS])
+    if figure := fg.history_figure(result.history):
+        yield "Convergence", figure
 
 
 def _sections(result: Result) -> Iterator[Section]:
@@ -136,14 +182,21 @@ def _sections(result: Result) -> Iterator[Section]:
 def _metrics(result: Result) -> Iterator[Section]:
     tables = []
     if result.metrics:
-        overall = pd.DataFrame({"metric": list(result.metrics), "value": result.metrics.values()})
+        names = most_telling_first(result.metrics)
+        overall = pd.DataFrame({"metric": names, "value": [result.metrics[n] for n in names]})
+        meanings = [meaning_of(name) for name in names]
+        if any(meanings):
+            overall["meaning"] = meanings
         tables.append(subheading("Overall") + dataframe_html(overall, index=False))
     if result.party_metrics:
         frame = pd.DataFrame.from_dict(result.party_metrics, orient="index")
         table = dataframe_html(frame.rename_axis("party"))
-        tables.append(subheading("By party") + table)
+        told = {str(n): meaning_of(str(n)) for n in frame if n not in result.metrics}
+        told = {name: text for name, text in told.items() if text}
+        words = bullet_list(f"{name}: {text}" for name, text in told.items()) if told else ""
+        tables.append(subheading("By party") + table + words)
     if tables:
-        yield Section("Metrics", side_by_side(tables))
+        yield Section("Metrics", tables)
 
 
 def _predictions(result: Result) -> Iterator[Section]:
@@ -161,14 +214,23 @@ def _missing(result: Result) -> Iterator[Section]:
         "Samples with the same missing blocks stand together. The bars give the share of samples "
         "that a column misses."
     )
+    of_blocks = "Which party holds which sample. "
     if result.originals and any(table.shape[1] for table in result.originals.values()):
         state, parties, columns = mi.states(result.originals)
-        yield Section("What is missing", mi.matrix_figure(state, parties, columns), order)
+        of, of_blocks = "columns", ""
     elif result.mask is not None and result.mask.size:
         state = np.asarray(result.mask, dtype=np.uint8) * mi.BLOCK
-        names = result.parties or [f"party {k + 1}" for k in range(state.shape[1])]
-        body = mi.matrix_figure(state, [""] * len(names), names, of="parties")
-        yield Section("What is missing", body, "Which party holds which sample. " + order)
+        columns = result.parties or [f"party {k + 1}" for k in range(state.shape[1])]
+        parties, of = [""] * len(columns), "parties"
+    else:
+        return
+    if not state.size:
+        return
+    if not state.any():  # a figure of one colour says less than a sentence
+        yield Section("What is missing", paragraph("No cell and no block is missing."))
+        return
+    figure = mi.matrix_figure(state, parties, columns, of=of)
+    yield Section("What is missing", figure, of_blocks + order)
 
 
 def _synthetic(result: Result) -> Iterator[Section]:
@@ -209,13 +271,14 @@ def _synthetic(result: Result) -> Iterator[Section]:
     yield Section("Synthetic and observed values", items, caption)
 
 
+def _imputed_columns(result: Result) -> list[im.Imputed]:
+    if result._judged is not None:
+        return im.imputed_columns(*result._judged)
+    return im.imputed_columns(result.originals, _filled(result), result.truth)
+
+
 def _imputed(result: Result) -> Iterator[Section]:
-    filled = {
-        name: table
-        for name, table in result.tables.items()
-        if name in result.originals and not qu.is_synthetic(result.originals[name], table)
-    }
-    columns = im.imputed_columns(result.originals, filled, result.truth)
+    columns = _imputed_columns(result)
     known = [item for item in columns if item.truth is not None]
     guess = [item for item in columns if item.truth is None]
     if known:
@@ -226,17 +289,63 @@ def _imputed(result: Result) -> Iterator[Section]:
             items.append(im.scatter_figure(numeric[:_MOST_PANELS]))
         if categories:
             items.append(im.accuracy_figure(categories[:_MOST_PANELS]))
-        table = dataframe_html(im.errors(known))
-        items.append(details_html(f"Errors of all {len(known)} columns", table))
         caption = "Imputed cells whose true value is known. On the dashed line both are equal."
+        if result.imputation is None:
+            table = dataframe_html(im.errors(known))
+            items.append(details_html(f"Errors of all {len(known)} columns", table))
+        else:
+            table = dataframe_html(result.imputation, max_rows=1000)
+            folded = details_html(f"Errors of all {len(result.imputation)} columns", table)
+            items.append(folded if len(result.imputation) > _FOLDED_FROM else table)
+            caption += (
+                " Beside the error of a column stands that of its mean (of levels, the most "
+                "frequent one), and of the party alone where it was run; skill is the share of the "
+                "mean's squared error, or wrong cells, that is removed: below 0 the mean is better."
+            )
+            if result.settings.get("hold_out"):
+                caption += " Cells were held out of the run for this, and put back."
         caption += _left_out("numeric columns", len(numeric))
         caption += _left_out("categorical columns", len(categories))
         yield Section("Imputed against true values", items, caption)
-    if guess:
+    if guess and result._judged is None:
         figure = im.distributions_figure(guess[:_MOST_PANELS])
         caption = "What is missing may truly differ from what is seen: unlike shapes need no error."
         caption += _left_out("columns", len(guess))
         yield Section("Imputed and observed values", figure, caption)
+
+
+def _filled(result: Result) -> dict[str, pd.DataFrame]:
+    """Return the parties' tables that are no synthetic ones."""
+    return {
+        name: table
+        for name, table in result.tables.items()
+        if name in result.originals and not qu.is_synthetic(result.originals[name], table)
+    }
+
+
+def _spreads(result: Result) -> pd.Series | None:
+    """Return standard deviations of the coefficients' variables, as far as tables are known."""
+    assert result.coefficients is not None
+    found = {
+        key: spread_of(result.originals[key[0]], str(key[1]))
+        for key in result.coefficients.index
+        if isinstance(key, tuple) and key[0] in result.originals
+    }
+    known = {key: spread for key, spread in found.items() if spread is not None and spread > 0}
+    return pd.Series(known, dtype=float) if known else None
+
+
+def spread_of(table: pd.DataFrame, variable: str) -> float | None:
+    """Return the standard deviation of a column, or of the indicator ``column=level``."""
+    if variable in table:
+        column = table[variable]
+        numeric = pd.api.types.is_numeric_dtype(column)
+        return float(column.astype(float).std()) if numeric else None
+    name, _, level = variable.partition("=")
+    if not level or name not in table:
+        return None
+    known = table[name].dropna()
+    return float((known.astype(str) == level).astype(float).std()) if len(known) else None
 
 
 def _left_out(what: str, count: int) -> str:
@@ -247,15 +356,31 @@ def _left_out(what: str, count: int) -> str:
 
 def _coefficients(result: Result) -> Iterator[Section]:
     frame = result.coefficients
-    if frame is None or frame.empty:
-        return
-    items: list[Item] = []
-    figure = fg.coefficients_figure(frame) if "estimate" in frame else None
-    if figure:
-        items.append(figure)
-    table = dataframe_html(frame, max_rows=1000)
-    items.append(table if len(frame) <= 12 else details_html(f"All {len(frame)} estimates", table))
-    yield Section("Coefficients", items)
+    if frame is not None and not frame.empty:
+        items: list[Item] = []
+        spreads = _spreads(result)
+        figure = fg.coefficients_figure(frame, spreads) if "estimate" in frame else None
+        if figure:
+            items.append(figure)
+        table = dataframe_html(frame, max_rows=1000)
+        items.append(
+            table if len(frame) <= 12 else details_html(f"All {len(frame)} estimates", table)
+        )
+        caption = (
+            "On the right, by how much the prediction changes as the variable rises by one of its "
+            "standard deviations: that can be compared between variables."
+        )
+        yield Section("Coefficients", items, caption if spreads is not None else "")
+    path = getattr(result.model, "path", None)
+    estimates = getattr(result.model, "path_coefficients", None)
+    if isinstance(path, pd.DataFrame) and isinstance(estimates, pd.DataFrame):
+        spreads = None if frame is None else _spreads(result)
+        if figure := pa.path_figure(path, estimates, spreads, result.metrics.get("lambda")):
+            caption = (
+                "Coefficients as the weight of the penalty falls, from left to right; the dashed "
+                "line is the model that was chosen."
+            )
+            yield Section("Path of the penalty", figure, caption)
 
 
 def _cost(result: Result) -> Iterator[Section]:
@@ -334,6 +459,6 @@ def _sentence(result: Result, size: _Size) -> str:
             f", {size.missing:.1%} of {'cells' if size.columns is not None else 'blocks'} missing"
         )
     if result.metrics:
-        name, value = next(iter(result.metrics.items()))
-        text += f"; {name} {format_value(value)}"
+        name = most_telling_first(result.metrics)[0]
+        text += f"; {name} {format_value(result.metrics[name])}"
     return text + "."

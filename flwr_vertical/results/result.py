@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,13 @@ from flwr_vertical.results.units import human_bytes, human_seconds
 if TYPE_CHECKING:
     # Parties import this package for every message: scikit-learn waits until it is needed.
     from flwr_vertical.results.evaluation import Evaluation
+
+_MOST_SHOWN = 6  # metrics of a repr
+
+
+_Judged: TypeAlias = tuple[
+    dict[str, pd.DataFrame], dict[str, pd.DataFrame], dict[str, pd.DataFrame]
+]
 
 
 @dataclass(eq=False, repr=False)
@@ -57,6 +64,9 @@ class Result:
     contributions : DataFrame, optional
         What each party adds to the raw predictions of samples: index of `predictions` (of several
         classes also ``class``); ``base``, then a column for each party.
+    imputation : DataFrame, optional
+        How good imputed columns are, where the truth is known or cells were held out: index
+        (party, column); see `flwr_vertical.results.imputation.imputation_quality`.
     model : Model or plain values, optional
         The fitted model, as the server knows it.
     predictor : Model, optional
@@ -84,6 +94,14 @@ class Result:
         The strategy's own figures, by title; the report shows them.
     where : Path, optional
         The folder of the last `save`, or the one it was loaded from.
+    name : str, optional
+        Name of the run, where it has one.
+    call : str, optional
+        The strategy and its settings that differ from their defaults, as a call.
+    finished : str, optional
+        When the run ended, in UTC.
+    version : str, optional
+        Of this library, when it ran.
     """
 
     strategy: str
@@ -98,6 +116,7 @@ class Result:
     evaluation: Evaluation | None = None
     importance: pd.DataFrame | None = None
     contributions: pd.DataFrame | None = None
+    imputation: pd.DataFrame | None = None
     model: Any = None
     predictor: Any = None
     mask: npt.NDArray[np.bool_] | None = None
@@ -111,9 +130,15 @@ class Result:
     needed_keys: dict[str, dict[str, Any]] = field(default_factory=dict)
     figures: dict[str, str | bytes] = field(default_factory=dict)
     where: Path | None = None
+    name: str = ""
+    call: str = ""
+    finished: str = ""
+    version: str = ""
     # What the parties of a simulation saved of their models, as files' bytes. `simulate` hands
     # them on to a later run's parties; the server half of a strategy never has them.
     _party_models: dict[str, bytes] = field(default_factory=dict, init=False)
+    # Tables before and after, and the truth, of what `imputation` compares: for figures.
+    _judged: _Judged | None = field(default=None, init=False)
     # What predicts new rows; runs are above this folder, and set it.
     _predict_by: ClassVar[Callable[..., Result] | None] = None
 
@@ -128,7 +153,7 @@ class Result:
         Writes result.json (strategy, settings, metrics, history, notes, disclosure, privacy
         statement, totals of the ledger), ledger.csv, privacy.csv, coefficients.csv,
         predictions.parquet, evaluation.parquet, contributions.parquet, importance.parquet,
-        labels.parquet, mask.npy, model.npz, predictor.npz, figures and one
+        imputation.parquet, labels.parquet, mask.npy, model.npz, predictor.npz, figures and one
         Parquet file per party under tables; of a simulation, also what each party saved of its
         model, under parties. Originals and truth are not saved: they are the user's own. A model
         that is neither a `Model` nor made of arrays, DataFrames, numbers and text is left out, and
@@ -261,6 +286,40 @@ class Result:
         except VerticalError as error:
             self.notes.append(f"predictions are not compared with the true labels: {error}")
 
+    def compare_imputed(
+        self,
+        before: Mapping[str, pd.DataFrame],
+        after: Mapping[str, pd.DataFrame],
+        truth: Mapping[str, pd.DataFrame],
+        alone: Mapping[str, pd.DataFrame] | None = None,
+    ) -> None:
+        """Compare imputed cells with their true values; fills `imputation`, metrics and notes.
+
+        Parameters
+        ----------
+        before, after : Mapping of str to DataFrame
+            By party, the table that the run was given and the one that it made.
+        truth : Mapping of str to DataFrame
+            By party, values of cells that were missing.
+        alone : Mapping of str to DataFrame, optional
+            By party, its table as imputed without the others.
+        """
+        from flwr_vertical.results.imputation import (
+            imputation_metrics,
+            imputation_quality,
+            worse_than_mean,
+        )
+        from flwr_vertical.results.imputed import imputed_columns
+
+        columns = imputed_columns(before, after, truth)
+        found = imputation_quality(columns, alone)
+        if found.empty:
+            return
+        self.imputation = found
+        self._judged = dict(before), dict(after), dict(truth)
+        self.metrics |= imputation_metrics(found)
+        self.notes += worse_than_mean(found)
+
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Result:
         """Load what `save` wrote.
@@ -279,11 +338,19 @@ class Result:
     def report(self, folder: str | os.PathLike[str]) -> Path:
         """Write the report, one self-contained page, to report.html in `folder`; return its path.
 
-        A path that ends in ``.html`` names the file itself.
+        A path that ends in ``.html`` names the file itself. A notebook in which the path is the
+        last value of a cell shows the report.
         """
+        from flwr_vertical.results.notebook import ReportPath
         from flwr_vertical.results.report import write_report
 
-        return write_report(self, Path(folder))
+        path: Path = ReportPath(write_report(self, Path(folder)))
+        return path
+
+    def _repr_html_(self) -> str:
+        from flwr_vertical.results.notebook import result_html
+
+        return result_html(self)
 
     def __str__(self) -> str:
         ledger = self.ledger
@@ -293,7 +360,8 @@ class Result:
         )
         shapes = [f"{name} {t.shape[0]:,} x {t.shape[1]:,}" for name, t in self.tables.items()]
         lines = {
-            "strategy": self.strategy,
+            "strategy": self.call or self.strategy,
+            "run": self.name,
             "parties": f"{len(self.parties)} ({', '.join(self.parties)})" if self.parties else "–",
             "metrics": _pairs(self.metrics),
             "by party": "\n".join(
@@ -313,7 +381,10 @@ class Result:
         )
 
     def __repr__(self) -> str:
-        return f"Result({self.strategy}: {_pairs(self.metrics) or 'no metrics'}; {self.ledger!r})"
+        first = dict(list(self.metrics.items())[:_MOST_SHOWN])
+        more = len(self.metrics) - len(first)
+        told = (_pairs(first) or "no metrics") + (f" and {more} more metrics" if more else "")
+        return f"Result({self.strategy}: {told}; {self.ledger!r})"
 
 
 def needed_lines(needed: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -44,7 +44,8 @@ FORMAT = "flwr-vertical result"
 VERSION = 1
 _INDEX = "result.json"
 _PRIVATE = 0o600  # labels, predictions, parts of models: their owner's alone
-_FRAMES = ("predictions", "contributions", "importance", "evaluation")
+_FRAMES = ("predictions", "contributions", "importance", "imputation", "evaluation")
+_HEADER = ("name", "call", "finished", "version")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -111,6 +112,7 @@ def load(folder: Path) -> Result:
         **{name: _revive(index[name]) for name in ("settings", "metrics", "history", "notes")},
         **{name: _revive(index[name]) for name in ("parties", "party_metrics")},
         needed_keys=_revive(index.get("needed_keys", {})),
+        **index.get("header", {}),
         disclosure=[(who, learns) for who, learns in index["disclosure"]],
         ledger=Ledger.from_frames(
             read(
@@ -128,6 +130,7 @@ def load(folder: Path) -> Result:
         predictions=frames.get("predictions"),
         contributions=frames.get("contributions"),
         importance=frames.get("importance"),
+        imputation=frames.get("imputation"),
         evaluation=_evaluation(frames.get("evaluation"), index),
         labels=labels,
         model=model,
@@ -286,6 +289,7 @@ def _index_text(result: Result, files: dict[str, Any]) -> str:
         "format": FORMAT,
         "version": VERSION,
         "strategy": result.strategy,
+        "header": {name: getattr(result, name) for name in _HEADER},
         "settings": result.settings,
         "metrics": result.metrics,
         "party_metrics": result.party_metrics,

@@ -48,7 +48,8 @@ def correlations_figure(found: Correlations) -> str:
     figure, (left, right) = fg.new_figure(4.2, 1, 2)
     upper = np.triu_indices(len(found.names), k=1)
     left.plot([-1, 1], [-1, 1], color=fg.SOFT, linewidth=1, linestyle=(0, (4, 3)))
-    left.scatter(found.real[upper], found.made[upper], s=10, color=fg.colour(0), alpha=0.6)
+    points = found.real[upper], found.made[upper]
+    left.scatter(*points, s=10, color=fg.colour(0), alpha=0.6, rasterized=True)
     left.set(xlim=(-1, 1), ylim=(-1, 1), box_aspect=1)
     fg.label(left, "Rank correlation of each pair of columns", "observed", "synthetic")
     image = right.imshow(found.made - found.real, cmap="RdBu_r", vmin=-0.3, vmax=0.3)

@@ -12,6 +12,7 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.grids.wrapping import silent
 from flwr_vertical.node.party import Arbiter
 from flwr_vertical.protocol import private_sum
 from flwr_vertical.protocol.codec import Payload, decode, encode, override
@@ -31,9 +32,10 @@ from flwr_vertical.server.greeting import Greeting, keys_of_run
 from flwr_vertical.server.journal import Entry, Journal
 from flwr_vertical.server.label_memory import LabelMemory
 from flwr_vertical.server.loop import SnapshotLoop
+from flwr_vertical.server.presence import Presence
 from flwr_vertical.server.record import RunRecord
 from flwr_vertical.server.recovery import exchange_patiently, find_all, say_farewell
-from flwr_vertical.server.roster import make_roster, wait_for_nodes
+from flwr_vertical.server.roster import make_roster
 from flwr_vertical.server.rounds import PartyStateLostError, exchange
 from flwr_vertical.server.settings import RunOptions, RunSettings
 
@@ -108,6 +110,8 @@ class Federation:
         self._record = RunRecord(journal)
         self.ledger = self._record.ledger
         self.parties: list[str] = []
+        # Told of each round as it begins: its number, the step and who is asked.
+        self.on_round: Callable[[int, str, Sequence[str]], None] | None = None
         self.labels: Any = None
         self.label_memory = LabelMemory(run.label_secret)
         self.rng = np.random.default_rng()
@@ -115,6 +119,7 @@ class Federation:
         ckks = run.aggregation == "ckks"
         self._arbiter_for = "aggregation 'ckks'" if ckks else needs_arbiter
         self._min_nodes = run.min_nodes
+        self._ready_by, self._node_names = run.ready_by, run.node_names
         self._nodes: dict[str, int] = {}
         self._release = arbiter()  # takes release steps here, without a node
         self._updates: dict[str, Payload] = {}
@@ -144,7 +149,10 @@ class Federation:
         wanted = self._min_nodes or 1
         if self._expected and not self._min_nodes:
             wanted = len(self._expected) + (self._arbiter_for is not None)
-        node_ids = wait_for_nodes(self.grid, wanted, self.patience, self._arbiter_for)
+        presence = Presence(
+            self.patience, self._expected, self._arbiter_for, self._node_names, self._ready_by
+        )
+        node_ids = presence.wait(self.grid, wanted)
         self._nodes = {f"node {node_id}": node_id for node_id in node_ids}
         try:
             greeting = Greeting(
@@ -152,7 +160,10 @@ class Federation:
                 self._nodes,
                 self._expected,
                 self._arbiter_for,
-                lambda requests, enough: self._round(HELLO, requests, mode="call", enough=enough),
+                presence,
+                lambda requests, enough, limit: self._round(
+                    HELLO, requests, mode="call", enough=enough, limit=limit
+                ),
             )
             told = {"n-parties": self._n_greeted(node_ids)}
             envelope = {"mode": self.aggregation, "seed": self._seed, **told, **self._mark}
@@ -162,6 +173,7 @@ class Federation:
             self._take_back()
             raise
         self.parties, self._nodes = roster.parties, roster.nodes
+        presence.remember(roster.nodes)
         by_name = {name: greetings[node_id] for name, node_id in self._nodes.items()}
         self._note_unrepeatable(by_name)
         self._record.open(by_name)
@@ -178,7 +190,9 @@ class Federation:
         if self._journal is not None:
             request = make_request(FAREWELL, 1, {}, mode="call", **self._mark)
             seconds = min(self.timeout, self.patience, _TAKING_BACK)
-            say_farewell(self.grid, self._nodes, request, seconds)
+            mute = set(silent(self.grid, list(self._nodes.values())))
+            there = {name: n for name, n in self._nodes.items() if n not in mute}
+            say_farewell(self.grid, there or self._nodes, request, seconds)
 
     def _hand_out_keys(self, greetings: Mapping[str, Payload]) -> None:
         keys = keys_of_run(self.aggregation, self.parties, greetings, self.random_bytes)
@@ -568,9 +582,12 @@ class Federation:
         *,
         mode: str,
         enough: Callable[[Mapping[str, RecordDict]], bool] | None = None,
+        limit: float | None = None,
     ) -> tuple[dict[str, RecordDict], dict[str, Payload]]:
         """Send one message to each node; return the replies and, of a sum, its terms by party."""
         number = self.ledger.next_round()
+        if self.on_round is not None:
+            self.on_round(number, step, list(requests))
         started = time.perf_counter()
         how: dict[str, Any] = {"step": step, "timeout": self.timeout, "retries": self.retries}
         if self._journal is None or step == HELLO:
@@ -582,7 +599,7 @@ class Federation:
                 return {name: renumber(r, number, first) for name, r in requests.items()}
 
             once = any(step in self._unrepeatable.get(name, ()) for name in requests)
-            how |= {"renew": renew if once else None, "enough": enough}
+            how |= {"renew": renew if once else None, "enough": enough, "limit": limit}
             answered = exchange(self.grid, self._nodes, requests, **how)
         else:
             greeting, how["patience"] = self._greeting(), self.patience

@@ -8,15 +8,25 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from flwr_vertical.errors import PartyError
-from flwr_vertical.grids.wrapping import reopen
+from flwr_vertical.grids.wrapping import reopen, silent
 from flwr_vertical.protocol import pins, private_sum
 from flwr_vertical.protocol.codec import Payload, decode
 from flwr_vertical.protocol.messages import ARBITER, HELLO, VALUES, make_request
+from flwr_vertical.server.presence import Presence
 
 logger = logging.getLogger("flwr_vertical")
 
+_GONE = (
+    "Flower lists it, but it may have died, or be busy with another run: look at its SuperNode and "
+    "start it again, or raise 'patience'"
+)
+
 Enough = Callable[[Mapping[str, RecordDict]], bool]
-Send = Callable[[Mapping[str, RecordDict], Enough], object]
+Send = Callable[[Mapping[str, RecordDict], Enough, float | None], object]
+
+# Least seconds for the greeting of nodes that have given no sign of life. If no node has, messages
+# go Flower's way, six seconds each; otherwise they were waited for before.
+_LEAST, _LEAST_BESIDE_OTHERS = 15.0, 1.0
 
 
 class Greeting:
@@ -32,8 +42,11 @@ class Greeting:
         Names of the parties that must take part; None if all that are connected do.
     arbiter_for : str or None
         What needs an arbiter, if anything does.
+    presence : Presence
+        Knows how long nodes are waited for, and names those that are silent.
     send : Callable
-        Sends a request to each node, as one round that ends when enough have answered.
+        Sends a request to each node, as one round that ends when enough have answered, or after
+        some seconds.
     """
 
     def __init__(
@@ -42,8 +55,10 @@ class Greeting:
         nodes: Mapping[str, int],
         expected: Sequence[str] | None,
         arbiter_for: str | None,
+        presence: Presence,
         send: Send,
     ) -> None:
+        self._presence = presence
         self._grid, self._nodes, self._send = grid, nodes, send
         self._expected, self._arbiter_for = set(expected or ()), arbiter_for
 
@@ -51,7 +66,8 @@ class Greeting:
         """Greet the nodes; return what each said, by node ID.
 
         Where the parties are known, nodes that do not answer hold nobody up: a node whose machine
-        died stays in Flower's list for a minute.
+        died stays in Flower's list for a minute. Nodes that have given no sign of life are greeted
+        last, and must answer before the patience ends.
 
         Parameters
         ----------
@@ -72,26 +88,54 @@ class Greeting:
             heard.update((self._nodes[n], decode(r, VALUES)) for n, r in replies.items())
             return self._is_enough(heard.values())
 
-        silent: list[str] = []
+        first = self._alive(asked)
+        remaining: list[str] = []
+        asked = first or asked
         while asked:
             requests = {name: make_request(HELLO, 0, {}, **envelope) for name in asked}
+            limit = None if asked == first else self._limit(bool(first))
             try:
-                self._send(requests, enough)
+                self._send(requests, enough, limit)
             except PartyError as error:
-                if self._expected and error.party in self._nodes:  # it has told no name
-                    here = {str(told["party"]) for told in heard.values()}
-                    absent = sorted(self._expected - here)
-                    cause = f"{error.cause}; of the parties, {absent} have not answered"
-                    raise PartyError(error.party, HELLO, cause) from error
+                if error.party in self._nodes:  # it has told no name
+                    raise self._named(error, heard) from error
                 raise
-            silent = [name for name, node_id in self._nodes.items() if node_id not in heard]
-            asked = [] if self._is_enough(heard.values()) else silent
-        if silent:
+            remaining = [name for name, node_id in self._nodes.items() if node_id not in heard]
+            asked = [] if self._is_enough(heard.values()) else remaining
+        if remaining:
             logger.warning(
                 "%s did not answer the greeting and take no part; all parties of the run are here",
-                silent,
+                remaining,
             )
         return heard
+
+    def _alive(self, names: Sequence[str]) -> list[str]:
+        """Return those of these nodes that have given a sign of life."""
+        mute = set(silent(self._grid, [self._nodes[name] for name in names]))
+        return [name for name in names if self._nodes[name] not in mute]
+
+    def _limit(self, others_answered: bool) -> float:
+        return max(self._presence.left, _LEAST_BESIDE_OTHERS if others_answered else _LEAST)
+
+    def _named(self, error: PartyError, heard: Mapping[int, Payload]) -> PartyError:
+        """Say which party a silent node is: the one that all others are not, or of an earlier run.
+
+        Parameters
+        ----------
+        error : PartyError
+            Names a node by its number.
+        heard : Mapping[int, dict[str, Any]]
+            What the other nodes said.
+        """
+        node_id = self._nodes[error.party]
+        who, cause = error.party, f"{error.cause}; {_GONE}"
+        if known := self._presence.known(node_id):
+            who, cause = known, f"{cause} ({error.party} was this party in the last run)"
+        if self._expected:
+            absent = sorted(self._expected - {str(told["party"]) for told in heard.values()})
+            who = absent[0] if len(absent) == 1 else who
+            cause = f"{cause}; of the parties, {absent} have not answered"
+        return PartyError(who, HELLO, cause)
 
     def _is_enough(self, greetings: Iterable[Payload]) -> bool:
         """Whether all parties that must take part have answered, and the arbiter if needed."""

@@ -1,20 +1,12 @@
-"""Who takes part: waiting for nodes, and what their greetings say."""
+"""Who takes part, by what the greetings of nodes say."""
 
-import logging
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from flwr.serverapp import Grid
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.protocol.codec import Payload
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.version import __version__
-
-logger = logging.getLogger("flwr_vertical")
-
-_TOLD_EVERY = 10.0
 
 
 @dataclass(frozen=True)
@@ -36,53 +28,6 @@ class Roster:
     def has_arbiter(self) -> bool:
         """Whether one of the nodes is the arbiter."""
         return ARBITER in self.nodes
-
-
-def wait_for_nodes(
-    grid: Grid, wanted: int, patience: float, arbiter_for: str | None = None
-) -> list[int]:
-    """Wait until so many nodes are connected and return their IDs.
-
-    Parameters
-    ----------
-    grid : Grid
-    wanted : int
-        How many.
-    patience : float
-        Seconds.
-    arbiter_for : str, optional
-        What needs an arbiter among them, if anything does.
-
-    Raises
-    ------
-    ConfigError
-        If they are not there after ``patience`` seconds; says how to start more.
-    """
-    started = time.monotonic()
-    deadline, told = started + patience, started
-    one = f"; one of them is the arbiter, which {arbiter_for} needs" if arbiter_for else ""
-    while True:
-        node_ids = list(grid.get_node_ids())
-        if len(node_ids) >= wanted:
-            return node_ids
-        if time.monotonic() > deadline:
-            raise ConfigError(
-                f"{len(node_ids)} of {wanted} nodes are connected after {patience:.0f} s; "
-                "start the missing SuperNodes, or in a simulation set "
-                f"--federation-config 'num-supernodes={wanted}'{one}"
-            )
-        if time.monotonic() - told > _TOLD_EVERY:
-            told = time.monotonic()
-            logger.info(
-                "waiting for nodes: %d of %d are connected after %.0f s, the run gives up after "
-                "%.0f s%s",
-                len(node_ids),
-                wanted,
-                told - started,
-                patience,
-                one,
-            )
-        time.sleep(min(1.0, patience / 10))
 
 
 def make_roster(

@@ -1,7 +1,8 @@
 """One round: send a message to each node, collect the replies, try again what may pass."""
 
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -14,6 +15,8 @@ logger = logging.getLogger("flwr_vertical")
 # Flower's codes for failures of transport, which a second try may cure: message or reply not
 # available, node not available, ClientApp crashed. A step that raised is not tried again.
 _TRANSIENT = {3, 4, 5, 8}
+
+_MOST_TOLD = 4  # further parties whose errors a message tells
 
 
 class PartyStateLostError(PartyError):
@@ -30,6 +33,7 @@ def exchange(
     retries: int,
     renew: Callable[[], Mapping[str, RecordDict]] | None = None,
     enough: Callable[[Mapping[str, RecordDict]], bool] | None = None,
+    limit: float | None = None,
 ) -> dict[str, RecordDict]:
     """Send one request to each node and return all replies.
 
@@ -52,6 +56,8 @@ def exchange(
         take again if one answer is lost.
     enough : Callable[[Mapping[str, RecordDict]], bool], optional
         Told the replies there are; says whether the others can be done without.
+    limit : float, optional
+        Seconds that all tries together may take.
 
     Returns
     -------
@@ -66,18 +72,25 @@ def exchange(
     answered: dict[str, RecordDict] = {}
     causes: dict[str, str] = {}
     pending = dict(requests)
+    started, tries, seconds = time.monotonic(), 0, timeout
     for again in range(retries + 1):
+        if limit is not None:
+            left = started + limit - time.monotonic()
+            if again and left <= 0:
+                break
+            seconds = min(timeout, max(left, 0.0))
+        tries += 1
         if again:
             who = "; ".join(f"{name}: {causes[name]}" for name in sorted(pending))
             logger.warning("step %r: trying again (%d of %d) for %s", step, again, retries, who)
             if renew is not None:
                 pending, answered = dict(renew()), {}
-        found, causes = attempt(grid, nodes, pending, step=step, timeout=timeout)
+        found, causes = attempt(grid, nodes, pending, step=step, timeout=seconds)
         answered |= found
         pending = {name: pending[name] for name in causes}
         if (enough is not None and enough(answered)) or not pending:
             return answered
-    raise lost(causes, step, retries + 1)
+    raise lost(causes, step, tries)
 
 
 def attempt(
@@ -110,17 +123,41 @@ def attempt(
         (names.get(reply.metadata.src_node_id, ""), reply)
         for reply in grid.send_and_receive(messages, timeout=timeout)
     ]
+    failed: list[PartyError] = []
     # By name: if several failed, which one is reported must not depend on who was first.
     for name, reply in sorted(replies, key=lambda pair: pair[0]):
         if name not in causes:
             continue
-        content, cause = read_reply(reply, name, step)
+        try:
+            content, cause = read_reply(reply, name, step)
+        except PartyError as error:
+            failed.append(error)
+            continue
         if content is None:
             causes[name] = cause
         else:
             answered[name] = content
             del causes[name]
+    if failed:
+        raise joined(failed)
     return answered, causes
+
+
+def joined(failed: Sequence[PartyError]) -> PartyError:
+    """Return one error for all parties that failed in a round: the first, which names the others.
+
+    One that lost its state decides alone, as the others' work will be taken again.
+    """
+    for error in failed:
+        if isinstance(error, PartyStateLostError):
+            return error
+    first, others = failed[0], failed[1:]
+    if not others:
+        return first
+    told = "".join(f"\n  party {e.party!r}: {e.cause}" for e in others[:_MOST_TOLD])
+    if len(others) > _MOST_TOLD:
+        told += f"\n  and {len(others) - _MOST_TOLD} more parties"
+    return PartyError(first.party, first.step, f"{first.cause}\nIn the same step failed:{told}")
 
 
 def lost(causes: Mapping[str, str], step: str, tries: int, why: str = "") -> PartyError:

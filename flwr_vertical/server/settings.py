@@ -59,7 +59,8 @@ class RunSettings(Settings):
     )
     patience: float = setting(
         60.0,
-        "Seconds to wait for nodes to connect, or with a journal to come back.",
+        "Seconds to wait for nodes to connect and to answer the greeting, or with a journal to "
+        "come back.",
         at_least=0,
         flower_default=120.0,
     )
@@ -77,6 +78,19 @@ class RunSettings(Settings):
         "A file with a secret of the server's, made if it is not there. By it the parties' privacy "
         "ledgers recognise labels of earlier runs, without seeing them (default: labels count as "
         "new in each run).",
+        parse=lambda value: None if value is None else Path(value),
+        on_flower=False,
+    )
+    ready_by: float | None = setting(
+        None,
+        "Moment of `time.monotonic` at which the patience with nodes that have not answered yet "
+        "ends (default: ``patience`` seconds after the opening began).",
+        on_flower=False,
+    )
+    node_names: Path | None = setting(
+        None,
+        "A file in which the server keeps which node was which party, so that it can name one that "
+        "is silent in a later run.",
         parse=lambda value: None if value is None else Path(value),
         on_flower=False,
     )
@@ -151,3 +165,5 @@ class RunOptions(SharedOptions, total=False):
     seed: int
     parties: Sequence[str] | None
     label_secret: str | Path | None
+    ready_by: float | None
+    node_names: str | Path | None

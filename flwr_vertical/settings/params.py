@@ -6,6 +6,8 @@ from typing import Any, Self
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.settings.spelling import nearest
 
+_LONGEST = 80  # letters of a value that a repr shows in full
+
 
 class Params:
     """`get_params`, `set_params` and `clone` of a record of settings.
@@ -61,6 +63,21 @@ class Params:
         """Return another record with the same settings."""
         return self._made(self.get_params())
 
+    def __repr__(self) -> str:
+        """Return the constructor's call, of settings that differ from their defaults."""
+        own, defaults = vars(self), self._defaults()
+        told = [
+            f"{name}={_short(own[name])}"
+            for name in self._param_names()
+            if name in own and not _same(own[name], defaults[name])
+        ]
+        return f"{type(self).__name__}({', '.join(told)})"
+
+    @classmethod
+    def _defaults(cls) -> dict[str, Any]:
+        """Return the constructor's defaults, by name."""
+        return {name: p.default for name, p in inspect.signature(cls).parameters.items()}
+
     def __sklearn_clone__(self) -> Self:
         return self.clone()
 
@@ -68,3 +85,21 @@ class Params:
         kind: Any = type(self)
         made: Self = kind(**params)
         return made
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Whether a setting has its default; arrays and tables never have."""
+    try:
+        return value is default or bool(value == default)
+    except (TypeError, ValueError):
+        return False
+
+
+def _short(value: Any) -> str:
+    """Return a value on one short line: earlier results and tables by their type."""
+    text = repr(value)
+    if isinstance(value, str) or (len(text) <= _LONGEST and "\n" not in text):
+        return text
+    if isinstance(value, (list, tuple)):
+        return f"<{type(value).__name__} of {len(value)}>"
+    return f"<{type(value).__name__}>"

@@ -24,7 +24,7 @@ _DECLARED: "weakref.WeakKeyDictionary[type[Settings], tuple[Setting, ...]]" = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 # `setting` is no field specifier: type checkers would overlook a default given by position.
 @typing.dataclass_transform(frozen_default=True)
 class Settings(Params):
@@ -48,7 +48,7 @@ class Settings(Params):
         _refuse_reserved(cls)
         written = vars(cls).get("__doc__")
         # As a decorator it would have to be repeated, and could be forgotten, for each subclass.
-        dataclasses.dataclass(frozen=True)(cls)
+        dataclasses.dataclass(frozen=True, repr=False)(cls)
         cls.__init__ = _helpful(cls.__init__, cls)  # type: ignore[method-assign]
         cls.__doc__ = documented(written, cls)
 
@@ -67,6 +67,18 @@ class Settings(Params):
     def _subject(cls) -> str:
         """Return what errors begin with."""
         return ""
+
+    @classmethod
+    def _defaults(cls) -> dict[str, Any]:
+        """Return the defaults as an object has them: checked, and in their own type."""
+        if cls.by_hand:
+            return super()._defaults()
+        given = {item.name: item for item in settings_of(cls)}
+        missing = dataclasses.MISSING
+        return {
+            name: item.default if item.default is missing else item.check(item.default)
+            for name, item in given.items()
+        }
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], prefix: str = "") -> Self:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.settings.secrets import looks_secret, names_secret
 
 _PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
 
@@ -41,6 +42,13 @@ def read_item(item: str) -> dict[str, Any]:
             raise ValueError("it is no key=value")
         return flat(tomllib.loads("\n".join(f"{key} = {value}" for key, value in pairs)))
     except (OSError, ValueError) as error:
+        if looks_secret(item) or names_secret(
+            item.partition("=")[0]
+        ):  # of a run config it is refused anyway, and never shown
+            raise ConfigError(
+                "cannot read a setting with what looks like the address of a database or a "
+                "password (it is not shown here); texts have quotes, and a run config has no such"
+            ) from None
         raise ConfigError(
             f"cannot read the setting {item!r} ({error}); expected for instance "
             "'vfem.max-iter=50 aggregation=\"ckks\"'; texts have quotes"

@@ -5,6 +5,10 @@ cell.
 """
 
 from flwr_vertical.tables.accuracy import imputation_accuracy
+from flwr_vertical.tables.checks import check_table
+from flwr_vertical.tables.csv_format import CsvFormat
+from flwr_vertical.tables.findings import DataWarning, Finding, Severity
+from flwr_vertical.tables.held_out import hide_cells, put_back
 from flwr_vertical.tables.kinds import Kind, infer_kinds, is_discrete, is_numeric
 from flwr_vertical.tables.missingness import (
     COPULA_MCAR_RATES,
@@ -23,7 +27,7 @@ from flwr_vertical.tables.missingness import (
     mnar_blocks,
     sample_missing,
 )
-from flwr_vertical.tables.readers import read_labels, read_table
+from flwr_vertical.tables.readers import read_frame, read_labels, read_table
 from flwr_vertical.tables.splits import split_columns
 from flwr_vertical.tables.table import Table, checked_ids
 from flwr_vertical.tables.writers import write_table
@@ -32,13 +36,19 @@ __all__ = [
     "COPULA_MCAR_RATES",
     "FALSE_VFL_REGIMES",
     "MECHANISMS",
+    "CsvFormat",
+    "DataWarning",
+    "Finding",
     "Kind",
+    "Severity",
     "Table",
     "at_least_one_party",
     "blank_cells",
+    "check_table",
     "checked_ids",
     "draw_blocks",
     "drop_blocks",
+    "hide_cells",
     "imputation_accuracy",
     "infer_kinds",
     "is_discrete",
@@ -50,6 +60,8 @@ __all__ = [
     "mcar_blocks",
     "mcar_cells",
     "mnar_blocks",
+    "put_back",
+    "read_frame",
     "read_labels",
     "read_table",
     "sample_missing",

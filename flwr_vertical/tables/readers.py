@@ -6,11 +6,10 @@ between machines.
 """
 
 import csv
-import gzip
 import os
-import re
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +17,15 @@ import pandas as pd
 import pyarrow.parquet
 
 from flwr_vertical.errors import DataError
+from flwr_vertical.tables.conversion import with_days
+from flwr_vertical.tables.csv_format import CsvFormat
+from flwr_vertical.tables.csv_reader import check_header, id_columns, read_csv
+from flwr_vertical.tables.findings import DataWarning, Finding, lines_of, warnings_in
 from flwr_vertical.tables.kinds import Kind
 from flwr_vertical.tables.table import Table
 from flwr_vertical.tables.writers import SEPARATORS, file_format
 
-# Before 3.1, pandas by default misread the last digit of some floats; since then it never does.
-_OLD_PANDAS = tuple(int(part) for part in pd.__version__.split(".")[:2]) < (3, 1)
-_EXACT_FLOATS: dict[str, Any] = {"float_precision": "round_trip"} if _OLD_PANDAS else {}
-# What an integer prints as, with at most 18 digits to fit 64 bits.
-_CANONICAL_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
-# pandas' own marks. They are listed because IDs such as "NA" (Namibia) must not be taken for
-# missing.
-_MISSING_MARKS = [
-    *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),
-    *("<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
-]
+Csv = CsvFormat | Mapping[str, str] | None
 
 
 def read_table(
@@ -43,13 +36,17 @@ def read_table(
     party: str | None = None,
     columns: Sequence[str] | None = None,
     like: Table | None = None,
+    csv: Csv = None,
 ) -> Table:
     """Read a party's table.
+
+    Of a CSV file, separator, encoding and marks of numbers are found out where `csv` does not state
+    them; what is not certain is a warning in the table's ``reading``.
 
     Parameters
     ----------
     path : path-like
-        A .csv, .csv.gz, .tsv, .parquet or .pq file in UTF-8 with a header.
+        A .csv, .csv.gz, .tsv, .parquet or .pq file with a header.
     id_column : str, optional
         Column of sample IDs, or several with commas for composite IDs. Default: the index stored
         in a Parquet file if it is more than row numbers, else the first column, which needs no
@@ -63,10 +60,14 @@ def read_table(
         Keep only these, in this order; default all.
     like : Table, optional
         Earlier data, of which the file holds new rows; see `Table.of`.
+    csv : CsvFormat or mapping of str to str, optional
+        How a CSV file is written, such as ``{"separator": ";", "decimal": ","}``; see `CsvFormat`.
+        Its ``dates`` hold for Parquet, too.
 
     Returns
     -------
     Table
+        Its ``reading`` says what was found out of the file.
 
     Raises
     ------
@@ -74,22 +75,57 @@ def read_table(
         If the file is absent, a folder, of another format or unreadable, repeats a column name,
         lacks `id_column` or one of `columns`, or `Table.of` refuses its content.
     ConfigError
-        If `kinds` does not fit the columns.
+        If `kinds` does not fit the columns, or `csv` holds what no format is.
     """
-    frame = _read(Path(path), id_column)
-    if columns is not None:
-        _require(columns, frame, Path(path))
-        frame = frame[list(columns)]
+    frame, reading = read_frame(path, id_column=id_column, columns=columns, csv=csv)
     try:
-        return Table.of(frame, kinds, party, like)
+        return replace(Table.of(frame, kinds, party, like), reading=reading)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
 
 
+def read_frame(
+    path: str | os.PathLike[str],
+    *,
+    id_column: str | None = None,
+    columns: Sequence[str] | None = None,
+    csv: Csv = None,
+) -> tuple[pd.DataFrame, tuple[Finding, ...]]:
+    """Read a file as `read_table` does, without the checks of its content.
+
+    Returns
+    -------
+    frame : pandas.DataFrame of shape (n_samples, n_columns)
+        Indexed by sample ID.
+    reading : tuple of Finding
+        How the file was read, where it leaves a choice.
+
+    Raises
+    ------
+    DataError, ConfigError
+        As `read_table`.
+    """
+    stated = CsvFormat.of(csv)
+    frame, reading = _read(Path(path), id_column, stated)
+    if columns is not None:
+        _require(columns, frame, Path(path))
+        frame = frame[list(columns)]
+        reading = tuple(one for one in reading if one.column in ("", *columns))
+    if stated.dates is not None:
+        frame = with_days(frame)
+    return frame, reading
+
+
 def read_labels(
-    path: str | os.PathLike[str], *, id_column: str | None = None, column: str | None = None
+    path: str | os.PathLike[str],
+    *,
+    id_column: str | None = None,
+    column: str | None = None,
+    csv: Csv = None,
 ) -> "pd.Series[Any]":
     """Read the labels that the server holds.
+
+    What is not certain of how the file is written is a Python warning, `DataWarning`.
 
     Parameters
     ----------
@@ -99,6 +135,8 @@ def read_labels(
         As for `read_table`.
     column : str, optional
         Column of labels; default the only one besides the IDs.
+    csv : CsvFormat or mapping of str to str, optional
+        As for `read_table`.
 
     Returns
     -------
@@ -110,7 +148,7 @@ def read_labels(
     DataError
         As for `read_table`, or if `column` is needed and not given.
     """
-    frame = _read(Path(path), id_column)
+    frame, reading = read_frame(path, id_column=id_column, csv=csv)
     if column is None:
         if frame.shape[1] != 1:
             raise DataError(
@@ -119,14 +157,18 @@ def read_labels(
             )
         column = str(frame.columns[0])
     _require([column], frame, Path(path))
+    for line in lines_of([one for one in warnings_in(reading) if one.column in ("", column)]):
+        warnings.warn(f"{path}: {line}", DataWarning, stacklevel=2)
     try:
         return Table.of(frame[[column]]).frame[column]
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
 
 
-def _read(path: Path, id_column: str | None) -> pd.DataFrame:
-    """Read a file into a frame indexed by sample ID."""
+def _read(
+    path: Path, id_column: str | None, stated: CsvFormat
+) -> tuple[pd.DataFrame, tuple[Finding, ...]]:
+    """Read a file into a frame indexed by sample ID, and say how it was read."""
     form = file_format(path)
     if path.is_dir():
         raise DataError(f"{path} is a folder, expected a file")
@@ -134,8 +176,8 @@ def _read(path: Path, id_column: str | None) -> pd.DataFrame:
         raise DataError(f"{path} does not exist; the path is taken from {Path.cwd()} if relative")
     try:
         if form == "parquet":
-            return _read_parquet(path, id_column)
-        return _read_text(path, id_column, SEPARATORS[form])
+            return _read_parquet(path, id_column), ()
+        return read_csv(path, id_column, SEPARATORS[form], stated)
     except DataError:
         raise
     # pandas, pyarrow and gzip fail in many ways; all mean that the file is no such table.
@@ -146,7 +188,7 @@ def _read(path: Path, id_column: str | None) -> pd.DataFrame:
 
 def _read_parquet(path: Path, id_column: str | None) -> pd.DataFrame:
     """Read a Parquet file."""
-    _check_header(pyarrow.parquet.read_schema(path).names, path)
+    check_header(pyarrow.parquet.read_schema(path).names, path)
     frame = pd.read_parquet(path)
     nameless_rows = frame.index.name is None and isinstance(frame.index, pd.RangeIndex)
     if id_column is None and not nameless_rows:
@@ -155,80 +197,8 @@ def _read_parquet(path: Path, id_column: str | None) -> pd.DataFrame:
         return frame
     if not nameless_rows and any(name is not None for name in frame.index.names):
         frame = frame.reset_index()
-    ids = _id_columns(list(frame.columns), id_column, path)
+    ids = id_columns(list(frame.columns), id_column, path)
     return frame.set_index(ids[0] if len(ids) == 1 else ids)
-
-
-def _read_text(path: Path, id_column: str | None, separator: str) -> pd.DataFrame:
-    """Read a CSV or TSV file."""
-    opener = gzip.open if path.name.lower().endswith(".gz") else open
-    with opener(path, "rt", encoding="utf-8-sig", newline="") as stream:
-        header = next(csv.reader(stream, delimiter=separator), [])
-    _check_header(header, path)
-    _check_nameless(header, id_column, path)
-    ids = _id_columns(header, id_column, path)
-    with warnings.catch_warnings():
-        # pandas only warns when rows are longer than the header, and drops their ends.
-        warnings.simplefilter("error", pd.errors.ParserWarning)
-        frame: pd.DataFrame = pd.read_csv(
-            path,
-            sep=separator,
-            encoding="utf-8-sig",
-            names=header,  # pandas would make up a name for a column without one
-            header=0,
-            index_col=False,
-            dtype=dict.fromkeys(ids, str),
-            keep_default_na=False,
-            na_values={name: [""] if name in ids else _MISSING_MARKS for name in header},
-            low_memory=False,
-            **_EXACT_FLOATS,
-        )
-    if len(ids) > 1:
-        return frame.set_index(ids)
-    frame = frame.set_index(ids[0])
-    texts = frame.index.rename(frame.index.name or None)
-    frame.index = texts
-    if not texts.hasnans and all(_CANONICAL_INTEGER.fullmatch(text) for text in texts):
-        frame.index = texts.astype("int64")
-    return frame
-
-
-def _check_header(names: Sequence[str], path: Path) -> None:
-    """Refuse a header without names or with a name twice."""
-    if not any(names):
-        raise DataError(f"{path} has no header with column names")
-    if twice := sorted({name for name in names if list(names).count(name) > 1}):
-        raise DataError(
-            f"{path} has several columns named {', '.join(map(repr, twice))}; rename them"
-        )
-
-
-def _check_nameless(names: Sequence[str], id_column: str | None, path: Path) -> None:
-    """Refuse a column without a name, unless it is the first and holds the sample IDs."""
-    if "" not in names:
-        return
-    if (number := list(names).index("")) > 0:
-        raise DataError(f"{path}: column number {number + 1} has no name; name it in the header")
-    if id_column is not None:
-        raise DataError(
-            f"{path}: the first column has no name, and the sample IDs are in {id_column!r}; take "
-            "it out if it holds row numbers, or name it"
-        )
-
-
-def _id_columns(names: Sequence[Any], id_column: str | None, path: Path) -> list[str]:
-    """Return the name of the ID column, or the names of several that make composite IDs."""
-    if id_column is None:
-        return [str(names[0])]
-    parts = [part.strip() for part in id_column.split(",")]
-    if len(parts) > 1 and id_column not in names and set(parts) <= set(names):
-        return parts
-    if id_column not in names:
-        raise DataError(
-            f"{path} has no column {id_column!r} for the sample IDs; there are "
-            f"{', '.join(map(str, names))}"
-        )
-    return [id_column]
 
 
 def _require(columns: Sequence[str], frame: pd.DataFrame, path: Path) -> None:

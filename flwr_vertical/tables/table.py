@@ -11,6 +11,7 @@ from pandas.api import types
 
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables.dtypes import plain
+from flwr_vertical.tables.findings import Finding
 from flwr_vertical.tables.ids import join_levels
 from flwr_vertical.tables.kinds import Kind, infer_kinds
 
@@ -29,10 +30,13 @@ class Table:
         Indexed by sample ID, with plain dtypes (see `flwr_vertical.tables.dtypes`).
     kinds : dict of str to Kind
         One for each column.
+    reading : tuple of Finding
+        How the file was read from which the table comes, where it left a choice.
     """
 
     frame: pd.DataFrame
     kinds: dict[str, Kind]
+    reading: tuple[Finding, ...] = ()
 
     @classmethod
     def of(
@@ -73,20 +77,21 @@ class Table:
             If `kinds` names an unknown column or kind, or one that the values cannot have.
         """
         who = "the table" if party is None else f"the table of party {party!r}"
+        reading: tuple[Finding, ...] = ()
         if isinstance(data, Table):
-            kinds = {**data.kinds, **(kinds or {})}
+            kinds, reading = {**data.kinds, **(kinds or {})}, data.reading
             data = data.frame
         if not isinstance(data, pd.DataFrame):
             raise DataError(
                 f"{who} must be a pandas DataFrame indexed by sample ID, got {type(data).__name__}"
             )
-        _check_shape(data, who)
+        check_shape(data, who)
         frame = plain(data)
         frame.index = checked_ids(data.index, who)
-        _check_values(frame, who, may_be_empty=like is not None)
+        check_values(frame, who, may_be_empty=like is not None)
         if like is not None:
-            return cls(*_as_in(frame, like, who))
-        return cls(frame, infer_kinds(frame, kinds, party))
+            return cls(*_as_in(frame, like, who), reading)
+        return cls(frame, infer_kinds(frame, kinds, party), reading)
 
     @property
     def n_samples(self) -> int:
@@ -155,7 +160,7 @@ def checked_ids(index: "pd.Index[Any]", who: str) -> "pd.Index[Any]":
     return index if signed else index.astype("int64")
 
 
-def _check_shape(frame: pd.DataFrame, who: str) -> None:
+def check_shape(frame: pd.DataFrame, who: str) -> None:
     """Refuse a frame without cells or with unusable column names."""
     if frame.shape[1] == 0 or frame.shape[0] == 0:
         raise DataError(
@@ -194,7 +199,7 @@ def _as_in(frame: pd.DataFrame, like: Table, who: str) -> tuple[pd.DataFrame, di
     return frame, {str(name): kinds[str(name)] for name in frame.columns}
 
 
-def _check_values(frame: pd.DataFrame, who: str, may_be_empty: bool) -> None:
+def check_values(frame: pd.DataFrame, who: str, may_be_empty: bool) -> None:
     """Refuse columns without a value and infinite values."""
     empty = [str(name) for name in frame.columns[frame.isna().all()]]
     if empty and not may_be_empty:

@@ -2,7 +2,6 @@
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.model_selection import KFold, StratifiedKFold
 
 from flwr_vertical.errors import DataError
 
@@ -49,6 +48,9 @@ def make_folds(labels: Array, n_folds: int, seed: int, stratify: bool) -> Indice
     DataError
         If there are fewer samples than folds, or of some class.
     """
+    # Parties import this package with every message; scikit-learn costs them a second.
+    from sklearn.model_selection import KFold, StratifiedKFold
+
     if len(labels) < n_folds:
         raise DataError(f"{len(labels)} samples have a label; {n_folds} folds need as many or more")
     if stratify:

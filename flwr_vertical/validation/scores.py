@@ -3,7 +3,6 @@
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from sklearn import metrics
 
 Array = npt.NDArray[np.float64]
 
@@ -34,6 +33,8 @@ def score(predictions: pd.DataFrame, labels: Array) -> dict[str, float]:
         classes the mean of one against the rest), ``log_loss`` and of two classes ``brier``. Of
         numbers ``rmse``, ``mae`` and, where labels differ, ``r2``.
     """
+    from sklearn import metrics  # parties import this package with every message
+
     chances = _probabilities(predictions, labels)
     if chances is None and "decision" not in predictions:
         return _of_numbers(predictions["prediction"].to_numpy(dtype=float), labels)
@@ -79,6 +80,8 @@ def _all(chances: pd.DataFrame, known: Array) -> list[float]:
 def _auc(
     predictions: pd.DataFrame, chances: pd.DataFrame | None, labels: Array, two: bool
 ) -> float:
+    from sklearn import metrics
+
     if two:
         ranked = predictions["decision"] if chances is None else chances[1.0]
         return float(metrics.roc_auc_score(labels, ranked))
@@ -92,6 +95,8 @@ def _auc(
 
 
 def _of_numbers(predicted: Array, labels: Array) -> dict[str, float]:
+    from sklearn import metrics
+
     found = {
         "rmse": float(metrics.root_mean_squared_error(labels, predicted)),
         "mae": float(metrics.mean_absolute_error(labels, predicted)),

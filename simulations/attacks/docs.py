@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from simulations.markdown import paragraph
+
 COMMAND = "python -m simulations attacks --write docs/attacks.md"
 
 TITLE = "# What was attacked, and what came of it"
@@ -92,14 +94,14 @@ def as_markdown(
     command = COMMAND + (" --quick" if quick else "")
     head = f"<!-- Written by `{command}`; do not edit. -->"
     words = pd.DataFrame({"what it does": ATTACKS_IN_WORDS}).rename_axis("attack")
-    parts = [f"{TITLE}\n", f"{head}\n", f"{INTRODUCTION}\n", markdown_table(words)]
+    parts = [f"{TITLE}\n", f"{head}\n", paragraph(INTRODUCTION), markdown_table(words)]
     for name, title in titles.items():
         parts.append(f"## {title}\n")
         parts.append(markdown_table(found[name]))
         if _NOTES[name]:
-            parts.append(f"{_NOTES[name]}\n")
+            parts.append(paragraph(_NOTES[name]))
     if refused:
-        parts.append(f"Without `ckks`: {', '.join(refused)}.\n")
+        parts.append(paragraph(f"Without `ckks`: {', '.join(refused)}."))
     return "\n".join(parts)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from flwr_vertical import load_strategy, simulate
+from flwr_vertical import Strategy, load_strategy, simulate
 from flwr_vertical.errors import VerticalError
 from simulations.attacks.cases import (
     PARTIES,
@@ -44,6 +44,7 @@ from simulations.attacks.suite import LABELS, attack_run, smallest_opened
 from simulations.attacks.views import SERVER, aligned_truth, views_of
 from simulations.replications import Job, Metrics
 from strategies import BUILTIN
+from strategies.fknn import FKNN
 
 REFUSED = "refused"
 SEPARATOR = "|"
@@ -191,9 +192,13 @@ def _flag_predictions(settings: dict[str, Any]) -> Metrics:
 def _scales(settings: dict[str, Any]) -> Metrics:
     """Seek the scales of rows of distances where three rows meet."""
     case = case_named("fknn")
-    tables, labels = make_case_tables(case, 60, 3, settings["seed"])
-    run = record(make_strategy_of(case, tables, labels), tables, labels)
-    return {"found": float(scales_found(run, most=20))}
+    tables, labels = make_case_tables(case, 40, 3, settings["seed"])
+    told: Strategy = FKNN(weights="distance")
+    consent = {"exchanges": "distances"}
+    return {
+        "found": float(scales_found(make_strategy_of(case, tables, labels), tables)),
+        "consented": float(scales_found(told, tables, policy=consent)),
+    }
 
 
 def _synthetic(settings: dict[str, Any]) -> Metrics:

@@ -87,8 +87,9 @@ def several(frame: pd.DataFrame) -> pd.DataFrame:
         rows["predictions by a model of the server's choice: cells"] = value
     for (flags,), value in _means(frame, "flags from predictions", ["flags"]).items():
         rows[f"predictions and coefficients, {flags:g} flags: flags found beyond guessing"] = value
-    for value in _means(frame, "scales", ["metric"]).values():
-        rows["nearest neighbours: scales where three rows meet (1 = found)"] = value
+    for (metric,), value in _means(frame, "scales", ["metric"]).items():
+        told = ", weights by distance" if metric == "consented" else ""
+        rows[f"nearest neighbours{told}: scales where three rows meet (1 = found)"] = value
     for (case, metric), value in _means(frame, "synthetic", ["case", "metric"]).items():
         rows[f"{case}, {metric}: points above chance"] = value
     return pd.DataFrame({"found": rows}).rename_axis("attack")

@@ -9,6 +9,7 @@ from flwr_vertical.results import Section, bullet_list, dataframe_html, render_p
 from simulations.attacks.docs import markdown_table
 from simulations.false_vfl.preset import Preset
 from simulations.false_vfl.targets import reached
+from simulations.markdown import items
 from simulations.study import FAIL, PASS
 from simulations.vfem.page import marked
 
@@ -86,7 +87,7 @@ def as_markdown(found: Mapping[str, pd.DataFrame], preset: Preset, quick: bool) 
     parts = [
         "# FALSE-VFL and its baselines, beside the paper\n",
         f"<!-- Written by `{command}`; do not edit. -->\n",
-        "\n".join(f"- {text}" for text in notes(preset)) + "\n",
+        items(notes(preset)),
     ]
     for name, title in titles(found, preset).items():
         parts += [f"## {title}\n", markdown_table(found[name])]

@@ -8,6 +8,7 @@ from simulations.attacks.docs import markdown_table
 from simulations.fedpsg.data import NEWS_NAME, NEWS_SOURCE
 from simulations.fedpsg.page import PAPER, TITLES
 from simulations.fedpsg.preset import Preset
+from simulations.markdown import items
 
 _FOLDED = ("tables12", "quality", "attributes", "experiment3_acc", "experiment3_f1")
 """Tables below all others, which a reader unfolds."""
@@ -60,7 +61,7 @@ def as_markdown(found: Mapping[str, pd.DataFrame], preset: Preset, absent: list[
     parts = [
         "# FedPSG-AR beside the paper and beside floors\n",
         f"<!-- Written by `{COMMAND}` and the settings below; do not edit. -->\n",
-        "\n".join(f"- {note}" for note in notes) + "\n",
+        items(notes),
     ]
     for name, title in TITLES.items():
         if len(found[name]) and name not in _FOLDED:

@@ -6,6 +6,7 @@ import pandas as pd
 
 from flwr_vertical.results import Section, bullet_list, dataframe_html, render_page
 from simulations.attacks.docs import markdown_table
+from simulations.markdown import items
 from simulations.trees.preset import Preset
 from simulations.trees.tables import reached
 from simulations.vfem.page import marked
@@ -85,7 +86,7 @@ def as_markdown(found: Tables, preset: Preset) -> str:
     parts = [
         "# Vertical boosting beside a central booster, and with blocks missing\n",
         f"<!-- Written by `{COMMAND}`; do not edit. -->\n",
-        "\n".join(f"- {note}" for note in notes(preset)) + "\n",
+        items(notes(preset)),
     ]
     for name, title in TITLES.items():
         if len(found[name]):

@@ -47,9 +47,9 @@ class VerticalGBDT(Strategy):
     hold such samples and are fitted to all samples that one of them holds; they predict the samples
     of that pattern. They grow in the same rounds.
 
-    Neither the server nor a party sees a histogram. Whoever knows the gradients and sees sums of
-    them over bins can solve for the columns, so the server has one share of these sums and another
-    party the other. An arbiter, who has no data, compares gains that are scaled, noised and
+    Neither the server nor a party sees a histogram. A node that knows the gradients and sees sums
+    of them over bins can solve for the columns. So the server has one share of these sums and
+    another party the other. An arbiter, who has no data, compares gains that are scaled, noised and
     shuffled candidate by candidate. ``histograms="open"`` needs no arbiter, takes two rounds a
     level in place of three, and tells the server these sums; each node must agree to the exchange
     ``histograms``. With ``products="encrypted"`` parties add ciphertexts of the gradients up: one

@@ -35,8 +35,6 @@ def test_it_counts_patterns(files, capsys, alignment):
     ("arguments", "why"),
     [
         (["--id-column", "nope"], "no column 'nope'"),
-        (["--alignment", "magic"], "private-id"),
-        (["--rows", "all"], "intersection"),
     ],
 )
 def test_errors_are_short_and_exit_with_one(files, capsys, arguments, why):
@@ -44,6 +42,18 @@ def test_errors_are_short_and_exit_with_one(files, capsys, arguments, why):
     shown = capsys.readouterr().err
     assert shown.startswith("error: ")
     assert why in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"), [(["--alignment", "magic"], "private-id"), (["--rows", "all"], "union")]
+)
+def test_values_that_there_are_not_are_one_line_and_exit_with_two(files, capsys, arguments, why):
+    with pytest.raises(SystemExit) as caught:
+        main(["align", *files, *arguments])
+    assert caught.value.code == 2
+    shown = capsys.readouterr().err
+    assert why in shown
+    assert shown.count("\n") == 1
 
 
 def test_one_file_or_equal_names(files, tmp_path, capsys):

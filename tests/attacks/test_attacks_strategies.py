@@ -20,6 +20,7 @@ from simulations.attacks.several import (
 from simulations.attacks.suite import LABELS, RULED, attack_run, smallest_opened
 from simulations.attacks.views import SERVER, aligned_truth, views_of
 from strategies import BUILTIN
+from strategies.fknn import FKNN
 
 # R squared or AUC that messages may add to a party's guesses of labels.
 LABELS_WITHIN = 0.01
@@ -133,13 +134,16 @@ def test_all_that_needs_consent_is_attacked_here_or_in_the_study():
     assert {case.strategy for case in every} == {*BUILTIN}
 
 
-def test_three_rows_of_neighbours_do_not_meet():
+@pytest.mark.parametrize("standardize", [True, False])
+@pytest.mark.parametrize("n_parties", [2, 3])
+def test_three_rows_of_neighbours_do_not_meet(n_parties, standardize):
+    """Weights by distance, told by consent, keep their ratios: there the scales are found."""
     (case,) = (case for case in cases() if case.name == "fknn")
-    for n_parties in (2, 3):
-        tables, labels = make_case_tables(case, 50, n_parties)
-        # Sums of logarithms agree to nine digits in 1 to 3 of 90 runs of such tables.
-        runs = (record(make_strategy_of(case, tables, labels), tables, labels) for _ in range(8))
-        assert sum(scales_found(run, most=20) for run in runs) <= 2
+    tables, labels = make_case_tables(case, 40, n_parties)
+    strategy = FKNN(standardize=standardize)
+    assert not scales_found(strategy, tables, labels)
+    told = FKNN(weights="distance", standardize=standardize)
+    assert scales_found(told, tables, labels, policy={"exchanges": "distances"})
 
 
 def test_sums_are_of_enough_rows():

@@ -1,4 +1,5 @@
 import threading
+import warnings
 
 import matplotlib as mpl
 import numpy as np
@@ -8,8 +9,16 @@ from test_results_page import Checker
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.results import Result, imputed, missingness
-from flwr_vertical.results.figures import coefficients_figure, history_figure, plain
-from flwr_vertical.results.report import report_html
+from flwr_vertical.results.figures import (
+    coefficients_figure,
+    history_figure,
+    label,
+    new_figure,
+    plain,
+    to_svg,
+)
+from flwr_vertical.results.path import path_figure
+from flwr_vertical.results.report import report_html, spread_of
 
 BAD = "<script>x</script> $a^$ & co"
 
@@ -230,3 +239,77 @@ def test_forest_plot_without_intervals_and_with_many_coefficients():
 def test_names_in_figures_are_short_and_no_mathematics():
     assert plain("a\nb$c$") == r"a b\$c\$"
     assert len(plain("x" * 100)) == 34
+
+
+def test_the_header_names_run_version_date_seed_and_call():
+    result = Result("fknn", name="july", call="FKNN(n_neighbors=3)", version="9.8.7")
+    result.finished, result.settings = "2031-05-02 10:00 UTC", {"seed": 4}
+    text = " ".join(Checker(report_html(result)).text)
+    assert "flwr-vertical 9.8.7 · run report · july · 2031-05-02 10:00 UTC · seed 4" in text
+    assert "FKNN(n_neighbors=3)" in text
+
+
+def test_metrics_are_explained_and_the_most_telling_one_comes_first():
+    metrics = {"rows_merged": 0.0, "test_r2": 0.25, "own": 1.0}
+    page = report_html(Result("glm", metrics=metrics))
+    text = " ".join(Checker(page).text)
+    assert "A run; test_r2 0.25." in text
+    assert "1 is perfect, 0 is the mean; on samples held out of the fit." in text
+    assert page.index(">test_r2<") < page.index(">rows_merged<")
+    assert "meaning" not in report_html(Result("x", metrics={"own": 1.0}))
+
+
+def test_tables_without_gaps_have_a_sentence_and_no_figure():
+    whole = pd.DataFrame({"x": [1.0, 2.0]})
+    page = report_html(Result("x", originals={"p": whole}))
+    assert "No cell and no block is missing." in page
+    assert "<img" not in page
+
+
+def test_estimates_per_standard_deviation_stand_beside_those_per_unit():
+    table = pd.DataFrame({"x": [0.0, 200.0], "town": ["a", "b"]})
+    keys = [("p", "x"), ("p", "town=b"), ("q", "z")]
+    index = pd.MultiIndex.from_tuples(keys, names=["party", "variable"])
+    result = Result("x", coefficients=pd.DataFrame({"estimate": [0.5, 2.0, 1.0]}, index=index))
+    assert "standard deviations" not in report_html(result)
+    result.originals = {"p": table}
+    assert "On the right" in report_html(result)
+    assert spread_of(table, "x") == pytest.approx(np.std([0, 200], ddof=1))
+    assert spread_of(table, "town=b") == pytest.approx(np.std([0, 1], ddof=1))
+    assert spread_of(table, "town") is None
+    assert spread_of(table, "other") is None
+
+
+def test_a_path_of_fits_is_drawn_with_the_lambda_that_was_chosen():
+    path = pd.DataFrame({"bic": [3.0, 1.0, 2.0]}, index=[1.0, 0.5, 0.1])
+    estimates = pd.DataFrame(np.arange(6.0).reshape(2, 3), index=[("p", "x"), ("p", "y")])
+    figure = path_figure(path, estimates, chosen=0.5)
+    assert figure is not None
+    assert figure.startswith("<svg")
+    assert path_figure(path.iloc[:2], estimates.iloc[:, :2]) is None
+    assert path_figure(path, 0.0 * estimates) is None
+
+
+@pytest.mark.parametrize("name", ["销售额", "ग्राहक", "收入 $€"])
+def test_a_name_that_the_font_lacks_stays_text_for_the_viewers_fonts(name):
+    figure, (ax,) = new_figure(2.0)
+    label(ax, plain(name), "x")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # matplotlib warns of glyphs that are missing
+        drawn = to_svg(figure)
+    assert f">{name}</text>" in drawn
+    assert "sans-serif" in drawn
+
+
+def test_other_figures_have_their_letters_as_shapes_and_no_background():
+    figure, (ax,) = new_figure(2.0)
+    label(ax, "Größe · Доход · Ωμέγα")
+    drawn = to_svg(figure)
+    assert "<text" not in drawn
+    assert "fill: #ffffff" not in drawn
+
+
+def test_pages_know_dark_screens_phones_and_paper(page):
+    assert '<meta name="color-scheme" content="light dark">' in page
+    assert "(prefers-color-scheme: dark)" in page
+    assert "details::details-content" in page

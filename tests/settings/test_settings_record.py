@@ -173,3 +173,10 @@ def test_settings_of_a_run_are_checked(given, said):
 def test_a_misspelt_setting_of_a_run():
     with pytest.raises(TypeError, match=r"no setting 'agregation' \(did you mean 'aggregation'"):
         RunSettings.of(None, {"agregation": "plain"})
+
+
+def test_a_repr_is_a_call_with_what_differs_from_the_defaults():
+    assert repr(Trees()) == "Trees()"
+    assert repr(Trees(rate=0.5)) == "Trees(rate=0.5)"
+    assert eval(repr(Trees(7, 0.5)), {"Trees": Trees}) == Trees(7, 0.5)
+    assert repr(Trees(bark="none")) == "Trees(bark=None)"

@@ -117,7 +117,7 @@ def test_every_attack_is_explained_and_every_strategy_is_a_case(preset):
 def test_parts_give_numbers(preset):
     jobs = {job.part: job for job in preset.jobs()}
     found = replicate(jobs["scales"], None)
-    assert found == {"found": 0.0}
+    assert found == {"found": 0.0, "consented": 1.0}
     (vfem,) = (j for j in preset.jobs() if j.part == "rough" and "vfem" in j.settings["case"])
     got = replicate(Job(vfem.part, vfem.settings | {"rows": 120, "parties": 2}), None)
     assert got["server"] > 0.9

@@ -223,7 +223,7 @@ def test_quick_study_makes_page_figures_and_tables_and_resumes(tmp_path, capsys,
         found.values["missing"] |= {"rows": [300], "methods": ["EVCDS"]}
         found.values["sme"] |= {"rows": 1500, "methods": ["VCDS"]}
         found.values["attacks"] |= {"rows": 100}
-        found.values["glm"] |= {"n_lambdas": 8}
+        found.values["glm"] |= {"n_lambdas": 3}
         return found
 
     monkeypatch.setattr(Preset, "load", classmethod(small))

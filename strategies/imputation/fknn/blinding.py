@@ -115,6 +115,16 @@ class Blinding:
         """
         return self._order(self._stream.rows(place, place + 1)[0])
 
+    def scale(self, place: int) -> float:
+        """Return the factor of a row's distances.
+
+        Parameters
+        ----------
+        place : int
+            Of the row in the secret order.
+        """
+        return _scale_and_shift(self._stream.rows(place, place + 1)[0])[0]
+
     def blind(
         self,
         place: int,
@@ -141,8 +151,7 @@ class Blinding:
         """
         numbers = self._stream.rows(place, place + 1)[0]
         order, units, work = self._order(numbers), self._units, self._work
-        scale, shift = (numbers[:_HEAD] >> np.uint64(_SPARE)).astype(np.float64) * 2.0**-52
-        scale = 2.0 ** (SCALE_BITS * (2 * scale - 1))
+        scale, shift = _scale_and_shift(numbers)
         bits = numbers[_HEAD : _HEAD + self._n_donors]
         factors = _factors(bits, units.weight)
         if units.shift is not None:
@@ -172,6 +181,12 @@ class Blinding:
             high = keys[self._n_donors : 2 * self._n_donors]
             order = order[np.argsort(high[order], kind="stable")]
         return order
+
+
+def _scale_and_shift(numbers: Bits) -> tuple[float, float]:
+    """Return a row's factor, and its shift as a share of the largest."""
+    scale, shift = (numbers[:_HEAD] >> np.uint64(_SPARE)).astype(np.float64) * 2.0**-52
+    return float(2.0 ** (SCALE_BITS * (2 * scale - 1))), float(shift)
 
 
 def lowest(n_parties: int) -> int:

@@ -92,7 +92,7 @@ class FKNN(Strategy):
     column's mean or most frequent level; the party metric ``cells-without-neighbour`` counts them.
     Of donors at the same distance the earlier rows come first. Distances count as the same if they
     differ by less than about 2^-40 of the largest at any party, so columns in very different units
-    had better stay standardised.
+    should stay standardised.
 
     With ``fitted`` (an earlier result) the donors are that run's imputed rows, and the tables
     given are new rows (the paper's test-time use).

@@ -149,10 +149,10 @@ class VFEM(Strategy):
     noise_prior: float = setting(
         0.0,
         "Weight of a prior on the noise variance, in samples for each column; its level is half "
-        "of the labels' variance. 0 is maximum likelihood, whose noise variance is too small, or "
-        "0, where hardly a sample is held by enough parties; 2 steadies the fit there and does "
-        "little elsewhere. Where the columns explain nearly all of the labels it pulls the wrong "
-        "way.",
+        "of the labels' variance. 0 is maximum likelihood. Where few samples are held by enough "
+        "parties, its noise variance is too small, or 0; 2 stabilises the fit there and changes "
+        "little elsewhere. The prior biases the fit where the columns explain nearly all of the "
+        "labels' variance.",
         at_least=0,
     )
     encoding: str = shared.encoding()

@@ -43,7 +43,7 @@ class VertiGAN(Strategy):
     """Synthetic samples of every party's columns, from a generator that all train together.
 
     Learns from samples that all parties have, without a missing cell. Each node must allow it: what
-    is learnt without noise can tell of samples.
+    is learnt without noise can disclose samples.
 
     Notes
     -----

@@ -1,0 +1,65 @@
+"""The options of ``flwr-vertical check``."""
+
+from typing import Any
+
+
+def add_check_command(commands: Any) -> None:
+    """Add the command to the subparsers of ``flwr-vertical``."""
+    check = commands.add_parser(
+        "check",
+        help="check a table, or a folder with each party's, before a run",
+        description="Prints kinds of columns, type and duplicates of sample IDs, and what is "
+        "probably not as you think: numbers and dates that are text, codes for missing cells, "
+        "columns that never vary. Of a folder, each file is a party, and the page says who has "
+        "which samples. With --strategy, the strategy runs on this machine for a while: the page "
+        "says why it would refuse the tables, or what a run takes. Nothing leaves this machine. "
+        "Exits with 1 if there is an error, and with --strict for a warning, too.",
+        epilog="examples: flwr-vertical check bank.csv --id customer | flwr-vertical check "
+        "--node-config \"data='bank.csv' csv.decimal=','\" | flwr-vertical check tables/ "
+        "--strategy glm --settings 'glm.family=\"binomial\"' --label-column default",
+    )
+    check.add_argument(
+        "path",
+        nargs="?",
+        metavar="TABLE_OR_FOLDER",
+        help="CSV, TSV or Parquet, a folder of these with a file for each party, or the address of "
+        "a database (default: 'data' of --node-config)",
+    )
+    check.add_argument("--id", metavar="COLUMN", help="column of sample IDs, several with commas")
+    check.add_argument(
+        "--node-config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE|TOML",
+        help="as of the SuperNode: party, data, table, query, secret-file, id-column, csv.* and "
+        "kind.* count here",
+    )
+    check.add_argument(
+        "--strategy",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="try a strategy on the tables (several times for several; 'all' for each there is)",
+    )
+    check.add_argument(
+        "--settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE|TOML",
+        help="of the strategies, as in a run config: 'fknn.n-neighbors=7'",
+    )
+    check.add_argument("--labels", metavar="FILE", help="labels that the server would hold")
+    check.add_argument(
+        "--label-column",
+        metavar="COLUMN",
+        help="column of --labels, or of the table whose party would hold the labels",
+    )
+    check.add_argument(
+        "--limit",
+        type=float,
+        default=20.0,
+        metavar="SECONDS",
+        help="longest trial of a strategy on all samples (default: 20)",
+    )
+    check.add_argument("--json", action="store_true", help="print JSON")
+    check.add_argument("--strict", action="store_true", help="exit with 1 for a warning, too")

@@ -1,0 +1,111 @@
+"""Predicates on the columns of a table, such as "income >= 5,200 and job = nurse"."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flwr_vertical.privacy.mixed import is_number
+
+_TRIES = 20  # for each predicate that is sought
+
+
+class Term(NamedTuple):
+    """A comparison of one column with a value: ``relation`` is ``<=``, ``>=`` or ``==``."""
+
+    column: str
+    relation: str
+    value: Any
+
+
+Predicate = tuple[Term, ...]
+
+
+def holds(predicate: Predicate, table: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return for which rows of a table a predicate holds."""
+    found = np.ones(len(table), dtype=bool)
+    for column, relation, value in predicate:
+        values = table[column].to_numpy()
+        if relation == "<=":
+            found &= values <= value
+        elif relation == ">=":
+            found &= values >= value
+        else:
+            found &= values == value
+    return found
+
+
+def counts_of(predicates: Sequence[Predicate], table: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """Return for how many rows of a table each predicate holds."""
+    return np.array([int(holds(p, table).sum()) for p in predicates], dtype=np.int64)
+
+
+def rare_predicates(table: pd.DataFrame, most: int, rng: np.random.Generator) -> list[Predicate]:
+    """Return predicates on one column that hold for one row: extreme values, and unique ones.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        Complete.
+    most : int
+        How many; a random choice if there are more.
+    rng : numpy.random.Generator
+        Of the choice.
+    """
+    found: list[Predicate] = []
+    for name, column in table.items():
+        if is_number(column):
+            ends = (("<=", column.min()), (">=", column.max()))
+            terms = [Term(str(name), relation, value) for relation, value in ends]
+            found += [(term,) for term in terms if holds((term,), table).sum() == 1]
+        counts = column.value_counts()
+        found += [(Term(str(name), "==", value),) for value in counts.index[counts == 1]]
+    chosen = rng.permutation(len(found))[:most]
+    return [found[i] for i in chosen]
+
+
+def random_predicates(
+    table: pd.DataFrame, n_columns: int, most: int, rng: np.random.Generator, unique: bool = True
+) -> list[Predicate]:
+    """Return predicates on a few columns each, made from random rows.
+
+    Numbers are compared with ``>=`` above the median and with ``<=`` below, levels for equality.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        Complete.
+    n_columns : int
+        Of a predicate.
+    most : int
+        How many are sought; fewer are returned if there are none after many tries.
+    rng : numpy.random.Generator
+        Of rows and columns.
+    unique : bool, default True
+        Whether a predicate must hold for one row alone. Else it is made of cells of unrelated rows
+        with random relations, as by somebody who knows the columns' values only.
+    """
+    names = np.array([str(name) for name in table])
+    medians = {n: float(table[n].median()) for n in names if is_number(table[n])}
+    values = {n: table[n].to_numpy() for n in names}
+    found: dict[Predicate, None] = {}
+    for _ in range(_TRIES * most):
+        if len(found) >= most:
+            break
+        row = int(rng.integers(len(table)))
+        terms = []
+        for name in sorted(rng.choice(names, n_columns, replace=False).tolist()):
+            value = values[name][row if unique else int(rng.integers(len(table)))]
+            if name not in medians:
+                relation = "=="
+            elif unique:
+                relation = ">=" if value > medians[name] else "<="
+            else:
+                relation = str(rng.choice(["<=", ">=", "=="]))
+            terms.append(Term(name, relation, value))
+        predicate = tuple(terms)
+        if not unique or holds(predicate, table).sum() == 1:
+            found[predicate] = None
+    return list(found)

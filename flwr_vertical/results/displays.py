@@ -1,0 +1,190 @@
+"""Where progress is drawn: a bar of rich's in a terminal, a line of HTML in a notebook."""
+
+from __future__ import annotations
+
+import contextvars
+import importlib
+import sys
+import threading
+from collections.abc import Callable
+from html import escape
+from typing import IO, Any, NamedTuple, Protocol
+
+from flwr_vertical.results.units import human_seconds
+
+_REDRAW_EVERY_SECONDS = 1.0
+# A run that is over sooner leaves no line in the notebook.
+_SHORT_SECONDS = 0.5
+
+
+class Seen(NamedTuple):
+    """What a display shows of a run.
+
+    Parameters
+    ----------
+    done, total : int, int or None
+        Steps done, and steps to take as far as that is known.
+    name : str
+        What is going on.
+    seconds : float
+        Since the beginning.
+    parts : list of str
+        What stands behind it: round, values, rate, time left.
+    """
+
+    done: int
+    total: int | None
+    name: str
+    seconds: float
+    parts: list[str]
+
+
+class Display(Protocol):
+    """Shows how far a run is, on a clock of its own, until it is stopped."""
+
+    def count(self, done: int, total: int | None, name: str) -> None:
+        """Take note of the count; called often, so it must cost nothing."""
+
+    def show(self, seen: Seen) -> None:
+        """Show all of it."""
+
+    def stop(self, seen: Seen, end: str) -> None:
+        """Show how it ended, in words, and stop."""
+
+
+def open_display(
+    stream: IO[str] | None, title: str, seen: Seen, ask: Callable[[], Seen]
+) -> Display | None:
+    """Return a display: of a notebook, or of a terminal; None where neither is there.
+
+    Parameters
+    ----------
+    stream : text file, optional
+        Draw here, if it is a terminal, whatever runs this process.
+    title : str
+        What is running.
+    seen : Seen
+        How far it is.
+    ask : Callable[[], Seen]
+        Tells how far it is later on, in any thread.
+    """
+    if stream is None and in_notebook():
+        return NotebookLine(title, ask)
+    stream = stream or sys.stderr
+    return TerminalBar(stream, title, seen) if stream.isatty() else None
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook, which shows HTML."""
+    ipython = sys.modules.get("IPython")  # a kernel has imported it
+    shell: Any = None if ipython is None else ipython.get_ipython()
+    return type(shell).__name__ == "ZMQInteractiveShell" or "google.colab" in str(type(shell))
+
+
+class TerminalBar:
+    """A bar of rich's, which redraws itself.
+
+    Parameters
+    ----------
+    stream : text file
+        A terminal.
+    title : str
+        What is running.
+    seen : Seen
+        How far it is.
+    """
+
+    def __init__(self, stream: IO[str], title: str, seen: Seen) -> None:
+        from rich.console import Console
+        from rich.markup import escape as escape_markup
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+        )
+
+        # Step names and details may hold square brackets, which rich would read as styles.
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[step]}", markup=False),
+            TextColumn("{task.fields[detail]}", markup=False, style="dim"),
+            console=Console(file=stream),
+        )
+        self._bar.start()
+        self._task = self._bar.add_task(
+            escape_markup(title), total=seen.total, completed=seen.done, step="", detail=""
+        )
+
+    def count(self, done: int, total: int | None, name: str) -> None:
+        """See `Display`."""
+        self._bar.update(self._task, completed=done, total=total, step=name)
+
+    def show(self, seen: Seen) -> None:
+        """See `Display`."""
+        self._bar.update(self._task, detail=", ".join(seen.parts))
+
+    def stop(self, seen: Seen, end: str) -> None:
+        """See `Display`."""
+        self.show(seen)
+        self._bar.stop()
+
+
+class NotebookLine:
+    """A line of HTML in a notebook, drawn anew each second while it changes.
+
+    It needs no widgets: a page that a notebook was exported to shows the last state.
+
+    Parameters
+    ----------
+    title : str
+        What is running.
+    ask : Callable[[], Seen]
+        Tells how far it is.
+    """
+
+    def __init__(self, title: str, ask: Callable[[], Seen]) -> None:
+        ipython: Any = importlib.import_module("IPython.display")
+        self._title, self._ask, self._html = title, ask, ipython.HTML
+        self._handle = ipython.display(self._html(self._line(ask())), display_id=True)
+        self._drawing, self._over = threading.Lock(), threading.Event()
+        # A kernel finds by context which cell an output belongs to.
+        run = contextvars.copy_context().run
+        self._thread = threading.Thread(target=run, args=(self._redraw,), daemon=True)
+        self._thread.start()
+
+    def count(self, done: int, total: int | None, name: str) -> None:
+        """See `Display`; the line asks for the count when it is drawn."""
+
+    def show(self, seen: Seen) -> None:
+        """See `Display`; the line asks for it when it is drawn."""
+
+    def stop(self, seen: Seen, end: str) -> None:
+        """See `Display`."""
+        self._over.set()
+        with self._drawing:
+            short = seen.seconds < _SHORT_SECONDS and end == "done"
+            last = f"{self._title}: {end} after {human_seconds(seen.seconds)}"
+            self._draw("" if short else f"<small>{escape(last)}</small>")
+
+    def _redraw(self) -> None:
+        while not self._over.wait(_REDRAW_EVERY_SECONDS):
+            with self._drawing:
+                if not self._over.is_set():
+                    self._draw(self._line(self._ask()))
+
+    def _draw(self, html: str) -> None:
+        self._handle.update(self._html(html))
+
+    def _line(self, seen: Seen) -> str:
+        bar = f'<progress max="{seen.total}" value="{seen.done}"></progress>'
+        count = f"{bar} {seen.done}/{seen.total}" if seen.total else f"{seen.done} steps"
+        what = " · ".join([seen.name, *seen.parts] if seen.name else seen.parts)
+        return (
+            f"<small><b>{escape(self._title)}</b> {count} · {human_seconds(seen.seconds)}"
+            f"{' · ' if what else ''}{escape(what)}</small>"
+        )

@@ -1,0 +1,404 @@
+"""Look at a table before a run: what would stop it, and what is probably not as its owner thinks.
+
+Nothing here changes a table, and nothing leaves the machine. Findings name columns and counts;
+values are in their `examples` alone, for the eyes of the table's owner.
+"""
+
+import unicodedata
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow.compute as pc
+from pandas.api import types
+
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.tables import text_dates, text_numbers
+from flwr_vertical.tables.conversion import is_text
+from flwr_vertical.tables.dtypes import plain_column
+from flwr_vertical.tables.findings import Finding, Severity, examples_of
+from flwr_vertical.tables.id_checks import check_ids
+from flwr_vertical.tables.kinds import Kind, infer_kinds
+from flwr_vertical.tables.table import Table, check_shape, check_values
+
+NEAR_UNIQUE_SHARE, NEAR_UNIQUE_ROWS = 0.5, 20
+"""Text with more distinct values than this share of the cells, in as many rows, tells rows apart
+and no groups."""
+MANY_LEVELS = 50
+RARE_ROWS = 5
+"""A level in fewer rows than this is rare."""
+FEW_FRACTIONS, FEW_FRACTIONS_ROWS = 10, 50
+MOSTLY = 0.9
+"""Share of a column's distinct texts from which it is taken for numbers or dates with mistakes."""
+MOSTLY_MISSING = 0.95
+# Numbers by which missing cells are often coded; 99 and -1 are too often real.
+SENTINELS = (-9, -99, -999, -9999, -99999, 999, 9999, 99999, 999999)
+_UNITS = "^[-+(]?[ ]*(?:[A-Z]{3}|[$€£¥%~<>≤≥])?[ ]*[-+]?[0-9][0-9., ']*[ ]*(?:[$€£¥%]|[A-Za-z]{1,4})?[)]?$"  # noqa: E501
+
+_FREE = (
+    "drop it if it is a name, an address or free text; if it is an ID of the samples, name it as "
+    "id-column"
+)
+
+Step = Callable[[str], None]
+
+
+def check_table(
+    data: pd.DataFrame | Table,
+    kinds: Mapping[str, Kind | str] | None = None,
+    *,
+    stated: Collection[str] = (),
+    step: Step | None = None,
+) -> list[Finding]:
+    """Check a party's table.
+
+    Parameters
+    ----------
+    data : pandas.DataFrame or Table of shape (n_samples, n_columns)
+        Indexed by sample ID, from whatever source.
+    kinds : mapping of column name to Kind or its name, optional
+        Kinds that the owner states.
+    stated : collection of str, optional
+        Further columns whose kinds the owner has stated. Of those nothing is said that would
+        advise to state a kind.
+    step : Callable[[str], None], optional
+        Told each column's name before it is looked at.
+
+    Returns
+    -------
+    list of Finding
+        Errors, for which `Table.of` would refuse the table, then warnings, then notes; each in
+        the order of the columns. Those of how the table was read come first.
+    """
+    found = list(data.reading) if isinstance(data, Table) else []
+    frame = data.frame if isinstance(data, Table) else data
+    kinds = kinds or {}
+    try:
+        check_shape(frame, "the table")
+    except DataError as error:
+        return [*found, Finding(Severity.ERROR, "shape", "", *_parts(error))]
+    found += check_ids(frame.index)
+    known = {*kinds, *stated}
+    # What the reader left as text, and has said so.
+    known |= {one.column for one in found if one.code == "ambiguous-numbers"}
+    for name, column in frame.items():
+        if step is not None:
+            step(str(name))
+        own = {str(name): kinds[str(name)]} if name in kinds else {}
+        found += _check_column(str(name), column, own, name in known)
+    for name in sorted(set(kinds) - set(frame.columns)):
+        seen = f"has a stated kind but is not in the table, which has {len(frame.columns)} columns"
+        found.append(Finding(Severity.ERROR, "kinds", name, seen, "correct its name"))
+    order = list(Severity)
+    return sorted(found, key=lambda one: order.index(one.severity))
+
+
+def inferred_kinds(
+    frame: pd.DataFrame, kinds: Mapping[str, Kind | str] | None = None
+) -> dict[str, str]:
+    """Return the kind of each column; "unusable" where none fits."""
+    found = {}
+    for name in frame.columns:
+        own = {name: kinds[name]} if kinds and name in kinds else None
+        try:
+            found[str(name)] = str(infer_kinds(plain_column(frame[name]).to_frame(), own)[name])
+        except (DataError, ConfigError):
+            found[str(name)] = "unusable"
+    return found
+
+
+def _check_column(
+    name: str, column: "pd.Series[Any]", kinds: Mapping[str, Kind | str], stated: bool
+) -> Iterator[Finding]:
+    """Check one column; what makes it unusable hides the rest."""
+    values = _usable_numbers(column)
+    if values is not None and not kinds:
+        yield from _check_missing(name, len(column) - len(values), len(column))
+        yield from _check_numbers(name, values, stated)
+        return
+    single = plain_column(column).to_frame()
+    try:
+        check_values(single, "the table", may_be_empty=False)
+        infer_kinds(single, kinds)
+    except (DataError, ConfigError) as error:
+        observed = column.dropna()
+        code = "no-values" if observed.empty else _error_code(error)
+        yield Finding(Severity.ERROR, code, name, *_parts(error), examples_of(observed[:3]))
+        return
+    plain = single[name]
+    observed = plain.dropna()
+    yield from _check_missing(name, len(plain) - len(observed), len(plain))
+    if types.is_numeric_dtype(plain.dtype) and not types.is_bool_dtype(plain.dtype):
+        yield from _check_numbers(name, observed.to_numpy(dtype=float), stated)
+        return
+    counts = observed.value_counts()
+    yield from _check_constant(name, len(counts), len(observed))
+    if len(counts) < 2:
+        return
+    if is_text(plain):
+        texts = text_numbers.texts_of(counts.index)
+        written = list(_check_written(name, texts, counts, stated))
+        yield from written
+        if not written:
+            yield from _check_levels(name, counts, len(observed), stated)
+        yield from _check_variants(name, counts)
+    yield from _check_rare(name, counts, len(observed))
+
+
+def _usable_numbers(column: "pd.Series[Any]") -> npt.NDArray[np.float64] | None:
+    """Return the observed cells of a column of finite NumPy numbers; None if it is another.
+
+    There may be thousands of them, and pandas' checks take a millisecond each.
+    """
+    if not isinstance(column.dtype, np.dtype) or column.dtype.kind not in "iuf":
+        return None
+    values = column.to_numpy()
+    if values.dtype.kind == "f":
+        if np.isinf(values).any():
+            return None
+        values = values[~np.isnan(values)]
+    return values.astype(np.float64) if len(values) else None
+
+
+def _check_missing(name: str, missing: int, n_rows: int) -> Iterator[Finding]:
+    if missing > MOSTLY_MISSING * n_rows:
+        seen = f"{missing:,} of {n_rows:,} cells are missing"
+        yield Finding(Severity.NOTE, "mostly-missing", name, seen, "drop it if it is of no use")
+
+
+def _parts(error: Exception) -> tuple[str, str]:
+    """Split the text of an error into what was seen and what to do."""
+    seen, _, advice = str(error).removeprefix("the table ").rpartition("; ")
+    return (seen, advice) if seen else (advice, "")
+
+
+def _error_code(error: Exception) -> str:
+    text = str(error)
+    if isinstance(error, ConfigError):
+        return "kinds"
+    return "infinite" if "infinite" in text else "type"
+
+
+def _check_constant(name: str, distinct: int, n_observed: int) -> Iterator[Finding]:
+    if distinct == 1 and n_observed > 1:
+        yield Finding(
+            Severity.WARNING,
+            "constant",
+            name,
+            f"all {n_observed:,} observed cells are the same",
+            "drop it: it tells nothing, and regressions leave it out",
+        )
+
+
+def _check_numbers(name: str, values: npt.NDArray[np.float64], stated: bool) -> Iterator[Finding]:
+    """Check a column of numbers; `values` are its observed cells, finite, at least one."""
+    low, high = float(values.min()), float(values.max())
+    yield from _check_constant(name, 1 if low == high else 2, len(values))
+    if low == high:
+        return
+    for sentinel in SENTINELS:
+        if sentinel in (low, high):
+            others = values[values != sentinel]
+            inside = float(others.min()) <= 0 <= float(others.max()) or np.sign(
+                others.min()
+            ) != np.sign(sentinel)
+            near = float(others.min()) if sentinel < 0 else float(others.max())
+            spread = float(others.max() - others.min())
+            # Far beyond all others, or the only ones with this sign and further away than they.
+            if abs(sentinel - near) > max(spread, 1.0) and (inside or abs(sentinel) > 2 * spread):
+                count = int(np.count_nonzero(values == sentinel))
+                yield Finding(
+                    Severity.WARNING,
+                    "sentinel",
+                    name,
+                    f"{count:,} cells lie far from all others and look like a code for missing",
+                    "leave these cells empty if they are missing",
+                    (str(sentinel),),
+                )
+    if _are_compact_dates(values, low, high):
+        yield Finding(
+            Severity.WARNING,
+            "dates",
+            name,
+            "all numbers look like dates YYYYMMDD; their differences are no numbers of days",
+            "write them as YYYY-MM-DD and state csv.dates='days', or drop the column",
+            examples_of(f"{value:.0f}" for value in values[:3]),
+        )
+        return
+    if stated:
+        return
+    whole = bool(np.all(np.mod(values, 1.0) == 0))
+    if whole and high - low == len(values) - 1 and _all_different(values):
+        yield Finding(
+            Severity.NOTE,
+            "row-numbers",
+            name,
+            f"{len(values):,} whole numbers in a row without a gap, as row numbers or IDs are",
+            _FREE,
+        )
+    if not whole and len(values) >= FEW_FRACTIONS_ROWS:
+        head = np.unique(values[: 20 * FEW_FRACTIONS])
+        if len(head) <= FEW_FRACTIONS and (n := len(np.unique(values))) <= FEW_FRACTIONS:
+            yield Finding(
+                Severity.NOTE,
+                "few-fractions",
+                name,
+                f"{n} distinct numbers with fractions in {len(values):,} cells",
+                f"state kind.{name}='ordinal' or 'categorical' if they are grades or codes",
+                examples_of(f"{value:g}" for value in head),
+            )
+
+
+def _all_different(values: npt.NDArray[np.float64]) -> bool:
+    return len(values) >= NEAR_UNIQUE_ROWS and len(np.unique(values)) == len(values)
+
+
+def _are_compact_dates(values: npt.NDArray[np.float64], low: float, high: float) -> bool:
+    """Return whether all numbers are dates as YYYYMMDD between 1900 and 2100."""
+    if not (low >= 19000101 and high <= 21001231) or len(values) < 2:
+        return False
+    month, day = np.mod(values // 100, 100), np.mod(values, 100)
+    return bool(np.all((month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)))
+
+
+def _check_written(
+    name: str, texts: Any, counts: "pd.Series[int]", stated: bool
+) -> Iterator[Finding]:
+    """Find text that is numbers or dates; `texts` are the distinct values."""
+    if stated:
+        return
+    distinct = len(texts)
+    order = text_dates.order_of(texts)
+    if order is not None:
+        yield _dates_as_text(name, order, distinct, texts)
+        return
+    forms = text_numbers.possible_forms(texts)
+    levels = f"it is text with {distinct:,} distinct values, so a categorical column"
+    if forms:
+        yield Finding(
+            Severity.WARNING,
+            "numbers-as-text",
+            name,
+            f"all cells are numbers with thousands or decimal marks; {levels}",
+            "state csv.decimal (and csv.thousands), or make numbers of them",
+            examples_of(texts.to_pylist()),
+        )
+        return
+    share, are_numbers = text_numbers.share_of_numbers(texts)
+    if share >= MOSTLY or (share > 0.5 and distinct - int(are_numbers.sum()) <= 3):
+        odd = ~are_numbers
+        cells = int(counts.to_numpy()[odd].sum())
+        yield Finding(
+            Severity.WARNING,
+            "numbers-as-text",
+            name,
+            f"numbers but for {cells:,} cells; {levels}",
+            "leave these cells empty, or correct them",
+            examples_of(text for text, no in zip(texts.to_pylist(), odd, strict=True) if no),
+        )
+    elif distinct > 2 and text_dates.share_of_dates(texts) >= MOSTLY:
+        yield Finding(
+            Severity.WARNING,
+            "dates",
+            name,
+            f"most cells are dates and some are not; {levels}",
+            "correct the others or leave them empty, and state csv.dates='days'",
+            examples_of(texts.to_pylist()),
+        )
+    elif distinct > RARE_ROWS and _share(texts, _UNITS) >= MOSTLY:
+        yield Finding(
+            Severity.WARNING,
+            "units",
+            name,
+            f"most cells are a number with a unit or sign; {levels}",
+            "write the number alone and the unit into the column's name",
+            examples_of(texts.to_pylist()),
+        )
+
+
+def _share(texts: Any, pattern: str) -> float:
+    return float(pc.mean(pc.match_substring_regex(texts, pattern)).as_py() or 0.0)
+
+
+def _dates_as_text(name: str, order: str, distinct: int, texts: Any) -> Finding:
+    advice = {
+        text_dates.AMBIGUOUS: "state csv.dates='days-day-first' or 'days-month-first' to make them "
+        "days since 1970-01-01",
+        text_dates.SHORT_YEAR: "write years with four digits, then state csv.dates='days'",
+    }.get(order, "state csv.dates='days' to make them days since 1970-01-01")
+    return Finding(
+        Severity.WARNING,
+        "dates",
+        name,
+        f"dates ({order}) as text: {distinct:,} distinct values of a categorical column",
+        f"{advice}, or drop it; kind.{name}='categorical' if they are groups",
+        examples_of(texts.to_pylist()),
+    )
+
+
+def _check_levels(
+    name: str, counts: "pd.Series[int]", n_observed: int, stated: bool
+) -> Iterator[Finding]:
+    """Check how many distinct texts there are."""
+    if stated:
+        return
+    distinct = len(counts)
+    if n_observed >= NEAR_UNIQUE_ROWS and distinct > NEAR_UNIQUE_SHARE * n_observed:
+        yield Finding(
+            Severity.WARNING,
+            "near-unique",
+            name,
+            f"{distinct:,} distinct texts in {n_observed:,} cells",
+            _FREE,
+            examples_of(counts.index),
+        )
+    elif distinct > MANY_LEVELS:
+        yield Finding(
+            Severity.NOTE,
+            "many-levels",
+            name,
+            f"{distinct:,} levels",
+            "combine levels, or expect slow and imprecise results of methods that encode them",
+        )
+
+
+_FORMS: dict[str, Callable[[str], str]] = {
+    "upper and lower case": str.casefold,
+    "white space": lambda text: " ".join(text.split()),
+    "the Unicode form (NFC, NFD)": lambda text: unicodedata.normalize("NFC", text),
+}
+
+
+def _check_variants(name: str, counts: "pd.Series[int]") -> Iterator[Finding]:
+    """Find levels that differ by case, white space or Unicode form alone."""
+    levels = [str(level) for level in counts.index]
+    for what, form in _FORMS.items():
+        groups: dict[str, list[str]] = {}
+        for level in levels:
+            groups.setdefault(form(level), []).append(level)
+        same = [group for group in groups.values() if len(group) > 1]
+        if same:
+            yield Finding(
+                Severity.WARNING,
+                "level-variants",
+                name,
+                f"{sum(map(len, same)):,} levels differ from another one by {what} alone",
+                "write them in the same way if they mean the same",
+                examples_of((ascii(level)[1:-1] for level in same[0]), most=4),
+            )
+
+
+def _check_rare(name: str, counts: "pd.Series[int]", n_observed: int) -> Iterator[Finding]:
+    rare = counts[counts < RARE_ROWS]
+    if n_observed < NEAR_UNIQUE_ROWS or rare.empty or len(counts) > NEAR_UNIQUE_SHARE * n_observed:
+        return
+    yield Finding(
+        Severity.NOTE,
+        "rare-levels",
+        name,
+        f"{len(rare):,} of {len(counts):,} levels occur in fewer than {RARE_ROWS} rows",
+        "combine them: little can be learnt of a rare level, and its name may tell of a single row",
+        examples_of(rare.index),
+    )

@@ -1,0 +1,196 @@
+"""Look at sample IDs before a run: in one table, and whether those of several tables meet."""
+
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pandas.api import types
+
+from flwr_vertical.errors import DataError
+from flwr_vertical.tables.findings import Finding, Severity, examples_of
+from flwr_vertical.tables.table import checked_ids
+
+INTEGER, TEXT = "integer", "text"
+_KEY = "state normalise-ids='{}' in the run config, or write IDs in the same way at every party"
+
+# How IDs could be made equal, and what to do to have it so.
+_REPAIRS: dict[str, tuple[Callable[[str], str], str]] = {
+    "white space": (str.strip, _KEY.format("strip")),
+    "upper and lower case": (str.casefold, _KEY.format("casefold")),
+    "the Unicode form (NFC, NFD)": (
+        lambda text: unicodedata.normalize("NFC", text),
+        _KEY.format("nfc"),
+    ),
+    "leading zeros": (
+        lambda text: text.lstrip("0") or "0",
+        "write IDs in the same way at every party",
+    ),
+}
+
+
+def type_of_ids(index: "pd.Index[Any]") -> str:
+    """Return ``"integer"``, ``"text"``, or what else the IDs are."""
+    if isinstance(index, pd.MultiIndex):
+        return TEXT
+    if types.is_integer_dtype(index.dtype):
+        return INTEGER
+    held = types.infer_dtype(index, skipna=True)
+    return {"string": TEXT, "integer": INTEGER}.get(held, held)
+
+
+def check_ids(index: "pd.Index[Any]") -> Iterator[Finding]:
+    """Check the sample IDs of one table.
+
+    Yields
+    ------
+    Finding
+        Whatever a run would refuse, and ways of writing that make IDs miss those of other tables.
+    """
+    try:
+        ids = checked_ids(index, "the table")
+    except DataError as error:
+        seen, _, advice = str(error).removeprefix("the table ").rpartition("; ")
+        repeated = index[index.duplicated()].dropna().unique()[:3]
+        yield Finding(Severity.ERROR, "ids", "", seen, advice, examples_of(repeated))
+        return
+    if isinstance(index, pd.MultiIndex) or type_of_ids(ids) != TEXT:
+        return
+    texts = pa.array(np.asarray(ids, dtype=object), type=pa.large_string())
+    if (padded := _share(texts, "^\\s|\\s$")).any():
+        seen = f"{int(padded.sum()):,} IDs begin or end with white space"
+        yield _found("space", seen, _KEY.format("strip"), ids[padded])
+    digits = _share(texts, "^\\s*[0-9]+\\s*$")
+    zeros = _share(texts, "^\\s*0[0-9]+\\s*$")
+    if digits.all() and zeros.any():
+        seen = f"IDs are text for {int(zeros.sum()):,} leading zeros; they never match integers"
+        advice = "write IDs in the same way at every party, with the zeros"
+        yield _found("zeros", seen, advice, ids[zeros], Severity.NOTE)
+    elif digits.all():
+        seen = "IDs are text though all of them are whole numbers; they never match integers"
+        advice = "make them integers if they are at other parties"
+        yield _found("digits", seen, advice, ids, Severity.NOTE)
+    elif digits.mean() >= 0.5:
+        seen = f"IDs are text because {int((~digits).sum()):,} of them are no whole numbers"
+        yield _found("mixed", seen, "correct these if IDs are integers elsewhere", ids[~digits])
+    if (points := _share(texts, "^[0-9]+\\.0+$")).any():
+        seen = f"{int(points.sum()):,} IDs end in '.0', as integers read as decimals do"
+        yield _found("points", seen, "write them without it", ids[points])
+    for what, (form, _) in _REPAIRS.items():
+        if what in ("white space", "leading zeros"):
+            continue
+        if (same := len(ids) - len({form(text) for text in ids})) > 0:
+            yield Finding(
+                Severity.WARNING,
+                "id-variants",
+                "",
+                f"{same:,} IDs differ from another one by {what} alone",
+                "combine these rows if they are of the same samples",
+            )
+
+
+def overlap_of(indices: "Mapping[str, pd.Index[Any]]") -> pd.DataFrame:
+    """Count the samples of every pattern of who has them.
+
+    Parameters
+    ----------
+    indices : mapping of party to pandas.Index
+        Sample IDs as `checked_ids` returns them.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A column of booleans for each party and ``samples``, most frequent first.
+    """
+    columns = {}
+    union: pd.Index[Any] = pd.Index([])
+    for index in indices.values():
+        union = index if not len(union) else union.append(index)
+    union = pd.Index(union.unique())
+    for party, index in indices.items():
+        columns[party] = union.isin(index)
+    return pd.DataFrame(columns).value_counts().rename("samples").reset_index()
+
+
+def check_overlap_of(indices: "Mapping[str, pd.Index[Any]]") -> Iterator[Finding]:
+    """Check whether the IDs of several tables can meet.
+
+    Parameters
+    ----------
+    indices : mapping of party to pandas.Index
+        Sample IDs as `checked_ids` returns them.
+
+    Yields
+    ------
+    Finding
+        IDs of different types, tables without a common sample, and ways of writing IDs by which
+        more of them would meet.
+    """
+    by_type: dict[str, list[str]] = {}
+    for party, index in indices.items():
+        by_type.setdefault(type_of_ids(index), []).append(party)
+    if len(by_type) > 1:
+        shown = "; ".join(f"{kind} at {', '.join(names)}" for kind, names in by_type.items())
+        yield Finding(
+            Severity.ERROR,
+            "id-types",
+            "",
+            f"sample IDs are of different types ({shown}), so none of them match",
+            "write them in the same way at every party",
+        )
+    names = list(indices)
+    for k, one in enumerate(names):
+        for other in names[k + 1 :]:
+            yield from _check_pair(one, indices[one], other, indices[other])
+
+
+def _check_pair(
+    one: str, first: "pd.Index[Any]", other: str, second: "pd.Index[Any]"
+) -> Iterator[Finding]:
+    shared = int(first.isin(second).sum())
+    same_type = type_of_ids(first) == type_of_ids(second)
+    if shared == min(len(first), len(second)):
+        return
+    for what, (form, advice) in _REPAIRS.items():
+        if what != "leading zeros" and not same_type:
+            continue
+        left = {form(str(text)) for text in first}
+        more = len(left & {form(str(text)) for text in second})
+        # A few chance hits, of upper and lower case say, are no reason to change all IDs.
+        if more > 1.01 * shared + 1:
+            yield Finding(
+                Severity.WARNING,
+                "id-forms",
+                "",
+                f"{one} and {other} share {shared:,} IDs, and {more:,} but for {what}"
+                + ("" if same_type else " and type"),
+                advice,
+            )
+            return
+    if not shared and same_type:
+        yield Finding(
+            Severity.WARNING,
+            "no-overlap",
+            "",
+            f"{one} and {other} have no sample in common",
+            "check that both have the same kind of ID",
+        )
+
+
+def _share(texts: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
+    found = pc.match_substring_regex(texts, pattern)
+    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _found(
+    code: str,
+    seen: str,
+    advice: str,
+    ids: "pd.Index[Any]",
+    severity: Severity = Severity.WARNING,
+) -> Finding:
+    return Finding(severity, f"id-{code}", "", seen, advice, examples_of(ids[:3]))

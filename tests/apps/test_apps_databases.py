@@ -1,0 +1,101 @@
+"""Four parties on a real deployment, each with another kind of data: the numbers of CSV."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from databases import PASSWORD, USER, fill_duckdb, fill_sqlite, running_postgres
+from deployments import Deployment
+
+from flwr_vertical import simulate
+from flwr_vertical.sources import Destination, read_source
+from strategies.fknn import FKNN
+
+pytestmark = [pytest.mark.deployment, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def tables():
+    rng = np.random.default_rng(9)
+    index = pd.Index(range(80), name="customer")
+    latent = rng.normal(size=(80, 2))
+    found = {}
+    for k, name in enumerate(("bank", "court", "shop", "tax")):
+        values = latent @ rng.normal(size=(2, 3)) + 0.3 * rng.normal(size=(80, 3))
+        frame = pd.DataFrame(values, columns=[f"{name}_{c}" for c in "abc"], index=index)
+        frame = frame.mask(rng.random(frame.shape) < 0.1)
+        found[name] = frame.drop(index=rng.choice(80, size=3 * k, replace=False))
+    return found
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory, tables):
+    home = tmp_path_factory.mktemp("databases")
+    with running_postgres() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("READER_PASSWORD", PASSWORD)
+        Destination.of(server.url, "bank").write(tables["bank"])
+        fill_duckdb(home / "court.duckdb")
+        Destination.of(home / "court.duckdb", "court").write(tables["court"])
+        fill_sqlite(home / "shop.sqlite")
+        Destination.of(home / "shop.sqlite", "shop").write(tables["shop"])
+        for k, part in enumerate(np.array_split(np.arange(len(tables["tax"])), 3)):
+            folder = home / "tax" / str(2020 + k)
+            folder.mkdir(parents=True)
+            tables["tax"].iloc[part].to_parquet(folder / "rows.parquet")
+        written = f"output='{server.url}' output-table='bank_{{run}}'"
+        parties = {
+            # The password comes from the environment of the SuperNodes.
+            "bank": f"data='{server.url}' query='SELECT * FROM bank' {written}",
+            "court": f"data='duckdb:///{home / 'court.duckdb'}' table='court'",
+            "shop": f"data='{home / 'shop.sqlite'}' table='shop'",
+            "tax": f"data='{home / 'tax'}'",
+        }
+        agreed = "policy.alignments='plain'"
+        nodes = Deployment(home, {name: f"{keys} {agreed}" for name, keys in parties.items()})
+        nodes.database = server
+        yield nodes
+        nodes.stop()
+
+
+def test_four_sources_at_once_give_the_numbers_of_csv(deployment, tables):
+    run = deployment.submit(
+        strategy="fknn", parties="bank,court,shop,tax", min_nodes=4, alignment="plain",
+        run_name="first",
+    )  # fmt: skip
+    assert run.finish(600) == 0, run.text[-3000:]
+    from_csv = {}
+    for name, frame in tables.items():
+        path = deployment.flower.home / f"{name}.csv"
+        frame.to_csv(path)
+        from_csv[name] = read_source(path)
+    expected = simulate(FKNN(), from_csv, progress=False).tables
+    for name in tables:
+        path = deployment.flower.results / "parties" / "first" / f"{name}.parquet"
+        found = pd.read_parquet(path)
+        pd.testing.assert_frame_equal(
+            found, expected[name].loc[found.index], rtol=1e-12, atol=1e-12, check_names=False
+        )
+        assert len(found) == len(expected[name])
+    bank = read_source(deployment.database.url, table="bank_first").frame
+    pd.testing.assert_frame_equal(
+        bank, expected["bank"].loc[bank.index], rtol=1e-12, atol=1e-12, check_names=False
+    )
+    logs = "".join(path.read_text() for path in deployment.flower.home.glob("*.log"))
+    assert "rows read from" in logs
+    assert PASSWORD not in logs
+
+
+def test_a_wrong_database_ends_the_run_in_one_line(deployment):
+    """Another SuperNode takes the bank's place, with a database that refuses it."""
+    deployment.kill_node("bank")
+    deployment.parties["bank"] = (
+        f"data='postgresql://{USER}:not-the-secret@{deployment.database.place}' table='bank'"
+    )
+    deployment.start_node("bank")
+    run = deployment.submit(
+        strategy="mean", parties="bank,court", min_nodes=4, alignment="plain", run_name="second",
+        transport="messages",
+    )  # fmt: skip
+    assert run.finish(600) == 1
+    line = next(line for line in run.text.splitlines() if "refuses the password" in line)
+    assert "party 'bank' failed in step 'hello'" in line
+    assert "not-the-secret" not in run.text

@@ -1,0 +1,169 @@
+"""Imputed cells beside the column's mean and the party alone, against held-out and true values."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.impute import SimpleImputer
+from sklearn.metrics import r2_score, root_mean_squared_error
+
+from flwr_vertical import Table, load_demo, simulate
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.results import Result
+from flwr_vertical.results.imputation import imputation_metrics, imputation_quality, worse_than_mean
+from flwr_vertical.results.imputed import imputed_columns
+from flwr_vertical.tables import hide_cells, put_back
+from strategies.baselines import Mean
+from strategies.copula import VCDS
+from strategies.fknn import FKNN
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return load_demo("wine", missing_blocks=0.1)
+
+
+@pytest.fixture(scope="module")
+def held_out(demo):
+    return simulate(FKNN(), demo.parties, hold_out=0.1, beside_single_parties=True, progress=False)
+
+
+@pytest.fixture
+def mixed():
+    rng = np.random.default_rng(0)
+    n = 200
+    frame = pd.DataFrame(
+        {
+            "x": rng.normal(size=n),
+            "n": rng.integers(0, 40, n),
+            "flag": rng.random(n) < 0.5,
+            "town": rng.choice(["Kiel", "Ulm", "北京"], n),
+            "kind": pd.Categorical(rng.choice(["a", "b"], n)),
+        },
+        index=[f"s{i}" for i in range(n)],
+    )
+    return frame.mask(rng.random(frame.shape) < 0.05).astype({"n": "Int64"}), frame
+
+
+def test_quality_by_hand():
+    given = pd.DataFrame({"x": [1.0, 3.0, None, None], "c": ["u", "u", "v", None]})
+    after = pd.DataFrame({"x": [1.0, 3.0, 5.0, 2.0], "c": ["u", "u", "v", "v"]})
+    truth = pd.DataFrame({"x": [1.0, 3.0, 4.0, 4.0], "c": ["u", "u", "v", "v"]})
+    alone = pd.DataFrame({"x": [1.0, 3.0, 4.0, 4.0], "c": ["u", "u", "v", "u"]})
+    columns = imputed_columns({"p": given}, {"p": after}, {"p": truth})
+    found = imputation_quality(columns, {"p": alone})
+    x, c = found.loc[("p", "x")], found.loc[("p", "c")]
+    assert x["rmse"] == pytest.approx(np.sqrt((1 + 4) / 2))
+    assert x["rmse_mean"] == pytest.approx(2.0)  # the mean is 2, the truth is 4
+    assert x["skill"] == pytest.approx(1 - 2.5 / 4)
+    assert (x["rmse_alone"], x["skill_alone"]) == (0.0, 1.0)
+    assert (c["accuracy"], c["accuracy_mode"], c["accuracy_alone"]) == (1.0, 0.0, 0.0)
+    assert (c["skill"], c["skill_alone"]) == (1.0, 0.0)
+    merits = imputation_metrics(found)
+    assert merits["imputation_skill"] == pytest.approx((2 * 0.375 + 1) / 3)
+    assert merits["imputation_skill_alone"] == pytest.approx(2 / 3)
+
+
+def test_skill_is_r2_against_the_observed_mean_as_scikit_learn_has_it(demo):
+    result = simulate(Mean(), demo.parties, truth=demo.complete, progress=False)
+    for (party, column), row in result.imputation.iterrows():
+        given = demo.parties[party][[column]]
+        rows = demo.complete[party].index
+        filled = SimpleImputer().fit(given).transform(given.reindex(rows))[:, 0]
+        gap = given.reindex(rows)[column].isna().to_numpy(copy=True)
+        # Samples that no party holds are in no table.
+        gap &= rows.isin(result.tables[party].index)
+        true = demo.complete[party][column].to_numpy()
+        assert row["cells"] == gap.sum()
+        assert row["rmse"] == pytest.approx(root_mean_squared_error(true[gap], filled[gap]))
+        assert row["skill"] == pytest.approx(0.0, abs=1e-9)
+        assert r2_score(true[gap], filled[gap]) <= 0.0
+    assert result.notes == []  # no better than the mean, and no worse
+
+
+def test_held_out_cells_are_compared_and_put_back(held_out, demo):
+    for party, given in demo.parties.items():
+        after = held_out.tables[party]
+        pd.testing.assert_frame_equal(
+            after.loc[given.index].where(given.notna()), given, check_dtype=False
+        )
+        assert after.notna().all(axis=None)
+        pd.testing.assert_frame_equal(held_out.originals[party], given)
+    found = held_out.imputation
+    assert len(found) == 13
+    assert found["cells"].between(13, 18).all()  # a tenth of the known cells of each column
+    assert held_out.metrics["imputation_skill"] > held_out.metrics["imputation_skill_alone"] > 0
+    assert held_out.settings["hold_out"] == 0.1
+
+
+def test_columns_that_the_mean_would_have_filled_better_are_named(held_out):
+    bad = held_out.imputation[held_out.imputation["skill"] < 0]
+    named = [note for note in held_out.notes if "imputed worse" in note]
+    assert len(named) == (len(bad) > 0)
+    for party, column in bad.index[:5]:
+        assert f"{column!r} of {party!r}" in named[0]
+    rows = pd.DataFrame(
+        {"cells": [50, 50, 5], "skill": [-0.5, 0.5, -0.9]},
+        index=pd.MultiIndex.from_tuples([("p", "a"), ("p", "b"), ("p", "few")]),
+    )
+    (note,) = worse_than_mean(rows)
+    assert note.startswith("1 of 3 columns are imputed worse")
+    assert "'a' of 'p'" in note
+
+
+def test_the_report_and_a_saved_result_have_the_comparison(held_out, tmp_path):
+    page = held_out.report(tmp_path / "r.html").read_text()
+    for part in ("Imputed against true values", "rmse_alone", "Cells were held out", "hold_out"):
+        assert part in page
+    held_out.save(tmp_path / "saved")
+    again = Result.load(tmp_path / "saved")
+    pd.testing.assert_frame_equal(again.imputation, held_out.imputation)
+    assert (again.call, again.version) == ("FKNN()", held_out.version)
+    assert again.finished.endswith("UTC")
+
+
+def test_hidden_cells_leave_levels_kinds_and_rows_and_come_back(mixed):
+    given, _ = mixed
+    table = Table.of(given)
+    shown = hide_cells(table, 0.3, "7", "p")
+    assert shown.kinds == table.kinds
+    hidden = shown.frame.isna() & table.frame.notna()
+    share = hidden.sum() / table.frame.notna().sum()
+    assert share.between(0.25, 0.31).all()
+    assert shown.frame.notna().any(axis=1).all()
+    for name in ("town", "kind", "flag"):
+        assert set(shown.frame[name].dropna()) == set(table.frame[name].dropna())
+    again = hide_cells(table, 0.3, "7", "p")
+    pd.testing.assert_frame_equal(again.frame, shown.frame)
+    assert not hide_cells(table, 0.3, "8", "p").frame.equals(shown.frame)
+    # What a run makes of it: all cells filled, and a row that others had.
+    after = shown.frame.copy()
+    for name in after:
+        after[name] = after[name].fillna(after[name].mode().iloc[0])
+    back = put_back(after, table.frame)
+    for name, known in ((n, table.frame[n].dropna()) for n in after):
+        assert list(back.loc[known.index, name]) == list(known)
+    assert back.notna().all(axis=None)
+    assert {n: after[n].dtype for n in ("town", "x")} == {n: back[n].dtype for n in ("town", "x")}
+
+
+def test_whole_numbers_are_whole_again():
+    given = pd.DataFrame({"n": np.arange(50)})
+    after = pd.DataFrame({"n": np.arange(50.0) + np.where(np.arange(50) % 5, 0.0, 0.25)})
+    assert put_back(after, given)["n"].dtype == given["n"].dtype
+    more = pd.concat([after, pd.DataFrame({"n": [0.5]}, index=[77])])
+    back = put_back(more, given)
+    assert back["n"].iloc[-1] == 0.5
+    assert (back["n"].iloc[:50] == given["n"]).all()
+
+
+@pytest.mark.parametrize("share", [-0.1, 0.6, 1.0])
+def test_a_share_out_of_range_is_refused(demo, share):
+    with pytest.raises(ConfigError, match=r"must be in \(0, 0.5\]"):
+        simulate(Mean(), demo.parties, hold_out=share, progress=False)
+
+
+def test_a_strategy_that_imputes_nothing_says_so():
+    demo = load_demo("wine", missing_cells=0, missing_blocks=0)
+    result = simulate(VCDS(), demo.parties, hold_out=0.05, progress=False)
+    assert result.imputation is None
+    assert any("fills no cell in" in note for note in result.notes)

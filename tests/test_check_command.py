@@ -1,0 +1,222 @@
+"""`flwr-vertical check` as a user types it."""
+
+import contextlib
+import json
+import sqlite3
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from flwr_vertical import LocalGrid, Party, party_app, simulate, step
+from flwr_vertical.checking import check_files, trial, try_strategy
+from flwr_vertical.checking.page import show_page
+from flwr_vertical.checking.trial import Trial, scaled
+from flwr_vertical.cli import main
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.server import Federation
+from strategies.baselines import Mean
+
+N = 60
+
+
+def tables():
+    rng = np.random.default_rng(0)
+    ids = pd.Index([f"c{i:03}" for i in range(N)], name="customer")
+    bank = pd.DataFrame({"income": rng.normal(size=N), "city": ["a", "b", "c"] * (N // 3)}, ids)
+    bank.iloc[::7, 0] = np.nan
+    court = pd.DataFrame({"debts": rng.normal(size=N), "late": [0, 1] * (N // 2)}, ids)
+    return {"bank": bank, "court": court.iloc[10:]}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, frame in tables().items():
+        frame.to_csv(tmp_path / f"{name}.csv")
+    (tmp_path / "readme.txt").write_text("no table")
+    return tmp_path
+
+
+def test_a_clean_folder(folder, capsys):
+    assert main(["check", str(folder), "--strict"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "bank.csv: 60 rows, 2 columns, text IDs" in lines[0]
+    assert [line.strip() for line in lines[1:3]] == ["1 continuous: income", "1 categorical: city"]
+    patterns = [line.split() for line in lines[lines.index("samples by who has them:") + 1 :]]
+    assert patterns[:3] == [["bank", "court", "samples"], ["yes", "yes", "50"], ["yes", "-", "10"]]
+    assert lines[-1] == "nothing suspicious found"
+
+
+def test_warnings_fail_only_if_strict(folder, capsys):
+    frame = tables()["bank"].assign(same=1, since="2024-05-01")
+    frame.loc["c000", "since"] = "2024-05-02"
+    frame.to_csv(folder / "bank.csv", sep=";")
+    arguments = ["check", str(folder / "bank.csv"), "--id", "customer"]
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "warning: column 'same': all 60 observed cells are the same; drop it" in shown
+    assert "csv.dates='days'" in shown
+    assert "note: found out of the file: separator ';'" in shown
+    assert shown.splitlines()[-1] == "0 errors, 2 warnings"
+    assert main([*arguments, "--strict"]) == 1
+    assert main([*arguments, "--strict", "--node-config", "csv.dates='days'"]) == 1
+    assert "0 errors, 1 warning\n" in capsys.readouterr().out
+
+
+def test_errors_fail_and_a_broken_table_does_not_hide_the_others(folder, capsys):
+    (folder / "court.csv").write_text("customer,x\n7,1\n7,2\n8,\n")
+    (folder / "shop.csv").write_bytes(b"")
+    assert main(["check", str(folder), "--json", "--strategy", "mean"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert {table["party"]: table["ids"] for table in found["tables"]} == {
+        "bank": "text", "court": "integer", "shop": "",
+    }  # fmt: skip
+    codes = [[one["code"] for one in table["findings"]] for table in found["tables"]]
+    assert codes == [[], ["ids"], ["file"]]
+    assert found["strategies"][0]["refusal"] == "correct the errors of the tables first"
+    assert (found["errors"], found["warnings"]) == (3, 0)  # two tables, one strategy
+
+
+def test_ids_of_another_type(folder, capsys):
+    court = tables()["court"].set_axis(range(50))
+    court.rename_axis("customer").to_csv(folder / "court.csv")
+    assert main(["check", str(folder)]) == 1
+    assert "integer at court), so none of them match" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ([], "nothing to check: name a table or a folder"),
+        (["empty"], "empty holds no table; expected files in .csv"),
+        ([".", "--node-config", "csv.dates='no'"], "csv.dates = 'no'; expected one of days"),
+        ([".", "--strategy", "fkn"], "unknown strategy 'fkn' (did you mean 'fknn'?)"),
+        ([".", "--strategy", "fknn", "--settings", "fknn.n-neighbours=3"], "fknn.n-neighbors"),
+        ([".", "--strategy", "fknn", "--label-column", "city2"], "'city2' is in 0 tables"),
+    ],
+)
+def test_wrong_options_are_one_line(folder, capsys, monkeypatch, arguments, why):
+    (folder / "empty").mkdir()
+    monkeypatch.chdir(folder)
+    assert main(["check", *arguments]) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: ")
+    assert why in shown
+    assert len(shown.splitlines()) == 1
+
+
+def test_the_data_of_a_node_may_be_a_database_or_a_folder_of_parquet(folder, capsys):
+    bank = tables()["bank"].assign(same=1)
+    with contextlib.closing(sqlite3.connect(folder / "bank.sqlite")) as database:
+        bank.to_sql("customers", database)
+    (folder / "parts").mkdir()
+    for k in (0, 1):
+        bank.iloc[k * 30 : k * 30 + 30].to_parquet(folder / "parts" / f"{k}.parquet")
+    for data in (
+        f"data='{folder / 'bank.sqlite'}' table='customers'",
+        f"data='{folder / 'parts'}'",
+    ):
+        assert main(["check", "--node-config", f"party='bank' {data} id-column='customer'"]) == 0
+        shown = capsys.readouterr().out
+        assert "60 rows, 3 columns, text IDs" in shown
+        assert "warning: column 'same': all 60 observed cells are the same" in shown
+
+
+def test_two_files_of_one_party_are_refused(folder):
+    (folder / "bank.parquet").write_bytes(b"")
+    with pytest.raises(ConfigError, match="several tables named bank"):
+        check_files(folder)
+
+
+def test_a_terminal_gets_a_page(folder):
+    (folder / "court.csv").write_text("customer,[red]x\nc001,1\nc002,1\n")
+    checks = check_files(folder)
+    checks.trials = [Trial("mean", rounds=4.0, traffic=2048.0, seconds=0.5)]
+    console = Console(record=True, width=100, file=open("/dev/null", "w"))  # noqa: SIM115
+    show_page(checks, console)
+    shown = console.export_text()
+    for part in ("bank", "1 continuous", "[red]x", "warning", "samples by who has them", "4 rounds",
+                 "2.0 kB", "0 errors, 1 warning"):  # fmt: skip
+        assert part in shown
+
+
+def test_strategies_are_asked_themselves(folder, capsys):
+    """In a process of its own: one refuses text, the other runs, and its cost is exact."""
+    arguments = ["check", str(folder), "--label-column", "late", "--json"]
+    assert main([*arguments, "--strategy", "lr", "--strategy", "mean"]) == 1
+    refused, ran = json.loads(capsys.readouterr().out)["strategies"]
+    assert "column 'city' holds levels (categorical), not numbers" in refused["refusal"]
+    given = tables()
+    del given["court"]["late"]
+    result = simulate(Mean(), given, progress=False, alignment=Mean.default_alignment)
+    assert ran["rounds"] == result.ledger.rounds
+    # Keys and masked numbers are random; their headers differ by some bytes.
+    traffic = result.ledger.bytes_up + result.ledger.bytes_down
+    assert ran["traffic_bytes"] == pytest.approx(traffic, rel=0.02)
+    assert ran["scaled_from"] == 0
+
+
+def test_what_needs_no_process_to_say():
+    trial_of = try_strategy("lr", {}, tables())
+    assert trial_of.text() == "refuses: it needs labels, and none are given"
+    assert try_strategy("predict", {}, tables(), named=False).refused
+
+
+def test_a_run_that_takes_too_long_is_scaled_from_samples(monkeypatch):
+    index = [f"c{i}" for i in range(4000)]
+    asked = []
+
+    def run_apart(tasks, limit):
+        asked.append([{name: len(f) for name, f in task["tables"].items()} for task in tasks])
+        if len(tasks) == 1:
+            return [None]
+        return [{"rounds": 10.0, "traffic": 1000.0, "seconds": 1.0},
+                {"rounds": 10.0, "traffic": 1900.0, "seconds": 4.0}]  # fmt: skip
+
+    monkeypatch.setattr(trial, "_run_apart", run_apart)
+    parties = {name: pd.DataFrame({"x": 1.0}, index) for name in ("bank", "court")}
+    found = try_strategy("mean", {}, parties)
+    assert asked[1] == [{"bank": 250, "court": 250}, {"bank": 500, "court": 500}]
+    assert (found.rounds, found.traffic, found.seconds) == (10.0, 1000 + 900 * 15, 4 * 8.0**2)
+    assert "rough: scaled from 250 and 500 of 4,000 samples" in found.text()
+    monkeypatch.setattr(trial, "_run_apart", lambda tasks, limit: [None] * len(tasks))
+    assert (
+        "no refusal, and no estimate: none on all 4,000" in try_strategy("mean", {}, parties).text()
+    )
+
+
+@pytest.mark.parametrize(
+    ("power", "expected"), [(0, 1.0), (0.5, None), (1, 16.0), (2, 256.0), (5, 2**5 * 8.0**3)]
+)
+def test_scaling_is_right_for_powers(power, expected):
+    found = scaled(1.0, 2.0**power, 8.0)
+    # Below proportion the line lies above the power: the estimate is on the safe side.
+    assert found == pytest.approx(expected) if expected else found > 16**power
+
+
+class Looking(Party):
+    @step
+    def look(self):
+        return {"rows": self.table.n_samples}
+
+
+def test_the_party_writes_into_its_own_log_once_a_run(folder, caplog):
+    frame = tables()["bank"].assign(paid="1.234,5", day="2024-05-01")
+    frame.loc["c001", ["paid", "day"]] = ["2,5", "2024-05-02"]
+    frame.to_csv(folder / "bank.csv", sep=";", decimal=",")
+    node = {"party": "bank", "data": str(folder / "bank.csv"), "output": str(folder / "out"),
+            "policy.min-parties": 1}  # fmt: skip
+    with LocalGrid(party_app(Looking), [node]) as grid, caplog.at_level("INFO", "flwr_vertical"):
+        federation = Federation(grid)
+        federation.open()
+        for _ in range(2):
+            assert federation.call("look") == {"bank": {"rows": N}}
+        federation.close()
+    said = [record for record in caplog.records if "its table" in record.getMessage()]
+    texts = {record.getMessage(): record.levelname for record in said}
+    assert len(texts) == len(said) == 4
+    (dates,) = (text for text, level in texts.items() if level == "WARNING")
+    assert dates.startswith("party 'bank': its table: column 'day': dates (year first) as text")
+    assert any("separator ';'" in text for text in texts)
+    assert any("column 'paid': read as numbers" in text for text in texts)
