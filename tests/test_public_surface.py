@@ -71,9 +71,10 @@ CORE = [
     "errors", "version", "optional", "settings", "privacy", "crypto", "tables", "sources",
     "results", "protocol", "policy", "grids", "channel", "node", "server", "products",
     "alignment", "app",
-    "strategy", "registry", "strategies", "demo", "single_parties", "simulation", "validation",
-    "run_config", "checking", "align_command", "strategies_command", "policy_command",
-    "ledger_command", "cli",
+    "strategy", "registry", "strategies", "partition", "demo", "single_parties", "simulation",
+    "validation",
+    "run_config", "parsing", "completion", "checking", "align_command", "strategies_command",
+    "policy_command", "ledger_command", "cli",
 ]  # fmt: skip
 
 
