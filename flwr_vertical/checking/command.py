@@ -77,7 +77,7 @@ def run_check(options: argparse.Namespace) -> int:
     elif sys.stdout.isatty():
         from rich.console import Console
 
-        show_page(checks, Console())
+        show_page(checks, Console(highlight=False))
     else:
         print("\n".join(plain_lines(checks)))
     bad = checks.count(Severity.ERROR) + options.strict * checks.count(Severity.WARNING)
