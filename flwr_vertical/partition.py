@@ -13,7 +13,7 @@ import pandas as pd
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.optional import require
-from flwr_vertical.tables.missingness import Mask, at_least_one_party, mcar_blocks
+from flwr_vertical.tables.missingness import Mask, at_least_one_party
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -35,12 +35,10 @@ class MissingBlockPartitioner(Partitioner):  # type: ignore[misc]
         Deals the columns: a ``VerticalEvenPartitioner`` or ``VerticalSizePartitioner``. It must be
         new, without a dataset.
     missing : float or Sequence[float], default 0.2
-        Probability in [0, 1) that a party lacks a row, for all parties or for each. A row that
-        all would lack is given back to one of them, so that the dataset keeps its rows.
+        Share of the rows, in [0, 1), that a party lacks, for all parties or for each. There is no
+        row that all lack: where the draw has one, a party lacks another row instead.
     overlap : float, default 0
-        Share of the rows, in [0, 1], that every party has. The others are missing with the
-        probability ``missing / (1 - overlap)``, so that a party still lacks the share `missing` of
-        all rows; it can be 1 at most.
+        Share of the rows, in [0, 1], that every party has.
     id_column : str, optional
         Column of the dataset with the sample IDs, which every partition gets (default: a new column
         ``id`` with ``sample-000000`` and so on).
@@ -129,7 +127,8 @@ class MissingBlockPartitioner(Partitioner):  # type: ignore[misc]
 
     def load_table(self, partition_id: int) -> pd.DataFrame:
         """Return the same as a table indexed by sample ID, as `simulate` and `Table` take it."""
-        return self.load_partition(partition_id).to_pandas().set_index(self._id_column or "id")
+        found: pd.DataFrame = self.load_partition(partition_id).to_pandas()
+        return found.set_index(self._id_column or "id")
 
     def _prepare(self) -> None:
         if self._mask is not None:
@@ -170,14 +169,25 @@ class MissingBlockPartitioner(Partitioner):  # type: ignore[misc]
         return ids
 
     def _make_mask(self, n_samples: int, n_parties: int) -> Mask:
+        """Draw the rows that each party lacks: so many as asked for, and none that all lack."""
         rng = np.random.default_rng(self._seed)
-        rest = 1 - self._overlap
         each = self._rates * (n_parties if len(self._rates) == 1 else 1)
-        rates = [min(1.0, rate / rest) if rest > 0 else 0.0 for rate in each]
-        mask = mcar_blocks(n_samples, rates, seed=rng)
-        shared = rng.permutation(n_samples)[: round(self._overlap * n_samples)]
-        mask[shared] = False
-        return at_least_one_party(mask, seed=rng)
+        lacks = [round(rate * n_samples) for rate in each]
+        rest = rng.permutation(n_samples)[round(self._overlap * n_samples) :]
+        if sum(lacks) > (n_parties - 1) * len(rest):
+            raise ConfigError(
+                f"{_WHAT}: missing = {self._missing!r} and overlap = {self._overlap} leave rows "
+                "that no party has; lower one of them"
+            )
+        mask = np.zeros((n_samples, n_parties), dtype=bool)
+        for k, count in enumerate(lacks):
+            mask[rng.permutation(rest)[: min(count, len(rest))], k] = True
+        mask = at_least_one_party(mask, seed=rng)
+        # What was given back is taken from rows that others have, so that the shares stay.
+        for k, count in enumerate(lacks):
+            spare = rest[~mask[rest, k] & (mask[rest].sum(axis=1) < n_parties - 1)]
+            mask[rng.permutation(spare)[: count - int(mask[:, k].sum())], k] = True
+        return mask
 
 
 def tables_of(

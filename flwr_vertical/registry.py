@@ -5,8 +5,10 @@ import importlib.util
 import inspect
 import json
 import logging
+import os
 import sys
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -43,8 +45,29 @@ def register_strategy(name: str, target: str) -> None:
 
 def available_strategies() -> dict[str, str]:
     """Return name and target of every strategy that can be used by name."""
-    installed = {point.name: point.value for point in entry_points(group=GROUP)}
-    return dict(sorted((installed | _REGISTERED).items()))
+    places = tuple((place, _changed(place)) for place in sys.path)
+    return dict(sorted((_installed(places) | _REGISTERED).items()))
+
+
+@lru_cache(maxsize=4)
+def _installed(places: tuple[tuple[str, int], ...]) -> dict[str, str]:
+    """Return the entry points of all packages; to read them takes tens of milliseconds.
+
+    Parameters
+    ----------
+    places : tuple of (str, int)
+        Where Python looks for packages, and when these places changed last: a package that is
+        installed later is found.
+    """
+    return {point.name: point.value for point in entry_points(group=GROUP)}
+
+
+def _changed(place: str) -> int:
+    """Return when a folder or file changed last, in nanoseconds; 0 if it is not there."""
+    try:
+        return os.stat(place or ".").st_mtime_ns
+    except OSError:
+        return 0
 
 
 def load_strategy(name: str) -> type[Strategy]:

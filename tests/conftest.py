@@ -13,12 +13,23 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 @pytest.fixture(scope="session")
 def ray_cluster():
-    """One local Ray with two CPUs for all tests that need one."""
+    """One local Ray for all tests that need one; it believes in four CPUs and two GPUs."""
     ray = pytest.importorskip("ray")
     from flwr_vertical.grids.ray import start_ray
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    start_ray(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    start_ray(address="local", num_cpus=4, num_gpus=2, include_dashboard=False, log_to_driver=False)
     yield ray
     ray.shutdown()
+
+
+@pytest.fixture
+def ray_in_process(monkeypatch):
+    """Engine "ray" in this process: all of `RayGrid`, with pickled messages, and no actor."""
+    pytest.importorskip("ray")
+    from ray_in_process import InProcessRay
+
+    ray = InProcessRay()
+    monkeypatch.setattr("flwr_vertical.grids.ray.require", lambda package, what: ray)
+    return ray

@@ -1,6 +1,8 @@
 """`flwr-vertical check` as a user types it."""
 
+import contextlib
 import json
+import sqlite3
 
 import numpy as np
 import pandas as pd
@@ -104,6 +106,23 @@ def test_wrong_options_are_one_line(folder, capsys, monkeypatch, arguments, why)
     assert len(shown.splitlines()) == 1
 
 
+def test_the_data_of_a_node_may_be_a_database_or_a_folder_of_parquet(folder, capsys):
+    bank = tables()["bank"].assign(same=1)
+    with contextlib.closing(sqlite3.connect(folder / "bank.sqlite")) as database:
+        bank.to_sql("customers", database)
+    (folder / "parts").mkdir()
+    for k in (0, 1):
+        bank.iloc[k * 30 : k * 30 + 30].to_parquet(folder / "parts" / f"{k}.parquet")
+    for data in (
+        f"data='{folder / 'bank.sqlite'}' table='customers'",
+        f"data='{folder / 'parts'}'",
+    ):
+        assert main(["check", "--node-config", f"party='bank' {data} id-column='customer'"]) == 0
+        shown = capsys.readouterr().out
+        assert "60 rows, 3 columns, text IDs" in shown
+        assert "warning: column 'same': all 60 observed cells are the same" in shown
+
+
 def test_two_files_of_one_party_are_refused(folder):
     (folder / "bank.parquet").write_bytes(b"")
     with pytest.raises(ConfigError, match="several tables named bank"):
@@ -141,7 +160,8 @@ def test_strategies_are_asked_themselves(folder, capsys):
 def test_what_needs_no_process_to_say():
     trial_of = try_strategy("lr", {}, tables())
     assert trial_of.text() == "refuses: it needs labels, and none are given"
-    assert try_strategy("predict", {}, tables(), named=False).refused
+    unknown = try_strategy("mean", {"mean.scale": 2}, tables(), named=False)
+    assert "has no settings ['scale']" in unknown.refusal
 
 
 def test_a_run_that_takes_too_long_is_scaled_from_samples(monkeypatch):

@@ -64,6 +64,19 @@ def test_run_config_holds_every_setting_with_the_constructors_type(project):
             assert isinstance(config[f"{name}.{key.replace('_', '-')}"], type(value))
 
 
+def test_columns_are_standardised_unless_stated_otherwise(project):
+    """One default everywhere: of the class, of the run config, of the presets."""
+    register_all()
+    config = dict(flat(project["tool"]["flwr"]["app"]["config"]))
+    stated = [key for key in config if key.endswith(".standardize")]
+    assert {key.split(".")[0] for key in stated} >= {"fknn", "glm", "lr", "svm", "vfem"}
+    assert all(config[key] is True for key in stated)
+    assert all(load_strategy(key.split(".")[0])().standardize is True for key in stated)
+    for preset in sorted((ROOT / "apps").glob("*.toml")):
+        given = dict(flat(tomllib.loads(preset.read_text())))
+        assert all(given[key] is True for key in given if key.endswith("standardize"))
+
+
 def test_presets_only_use_known_keys(project):
     register_all()
     known = set(dict(flat(project["tool"]["flwr"]["app"]["config"])))

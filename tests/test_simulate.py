@@ -25,9 +25,8 @@ def run(strategy=None, given=None, **kwargs):
     return simulate(strategy, given or tables(), progress=False, **kwargs)
 
 
-@pytest.mark.ray
 @pytest.mark.parametrize("mode", ["masked", "ckks"])
-def test_ray_and_local_give_the_same_tables(ray_cluster, mode):
+def test_ray_and_local_give_the_same_tables(ray_in_process, mode):
     if mode == "ckks":
         pytest.importorskip("tenseal")
     local = run(aggregation=mode, seed=3)
@@ -38,11 +37,10 @@ def test_ray_and_local_give_the_same_tables(ray_cluster, mode):
     assert ray.ledger.rounds == local.ledger.rounds
     if mode != "ckks":  # ciphertexts are compressed, so their size varies
         assert ray.ledger.bytes_up == local.ledger.bytes_up
-    assert ray_cluster.is_initialized()
+    assert ray_in_process.started == 2
 
 
-@pytest.mark.ray
-def test_a_party_error_on_ray_names_the_party(ray_cluster):
+def test_a_party_error_on_ray_names_the_party(ray_in_process):
     with pytest.raises(PartyError, match=r"'party 0'.*n_neighbors = 60"):
         run(FKNN(n_neighbors=60), engine="ray", n_actors=1)
 

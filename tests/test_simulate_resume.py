@@ -195,8 +195,7 @@ def test_a_fitted_model_belongs_to_what_must_not_change(killer, tmp_path):
     assert len(found.predictions) == 40
 
 
-@pytest.mark.ray
-def test_actors_keep_checkpoints_too(ray_cluster, unbroken, monkeypatch, tmp_path):
+def test_actors_keep_checkpoints_too(ray_in_process, unbroken, monkeypatch, tmp_path):
     from flwr_vertical.grids import NodesGrid
 
     original, count = NodesGrid.send_and_receive, [0]

@@ -148,9 +148,8 @@ class ChannelGrid(WrappingGrid):
 
     def silent(self, node_ids: Sequence[int]) -> list[int]:
         """Return the nodes that neither have a channel nor said why they have none."""
-        if self._opening is None:
-            return silent(self._grid, node_ids)
-        return [n for n in node_ids if n in self._opening.silent]
+        known = silent(self._grid, node_ids)
+        return known if self._opening is None else [n for n in known if n in self._opening.silent]
 
     @property
     def channels(self) -> set[int]:

@@ -11,13 +11,13 @@ from typing import Any
 import pandas as pd
 
 from flwr_vertical.checking.page import plain_lines, show_page
-from flwr_vertical.checking.tables import Checks, check_files
+from flwr_vertical.checking.tables import Checks, check_files, check_source
 from flwr_vertical.checking.trial import Trial, try_strategy
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.registry import available_strategies
 from flwr_vertical.settings.toml import read_items
+from flwr_vertical.sources import is_database
 from flwr_vertical.tables import CsvFormat, Severity, read_labels
-from flwr_vertical.tables.csv_format import PREFIX
 
 _KIND = "kind."
 ALL = "all"
@@ -45,15 +45,31 @@ def run_check(options: argparse.Namespace) -> int:
                 status.update(text)
 
         kinds = {k.removeprefix(_KIND): str(v) for k, v in config.items() if k.startswith(_KIND)}
-        checks = check_files(
-            Path(str(source)),
-            id_column=options.id or _text(config.get("id-column")),
-            csv=CsvFormat.of({k: v for k, v in config.items() if k.startswith(PREFIX)}),
-            kinds=kinds,
-            party=_text(config.get("party")),
-            leave_out=labels_file,
-            step=step,
-        )
+        id_column = options.id or _text(config.get("id-column"))
+        party, stated = _text(config.get("party")), CsvFormat.of_node_config(config)
+        # A folder that a node names as its data is one table, of Parquet files.
+        if is_database(source) or (not options.path and Path(str(source)).is_dir()):
+            checks = check_source(
+                str(source),
+                id_column=id_column,
+                dates=stated.dates,
+                table=_text(config.get("table")),
+                query=_text(config.get("query")),
+                secret_file=_text(config.get("secret-file")),
+                kinds=kinds,
+                party=party,
+                step=step,
+            )
+        else:
+            checks = check_files(
+                Path(str(source)),
+                id_column=id_column,
+                csv=stated,
+                kinds=kinds,
+                party=party,
+                leave_out=labels_file,
+                step=step,
+            )
         if options.strategy:
             checks.trials = _trials(checks, options, kinds, step)
     if options.json:

@@ -22,7 +22,8 @@ def add_check_command(commands: Any) -> None:
         "path",
         nargs="?",
         metavar="TABLE_OR_FOLDER",
-        help="CSV, TSV or Parquet, or a folder of these (default: 'data' of --node-config)",
+        help="CSV, TSV or Parquet, a folder of these with a file for each party, or the address of "
+        "a database (default: 'data' of --node-config)",
     )
     check.add_argument("--id", metavar="COLUMN", help="column of sample IDs, several with commas")
     check.add_argument(
@@ -30,7 +31,8 @@ def add_check_command(commands: Any) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE|TOML",
-        help="as of the SuperNode: data, id-column, csv.*, kind.* count here",
+        help="as of the SuperNode: party, data, table, query, secret-file, id-column, csv.* and "
+        "kind.* count here",
     )
     check.add_argument(
         "--strategy",

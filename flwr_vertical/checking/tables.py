@@ -9,6 +9,7 @@ import pandas as pd
 
 from flwr_vertical.checking.trial import Trial
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.sources import read_frame as read_from_source
 from flwr_vertical.tables import CsvFormat, Finding, Severity, Table, check_table, read_frame
 from flwr_vertical.tables.checks import inferred_kinds
 from flwr_vertical.tables.id_checks import check_overlap_of, overlap_of, type_of_ids
@@ -198,6 +199,44 @@ def check_files(
     return Checks(tables, list(check_overlap_of(indices)), overlap_of(indices))
 
 
+def check_source(
+    data: str,
+    *,
+    id_column: str | None = None,
+    dates: str | None = None,
+    table: str | None = None,
+    query: str | None = None,
+    secret_file: str | None = None,
+    kinds: Mapping[str, str] | None = None,
+    party: str | None = None,
+    step: Step = lambda _: None,
+) -> Checks:
+    """Check the table that a node reads from a database or a folder of Parquet files.
+
+    Parameters
+    ----------
+    data, id_column, dates, table, query, secret_file
+        See `flwr_vertical.sources.read_source`.
+    kinds, party, step
+        See `check_files`.
+
+    Returns
+    -------
+    Checks
+
+    Raises
+    ------
+    ConfigError, DataError
+        If it cannot be read.
+    """
+    step("reading")
+    frame, where, notes = read_from_source(
+        data, table=table, query=query, id_column=id_column, dates=dates, secret_file=secret_file
+    )
+    reading = tuple(Finding(Severity.WARNING, "source", "", note) for note in notes)
+    return Checks([_checked(party or "the table", where, frame, reading, kinds or {}, step)])
+
+
 def _check_file(
     file: Path,
     name: str,
@@ -213,10 +252,21 @@ def _check_file(
     except DataError as error:
         found = Finding(Severity.ERROR, "file", "", str(error))
         return CheckedTable(name, str(file), None, {}, [found])
-    own = {k: v for k, v in kinds.items() if k in frame.columns} if of_several else dict(kinds)
+    own = {k: v for k, v in kinds.items() if k in frame.columns} if of_several else kinds
+    return _checked(name, str(file), frame, reading, own, step)
+
+
+def _checked(
+    name: str,
+    source: str,
+    frame: pd.DataFrame,
+    reading: tuple[Finding, ...],
+    kinds: Mapping[str, str],
+    step: Step,
+) -> CheckedTable:
     table = Table(frame, {}, reading)
-    findings = check_table(table, own, step=lambda column: step(f"checking {name}: {column}"))
-    return CheckedTable(name, str(file), frame, inferred_kinds(frame, own), findings)
+    findings = check_table(table, kinds, step=lambda column: step(f"checking {name}: {column}"))
+    return CheckedTable(name, source, frame, inferred_kinds(frame, kinds), findings)
 
 
 def _size(file: Path) -> str:

@@ -6,6 +6,7 @@ from flwr.app import Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
+from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from flwr_vertical.grids.base import NodesGrid
 
@@ -24,12 +25,12 @@ def reopen(grid: Grid, node_ids: Sequence[int]) -> list[int]:
 def silent(grid: Grid, node_ids: Sequence[int]) -> list[int]:
     """Return the nodes that have given no sign of life yet, as far as the grid can tell.
 
-    Nodes in this process or in actors of its own are there. Of a node that Flower lists nothing
-    more is known: it may have died a minute ago.
+    Nodes in this process, in actors of its own or of a simulation are there, however slow they
+    are. Of a SuperNode that Flower lists nothing more is known: it may have died a minute ago.
     """
     if isinstance(grid, WrappingGrid):
         return grid.silent(node_ids)
-    return [] if isinstance(grid, NodesGrid) else list(node_ids)
+    return [] if isinstance(grid, NodesGrid | InMemoryGrid) else list(node_ids)
 
 
 class WrappingGrid(Grid):

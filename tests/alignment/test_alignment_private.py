@@ -96,7 +96,7 @@ def overlapping(sets):
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(sets=ID_SETS.filter(overlapping), rows=st.sampled_from(["union", "intersection"]))
 def test_private_id_equals_pandas_over_messages(sets, rows):
     tables = frames(sets)
@@ -149,7 +149,7 @@ def straight(tables, aligner, label_ids=None):
     return alignment, federation.call("where"), None
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(sets=ID_SETS, data=st.data())
 def test_private_id_equals_pandas_on_hundreds_of_cases(sets, data):
     tables = frames(sets)

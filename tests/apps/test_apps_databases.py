@@ -10,7 +10,7 @@ from flwr_vertical import simulate
 from flwr_vertical.sources import Destination, read_source
 from strategies.fknn import FKNN
 
-pytestmark = [pytest.mark.flower, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.deployment, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -43,8 +44,8 @@ from flwr_vertical import simulate
 from flwr_vertical.crypto.identity import identity_text, load_identity, public_identity
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.settings.toml import flat
-from flwr_vertical.tables import read_labels, read_table
-from strategies.vfem import VFEM
+from flwr_vertical.tables import read_table
+from strategies.fknn import FKNN
 
 PARTIES = ("bank", "court", "hospital")
 PLAN = Plan(dict.fromkeys(PARTIES, ""), arbiter=True)
@@ -404,8 +405,7 @@ def federation(tmp_path_factory):
         elsewhere = install_known_cells(folder / "elsewhere")
         patch.setenv("PYTHONPATH", python_path(elsewhere))  # the nodes have it installed
         patch.syspath_prepend(elsewhere)
-        agreed = policies_for(PLAN, ['alignment="plain"'])
-        operations.up(folder / "fed", replace(PLAN, policies=agreed), None)
+        operations.up(folder / "fed", PLAN, None)
         yield folder / "fed"
         if (folder / "fed").exists():
             operations.down(folder / "fed", remove=False)
@@ -456,20 +456,21 @@ def test_secured_federation_runs_refuses_strangers_and_ends(federation, tmp_path
     assert len(members) == 4
 
     codes = []
-    settings = 'alignment="plain"'
     worker = threading.Thread(
-        target=lambda: codes.append(operations.run(home, "vfem", [settings], "first")), daemon=True
+        target=lambda: codes.append(operations.run(home, "fknn", [], "first")), daemon=True
     )
     worker.start()
 
     # Strangers knock while the run goes on.
     private, _ = make_node_key()
     stranger = write_private(tmp_path / "stranger", private)
-    said = refused(home, stranger, home / "ca.crt", tmp_path / "unknown")
-    assert "Failed to activate SuperNode" in said
     member = home / "nodes" / "bank" / "supernode"
-    said += refused(home, member, other_ca(tmp_path), tmp_path / "misled")
-    assert "CERTIFICATE_VERIFY_FAILED" in said
+    with ThreadPoolExecutor(2) as pool:
+        unknown = pool.submit(refused, home, stranger, home / "ca.crt", tmp_path / "unknown")
+        misled = pool.submit(refused, home, member, other_ca(tmp_path), tmp_path / "misled")
+        said = unknown.result() + misled.result()
+    assert "Failed to activate SuperNode" in unknown.result()
+    assert "CERTIFICATE_VERIFY_FAILED" in misled.result()
     assert (
         "No SuperNode found with the given public key"
         in (home / "logs" / "superlink.log").read_text()
@@ -484,13 +485,17 @@ def test_secured_federation_runs_refuses_strangers_and_ends(federation, tmp_path
     tables = {
         p: read_table(home / "nodes" / p / f"{p}.csv", id_column="id", party=p) for p in PARTIES
     }
-    expected = simulate(
-        VFEM(), tables, labels=read_labels(home / "server" / "labels.csv"), progress=False,
-    ).coefficients  # fmt: skip
-    found = pd.read_csv(result / "coefficients.csv", index_col=["party", "variable"])
-    pd.testing.assert_index_equal(found.index, expected.index, exact=False)
-    np.testing.assert_allclose(found["estimate"], expected["estimate"], rtol=1e-9)
-    np.testing.assert_allclose(found["std_error"], expected["std_error"], rtol=1e-6)
+    expected = simulate(FKNN(standardize=True), tables, progress=False)
+    for name, table in expected.tables.items():
+        written = pd.read_parquet(home / "nodes" / name / "results" / "first" / f"{name}.parquet")
+        own = len(tables[name].frame)
+        assert list(written.index[:own]) == list(table.index[:own])
+        np.testing.assert_array_equal(written.iloc[:own], table.iloc[:own])
+        # Samples the party lacks have no names in a private alignment; their values are the same.
+        assert all(str(row).startswith("aligned-") for row in written.index[own:])
+        key = list(table.columns)
+        left, right = (t.iloc[own:].sort_values(key).to_numpy() for t in (written, table))
+        np.testing.assert_allclose(left, right, rtol=1e-12)
 
     secrets = [secret_lines(path) for path in home.rglob("*") if path.is_file() and is_secret(path)]
     assert len(secrets) == 1 + 2 * 4

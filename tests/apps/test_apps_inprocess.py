@@ -19,6 +19,8 @@ from flwr_vertical import LocalGrid, RecordingGrid, Result, simulate
 from flwr_vertical.demo import demo_labels, demo_names, demo_tables
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.storage import FileStorage
+from flwr_vertical.results import report
+from flwr_vertical.results.page import render_page
 from flwr_vertical.server.journal import Journal
 from flwr_vertical.settings.toml import flat, read_items, toml_text
 from strategies.fknn import FKNN
@@ -43,6 +45,20 @@ def home(tmp_path, monkeypatch):
     yield tmp_path
     logging.getLogger("flwr_vertical").handlers.clear()
     logging.getLogger("flwr_vertical").propagate = True
+
+
+@pytest.fixture
+def pages():
+    """For tests that look at what a page shows."""
+
+
+@pytest.fixture(autouse=True)
+def _empty_pages(request, monkeypatch):
+    """A page takes a second to draw, and a run makes one for the server and each party."""
+    if "pages" not in request.fixturenames:
+        monkeypatch.setattr(
+            report, "report_html", lambda result, **_: render_page(result.strategy, [])
+        )
 
 
 def run_app(nodes, wrap=lambda grid: grid, **settings):
@@ -85,7 +101,8 @@ def court(bank):
 @pytest.mark.parametrize("aggregation", ["plain", "masked", "ckks"])
 def test_demonstration_runs_and_keeps_tables_at_the_parties(home, aggregation):
     nodes = simulated(3)
-    run_app(nodes, aggregation=aggregation)
+    run_app(nodes, aggregation=aggregation, checkpoint=aggregation == "ckks")
+    assert not [path for path in home.rglob("*") if path.name.startswith(".")]  # none is left
     names = demo_names(2 if aggregation == "ckks" else 3)
     parties = home / "results" / "parties" / "test"
     server = home / "results" / "server" / "test"
@@ -123,7 +140,7 @@ def test_a_demonstration_agrees_to_exchanges_that_tell_more(home):
         run_app(own_files(home, **tables), **given, run_name="again")
 
 
-def test_synthetic_tables_stay_at_the_parties_with_a_report_of_their_own(home):
+def test_synthetic_tables_stay_at_the_parties_with_a_report_of_their_own(home, pages):
     preset = tomllib.loads((ROOT / "apps" / "vcds.toml").read_text())
     given = {f"{k}.{i}": v for k in ("demo", "vcds") for i, v in preset.pop(k).items()}
     run_app(simulated(2), **preset, **given)
@@ -258,7 +275,7 @@ def test_labels_from_a_file_and_from_a_party(home, bank, court):
     assert list(written.columns) == ["u", "v", "w"]
 
 
-def test_predictions_are_compared_with_test_labels(home):
+def test_predictions_are_compared_with_test_labels(home, pages):
     run_app(
         simulated(2), strategy="complete-case", labels="demo", test_labels="demo",
         **{"demo.dataset": "diabetes", "demo.missing-labels": 0.3, "demo.missing-cells": 0.0,
@@ -515,11 +532,6 @@ def test_checkpoints_need_a_name(home, key):
         run_app(simulated(2), run_name="", **{key: True})
     with pytest.raises(ConfigError, match=f"{key} must be true or false, got 'no'"):
         run_app(simulated(2), **{key: "no"})
-
-
-def test_a_demonstration_keeps_checkpoints_too(home):
-    run_app(simulated(3), aggregation="ckks", checkpoint=True)
-    assert not [path for path in home.rglob("*") if path.name.startswith(".")]
 
 
 @pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "a/../../b", "..", "a\nb"])

@@ -6,14 +6,11 @@ import tempfile
 import threading
 import time
 
-import channel_runs
-import pandas as pd
 import pytest
-from channel_runs import Echo, echo_grid
+from channel_runs import echo_grid
 from flwr.app import ConfigRecord, Context, RecordDict
 
-from flwr_vertical import Federation, RayGrid, Table
-from flwr_vertical.app import memory_app
+from flwr_vertical import Federation
 from flwr_vertical.channel import ChannelGrid, detached
 
 
@@ -79,21 +76,6 @@ def test_a_process_takes_one_call_at_a_time(worker):
         assert time.monotonic() - started > 0.85
         held = [t.name for t in threading.enumerate() if t.name.startswith("channel-service")]
         assert len(held) == 3
-
-
-@pytest.mark.ray
-def test_parties_of_one_ray_actor_are_served_at_the_same_time(ray_cluster):
-    ray_cluster.cloudpickle.register_pickle_by_value(channel_runs)
-    names = [f"p{k}" for k in range(3)]
-    tables = {name: Table.of(pd.DataFrame({"x": [1.0]})) for name in names}
-    nodes = [{"party": name} for name in names]
-    with RayGrid(memory_app(Echo), nodes, tables, n_actors=1) as inner:
-        with ChannelGrid(inner, transport="channel") as grid:
-            assert len(grid.channels) == 3
-            rounds = federation(grid)
-            assert [a["count"] for a in rounds.call("count").values()] == [1, 1, 1]
-        rounds.grid = inner
-        assert [a["count"] for a in rounds.call("count").values()] == [2, 2, 2]
 
 
 def context(run_id=5, **values):

@@ -185,6 +185,18 @@ def test_supernode_restarted_and_party_killed(deployment, unbroken):
     check(deployment, "storm", unbroken)
 
 
+def test_a_step_that_fails_ends_the_run_with_status_1_and_its_cause(deployment):
+    run = deployment.submit(
+        strategy="fknn",
+        parties=",".join(NAMES),
+        alignment="plain",
+        run_name="fails",
+        **{"fknn.n-neighbors": 100_000},
+    )
+    assert run.finish() == 1
+    assert "n_neighbors = 100000" in run.text
+
+
 def test_a_party_that_is_stopped_is_named(deployment):
     run = submit(deployment, "stopped", rounds=100_000)
     run.wait_for("3 channels are open")

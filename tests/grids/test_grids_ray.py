@@ -1,18 +1,34 @@
-"""`RayGrid`: the same parties in Ray actors, the same results, and actors that die."""
+"""Ray itself: the same parties in actors, the same results, actors that die, and tasks.
 
-import subprocess
-import sys
-import textwrap
+A Ray takes ten seconds to start and an actor some more, so all tests of one share a Ray and grids.
+The contract of strategies has all of them on a `RayGrid` without actors.
+"""
+
+import os
 import time
 
+import channel_runs
 import numpy as np
 import pandas as pd
 import pytest
 from flwr.serverapp import Grid
 
-from flwr_vertical import Arbiter, Federation, LocalGrid, MemoryStorage, RayGrid, Table, party_app
-from flwr_vertical.app import memory_app
-from flwr_vertical.errors import PartyError
+from flwr_vertical import (
+    Arbiter,
+    Federation,
+    LocalGrid,
+    MemoryStorage,
+    RayGrid,
+    Table,
+    memory_app,
+    party_app,
+    simulate,
+)
+from flwr_vertical.channel import ChannelGrid
+from flwr_vertical.errors import ConfigError, PartyError
+from simulations.replications import Job, Store, run_all
+from strategies.fknn import FKNN
+from strategies.trees import VerticalGBDT
 
 pytestmark = pytest.mark.ray
 
@@ -32,6 +48,12 @@ def halves():
             x = self.table.frame["x"].to_numpy()
             public = {"rows": len(x), "process": os.getpid()}
             return Summands({"sum": x * scale, "count": np.array([len(x)])}, public)
+
+        @step
+        def gpus(self):
+            import ray
+
+            return {"ids": [int(i) for i in ray.get_gpu_ids()]}
 
         @step
         def remember(self, value):
@@ -83,110 +105,171 @@ def opened(grid, mode="masked", **kwargs):
     return federation
 
 
-def test_twelve_parties_over_two_actors(ray_cluster):
-    own = tables(12)
+@pytest.fixture(scope="module")
+def twelve(ray_cluster):
+    """Twelve parties over two actors."""
     with ray_grid(12, n_actors=2) as grid:
-        assert isinstance(grid, Grid)
-        federation = opened(grid)
-        assert federation.parties == sorted(own)
-        total = federation.sum("moments", {"scale": 2.0})
-        expected = 2 * sum(table.frame["x"].to_numpy() for table in own.values())
-        np.testing.assert_allclose(total["sum"], expected, rtol=0, atol=12 * 2.0**-33)
-        assert total["count"] == 60
-        assert len({public["process"] for public in total.public.values()}) == 2
-        # A party stays in its actor: its cache as well as its state survive.
-        for value in (1.0, 2.0, 4.0):
-            replies = federation.call("remember", {"value": value})
-        assert {tuple(reply.values()) for reply in replies.values()} == {(7.0, 3)}
-        federation.call("keep")
-        outputs = grid.outputs()
-        assert set(outputs) == set(own)
-        assert outputs["p07"].loc["p07", "x"] == 5
+        yield grid, opened(grid, retries=3)
 
 
-def test_the_same_sums_as_on_a_local_grid(ray_cluster):
-    own = tables(3)
-    nodes = [{"party": name} for name in own]
+def test_twelve_parties_over_two_actors(twelve):
+    own = tables(12)
+    grid, federation = twelve
+    assert isinstance(grid, Grid)
+    assert federation.parties == sorted(own)
+    total = federation.sum("moments", {"scale": 2.0})
+    expected = 2 * sum(table.frame["x"].to_numpy() for table in own.values())
+    np.testing.assert_allclose(total["sum"], expected, rtol=0, atol=12 * 2.0**-33)
+    assert total["count"] == 60
+    processes = {public["process"] for public in total.public.values()}
+    assert len(processes) == 2
+    assert os.getpid() not in processes
+    # A party stays in its actor: its cache as well as its state survive.
+    for value in (1.0, 2.0, 4.0):
+        replies = federation.call("remember", {"value": value})
+    assert {tuple(reply.values()) for reply in replies.values()} == {(7.0, 3)}
+    federation.call("keep")
+    outputs = grid.outputs()
+    assert set(outputs) == set(own)
+    assert outputs["p07"].loc["p07", "x"] == 5
+
+
+def test_the_same_sums_as_on_a_local_grid(twelve):
+    own = tables(12)
     app = party_app(halves()[0], storage=MemoryStorage(own))
-    totals = []
-    for grid in (LocalGrid(app, nodes), ray_grid(3, n_actors=2)):
-        with grid:
-            totals.append(opened(grid).sum("moments", {"scale": 0.1}))
-    assert totals[0].values.keys() == totals[1].values.keys()
-    for name, value in totals[0].values.items():
-        np.testing.assert_array_equal(totals[1][name], value)
+    with LocalGrid(app, [{"party": name} for name in own]) as grid:
+        local = opened(grid).sum("moments", {"scale": 0.1})
+    ray = twelve[1].sum("moments", {"scale": 0.1})
+    assert local.values.keys() == ray.values.keys()
+    for name, value in local.values.items():
+        np.testing.assert_array_equal(ray[name], value)
 
 
-@pytest.mark.parametrize("retries", [0, 2])
-def test_an_actor_that_dies_becomes_an_error_that_names_the_party(ray_cluster, retries):
-    with ray_grid(2, n_actors=2) as grid:
-        federation = opened(grid, retries=retries)
-        with pytest.raises(PartyError) as caught:
-            federation.call("die", {"culprit": "p01"})
-        assert (caught.value.party, caught.value.step) == ("p01", "die")
-        assert "error 8" in caught.value.cause
-        assert f"after {retries + 1} tr" in caught.value.cause
-
-
-def test_a_step_that_raises_names_the_party(ray_cluster):
-    with ray_grid(2, n_actors=1) as grid, pytest.raises(PartyError) as caught:
-        opened(grid, retries=3).call("burn", {"culprit": "p00"})
+def test_a_step_that_raises_names_the_party(twelve):
+    with pytest.raises(PartyError) as caught:
+        twelve[1].call("burn", {"culprit": "p00"})
     assert (caught.value.party, caught.value.step) == ("p00", "burn")
     assert caught.value.cause == "ValueError: the disk is on fire"
 
 
-def test_a_party_that_hangs_is_named(ray_cluster):
-    with ray_grid(2, n_actors=2) as grid:
-        federation = opened(grid)
-        federation.timeout = 0.5
-        with pytest.raises(PartyError, match=r"no answer within 0\.5 s") as caught:
-            federation.call("hang", {"culprit": "p01"})
-        assert caught.value.party == "p01"
+def test_actors_that_die_or_hang_are_errors_that_name_the_party_and_closing_ends_them(ray_cluster):
+    # The Ray of this process is used, and is left running.
+    grid = ray_grid(2, n_actors=2, address="auto", num_gpus=1)
+    federation = opened(grid, "plain", retries=2)
+    assert federation.sum("moments", {"scale": 1.0})["count"] == 10
+    ids = [reply["ids"] for reply in federation.call("gpus").values()]
+    assert sorted(list(found) for found in ids) == [[0], [1]]
 
+    with pytest.raises(PartyError) as caught:
+        federation.call("die", {"culprit": "p01"})
+    assert (caught.value.party, caught.value.step) == ("p01", "die")
+    assert "error 8" in caught.value.cause
+    assert "after 3 tries" in caught.value.cause
 
-@pytest.mark.parametrize("address", [None, "auto"])
-def test_a_running_ray_is_used_and_left_running(ray_cluster, address):
-    with ray_grid(2, n_actors=1, address=address) as grid:
-        assert opened(grid, "plain").sum("moments", {"scale": 1.0})["count"] == 10
+    actors = list(grid._actors)
+    assert [is_alive(ray_cluster, actor) for actor in actors].count(True) == 1
+    federation.timeout, federation.retries = 0.5, 0
+    with pytest.raises(PartyError, match=r"no answer within 0\.5 s") as caught:
+        federation.call("hang", {"culprit": "p00"}, parties=["p00"])
+    assert caught.value.party == "p00"
+
+    grid.close()
+    deadline = time.monotonic() + 20
+    while any(is_alive(ray_cluster, a) for a in actors) and time.monotonic() < deadline:
+        time.sleep(0.1)  # Ray takes its time
+    assert not any(is_alive(ray_cluster, actor) for actor in actors)
     assert ray_cluster.is_initialized()
     assert ray_cluster.get(ray_cluster.put(1)) == 1
 
 
-def test_closing_ends_the_actors(ray_cluster):
-    grid = ray_grid(2, n_actors=2)
-    opened(grid)
-    actors = list(grid._actors)
-    grid.close()
-
-    def is_alive(actor):
-        try:
-            ray_cluster.get(actor.outputs.remote())
-        except ray_cluster.exceptions.RayActorError:
-            return False
+def is_alive(ray, actor):
+    try:
+        ray.get(actor.outputs.remote(), timeout=1.0)
+    except ray.exceptions.GetTimeoutError:
         return True
-
-    deadline = time.monotonic() + 20
-    while any(map(is_alive, actors)) and time.monotonic() < deadline:  # Ray takes its time
-        time.sleep(0.1)
-    assert not any(map(is_alive, actors))
+    except ray.exceptions.RayActorError:
+        return False
+    return True
 
 
-def test_a_ray_of_its_own_is_shut_down():
-    code = """
-        import numpy as np, pandas as pd, ray
-        from flwr_vertical import simulate
-        from strategies.fknn import FKNN
-        rng = np.random.default_rng(0)
-        tables = {n: pd.DataFrame({n: rng.normal(size=20)}) for n in "ab"}
-        tables["a"].iloc[3] = np.nan
-        result = simulate(FKNN(n_neighbors=2), tables, engine="ray", progress=False)
-        assert not result.tables["a"].isna().any().any()
-        assert not ray.is_initialized()
-        print("shut down")
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.strip().endswith("shut down")
+def test_more_gpus_than_there_are_are_refused(ray_cluster):
+    """Ray takes our word for what a machine has, so that this needs no GPU."""
+    with pytest.raises(
+        ConfigError, match=r"2 Ray actors with 1\.5 GPUs each were asked for, but Ray has 2"
+    ):
+        ray_grid(2, n_actors=2, num_gpus=1.5)
+    assert ray_cluster.is_initialized()
+
+
+def columns(n=40, n_parties=2):
+    rng = np.random.default_rng(0)
+    names = [f"s{i}" for i in range(n)]
+    made = {}
+    for k in range(n_parties):
+        frame = pd.DataFrame(rng.normal(size=(n, 2)), index=names).add_prefix("c")
+        made[f"p{k}"] = frame.drop(frame.index[k])
+    return made, pd.Series((rng.random(n) < 0.5).astype(float), index=names, name="y")
+
+
+def test_a_strategy_gives_the_same_tables_and_rounds(ray_cluster):
+    rng = np.random.default_rng(1)
+    given = {name: t.mask(rng.random(t.shape) < 0.2) for name, t in columns()[0].items()}
+    strategy = FKNN(n_neighbors=3)
+    local, ray = (
+        simulate(strategy, given, min_rows=1, seed=3, progress=False, **engine)
+        for engine in ({}, {"engine": "ray", "n_actors": 2})
+    )
+    for name, table in local.tables.items():
+        pd.testing.assert_frame_equal(ray.tables[name], table, check_exact=True)
+    assert (ray.ledger.rounds, ray.ledger.bytes_up) == (local.ledger.rounds, local.ledger.bytes_up)
+    assert ray.settings["engine"] == "ray"
+    assert ray_cluster.is_initialized()
+
+
+@pytest.mark.parametrize("name", ["gbdt", "plug-vfl"])
+def test_a_strategy_that_labels_and_predicts_gives_the_same(name, ray_cluster):
+    """Parts of a model come back from the actor, of trees and of networks."""
+    given, labels = columns()
+    if name == "gbdt":
+        strategy = VerticalGBDT(n_trees=2, max_depth=2, n_bins=4, min_child=4)
+    else:
+        pytest.importorskip("torch")
+        from strategies.deep import PlugVFL
+
+        strategy = PlugVFL(latent_dim=4, width=6, epochs=2, batch_size=16, precision="float64")
+    local, ray = (
+        simulate(strategy, given, labels.iloc[5:], min_rows=1, seed=3, progress=False, **engine)
+        for engine in ({}, {"engine": "ray", "n_actors": 1})
+    )
+    pd.testing.assert_frame_equal(ray.predictions, local.predictions, check_exact=True)
+    assert ray._party_models.keys() == local._party_models.keys() == given.keys()
+    assert ray.metrics == local.metrics
+
+
+def test_parties_of_one_actor_are_served_over_channels_at_the_same_time(ray_cluster):
+    ray_cluster.cloudpickle.register_pickle_by_value(channel_runs)
+    names = [f"p{k}" for k in range(3)]
+    own = {name: Table.of(pd.DataFrame({"x": [1.0]})) for name in names}
+    nodes = [{"party": name} for name in names]
+    with RayGrid(memory_app(channel_runs.Echo), nodes, own, n_actors=1) as inner:
+        with ChannelGrid(inner, transport="channel") as grid:
+            assert len(grid.channels) == 3
+            rounds = Federation(grid, aggregation="plain", min_nodes=3, retries=0)
+            rounds.open()
+            assert [a["count"] for a in rounds.call("count").values()] == [1, 1, 1]
+        rounds.grid = inner
+        assert [a["count"] for a in rounds.call("count").values()] == [2, 2, 2]
+
+
+def test_replications_run_in_other_processes(tmp_path, ray_cluster):
+    def where_it_ran(job, shared):  # Ray pickles it by value, as it is no module's
+        import os
+
+        return {"process": float(os.getpid()), "shared": float(shared)}
+
+    jobs = [Job("a", {"seed": seed}) for seed in range(2)]
+    store = Store(tmp_path / "r.csv")
+    frame = run_all(jobs, where_it_ran, 7, store=store, context="c", title="t")
+    assert ray_cluster.is_initialized()
+    assert os.getpid() not in frame["value"].to_list()
+    assert (frame[frame["metric"] == "shared"]["value"] == 7).all()

@@ -1,4 +1,4 @@
-"""What a Ray that was killed leaves behind must not hang the next run; actors with GPUs."""
+"""Which Ray is used: one that was killed leaves things that must not hang the next run."""
 
 import os
 import subprocess
@@ -35,34 +35,27 @@ def run_beside_a_stale_file(code):
 
 
 @pytest.mark.ray
-def test_a_grid_starts_beside_the_file_of_a_dead_cluster():
+def test_grids_and_replications_start_a_ray_of_their_own_beside_the_file_of_a_dead_cluster():
     done = run_beside_a_stale_file("""
+        import tempfile
+        from pathlib import Path
         import numpy as np, pandas as pd, ray
         from flwr_vertical import simulate
+        from simulations.replications import Job, Store, run_all
         from strategies.fknn import FKNN
         rng = np.random.default_rng(0)
         tables = {n: pd.DataFrame({n: rng.normal(size=20)}) for n in "ab"}
         tables["a"].iloc[3] = np.nan
-        result = simulate(FKNN(n_neighbors=2), tables, engine="ray", progress=False)
+        result = simulate(FKNN(n_neighbors=2), tables, engine="ray", n_actors=1, progress=False)
         assert not result.tables["a"].isna().any().any()
-        print("done")
-    """)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.strip().endswith("done")
-
-
-@pytest.mark.ray
-def test_replications_start_beside_the_file_of_a_dead_cluster():
-    done = run_beside_a_stale_file("""
-        import tempfile
-        from pathlib import Path
-        from simulations.replications import Job, Store, run_all
+        assert not ray.is_initialized()
         def double(job, shared):
             return {"value": 2.0 * job.settings["seed"]}
         with tempfile.TemporaryDirectory() as folder:
             store = Store(Path(folder) / "r.csv")
             jobs = [Job("a", {"seed": seed}) for seed in (1, 2)]
             frame = run_all(jobs, double, 0, store=store, context="c", title="t", workers=1)
+        assert not ray.is_initialized()
         print(sorted(frame["value"]))
     """)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -85,40 +78,6 @@ def test_the_command_starts_a_local_ray_unless_told_otherwise(
         monkeypatch.setenv("RAY_ADDRESS", given)
     assert cli.main(["run", str(tmp_path)]) == 3
     assert f"RAY {expected}\n" in capfd.readouterr().out
-
-
-@pytest.mark.ray
-def test_actors_get_gpus():
-    """Ray takes our word for what a machine has, so that this needs no GPU."""
-    code = """
-        import pandas as pd, ray
-        from flwr_vertical import Federation, Party, RayGrid, Table, memory_app, step
-        from flwr_vertical.errors import ConfigError
-        class Looker(Party):
-            @step
-            def gpus(self):
-                import ray
-                return {"ids": [int(i) for i in ray.get_gpu_ids()]}
-        tables = {n: Table.of(pd.DataFrame({"x": [1.0]})) for n in "abcd"}
-        nodes = [{"party": n} for n in tables]
-        ray.init("local", num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False)
-        with RayGrid(memory_app(Looker), nodes, tables, n_actors=2, num_gpus=1) as grid:
-            federation = Federation(grid, aggregation="plain")
-            federation.open()
-            told = federation.call("gpus")
-            print(sorted({tuple(reply["ids"]) for reply in told.values()}))
-        try:
-            RayGrid(memory_app(Looker), nodes, tables, n_actors=2, num_gpus=1.5)
-        except ConfigError as error:
-            print(error)
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "[(0,), (1,)]" in done.stdout
-    assert "2 Ray actors with 1.5 GPUs each were asked for, but Ray has 2" in done.stdout
 
 
 def test_a_negative_number_of_gpus_is_refused():

@@ -7,11 +7,12 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
+from flwr.superlink.grid import HttpGrid, InMemoryGrid
 
 from flwr_vertical import LocalGrid, MemoryStorage, Party, Table, party_app, step
 from flwr_vertical.channel import ChannelGrid, opening
 from flwr_vertical.errors import ConfigError, PartyError
-from flwr_vertical.grids.wrapping import WrappingGrid
+from flwr_vertical.grids.wrapping import WrappingGrid, silent
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import VALUES, WHO, make_message, make_request
 from flwr_vertical.server import Federation, greeting
@@ -199,3 +200,11 @@ def test_nodes_in_this_process_are_not_bound_by_the_patience():
     with local_grid() as inner:
         presence = Presence(0.0)
         assert opened(inner, ready_by=presence.until).parties == NAMES
+
+
+def test_only_nodes_that_can_die_unseen_are_silent():
+    simulated = InMemoryGrid.__new__(InMemoryGrid)  # its nodes are actors of Flower's simulation
+    assert silent(simulated, [1, 2]) == []
+    assert silent(HttpGrid.__new__(HttpGrid), [1, 2]) == [1, 2]
+    assert ChannelGrid(simulated).silent([1]) == []
+    assert ChannelGrid(HttpGrid.__new__(HttpGrid)).silent([1]) == [1]

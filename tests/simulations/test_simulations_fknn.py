@@ -127,7 +127,20 @@ def test_motor_data_are_those_of_the_paper(sources):
     assert data.labels.name == "motor_speed"
 
 
-def test_quick_study_makes_page_figures_and_tables_and_resumes(sources, tmp_path, capsys):
+def test_quick_study_makes_page_figures_and_tables_and_resumes(
+    sources, tmp_path, capsys, monkeypatch
+):
+    """With fewer rates than --quick has: what is tested is the way, not the numbers."""
+    load = Preset.load.__func__
+
+    def small(cls, options):
+        found = load(cls, options)
+        for part in PARTS:
+            found.values[part] |= {"rates": [0.1]}
+        found.values["local"] |= {"trees": 3, "rf_iterations": 1}
+        return found
+
+    monkeypatch.setattr(Preset, "load", classmethod(small))
     command = ["fknn", "--quick", "--seeds", "1", "--workers", "0", "--output", str(tmp_path)]
     assert main(command) == 0
     text = capsys.readouterr().out

@@ -1,5 +1,3 @@
-import os
-
 import pytest
 
 from simulations.replications import Job, Store, run_all
@@ -12,10 +10,6 @@ def double(job, shared):
     if job.settings["seed"] == shared.get("interrupt at"):
         raise KeyboardInterrupt
     return {"value": 2.0 * job.settings["seed"] + shared["offset"]}
-
-
-def where_it_ran(job, shared):
-    return {"process": float(os.getpid()), "shared": float(shared)}
 
 
 JOBS = [Job("a", {"seed": seed, "nested": {"k": 1}}) for seed in range(4)]
@@ -86,15 +80,3 @@ def test_an_alien_file_is_replaced(tmp_path):
     path.write_text('x,y\n1,2\n"open quote\n')
     assert len(run(path)) == 4
     assert len(Store(path).found) == 4
-
-
-@pytest.mark.ray
-def test_ray_runs_them_in_other_processes(tmp_path, ray_cluster):
-    # Ray pickles functions of test modules by name, which its processes cannot import.
-    ray_cluster.cloudpickle.register_pickle_by_value(__import__(__name__))
-    frame = run_all(
-        JOBS[:2], where_it_ran, 7, store=Store(tmp_path / "r.csv"), context="c", title="t"
-    )
-    assert ray_cluster.is_initialized()
-    assert os.getpid() not in frame["value"].to_list()
-    assert (frame[frame["metric"] == "shared"]["value"] == 7).all()

@@ -7,7 +7,7 @@ import pytest
 from simulations.__main__ import main
 from simulations.replications import Job
 from simulations.study import FAIL, PASS, Options
-from simulations.vfem import fresh, missing, sme_tables, tables, targets
+from simulations.vfem import experiments, fresh, missing, sme_tables, tables, targets
 from simulations.vfem.correlated import (
     BLOCK,
     COMPLETE,
@@ -315,7 +315,23 @@ def test_a_fresh_process_measures_itself(preset):
     assert here["coefficients"] == pytest.approx(found["coefficients"], abs=1e-9)
 
 
-def test_quick_study_makes_page_figures_and_tables_and_resumes(tmp_path, capsys):
+def test_quick_study_makes_page_figures_and_tables_and_resumes(tmp_path, capsys, monkeypatch):
+    """With fewer rows than --quick has: what is tested is the way, not the numbers."""
+    load = Preset.load.__func__
+
+    def small(cls, options):
+        found = load(cls, options)
+        found.values["finite"] |= {"rows": [300], "rates": [0.5], "first_rates": [0.5]}
+        found.values["inference"] |= {"rows": [300], "kinds": ["expected", "gram"]}
+        found.values["correlated"] |= {"rows": 300}
+        found.values["parting"] |= {"cross": [0.0]}
+        found.values["convergence"] |= {"rows": 300, "max_iter": 20}
+        found.values["sme"] |= {"rows": 4000}
+        return found
+
+    monkeypatch.setattr(Preset, "load", classmethod(small))
+    # Not in processes of their own, of which there is a test above.
+    monkeypatch.setattr(experiments, "measure_fresh", fresh.measure_here)
     command = ["vfem", "--quick", "--seeds", "1", "--workers", "0", "--output", str(tmp_path)]
     assert main(command) == 0
     text = capsys.readouterr().out

@@ -146,6 +146,16 @@ def run(strategy, mode="masked", **kwargs):
         )
 
 
+KEPT = {}
+
+
+def kept(strategy, mode="masked"):
+    """Return one run of a strategy for all tests that only look at its result."""
+    if (id(strategy), mode) not in KEPT:
+        KEPT[id(strategy), mode] = run(strategy, mode)
+    return KEPT[id(strategy), mode]
+
+
 REGRESSIONS = [
     VFEM(encoding="one-hot"),
     VFEM(
@@ -221,7 +231,7 @@ every_synthesis = named(SYNTHESES)
 def test_tables_come_back_complete(strategy, mode):
     if mode == "ckks":
         pytest.importorskip("tenseal")
-    result = run(strategy, mode)
+    result = kept(strategy, mode)
     assert set(result.tables) == {"bank", "court"}
     for name, given in tables().items():
         got = result.tables[name]
@@ -238,7 +248,7 @@ def test_tables_come_back_complete(strategy, mode):
 @every_synthesis
 @pytest.mark.parametrize("mode", ["plain", "masked"])
 def test_synthetic_tables_have_the_columns_and_nobody_s_rows(strategy, mode):
-    result = run(strategy, mode)
+    result = kept(strategy, mode)
     for name, given in tables().items():
         got = result.tables[name]
         assert list(got.columns) == list(given.columns)
@@ -251,7 +261,7 @@ def test_synthetic_tables_have_the_columns_and_nobody_s_rows(strategy, mode):
 @every_imputer
 def test_modes_agree(strategy):
     """Also where levels give many equal distances."""
-    plain, masked = run(strategy, "plain"), run(strategy, "masked")
+    plain, masked = kept(strategy, "plain"), kept(strategy, "masked")
     for name in ("bank", "court"):
         pd.testing.assert_frame_equal(masked.tables[name], plain.tables[name], rtol=1e-9, atol=1e-9)
 
@@ -267,7 +277,7 @@ def test_modes_agree_on_coefficients_and_predictions(strategy, mode):
         with pytest.raises(ConfigError, match="aggregation='masked'"):
             run(strategy, mode)
         return
-    plain, other = run(strategy, "plain"), run(strategy, mode)
+    plain, other = kept(strategy, "plain"), kept(strategy, mode)
     for name in ("coefficients", "predictions"):
         left, right = getattr(plain, name), getattr(other, name)
         if left is not None:
@@ -277,7 +287,7 @@ def test_modes_agree_on_coefficients_and_predictions(strategy, mode):
 
 @every_strategy
 def test_the_same_seed_gives_the_same_result(strategy):
-    first, second = run(strategy), run(strategy)
+    first, second = kept(strategy), run(strategy)
     for name in first.tables:
         pd.testing.assert_frame_equal(first.tables[name], second.tables[name], check_exact=True)
     if strategy in MASKED:  # whole numbers are rounded behind streams that no seed repeats
@@ -317,14 +327,12 @@ def test_the_result_is_filled_in(strategy):
     assert set(result.party_metrics) <= {"bank", "court"}
 
 
-# Drawing a page takes seconds; the pages of strategies of one class are alike.
 @pytest.mark.parametrize(
     "strategy", {type(s): s for s in STRATEGIES}.values(), ids=lambda s: s.name
 )
-def test_the_result_can_be_saved_loaded_and_reported(strategy, tmp_path):
-    result = run(strategy)
-    folder = result.save(tmp_path / "run")
-    again = Result.load(folder)
+def test_the_result_can_be_saved_and_loaded(strategy, tmp_path):
+    result = kept(strategy)
+    again = Result.load(result.save(tmp_path / "run"))
     assert again.strategy == strategy.name
     assert again.metrics == result.metrics
     for name, table in result.tables.items():
@@ -335,7 +343,14 @@ def test_the_result_can_be_saved_loaded_and_reported(strategy, tmp_path):
         pd.testing.assert_frame_equal(again.coefficients, result.coefficients)
     if result.predictions is not None:
         pd.testing.assert_frame_equal(again.predictions, result.predictions, check_names=False)
-    page = html.unescape(result.report(folder).read_text())
+
+
+# Drawing a page takes seconds; the pages of strategies with the same party half are alike.
+@pytest.mark.parametrize(
+    "strategy", {s.party: s for s in STRATEGIES}.values(), ids=lambda s: s.name
+)
+def test_the_result_can_be_reported(strategy, tmp_path):
+    page = html.unescape(kept(strategy).report(tmp_path).read_text())
     assert strategy.name in page
     assert "court" in page
     assert all(what in page for _, what in strategy.disclosure)
@@ -354,11 +369,13 @@ def test_settings_are_plain_and_make_the_strategy_again(strategy):
     assert again.settings() == settings
 
 
+AS_MADE = {id(strategy): dict(vars(strategy)) for strategy in STRATEGIES}
+
+
 @every_strategy
 def test_a_run_leaves_the_strategy_as_it_was(strategy):
-    before = dict(vars(strategy))
-    run(strategy)
-    assert vars(strategy) == before
+    kept(strategy)
+    assert vars(strategy) == AS_MADE[id(strategy)]
 
 
 @every_strategy
@@ -396,17 +413,15 @@ def test_new_rows_are_completed_from_an_earlier_result(strategy):
         assert sorted(table.index) == ids[22:]
 
 
-# An actor takes seconds to start; strategies with the same party half travel alike.
-@pytest.mark.ray
+# Strategies with the same party half travel alike; tests/grids runs some on Ray itself.
 @pytest.mark.parametrize(
     "strategy",
     {s.party: s for s in STRATEGIES if s not in SYNTHESES}.values(),
     ids=lambda s: s.name,
 )
-def test_ray_gives_the_same_result(strategy, ray_cluster):
-    # Starting an actor costs seconds; one for both parties will do, but for one strategy.
-    n_actors = 2 if strategy is STRATEGIES[0] else 1
-    local, ray = run(strategy), run(strategy, engine="ray", n_actors=n_actors)
+def test_ray_gives_the_same_result(strategy, ray_in_process):
+    local, ray = kept(strategy), run(strategy, engine="ray")
+    assert ray_in_process.started == 2
     for name in local.tables:
         pd.testing.assert_frame_equal(local.tables[name], ray.tables[name], check_exact=True)
     if strategy in MASKED:

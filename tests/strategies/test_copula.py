@@ -350,8 +350,7 @@ def test_a_budget_too_small_for_comparisons():
         run(VCDS(1e-4, "total"), parties)
 
 
-@pytest.mark.ray
-def test_runs_on_ray(ray_cluster):
+def test_runs_on_ray(ray_in_process):
     parties, labels = mixed(100)
     result = run(VCDS(1.0), parties, labels, engine="ray", n_actors=2)
     assert result.tables["court"].dtypes.equals(parties["court"].dtypes)

@@ -153,8 +153,7 @@ def test_a_later_simulation_is_given_what_the_parties_kept(saved, tmp_path):
     pd.testing.assert_frame_equal(found.predictions, stated.predictions, check_exact=True)
 
 
-@pytest.mark.ray
-def test_parts_travel_to_actors_and_back(ray_cluster):
+def test_parts_travel_to_actors_and_back(ray_in_process):
     result = fit(VFEM(encoding="one-hot"), engine="ray", n_actors=2)
     assert result._party_models == fit(VFEM(encoding="one-hot"))._party_models
     new, _ = data(40, 1)

@@ -219,8 +219,7 @@ def test_parties_may_forget_everything_but_their_state(tables_and_labels, settin
         np.testing.assert_array_equal(one.coefficients, other.coefficients)
 
 
-@pytest.mark.ray
-def test_ray_gives_the_same(ray_cluster, tables_and_labels):
+def test_ray_gives_the_same(ray_in_process, tables_and_labels):
     settings = {"check_correlation": False}
     local, ray = (
         simulate(VFEM(exchange="sums", **settings), *tables_and_labels, progress=False, **engine)

@@ -49,27 +49,29 @@ def test_parties_have_their_columns_and_the_rows_that_the_mask_says(frame):
 
 
 def test_shares_are_those_that_were_asked_for(frame):
-    """Within four standard deviations of a binomial share."""
     made = partitioned(frame, missing=[0.3, 0.1, 0.0])
-    for share, rate in zip(made.mask.mean(axis=0), [0.3, 0.1, 0.0], strict=True):
-        assert abs(share - rate) <= 4 * np.sqrt(rate * (1 - rate) / N)
-    assert not made.mask.all(axis=1).any()
+    np.testing.assert_array_equal(made.mask.sum(axis=0), [600, 200, 0])
+    both = made.mask[:, 0] & made.mask[:, 1]  # independent: four standard deviations
+    assert abs(both.mean() - 0.03) <= 4 * np.sqrt(0.03 * 0.97 / N)
 
 
 def test_a_share_of_the_rows_is_everybodys(frame):
-    made = partitioned(frame, missing=0.4, overlap=0.5, seed=1)
+    made = partitioned(frame, missing=0.3, overlap=0.5, seed=1)
     assert (~made.mask).all(axis=1).sum() >= N // 2
-    assert made.mask.mean() == pytest.approx(0.4, abs=0.03)
+    np.testing.assert_array_equal(made.mask.sum(axis=0), [600, 600, 600])
     with pytest.raises(ConfigError, match=r"missing \+ overlap must be 1 at most"):
         partitioned(frame, missing=0.6, overlap=0.5)
     assert not partitioned(frame, missing=0.0, overlap=1.0).mask.any()
 
 
-def test_a_row_that_nobody_would_have_is_given_back(frame):
-    made = partitioned(frame, missing=0.9)
+def test_there_is_no_row_that_all_lack(frame):
+    made = partitioned(frame, missing=0.6)
     assert set().union(*(made.load_table(k).index for k in range(3))) == {
         f"sample-{k:06d}" for k in range(N)
     }
+    np.testing.assert_array_equal(made.mask.sum(axis=0), [1200] * 3)
+    with pytest.raises(ConfigError, match="leave rows that no party has"):
+        partitioned(frame, missing=0.9).load_partition(0)
 
 
 def test_the_same_seed_gives_the_same_partitions(frame):
