@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from apps.settings import app_config
+from apps.settings import AppSettings, DemoSettings
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.node.storage import check_name
 from flwr_vertical.policy.needs import asked_by
 from flwr_vertical.policy.request import RunRequest, needed_keys
 from flwr_vertical.registry import load_strategy, make_strategy
+from flwr_vertical.server import RunSettings
 from flwr_vertical.settings.toml import flat, read_items, toml_value
 from flwr_vertical.strategy import Strategy
 from flwr_vertical.version import __version__
@@ -113,11 +114,13 @@ def _start(node: str) -> str:
 
 
 def _config(method: type[Strategy], preset: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the app's run config: the keys of every run, and those of one strategy."""
-    whole = app_config()
-    tables = {"demo", method.name}
-    kept = {k: v for k, v in whole.items() if "." not in k or k.partition(".")[0] in tables}
-    return kept | dict(preset)
+    """Return the app's run config: the keys of every run, and those of one strategy.
+
+    The other strategies are not loaded: they may need packages that are not installed.
+    """
+    config = AppSettings.config_defaults() | RunSettings.config_defaults()
+    config |= DemoSettings.config_defaults("demo.")
+    return config | method.config_defaults(f"{method.name}.") | dict(preset)
 
 
 def _project(name: str, package: str, config: Mapping[str, Any]) -> str:

@@ -54,7 +54,15 @@ def sqlalchemy(address: str, rows: int | None) -> int:
         return pd.concat(list(parts)).size
 
 
+def write(address: str) -> int:
+    """Write the table; returns the number of cells."""
+    made = table()
+    Destination.of(address, TABLE, replace="result").write(made)
+    return made.size
+
+
 WAYS = {
+    "Writing": write,
     "ADBC": adbc,
     "SQLAlchemy": lambda address: sqlalchemy(address, None),
     "SQLAlchemy, blocks of 20,000": lambda address: sqlalchemy(address, 20_000),
@@ -68,7 +76,6 @@ def main() -> None:
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.way is None:
-        Destination.of(options.address, TABLE, replace="result").write(table())
         for way in WAYS:  # each in a process of its own, whose peak of memory is its own
             arguments = [sys.executable, "-m", "benchmarks.databases", options.address]
             subprocess.run([*arguments, "--way", way], check=False)

@@ -127,7 +127,8 @@ class MissingBlockPartitioner(Partitioner):  # type: ignore[misc]
 
     def load_table(self, partition_id: int) -> pd.DataFrame:
         """Return the same as a table indexed by sample ID, as `simulate` and `Table` take it."""
-        return self.load_partition(partition_id).to_pandas().set_index(self._id_column or "id")
+        found: pd.DataFrame = self.load_partition(partition_id).to_pandas()
+        return found.set_index(self._id_column or "id")
 
     def _prepare(self) -> None:
         if self._mask is not None:

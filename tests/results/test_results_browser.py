@@ -27,7 +27,7 @@ def page():
 def browse(folder, text, *options):
     file = folder / "page.html"
     file.write_text(text, "utf-8")
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", *options, file.as_uri()]
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--hide-scrollbars", *options, file.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=True)
     return done.stdout
 
