@@ -119,15 +119,17 @@ def make_tables(frame: pd.DataFrame, targets: dict[str, Any]) -> dict[str, pd.Da
                 means.loc[key, "quality"], targets["quality"], least=True
             )
     rows = {}
-    of_columns = [name for name in values if name.startswith("KS ")]
-    for key, own in values[of_columns].groupby(level=keys):
+    of_columns = [str(name) for name in values if str(name).startswith("KS ")]
+    by_run: Any = values[of_columns].groupby(level=keys)
+    n_rows: Any = means["rows"]
+    for key, own in by_run:
         dataset, epsilon, method = key
         own = own.dropna(axis=1, how="all")
         limit = targets["distance"].get(f"{epsilon:g}")
         largest = float(own.mean().max())
         judged = limit is not None and method == "tree"
         rows[key] = {
-            "rows": int(means.loc[key, "rows"]),
+            "rows": int(n_rows[key]),
             "columns": own.shape[1],
             "largest mean over seeds": _verdict(largest, limit) if judged else round(largest, 3),
             "of": str(own.mean().idxmax()).removeprefix("KS "),
@@ -136,7 +138,8 @@ def make_tables(frame: pd.DataFrame, targets: dict[str, Any]) -> dict[str, pd.Da
         }
     index = pd.MultiIndex.from_tuples(list(rows), names=keys)
     trees = values[of_columns].xs("tree", level="method").groupby(level=["dataset", "epsilon"])
-    columns = trees.mean().stack().rename("KS").rename_axis(["dataset", "epsilon", "column"])
+    columns: Any = trees.mean().stack()
+    columns = columns.rename("KS").rename_axis(["dataset", "epsilon", "column"])
     table = columns.dropna().unstack("epsilon").rename(columns=lambda e: f"epsilon {e:g}").round(3)
     return {
         "quality": quality,
