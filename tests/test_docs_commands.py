@@ -18,7 +18,7 @@ from typer.main import get_command
 
 from apps.deploy import federation
 from flwr_vertical import cli
-from flwr_vertical.node.config import check_node_config
+from flwr_vertical.node.config import NODE_KEYS, check_node_config
 from flwr_vertical.policy.reading import read_policy_file
 from flwr_vertical.run_config import app_defaults, checked_config
 from flwr_vertical.settings.toml import flat, read_items
@@ -30,6 +30,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = {"known-cells"}  # strategies that a page tells how to write
 STARTS_NOTHING = {"strategies", "policy", "keygen", "align"}
 OF_OTHERS = {"project", "superlink"}  # tables of a package's and of Flower's configuration
+OF_NODES = {"party", "data", "policy", "trees"}  # one of them is in every node config
 OF_SHELL = {"cat", "cd", "export", "openssl", "pip", "python3", ".", "ssh-keygen", "umask", "git"}
 MENTIONED = re.compile(r"`((?:flwr-vertical|flwr run|python -m|python benchmarks/)\s[^`]+)`")
 
@@ -102,7 +103,7 @@ def check(words, folder):
         if rest != ["--version"]:
             module = importlib.import_module("flwr.supernode.cli.flower_supernode")
             options = module._parse_args_run_supernode().parse_args(rest)
-            if options.node_config != "node.toml":
+            if not options.node_config.endswith(".toml"):
                 check_node_config("the node", read_items([options.node_config]))
     elif program == "mkdocs":
         assert rest[0] in ("build", "serve")
@@ -145,6 +146,10 @@ def read_by_flower(command, words):
         command.make_context(command.name, words, parent=context)
 
 
+def is_of_a_node(key):
+    return any(known.covers(key) for known in NODE_KEYS)
+
+
 WITH_COMMANDS = [page for page in PAGES if [*in_blocks(page), *in_sentences(page)]]
 WITH_TOML = [page for page in PAGES if blocks(page, "toml")]
 
@@ -172,7 +177,7 @@ def test_every_toml_block_has_known_keys(path, tmp_path):
         keys = flat(given)
         if set(given) <= OF_OTHERS:
             continue
-        if "party" in given or "policy" in given or "trees" in given:
+        if set(given) & OF_NODES or all(is_of_a_node(key) for key in keys):
             check_node_config("the node", keys)
         elif set(keys) & set(app_defaults(ROOT)):
             checked_config(app_defaults(ROOT), keys)
