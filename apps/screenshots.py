@@ -31,7 +31,8 @@ from strategies.trees import VerticalGBDT
 from strategies.vfem import VFEM
 
 FOLDER = Path(__file__).parents[1] / "docs" / "screenshots"
-_WIDTH, _PHONE, _TALLEST = 1200, 400, 9000
+_WIDTH, _PHONE = 1200, 400
+_WHOLE, _TOP = 9000, 2200  # pixels of a page's height that are photographed
 # Of a picture in the docs: how many pixels of a page's height it keeps, and how far it is shrunk.
 _KEPT = {"light": (2100, 0.5), "dark": (2100, 0.3), "phone": (1600, 0.6), "print": (2000, 0.5)}
 _COLOURS = 40
@@ -109,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen.output.mkdir(parents=True, exist_ok=True)
     for name in chosen.only or KINDS:
         page = KINDS[name]()
-        for form, picture in photographs(page).items():
+        for form, picture in photographs(page, _WHOLE if chosen.whole else _TOP).items():
             path = chosen.output / f"{name}-{form}.png"
             keep(picture, path, None if chosen.whole else form)
             print(
@@ -118,8 +119,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def photographs(page: str) -> dict[str, Image.Image]:
-    """Return a page as a browser shows it: ``light``, ``dark``, ``phone`` and ``print``."""
+def photographs(page: str, height: int) -> dict[str, Image.Image]:
+    """Return a page as a browser shows it: ``light``, ``dark``, ``phone`` and ``print``.
+
+    Parameters
+    ----------
+    page : str
+        HTML.
+    height : int
+        Pixels from the top.
+    """
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         file = folder / "report.html"
@@ -127,14 +136,14 @@ def photographs(page: str) -> dict[str, Image.Image]:
         # Chromium's own window is never as narrow as a phone; a frame is.
         frame = (
             f'<body style="margin: 0"><iframe src="{html.escape(file.as_uri())}" width="{_PHONE}" '
-            f'height="{_TALLEST}" style="border: 0"></iframe>'
+            f'height="{height}" style="border: 0"></iframe>'
         )
         narrow = folder / "phone.html"
         narrow.write_text(frame, "utf-8")
         return {
-            "light": _shot(file, folder, _WIDTH, dark=False),
-            "dark": _shot(file, folder, _WIDTH, dark=True),
-            "phone": _shot(narrow, folder, 500, dark=False).crop((0, 0, _PHONE, _TALLEST)),
+            "light": _shot(file, folder, (_WIDTH, height), dark=False),
+            "dark": _shot(file, folder, (_WIDTH, height), dark=True),
+            "phone": _shot(narrow, folder, (500, height), dark=False).crop((0, 0, _PHONE, height)),
             "print": _printed(file, folder),
         }
 
@@ -147,10 +156,18 @@ def keep(picture: Image.Image, path: Path, form: str | None) -> None:
         picture = picture.crop((0, 0, picture.width, min(picture.height, height)))
         size = round(picture.width * ratio), round(picture.height * ratio)
         picture = picture.resize(size, Image.Resampling.LANCZOS)
-        # Colours far apart are kept, also those of few dots, rather than many shades of grey.
-        method = Image.Quantize.MAXCOVERAGE
-        picture = picture.quantize(_COLOURS, method=method, dither=Image.Dither.NONE)
+        picture = picture.quantize(palette=_palette(picture), dither=Image.Dither.NONE)
     picture.save(path, optimize=True)
+
+
+def _palette(picture: Image.Image) -> Image.Image:
+    """Return few colours: those of large areas, and some far apart, which may be of few dots."""
+    found: list[int] = []
+    for method in (Image.Quantize.MEDIANCUT, Image.Quantize.MAXCOVERAGE):
+        found += (picture.quantize(_COLOURS, method=method).getpalette() or [])[: 3 * _COLOURS]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette(found)
+    return palette
 
 
 def chromium(*options: str) -> None:
@@ -178,10 +195,10 @@ def chromium(*options: str) -> None:
         raise ConfigError(f"chromium failed: {done.stderr[-500:]}")
 
 
-def _shot(file: Path, folder: Path, width: int, *, dark: bool) -> Image.Image:
+def _shot(file: Path, folder: Path, size: tuple[int, int], *, dark: bool) -> Image.Image:
     picture = folder / "shot.png"
     chromium(
-        f"--window-size={width},{_TALLEST}",
+        f"--window-size={size[0]},{size[1]}",
         f"--blink-settings=preferredColorScheme={0 if dark else 1}",
         f"--screenshot={picture}",
         file.as_uri(),

@@ -98,7 +98,8 @@ def pages_of(notebook: Path) -> dict[str, str | bytes]:
     notebook : Path
         In the root's folder of notebooks, so that links to ``../docs`` are to the site's root.
     """
-    text, resources = MarkdownExporter().from_filename(str(notebook))
+    exporter = MarkdownExporter()  # type: ignore[no-untyped-call]
+    text, resources = exporter.from_filename(str(notebook))
     pictures = resources.get("outputs") or {}
     for name in pictures:
         text = text.replace(f"({name})", f"({notebook.stem}_{name})")

@@ -37,7 +37,6 @@ from flwr_vertical.server.journal import Journal
 from flwr_vertical.server.record import describe
 from flwr_vertical.tables import Table, hide_cells, put_back
 from flwr_vertical.version import __version__
-from strategies.imputation.party import ImputingParty
 
 # Of the run config, on a party's page; settings of the strategy are the server's to show.
 _SHOWN = ("aggregation", "alignment", "align-rows", "seed")
@@ -190,6 +189,8 @@ def _hold_out(context: Context) -> float:
     share = float(context.node_config.get(HOLD_OUT, 0.0))
     if not share or _is_simulated(context):
         return 0.0
+    from strategies.imputation.party import ImputingParty
+
     try:
         found = load_strategy(str(context.run_config["strategy"]))
     except (KeyError, VerticalError):  # the server says what is wrong with it

@@ -169,7 +169,9 @@ def simulate(
     run = RunSettings.of(None, {**chosen, "aggregation": aggregation, "seed": seed})
     earlier = _fitted_tables(fitted, kinds or {})
     whole = tables = _tables(parties, kinds or {}, earlier)
-    notes = _warn_of(tables, kinds or {}, earlier)
+    # New rows are taken as those of the fit were, and may be few.
+    new_rows = fitted is not None or strategy.earlier is not None
+    notes = [] if new_rows else _warn_of(tables, kinds or {})
     if hold_out:
         tables = {
             name: hide_cells(table, hold_out, str(run.seed), name) for name, table in whole.items()
@@ -385,18 +387,11 @@ def _tables(
     return tables
 
 
-def _warn_of(
-    tables: Mapping[str, Table],
-    kinds: Mapping[str, Mapping[str, Any]],
-    earlier: Mapping[str, Table],
-) -> list[str]:
-    """Warn of tables that probably do not hold what the caller thinks; returns notes of it.
-
-    New rows of an earlier fit have the kinds of that fit, and may be few.
-    """
+def _warn_of(tables: Mapping[str, Table], kinds: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Warn of tables that probably do not hold what the caller thinks; returns notes of it."""
     notes = []
     for name, table in tables.items():
-        if name in earlier or name.startswith(NOBODY):
+        if name.startswith(NOBODY):
             continue
         found = warnings_in(check_table(table, stated=kinds.get(name, {})))
         for line in lines_of(found):

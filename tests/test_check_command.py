@@ -160,7 +160,8 @@ def test_strategies_are_asked_themselves(folder, capsys):
 def test_what_needs_no_process_to_say():
     trial_of = try_strategy("lr", {}, tables())
     assert trial_of.text() == "refuses: it needs labels, and none are given"
-    assert try_strategy("predict", {}, tables(), named=False).refused
+    unknown = try_strategy("mean", {"mean.scale": 2}, tables(), named=False)
+    assert "has no settings ['scale']" in unknown.refusal
 
 
 def test_a_run_that_takes_too_long_is_scaled_from_samples(monkeypatch):

@@ -294,6 +294,13 @@ class FileStorage:
         """Read the party's database, if it has one, and see whether its result can be written."""
         if self.role(context) == "arbiter":
             return
+        config = context.node_config
+        named = [str(config.get(key, "")) for key in ("data", "output")]
+        if "secret-file" in config and not any(map(_has_users, named)):
+            raise ConfigError(
+                f"party {self.party_name(context)!r}: 'secret-file' is for the password of a "
+                "PostgreSQL user, and neither 'data' nor 'output' is such a database; take it out"
+            )
         if (copy := self._copy(context)) is not None:
             copy.begin()
         if (destination := self._destination(context)) is not None:
@@ -366,7 +373,7 @@ class FileStorage:
             query=_text(config, "query"),
             id_column=_id_column(context),
             dates=_text(config, "csv.dates"),
-            secret_file=_text(config, "secret-file"),
+            secret_file=_secret_file(config, data),
         )
         return SourceCopy(party_folder(context), party, run_name(context), read)
 
@@ -389,7 +396,7 @@ class FileStorage:
             output,
             table_name(str(config.get("output-table", "{party}_{run}")), party, run),
             replace=replace,
-            secret_file=_text(config, "secret-file"),
+            secret_file=_secret_file(config, output),
             source=_text(config, "data"),
             source_table=_text(config, "table"),
         )
@@ -428,6 +435,15 @@ def check_name(name: object) -> str:
 def _text(config: Mapping[str, Any], key: str) -> str | None:
     value = config.get(key)
     return None if value is None else str(value)
+
+
+def _secret_file(config: Mapping[str, Any], address: str) -> str | None:
+    """Return the file with the password, for a database that has users."""
+    return _text(config, "secret-file") if _has_users(address) else None
+
+
+def _has_users(address: str) -> bool:
+    return address.lower().startswith(("postgres", "${"))
 
 
 def _id_column(context: Context) -> str | None:

@@ -15,6 +15,7 @@ from flwr_vertical.sources.columns import Columns, in_order, with_ids
 from flwr_vertical.sources.folders import read_folder
 from flwr_vertical.sources.statements import Wanted
 from flwr_vertical.tables import Kind, Table, read_table
+from flwr_vertical.tables.findings import DataWarning
 
 _READERS = {
     POSTGRESQL: postgres.read,
@@ -58,8 +59,8 @@ def read_source(
         Read only these, in this order, besides the IDs; default all.
     like : Table, optional
         Earlier data, of which these are new rows; see `Table.of`.
-    dates : {"days"}, optional
-        Makes dates days since 1970-01-01. By default they are text, with a warning.
+    dates : str, optional
+        ``"days"`` makes dates days since 1970-01-01. By default they are text, with a warning.
     secret_file : path-like, optional
         A file with the password of a PostgreSQL user.
     **options
@@ -97,7 +98,7 @@ def read_source(
         secret_file=secret_file,
     )  # fmt: skip
     for note in notes:
-        warnings.warn(note, UserWarning, stacklevel=2)
+        warnings.warn(note, DataWarning, stacklevel=2)
     try:
         return Table.of(frame, kinds, party, like)
     except DataError as error:

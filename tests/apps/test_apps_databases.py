@@ -59,7 +59,7 @@ def deployment(tmp_path_factory, tables):
 def test_four_sources_at_once_give_the_numbers_of_csv(deployment, tables):
     run = deployment.submit(
         strategy="fknn", parties="bank,court,shop,tax", min_nodes=4, alignment="plain",
-        run_name="first",
+        run_name="first", transport="channel", channel_timeout=300.0,  # on a busy machine
     )  # fmt: skip
     assert run.finish(600) == 0, run.text[-3000:]
     from_csv = {}

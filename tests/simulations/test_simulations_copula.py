@@ -220,9 +220,13 @@ def test_quick_study_makes_page_figures_and_tables_and_resumes(tmp_path, capsys,
     def small(cls, options):
         found = load(cls, options)
         found.values["complete"] |= {"rows": [300], "methods": ["VCDS"], "models": ["linear"]}
-        found.values["missing"] |= {"rows": [300], "methods": ["EVCDS"]}
+        found.values["missing"] |= {
+            "rows": [300],
+            "methods": ["EVCDS"],
+            "shares": {"MCAR": 0.7732},
+        }
         found.values["sme"] |= {"rows": 1500, "methods": ["VCDS"]}
-        found.values["attacks"] |= {"rows": 100}
+        found.values["attacks"] |= {"rows": 100, "methods": ["VCDS"]}
         found.values["glm"] |= {"n_lambdas": 3}
         return found
 

@@ -326,7 +326,7 @@ def test_quick_study_makes_page_figures_and_tables_and_resumes(tmp_path, capsys,
         found.values["correlated"] |= {"rows": 300}
         found.values["parting"] |= {"cross": [0.0]}
         found.values["convergence"] |= {"rows": 300, "max_iter": 20}
-        found.values["sme"] |= {"rows": 4000, "methods": ["CC", "CC-VFEM"]}
+        found.values["sme"] |= {"rows": 4000}
         return found
 
     monkeypatch.setattr(Preset, "load", classmethod(small))

@@ -227,6 +227,9 @@ def test_the_password_may_be_in_a_file_of_its_owner(home, tables, postgres):
         run_app(nodes)
     secret.chmod(0o600)
     run_app(nodes)
+    nodes[1]["secret-file"] = str(secret)
+    with pytest.raises(PartyError, match="neither 'data' nor 'output' is such a database"):
+        run_app(nodes, run_name="second")
 
 
 def test_results_are_written_back_where_the_owner_asks(home, tables, postgres):

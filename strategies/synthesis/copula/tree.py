@@ -1,7 +1,7 @@
 """Margins of numeric columns of any scale: a tree of noisy counts that needs no range.
 
-The range -1e8 to 1e8 is cut into 16 x 16 x 16 cells of equal width in asinh(x): near 0 they are
-0.009 wide, far from 0 they are 0.9 % of the value. Every number has its cell, so the cells are
+The range -1e8 to 1e8 is cut into 16 x 16 x 16 cells of equal width in asinh(10 x): near 0 they are
+0.001 wide, far from 0 they are 1 % of the value. Every number has its cell, so the cells are
 public, and no smallest and largest value is told. Values beyond the range count as its ends.
 
 1.  The number of values in each node of each level gets integer Laplace noise. Replacing one value
@@ -11,8 +11,9 @@ public, and no smallest and largest value is told. Values beyond the range count
     sum of its children by their variances; downwards, children are projected on those counts that
     are not negative and add up to their parent's.
 3.  Cells that hold much are cut further: into 16 parts, and into single numbers that point masses
-    have, such as 0. Only parts that stand out of the noise are believed; what is left of the cell
-    is spread over it. Such a round spends its own share, and there are as many as the noise allows.
+    have, such as 999 (0 is a cell from the start). Only parts that stand out of the noise are
+    believed; what is left of the cell is spread over it. Such a round spends its own share, and
+    there are as many as the noise allows.
 
 Cells without a multiple of the column's resolution hold nothing, so they get no noise.
 """
@@ -31,23 +32,29 @@ Array = npt.NDArray[np.float64]
 BRANCHES = 16
 LEVELS = 3
 
+_UNIT = 0.1  # below it cells have one width, above it one share of the value
+
 _EXTRA = 0.15  # share of the budget for point masses, where it is enough to find any
 _MOST_ROUNDS = 13  # 16^13 parts of a cell: single numbers in double precision
 _STANDS_OUT = 5.0  # in scales of the noise: a count of 0 exceeds it with chance 0.003
+_NOTHING = 1e-6  # values: less is rounding
 _LEAST = 0.01  # of the values: smaller cells are left alone
 _NINES = np.array([10.0**k - 1 for k in range(1, 8)])
 _WIDE = 0.02  # a point mass below it is told to nobody
 
 
 def base_edges(domain: Domain) -> Array:
-    """Return the ends of the tree's cells, array of shape (16^3 + 1,); of equal ends is no cell."""
+    """Return the ends of the tree's cells, array of shape (16^3 + 1,); equal ends have no cell."""
     widest = max(LIMIT, abs(domain.low), abs(domain.high))
     count = BRANCHES**LEVELS
-    ends = np.sinh(np.arcsinh(widest) * np.linspace(-1.0, 1.0, count + 1))
-    ends[count // 2] = 0.0
+    ends = _UNIT * np.sinh(np.arcsinh(widest / _UNIT) * np.linspace(-1.0, 1.0, count + 1))
+    # The number 0, the likeliest point mass, is a cell of its own; the last two cells are one.
+    half, first = count // 2, float(ends[count // 2 + 1])
+    zero = [0.0, min(domain.step, first) or float(np.nextafter(0.0, inf))]
+    ends = np.concatenate([ends[:half], zero, ends[half + 1 : -2], ends[-1:]])
     ends = domain.edges(ends)
-    half = domain.step / 2
-    ends[0], ends[-1] = min(ends[0], domain.low - half), max(ends[-1], domain.high + half)
+    beyond = domain.step / 2
+    ends[0], ends[-1] = min(ends[0], domain.low - beyond), max(ends[-1], domain.high + beyond)
     if not domain.step:  # a cell includes its lower end; the last one both
         ends[-1] = np.nextafter(ends[-1], inf)
         if domain.high < widest:
@@ -157,7 +164,7 @@ def _consistent(
 def _project(counts: Array, live: npt.NDArray[np.bool_], total: float) -> Array:
     """Return the nearest counts that are not negative and have a sum, array of their shape."""
     found = np.zeros(len(counts))
-    if total > 0 and live.any():
+    if total > _NOTHING and live.any():
         own = counts[live]
         falling = np.sort(own)[::-1]
         excess = (np.cumsum(falling) - total) / np.arange(1, len(own) + 1)
