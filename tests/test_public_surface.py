@@ -69,12 +69,11 @@ def test_imports_point_one_way(folder):
 # The folders and modules of the core, from the bottom: none imports a later one.
 CORE = [
     "errors", "version", "optional", "settings", "privacy", "crypto", "tables", "sources",
-    "results", "protocol", "policy", "grids", "channel", "node", "server", "products",
+    "partition", "results", "protocol", "policy", "grids", "channel", "node", "server", "products",
     "alignment", "app",
-    "strategy", "registry", "strategies", "partition", "demo", "single_parties", "simulation",
-    "validation",
-    "run_config", "parsing", "completion", "checking", "align_command", "strategies_command",
-    "policy_command", "ledger_command", "cli",
+    "strategy", "registry", "strategies", "demo", "single_parties", "simulation", "validation",
+    "run_config", "checking", "align_command", "strategies_command", "policy_command",
+    "ledger_command", "parsing", "completion", "cli",
 ]  # fmt: skip
 
 
