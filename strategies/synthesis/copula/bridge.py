@@ -19,6 +19,7 @@ from scipy.special import gammaln, ndtri
 Array = npt.NDArray[np.float64]
 
 N_TERMS = 40
+_NOTHING = 1e-3  # of the variance of ranks or scores, which is 1 without ties
 _POINTS = 200  # of a point mass, by which it is integrated over
 _LARGEST = 0.995
 
@@ -167,6 +168,9 @@ def latent_correlations(observed: Array, coefficients: Array) -> Array:
             value = (value + products[:, k]) * middle
         below = value < target
         low, high = np.where(below, middle, low), np.where(below, high, middle)
+    # A column that is one level, or one point mass, says nothing of any other.
+    told = (coefficients**2).sum(axis=1) > _NOTHING
+    solved = np.where(told[one] & told[other], (low + high) / 2, 0.0)
     found = np.eye(len(observed))
-    found[one, other] = found[other, one] = (low + high) / 2
+    found[one, other] = found[other, one] = solved
     return found
