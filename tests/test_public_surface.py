@@ -166,7 +166,8 @@ def test_pure_modules_import_neither_flower_nor_the_protocol(path):
 
 
 OPTIONAL = {"tenseal", "ray", "torch"}
-SLOW = {"matplotlib", "scipy.optimize", "scipy.stats", "sklearn"}  # they take a second or two
+# They take a second or two.
+SLOW = {"matplotlib", "scipy.optimize", "scipy.stats", "sklearn", "sqlalchemy"}
 
 
 def test_optional_packages_are_imported_where_they_are_used():

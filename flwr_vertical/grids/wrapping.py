@@ -6,7 +6,6 @@ from flwr.app import Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
-from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from flwr_vertical.grids.base import NodesGrid
 
@@ -30,7 +29,12 @@ def silent(grid: Grid, node_ids: Sequence[int]) -> list[int]:
     """
     if isinstance(grid, WrappingGrid):
         return grid.silent(node_ids)
-    return [] if isinstance(grid, NodesGrid | InMemoryGrid) else list(node_ids)
+    if isinstance(grid, NodesGrid):
+        return []
+    # It brings SQLAlchemy, which takes a party's process a second to import.
+    from flwr.superlink.grid.inmemory_grid import InMemoryGrid
+
+    return [] if isinstance(grid, InMemoryGrid) else list(node_ids)
 
 
 class WrappingGrid(Grid):
