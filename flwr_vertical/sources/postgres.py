@@ -1,8 +1,8 @@
 """Tables of PostgreSQL, read and written by the binary COPY of its ADBC driver.
 
-Of a table of 500,000 rows and 20 columns it needs a quarter of the processor time of SQLAlchemy
-with psycopg and a quarter of its memory, and types are those of the database, not of the first
-rows (docs/how-to/databases.md has the figures and the command).
+Of a table of 500,000 rows and 20 columns it needs a fifth of the processor time of SQLAlchemy with
+psycopg and a fifth of its memory, and types are those of the database, not of the rows that came
+(docs/how-to/databases.md has the figures and the command).
 """
 
 import logging
