@@ -117,8 +117,9 @@ def make_tables(frame: pd.DataFrame, targets: dict[str, Any]) -> dict[str, pd.Da
             quality.loc[key, "quality"] = _verdict(
                 means.loc[key, "quality"], targets["quality"], least=True
             )
-    rows = {}
-    of_columns = [name for name in values if name.startswith("KS ")]
+    rows: dict[Any, dict[str, Any]] = {}
+    sizes = means["rows"].to_dict()
+    of_columns = [str(name) for name in values if str(name).startswith("KS ")]
     for key, own in values[of_columns].groupby(level=keys):
         dataset, epsilon, method = key
         own = own.dropna(axis=1, how="all")
@@ -126,7 +127,7 @@ def make_tables(frame: pd.DataFrame, targets: dict[str, Any]) -> dict[str, pd.Da
         largest = float(own.mean().max())
         judged = limit is not None and method == "tree"
         rows[key] = {
-            "rows": int(means.loc[key, "rows"]),
+            "rows": int(sizes[key]),
             "columns": own.shape[1],
             "largest mean over seeds": _verdict(largest, limit) if judged else round(largest, 3),
             "of": str(own.mean().idxmax()).removeprefix("KS "),
@@ -135,7 +136,8 @@ def make_tables(frame: pd.DataFrame, targets: dict[str, Any]) -> dict[str, pd.Da
         }
     index = pd.MultiIndex.from_tuples(list(rows), names=keys)
     trees = values[of_columns].xs("tree", level="method").groupby(level=["dataset", "epsilon"])
-    columns = trees.mean().stack().rename("KS").rename_axis(["dataset", "epsilon", "column"])
+    stacked: Any = trees.mean().stack()
+    columns = stacked.rename_axis(["dataset", "epsilon", "column"])
     table = columns.dropna().unstack("epsilon").rename(columns=lambda e: f"epsilon {e:g}").round(3)
     return {
         "quality": quality,
