@@ -144,9 +144,10 @@ def checked_ids(index: "pd.Index[Any]", who: str) -> "pd.Index[Any]":
             "convert them, in the same way at every party"
         )
     if repeated := int(np.count_nonzero(index.duplicated())):
+        other = f", or name another ID column than {index.name!r}" if index.name else ""
         raise DataError(
             f"{who} has {repeated} rows whose sample ID repeats an earlier one, expected one row "
-            "for each sample; drop or combine them"
+            f"for each sample; drop or combine them{other}"
         )
     if held != "integer":
         return index

@@ -18,7 +18,6 @@ from flwr_vertical.results import (
 from simulations.attacks.docs import markdown_table
 from simulations.data import Sources, fingerprint
 from simulations.kept import as_kept, keep_beside, start_from
-from simulations.markdown import items
 from simulations.preset import StudyPreset
 from simulations.replications import FolderStore, Job, run_all, to_frame
 from simulations.study import FAIL, PASS, Options, Outcome, Output, print_table
@@ -118,18 +117,17 @@ def make_tables(frame: pd.DataFrame, targets: dict[str, Any]) -> dict[str, pd.Da
             quality.loc[key, "quality"] = _verdict(
                 means.loc[key, "quality"], targets["quality"], least=True
             )
-    rows = {}
+    rows: dict[Any, dict[str, Any]] = {}
+    sizes = means["rows"].to_dict()
     of_columns = [str(name) for name in values if str(name).startswith("KS ")]
-    by_run: Any = values[of_columns].groupby(level=keys)
-    n_rows: Any = means["rows"]
-    for key, own in by_run:
+    for key, own in values[of_columns].groupby(level=keys):
         dataset, epsilon, method = key
         own = own.dropna(axis=1, how="all")
         limit = targets["distance"].get(f"{epsilon:g}")
         largest = float(own.mean().max())
         judged = limit is not None and method == "tree"
         rows[key] = {
-            "rows": int(n_rows[key]),
+            "rows": int(sizes[key]),
             "columns": own.shape[1],
             "largest mean over seeds": _verdict(largest, limit) if judged else round(largest, 3),
             "of": str(own.mean().idxmax()).removeprefix("KS "),
@@ -138,8 +136,8 @@ def make_tables(frame: pd.DataFrame, targets: dict[str, Any]) -> dict[str, pd.Da
         }
     index = pd.MultiIndex.from_tuples(list(rows), names=keys)
     trees = values[of_columns].xs("tree", level="method").groupby(level=["dataset", "epsilon"])
-    columns: Any = trees.mean().stack()
-    columns = columns.rename("KS").rename_axis(["dataset", "epsilon", "column"])
+    stacked: Any = trees.mean().stack()
+    columns = stacked.rename_axis(["dataset", "epsilon", "column"])
     table = columns.dropna().unstack("epsilon").rename(columns=lambda e: f"epsilon {e:g}").round(3)
     return {
         "quality": quality,
@@ -189,7 +187,7 @@ def as_markdown(found: dict[str, pd.DataFrame], preset: Preset) -> str:
     parts = [
         "# Synthetic tables on real columns\n",
         f"<!-- Written by `{COMMAND}`; do not edit. -->\n",
-        items(notes(preset)),
+        "\n".join(f"- {note}" for note in notes(preset)) + "\n",
     ]
     for name, title in TITLES.items():
         parts += [f"## {title}\n", markdown_table(found[name])]
