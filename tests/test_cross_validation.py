@@ -120,7 +120,7 @@ def test_nodes_count_all_folds_and_refuse_what_their_rules_forbid(data):
         CompleteCase(), tables, labels, 2, policy={"min-rows": 100}, progress=False
     )
     assert len(agreed.folds) == 2
-    with pytest.raises(ConfigError, match=r"fold 2 of 8: .*refuses by policy.*run of its own"):
+    with pytest.raises(ConfigError, match=r"(?s)fold 2 of 8: .*refuses by policy.*run of its own"):
         cross_validate(CompleteCase(), tables, labels, 8, policy={"min-rows": 100}, progress=False)
 
 

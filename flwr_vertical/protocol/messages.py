@@ -33,7 +33,7 @@ PROTOCOL_VERSION = 1
 
 # Steps of the protocol itself, and the arbiter's name among the nodes of a run.
 HELLO = "hello"
-WHO = "who"  # tell your name; begins nothing
+WHO = "tell-name"  # begins nothing; no method of a party can have this name
 FAREWELL = "farewell"
 SNAPSHOT = "snapshot"  # write down where you are
 RESTORE = "restore"  # go back to a snapshot, with new keys

@@ -29,7 +29,7 @@ from third_party import install_known_cells, python_path
 from apps.deploy import federation as federation_command
 from apps.deploy import operations, processes
 from apps.deploy.certificates import make_node_key, make_server_certificate, write_private
-from apps.deploy.federation import _parser, _plan, main
+from apps.deploy.federation import _plan, main, make_parser
 from apps.deploy.folder import (
     Plan,
     State,
@@ -173,7 +173,7 @@ def test_own_files_are_named_and_not_copied(tmp_path):
     home = tmp_path / "fed"
     data = [f"--data={name}={tmp_path / name}.csv" for name in ("bank", "court")]
     labels = ["--labels", str(tmp_path / "profit.csv"), "--label-column", "x"]
-    options = _parser().parse_args(["up", *data, *labels, "--id-column", "customer"])
+    options = make_parser().parse_args(["up", *data, *labels, "--id-column", "customer"])
     plan = _plan(options)
     plan.check()
     prepare(home)

@@ -54,7 +54,8 @@ def test_rows_that_follow_real_ones_do_not():
     followed = attacked(EVCDS(20.0, rearrange=True))
     assert followed[0] > 20
     assert followed[1] > 20
-    assert attacked(EVCDS(1.0, rearrange=True)).max() > 15
+    # At epsilon 1 trees of 400 rows are too noisy for guesses to hit.
+    assert attacked(EVCDS(1.0, rearrange=True, margin="bernstein")).max() > 15
 
 
 def test_attacks_find_copies_and_nothing_among_strangers():

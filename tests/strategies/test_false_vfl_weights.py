@@ -26,6 +26,7 @@ def weights(nets):
 
 def test_they_are_uniform_within_one_over_the_root_of_the_inputs():
     """PyTorch's own rule, by which it has drawn what is replaced."""
+    torch.manual_seed(0)
     nets, own = layers(), layers()
     draw_weights(nets, KEY)
     for name, values in weights(nets).items():
