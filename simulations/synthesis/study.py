@@ -18,6 +18,7 @@ from flwr_vertical.results import (
 from simulations.attacks.docs import markdown_table
 from simulations.data import Sources, fingerprint
 from simulations.kept import as_kept, keep_beside, start_from
+from simulations.markdown import items
 from simulations.preset import StudyPreset
 from simulations.replications import FolderStore, Job, run_all, to_frame
 from simulations.study import FAIL, PASS, Options, Outcome, Output, print_table
@@ -187,7 +188,7 @@ def as_markdown(found: dict[str, pd.DataFrame], preset: Preset) -> str:
     parts = [
         "# Synthetic tables on real columns\n",
         f"<!-- Written by `{COMMAND}`; do not edit. -->\n",
-        "\n".join(f"- {note}" for note in notes(preset)) + "\n",
+        items(notes(preset)),
     ]
     for name, title in TITLES.items():
         parts += [f"## {title}\n", markdown_table(found[name])]
