@@ -117,7 +117,7 @@ def attempt(
     """
     names = {nodes[name]: name for name in requests}
     messages = [make_message(requests[name], nodes[name]) for name in requests]
-    causes = dict.fromkeys(requests, f"no answer within {timeout:g} s")
+    causes = dict.fromkeys(requests, f"no answer within {round(timeout, 1):g} s")
     answered: dict[str, RecordDict] = {}
     replies = [
         (names.get(reply.metadata.src_node_id, ""), reply)
