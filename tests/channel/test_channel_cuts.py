@@ -217,7 +217,10 @@ def test_vfem_over_a_network_that_is_cut_again_and_again(monkeypatch):
         ChannelGrid(inner, transport="channel", reconnect=4.0) as grid,
     ):
         cutter.start()
-        result = strategy.start(grid=grid, labels=labels, parties=list(parties), **settings)
+        # On a busy machine the cuts come faster than answers.
+        result = strategy.start(
+            grid=grid, labels=labels, parties=list(parties), retries=10, **settings
+        )
         over.set()
         cutter.join()
     assert sum(proxy.connections for proxy in proxies) > 6
