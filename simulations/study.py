@@ -1,6 +1,7 @@
 """What all studies share: options, output files, and tables on the terminal."""
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,12 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.results import format_value, write_bytes_atomically, write_text_atomically
+from flwr_vertical.results import (
+    format_value,
+    human_seconds,
+    write_bytes_atomically,
+    write_text_atomically,
+)
 from flwr_vertical.results.figures import to_png
 
 PASS, FAIL = "PASS", "FAIL"
@@ -147,6 +153,16 @@ def beside_paper(ours: pd.DataFrame, paper: pd.DataFrame, digits: int = 3) -> pd
                 value += f" ({paper.loc[row, column]:.{digits}f})"
             text.loc[row, column] = value
     return text
+
+
+def print_tables(
+    titles: Mapping[str, str], found: Mapping[str, pd.DataFrame], page: Path, started: float
+) -> None:
+    """Print the tables of a study, how long it took since ``started``, and where its page is."""
+    for name, title in titles.items():
+        print_table(title, found[name])
+    spent = human_seconds(time.monotonic() - started)
+    print(f"{spent}; page and CSV files: {page.absolute()}")
 
 
 def print_table(title: str, frame: pd.DataFrame, note: str = "") -> None:

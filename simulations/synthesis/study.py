@@ -11,7 +11,6 @@ from flwr_vertical.results import (
     Section,
     bullet_list,
     dataframe_html,
-    human_seconds,
     render_page,
     write_text_atomically,
 )
@@ -21,7 +20,7 @@ from simulations.kept import as_kept, keep_beside, start_from
 from simulations.markdown import items
 from simulations.preset import StudyPreset
 from simulations.replications import FolderStore, Job, run_all, to_frame
-from simulations.study import FAIL, PASS, Options, Outcome, Output, print_table
+from simulations.study import FAIL, PASS, Options, Outcome, Output, print_tables
 from simulations.synthesis.data import load
 from simulations.synthesis.experiments import replicate
 from simulations.vfem.page import marked
@@ -93,10 +92,7 @@ def run(options: Options) -> Outcome:
         write_text_atomically(options.write, as_markdown(found, preset))
         keep_beside(options.write, "synthesis", store, jobs, context)
         logger.info("wrote %s", options.write.absolute())
-    for name, title in TITLES.items():
-        print_table(title, found[name])
-    spent = human_seconds(time.monotonic() - started)
-    print(f"{spent}; page and CSV files: {page.absolute()}")
+    print_tables(TITLES, found, page, started)
     reached = not any(
         str(value).startswith(FAIL)
         for name in GOALS

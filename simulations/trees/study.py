@@ -6,12 +6,12 @@ import time
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.results import human_seconds, write_text_atomically
+from flwr_vertical.results import write_text_atomically
 from simulations.data import Sources
 from simulations.fedpsg.data import Joint
 from simulations.kept import keep_beside, start_from
 from simulations.replications import FolderStore, Job, run_all, to_frame
-from simulations.study import Options, Outcome, Output, print_table
+from simulations.study import Options, Outcome, Output, print_tables
 from simulations.trees import tables
 from simulations.trees.data import load
 from simulations.trees.experiments import replicate
@@ -52,10 +52,7 @@ def run(options: Options) -> Outcome:
         write_text_atomically(options.write, as_markdown(found, preset))
         keep_beside(options.write, "trees", store, jobs, context)
         logger.info("wrote %s", options.write.absolute())
-    for name, title in TITLES.items():
-        print_table(title, found[name])
-    spent = human_seconds(time.monotonic() - started)
-    print(f"{spent}; page and CSV files: {page.absolute()}")
+    print_tables(TITLES, found, page, started)
     return Outcome(tables.reached(*(found[name] for name in GOALS)), found, page)
 
 
