@@ -30,6 +30,7 @@ from strategies.synthesis.copula.columns import (
 from strategies.synthesis.copula.margins import Margin
 from strategies.synthesis.copula.release import (
     MIN_LEVEL,
+    NOMINALS,
     Budget,
     check_columns,
     make_release,
@@ -63,6 +64,7 @@ class CopulaParty(Party):
         resolution: str = "",
         min_level: int = MIN_LEVEL,
         rearrange: bool = False,
+        nominal: str = NOMINALS[0],
     ) -> dict[str, Any]:
         """Release the ranks of all columns, and make their margins.
 
@@ -78,11 +80,13 @@ class CopulaParty(Party):
             Settings of the strategy.
         rearrange : bool
             Whether synthetic rows will follow the ranks of real ones.
+        nominal : str
+            Setting of the strategy.
 
         Returns
         -------
         dict[str, Any]
-            ``ranks`` of shape (n_rows, n_columns); ``flips``, the chances of comparisons to be
+            ``ranks`` of shape (n_rows, n_ranks), ``widths``, how many of these a column has; ``flips``, the chances of comparisons to be
             turned round, times 2^16; ``cuts`` and ``n_cuts``, noisy shares of the levels of
             columns that have levels, one column after the other; ``atoms`` and ``n_atoms``, the
             same of where point masses of numeric columns begin and end; and counts for the
@@ -94,7 +98,7 @@ class CopulaParty(Party):
             If the node's policy does not allow so large an epsilon, or rows that follow real ones.
         """
         min_level = max(min_level, self.policy.min_rows or 0) if min_level else 0
-        spent = Budget(epsilon, budget, rank_share, margin_noise, margin, min_level)
+        spent = Budget(epsilon, budget, rank_share, margin_noise, margin, min_level, nominal)
         self._check_budget(spent)
         if rearrange:
             self._check_rearranged()
@@ -138,6 +142,7 @@ class CopulaParty(Party):
         self.state["steps"] = np.array([each.step for each in made.margins])
         return {
             "ranks": made.ranks,
+            "widths": made.widths,
             "flips": [flip.numerator for flip in made.flips],
             "epsilon_margins": made.epsilon_margins,
             "cuts": np.concatenate([margin.cuts for margin in made.margins]),

@@ -23,13 +23,15 @@ from strategies.synthesis.copula.margins import (
     discrete_margin,
     level_margin,
 )
-from strategies.synthesis.copula.ranks import Flip, perturbed_ranks
+from strategies.synthesis.copula.ranks import Flip, indicator_ranks, perturbed_ranks
 from strategies.synthesis.copula.tree import tree_margin
 
 Array = npt.NDArray[np.float64]
 
 BUDGETS = ("per-variable", "total")
 MARGINS = ("tree", "bernstein")
+NOMINALS = ("indicators", "order")
+MOST_INDICATORS = 12  # levels of a nominal column that have ranks of their own
 MIN_LEVEL = 10
 USABLE = 200.0  # rows times epsilon of a margin: below, it is for the most part noise
 MOST_LEVELS = 64  # a count column with a wider range is treated as continuous, and rounded
@@ -53,6 +55,8 @@ class Budget:
         How numeric columns' margins are estimated: see `tree` and `margins`.
     min_level : int
         Levels with a smaller noisy count are put together; 0 if the names of levels are public.
+    nominal : {"indicators", "order"}
+        Whether each of up to 12 levels of a nominal column has ranks, or all levels have one order.
     """
 
     epsilon: float
@@ -61,6 +65,7 @@ class Budget:
     margin_noise: str = "increments"
     margin: str = "tree"
     min_level: int = MIN_LEVEL
+    nominal: str = NOMINALS[0]
 
     def check(self, who: str) -> None:
         """Raise if it is no budget; parties get it from the server.
@@ -79,6 +84,7 @@ class Budget:
             ("budget", self.budget, BUDGETS),
             ("margin_noise", self.margin_noise, NOISES),
             ("margin", self.margin, MARGINS),
+            ("nominal", self.nominal, NOMINALS),
         ):
             if value not in choices:
                 raise ConfigError(f"{who}: {name} must be one of {list(choices)}, got {value!r}")
@@ -113,10 +119,14 @@ class Release:
 
     Parameters
     ----------
-    ranks : numpy.ndarray of shape (n_samples, n_columns), int32
-        Perturbed ranks among the observed values of the column, 0 where it has none.
+    ranks : numpy.ndarray of shape (n_samples, n_ranks), int32
+        Perturbed ranks among the observed values of the column, 0 where it has none; of a nominal
+        column, those of the indicators of its levels.
     flips : list of Flip
-        Chance of each column's comparisons to be turned round.
+        Chance of each column's comparisons to be turned round (`Flip.of_indicators` of those of
+        indicators).
+    widths : list of int
+        How many ranks each column has.
     margins : list of Margin
         Noisy margins. They stay with the holder, but for cuts of columns of levels.
     epsilon_margins : list of float
@@ -135,6 +145,7 @@ class Release:
 
     ranks: npt.NDArray[np.int32]
     flips: list[Flip] = field(default_factory=list)
+    widths: list[int] = field(default_factory=list)
     margins: list[Margin] = field(default_factory=list)
     epsilon_margins: list[float] = field(default_factory=list)
     exact_range: list[bool] = field(default_factory=list)
@@ -191,6 +202,7 @@ def make_release(
     )
     flip = Flip.of(epsilon_ranks)
     made = Release(np.zeros(codes.shape, dtype=np.int32))
+    by_level: dict[int, npt.NDArray[np.int32]] = {}
     for j, (name, kind) in enumerate(kinds.items()):
         seen = ~np.isnan(codes[:, j])
         values = codes[seen, j]
@@ -216,6 +228,13 @@ def make_release(
                     made.rare.append(j)
             # Levels that are one now are ranked as one, as the margin's correction expects.
             values = levels.place[values.astype(np.int64)]
+            n_kept = len(levels.margin.values)
+            indicators = budget.nominal == "indicators" and kind is Kind.CATEGORICAL
+            if indicators and 3 <= n_kept <= MOST_INDICATORS:
+                by_level[j] = np.zeros((len(codes), n_kept), dtype=np.int32)
+                for a in range(n_kept):
+                    by_level[j][seen, a] = indicator_ranks(values == a, flip.of_indicators, stream)
+                continue
             made.ranks[seen, j] = perturbed_ranks(values, flip, stream)
             continue
         made.ranks[seen, j] = perturbed_ranks(values, flip, stream)
@@ -240,6 +259,9 @@ def make_release(
                 values, low, high, epsilon_margin, stream, noise=budget.margin_noise
             )
         made.margins.append(margin)
+    own = [by_level.get(j, made.ranks[:, [j]]) for j in range(n_columns)]
+    made.widths = [ranks.shape[1] for ranks in own]
+    made.ranks = np.hstack(own)
     return made
 
 

@@ -30,15 +30,14 @@ from flwr_vertical import Result
 from flwr_vertical.settings import setting
 from strategies.synthesis.copula.latent import (
     Observed,
-    draw_latents,
+    following_levels,
+    fresh_levels,
     latent_from_scores,
     latent_matrix,
     score_matrix,
-    spread_evenly,
-    synthetic_levels,
 )
 from strategies.synthesis.copula.party import REARRANGED
-from strategies.synthesis.copula.scores import fit_maps, second_moments, start_scores
+from strategies.synthesis.copula.scores import Scores, fit_maps, second_moments, start_scores
 from strategies.synthesis.copula.synthesis import CopulaSynthesis
 
 Array = npt.NDArray[np.float64]
@@ -114,8 +113,8 @@ class VCDS(CopulaSynthesis):
         self, observed: Observed, rows: int, rng: np.random.Generator, result: Result
     ) -> Array:
         correlations = self._correlate(observed, result)
-        result.model = latent_matrix(correlations, observed.cuts)
-        return spread_evenly(draw_latents(result.model, rows, rng), rng)
+        result.model = latent_matrix(correlations, observed)
+        return fresh_levels(result.model, observed, rows, rng)
 
 
 class _Rearrangeable(CopulaSynthesis):
@@ -140,6 +139,19 @@ class _Rearrangeable(CopulaSynthesis):
     @property
     def _follows_rows(self) -> bool:
         return self.rearrange
+
+    def _made(
+        self,
+        scores: Scores,
+        matrix: Array,
+        omega: Array,
+        observed: Observed,
+        rows: int,
+        rng: np.random.Generator,
+    ) -> Array:
+        if self.rearrange:
+            return following_levels(scores, matrix, observed, rows, rng)
+        return fresh_levels(omega, observed, rows, rng, scores)
 
     @property
     def _warnings(self) -> list[str]:
@@ -168,8 +180,8 @@ class EVCDS(_Rearrangeable):
         matrix = score_matrix(correlations)
         scores = start_scores(observed.ranks, rng)
         fit_maps(scores, matrix)
-        result.model = latent_matrix(correlations, observed.cuts)
-        return synthetic_levels(scores, matrix, result.model, rows, rng, self.rearrange)
+        result.model = latent_matrix(correlations, observed)
+        return self._made(scores, matrix, result.model, observed, rows, rng)
 
 
 class IEVCDS(_Rearrangeable):
@@ -187,7 +199,8 @@ class IEVCDS(_Rearrangeable):
     def _levels(
         self, observed: Observed, rows: int, rng: np.random.Generator, result: Result
     ) -> Array:
-        matrix = score_matrix(self._correlate(observed, result))
+        correlations = self._correlate(observed, result)
+        matrix = score_matrix(correlations)
         scores = start_scores(observed.ranks, rng)
         fit_maps(scores, matrix)
         for iteration in range(self.iterations):
@@ -195,9 +208,5 @@ class IEVCDS(_Rearrangeable):
             fit_maps(scores, matrix)
             change = float(np.abs(matrix - before).max())
             result.history.append({"iteration": iteration + 1, "largest-change": change})
-        cuts = [
-            None if share is None else scores.probability(j, share)
-            for j, share in enumerate(observed.cuts)
-        ]
-        result.model = latent_from_scores(matrix, observed, cuts)
-        return synthetic_levels(scores, matrix, result.model, rows, rng, self.rearrange)
+        result.model = latent_from_scores(matrix, observed, scores, correlations.n_joint)
+        return self._made(scores, matrix, result.model, observed, rows, rng)

@@ -30,7 +30,7 @@ from strategies.synthesis.copula.latent import Observed, check_joint, correlate
 from strategies.synthesis.copula.margins import NOISES
 from strategies.synthesis.copula.party import CopulaParty
 from strategies.synthesis.copula.ranks import Flip
-from strategies.synthesis.copula.release import BUDGETS, MARGINS, MIN_LEVEL, Budget
+from strategies.synthesis.copula.release import BUDGETS, MARGINS, MIN_LEVEL, MOST_INDICATORS, NOMINALS, Budget
 
 Array = npt.NDArray[np.float64]
 
@@ -87,6 +87,13 @@ class CopulaSynthesis(Strategy):
         "neighbour), and below a node's `policy.min-rows`, where that is stated. 0: the names of "
         "all levels are public.",
         at_least=0,
+    )
+    nominal: str = setting(
+        NOMINALS[0],
+        f"How columns of levels without an order are ranked: each of up to {MOST_INDICATORS} levels "
+        "(rare ones put together) against all others, which keeps any dependence; or all in sorted "
+        "order, as columns of more levels are, which keeps what is monotone in it.",
+        choices=NOMINALS,
     )
     margin_noise: str = setting(
         "increments",
@@ -162,6 +169,7 @@ class CopulaSynthesis(Strategy):
             "resolution": self.resolution,
             "min_level": self.min_level,
             "rearrange": self._follows_rows,
+            "nominal": self.nominal,
             **({} if rows is None else {"rows": rows}),
         }
 
@@ -188,6 +196,7 @@ class CopulaSynthesis(Strategy):
                 self.margin_noise,
                 self.margin,
                 self.min_level,
+                self.nominal,
             ),
             key,
         )
@@ -200,7 +209,7 @@ class CopulaSynthesis(Strategy):
 
     def _correlate(self, observed: Observed, result: Result) -> RankCorrelations:
         correlations = correlate(observed)
-        least = check_joint(correlations, observed.owners, self.min_joint)
+        least = check_joint(correlations, observed, self.min_joint)
         result.metrics["smallest-joint-rows"] = float(least)
         return correlations
 
@@ -247,10 +256,12 @@ class CopulaSynthesis(Strategy):
                 "The noise was drawn from a known seed: nothing of this run is private."
             )
         columns = []
-        for j, (owner, n, flip) in enumerate(
-            zip(observed.owners, observed.n.tolist(), observed.flips, strict=True)
+        n_ranked, noise = observed.n, observed.noise
+        for j, (owner, flip, place) in enumerate(
+            zip(observed.owners, observed.flips, observed.places, strict=True)
         ):
-            error = rank_error(flip.noise_variance(n), n)
+            n = int(n_ranked[place.start])
+            error = rank_error(float(noise[place].min()), n)
             columns.append(
                 ColumnSpending(owner, n, flip.epsilon, margins[j], 1, error, bool(ranges[j]))
             )
@@ -308,6 +319,7 @@ def _rounded_up(value: float) -> float:
 def _gather(replies: Mapping[str, Mapping[str, Any]], label: Label | None) -> Observed:
     """Put everybody's columns side by side, the labels first."""
     ranks = [] if label is None else [label.made.ranks]
+    widths = [] if label is None else list(label.made.widths)
     flips = [] if label is None else list(label.made.flips)
     cuts: list[Array | None] = []
     if label is not None:
@@ -315,6 +327,7 @@ def _gather(replies: Mapping[str, Mapping[str, Any]], label: Label | None) -> Ob
     owners = [] if label is None else [SERVER]
     for name, reply in replies.items():
         ranks.append(reply["ranks"])
+        widths += reply["widths"]
         flips += [Flip(int(numerator)) for numerator in reply["flips"]]
         start = first = 0
         for count, masses in zip(reply["n_cuts"], reply["n_atoms"], strict=True):
@@ -326,4 +339,4 @@ def _gather(replies: Mapping[str, Mapping[str, Any]], label: Label | None) -> Ob
                 cuts.append(reply["cuts"][start : start + count])
             start += max(count, 0)
         owners += [name] * len(reply["flips"])
-    return Observed(np.hstack(ranks), flips, cuts, owners)
+    return Observed(np.hstack(ranks), flips, cuts, owners, widths)
