@@ -86,11 +86,11 @@ class CopulaParty(Party):
         Returns
         -------
         dict[str, Any]
-            ``ranks`` of shape (n_rows, n_ranks), ``widths``, how many of these a column has; ``flips``, the chances of comparisons to be
-            turned round, times 2^16; ``cuts`` and ``n_cuts``, noisy shares of the levels of
-            columns that have levels, one column after the other; ``atoms`` and ``n_atoms``, the
-            same of where point masses of numeric columns begin and end; and counts for the
-            statement.
+            ``ranks`` of shape (n_rows, n_ranks) and ``widths``, how many of them a column has;
+            ``flips``, the chances of comparisons to be turned round, times 2^16; ``cuts`` and
+            ``n_cuts``, noisy shares of the levels of columns that have levels, one column after
+            the other; ``atoms`` and ``n_atoms``, the same of where point masses of numeric columns
+            begin and end; and counts for the statement.
 
         Raises
         ------

@@ -29,13 +29,13 @@ import numpy.typing as npt
 from flwr_vertical import Result
 from flwr_vertical.settings import setting
 from strategies.synthesis.copula.latent import (
-    Observed,
     following_levels,
     fresh_levels,
     latent_from_scores,
     latent_matrix,
     score_matrix,
 )
+from strategies.synthesis.copula.observed import Observed
 from strategies.synthesis.copula.party import REARRANGED
 from strategies.synthesis.copula.scores import Scores, fit_maps, second_moments, start_scores
 from strategies.synthesis.copula.synthesis import CopulaSynthesis
@@ -140,7 +140,7 @@ class _Rearrangeable(CopulaSynthesis):
     def _follows_rows(self) -> bool:
         return self.rearrange
 
-    def _made(
+    def _draw(
         self,
         scores: Scores,
         matrix: Array,
@@ -181,7 +181,7 @@ class EVCDS(_Rearrangeable):
         scores = start_scores(observed.ranks, rng)
         fit_maps(scores, matrix)
         result.model = latent_matrix(correlations, observed)
-        return self._made(scores, matrix, result.model, observed, rows, rng)
+        return self._draw(scores, matrix, result.model, observed, rows, rng)
 
 
 class IEVCDS(_Rearrangeable):
@@ -209,4 +209,4 @@ class IEVCDS(_Rearrangeable):
             change = float(np.abs(matrix - before).max())
             result.history.append({"iteration": iteration + 1, "largest-change": change})
         result.model = latent_from_scores(matrix, observed, scores, correlations.n_joint)
-        return self._made(scores, matrix, result.model, observed, rows, rng)
+        return self._draw(scores, matrix, result.model, observed, rows, rng)

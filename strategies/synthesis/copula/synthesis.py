@@ -26,11 +26,18 @@ from flwr_vertical.settings import setting
 from strategies.synthesis.copula.columns import parse_resolution, read_resolution
 from strategies.synthesis.copula.correlation import RankCorrelations
 from strategies.synthesis.copula.label import SERVER, Label
-from strategies.synthesis.copula.latent import Observed, check_joint, correlate
 from strategies.synthesis.copula.margins import NOISES
+from strategies.synthesis.copula.observed import Observed, check_joint, correlate
 from strategies.synthesis.copula.party import CopulaParty
 from strategies.synthesis.copula.ranks import Flip
-from strategies.synthesis.copula.release import BUDGETS, MARGINS, MIN_LEVEL, MOST_INDICATORS, NOMINALS, Budget
+from strategies.synthesis.copula.release import (
+    BUDGETS,
+    MARGINS,
+    MIN_LEVEL,
+    MOST_INDICATORS,
+    NOMINALS,
+    Budget,
+)
 
 Array = npt.NDArray[np.float64]
 
@@ -90,9 +97,10 @@ class CopulaSynthesis(Strategy):
     )
     nominal: str = setting(
         NOMINALS[0],
-        f"How columns of levels without an order are ranked: each of up to {MOST_INDICATORS} levels "
-        "(rare ones put together) against all others, which keeps any dependence; or all in sorted "
-        "order, as columns of more levels are, which keeps what is monotone in it.",
+        "How columns of levels without an order are ranked: each level against all others, which "
+        "keeps dependence of any form and lets the server tell the levels apart; or all in sorted "
+        f"order, which keeps what is monotone in it. So are columns of more than {MOST_INDICATORS} "
+        "levels, rare ones put together.",
         choices=NOMINALS,
     )
     margin_noise: str = setting(
@@ -246,6 +254,14 @@ class CopulaSynthesis(Strategy):
                 )
             if reply["name_chance"] > 0:
                 chances.append(float(reply["name_chance"]))
+        if nominal := [j for j, width in enumerate(observed.widths) if width > 1]:
+            least = min(observed.level_errors(j) for j in nominal)
+            warnings.append(
+                f"Each level of {count_columns(len(nominal))} without an order has ranks of its "
+                "own: the server can tell which level a sample has, with errors in at most "
+                f"{_rounded_up(100 * max(least, 1e-4)):g} % of the samples (the column told best). "
+                "nominal='order' tells less."
+            )
         if chances and max(chances) < 1:
             warnings.append(
                 "The name of a level that a single sample holds is told with a chance of "
