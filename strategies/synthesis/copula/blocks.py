@@ -1,15 +1,18 @@
 """From correlations of ranks to those of latents, where columns are nominal.
 
 Perturbed ranks tell covariances of a nominal column's indicators with another column, a matrix C.
-To first order in the latents' correlations R it is ``D R D'`` (`nominal`; the slope of an ordinary
+To first order in the latents' covariances R it is ``D R D'`` (`nominal`; the slope of an ordinary
 column is its first Hermite coefficient). With the eigenvectors of D and D', that is an equation for
-each pair of directions, c = d d' r. Directions that noise hides are shrunk (`_Block`). Strong
-correlations have terms of higher order: means over simulated latents show how much, and R moves
-until they agree.
+each pair of directions, c = d d' r. Directions that noise hides are shrunk (`_Block`).
+
+Two things are left to passes over simulated latents. Strong dependence has terms of higher order:
+means over the simulation show how much, and R moves by it. And R may ask for more than independent
+latents of a column can have in common with another column; then their own covariance grows, by the
+least that is enough (`_widen`), with new offsets and slopes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +25,8 @@ Array = npt.NDArray[np.float64]
 
 _DRAWS = 16_384  # of latents, by which means are taken: a share has an error of 0.004 at most
 _PASSES = 2
-_PRIOR = 0.01  # least variance of correlations that noise is compared with
-_LARGEST = 0.98  # singular value of a block of correlations
+_PRIOR = 0.01  # least variance of covariances that noise is compared with
+_LARGEST = 0.98  # share of a latent's variance that another column may explain
 _FLAT = 1e-9  # slope of a direction in which nothing changes
 
 
@@ -55,6 +58,19 @@ class Feature:
             return np.array([[1.0 if self.series is None else self.series[0]]])
         return self.nominal.slopes
 
+    def fitted(self, latents: Array, covariance: Array) -> "Feature":
+        """Return the same for latents of another covariance.
+
+        Parameters
+        ----------
+        latents : numpy.ndarray of shape (n_rows, n_latents)
+            Drawn from it; slopes are ``cov(1_a, L) covariance^-1``, by Stein's lemma.
+        covariance : numpy.ndarray of shape (n_latents, n_latents)
+        """
+        if self.nominal is None:
+            return self
+        return replace(self, nominal=self.nominal.fitted(latents, covariance))
+
     def values(self, latents: Array) -> Array:
         """Return what is observed of latents, array of shape (n_rows, n_latents), centred."""
         if self.nominal is None:
@@ -68,7 +84,7 @@ class Feature:
 def fit_blocks(
     start: Array, observed: Array, noise: Array, features: Sequence[Feature], least: float
 ) -> Array:
-    """Solve for the correlations of nominal columns' latents with all others.
+    """Solve for the covariances of nominal columns' latents with all others.
 
     Parameters
     ----------
@@ -86,10 +102,10 @@ def fit_blocks(
     Returns
     -------
     numpy.ndarray of shape (d, d)
-        A correlation matrix; latents of one nominal column are independent.
+        A covariance matrix; variances are 1, but for latents of nominal columns.
     """
     matrix = start.copy()
-    matrix[~np.isfinite(matrix)] = 0.0
+    features = list(features)
     fixed = np.eye(len(matrix), dtype=np.bool_)
     blocks = []
     for j, one in enumerate(features):
@@ -104,15 +120,38 @@ def fit_blocks(
     normal = np.random.default_rng(0).standard_normal((_DRAWS // 2, len(matrix)))
     normal = np.vstack([normal, -normal])
     for block in blocks:
-        block.add(matrix, block.target)
+        block.add(matrix, block.target, features)
     for _ in range(_PASSES):
+        _widen(matrix, blocks, features)
         matrix = nearest_correlation(matrix, least, fixed=fixed)
         drawn = normal @ np.linalg.cholesky(matrix).T
+        features = [
+            feature.fitted(drawn[:, feature.at], matrix[feature.at, feature.at])
+            for feature in features
+        ]
         values = [feature.values(drawn[:, feature.at]) for feature in features]
         for block in blocks:
             made = values[block.j].T @ values[block.k] / len(drawn)
-            block.add(matrix, block.target - made)
+            block.add(matrix, block.target - made, features)
+    _widen(matrix, blocks, features)
     return nearest_correlation(matrix, least, fixed=fixed)
+
+
+def _widen(matrix: Array, blocks: "Sequence[_Block]", features: Sequence[Feature]) -> None:
+    """Give nominal columns' latents the covariances that those with other columns ask for.
+
+    With C the covariances of a column's latents with another column's, of covariance W, its own
+    cannot be less than ``C W^-1 C'``. In place.
+    """
+    for block in blocks:
+        for j, k in ((block.j, block.k), (block.k, block.j)):
+            one, other = features[j].at, features[k].at
+            if features[j].nominal is None:
+                continue
+            cross = matrix[one, other]
+            asked = cross @ np.linalg.solve(matrix[other, other], cross.T) / _LARGEST
+            values, vectors = np.linalg.eigh(asked - matrix[one, one])
+            matrix[one, one] += (vectors * np.maximum(values, 0.0)) @ vectors.T
 
 
 class _Block:
@@ -137,24 +176,30 @@ class _Block:
         self._at = np.ix_(*(np.arange(f.at.start, f.at.stop) for f in (one, other)))
         scale = np.outer(one.scale, other.scale)
         found = _centred(_centred(observed[self._at] / scale, one, 0), other, 1)
-        slopes, self._left = np.linalg.eigh(one.slopes)
-        other_slopes, self._right = np.linalg.eigh(other.slopes)
-        gain = np.outer(slopes, other_slopes)
+        self._variance = noise[self._at] / scale**2
+        left, right, gain, spread = self._directions(features)
         told = np.abs(gain) > _FLAT
-        own = self._left.T @ found @ self._right
-        variance = (self._left**2).T @ (noise[self._at] / scale**2) @ self._right**2
-        excess = float((own**2 - variance)[told].sum()) / max(float((gain**2)[told].sum()), _FLAT)
-        self._weights = np.zeros_like(gain)
-        self._weights[told] = (gain / (gain**2 + variance / max(excess, _PRIOR)))[told]
-        self.target = self._left @ (gain * self._weights * own) @ self._right.T
+        own = left.T @ found @ right
+        excess = float((own**2 - spread)[told].sum()) / max(float((gain**2)[told].sum()), _FLAT)
+        self._prior = max(excess, _PRIOR)
+        self.target = left @ (own * gain**2 / (gain**2 + spread / self._prior)) @ right.T
 
-    def add(self, matrix: Array, moved: Array) -> None:
+    def _directions(self, features: Sequence[Feature]) -> tuple[Array, Array, Array, Array]:
+        """Return the directions of both columns, and of each pair slope and variance of noise."""
+        slopes, left = np.linalg.eigh(features[self.j].slopes)
+        other_slopes, right = np.linalg.eigh(features[self.k].slopes)
+        spread: Array = (left**2).T @ self._variance @ right**2
+        return left, right, np.outer(slopes, other_slopes), spread
+
+    def add(self, matrix: Array, moved: Array, features: Sequence[Feature]) -> None:
         """Change correlations so that what is observed moves, to first order; in place."""
-        step = self._left @ (self._weights * (self._left.T @ moved @ self._right)) @ self._right.T
-        left, sizes, right = np.linalg.svd(matrix[self._at] + step, full_matrices=False)
-        block = (left * np.minimum(sizes, _LARGEST)) @ right
-        matrix[self._at] = block
-        matrix[self._at[1].T, self._at[0].T] = block.T
+        left, right, gain, spread = self._directions(features)
+        told = np.abs(gain) > _FLAT
+        weights = np.zeros_like(gain)
+        weights[told] = (gain / (gain**2 + spread / self._prior))[told]
+        step = left @ (weights * (left.T @ moved @ right)) @ right.T
+        matrix[self._at] += step
+        matrix[self._at[1].T, self._at[0].T] += step.T
 
 
 def _centred(table: Array, feature: Feature, axis: int) -> Array:

@@ -117,12 +117,14 @@ def nearest_correlation(
     least : float
         No eigenvalue is smaller.
     fixed : numpy.ndarray of shape (p, p), bool, optional
-        Entries that are those of the identity; by default the diagonal.
+        Entries that stay, where these are of blocks along the diagonal that are larger than
+        `least` themselves; by default the diagonal stays 1.
     """
-    fixed = np.eye(len(matrix), dtype=np.bool_) if fixed is None else fixed
-    identity = np.eye(len(matrix))[fixed]
     found = (matrix + matrix.T) / 2
-    found[fixed] = identity
+    if fixed is None:
+        fixed = np.eye(len(matrix), dtype=np.bool_)
+        np.fill_diagonal(found, 1.0)
+    stays = np.where(fixed, found, 0.0)
     if np.linalg.eigvalsh(found)[0] < least:
         correction = np.zeros_like(found)
         for _ in range(max_iter):
@@ -130,12 +132,12 @@ def nearest_correlation(
             values, vectors = np.linalg.eigh(shifted)
             projected = (vectors * np.maximum(values, least)) @ vectors.T
             correction = projected - shifted
-            before, found = found, projected.copy()
-            found[fixed] = identity
+            before, found = found, np.where(fixed, stays, projected)
             if np.abs(found - before).max() < tol:
                 break
     smallest = np.linalg.eigvalsh(found)[0]
     if smallest < least:
-        weight = (least - smallest) / (1 - smallest)
-        found = (1 - weight) * found + weight * np.eye(len(found))
+        most = np.linalg.eigvalsh(stays)[0]
+        weight = (least - smallest) / (most - smallest)
+        found = (1 - weight) * found + weight * stays
     return (found + found.T) / 2

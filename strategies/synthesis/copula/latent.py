@@ -30,7 +30,7 @@ Integers = npt.NDArray[np.int64]
 
 
 def latent_matrix(correlations: RankCorrelations, observed: Observed) -> Array:
-    """Return the correlation matrix of the latents, array of shape (d, d)."""
+    """Return the covariance matrix of the latents, array of shape (d, d)."""
     features = [
         Feature(place, nominal=Nominal.of(observed.shares(j)), scale=np.full(width, 3**0.5))
         if width > 1
@@ -52,7 +52,7 @@ def _solve(
     features: Sequence[Feature],
     rows: float,
 ) -> Array:
-    """Return latents' correlations given those of what is observed, array of shape (d, d)."""
+    """Return latents' covariances given correlations of what is observed, array of shape (d, d)."""
     ordinary = [f for f in features if f.series is not None]
     at = [f.at.start for f in ordinary]
     start = np.eye(len(found))
@@ -75,7 +75,7 @@ def score_matrix(correlations: RankCorrelations) -> Array:
 def latent_from_scores(
     matrix: Array, observed: Observed, scores: Scores, n_joint: Integers
 ) -> Array:
-    """Return the latents' correlation matrix given that of normal scores, shape (d, d).
+    """Return the latents' covariance matrix given that of normal scores, shape (d, d).
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def corrected_shares(scores: Scores, observed: Observed, column: int) -> Array:
 
 
 def draw_latents(omega: Array, rows: int, rng: np.random.Generator) -> Array:
-    """Draw rows of the normal distribution with a correlation matrix, array of shape (rows, p)."""
+    """Draw rows of the normal distribution with a covariance matrix, array of shape (rows, p)."""
     return rng.standard_normal((rows, len(omega))) @ np.linalg.cholesky(omega).T
 
 
@@ -158,7 +158,7 @@ def fresh_levels(
     Parameters
     ----------
     omega : numpy.ndarray of shape (d, d)
-        Correlation matrix of latents.
+        Covariance matrix of latents.
     observed : Observed
         Has the shares of levels.
     rows : int

@@ -1,15 +1,19 @@
 """Nominal columns: a latent variable for each level, the level being the largest of them.
 
-A column of k levels without an order has latents ``L_1, ..., L_k``, independent of each other and
-standard normal, and takes the level a with the largest ``L_a + o_a``. The offsets o give the levels
-their shares p. With D the derivative of p by o, a symmetric matrix whose rows add up to 0, Stein's
-lemma gives for any latent Z of another column, of correlations r with L,
+A column of k levels without an order has normal latents ``L_1, ..., L_k`` of covariance S, and takes
+the level a with the largest ``L_a + o_a``. The offsets o give the levels their shares p. With D the
+derivative of p by o, a symmetric matrix whose rows add up to 0, Stein's lemma gives
+``cov(1_a, L_b) = (D S)_ab``; for any latent Z of another column, of covariances r with L,
 
-    cov(1_a, Z) = sum_b D_ab r_b,
+    cov(1_a, Z) = sum_b D_ab r_b;
 
-and, to first order in R, the matrix of correlations between the latents of two such columns,
+and, to first order in the matrix R of covariances between the latents of two such columns,
 
     cov(1_a, 1'_b) = (D R D')_ab.
+
+Where latents are independent, offsets and slopes are integrals over one variable. Other covariances
+of a column's own latents say which levels lie near each other; no margin shows them, so `blocks`
+takes the nearest to independence that correlations with other columns allow.
 """
 
 from dataclasses import dataclass
@@ -47,7 +51,7 @@ class Nominal:
 
     @classmethod
     def of(cls, shares: npt.ArrayLike) -> "Nominal":
-        """Find the offsets that give levels their shares, by Newton's method.
+        """Find the offsets for independent latents, by Newton's method.
 
         Parameters
         ----------
@@ -77,6 +81,42 @@ class Nominal:
         derivative = np.zeros((len(given), len(given)))
         derivative[np.ix_(held, held)] = slopes
         return cls(given, full, derivative)
+
+    def calibrated(self, latents: Array, wanted: Array) -> Array:
+        """Return offsets that give levels about so many of the rows, array of shape (k,).
+
+        Parameters
+        ----------
+        latents : numpy.ndarray of shape (n_rows, k)
+            Of any distribution; the slopes only say where to look.
+        wanted : numpy.ndarray of shape (k,)
+            Rows of each level.
+        """
+        inverse = np.linalg.pinv(self.slopes, rcond=1e-9, hermitian=True)
+        best, offsets, step = self.offsets, self.offsets, np.zeros(len(wanted))
+        least = np.inf
+        for _ in range(_TRIES):
+            made = np.bincount((latents + offsets).argmax(axis=1), minlength=len(wanted))
+            off = np.abs(wanted - made).max()
+            if off < least:
+                best, least = offsets, off
+                step = np.clip(inverse @ (wanted - made) / len(latents), -0.5, 0.5)
+            else:
+                step = step / 2
+            if least <= 1:
+                break
+            offsets = best + step
+        return best
+
+    def fitted(self, latents: Array, covariance: Array) -> "Nominal":
+        """Return offsets and slopes for latents drawn from another covariance."""
+        offsets = self.calibrated(latents, self.shares * len(latents))
+        held = np.eye(len(offsets))[(latents + offsets).argmax(axis=1)]
+        slopes = np.linalg.solve(covariance, latents.T @ held / len(latents))
+        slopes = (slopes + slopes.T) / 2
+        slopes -= slopes.mean(axis=0)
+        slopes -= slopes.mean(axis=1, keepdims=True)
+        return Nominal(self.shares, offsets, slopes)
 
     def levels_of(self, latents: Array) -> Integers:
         """Return level numbers, shape (n_rows,), of latents of shape (n_rows, k)."""
@@ -124,27 +164,15 @@ def assign_levels(latents: Array, shares: Array, rng: np.random.Generator) -> In
     ends = np.floor(np.cumsum(nominal.shares) * n + rng.random()).astype(np.int64)
     ends[-1] = n
     wanted = np.diff(np.minimum(ends, n), prepend=0)
-    inverse = np.linalg.pinv(nominal.slopes, rcond=1e-9, hermitian=True)
-    offsets, best, least, pace = nominal.offsets.copy(), nominal.offsets, n + 1, 1.0
-    for _ in range(_TRIES):
-        found = (latents + offsets).argmax(axis=1)
-        lacking = wanted - np.bincount(found, minlength=len(wanted))
-        if np.abs(lacking).max() < least:
-            best, least = offsets.copy(), int(np.abs(lacking).max())
-        else:
-            pace /= 2
-        if least <= 1:
-            break
-        offsets = offsets + pace * np.clip(inverse @ (lacking / n), -0.5, 0.5)
-    offset_latents = latents + best
-    levels: Integers = offset_latents.argmax(axis=1).astype(np.int64)
+    latents = latents + nominal.calibrated(latents, wanted)
+    levels: Integers = latents.argmax(axis=1).astype(np.int64)
     while True:
         excess = np.bincount(levels, minlength=len(wanted)) - wanted
         if not excess.any():
             return levels
         full, short = int(excess.argmax()), int(excess.argmin())
         rows = np.flatnonzero(levels == full)
-        loss = offset_latents[rows, full] - offset_latents[rows, short]
+        loss = latents[rows, full] - latents[rows, short]
         moved = np.argsort(loss, kind="stable")[: min(excess[full], -excess[short])]
         levels[rows[moved]] = short
 

@@ -1,8 +1,9 @@
 """What a holder of columns releases: perturbed ranks, and noisy margins that it keeps itself.
 
-Parties and, for the labels, the server do the same. Every column has one latent variable: numbers
-in their own order, ordinal and nominal levels in the order of their level numbers (of nominal ones
-the sorted order, which says nothing about the data, so only what is monotone in it survives).
+Parties and, for the labels, the server do the same. Numbers are ranked in their own order, ordinal
+levels in the order of their level numbers. Each level of a nominal column is ranked against all
+others (`indicator_ranks`). A column of more than 12 levels is ranked in their sorted order, which
+says nothing about the data, so only what is monotone in it survives.
 """
 
 from collections.abc import Mapping, Sequence

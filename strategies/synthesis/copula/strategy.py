@@ -6,8 +6,8 @@ Problem", Algorithms 1 to 3.
 ===========  ====================================================================================
 round        what travels
 ===========  ====================================================================================
-perturb      down: settings; up: a perturbed rank for each sample and column (4 bytes), noisy shares
-             of levels, a few counts
+perturb      down: settings; up: a perturbed rank for each sample and column, or level of a nominal
+             column (4 bytes), noisy shares of levels, a few counts
 synthesise   down: a probability for each synthetic row and column (8 bytes); up: nothing
 ===========  ====================================================================================
 
@@ -48,6 +48,11 @@ _SHARED = (
         "for each sample and column, a perturbed rank: where the value stands, up to noise "
         "that the privacy statement puts in numbers; and so which cells are missing",
     ),
+    (
+        "server",
+        "of each level of a nominal column of 3 to 12 levels, the same of having this level, and "
+        "so, but at a small epsilon, which level a sample has; with nominal='order' only roughly",
+    ),
     ("server", "noisy shares of the levels of each column of levels, and how many there are"),
     ("server", "noisy shares that point masses of numeric columns begin and end at"),
     (
@@ -84,9 +89,11 @@ class VCDS(CopulaSynthesis):
 
     Notes
     -----
-    Each column, of whatever kind, has one latent normal variable. Levels are taken in the order of
-    an ordered Categorical, else sorted; equal values, of levels or point masses, are ranked in
-    random order and the correlation is corrected for it (see `bridge`). Numbers get margins by
+    Each column has one latent normal variable, a nominal one of up to 12 levels one for each level
+    (see `nominal`). Levels of an ordered Categorical are taken in its order, those of a nominal
+    column with more levels, or with ``nominal="order"``, sorted; equal values, of levels or point
+    masses, are ranked in random order and the correlation is corrected for it (see `bridge`).
+    `Result.model` is the latents' covariance matrix. Numbers get margins by
     `tree`, which tells no range; whole numbers stay whole, and fractions of few values are taken
     for levels (`columns`). The labels are a column of the server: they are
     perturbed alike, and `Result.labels` holds synthetic ones.
