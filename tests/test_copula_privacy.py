@@ -58,8 +58,8 @@ def test_messages_hold_ranks_and_probabilities_only(strategy):
     up = seen["up", "perturb"]
     assert set(up) == {
         "ranks", "widths", "flips", "epsilon_margins", "cuts", "n_cuts", "exact_range", "rare",
-        "seeded", "n_bounded", "atoms", "n_atoms", "n_resolved", "n_recast", "n_like_ids", "name_chance",
-        "least_epsilon",
+        "seeded", "n_bounded", "atoms", "n_atoms", "n_resolved", "n_recast", "n_like_ids",
+        "name_chance", "least_epsilon",
     }  # fmt: skip
     assert up["ranks"].dtype == np.int32
     assert set(seen["up", "synthesise"]) == set()

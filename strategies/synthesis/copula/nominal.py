@@ -1,8 +1,8 @@
 """Nominal columns: a latent variable for each level, the level being the largest of them.
 
-A column of k levels without an order has normal latents ``L_1, ..., L_k`` of covariance S, and takes
-the level a with the largest ``L_a + o_a``. The offsets o give the levels their shares p. With D the
-derivative of p by o, a symmetric matrix whose rows add up to 0, Stein's lemma gives
+A column of k levels without an order has normal latents ``L_1, ..., L_k`` of covariance S, and
+takes the level a with the largest ``L_a + o_a``. The offsets o give the levels their shares p. With
+D the derivative of p by o, a symmetric matrix whose rows add up to 0, Stein's lemma gives
 ``cov(1_a, L_b) = (D S)_ab``; for any latent Z of another column, of covariances r with L,
 
     cov(1_a, Z) = sum_b D_ab r_b;

@@ -50,6 +50,8 @@ _COUNTED = {"per-variable": "a column", "total": "in all"}
 class CopulaParty(Party):
     """Sends perturbed ranks; turns the latent columns that come back into a synthetic table."""
 
+    takes_dates = True
+
     @step
     def perturb(
         self,
@@ -208,7 +210,9 @@ class CopulaParty(Party):
         table = self._columns.table
         codes = synthetic_codes(margins, levels, table.kinds)
         index = synthetic_ids(len(levels), table.ids.name)
-        self.save_output(with_others(codes, table, self._levels, index))
+        frame = with_others(codes, table, self._levels, index)
+        written = {name: form.written(frame[name]) for name, form in self._columns.dates.items()}
+        self.save_output(frame.assign(**written))
         return {}
 
     def _check_rearranged(self) -> None:
