@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import norm
 
 from flwr_vertical import simulate
-from flwr_vertical.errors import ConfigError
+from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.privacy import Keystream, seeded_noise
 from flwr_vertical.tables import Kind
 from strategies.copula import EVCDS, IEVCDS, VCDS
@@ -320,6 +320,15 @@ def test_what_is_spent_is_that_of_one_order_and_what_it_tells_is_said(tables):
     assert len(told) == 1
     assert told[0].startswith("Each level of 2 columns")
     assert not any("which level" in w for w in found["order"].warnings)
+
+
+def test_levels_that_say_nothing_or_identify_are_refused_by_name(tables):
+    same = tables["a"].assign(town="Delft")
+    with pytest.raises(PartyError, match=r"column 'town' is constant or all but empty"):
+        run(VCDS(1.0), {"a": same, "b": tables["b"]})
+    named = tables["a"].assign(name=[f"name {i // 5}" for i in range(N)])
+    with pytest.raises(PartyError, match=r"column 'name' has 600 levels in 3000 rows.*together"):
+        run(VCDS(1.0), {"a": named, "b": tables["b"]})
 
 
 def test_an_unknown_way_is_refused():
