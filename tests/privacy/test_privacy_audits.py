@@ -85,7 +85,20 @@ class Replay:
 
     told: list = field(default_factory=list)
     again: bool = False
-    loss: float = 0.0
+    deciding: bool = False
+    decided: float = 0.0
+    spent: float = 0.0
+
+    @property
+    def loss(self):
+        return self.spent + abs(self.decided)
+
+    def decompose(self, *args):
+        """Choose the cells of a tree: all that is told of noisy counts is whether they are cut."""
+        self.deciding = True
+        found = _decomposition(*args)
+        self.deciding = False
+        return found
 
     def laplace(self, scale, count, stream):
         return _Added(self, scale, count, stream)
@@ -97,11 +110,20 @@ class Replay:
             self.told.append((order, made := _ranks(values, flip, stream)))
             return made
         before, made = self.told.pop(0)
-        self.loss += flip.epsilon * (before != order).sum() / 2
+        self.spent += flip.epsilon * (before != order).sum() / 2
         return made
 
 
-_ranks = release.perturbed_ranks
+_ranks, _decomposition = release.perturbed_ranks, tree.decomposition
+
+
+def chance(cut, x, scale):
+    """Log of the chance that x plus integer Laplace noise is above 0, or that it is not."""
+    a = np.exp(-1 / float(scale))
+    above = np.where(
+        x >= 1, 1 - a ** np.maximum(x, 0) / (1 + a), a ** (1.0 - np.minimum(x, 1)) / (1 + a)
+    )
+    return np.log(np.where(cut, above, 1 - above))
 
 
 @dataclass
@@ -110,18 +132,29 @@ class _Added:
     scale: object
     count: int
     stream: Keystream
-    __array_ufunc__ = None  # so that `counts + noise` comes here
 
-    def __radd__(self, exact):
+    def __array_ufunc__(self, ufunc, method, exact, _, out=()):
+        """Comes from ``counts + noise`` and ``counts += noise``."""
+        assert ufunc is np.add
+        noisy = self.to(exact)
+        for array in out:
+            array[...] = noisy
+        return noisy
+
+    def to(self, exact):
         replay = self.replay
         if not replay.again:
             noisy = exact + laplace(self.scale, self.count, self.stream)
-            replay.told.append((exact, noisy, self.scale))
+            replay.told.append((exact.copy(), noisy.copy(), self.scale))
             return noisy
         before, noisy, scale = replay.told.pop(0)
         assert scale == self.scale  # neither the noise nor the number of counts follows the values
         assert len(before) == len(exact) == self.count
-        replay.loss += float(np.abs(before - exact).sum() / scale)
+        if replay.deciding:
+            chances = [chance(noisy > 0, counted, scale) for counted in (before, exact)]
+            replay.decided += float(np.sum(chances[0] - chances[1]))
+        else:
+            replay.spent += float(np.abs(before - exact).sum() / scale)
         return noisy
 
 
@@ -135,6 +168,7 @@ def replayed(monkeypatch):
             monkeypatch.setattr(module, "laplace_integers", replay.laplace)
         for module in (release, filling):
             monkeypatch.setattr(module, "perturbed_ranks", replay.ranks)
+        monkeypatch.setattr(tree, "decomposition", replay.decompose)
         one = function(table, stream=stream)
         replay.again = True
         two = function(neighbour, stream=stream)
@@ -178,7 +212,7 @@ def test_a_margin_spends_its_epsilon_whatever_is_replaced(name, replayed):
         losses.append(loss)
     rounding = 1 + 1e-9
     assert max(losses) <= epsilon * rounding
-    assert max(losses) > 0.7 * epsilon
+    assert max(losses) > 0.65 * epsilon  # PrivTree leaves some unspent
 
 
 KINDS = {"amount": Kind.CONTINUOUS, "count": Kind.COUNT, "town": Kind.CATEGORICAL}
