@@ -45,7 +45,8 @@ def laplace_integers(scale: Fraction, count: int, stream: Keystream) -> npt.NDAr
     numpy.ndarray of shape (count,), int64
     """
     return np.array(
-        [laplace_integer(scale.numerator, scale.denominator, stream) for _ in range(count)]
+        [laplace_integer(scale.numerator, scale.denominator, stream) for _ in range(count)],
+        dtype=np.int64,
     )
 
 

@@ -10,6 +10,7 @@ from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.privacy import Keystream
 from flwr_vertical.tables import Kind, Table
 from strategies.copula import EVCDS, VCDS
+from strategies.synthesis.copula import tree
 from strategies.synthesis.copula.bridge import (
     latent_correlations,
     rank_coefficients,
@@ -18,7 +19,7 @@ from strategies.synthesis.copula.bridge import (
 from strategies.synthesis.copula.columns import read_columns
 from strategies.synthesis.copula.domain import Domain
 from strategies.synthesis.copula.margins import level_margin
-from strategies.synthesis.copula.tree import base_edges, refining_rounds, tree_margin
+from strategies.synthesis.copula.tree import decomposition, tree_margin
 
 KEY = b"sixteen bytes ok"
 INF = float("inf")
@@ -59,44 +60,26 @@ def test_margins_fit_any_column_without_a_range(name):
     values, domain = draw(name), Domain(step=WHOLE.get(name, 0.0))
     assert distance(values, tree_margin(values, domain, INF, Keystream())) < 0.01
     stream = Keystream(KEY)
-    assert distance(values, tree_margin(values, domain, 50.0, stream)) < 0.03
-    found = [distance(values, tree_margin(values, domain, 0.5, stream)) for _ in range(3)]
-    # A cell is 1 % of the value wide: years have few cells, whose noise is a larger share.
-    assert np.mean(found) < (0.1 if name == "years" else 0.08)
+    assert distance(values, tree_margin(values, domain, 50.0, stream)) < 0.01
+    found = [distance(values, tree_margin(values, domain, 0.5, stream)) for _ in range(5)]
+    assert np.mean(found) < 0.05
 
 
 @pytest.mark.parametrize("step", [0.0, 0.01, 1.0])
-def test_cells_cover_every_number_once(step):
-    for low, high in ((-1e8, 1e8), (0.0, 1e8), (0.0, 1.0), (-3.0, 1e9)):
-        domain = Domain(low, high, step)
-        ends = base_edges(domain)
-        assert len(ends) == 16**3 + 1
-        assert (np.diff(ends) >= 0).all()
-        values = domain.snap([low, high, -1e12, 1e12, 0.0, 0.37, 5e7, -2.0])
-        assert ((ends[0] <= values) & (values < ends[-1])).all()
-        for value in values:
-            assert np.count_nonzero((ends[:-1] <= value) & (value < ends[1:])) == 1
-
-
-def test_replacing_one_value_changes_two_counts_of_a_level():
-    """What the noise of scale 2 / e rests on, over levels and over cells that are cut further."""
-    rng, domain = np.random.default_rng(0), Domain()
-    ends = base_edges(domain)
+@pytest.mark.parametrize("epsilon", [0.5, 50.0, INF])
+def test_cells_cover_every_number_once(step, epsilon):
     values = draw("payments", 300)
-    before = np.diff(np.searchsorted(np.sort(values), ends))
-    for new in (-1e9, 0.0, 3.5, 1e7, 1e12):
-        other = values.copy()
-        other[rng.integers(300)] = new
-        after = np.diff(np.searchsorted(np.sort(domain.snap(other)), ends))
-        for width in (1, 16, 256):
-            change = (after - before).reshape(-1, width).sum(axis=1)
-            assert np.abs(change).sum() in (0, 2)
+    for low, high in ((-1e8, 1e8), (0.0, 1e8), (0.0, 1.0), (2.0, 5.0), (-3.0, 1e9)):
+        domain = Domain(low, high, step)
+        first, last = decomposition(np.sort(domain.snap(values)), domain, epsilon, Keystream(KEY))
+        assert (first < last).all()
+        np.testing.assert_array_equal(first[1:], last[:-1])
+        for value in domain.snap([low, high, -1e12, 1e12, 0.0, 0.37, 5e7, -2.0]):
+            assert np.count_nonzero((first <= value) & (value < last)) == 1
 
 
 def noise_of_a_run(monkeypatch, values, domain, epsilon):
     """Scales of the noise of one margin, in the order in which they are drawn."""
-    from strategies.synthesis.copula import tree
-
     scales = []
 
     def recorded(scale, count, stream):
@@ -104,20 +87,66 @@ def noise_of_a_run(monkeypatch, values, domain, epsilon):
         return np.zeros(count, dtype=np.int64)
 
     monkeypatch.setattr(tree, "laplace_integers", recorded)
-    tree_margin(values, domain, epsilon, Keystream())
+    tree.tree_margin(values, domain, epsilon, Keystream())
     return [float(scale) for scale in scales]
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 5.0, 50.0])
-def test_shares_of_levels_and_rounds_add_up_to_the_budget(monkeypatch, epsilon):
-    """A round cuts cells that have no value in common, so all its cells spend its share once."""
-    scales = noise_of_a_run(monkeypatch, draw("payments"), Domain(), epsilon)
-    rounds, each = refining_rounds(N, epsilon)
-    levels = [2 / scale for scale in scales[:3]]
-    assert sum(levels) + rounds * each == pytest.approx(epsilon, rel=1e-4)
-    assert sum(levels) + rounds * each <= epsilon
-    assert all(2 / scale <= each for scale in scales[3:])
-    assert rounds == (1 if epsilon == 0.5 else min(int(0.15 * epsilon * N / 200), 13))
+def test_cells_and_counts_spend_the_budget_together(monkeypatch, epsilon):
+    """Whether cells are cut spends 4 / scale, however many levels there are; their counts 2."""
+    *cutting, counting = noise_of_a_run(monkeypatch, draw("payments"), Domain(), epsilon)
+    assert len(set(cutting)) == 1
+    assert len(cutting) > 5
+    assert 4 / cutting[0] + 2 / counting == pytest.approx(epsilon, rel=1e-4)
+    assert 4 / cutting[0] + 2 / counting <= epsilon
+
+
+def chance_of_cut(x, scale):
+    """That x and integer noise of a scale together exceed 0."""
+    a = np.exp(-1 / scale)
+    return a ** (1 - x) / (1 + a) if x < 1 else 1 - a**x / (1 + a)
+
+
+def log_chance(values, domain, cells, epsilon):
+    """Logarithm of the chance of one decomposition, by the definition of the algorithm."""
+    ordered, scale = np.sort(domain.snap(values)), 4 / epsilon
+    fall, total = max(int(np.ceil(scale * np.log(2))), 1), 0.0
+    todo = [(*ends, 0) for ends in zip(*tree.roots(domain), strict=True)]
+    while todo:
+        low, high, depth = todo.pop()
+        middle = float(tree._middles(np.array([low]), np.array([high]), domain)[0])
+        if not low < middle < high or depth == 40:
+            continue
+        count = np.searchsorted(ordered, high) - np.searchsorted(ordered, low)
+        chance = chance_of_cut(max(count - depth * fall, -fall), scale)
+        if (low, high) in cells:
+            total += np.log1p(-chance)
+            continue
+        total += np.log(chance)
+        todo += [(low, middle, depth + 1), (middle, high, depth + 1)]
+    return total
+
+
+@pytest.mark.parametrize("epsilon", [0.2, 1.0, 8.0])
+@pytest.mark.parametrize("step", [0.0, 1.0])
+def test_no_decomposition_tells_more_than_its_epsilon(epsilon, step):
+    """Exact chances of what was drawn, under the table and one with a value replaced."""
+    values, domain, stream = draw("payments", 60), Domain(step=step), Keystream(KEY)
+    values[:20], largest = 7.0, 0.0
+    for new in (7.0, 0.0, 1e7, -3.0):
+        other = values.copy()
+        other[-1] = new
+        for table, neighbour in ((values, other), (other, values)):
+            for _ in range(5):
+                drawn = decomposition(np.sort(domain.snap(table)), domain, epsilon, stream)
+                cells = set(zip(*drawn, strict=True))
+                ratio = abs(
+                    log_chance(table, domain, cells, epsilon)
+                    - log_chance(neighbour, domain, cells, epsilon)
+                )
+                assert ratio <= epsilon + 1e-9
+                largest = max(largest, ratio)
+    assert largest > 0.2 * epsilon
 
 
 @pytest.mark.parametrize(("name", "mass"), [("payments", 0.0), ("sentinel", 999.0)])
