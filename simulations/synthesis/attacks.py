@@ -118,7 +118,7 @@ def attack_table(frame: pd.DataFrame, most: float) -> pd.DataFrame:
     counts = rows.pivot_table(
         index=[*keys, "attack"], columns="what", values="value", aggfunc="sum", sort=False
     )
-    seeds = rows.groupby(keys)["seed"].nunique()
+    seeds: dict[Any, int] = rows.groupby(keys)["seed"].nunique().to_dict()
     found: dict[Any, dict[str, Any]] = {}
     for key, own in counts.groupby(level=keys, sort=False):
         pooled = {str(name): _pooled(str(name), of) for name, of in own.droplevel(keys).iterrows()}
@@ -133,7 +133,7 @@ def attack_table(frame: pd.DataFrame, most: float) -> pd.DataFrame:
         limit = most if key[1] in FRESH else None
         cells = {title: _cell(gain, limit) for title, gain in gains.items()}
         of = worst.attack.removeprefix("inference: ")
-        found[key] = {**cells, "of": of, "seeds": int(seeds[key])}
+        found[key] = {**cells, "of": of, "seeds": seeds[key]}
     index = pd.MultiIndex.from_tuples(list(found), names=keys)
     return pd.DataFrame(list(found.values()), index=index)
 
