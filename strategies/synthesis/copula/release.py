@@ -17,6 +17,7 @@ from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.privacy import ColumnSpending, Keystream, split_budget
 from flwr_vertical.tables import Kind
 from strategies.synthesis.copula.domain import LIMIT, Domain
+from strategies.synthesis.copula.filling import fill_in
 from strategies.synthesis.copula.margins import (
     NOISES,
     Margin,
@@ -24,7 +25,7 @@ from strategies.synthesis.copula.margins import (
     discrete_margin,
     level_margin,
 )
-from strategies.synthesis.copula.ranks import Flip, indicator_ranks, perturbed_ranks
+from strategies.synthesis.copula.ranks import Flip, column_ranks
 from strategies.synthesis.copula.tree import tree_margin
 
 Array = npt.NDArray[np.float64]
@@ -166,6 +167,7 @@ def make_release(
     budget: Budget,
     stream: Keystream,
     who: str,
+    fill: bool = False,
 ) -> Release:
     """Perturb ranks and margins of all columns.
 
@@ -190,6 +192,8 @@ def make_release(
         Random bits.
     who : str
         Whose columns they are, to begin messages with.
+    fill : bool, default False
+        Whether missing cells are filled, and then ranked as all others.
 
     Raises
     ------
@@ -203,7 +207,8 @@ def make_release(
     )
     flip = Flip.of(epsilon_ranks)
     made = Release(np.zeros(codes.shape, dtype=np.int32))
-    by_level: dict[int, npt.NDArray[np.int32]] = {}
+    ranks: list[npt.NDArray[np.int32]] = []
+    ranked: list[Array] = []
     for j, (name, kind) in enumerate(kinds.items()):
         seen = ~np.isnan(codes[:, j])
         values = codes[seen, j]
@@ -229,16 +234,19 @@ def make_release(
                     made.rare.append(j)
             # Levels that are one now are ranked as one, as the margin's correction expects.
             values = levels.place[values.astype(np.int64)]
+            ranked.append(values)
             n_kept = len(levels.margin.values)
             indicators = budget.nominal == "indicators" and kind is Kind.CATEGORICAL
-            if indicators and 3 <= n_kept <= MOST_INDICATORS:
-                by_level[j] = np.zeros((len(codes), n_kept), dtype=np.int32)
-                for a in range(n_kept):
-                    by_level[j][seen, a] = indicator_ranks(values == a, flip.of_indicators, stream)
-                continue
-            made.ranks[seen, j] = perturbed_ranks(values, flip, stream)
+            made.widths.append(n_kept if indicators and 3 <= n_kept <= MOST_INDICATORS else 1)
+            ranks.append(np.zeros((len(codes), made.widths[j]), dtype=np.int32))
+            if not fill:
+                ranks[j][seen] = column_ranks(values, made.widths[j], flip, stream)
             continue
-        made.ranks[seen, j] = perturbed_ranks(values, flip, stream)
+        ranked.append(values)
+        made.widths.append(1)
+        ranks.append(np.zeros((len(codes), 1), dtype=np.int32))
+        if not fill:
+            ranks[j][seen] = column_ranks(values, 1, flip, stream)
         made.n_bounded += name in bounds
         if budget.margin == "tree":
             low, high = bounds.get(name, (-LIMIT, LIMIT))
@@ -260,9 +268,9 @@ def make_release(
                 values, low, high, epsilon_margin, stream, noise=budget.margin_noise
             )
         made.margins.append(margin)
-    own = [by_level.get(j, made.ranks[:, [j]]) for j in range(n_columns)]
-    made.widths = [ranks.shape[1] for ranks in own]
-    made.ranks = np.hstack(own)
+    made.ranks = np.hstack(ranks)
+    if fill:
+        fill_in(made, ~np.isnan(codes), ranked, kinds, stream)
     return made
 
 
