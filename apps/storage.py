@@ -1,5 +1,6 @@
 """Storage of the app: a node's own file, or the demonstration data in a simulation."""
 
+import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -12,8 +13,8 @@ from flwr.app import Context
 from apps.settings import DemoSettings
 from flwr_vertical import Strategy, make_strategy
 from flwr_vertical.demo import demo_names, demo_tables
-from flwr_vertical.errors import ConfigError, VerticalError
-from flwr_vertical.node.config import HOLD_OUT
+from flwr_vertical.errors import ConfigError, DataError, VerticalError
+from flwr_vertical.node.config import GRADE, HOLD_OUT
 from flwr_vertical.node.storage import (
     FileStorage,
     output_home,
@@ -37,6 +38,8 @@ from flwr_vertical.server.journal import Journal
 from flwr_vertical.server.record import describe
 from flwr_vertical.tables import Table, hide_cells, put_back
 from flwr_vertical.version import __version__
+
+logger = logging.getLogger("flwr_vertical")
 
 # Of the run config, on a party's page; settings of the strategy are the server's to show.
 _SHOWN = ("aggregation", "alignment", "align-rows", "seed")
@@ -175,6 +178,8 @@ class AppStorage(FileStorage):
             report.compare_imputed(*({name: table} for table in compared))
         elif truth is not None and tables:
             report.compare_imputed(report.originals, tables, report.truth)
+        if tables and bool(context.node_config.get(GRADE, True)):
+            _grade(report, name)
         more: list[Section] = []
         if (ledger := self._ledger_of_run(context)) is not None:
             run = str(context.run_config.get("run-name") or context.run_id)
@@ -182,6 +187,22 @@ class AppStorage(FileStorage):
         page = party_folder(context) / run_name(context) / f"{name}.html"
         with writing(f"party {name!r}: its report", page):
             write_report(report, page, more, party=name)
+
+
+def _grade(report: Result, party: str) -> None:
+    """Grade a synthetic table for the party's own page and log; nothing of it leaves the node."""
+    from flwr_vertical.results.quality import is_synthetic
+
+    if not is_synthetic(report.originals[party], report.tables[party]):
+        return
+    try:
+        found = report.grade()
+    except DataError as error:
+        report.notes.append(f"The synthetic table is not graded: {error}.")
+        return
+    level = logging.WARNING if found.privacy in "CD" else logging.INFO
+    words = " ".join(found.sentences)
+    logger.log(level, "party %r, grade of its own columns: %s", party, words)
 
 
 def _hold_out(context: Context) -> float:

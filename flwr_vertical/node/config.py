@@ -52,6 +52,7 @@ _NUMBER = (int, float)
 
 MIN_ROWS = "min-rows"
 HOLD_OUT = "hold-out"
+GRADE = "grade"
 
 NODE_KEYS = (
     NodeKey("party", (str,), "name of the party"),
@@ -111,6 +112,12 @@ NODE_KEYS = (
         _NUMBER,
         "share of the known cells of each column, up to 0.5, that are hidden from an imputation, "
         "compared with what it fills in, and put back; the comparison stays on the party's page",
+    ),
+    NodeKey(
+        GRADE,
+        (bool,),
+        "whether synthetic tables of the own columns are attacked and graded, on the party's own "
+        "page (default: true); the grade stays there",
     ),
     NodeKey("max-epsilon", _NUMBER, "the most that a run with privacy noise may spend here"),
     NodeKey(

@@ -15,6 +15,12 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
+UNGRADED = (
+    "What attacks on the synthetic tables find is not said here: it takes real rows, so each party "
+    "has the grade of its own columns on its own page, and who has all tables calls `Result.grade`."
+)
+"""Said of a release that is not graded where the statement is read."""
+
 
 @dataclass(frozen=True)
 class ColumnSpending:
@@ -67,10 +73,13 @@ class PrivacyStatement:
         One for each column of each party; the labels count as a column of the server.
     warnings : sequence of str, optional
         What weakens the guarantee.
+    graded : sequence of str, optional
+        What attacks on the synthetic tables find, where somebody had real rows to try them.
     """
 
     columns: Sequence[ColumnSpending]
     warnings: Sequence[str] = ()
+    graded: Sequence[str] = ()
 
     caption: ClassVar[str] = (
         "Epsilon by comparison (VDADP), of one record by basic composition, and the standard "
@@ -158,7 +167,7 @@ class PrivacyStatement:
                 f"The observed range of {count_columns(ranged)} was used as it is and shows in the "
                 "synthetic tables: no guarantee covers it. State bounds for these columns."
             )
-        return [*said, *self.warnings]
+        return [*said, *self.warnings, *(self.graded or [UNGRADED])]
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)
@@ -168,6 +177,7 @@ class PrivacyStatement:
         return {
             "columns": [asdict(column) for column in self.columns],
             "warnings": list(self.warnings),
+            "graded": list(self.graded),
             "text": self.sentences,
         }
 
@@ -179,7 +189,7 @@ class PrivacyStatement:
             ColumnSpending(**{key: value for key, value in row.items() if key in known})
             for row in data["columns"]
         ]
-        return cls(columns, list(data["warnings"]))
+        return cls(columns, list(data["warnings"]), list(data.get("graded", [])))
 
 
 def split_budget(

@@ -1,21 +1,26 @@
-"""Nearest rows of tables with numbers and levels."""
+"""Distances between rows of tables with numbers and levels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 Array = npt.NDArray[np.float64]
+Places = npt.NDArray[np.int64]
 
-_CELLS = 4_000_000  # distances held at a time
+_CELLS = 1_000_000  # distances held at a time
+_STEPS = 2.0**30  # of a column's range
 
 
-def nearest_rows(
-    people: pd.DataFrame, rows: pd.DataFrame, n_neighbors: int = 1
-) -> npt.NDArray[np.int64]:
-    """Return the rows that are nearest to each person.
+class Distances:
+    """Distances of people to rows of a table, in blocks of people.
 
     The distance is Gower's (1971): the sum over columns of absolute differences of numbers as a
-    share of their range in both tables, and of 1 for each level that differs.
+    share of their range in both tables, and of 1 for each level that differs. Shares are rounded to
+    multiples of 2^-30, so that sums are exact and rows at the same distance are found to be so.
 
     Parameters
     ----------
@@ -23,6 +28,43 @@ def nearest_rows(
         Complete.
     rows : pandas.DataFrame of shape (n_rows, n_columns)
         Complete, with the same columns.
+    """
+
+    def __init__(self, people: pd.DataFrame, rows: pd.DataFrame) -> None:
+        self._columns = [_codes(people[name], rows[name]) for name in people]
+        self.n_people, self.n_rows = len(people), len(rows)
+
+    @property
+    def blocks(self) -> Iterator[slice]:
+        """Slices of people whose distances to all rows fit into some megabytes."""
+        size = max(1, _CELLS // max(1, self.n_rows))
+        for start in range(0, self.n_people, size):
+            yield slice(start, min(start + size, self.n_people))
+
+    def of_column(self, block: slice, column: int) -> Array:
+        """Return a column's part of the distances; shape (n_people in the block, n_rows)."""
+        own, other, numeric = self._columns[column]
+        if numeric:
+            apart: Array = np.abs(own[block, None] - other[None])
+            return apart
+        differs: Array = (own[block, None] != other[None]).astype(np.float64)
+        return differs
+
+    def of_all(self, block: slice) -> Array:
+        """Return the distances over all columns; shape (n_people in the block, n_rows)."""
+        total = np.zeros((block.stop - block.start, self.n_rows))
+        for column in range(len(self._columns)):
+            total += self.of_column(block, column)
+        return total
+
+
+def nearest_rows(people: pd.DataFrame, rows: pd.DataFrame, n_neighbors: int = 1) -> Places:
+    """Return the rows that are nearest to each person.
+
+    Parameters
+    ----------
+    people, rows : pandas.DataFrame
+        See `Distances`.
     n_neighbors : int, default 1
         How many.
 
@@ -31,35 +73,58 @@ def nearest_rows(
     numpy.ndarray of shape (n_people, n_neighbors), int64
         Places of rows, the nearest first; of equals the first.
     """
-    columns = [_codes(people[name], rows[name]) for name in people]
-    found = np.empty((len(people), n_neighbors), dtype=np.int64)
-    block = max(1, _CELLS // max(1, len(rows)))
-    for start in range(0, len(people), block):
-        stop = min(start + block, len(people))
-        distance = np.zeros((stop - start, len(rows)))
-        for own, other, numeric in columns:
-            if numeric:
-                distance += np.abs(own[start:stop, None] - other[None])
-            else:
-                distance += own[start:stop, None] != other[None]
-        if n_neighbors == 1:
-            found[start:stop, 0] = distance.argmin(axis=1)
-        else:
-            found[start:stop] = distance.argsort(axis=1, kind="stable")[:, :n_neighbors]
+    return nearest(Distances(people, rows), n_neighbors)
+
+
+def nearest(distances: Distances, n_neighbors: int = 1, own: Places | None = None) -> Places:
+    """Return the rows that are nearest to each person.
+
+    Parameters
+    ----------
+    distances : Distances
+    n_neighbors : int, default 1
+        How many.
+    own : numpy.ndarray of shape (n_people,), int64, optional
+        Place of each person's own row, which is passed over.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_people, n_neighbors), int64
+        Places of rows, the nearest first; of equals the first.
+    """
+    found = np.empty((distances.n_people, n_neighbors), dtype=np.int64)
+    for block in distances.blocks:
+        found[block] = smallest(pass_over(distances.of_all(block), block, own), n_neighbors)
     return found
 
 
-def is_number(column: "pd.Series") -> bool:
+def pass_over(apart: Array, block: slice, own: Places | None) -> Array:
+    """Return distances in which nobody is near the own row; changes the array."""
+    if own is not None:
+        apart[np.arange(len(apart)), own[block]] = np.inf
+    return apart
+
+
+def smallest(apart: Array, count: int) -> Places:
+    """Return the places of the smallest distances of each row, of equals the first."""
+    if count == 1:
+        return np.asarray(apart.argmin(axis=1)[:, None])
+    return np.asarray(apart.argsort(axis=1, kind="stable")[:, :count])
+
+
+def is_number(column: pd.Series) -> bool:
     """Whether a column's values are numbers; booleans are levels."""
     return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
 
 
-def _codes(people: "pd.Series", rows: "pd.Series") -> tuple[Array, Array, bool]:
+def _codes(people: pd.Series, rows: pd.Series) -> tuple[Array, Array, bool]:
     """Return a column of both tables as numbers in units of their range, or as codes of levels."""
     both = pd.concat([people, rows], ignore_index=True)
-    if is_number(people) and is_number(rows):
+    numeric = is_number(people) and is_number(rows)
+    if numeric:
         values = both.to_numpy(dtype=np.float64)
-        values = values / (np.ptp(values) or 1.0)
+        values = (values - values.min()) / (np.ptp(values) or 1.0)
+        values = np.round(values * _STEPS) / _STEPS
     else:
         values = pd.factorize(both)[0].astype(np.float64)
-    return values[: len(people)], values[len(people) :], is_number(people) and is_number(rows)
+    return values[: len(people)], values[len(people) :], numeric

@@ -1,6 +1,6 @@
 """Predicates on the columns of a table, such as "income >= 5,200 and job = nurse"."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,23 +23,10 @@ class Term(NamedTuple):
 Predicate = tuple[Term, ...]
 
 
-def holds(predicate: Predicate, table: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Return for which rows of a table a predicate holds."""
-    found = np.ones(len(table), dtype=bool)
-    for column, relation, value in predicate:
-        values = table[column].to_numpy()
-        if relation == "<=":
-            found &= values <= value
-        elif relation == ">=":
-            found &= values >= value
-        else:
-            found &= values == value
-    return found
-
-
 def counts_of(predicates: Sequence[Predicate], table: pd.DataFrame) -> npt.NDArray[np.int64]:
     """Return for how many rows of a table each predicate holds."""
-    return np.array([int(holds(p, table).sum()) for p in predicates], dtype=np.int64)
+    columns = _columns_of(table)
+    return np.array([_count(predicate, columns) for predicate in predicates], dtype=np.int64)
 
 
 def rare_predicates(table: pd.DataFrame, most: int, rng: np.random.Generator) -> list[Predicate]:
@@ -55,11 +42,12 @@ def rare_predicates(table: pd.DataFrame, most: int, rng: np.random.Generator) ->
         Of the choice.
     """
     found: list[Predicate] = []
+    columns = _columns_of(table)
     for name, column in table.items():
         if is_number(column):
             ends = (("<=", column.min()), (">=", column.max()))
             terms = [Term(str(name), relation, value) for relation, value in ends]
-            found += [(term,) for term in terms if holds((term,), table).sum() == 1]
+            found += [(term,) for term in terms if _count((term,), columns) == 1]
         counts = column.value_counts()
         found += [(Term(str(name), "==", value),) for value in counts.index[counts == 1]]
     chosen = rng.permutation(len(found))[:most]
@@ -89,7 +77,7 @@ def random_predicates(
     """
     names = np.array([str(name) for name in table])
     medians = {n: float(table[n].median()) for n in names if is_number(table[n])}
-    values = {n: table[n].to_numpy() for n in names}
+    values = _columns_of(table)
     found: dict[Predicate, None] = {}
     for _ in range(_TRIES * most):
         if len(found) >= most:
@@ -106,6 +94,24 @@ def random_predicates(
                 relation = str(rng.choice(["<=", ">=", "=="]))
             terms.append(Term(name, relation, value))
         predicate = tuple(terms)
-        if not unique or holds(predicate, table).sum() == 1:
+        if not unique or _count(predicate, values) == 1:
             found[predicate] = None
     return list(found)
+
+
+def _columns_of(table: pd.DataFrame) -> dict[str, npt.NDArray[Any]]:
+    return {str(name): column.to_numpy() for name, column in table.items()}
+
+
+def _count(predicate: Predicate, columns: Mapping[str, npt.NDArray[Any]]) -> int:
+    """Return for how many rows a predicate holds; columns by name, shape (n_rows,) each."""
+    found: Any = True
+    for name, relation, value in predicate:
+        values = columns[name]
+        if relation == "<=":
+            found = found & (values <= value)
+        elif relation == ">=":
+            found = found & (values >= value)
+        else:
+            found = found & (values == value)
+    return int(np.count_nonzero(found))

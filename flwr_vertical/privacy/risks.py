@@ -1,101 +1,58 @@
-"""What a synthetic table tells about the people behind it: singling out, linking, inference.
+"""Attacks on a synthetic table: singling out, linking, inference, membership.
 
-These are the three risks by which the Article 29 Working Party (Opinion 05/2014) judges anonymous
-data, measured after Giomi et al. (2023), "A Unified Framework for Quantifying Privacy Risk in
-Synthetic Data". Each attack is run against samples that the table was made from (members) and
-against others of the same population: what succeeds against others is knowledge about the
-population. It takes both kinds of samples, so it is for whoever holds these.
+The first three are the risks by which the Article 29 Working Party (Opinion 05/2014) judges
+anonymous data, measured after Giomi et al. (2023), "A Unified Framework for Quantifying Privacy
+Risk in Synthetic Data". The last one is that of Yeom et al. (2018): a person whose nearest
+synthetic row is near is said to have been in the data.
+
+Each attack is run against samples that the table was made from (members), and once more where
+nothing can leak, which gives the chance of success. With others of the same population at hand,
+that is the same attack against these: what succeeds then is knowledge about the population. Without
+others, the attacker has the rows of the other members instead of the synthetic ones: what succeeds
+then is what any sample of the population tells of a person who is not in it. The second comparison
+is the weaker one: a table that is less like the population than a sample of it has room to leak
+before it tells more than such a sample.
+
+All functions take real rows, so they are for whoever holds these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical.errors import DataError
-from flwr_vertical.privacy.mixed import nearest_rows
-from flwr_vertical.privacy.predicates import counts_of, random_predicates, rare_predicates
+from flwr_vertical.privacy.mixed import Distances, Places, is_number, nearest, pass_over
+from flwr_vertical.privacy.predicates import (
+    Predicate,
+    counts_of,
+    random_predicates,
+    rare_predicates,
+)
+from flwr_vertical.privacy.rates import Rate, Risk
 
+Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 TOLERANCE = 0.05
 """A number counts as guessed if it is as near as this to the guess, relative to the guess."""
 
 
-@dataclass(frozen=True)
-class Rate:
-    """A share of successes, as a confidence interval has it.
+class _Trial(NamedTuple):
+    """People, the rows that the attacker has, and which of these is each person's own, if any."""
 
-    Parameters
-    ----------
-    value : float
-        Centre of the interval.
-    error : float
-        Half its width.
-    """
-
-    value: float
-    error: float
-
-
-@dataclass(frozen=True)
-class Risk:
-    """How an attack did against members, against others, and by guessing.
-
-    Parameters
-    ----------
-    attack : str
-        Its name.
-    members, others, guessing : Rate
-        Shares of successes. ``guessing`` does without the synthetic table's rows where it can: an
-        attack that does no better against members than this was too weak to tell anything.
-    """
-
-    attack: str
-    members: Rate
-    others: Rate
-    guessing: Rate
-
-    @property
-    def excess(self) -> Rate:
-        """What members risk beyond others, as a share of what could be gained (eq. 3)."""
-        room = 1.0 - self.others.value
-        value = (self.members.value - self.others.value) / room
-        slope = (self.members.value - 1.0) / room**2
-        error = np.hypot(self.members.error / room, slope * self.others.error)
-        return Rate(value, float(error))
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The interval of the excess, within 0 and 1."""
-        found = self.excess
-        low, high = np.clip([found.value - found.error, found.value + found.error], 0.0, 1.0)
-        return float(low), float(high)
-
-
-def wilson(successes: int, n: int, confidence: float = 0.95) -> Rate:
-    """Return Wilson's (1927) interval of a share.
-
-    Parameters
-    ----------
-    successes, n : int
-        Successes among n attacks.
-    confidence : float, default 0.95
-        Of the interval.
-    """
-    z = NormalDist().inv_cdf(0.5 * (1.0 + confidence))
-    spread = successes * (n - successes) / n + 0.25 * z**2
-    return Rate((successes + 0.5 * z**2) / (n + z**2), float(z / (n + z**2) * np.sqrt(spread)))
+    people: pd.DataFrame
+    rows: pd.DataFrame
+    own: Places | None = None
 
 
 def inference(
     members: pd.DataFrame,
-    others: pd.DataFrame,
+    others: pd.DataFrame | None,
     synthetic: pd.DataFrame,
     target: str,
     known: Sequence[str] | None = None,
@@ -106,8 +63,10 @@ def inference(
 
     Parameters
     ----------
-    members, others, synthetic : pandas.DataFrame
+    members, synthetic : pandas.DataFrame
         With the same columns.
+    others : pandas.DataFrame or None
+        People that the table was not made from, with the same columns.
     target : str
         The column to guess. Numbers are right within `TOLERANCE` of the guess.
     known : sequence of str, optional
@@ -117,30 +76,47 @@ def inference(
     seed : int, default 0
         Of the choice of people, and of guessing.
     """
-    given = [c for c in members if c != target] if known is None else list(known)
+    return inferences(members, others, synthetic, [target], known, n_attacks, seed)[0]
+
+
+def inferences(
+    members: pd.DataFrame,
+    others: pd.DataFrame | None,
+    synthetic: pd.DataFrame,
+    targets: Sequence[str] | None = None,
+    known: Sequence[str] | None = None,
+    n_attacks: int = 1000,
+    seed: int = 0,
+) -> list[Risk]:
+    """Guess several columns, each as `inference` does, of the same people.
+
+    Parameters
+    ----------
+    members, others, synthetic, known, n_attacks, seed
+        See `inference`.
+    targets : sequence of str, optional
+        The columns; all by default.
+    """
     rng = np.random.default_rng(seed)
-    made = synthetic[target].to_numpy()
-    numeric = pd.api.types.is_numeric_dtype(members[target])
-
-    def right(people: pd.DataFrame, rows: npt.NDArray[np.int64]) -> Flags:
-        guess, truth = made[rows], people[target].to_numpy()
-        if not numeric:
-            return np.asarray(guess == truth)
-        guess, truth = guess.astype(float), truth.astype(float)
-        return np.asarray(np.abs(guess - truth) <= TOLERANCE * np.abs(guess) + 1e-12)
-
-    def tried(people: pd.DataFrame) -> tuple[pd.DataFrame, Flags]:
-        people = _some(people, n_attacks, rng)
-        return people, right(people, nearest_rows(people[given], synthetic[given])[:, 0])
-
-    chosen, hits = tried(members)
-    at_random = right(chosen, rng.integers(0, len(synthetic), len(chosen)))
-    return Risk(f"inference: {target}", _rate(hits), _rate(tried(others)[1]), _rate(at_random))
+    chosen = [str(name) for name in members] if targets is None else list(targets)
+    given = [str(name) for name in members] if known is None else list(known)
+    attacked, control = _trials(members, others, synthetic, n_attacks, rng)
+    hits, by_chance = (_guessed(trial, chosen, given) for trial in (attacked, control))
+    at_random = rng.integers(0, len(synthetic), len(attacked.people))
+    return [
+        Risk(
+            f"inference: {target}",
+            _rate(hits[target]),
+            _rate(by_chance[target]),
+            _rate(_right(attacked.people[target], synthetic[target], at_random)),
+        )
+        for target in chosen
+    ]
 
 
 def linkability(
     members: pd.DataFrame,
-    others: pd.DataFrame,
+    others: pd.DataFrame | None,
     synthetic: pd.DataFrame,
     left: Sequence[str],
     right: Sequence[str],
@@ -153,7 +129,7 @@ def linkability(
     Parameters
     ----------
     members, others, synthetic : pandas.DataFrame
-        With the same columns.
+        See `inference`.
     left, right : sequence of str
         The two parts, such as the columns of two parties.
     n_neighbors : int, default 1
@@ -163,26 +139,30 @@ def linkability(
     """
     rng = np.random.default_rng(seed)
 
-    def linked(people: pd.DataFrame) -> Flags:
-        people = _some(people, n_attacks, rng)
+    def linked(trial: _Trial) -> Flags:
         sides = [
-            nearest_rows(people[list(side)], synthetic[list(side)], n_neighbors)
+            nearest(
+                Distances(trial.people[list(side)], trial.rows[list(side)]), n_neighbors, trial.own
+            )
             for side in (left, right)
         ]
         return _meet(sides[0], sides[1])
 
-    hits = linked(members)
-    by_chance = [
-        np.array([rng.choice(len(synthetic), n_neighbors, replace=False) for _ in hits])
+    attacked, control = _trials(members, others, synthetic, n_attacks, rng)
+    guesses = [
+        np.array(
+            [rng.choice(len(synthetic), n_neighbors, replace=False) for _ in attacked.people.index]
+        )
         for _ in range(2)
     ]
-    guessing = _rate(_meet(by_chance[0], by_chance[1]))
-    return Risk("linkability", _rate(hits), _rate(linked(others)), guessing)
+    return Risk(
+        "linkability", _rate(linked(attacked)), _rate(linked(control)), _rate(_meet(*guesses))
+    )
 
 
 def singling_out(
     members: pd.DataFrame,
-    others: pd.DataFrame,
+    others: pd.DataFrame | None,
     synthetic: pd.DataFrame,
     n_columns: int = 3,
     n_attacks: int = 500,
@@ -191,12 +171,13 @@ def singling_out(
     """Find predicates that hold for one synthetic row, and try them on people.
 
     A success is a predicate that holds for exactly one person. As the chance of that depends on how
-    many people there are, as many members as others are taken.
+    many people there are, as many members as others are taken. Without others, predicates of one
+    half of the members are tried on the other half.
 
     Parameters
     ----------
     members, others, synthetic : pandas.DataFrame
-        With the same columns.
+        See `inference`.
     n_columns : int, default 3
         How many columns a predicate is about; with 1, rare and extreme values are taken.
     n_attacks, seed : int
@@ -205,100 +186,143 @@ def singling_out(
     Raises
     ------
     DataError
-        If no synthetic row can be singled out.
+        If no row can be singled out.
     """
     rng = np.random.default_rng(seed)
-    n_people = min(len(members), len(others))
-    some = [_some(people, n_people, rng) for people in (members, others)]
-    rare = rare_predicates(synthetic, n_attacks, rng) if n_columns == 1 else None
-    found = rare or random_predicates(synthetic, n_columns, n_attacks, rng)
-    if not found:
-        raise DataError(
-            f"no predicate on {n_columns} columns holds for one synthetic row alone; try more "
-            "columns"
-        )
-    guessed = random_predicates(synthetic, n_columns, len(found), rng, unique=False)
-    tried = [counts_of(found, people) == 1 for people in some]
-    guessing = counts_of(guessed, some[0]) == 1
-    name = f"singling out, {n_columns} column{'s' * (n_columns > 1)}"
-    return Risk(name, _rate(tried[0]), _rate(tried[1]), _rate(guessing))
+
+    def found(rows: pd.DataFrame) -> list[Predicate]:
+        rare = rare_predicates(rows, n_attacks, rng) if n_columns == 1 else None
+        predicates = rare or random_predicates(rows, n_columns, n_attacks, rng)
+        if not predicates:
+            raise DataError(
+                f"no predicate on {n_columns} columns holds for one synthetic row alone; try more "
+                "columns"
+            )
+        return predicates
+
+    predicates = found(synthetic)
+    if others is None:
+        people = _some(members, len(synthetic), rng)
+        half = rng.permutation(len(members))
+        first, second = (members.iloc[np.sort(part)] for part in np.array_split(half, 2))
+        by_chance = counts_of(found(first), second) == 1
+    else:
+        n_people = min(len(members), len(others))
+        people, strangers = (_some(table, n_people, rng) for table in (members, others))
+        by_chance = counts_of(predicates, strangers) == 1
+    guesses = random_predicates(synthetic, n_columns, len(predicates), rng, unique=False)
+    return Risk(
+        f"singling out, {n_columns} column{'s' * (n_columns > 1)}",
+        _rate(counts_of(predicates, people) == 1),
+        _rate(by_chance),
+        _rate(counts_of(guesses, people) == 1),
+    )
 
 
-def grade(
+def membership(
     members: pd.DataFrame,
-    others: pd.DataFrame,
+    others: pd.DataFrame | None,
     synthetic: pd.DataFrame,
-    parts: tuple[Sequence[str], Sequence[str]] | None = None,
-    n_attacks: int = 500,
+    n_attacks: int | None = None,
     seed: int = 0,
-) -> pd.DataFrame:
-    """Run all three attacks on a synthetic table.
+) -> Risk:
+    """Guess who was in the data: whose nearest synthetic row is nearer than the median.
+
+    Distances are Euclid's, of standardised numbers and indicators of levels. The gain is the
+    advantage of Yeom et al. (2018): the share of members who are found, less that of others who are
+    taken for members. Whoever guesses about as many members as others is right in 1/2 and half of
+    the gain. Without others, a member's distance to the nearest synthetic row stands beside that to
+    the nearest row of another member.
 
     Parameters
     ----------
-    members : pandas.DataFrame of shape (n_members, n_columns)
-        Complete rows that the table was made from.
-    others : pandas.DataFrame of shape (n_others, n_columns)
-        Complete rows of the same population that were not used.
-    synthetic : pandas.DataFrame of shape (n_synthetic, n_columns)
-        The release.
-    parts : tuple of two sequences of str, optional
-        Columns that are linked; by default the first and the second half.
-    n_attacks : int, default 500
-        Of each kind.
+    members, others, synthetic : pandas.DataFrame
+        See `inference`.
+    n_attacks : int, optional
+        How many people of each kind are tried at most, as many of each (default: all).
     seed : int, default 0
-        Of all choices.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Index ``attack``; ``members``, ``others`` and ``guessing`` are rates of success, ``risk`` is
-        what members risk beyond others and ``low`` and ``high`` are its 95 % interval. Every column
-        is guessed once.
-
-    Raises
-    ------
-    DataError
-        If tables have other columns, too few rows or missing cells.
+        Of the choice of people.
     """
-    columns = list(members.columns)
-    for name, table in (("others", others), ("synthetic", synthetic), ("members", members)):
-        if missing := [c for c in columns if c not in table]:
-            raise DataError(f"{name} lack the columns {missing} of members")
-        if len(table) < 10 or table[columns].isna().any(axis=None):
-            raise DataError(
-                f"{name}: 10 complete rows or more are needed, got {len(table)} rows with "
-                f"{int(table[columns].isna().sum().sum())} missing cells"
+    rng = np.random.default_rng(seed)
+    most = min(len(members), len(members if others is None else others))
+    most = most if n_attacks is None else min(most, n_attacks)
+    attacked, control = _trials(members, others, synthetic, most, rng)
+    tables = [attacked.people, control.people, synthetic, *([members] if others is None else [])]
+    people, strangers, rows, *real = _as_numbers(tables)
+    beside = real[0] if real else rows
+    apart = [_nearest_apart(people, rows), _nearest_apart(strangers, beside, control.own)]
+    median = np.median(np.concatenate(apart))
+    found = [_rate(distance < median) for distance in apart]
+    return Risk("membership", found[0], found[1])
+
+
+def _trials(
+    members: pd.DataFrame,
+    others: pd.DataFrame | None,
+    synthetic: pd.DataFrame,
+    most: int,
+    rng: np.random.Generator,
+) -> tuple[_Trial, _Trial]:
+    """Return the attack on members, and the one that gives the chance."""
+    chosen = np.arange(len(members))
+    if len(members) > most:
+        chosen = np.sort(rng.choice(len(members), most, replace=False))
+    people = members.iloc[chosen]
+    attacked = _Trial(people, synthetic)
+    if others is None:
+        return attacked, _Trial(people, members, chosen)
+    return attacked, _Trial(_some(others, most, rng), synthetic)
+
+
+def _guessed(trial: _Trial, targets: list[str], known: list[str]) -> dict[str, Flags]:
+    """Guess each target from the row that is nearest in the known columns but itself."""
+    distances = Distances(trial.people[known], trial.rows[known])
+    rows = {target: np.empty(len(trial.people), dtype=np.int64) for target in targets}
+    for block in distances.blocks:
+        total = distances.of_all(block)
+        for target in targets:
+            # Exact, see `Distances`: the sum over the other columns, at the price of one.
+            apart = (
+                total - distances.of_column(block, known.index(target))
+                if target in known
+                else total.copy()
             )
-    own, control, release = (
-        table[columns].reset_index(drop=True) for table in (members, others, synthetic)
-    )
-    half = max(1, len(columns) // 2)
-    left, right = (columns[:half], columns[half:]) if parts is None else parts
-    risks = [
-        singling_out(own, control, release, k, n_attacks, seed) for k in (1, 3) if k <= len(columns)
-    ]
-    if left and right:
-        risks.append(
-            linkability(own, control, release, left, right, n_attacks=n_attacks, seed=seed)
-        )
-    if len(columns) > 1:
-        risks += [
-            inference(own, control, release, str(column), n_attacks=n_attacks, seed=seed)
-            for column in columns
-        ]
-    rows = {
-        risk.attack: {
-            "members": risk.members.value,
-            "others": risk.others.value,
-            "guessing": risk.guessing.value,
-            "risk": max(0.0, risk.excess.value),
-            "low": risk.bounds[0],
-            "high": risk.bounds[1],
-        }
-        for risk in risks
+            rows[target][block] = pass_over(apart, block, trial.own).argmin(axis=1)
+    return {
+        target: _right(trial.people[target], trial.rows[target], rows[target]) for target in targets
     }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("attack")
+
+
+def _right(truth: pd.Series, column: pd.Series, rows: Places) -> Flags:
+    """Return which of the guesses, a column's values in these rows, are right."""
+    guess, true = column.to_numpy()[rows], truth.to_numpy()
+    if not is_number(truth):
+        return np.asarray(guess == true)
+    guess, true = guess.astype(float), true.astype(float)
+    return np.asarray(np.abs(guess - true) <= TOLERANCE * np.abs(guess) + 1e-12)
+
+
+def _nearest_apart(people: Array, rows: Array, own: Places | None = None) -> Array:
+    """Return each person's distance to the nearest row, but the own one."""
+    from sklearn.neighbors import NearestNeighbors  # parties import this package with every message
+
+    index = NearestNeighbors(n_neighbors=1 if own is None else 2).fit(rows)
+    apart, places = index.kneighbors(people)
+    if own is None:
+        return np.asarray(apart[:, 0])
+    return np.asarray(np.where(places[:, 0] == own, apart[:, 1], apart[:, 0]))
+
+
+def _as_numbers(tables: Sequence[pd.DataFrame]) -> list[Array]:
+    """Standardise numbers, and turn levels into indicators, of all tables alike."""
+    columns = list(tables[0].columns)
+    both = pd.concat([table[columns] for table in tables], ignore_index=True)
+    numeric = [c for c in both if pd.api.types.is_numeric_dtype(both[c])]
+    frame = pd.get_dummies(both, columns=[c for c in both if c not in numeric], dtype=float)
+    values = frame.to_numpy(dtype=np.float64)
+    spread = values.std(axis=0)
+    values = (values - values.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    return np.split(values, np.cumsum([len(table) for table in tables])[:-1])
 
 
 def _some(people: pd.DataFrame, most: int, rng: np.random.Generator) -> pd.DataFrame:
@@ -308,8 +332,8 @@ def _some(people: pd.DataFrame, most: int, rng: np.random.Generator) -> pd.DataF
 
 
 def _rate(hits: Flags) -> Rate:
-    return wilson(int(hits.sum()), len(hits))
+    return Rate(int(hits.sum()), len(hits))
 
 
-def _meet(left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]) -> Flags:
+def _meet(left: Places, right: Places) -> Flags:
     return np.asarray((left[:, :, None] == right[:, None, :]).any(axis=(1, 2)))

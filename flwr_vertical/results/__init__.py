@@ -1,6 +1,6 @@
 """What a run leaves behind: its result, its ledger, its report and its progress.
 
-Knows neither Flower nor the rest of the package but errors and the privacy statement, so studies
+Knows neither Flower nor the rest of the package but errors and privacy, so studies
 and notebooks can use it alone.
 
 - `Result`: metrics, history, tables, coefficients; `save`, `load`, `report`
@@ -9,11 +9,13 @@ and notebooks can use it alone.
 - `render_page`, `Section`, `dataframe_html`: self-contained HTML pages, for reports and studies
 - `quality_score`, `margin_quality`, `correlation_quality`, `downstream_quality`: how good
   synthetic tables are
+- `grade`, `Grade`: what attacks on synthetic tables find, and how useful these are
 - `progress`, `Progress`: a bar in a terminal, log lines elsewhere
 - `atomic_path`, `write_text_atomically`, `write_bytes_atomically`: files whole or not there
 """
 
 from flwr_vertical.results.atomic import atomic_path, write_bytes_atomically, write_text_atomically
+from flwr_vertical.results.grading import Grade, grade
 from flwr_vertical.results.ledger import Ledger
 from flwr_vertical.results.model import Model
 from flwr_vertical.results.page import (
@@ -39,6 +41,7 @@ from flwr_vertical.results.result import Result
 from flwr_vertical.results.units import human_bytes, human_seconds
 
 __all__ = [
+    "Grade",
     "Ledger",
     "Model",
     "Progress",
@@ -53,6 +56,7 @@ __all__ = [
     "downstream_fit",
     "downstream_quality",
     "format_value",
+    "grade",
     "human_bytes",
     "human_seconds",
     "margin_quality",

@@ -7,7 +7,7 @@ columns, a study for all. None of it goes to a server.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -142,44 +142,66 @@ def _codes(column: pd.Series, like: pd.Series | None = None) -> pd.Series:
     return column.map({level: float(i) for i, level in enumerate(levels)}).astype(float)
 
 
-def downstream_fit(real: pd.DataFrame, synthetic: pd.DataFrame, target: str) -> dict[str, float]:
+def downstream_fit(
+    real: pd.DataFrame,
+    synthetic: pd.DataFrame,
+    target: str,
+    judged: pd.DataFrame | None = None,
+    model: str = "linear",
+) -> dict[str, float]:
     """Fit a model on synthetic rows and on real ones, and judge both on real rows.
 
     Parameters
     ----------
     real : pandas.DataFrame of shape (n, n_columns)
-        Complete rows; every third is kept for judging and fits nothing.
+        Complete rows; without `judged` every third is kept for judging and fits nothing.
     synthetic : pandas.DataFrame of shape (n_synthetic, n_columns)
         The same columns.
     target : str
-        The column to predict: by logistic regression (accuracy) if it has levels or two values,
-        else by least squares (R2).
+        The column to predict: its levels if it has any or two values (accuracy), else its value
+        (R2).
+    judged : pandas.DataFrame, optional
+        Complete real rows to judge on, with the same columns.
+    model : {"linear", "trees"}, default "linear"
+        Logistic regression or least squares, or scikit-learn's boosted trees at their defaults.
 
     Returns
     -------
     dict of str to float
         ``real`` and ``synthetic``, the score of a model fitted on either.
     """
-    from sklearn.linear_model import LinearRegression, LogisticRegression
-
     if target not in real or target not in synthetic:
         raise DataError(f"there is no column {target!r} to predict; columns are {list(real)}")
-    both = pd.concat([real, synthetic[list(real.columns)]], ignore_index=True)
+    columns = list(real.columns)
+    tables = [real, synthetic[columns], *([] if judged is None else [judged[columns]])]
+    both = pd.concat(tables, ignore_index=True)
     x = pd.get_dummies(both.drop(columns=target), drop_first=True).to_numpy(dtype=float)
     x = (x - x.mean(axis=0)) / np.where(x.std(axis=0) > 0, x.std(axis=0), 1.0)
     y = both[target]
     levels = y.nunique() == 2 or not pd.api.types.is_numeric_dtype(y)
     values = y.astype("category").cat.codes.to_numpy() if levels else y.to_numpy(dtype=float)
     row = np.arange(len(both))
-    judged = (row < len(real)) & (row % 3 == 0)
-    fitted = {"real": (row < len(real)) & ~judged, "synthetic": row >= len(real)}
+    end = len(real) + len(synthetic)
+    of_real = row < len(real)
+    kept = of_real & (row % 3 == 0) if judged is None else row >= end
+    fitted = {"real": of_real & ~kept, "synthetic": (row >= len(real)) & (row < end)}
     scores = {}
     for name, rows in fitted.items():
         if len(np.unique(values[rows])) < 2:
             raise DataError(f"the {name} rows have one value of {target!r} only: nothing to fit")
-        model = LogisticRegression(max_iter=1000) if levels else LinearRegression()
-        scores[name] = float(model.fit(x[rows], values[rows]).score(x[judged], values[judged]))
+        found = _estimator(model, levels).fit(x[rows], values[rows])
+        scores[name] = float(found.score(x[kept], values[kept]))
     return scores
+
+
+def _estimator(model: str, levels: bool) -> Any:
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    from sklearn.linear_model import LinearRegression, LogisticRegression
+
+    if model == "trees":
+        kind = HistGradientBoostingClassifier if levels else HistGradientBoostingRegressor
+        return kind(random_state=0)
+    return LogisticRegression(max_iter=1000) if levels else LinearRegression()
 
 
 def downstream_quality(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError, VerticalError
-from flwr_vertical.privacy.accounting import PrivacyStatement
+from flwr_vertical.privacy.accounting import UNGRADED, PrivacyStatement
 from flwr_vertical.privacy.statement import MomentStatement
 from flwr_vertical.results.ledger import Ledger
 from flwr_vertical.results.page import format_value
@@ -22,6 +22,7 @@ from flwr_vertical.results.units import human_bytes, human_seconds
 if TYPE_CHECKING:
     # Parties import this package for every message: scikit-learn waits until it is needed.
     from flwr_vertical.results.evaluation import Evaluation
+    from flwr_vertical.results.grading import Grade
 
 _MOST_SHOWN = 6  # metrics of a repr
 
@@ -87,6 +88,9 @@ class Result:
         Who learned what in this run.
     privacy : PrivacyStatement or MomentStatement, optional
         What differential privacy the run spent, in numbers and in plain words.
+    graded : Grade, optional
+        What attacks on the synthetic tables find, and how useful these are; see `grade`. It takes
+        real rows, so a server has none.
     needed_keys : dict of str to dict, optional
         By node, the keys of its node config without which it would not take part in this run in a
         federation; nodes that need none are left out. The arbiter stands as ``"arbiter"``.
@@ -127,6 +131,7 @@ class Result:
     notes: list[str] = field(default_factory=list)
     disclosure: list[tuple[str, str]] = field(default_factory=list)
     privacy: PrivacyStatement | MomentStatement | None = None
+    graded: Grade | None = None
     needed_keys: dict[str, dict[str, Any]] = field(default_factory=dict)
     figures: dict[str, str | bytes] = field(default_factory=dict)
     where: Path | None = None
@@ -151,7 +156,7 @@ class Result:
         """Save the result in a folder and return its path.
 
         Writes result.json (strategy, settings, metrics, history, notes, disclosure, privacy
-        statement, totals of the ledger), ledger.csv, privacy.csv, coefficients.csv,
+        statement, grade, totals of the ledger), ledger.csv, privacy.csv, coefficients.csv,
         predictions.parquet, evaluation.parquet, contributions.parquet, importance.parquet,
         imputation.parquet, labels.parquet, mask.npy, model.npz, predictor.npz, figures and one
         Parquet file per party under tables; of a simulation, also what each party saved of its
@@ -320,6 +325,59 @@ class Result:
         self.metrics |= imputation_metrics(found)
         self.notes += worse_than_mean(found)
 
+    def grade(
+        self,
+        originals: Mapping[str, pd.DataFrame] | None = None,
+        others: Mapping[str, pd.DataFrame] | None = None,
+        *,
+        target: str | tuple[str, str] | None = None,
+        n_attacks: int = 1000,
+        seed: int = 0,
+    ) -> Grade:
+        """Attack the synthetic tables and compare them with the real ones; the report shows it.
+
+        Parameters
+        ----------
+        originals : mapping of party to pandas.DataFrame, optional
+            The real tables (default: `originals`, which a simulation knows).
+        others : mapping of party to pandas.DataFrame, optional
+            Real tables of people of the same population whom the run did not see. Success against
+            them is the chance that success against members is compared with.
+        target : str or tuple (party, column), optional
+            A column that models predict, fitted on synthetic rows and on real ones.
+        n_attacks : int, default 1000
+            Of each kind, at most.
+        seed : int, default 0
+            Of all choices.
+
+        Returns
+        -------
+        Grade
+            Also kept as `graded`, in words in `privacy`.
+
+        Raises
+        ------
+        DataError
+            If no table is synthetic, or too few rows are complete.
+
+        Examples
+        --------
+        >>> rng = np.random.default_rng(0)
+        >>> real = pd.DataFrame(rng.normal(size=(300, 3)), columns=list("xyz"))
+        >>> result = Result("any", tables={"bank": real.set_axis(range(300, 600))})
+        >>> result.grade({"bank": real}).privacy  # a copy of every row
+        'D'
+        """
+        from flwr_vertical.results.grading import grade
+
+        known = self.originals if originals is None else originals
+        found = grade(known, self.tables, others, target=target, n_attacks=n_attacks, seed=seed)
+        self.graded = found
+        if isinstance(self.privacy, PrivacyStatement):
+            self.privacy = replace(self.privacy, graded=found.sentences)
+            self.notes = [note for note in self.notes if note != UNGRADED]
+        return found
+
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Result:
         """Load what `save` wrote.
@@ -370,6 +428,7 @@ class Result:
             "rounds": cost,
             "privacy": _pairs(ledger.epsilon, "epsilon "),
             "tables": ", ".join(shapes),
+            "grade": _letters(self.graded),
             "node keys": "\n".join(needed_lines(self.needed_keys)),
             "notes": "\n".join(self.notes),
             "saved in": "" if self.where is None else str(self.where),
@@ -385,6 +444,10 @@ class Result:
         more = len(self.metrics) - len(first)
         told = (_pairs(first) or "no metrics") + (f" and {more} more metrics" if more else "")
         return f"Result({self.strategy}: {told}; {self.ledger!r})"
+
+
+def _letters(graded: Grade | None) -> str:
+    return "" if graded is None else f"privacy {graded.privacy}, utility {graded.utility}"
 
 
 def needed_lines(needed: Mapping[str, Mapping[str, Any]]) -> list[str]:

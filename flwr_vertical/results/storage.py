@@ -37,6 +37,7 @@ from flwr_vertical.results.result import Result
 
 if TYPE_CHECKING:
     from flwr_vertical.results.evaluation import Evaluation
+    from flwr_vertical.results.grading import Grade
 
 logger = logging.getLogger("flwr_vertical")
 
@@ -126,6 +127,7 @@ def load(folder: Path) -> Result:
         privacy=(
             None if index.get("privacy") is None else statement_from(_revive(index["privacy"]))
         ),
+        graded=_grade(index.get("graded")),
         coefficients=coefficients,
         predictions=frames.get("predictions"),
         contributions=frames.get("contributions"),
@@ -151,6 +153,14 @@ def _evaluation(frame: pd.DataFrame | None, index: dict[str, Any]) -> Evaluation
     from flwr_vertical.results.evaluation import Evaluation
 
     return Evaluation.from_frame(frame, _revive(index["evaluation"]))
+
+
+def _grade(plain: dict[str, Any] | None) -> Grade | None:
+    if plain is None:
+        return None
+    from flwr_vertical.results.grading import Grade
+
+    return Grade.from_dict(_revive(plain))
 
 
 def holds_result(folder: Path) -> bool:
@@ -299,6 +309,7 @@ def _index_text(result: Result, files: dict[str, Any]) -> str:
         "evaluation": None if result.evaluation is None else result.evaluation.to_plain(),
         "disclosure": result.disclosure,
         "privacy": None if result.privacy is None else result.privacy.to_dict(),
+        "graded": None if result.graded is None else result.graded.to_dict(),
         "ledger": result.ledger.totals(),
         "model": describe_model(result.model, result.strategy) if "model" in files else None,
         "predictor": (

@@ -1,4 +1,4 @@
-"""Figures of synthetic values beside the observed ones."""
+"""Figures of synthetic values beside the observed ones, and of attacks on them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.results import figures as fg
+from flwr_vertical.results.grading import MARGIN, Grade
 from flwr_vertical.results.quality import Correlations, Pair, level_shares
+
+_MOST_INFERENCES = 10
 
 
 def margins_figure(pairs: Sequence[Pair]) -> str:
@@ -59,4 +62,34 @@ def correlations_figure(found: Correlations) -> str:
     right.set_xticks(starts, [fg.plain(parties[k], 12) for k in starts], rotation=45, ha="right")
     right.set_yticks(starts, [fg.plain(parties[k], 12) for k in starts])
     fg.label(right, "Synthetic less observed")
+    return fg.to_svg(figure)
+
+
+def grade_figure(grade: Grade) -> str:
+    """Draw what each attack gains above chance, with its interval, as SVG.
+
+    Of the columns that are guessed, those are drawn for which most is shown, and their mean.
+    """
+    drawn = [(risk.attack, grade.gain(risk)) for risk in grade.risks]
+    guessed = {risk.attack for risk in grade.inferences}
+    first = [(name, gain) for name, gain in drawn if name not in guessed]
+    if (mean := grade.mean_inference) is not None:
+        first.append(("inference: mean of all columns", mean))
+    worst = sorted((item for item in drawn if item[0] in guessed), key=lambda item: -item[1].low)
+    shown = [*first, *worst[:_MOST_INFERENCES]]
+    figure, (ax,) = fg.new_figure(1.0 + 0.26 * len(shown))
+    place = np.arange(len(shown))[::-1]
+    values, lows, highs = (np.array([gain[k] for _, gain in shown]) for k in range(3))
+    ax.barh(place, values, 0.5, color=fg.colour(0), alpha=0.35)
+    ax.hlines(place, lows, highs, color=fg.colour(0), linewidth=1.8)
+    ax.plot(values, place, "o", color=fg.colour(0), markersize=4)
+    ax.axvline(0, color=fg.SOFT, linewidth=0.8)
+    ax.axvline(MARGIN, color=fg.colour(1), linewidth=1.2, linestyle=(0, (4, 3)))
+    ax.set_yticks(place, [fg.plain(name, 44) for name, _ in shown])
+    ax.set_ylim(-0.8, len(shown) - 0.2)
+    ax.grid(visible=True, axis="x", color=fg.LINE, linewidth=0.6)
+    ax.set_axisbelow(True)
+    left_out = len(worst) - len(worst[:_MOST_INFERENCES])
+    title = "Success above chance" + (f" ({left_out} more columns below)" if left_out else "")
+    fg.label(ax, title, f"gain and 95 % interval; dashed: {MARGIN:g}")
     return fg.to_svg(figure)

@@ -68,7 +68,9 @@ _NOTES = {
     "from a prediction and known coefficients, and the grid bounds how many bits a prediction "
     "tells.",
     "smallest_sets": "",
-    "targets": "",
+    "targets": "Points of synthetic tables: how much oftener the attacks of "
+    "`flwr_vertical.privacy.risks` succeed with members than with others, in percent, over six "
+    "runs of 400 members.",
 }
 
 

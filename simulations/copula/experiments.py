@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from flwr_vertical.privacy.attacks import attribute_inference, membership_inference
+from flwr_vertical.privacy.risks import inference, membership
 from flwr_vertical.tables import drop_blocks
 from simulations.copula.design import draw_copula
 from simulations.copula.mechanisms import draw_mask
@@ -60,8 +60,8 @@ def _attacks(settings: dict[str, Any]) -> Metrics:
     names = [str(name) for name in whole]
     target = next(name for name in names if whole[name].nunique() > 20)  # the first continuous one
     return {
-        "membership": membership_inference(members, others, synthetic).points,
-        "attribute": attribute_inference(members, others, synthetic, target).points,
+        "membership": 50 * membership(members, others, synthetic).gain.value,
+        "attribute": 100 * inference(members, others, synthetic, target).gain.value,
     }
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.privacy.attacks import membership_inference
+from flwr_vertical.privacy import risks
 from flwr_vertical.results.quality import correlation_quality, margin_quality
 from simulations.fedpsg.data import Task, coded, is_level, spans
 from simulations.replications import Metrics
@@ -115,7 +115,7 @@ def membership(made: pd.DataFrame, task: Task, seed: int) -> float:
     members, others = chosen
     rows = as_valid(made, task)
     rows = rows.sample(min(len(rows), 2 * _ATTACKED), random_state=seed)
-    return membership_inference(members, others, rows).points
+    return 50 * risks.membership(members, others, rows).gain.value
 
 
 def judge(made: pd.DataFrame, task: Task, seed: int) -> Metrics:

@@ -19,8 +19,9 @@ from simulations.data import Sources, fingerprint
 from simulations.kept import as_kept, keep_beside, start_from
 from simulations.markdown import items
 from simulations.preset import StudyPreset
-from simulations.replications import FolderStore, Job, run_all, to_frame
+from simulations.replications import FolderStore, Job, Metrics, run_all, to_frame
 from simulations.study import FAIL, PASS, Options, Outcome, Output, print_tables
+from simulations.synthesis.attacks import attack, attack_jobs, attack_notes, attack_table
 from simulations.synthesis.data import load
 from simulations.synthesis.experiments import replicate
 from simulations.vfem.page import marked
@@ -32,8 +33,9 @@ TITLES = {
     "quality": "Quality, with nothing stated about the columns",
     "distances": "Largest distance of a column of numbers",
     "columns": "Distance of every column of numbers, trees",
+    "attacks": "Attacks: success with members above that with others",
 }
-GOALS = ("quality", "distances")
+GOALS = ("quality", "distances", "attacks")
 
 
 class Preset(StudyPreset):
@@ -44,7 +46,8 @@ class Preset(StudyPreset):
     def jobs(self, data: dict[str, pd.DataFrame]) -> list[Job]:
         """Return all jobs, seed by seed, with the fingerprints of their data."""
         part = self["tables"]
-        return [
+        fingerprints = {name: fingerprint([of]) for name, of in data.items()}
+        tables = [
             Job(
                 "tables",
                 {
@@ -53,7 +56,7 @@ class Preset(StudyPreset):
                     "method": method,
                     "seed": seed,
                     "rows": part["rows"],
-                    "data": fingerprint([data[dataset]]),
+                    "data": fingerprints[dataset],
                 },
             )
             for seed in range(part["runs"])
@@ -61,6 +64,7 @@ class Preset(StudyPreset):
             for epsilon in part["epsilons"]
             for method in part["methods"]
         ]
+        return tables + attack_jobs(self["attacks"], fingerprints)
 
 
 def run(options: Options) -> Outcome:
@@ -68,14 +72,16 @@ def run(options: Options) -> Outcome:
     started = time.monotonic()
     preset, output = Preset.load(options), Output(options.output)
     sources = Sources.find(options.data)
-    data = {name: load(name, sources) for name in preset["tables"]["datasets"]}
+    attacked = [name for name, of in preset["attacks"]["datasets"].items() if of["runs"]]
+    names = dict.fromkeys([*preset["tables"]["datasets"], *attacked])
+    data = {name: load(name, sources) for name in names}
     jobs, context = preset.jobs(data), f"synthesis {preset.version}"
     store = FolderStore(output.folder / "records", start_from("synthesis", options))
     if not options.report:
         # A line for each run about columns of few values would bury the progress.
         logger.setLevel(logging.ERROR)
         run_all(
-            jobs, replicate, data,
+            jobs, _replicate, data,
             store=store, context=context, title="study of synthesis", workers=options.workers,
         )  # fmt: skip
         logger.setLevel(logging.INFO)
@@ -101,10 +107,15 @@ def run(options: Options) -> Outcome:
     return Outcome(reached, found, page)
 
 
+def _replicate(job: Job, data: dict[str, pd.DataFrame]) -> Metrics:
+    return (attack if job.part == "attacks" else replicate)(job, data)
+
+
 def make_tables(frame: pd.DataFrame, targets: dict[str, Any]) -> dict[str, pd.DataFrame]:
     """Return the study's tables by the name of their CSV file."""
     keys = ["dataset", "epsilon", "method"]
-    values = frame.pivot_table(index=[*keys, "seed"], columns="metric", values="value")
+    tables = frame[frame["part"] == "tables"]
+    values = tables.pivot_table(index=[*keys, "seed"], columns="metric", values="value")
     means, counts = values.groupby(level=keys).mean(), values.groupby(level=keys).size()
     names = ["quality", "column shapes", "pair trends", "CPU seconds"]
     quality = means[names].round(3).astype(object).assign(seeds=counts)
@@ -140,6 +151,7 @@ def make_tables(frame: pd.DataFrame, targets: dict[str, Any]) -> dict[str, pd.Da
         "quality": quality,
         "distances": pd.DataFrame(list(rows.values()), index=index),
         "columns": table.rename(index=lambda name: str(name).removeprefix("KS "), level="column"),
+        "attacks": attack_table(frame, targets["gain"]),
     }
 
 
@@ -164,6 +176,7 @@ def notes(preset: Preset) -> list[str]:
         f"{targets['quality']:g} at epsilon 1; for every column the mean distance over the seeds "
         + " and ".join(f"at most {v:g} at epsilon {e}" for e, v in targets["distance"].items())
         + ". The limits were set for 2,000 rows: with 800, noise weighs 2.5 times as much.",
+        *attack_notes(preset["attacks"], targets["gain"]),
         f"Noise comes from seeds here, so that the command repeats the numbers. Processor seconds "
         f"of the kept records: {preset['kept']['machine']}.",
     ]

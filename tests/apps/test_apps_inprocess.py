@@ -143,14 +143,26 @@ def test_a_demonstration_agrees_to_exchanges_that_tell_more(home):
 def test_synthetic_tables_stay_at_the_parties_with_a_report_of_their_own(home, pages):
     preset = tomllib.loads((ROOT / "apps" / "vcds.toml").read_text())
     given = {f"{k}.{i}": v for k in ("demo", "vcds") for i, v in preset.pop(k).items()}
-    run_app(simulated(2), **preset, **given)
+    nodes = simulated(2)
+    nodes[1]["grade"] = False
+    grids = []
+
+    def recorded(grid):
+        grids.append(RecordingGrid(grid))
+        return grids[0]
+
+    run_app(nodes, wrap=recorded, **preset, **given)
     results = home / "results"
-    for name in demo_names(2):
+    for name, graded in zip(demo_names(2), (True, False), strict=True):
         made = pd.read_parquet(results / "parties" / "test" / f"{name}.parquet")
         assert len(made) == 435  # the samples that either party has
         assert all(str(i).startswith("synthetic-") for i in made.index)
         page = (results / "parties" / "test" / f"{name}.html").read_text()
         assert "Synthetic and observed values" in page
+        assert ("attacks were tried on" in page) == graded
+        assert ("Utility A: quality" in page or "Utility B: quality" in page) == graded
+    # A grade is a function of real rows that no epsilon covers: nothing of it goes to the server.
+    assert not any("Utility" in repr(message) for message in grids[0].transcript)
     server = results / "server" / "test"
     assert [path.name for path in server.rglob("*.parquet")] == ["labels.parquet"]
     assert len(pd.read_parquet(server / "labels.parquet")) == 435
@@ -158,6 +170,8 @@ def test_synthetic_tables_stay_at_the_parties_with_a_report_of_their_own(home, p
     assert "takes part in a comparison with every other record" in " ".join(
         saved["privacy"]["text"]
     )
+    assert saved["graded"] is None
+    assert "Utility" not in json.dumps(saved)
 
 
 def test_a_node_may_limit_what_is_spent(home, bank, court):

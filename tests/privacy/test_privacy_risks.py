@@ -6,7 +6,14 @@ import pytest
 
 from flwr_vertical.errors import DataError
 from flwr_vertical.privacy.predicates import Term, counts_of
-from flwr_vertical.privacy.risks import grade, inference, linkability, singling_out, wilson
+from flwr_vertical.privacy.rates import Rate, Risk
+from flwr_vertical.privacy.risks import (
+    inference,
+    inferences,
+    linkability,
+    membership,
+    singling_out,
+)
 
 # Computed by anonymeter 1.0.0 (numpy 1.26, pandas 2.1) on the tables of `fixed`: InferenceEvaluator
 # with all other columns known and n_attacks=200, LinkabilityEvaluator with n_neighbors=3, and
@@ -42,14 +49,14 @@ def fixed():
 @pytest.mark.parametrize("column", INFERENCE)
 def test_inference_is_anonymeters(fixed, column):
     risk = inference(*fixed, target=column)
-    found = (risk.members.value, risk.others.value, risk.excess.value)
+    found = (risk.members.value, risk.chance.value, risk.excess.value)
     np.testing.assert_allclose(found, INFERENCE[column], atol=1e-9)
 
 
 def test_linkability_is_anonymeters_but_for_ties(fixed):
     """Rows at the same distance come in no particular order there; it concerns 3 of 200 people."""
     risk = linkability(*fixed, left=["age", "job"], right=["income", "debt"], n_neighbors=3)
-    found = (risk.members.value, risk.others.value, risk.excess.value)
+    found = (risk.members.value, risk.chance.value, risk.excess.value)
     np.testing.assert_allclose(found, LINKABILITY, atol=0.016)
 
 
@@ -57,19 +64,52 @@ def test_linkability_is_anonymeters_but_for_ties(fixed):
 def test_singling_out_is_anonymeters_but_for_chance(fixed, n_columns):
     """Rates of single runs have standard deviations of 0.02 (members) and 0.015 (others)."""
     risks = [singling_out(*fixed, n_columns=n_columns, n_attacks=150, seed=s) for s in range(6)]
-    found = np.mean([(r.members.value, r.others.value) for r in risks], axis=0)
+    found = np.mean([(r.members.value, r.chance.value) for r in risks], axis=0)
     np.testing.assert_allclose(found, SINGLING_OUT[n_columns], atol=0.03)
 
 
-def test_a_copy_is_at_risk_and_a_fresh_sample_is_not(fixed):
+def test_several_columns_are_guessed_at_the_price_of_one(fixed):
+    """Taking a column's part off the whole distance is exact, so ties are the same ones."""
+    rounded = [table.assign(age=table["age"] // 10, debt=table["debt"] // 1e4) for table in fixed]
+    together = {risk.attack: risk for risk in inferences(*rounded)}
+    for column in INFERENCE:
+        alone = inference(*rounded, target=column, known=[c for c in INFERENCE if c != column])
+        assert (alone.members, alone.chance) == (
+            together[alone.attack].members, together[alone.attack].chance
+        )  # fmt: skip
+
+
+def attacks(members, others, synthetic):
+    """One risk for each kind of attack."""
+    tables = (members, others, synthetic)
+    return [
+        singling_out(*tables, n_columns=1, n_attacks=150),
+        singling_out(*tables, n_columns=3, n_attacks=150),
+        linkability(*tables, ["age", "job"], ["income", "debt"]),
+        membership(*tables),
+        *inferences(*tables),
+    ]
+
+
+@pytest.mark.parametrize("others_known", [True, False])
+def test_a_copy_is_at_risk_and_a_fresh_sample_is_not(fixed, others_known):
     members, others, _ = fixed
-    copied = grade(members, others, members, n_attacks=150)
-    assert (copied["risk"] > 0.75).all()
-    fresh = grade(members, others, draw(np.random.default_rng(6)), n_attacks=150)
-    assert (fresh["low"] <= 0.02).all()
-    assert fresh.index.tolist() == copied.index.tolist()
-    assert fresh.index[2] == "linkability"
-    assert ((fresh["low"] <= fresh["risk"]) & (fresh["risk"] <= fresh["high"])).all()
+    others = others if others_known else None
+    # Every fourth person has the commonest job, which the nearest other row tells as well.
+    assert min(risk.gain.value for risk in attacks(members, others, members)) > 0.4
+    fresh = attacks(members, others, draw(np.random.default_rng(6)))
+    assert max(risk.gain.low for risk in fresh) <= 0.02
+    assert all(risk.gain.low <= risk.gain.value <= risk.gain.high for risk in fresh)
+
+
+def test_membership_is_a_share_of_each_kind(fixed):
+    members, others, _ = fixed
+    risk = membership(members, others, members)
+    assert (risk.members, risk.chance) == (Rate(200, 200), Rate(0, 200))
+    some = membership(members, others.head(50), members)
+    assert some.members.n == some.chance.n == 50
+    few = membership(members, None, members, n_attacks=30)
+    assert (few.members, few.chance) == (Rate(30, 30), Rate(0, 30))
 
 
 def test_predicates_count_rows(fixed):
@@ -80,24 +120,21 @@ def test_predicates_count_rows(fixed):
     assert counts_of([both, (Term("age", "<=", 20.0),)], table).tolist() == [expected, low]
 
 
-def test_wilson_is_statsmodels():
-    from statsmodels.stats.proportion import proportion_confint
+def test_intervals_are_statsmodels():
+    from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
 
     for hits, n in ((0, 20), (7, 50), (50, 50)):
-        rate = wilson(hits, n)
+        rate = Rate(hits, n)
         expected = proportion_confint(hits, n, method="wilson")
         got = (rate.value - rate.error, rate.value + rate.error)
         np.testing.assert_allclose(got, expected, atol=1e-12)
+    for first, second in (((30, 50), (7, 40)), ((50, 50), (0, 9))):
+        gain = Risk("any", Rate(*first), Rate(*second)).gain
+        expected = confint_proportions_2indep(*first, *second, method="newcomb", compare="diff")
+        np.testing.assert_allclose(gain[1:], expected, atol=1e-12)
 
 
-def test_tables_that_cannot_be_graded(fixed):
-    members, others, synthetic = fixed
-    with pytest.raises(DataError, match=r"synthetic lack the columns \['job'\]"):
-        grade(members, others, synthetic.drop(columns="job"))
-    with pytest.raises(DataError, match="others: 10 complete rows or more are needed, got 3 rows"):
-        grade(members, others.head(3), synthetic)
-    with pytest.raises(DataError, match="200 rows with 1 missing cells"):
-        grade(members.mask(np.eye(200, 4, dtype=bool) & (np.arange(4) == 0)), others, synthetic)
+def test_rows_that_nobody_is_singled_out_by():
     same = pd.DataFrame({"a": ["x"] * 20, "b": ["y"] * 20})
     with pytest.raises(DataError, match="no predicate on 1 columns holds for one synthetic row"):
-        grade(same, same, same)
+        singling_out(same, same, same, n_columns=1)

@@ -1,13 +1,15 @@
-"""Attacks on synthetic tables at epsilon = 1: no better than chance and five points."""
+"""Attacks on synthetic tables at epsilon = 1: no better than chance and five points.
+
+Points of membership are those of right answers about members and others, above 50 %.
+"""
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from flwr_vertical import simulate
-from flwr_vertical.errors import DataError
 from flwr_vertical.privacy import seeded_noise
-from flwr_vertical.privacy.attacks import attribute_inference, membership_inference
+from flwr_vertical.privacy.risks import inferences, membership
 from strategies.copula import EVCDS, IEVCDS, VCDS
 
 N, RUNS = 400, 6
@@ -32,11 +34,11 @@ def attacked(strategy):
         with seeded_noise(seed):
             tables = simulate(strategy, parties, seed=seed, progress=False).tables
         synthetic = pd.concat([tables["bank"], tables["court"]], axis=1)
+        guessed = inferences(members, others, synthetic, ["x0", "x9"])
         found.append(
             [
-                membership_inference(members, others, synthetic).points,
-                attribute_inference(members, others, synthetic, "x0").points,
-                attribute_inference(members, others, synthetic, "x9").points,
+                50 * membership(members, others, synthetic).gain.value,
+                *(100 * risk.gain.value for risk in guessed),
             ]
         )
     return np.mean(found, axis=0)
@@ -52,17 +54,6 @@ def test_rows_drawn_afresh_resist(strategy):
 def test_rows_that_follow_real_ones_do_not():
     """The attacks work where there is something to find; the privacy statement warns of it."""
     followed = attacked(EVCDS(20.0, rearrange=True))
-    assert followed[0] > 20
-    assert followed[1] > 20
+    assert followed.min() > 20
     # At epsilon 1 trees of 400 rows are too noisy for guesses to hit.
     assert attacked(EVCDS(1.0, rearrange=True, margin="bernstein")).max() > 15
-
-
-def test_attacks_find_copies_and_nothing_among_strangers():
-    rng = np.random.default_rng(0)
-    members, others, strangers = (population(N, rng) for _ in range(3))
-    assert membership_inference(members, others, members).success == 1
-    assert attribute_inference(members, others, members, "x1").success == 1
-    assert abs(membership_inference(members, others, strangers).points) < 10
-    with pytest.raises(DataError, match="as many members as others"):
-        membership_inference(members, others[:10], members)
