@@ -122,7 +122,9 @@ def attack_table(frame: pd.DataFrame, most: float) -> pd.DataFrame:
     found: dict[Any, dict[str, Any]] = {}
     key: Any
     for key, own in counts.groupby(level=keys, sort=False):
-        pooled = {str(name): _pooled(str(name), of) for name, of in own.droplevel([*keys]).iterrows()}
+        pooled = {
+            str(name): _pooled(str(name), of) for name, of in own.droplevel([*keys]).iterrows()
+        }
         guessed = [risk for name, risk in pooled.items() if name not in _KINDS]
         together = 1.0 - (1.0 - CONFIDENCE) / len(guessed)
         worst = max(guessed, key=lambda risk: risk.gain.value)
