@@ -181,4 +181,15 @@ STUDIES: dict[str, Study] = {
         ),
         writes="docs/attacks.md",
     ),
+    "audits": Study(
+        summary="Audits of epsilon: a lower bound for every mechanism, by many runs",
+        module="simulations.audits.study",
+        description=(
+            "Runs every mechanism with noise many times on two tables that differ in one row, and "
+            "bounds its epsilon from below: a bound above the stated epsilon would show an error. "
+            "The full audits take some five minutes of one core, --quick one. Every "
+            "number of its settings is in simulations/audits/preset.toml."
+        ),
+        writes="docs/audits.md",
+    ),
 }

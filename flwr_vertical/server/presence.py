@@ -7,7 +7,7 @@ others wait for are asked their names, and the server remembers who had which nu
 import json
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,21 @@ _TOLD_EVERY = 10.0
 _ASKING = 10.0  # seconds for nodes that are there to tell their names; Flower needs some six
 _POLL = 0.2
 _KEPT = 256  # node IDs in the file: restarted SuperNodes have new ones
+_FIRST = 0.01
+
+
+def pauses(longest: float) -> Iterator[float]:
+    """Yield seconds between looks at the nodes: short at first, for those that are there already.
+
+    Parameters
+    ----------
+    longest : float
+        Seconds that pauses grow to.
+    """
+    pause = min(_FIRST, longest)
+    while True:
+        yield pause
+        pause = min(1.5 * pause, longest)
 
 
 class Presence:
@@ -91,6 +106,7 @@ class Presence:
             known, and says how to start more.
         """
         started = told = time.monotonic()
+        waits = pauses(min(1.0, self.patience / 10))
         one = self._arbiter_for
         needed = f"; one of them is the arbiter, which {one} needs" if one else ""
         while True:
@@ -113,7 +129,7 @@ class Presence:
                     len(node_ids), wanted, told - started, self._absent(node_ids), self.patience,
                     needed,
                 )  # fmt: skip
-            time.sleep(min(1.0, self.patience / 10))
+            time.sleep(next(waits))
 
     def ask(self, grid: Grid, node_ids: Collection[int], seconds: float) -> None:
         """Ask nodes their names and wait some seconds for the answers; silence is no error."""

@@ -17,6 +17,7 @@ from flwr_vertical.grids.wrapping import reopen
 from flwr_vertical.protocol.codec import Payload, decode, payload_bytes
 from flwr_vertical.protocol.messages import ARBITER, VALUES, make_message
 from flwr_vertical.server.journal import Journal
+from flwr_vertical.server.presence import pauses
 from flwr_vertical.server.rounds import attempt, lost, read_reply
 
 logger = logging.getLogger("flwr_vertical")
@@ -83,6 +84,7 @@ def greet(
         If a wanted node is there, but cannot go on: its checkpoint is absent or damaged.
     """
     started = time.monotonic()
+    waits = pauses(min(1.0, patience / 50))
     found: dict[str, ReturnedNode] = {}
     troubles: dict[int, str] = {}
     asked: dict[str, int] = {}
@@ -114,7 +116,7 @@ def greet(
                 found[name] = ReturnedNode(node_id, int(told["last"]), size, seconds)
         if found.keys() >= set(wanted) or time.monotonic() - started > patience:
             return found, [troubles[node_id] for node_id in sorted(troubles)]
-        time.sleep(min(1.0, patience / 50))
+        time.sleep(next(waits))
 
 
 def _read(reply: Message, node_id: int) -> Payload | str:

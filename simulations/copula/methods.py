@@ -23,6 +23,8 @@ CENTRAL, FEDERATED, NOISY = "Original-C", "Original-VFL", "VFL-ADMM-DP"
 ORACLE = "True support"  # maximum likelihood on the columns that have an effect
 UNPROTECTED = (CENTRAL, FEDERATED, ORACLE)
 FRESH = " (fresh rows)"
+BERNSTEIN = " (Bernstein margins)"
+RANK_SHARE = 0.5  # the tables printed in the paper halve epsilon
 SYNTHESES: dict[str, dict[str, Any]] = {
     "VCDS": {},
     # As printed, rows follow the ranks of real ones (line 21 of Algorithm 2) ...
@@ -42,15 +44,18 @@ def make_synthesis(name: str, epsilon: float, rows: int = 0) -> Strategy:
     Parameters
     ----------
     name : str
-        One of `SYNTHESES`, perhaps after ``CC-`` or ``Impute-``.
+        One of `SYNTHESES`, perhaps after ``CC-`` or ``Impute-``, or before
+        ``(Bernstein margins)``: those of the paper instead of trees.
     epsilon : float
         Of each variable.
     rows : int
         How many to make; 0 = as many as there are samples.
     """
     prefix = next((start for start in BASELINES if name.startswith(start)), "")
-    kind = name.removeprefix(prefix)
-    settings = dict(SYNTHESES[kind])
+    kind = name.removeprefix(prefix).removesuffix(BERNSTEIN)
+    settings = {"rank_share": RANK_SHARE, **SYNTHESES[kind]}
+    if name.endswith(BERNSTEIN):
+        settings["margin"] = "bernstein"
     if prefix:
         settings["missing"] = BASELINES[prefix]
     strategy = _CLASSES[kind.removesuffix(FRESH)]

@@ -1,5 +1,6 @@
 """Releases with privacy noise spend the node's budget, over columns, runs and greetings."""
 
+import itertools
 import logging
 import math
 
@@ -12,6 +13,7 @@ from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import VALUES
 from strategies.copula import VCDS
 from strategies.glm import VerticalGLM
+from strategies.synthesis.copula.party import CopulaParty
 
 
 def of_a_record(epsilon, n, n_columns):
@@ -137,3 +139,18 @@ def test_more_noisy_fits_than_were_announced_are_refused(nodes, monkeypatch):
     monkeypatch.setattr(type(NOISY).party.sharing.group, "admm", told_of_fewer)
     with pytest.raises(PartyError, match="1 more noisy fits are asked for"):
         nodes.run(NOISY, labels_of(tables()))
+
+
+def test_other_public_ranges_are_another_release(nodes, monkeypatch):
+    """Ranges decide how much of the key stream a margin takes: the ranks after it change."""
+    perturb = CopulaParty.perturb
+
+    def of_a_lost_process(self, *args, **asked):
+        asked["bounds"] = f'{{"income": [-{next(count)}, 9]}}'
+        return perturb(self, *args, **asked)
+
+    count = itertools.count(5)
+    of_a_lost_process.__dict__.update(perturb.__dict__)
+    monkeypatch.setattr(CopulaParty, "perturb", of_a_lost_process)
+    nodes.refused("epsilon-total", VCDS(epsilon=0.1), forgetful=True)
+    assert len(nodes.entries("epsilon")) == 1

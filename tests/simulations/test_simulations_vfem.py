@@ -321,12 +321,14 @@ def test_quick_study_makes_page_figures_and_tables_and_resumes(tmp_path, capsys,
 
     def small(cls, options):
         found = load(cls, options)
+        found.values["method"] |= {"max_iter": 15}
         found.values["finite"] |= {"rows": [300], "rates": [0.5], "first_rates": [0.5]}
         found.values["inference"] |= {"rows": [300], "kinds": ["expected", "gram"]}
         found.values["correlated"] |= {"rows": 300}
-        found.values["parting"] |= {"cross": [0.0]}
+        found.values["parting"] |= {"cross": [0.0], "max_iter": 15}
         found.values["convergence"] |= {"rows": 300, "max_iter": 20}
         found.values["sme"] |= {"rows": 4000}
+        found.values["splits"] |= {"runs": 1}
         return found
 
     monkeypatch.setattr(Preset, "load", classmethod(small))
@@ -345,6 +347,7 @@ def test_quick_study_makes_page_figures_and_tables_and_resumes(tmp_path, capsys,
     assert len(pd.read_csv(tmp_path / "sme_table3.csv")) == 35
 
     kept = (tmp_path / "replications.csv").read_bytes()
+    monkeypatch.setattr("simulations.study.to_png", lambda figure: b"")  # drawn once is enough
     assert main(command) == 0
     assert (tmp_path / "replications.csv").read_bytes() == kept
 

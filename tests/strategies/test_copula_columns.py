@@ -19,6 +19,7 @@ from strategies.synthesis.copula.bridge import (
 from strategies.synthesis.copula.columns import read_columns
 from strategies.synthesis.copula.domain import Domain
 from strategies.synthesis.copula.margins import level_margin
+from strategies.synthesis.copula.smoothing import smoothed
 from strategies.synthesis.copula.tree import decomposition, tree_margin
 
 KEY = b"sixteen bytes ok"
@@ -165,6 +166,34 @@ def test_a_point_mass_at_an_odd_number_is_found_where_the_budget_allows():
     values[:500] = 0.123456789
     made = tree_margin(values, Domain(), 50.0, Keystream(KEY)).quantile(np.linspace(0, 1, N))
     assert (made == 0.123456789).mean() == pytest.approx(0.25, abs=0.01)
+
+
+@pytest.mark.parametrize("centre", [0.0, 10.0])
+def test_smooth_columns_stay_smooth_and_their_tails_short(centre):
+    """What regressions on synthetic tables need: spread, and a straight line to the real values."""
+    spread, straight = [], []
+    for seed in range(6):
+        values = np.sort(np.random.default_rng(seed).normal(centre, 1.0, N))
+        margin = tree_margin(values, Domain(), 0.5, Keystream(bytes([seed] * 16)))
+        made = margin.quantile((np.arange(N) + 0.5) / N)
+        spread.append(made.std() / values.std())
+        straight.append(np.corrcoef(values, made)[0, 1] ** 2)
+        assert np.abs(made - centre).max() < 30  # noise may fill one cell more
+    assert np.median(spread) == pytest.approx(1.0, abs=0.05)
+    assert np.median(straight) > 0.99
+
+
+def test_what_noise_does_not_explain_is_not_smoothed_away():
+    scores = np.linspace(-2.0, 2.0, 30)
+    bent = np.where(scores < 0, scores, scores + 3.0)  # a gap in the middle
+    for error, smooth in ((1e-4, False), (0.2, True)):
+        curve = smoothed(bent, norm.cdf(scores), error, (-9.0, 9.0))
+        if smooth:
+            assert curve is not None
+            assert (np.diff(curve, axis=0) >= 0).all()
+        elif curve is not None:
+            missed = np.interp(bent, *curve.T) - norm.cdf(scores)
+            assert np.abs(missed).max() < 1e-3
 
 
 def test_values_keep_range_and_resolution():

@@ -1,5 +1,7 @@
 """Ranks, margins, correlations and scores against their literal equations, and by moments."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from oracles import copula as oracle
@@ -7,6 +9,7 @@ from scipy.stats import norm, spearmanr, truncnorm
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import Keystream
+from flwr_vertical.tables import Kind
 from strategies.synthesis.copula.bridge import (
     latent_correlations,
     rank_coefficients,
@@ -17,7 +20,9 @@ from strategies.synthesis.copula.correlation import (
     nearest_correlation,
     rank_correlations,
 )
+from strategies.synthesis.copula.filling import likely_value, with_filled
 from strategies.synthesis.copula.margins import (
+    Margin,
     bernstein,
     continuous_margin,
     discrete_margin,
@@ -385,3 +390,34 @@ def test_iterations_agree_with_algorithm_3_where_there_is_no_bias():
     start = from_spearman(spearmanr(x, nan_policy="omit").statistic)
     literal = oracle.ievcds(x, 10, np.random.default_rng(1))
     np.testing.assert_allclose(iterated(x, start, 10), literal, atol=0.03)
+
+
+@pytest.mark.parametrize("value", [-1.0, 0.0, 0.5, 1.0, 2.0, 5.0])
+def test_filled_cells_are_a_point_mass_of_the_margin(value):
+    """Beside the distribution function of a mixture, at every value, and its point masses."""
+    margin = Margin(
+        np.array([0.0, 1.0, 1.0, 3.0]), np.array([0.0, 0.2, 0.6, 1.0]), False,
+        atoms=np.array([[0.2, 0.6]]),
+    )  # fmt: skip
+    made = with_filled(margin, value, 0.25)
+    assert (np.diff(made.values) >= 0).all()
+    assert (np.diff(made.cumulative) >= 0).all()
+    drawn = made.quantile((np.arange(100_000) + 0.5) / 100_000)
+    before = margin.quantile((np.arange(100_000) + 0.5) / 100_000)
+    for at in (-0.5, 0.3, 0.9, 1.0, 1.7, 2.5, 4.0):
+        mixed = 0.75 * (before <= at).mean() + 0.25 * (value <= at)
+        assert (drawn <= at).mean() == pytest.approx(mixed, abs=2e-3)
+    for low, high in made.atoms:
+        assert np.ptp(made.quantile(np.linspace(low + 1e-9, high - 1e-9, 9))) == 0.0
+    masses = sorted(np.diff(made.atoms, axis=1)[:, 0])
+    np.testing.assert_allclose(masses, [0.55] if value == 1.0 else [0.25, 0.3])
+
+
+def test_filled_cells_of_levels_and_counts():
+    levels = Margin(np.arange(3.0), np.array([0.2, 0.9, 1.0]), discrete=True)
+    assert likely_value(levels, Kind.ORDINAL) == 1.0
+    np.testing.assert_allclose(with_filled(levels, 1.0, 0.5).cumulative, [0.1, 0.95, 1.0])
+    wide = Margin(np.array([-1e8, 1.2, 3.2, 1e8]), np.array([0.01, 0.02, 0.98, 1.0]), False)
+    assert likely_value(wide, Kind.CONTINUOUS) == pytest.approx(2.2, abs=0.01)  # not the ends
+    assert likely_value(wide, Kind.COUNT) == 2.0
+    assert likely_value(replace(wide, step=0.5), Kind.CONTINUOUS) in (2.0, 2.5)

@@ -215,7 +215,7 @@ class VerticalGLM(Strategy):
         "by noise on all sums that are opened (gaussian labels, complete rows, `bounds`); the "
         "whole path of lambda comes from one release. ``admm``, of ``sums``: the baseline "
         "VFL-ADMM-DP after Hu et al. (2020), noise on every party's coefficients in every round, "
-        "which costs most of the accuracy; ``release`` says what little it promises.",
+        "which costs most of the accuracy and protects no row against who knows others.",
         choices=PROTECTIONS,
     )
     epsilon: float = setting(

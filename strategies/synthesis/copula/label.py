@@ -9,7 +9,7 @@ import pandas as pd
 
 from flwr_vertical.privacy import fresh_keystream
 from flwr_vertical.tables import Table, is_numeric
-from flwr_vertical.tables.codes import fill_values, fit_levels, from_codes, to_codes
+from flwr_vertical.tables.codes import fit_levels, from_codes, to_codes
 from strategies.synthesis.copula.columns import read_columns
 from strategies.synthesis.copula.party import synthetic_ids
 from strategies.synthesis.copula.release import Budget, Release, make_release, synthetic_codes
@@ -56,8 +56,6 @@ class Label:
         self._table = columns.table
         self._fitted = fit_levels([self._table])
         codes = to_codes(self._table, self._fitted, SERVER)
-        if impute:
-            codes = np.where(np.isnan(codes), fill_values(codes, self._table.kinds), codes)
         count = 0 if is_numeric(self._table.kinds[name]) else len(self._fitted[name])
         self.made: Release = make_release(
             codes,
@@ -69,6 +67,7 @@ class Label:
             budget,
             fresh_keystream("server", key),
             "the labels",
+            impute,
         )
         self.told = {
             "n_recast": len(columns.recast),

@@ -19,7 +19,7 @@ from flwr_vertical.privacy import (
     parse_bounds,
 )
 from flwr_vertical.tables import is_numeric
-from flwr_vertical.tables.codes import Levels, fill_values, fit_levels, to_codes
+from flwr_vertical.tables.codes import Levels, fit_levels, to_codes
 from strategies.synthesis.copula.columns import (
     Columns,
     other_level,
@@ -71,7 +71,7 @@ class CopulaParty(Party):
         epsilon, budget, rank_share, margin_noise, bounds
             Settings of the strategy.
         impute : bool
-            Fill what is missing with means and most frequent levels first.
+            Fill what is missing with means and most frequent levels of the noisy margins.
         rows : numpy.ndarray of shape (n_rows,), int64, optional
             Aligned rows that take part; by default all.
         margin, resolution, min_level
@@ -101,8 +101,6 @@ class CopulaParty(Party):
         self.state["resolution"] = resolution
         kinds = self._columns.table.kinds
         codes = self._codes
-        if impute:
-            codes = np.where(np.isnan(codes), fill_values(codes, kinds), codes)
         # A column without ranks is said for nothing where it has none in the whole table. Of rows
         # that the server chose, that two have the same value is told by the error, and paid for.
         own = to_codes(self._columns.table, self._levels, self.name)
@@ -112,7 +110,7 @@ class CopulaParty(Party):
         # Asked again after it lost its memory, the node makes the same release: the budget is spent
         # once.
         key = self.secret_bytes("ranks", KEY_BYTES)
-        self._spend(spent, codes, key)
+        self._spend(spent, codes, key, impute, f"{bounds} {resolution}")
         n_levels = [0 if is_numeric(kind) else len(self._levels[n]) for n, kind in kinds.items()]
         made = make_release(
             codes,
@@ -124,6 +122,7 @@ class CopulaParty(Party):
             spent,
             fresh_keystream(f"party {self.name}", key),
             f"party {self.name!r}",
+            impute,
         )
         for j in made.rare:
             logger.warning(
@@ -173,14 +172,17 @@ class CopulaParty(Party):
                 "run the method with a smaller epsilon",
             )
 
-    def _spend(self, budget: Budget, codes: Array, key: bytes) -> None:
-        """Write down what the release costs a record, over all columns; or refuse."""
-        observed = np.count_nonzero(~np.isnan(codes), axis=0)
+    def _spend(self, budget: Budget, codes: Array, key: bytes, impute: bool, public: str) -> None:
+        """Write down what the release costs a record, over all columns; or refuse.
+
+        Whatever changes how the key stream is used makes another release: ranks under other noise.
+        """
+        compared = np.count_nonzero(~np.isnan(codes) | impute, axis=0)
         release = hashlib.blake2b(key, digest_size=16)
-        release.update(repr(budget).encode())
+        release.update(repr((budget, impute, public)).encode())
         release.update(np.ascontiguousarray(codes).tobytes())
         self.budgets.spend_epsilon(
-            budget.spent(observed.tolist()),
+            budget.spent(compared.tolist()),
             release=release.digest(),
             what=f"perturbed ranks and noisy margins of {count_columns(codes.shape[1])}; "
             f"{budget.epsilon:g} {_COUNTED[budget.budget]} by the count of its paper (VDADP)",

@@ -16,6 +16,7 @@ from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.privacy import ColumnSpending, Keystream, split_budget
 from flwr_vertical.tables import Kind
 from strategies.synthesis.copula.domain import LIMIT, Domain
+from strategies.synthesis.copula.filling import fill_in
 from strategies.synthesis.copula.margins import (
     NOISES,
     Margin,
@@ -154,6 +155,7 @@ def make_release(
     budget: Budget,
     stream: Keystream,
     who: str,
+    fill: bool = False,
 ) -> Release:
     """Perturb ranks and margins of all columns.
 
@@ -178,6 +180,8 @@ def make_release(
         Random bits.
     who : str
         Whose columns they are, to begin messages with.
+    fill : bool, default False
+        Whether missing cells are filled, and then ranked as all others.
 
     Raises
     ------
@@ -191,6 +195,7 @@ def make_release(
     )
     flip = Flip.of(epsilon_ranks)
     made = Release(np.zeros(codes.shape, dtype=np.int32))
+    ranked: list[Array] = []
     for j, (name, kind) in enumerate(kinds.items()):
         seen = ~np.isnan(codes[:, j])
         values = codes[seen, j]
@@ -216,9 +221,13 @@ def make_release(
                     made.rare.append(j)
             # Levels that are one now are ranked as one, as the margin's correction expects.
             values = levels.place[values.astype(np.int64)]
-            made.ranks[seen, j] = perturbed_ranks(values, flip, stream)
+            ranked.append(values)
+            if not fill:
+                made.ranks[seen, j] = perturbed_ranks(values, flip, stream)
             continue
-        made.ranks[seen, j] = perturbed_ranks(values, flip, stream)
+        ranked.append(values)
+        if not fill:
+            made.ranks[seen, j] = perturbed_ranks(values, flip, stream)
         made.n_bounded += name in bounds
         if budget.margin == "tree":
             low, high = bounds.get(name, (-LIMIT, LIMIT))
@@ -240,6 +249,8 @@ def make_release(
                 values, low, high, epsilon_margin, stream, noise=budget.margin_noise
             )
         made.margins.append(margin)
+    if fill:
+        fill_in(made, ~np.isnan(codes), ranked, kinds, stream)
     return made
 
 

@@ -63,7 +63,8 @@ class CopulaSynthesis(Strategy):
     missing: str = setting(
         "pairwise",
         "Use all that each pair of columns has; only samples that all parties have (the paper's "
-        "CC); or fill what is missing with means and most frequent levels first (Impute).",
+        "CC); or fill what is missing first (Impute), with means and most frequent levels of the "
+        "noisy margins.",
         choices=MISSING,
     )
     min_joint: int = setting(30, "Least number of rows that two columns must share.", at_least=3)

@@ -11,7 +11,7 @@ and no smallest and largest value is disclosed. Values beyond the range count as
     projected on those that are not negative and add up to the number of values. Outermost cells
     that do not stand out of the noise are taken to be empty: else a few samples would be drawn near
     1e8.
-3.  *Point masses.* A cell that is all but a single number becomes the roundest number in it.
+3.  *From cells to a distribution function*: see `cells`.
 
 Noise is integer noise on counts, so it is sampled exactly; `decomposition` has the proof for step
 1. Cells without a multiple of the column's resolution hold nothing and get no noise.
@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.privacy import Keystream, laplace_integers, rational
+from strategies.synthesis.copula.cells import UNIT, margin_of_cells
 from strategies.synthesis.copula.domain import Domain
 from strategies.synthesis.copula.margins import Margin
 
@@ -32,15 +33,9 @@ Array = npt.NDArray[np.float64]
 CUTTING = 0.4
 """Share of the budget that decides which cells are cut; the rest is for counts."""
 
-_UNIT = 0.1  # below it cells have one width, above it one share of the value
 _DEEPEST = 40  # the range over 2^40: single numbers, as far as data have digits
-_STANDS_OUT = 5.0  # in scales of the noise: an empty cell has it with chance 0.003
-_NEXT_TO = 2.0  # of a cell that is next to those
+_PAID = 2.0  # by an outer cell, in scales of the noise, beside its width
 _NOTHING = 1e-6  # values: less is rounding
-_SINGLE = 1e-5  # width over value of a cell that is one number
-_PIECE = 0.125  # of asinh: wider cells are spread evenly over pieces of it
-_MOST_PIECES = 64
-_WIDE = 0.02  # a point mass below it is told to nobody
 
 
 def tree_margin(values: npt.ArrayLike, domain: Domain, epsilon: float, stream: Keystream) -> Margin:
@@ -69,12 +64,13 @@ def tree_margin(values: npt.ArrayLike, domain: Domain, epsilon: float, stream: K
         cutting = CUTTING * epsilon
         counting = epsilon - cutting
     low, high = decomposition(ordered, domain, cutting, stream)
-    counts = _counts(ordered, low, high)
+    counts, error = _counts(ordered, low, high), 0.0
     if counting != inf:
         scale = 2 / rational(counting)
         noisy = counts + laplace_integers(scale, len(counts), stream)
-        counts = _within_ends(noisy, float(scale))
-    return _margin(low, high, _project(counts.astype(np.float64), len(ordered)), domain)
+        counts, error = _within_ends(noisy, low, high, float(scale)), 2**0.5 * float(scale)
+    mass = _project(counts.astype(np.float64), len(ordered))
+    return margin_of_cells(low, high, mass, domain, error)
 
 
 def roots(domain: Domain) -> tuple[Array, Array]:
@@ -152,8 +148,8 @@ def decomposition(
 
 def _middles(low: Array, high: Array, domain: Domain) -> Array:
     """Return where cells are cut, array of their shape; an end where they cannot be."""
-    ends = np.arcsinh(np.stack([low, high]) / _UNIT)
-    middle = domain.edges(_UNIT * np.sinh(ends.mean(axis=0)))
+    ends = np.arcsinh(np.stack([low, high]) / UNIT)
+    middle = domain.edges(UNIT * np.sinh(ends.mean(axis=0)))
     if domain.step:
         # Of few multiples, the middle in asinh may cut off none.
         middle = np.where((low < middle) & (middle < high), middle, domain.edges((low + high) / 2))
@@ -165,17 +161,22 @@ def _counts(ordered: Array, low: Array, high: Array) -> npt.NDArray[np.int64]:
     return np.asarray(last - first, dtype=np.int64)
 
 
-def _within_ends(noisy: npt.NDArray[np.int64], scale: float) -> npt.NDArray[np.int64]:
+def _within_ends(
+    noisy: npt.NDArray[np.int64], low: Array, high: Array, scale: float
+) -> npt.NDArray[np.int64]:
     """Empty the outermost cells that the noise explains.
 
-    Cells between two that stand out stay, and so do those next to them that are large enough.
+    On both sides of the largest count as many cells stay as make the sum of their counts largest,
+    after each has paid for its noise, and for its width: a far one must outweigh what lies between.
     """
-    large = np.flatnonzero(noisy >= _STANDS_OUT * scale)
-    first, last = (large[0], large[-1]) if len(large) else [int(noisy.argmax())] * 2
-    while first > 0 and noisy[first - 1] >= _NEXT_TO * scale:
-        first -= 1
-    while last + 1 < len(noisy) and noisy[last + 1] >= _NEXT_TO * scale:
-        last += 1
+    first = last = int(noisy.argmax())
+    widths = np.diff(np.arcsinh(np.stack([low, high]) / UNIT), axis=0)[0]
+    paid = noisy - scale * (_PAID + widths)
+    after, before = np.cumsum(paid[last + 1 :]), np.cumsum(paid[:first][::-1])
+    if len(after) and after.max() > 0:
+        last += 1 + int(after.argmax())
+    if len(before) and before.max() > 0:
+        first -= 1 + int(before.argmax())
     kept = np.zeros(len(noisy), dtype=bool)
     kept[first : last + 1] = True
     return np.where(kept, noisy, np.iinfo(np.int32).min)
@@ -188,55 +189,3 @@ def _project(counts: Array, total: int) -> Array:
     last = int(np.flatnonzero(falling > excess)[-1])
     found = np.maximum(counts - excess[last], 0.0)
     return np.where(found > _NOTHING, found, 0.0)
-
-
-def _margin(low: Array, high: Array, mass: Array, domain: Domain) -> Margin:
-    """Return the distribution function that is even over asinh(10 x) in each cell."""
-    held = mass > 0
-    low, high, mass = low[held], high[held], mass[held]
-    above = np.cumsum(mass)
-    shares = np.stack([above - mass, above], axis=1) / above[-1]
-    if domain.step:
-        single = high - low < 1.5 * domain.step
-        numbers = domain.snap((low + high) / 2)
-    else:
-        single = high - low <= _SINGLE * np.maximum(np.maximum(abs(low), abs(high)), _UNIT)
-        numbers = np.array(
-            [_roundest(*ends) if s else 0.0 for *ends, s in zip(low, high, single, strict=True)]
-        )
-    points = [
-        np.array([[number, start], [number, end]]) if one else _spread(bottom, top, start, end)
-        for number, one, bottom, top, (start, end) in zip(
-            numbers, single, low, high, shares, strict=True
-        )
-    ]
-    values, cumulative = np.concatenate(points).T
-    return Margin(
-        np.clip(values, domain.low, domain.high),
-        cumulative,
-        discrete=False,
-        step=domain.step,
-        atoms=shares[single & (mass > _WIDE * above[-1])],
-    )
-
-
-def _spread(low: float, high: float, start: float, end: float) -> Array:
-    """Return points of the distribution function in a cell, array of shape (n_points, 2)."""
-    ends = np.arcsinh(np.array([low, high]) / _UNIT)
-    pieces = int(np.clip(np.ceil((ends[1] - ends[0]) / _PIECE), 1, _MOST_PIECES))
-    values = _UNIT * np.sinh(np.linspace(ends[0], ends[1], pieces + 1))
-    values[0], values[-1] = low, high
-    return np.stack([values, np.linspace(start, end, pieces + 1)], axis=1)
-
-
-def _roundest(low: float, high: float) -> float:
-    """Return the number with the fewest digits that a cell includes."""
-    if low <= 0 < high:
-        return 0.0
-    largest = np.floor(np.log10(max(abs(low), abs(high))))
-    for digits in range(17):
-        size = 10.0 ** (largest - digits)
-        first = float(np.round(np.ceil(low / size) * size, int(digits - largest)))
-        if low <= first < high:
-            return first
-    return low

@@ -125,7 +125,7 @@ def fit_federated(
     fits = solver.run()
     result.history = fits.history
     if private:
-        _account(settings, federation, len(fits.history) * len(lambdas))
+        _account(settings, federation, len(fits.history) * len(lambdas), result)
     selected = fits.selected
     if (selected < 0).any():
         selected = np.asarray(federation.sum("count")["selected"], dtype=np.int64)
@@ -173,11 +173,19 @@ def _begin(
     return float(max(float(total["reach"]), 0.0) ** (1.0 / NORM))
 
 
-def _account(settings: "VerticalGLM", federation: Federation, n_releases: int) -> None:
-    """Write down what all noisy releases cost together."""
+def _account(
+    settings: "VerticalGLM", federation: Federation, n_releases: int, result: Result
+) -> None:
+    """Write down what all noisy releases cost together, and what that is worth."""
     sigma = noise_scale(settings.epsilon, settings.delta)
     epsilon = composed(sigma, settings.delta, n_releases)
     for name in federation.parties:
         federation.ledger.spend(
             name, epsilon, f"{n_releases} noisy fits (delta {settings.delta:g})"
         )
+    note(
+        result,
+        "dp='admm' is a baseline to compare with, and protects no row: noise lies in the span of a "
+        "party's columns, so whoever knows as many rows as there are columns reads the others off "
+        "the fits. Use dp='moments' for differential privacy",
+    )

@@ -9,9 +9,15 @@ from the noisy value.
 What is promised. One party's row is changed at a time. Its fit then changes at that sample by at
 most twice the bound on a fit, and at the others through the coefficients. The latter is taken as
 part of the bound, as in the paper, whose own constant needs the loss's Lipschitz constant and
-normalised columns. So this is a baseline to compare with, not a mechanism to rely on: the guarantee
-holds for fits within the bound, is one of ``(epsilon, delta)`` for each round, and adds up over the
-rounds (Dwork, Rothblum and Vadhan, 2010; here by zero-concentrated accounting).
+normalised columns. The guarantee holds for fits within the bound, is one of ``(epsilon, delta)``
+for each round, and adds up over the rounds (Dwork, Rothblum and Vadhan, 2010; here by
+zero-concentrated accounting).
+
+What is not. The noise lies in the span of the party's columns, as the fit does. So whoever knows as
+many rows as there are columns solves for the noisy coefficients, and reads the columns of any other
+row off its fit: a change of the columns is told exactly (`simulations.audits` finds it). The proofs
+of both papers are about coefficients with the columns given. So this is a baseline to compare with,
+not a mechanism to rely on.
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,79 @@
+"""A mechanism with noise, two tables to run it on, and what tells them apart best."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import brentq
+
+from flwr_vertical.privacy import Keystream, gaussian_delta, seeded_noise
+from flwr_vertical.privacy.audit import Audit, audit_epsilon
+from flwr_vertical.privacy.keystream import fresh_keystream
+
+Array = npt.NDArray[np.float64]
+Scores = Callable[[int, int, Keystream], Array]
+"""From which of two tables (0 or 1), number of runs and key stream to one number for each run."""
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """Something that is told with noise.
+
+    Parameters
+    ----------
+    name : str
+        What is told.
+    differ : str
+        In what the two tables differ.
+    epsilon : float
+        Stated, of that difference.
+    scores : Scores
+        Runs the mechanism; one number tells of each outcome which table it is likelier from.
+    delta : float, default 0
+        Stated.
+    tight : bool, default False
+        Whether outcomes that are not rare attain epsilon, so that the bound must be above half.
+    cost : float, default 1
+        Of one run, relative to others; runs are divided by it.
+    holds : bool, default True
+        Whether it promises epsilon at all.
+    """
+
+    name: str
+    differ: str
+    epsilon: float
+    scores: Scores
+    delta: float = 0.0
+    tight: bool = False
+    cost: float = 1.0
+    holds: bool = True
+
+
+def audit(mechanism: Mechanism, n_runs: int, seed: int, confidence: float = 0.99) -> Audit:
+    """Return the lower bound of epsilon from so many runs on each of the two tables.
+
+    The seed of the noise makes the bound repeatable; nothing that is drawn here is private.
+    """
+    n_runs = max(int(n_runs / mechanism.cost), 100)
+    with seeded_noise(seed):
+        one, two = (
+            mechanism.scores(table, n_runs, fresh_keystream(f"{mechanism.name} {table}"))
+            for table in (0, 1)
+        )
+    return audit_epsilon(one, two, mechanism.delta, confidence)
+
+
+def laplace_loss(noisy: npt.ArrayLike, one: npt.ArrayLike, two: npt.ArrayLike) -> float:
+    """Return by how much noisy counts are nearer to the counts of one table than of another."""
+    noisy, one, two = (np.asarray(counts, dtype=float) for counts in (noisy, one, two))
+    return float(np.sum(np.abs(noisy - two) - np.abs(noisy - one)))
+
+
+def gaussian_epsilon(distance: float, delta: float) -> float:
+    """Return epsilon of telling two normal distributions apart that are so many sigmas away."""
+
+    def excess(epsilon: float) -> float:
+        return gaussian_delta(distance, epsilon) - delta
+
+    return 0.0 if excess(0.0) <= 0 else float(brentq(excess, 0.0, 1e3))

@@ -1,0 +1,80 @@
+"""Mechanisms of releases: comparisons, ranks, and all that a holder of columns tells."""
+
+import numpy as np
+
+from flwr_vertical.privacy import Keystream, seeded_noise
+from flwr_vertical.tables import Kind
+from simulations.audits.mechanism import Array, Mechanism
+from strategies.synthesis.copula.label import Label
+from strategies.synthesis.copula.ranks import Flip, perturbed_ranks
+from strategies.synthesis.copula.release import Budget, make_release
+
+_COMPARISON = Flip.of(1.0)
+_OF_FOUR = Flip.of(0.5)
+_BUDGET = Budget(2.75, rank_share=0.9, min_level=0)
+_FILLED = Budget(0.7, rank_share=0.9)
+_GAPS = 2
+
+
+def mechanisms() -> list[Mechanism]:
+    """Return them all."""
+    return [
+        Mechanism("a comparison of two rows", "it comes out the other way", _COMPARISON.epsilon,
+                  _comparison, tight=True, cost=4),
+        Mechanism("ranks of four rows", "the lowest value is the highest", 3 * _OF_FOUR.epsilon,
+                  _ranks, tight=True, cost=4),
+        Mechanism("make_release: ranks, levels and numbers of a party",
+                  "both values of a row are replaced", _BUDGET.spent([2, 2]), _release,
+                  tight=True, cost=8),
+        Mechanism("make_release with cells filled", "the value that the mean follows is replaced",
+                  _FILLED.spent([2 + _GAPS]), _filled, cost=8),
+        Mechanism("the labels of the server", "a label is replaced", _BUDGET.spent([2]), _labels,
+                  tight=True, cost=16),
+    ]  # fmt: skip
+
+
+def _comparison(table: int, n_runs: int, stream: Keystream) -> Array:
+    return _first_rank(np.array([table, 1 - table]), _COMPARISON, n_runs, stream)
+
+
+def _ranks(table: int, n_runs: int, stream: Keystream) -> Array:
+    return _first_rank(np.array([5 * table, 1, 2, 3]), _OF_FOUR, n_runs, stream)
+
+
+def _first_rank(values: Array, flip: Flip, n_runs: int, stream: Keystream) -> Array:
+    return np.array([perturbed_ranks(values, flip, stream)[0] for _ in range(n_runs)], dtype=float)
+
+
+def _release(table: int, n_runs: int, stream: Keystream) -> Array:
+    codes = np.array([[3.0 * table, float(table)], [1.0, 1.0 - table]])
+    kinds = {"amount": Kind.CONTINUOUS, "level": Kind.BINARY}
+    found = []
+    for _ in range(n_runs):
+        made = make_release(
+            codes, kinds, [0, 2], {"amount": (0.0, 3.0)}, {"amount": 1.0}, [None, None], _BUDGET,
+            stream, "a party",
+        )  # fmt: skip
+        found.append(float(made.ranks[0].sum()))
+    return np.array(found)
+
+
+def _filled(table: int, n_runs: int, stream: Keystream) -> Array:
+    codes = np.array([100.0 * table, 1.0] + [np.nan] * _GAPS)[:, None]
+    found = []
+    for _ in range(n_runs):
+        made = make_release(
+            codes, {"x": Kind.CONTINUOUS}, [0], {"x": (0.0, 100.0)}, {"x": 1.0}, [None], _FILLED,
+            stream, "a party", fill=True,
+        )  # fmt: skip
+        found.append(float(made.ranks[0, 0]) - float(made.ranks[1, 0]))
+    return np.array(found)
+
+
+def _labels(table: int, n_runs: int, stream: Keystream) -> Array:
+    values = np.array([3.0 * table, 1.0])
+    found = []
+    for _ in range(n_runs):
+        with seeded_noise(stream.below(2**62)):  # another release each time
+            label = Label("y", values, None, False, {"y": (0, 3)}, {"y": 1.0}, _BUDGET, bytes(16))
+        found.append(float(label.made.ranks[0, 0]))
+    return np.array(found)

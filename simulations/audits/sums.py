@@ -1,0 +1,104 @@
+"""Mechanisms of regressions: noise on sums of columns and labels, and on fits of a party."""
+
+import numpy as np
+
+from flwr_vertical.privacy import Keystream, seeded_noise
+from flwr_vertical.products.column_products import Layout
+from flwr_vertical.products.noise import SUMS, PrivateRows, draw
+from simulations.audits.mechanism import Array, Mechanism
+from strategies.regression.glm.sums.block import Block
+from strategies.regression.glm.sums.release import BOUND, Noise, composed, noise_scale
+from strategies.regression.moments.label_noise import noisy_label_sums
+
+EPSILON, DELTA = 2.0, 0.05
+
+_RULE = PrivateRows(EPSILON, DELTA)
+_BITS = 20
+_ROWS = np.array([[1.0, 1.0], [-1.0, -1.0]])
+"""The replaced row at both parties, in half ranges: as far apart as the bounds allow."""
+
+_FIT_EPSILON = 1.0
+_DESIGN = np.array([1.0, -1.0, 2.0, -2.0])[:, None]
+
+
+def mechanisms() -> list[Mechanism]:
+    """Return them all."""
+    promised = composed(noise_scale(_FIT_EPSILON, DELTA), DELTA, 1)
+    return [
+        Mechanism("noisy sums: one party's noise", "a value goes from bound to bound", EPSILON,
+                  _own_sums, DELTA, tight=True),
+        Mechanism("noisy sums: what a party sees that takes its own noise off",
+                  "all columns and the label change sign", EPSILON, _seen_by_a_party, DELTA,
+                  cost=4),
+        Mechanism('dp="admm": a fit, the columns being known', "the fit of a row, by the bound",
+                  promised, _fit_of_known_columns, DELTA, cost=4),
+        Mechanism('dp="admm": a fit, other rows being known', "a row of the columns", promised,
+                  _fit_of_other_columns, DELTA, cost=4, holds=False),
+    ]  # fmt: skip
+
+
+def _own_sums(table: int, n_runs: int, stream: Keystream) -> Array:
+    """Draw noise of a party with one column, whose sum moves by the width of the bounds."""
+    layout = Layout({"a": 1})
+    levels = _RULE.levels([1], np.ones((1, 1), dtype=bool), 0)
+    found = []
+    for _ in range(n_runs):
+        drawn = draw(levels, _BITS, "a", layout, 0, [stream])
+        found.append(_ROWS[table, 0] + float(_float(drawn.sums[0], _BITS)[0]))
+    return np.array(found)
+
+
+def _seen_by_a_party(table: int, n_runs: int, stream: Keystream) -> Array:
+    """Two parties with a column each, and labels: b sees all sums, and knows its own noise.
+
+    Its own noise is off the product of both columns, so a's is all there is; products with labels
+    have the server's as well as a's, and those of b's column the server's.
+    """
+    layout = Layout({"a": 1, "b": 1})
+    present = np.ones((1, 2), dtype=bool)
+    levels = _RULE.levels([1, 1], present, 1)
+    of_total, _ = _RULE.of_vectors([1, 1], present, 1)
+    (a, b), y = _ROWS[table], (1.0, -1.0)[table]
+    found = []
+    for _ in range(n_runs):
+        drawn = draw(levels, _BITS, "a", layout, 1, [stream])
+        sums = a + _float(drawn.sums[0], _BITS)[0]
+        with_a = a * y + _float(drawn.vectors[0], 2 * _BITS)[0, 0]
+        key = stream.below(2**128).to_bytes(16, "little")
+        with seeded_noise(stream.below(2**62)):
+            (labels,) = noisy_label_sums(
+                _RULE, [1, 1], present, np.array([[with_a, b * y]]), np.array([y]),
+                np.array([y * y]), key,
+            )  # fmt: skip
+        score = sums / levels[0, SUMS] ** 2 + labels.total / of_total[0] ** 2
+        found.append(float(score))
+    return np.array(found)
+
+
+def _float(ring: Array, bits: int) -> Array:
+    return np.asarray(ring).view(np.int64).astype(float) * 2.0**-bits
+
+
+def _fit_of_known_columns(table: int, n_runs: int, stream: Keystream) -> Array:
+    """Noise a fit that differs by twice the bound in the direction of the columns."""
+    size = BOUND / float(np.linalg.norm(_DESIGN))
+    found = _fits(_DESIGN, (1.0, -1.0)[table] * size, n_runs, stream)
+    return np.asarray(found @ _DESIGN[:, 0])
+
+
+def _fit_of_other_columns(table: int, n_runs: int, stream: Keystream) -> Array:
+    """Solve the fits of known rows for the coefficient; it tells the last row's value."""
+    design = _DESIGN.copy()
+    design[-1] *= (1.0, -1.0)[table]
+    fits = _fits(design, 0.1, n_runs, stream)
+    return np.asarray(fits[:, -1] / (fits[:, 0] / design[0, 0]))
+
+
+def _fits(design: Array, beta: float, n_runs: int, stream: Keystream) -> Array:
+    block = Block(design, np.zeros(1), np.ones(1, dtype=bool), "lasso", 0.0)
+    noise = Noise(noise_scale(_FIT_EPSILON, DELTA))
+    found = []
+    for _ in range(n_runs):
+        key = stream.below(2**256).to_bytes(32, "little")
+        found.append((design @ noise.add(block, np.array([[beta]]), key))[:, 0])
+    return np.array(found)
