@@ -246,7 +246,7 @@ def test_the_statement_counts_every_column(method, budget, each):
     assert found["bank"] <= 3 * each  # theta is rounded to the safe side
     assert found["server"] == pytest.approx(1.0, rel=1e-3)
     assert result.ledger.epsilon == found
-    assert result.privacy.record["court"] == pytest.approx(3 * each / 2 * (199 + 1), rel=1e-3)
+    assert result.privacy.record["court"] == pytest.approx(3 * each * (199 / 4 + 3 / 4), rel=1e-3)
 
 
 def test_two_runs_with_one_seed_differ_and_the_statement_tells_of_seeded_noise():
