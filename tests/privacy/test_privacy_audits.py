@@ -20,7 +20,7 @@ from flwr_vertical.tables import Kind
 from simulations.audits import counts, releases
 from simulations.audits.mechanism import audit
 from simulations.audits.study import all_mechanisms
-from strategies.synthesis.copula import margins, release, tree
+from strategies.synthesis.copula import margins, ranks, tree
 from strategies.synthesis.copula.domain import Domain
 from strategies.synthesis.copula.ranks import Flip
 from strategies.synthesis.copula.release import Budget, make_release
@@ -121,8 +121,8 @@ class Replay:
         return made
 
 
-_ranks, _decomposition = release.perturbed_ranks, tree.decomposition
-_indicator_ranks = release.indicator_ranks
+_ranks, _decomposition = ranks.perturbed_ranks, tree.decomposition
+_indicator_ranks = ranks.indicator_ranks
 
 
 def chance(cut, x, scale):
@@ -174,8 +174,8 @@ def replayed(monkeypatch):
         replay, stream = Replay(), Keystream(seed.to_bytes(16, "little"))
         for module in (margins, tree):
             monkeypatch.setattr(module, "laplace_integers", replay.laplace)
-        monkeypatch.setattr(release, "perturbed_ranks", replay.ranks)
-        monkeypatch.setattr(release, "indicator_ranks", replay.indicators)
+        monkeypatch.setattr(ranks, "perturbed_ranks", replay.ranks)
+        monkeypatch.setattr(ranks, "indicator_ranks", replay.indicators)
         monkeypatch.setattr(tree, "decomposition", replay.decompose)
         one = function(table, stream=stream)
         replay.again = True

@@ -66,6 +66,13 @@ def test_ranks_of_indicators_are_two_values_and_the_stated_noise(epsilon):
     assert found.var(axis=0, ddof=1).mean() == pytest.approx(noise, rel=0.03)
 
 
+def test_two_rows_win_with_the_chances_that_the_enumeration_takes():
+    flip, stream, runs = Flip.of(1.0).of_indicators, Keystream(KEY), 400
+    for held, chance in (([1, 0], 1 - flip.theta), ([1, 1], 0.5), ([0, 0], 0.5)):
+        won = np.mean([indicator_ranks(held, flip, stream)[0] == 2 for _ in range(runs)])
+        assert won == pytest.approx(chance, abs=4 * 0.5 / runs**0.5)
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (63, 65), (300, 4097), (513, 64)])
 def test_bits_of_a_rectangle_have_their_chance(shape):
     for numerator in (1 << 14, 3 << 12):
@@ -302,6 +309,14 @@ def test_missing_cells_have_no_ranks():
     assert (ranks[:150] > 0).all()
     # The level that a row has is the one whose rank is highest, without noise.
     np.testing.assert_array_equal(ranks[:150].argmax(axis=1), codes[:150])
+
+
+def test_the_log_names_columns_of_too_many_levels(tables, caplog):
+    a = tables["a"].assign(region=[f"region {i % 15:02}" for i in range(N)])
+    with caplog.at_level("INFO", logger="flwr_vertical"):
+        run(VCDS(HUGE), {"a": a, "b": tables["b"]})
+    (line,) = [text for text in caplog.messages if "taken in sorted order" in text]
+    assert line.startswith("party 'a': more than 12 levels, taken in sorted order: ['region']")
 
 
 def test_rare_levels_are_one_and_levels_that_are_gone_do_not_occur(tables):

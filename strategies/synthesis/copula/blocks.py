@@ -27,6 +27,7 @@ _DRAWS = 16_384  # of latents, by which means are taken: a share has an error of
 _PASSES = 2
 _PRIOR = 0.01  # least variance of covariances that noise is compared with
 _LARGEST = 0.98  # share of a latent's variance that another column may explain
+_GRID = np.linspace(-6.0, 6.0, 481)
 _FLAT = 1e-9  # slope of a direction in which nothing changes
 
 
@@ -75,7 +76,8 @@ class Feature:
         """Return what is observed of latents, array of shape (n_rows, n_latents), centred."""
         if self.nominal is None:
             assert self.series is not None
-            return (hermite(latents[:, 0]).T @ self.series)[:, None]
+            on_grid = hermite(_GRID).T @ self.series
+            return np.interp(latents[:, 0], _GRID, on_grid)[:, None]
         levels = self.nominal.levels_of(latents)
         found: Array = np.eye(len(self.nominal.shares))[levels] - self.nominal.shares
         return found

@@ -113,9 +113,9 @@ class Nominal:
         offsets = self.calibrated(latents, self.shares * len(latents))
         held = np.eye(len(offsets))[(latents + offsets).argmax(axis=1)]
         slopes = np.linalg.solve(covariance, latents.T @ held / len(latents))
-        slopes = (slopes + slopes.T) / 2
-        slopes -= slopes.mean(axis=0)
-        slopes -= slopes.mean(axis=1, keepdims=True)
+        slopes = (slopes + slopes.T) / 2 * np.outer(self.shares > 0, self.shares > 0)
+        np.fill_diagonal(slopes, 0.0)  # rows add up to 0, but for the error of the draws
+        np.fill_diagonal(slopes, -slopes.sum(axis=1))
         return Nominal(self.shares, offsets, slopes)
 
     def levels_of(self, latents: Array) -> Integers:

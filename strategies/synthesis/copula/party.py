@@ -18,7 +18,7 @@ from flwr_vertical.privacy import (
     noise_is_seeded,
     parse_bounds,
 )
-from flwr_vertical.tables import is_numeric
+from flwr_vertical.tables import Kind, is_numeric
 from flwr_vertical.tables.codes import Levels, fit_levels, to_codes
 from strategies.synthesis.copula.columns import (
     Columns,
@@ -30,6 +30,7 @@ from strategies.synthesis.copula.columns import (
 from strategies.synthesis.copula.margins import Margin
 from strategies.synthesis.copula.release import (
     MIN_LEVEL,
+    MOST_INDICATORS,
     NOMINALS,
     Budget,
     check_columns,
@@ -136,6 +137,21 @@ class CopulaParty(Party):
                 "synthetic table tells that somebody holds it: merge it with another",
                 self.name,
                 self.table.columns[j],
+            )
+        ordered = [
+            name
+            for (name, kind), each, width in zip(
+                kinds.items(), made.margins, made.widths, strict=True
+            )
+            if kind is Kind.CATEGORICAL and width == 1 and len(each.values) > MOST_INDICATORS
+        ]
+        if ordered and nominal == "indicators":
+            logger.info(
+                "party %r: more than %d levels, taken in sorted order: %s; only dependence that "
+                "follows it is kept: put levels together",
+                self.name,
+                MOST_INDICATORS,
+                ordered,
             )
         for j, each in enumerate(made.margins):
             self.state[f"margin.{j}"] = np.vstack([each.values, each.cumulative])

@@ -153,6 +153,30 @@ def perturbed_ranks(values: npt.ArrayLike, flip: Flip, stream: Keystream) -> Int
     return perturbed
 
 
+def column_ranks(values: npt.ArrayLike, width: int, flip: Flip, stream: Keystream) -> Integers:
+    """Rank a column in its order, or each of its levels against all others.
+
+    Parameters
+    ----------
+    values : array of shape (n,)
+        Without missing ones.
+    width : int
+        1, or the number of levels of a nominal column, whose values are then 0, ..., width - 1.
+    flip : Flip
+        What a comparison of two values may spend, over all that it tells.
+    stream : Keystream
+        Random bits.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n, width), int64
+    """
+    if width == 1:
+        return perturbed_ranks(values, flip, stream)[:, None]
+    values, each = np.asarray(values), flip.of_indicators
+    return np.column_stack([indicator_ranks(values == a, each, stream) for a in range(width)])
+
+
 def indicator_ranks(held: npt.ArrayLike, flip: Flip, stream: Keystream) -> Integers:
     """Rank an indicator, turning comparisons of unequal values round at random.
 

@@ -25,7 +25,7 @@ from strategies.synthesis.copula.margins import (
     discrete_margin,
     level_margin,
 )
-from strategies.synthesis.copula.ranks import Flip, indicator_ranks, perturbed_ranks
+from strategies.synthesis.copula.ranks import Flip, column_ranks
 from strategies.synthesis.copula.tree import tree_margin
 
 Array = npt.NDArray[np.float64]
@@ -274,13 +274,10 @@ def _ranks(
     """Perturb the ranks of a column, or of each level; array of shape (n_samples, width)."""
     seen = ~np.isnan(values)
     n_kept = len(margin.values)
-    if nominal == "indicators" and kind is Kind.CATEGORICAL and 3 <= n_kept <= MOST_INDICATORS:
-        ranks = np.zeros((len(values), n_kept), dtype=np.int32)
-        for a in range(n_kept):
-            ranks[seen, a] = indicator_ranks(values[seen] == a, flip.of_indicators, stream)
-        return ranks
-    ranks = np.zeros((len(values), 1), dtype=np.int32)
-    ranks[seen, 0] = perturbed_ranks(values[seen], flip, stream)
+    by_level = nominal == "indicators" and kind is Kind.CATEGORICAL
+    width = n_kept if by_level and 3 <= n_kept <= MOST_INDICATORS else 1
+    ranks = np.zeros((len(values), width), dtype=np.int32)
+    ranks[seen] = column_ranks(values[seen], width, flip, stream)
     return ranks
 
 
