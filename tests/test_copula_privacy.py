@@ -98,7 +98,7 @@ def test_ranks_that_travel_are_perturbed_as_stated():
     n = len(exact)
     sent = ranks[(ranks > 0).all(axis=1)]
     assert sent.shape == exact.shape
-    theta = 1 / (1 + np.exp(0.5))
+    theta = 1 / (1 + np.exp(0.25))
     shrunk = (n + 1) / 2 + (1 - 2 * theta) * (np.sort(exact[:, 0]) - (n + 1) / 2)
     off = np.sort(sent[:, 0]) - shrunk
     assert np.std(off) < 3 * np.sqrt(n * theta * (1 - theta))

@@ -32,6 +32,7 @@ from flwr_vertical.privacy.predicates import (
     counts_of,
     random_predicates,
     rare_predicates,
+    with_codes,
 )
 from flwr_vertical.privacy.rates import Rate, Risk
 
@@ -200,6 +201,8 @@ def singling_out(
             )
         return predicates
 
+    tables = [members, synthetic, *([] if others is None else [others])]
+    members, synthetic, *beside = with_codes(tables)
     predicates = found(synthetic)
     if others is None:
         people = _some(members, len(synthetic), rng)
@@ -208,7 +211,7 @@ def singling_out(
         by_chance = counts_of(found(first), second) == 1
     else:
         n_people = min(len(members), len(others))
-        people, strangers = (_some(table, n_people, rng) for table in (members, others))
+        people, strangers = (_some(table, n_people, rng) for table in (members, beside[0]))
         by_chance = counts_of(predicates, strangers) == 1
     guesses = random_predicates(synthetic, n_columns, len(predicates), rng, unique=False)
     return Risk(

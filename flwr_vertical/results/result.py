@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.errors import ConfigError, VerticalError
+from flwr_vertical.errors import ConfigError, DataError, VerticalError
 from flwr_vertical.privacy.accounting import UNGRADED, PrivacyStatement
 from flwr_vertical.privacy.statement import MomentStatement
 from flwr_vertical.results.ledger import Ledger
@@ -371,6 +371,11 @@ class Result:
         from flwr_vertical.results.grading import grade
 
         known = self.originals if originals is None else originals
+        if not known:
+            raise DataError(
+                "a grade compares with real tables, and this result has none: give them by party, "
+                "as in result.grade({'bank': table})"
+            )
         found = grade(known, self.tables, others, target=target, n_attacks=n_attacks, seed=seed)
         self.graded = found
         if isinstance(self.privacy, PrivacyStatement):

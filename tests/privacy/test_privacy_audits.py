@@ -104,28 +104,25 @@ class Replay:
         return _Added(self, scale, count, stream)
 
     def ranks(self, values, flip, stream):
-        values = np.asarray(values, dtype=float)
-        order = np.sign(values[:, None] - values[None, :])
-        if not self.again:
-            self.told.append((order, made := _ranks(values, flip, stream)))
-            return made
-        before, made = self.told.pop(0)
-        self.spent += flip.epsilon * (before != order).sum() / 2
-        return made
+        return self.compared(_ranks, flip.epsilon, values, flip, stream)
 
     def indicators(self, held, flip, stream):
-        """Rank one level against others, equal values by a coin: half a step tells half."""
-        order = np.subtract.outer(held.astype(int), held.astype(int))
+        """Equal rows win by a fair coin: a comparison changes between that and the flip."""
+        return self.compared(_indicator_ranks, -np.log(2 * flip.theta), held, flip, stream)
+
+    def compared(self, rank, cost, values, flip, stream):
+        given = np.asarray(values, dtype=float)
+        order = np.sign(given[:, None] - given[None, :])
         if not self.again:
-            self.told.append((order, made := _indicators(held, flip, stream)))
+            self.told.append((order, made := rank(values, flip, stream)))
             return made
         before, made = self.told.pop(0)
-        self.spent += np.log(0.5 / flip.theta) * np.abs(before - order).sum() / 2
+        self.spent += cost * (before != order).sum() / 2
         return made
 
 
-_ranks, _indicators = ranks.perturbed_ranks, ranks.indicator_ranks
-_decomposition = tree.decomposition
+_ranks, _decomposition = ranks.perturbed_ranks, tree.decomposition
+_indicator_ranks = ranks.indicator_ranks
 
 
 def chance(cut, x, scale):
@@ -237,13 +234,15 @@ def whole_release(codes, budget, fill, stream):
 
 
 @pytest.mark.parametrize("fill", [False, True])
-@pytest.mark.parametrize("margin", ["tree", "bernstein"])
-def test_a_release_spends_what_the_ledger_counts(margin, fill, replayed):
+@pytest.mark.parametrize(
+    ("margin", "nominal"), [("tree", "indicators"), ("tree", "order"), ("bernstein", "indicators")]
+)
+def test_a_release_spends_what_the_ledger_counts(margin, nominal, fill, replayed):
     """Replacing a row at all columns, wherever cells are missing, and whatever fills them."""
     rng, losses = np.random.default_rng(1), []
     n = 40
     for seed in range(6):
-        budget = Budget(1.0 + seed, margin=margin, min_level=3, rank_share=0.3)
+        budget = Budget(1.0 + seed, margin=margin, min_level=3, rank_share=0.3, nominal=nominal)
         codes = np.column_stack(
             [rng.normal(size=n), rng.poisson(2.0, size=n), rng.integers(0, 3, size=n)]
         ).astype(float)

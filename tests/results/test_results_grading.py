@@ -157,6 +157,8 @@ def test_what_cannot_be_graded(drawn):
     members, others, fresh, _ = drawn
     with pytest.raises(DataError, match="there is no synthetic table to grade"):
         grade(members, members)
+    with pytest.raises(DataError, match="compares with real tables, and this result has none"):
+        Result("vcds", tables=fresh).grade()
     with pytest.raises(DataError, match="others lack the column 'claims' of party 'court'"):
         grade(members, fresh, {"bank": others["bank"]})
     holes = {"bank": members["bank"].mask(members["bank"]["town"] == "Ulm")}

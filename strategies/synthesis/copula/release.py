@@ -63,7 +63,7 @@ class Budget:
 
     epsilon: float
     budget: str = "per-variable"
-    rank_share: float = 0.5
+    rank_share: float = 0.25
     margin_noise: str = "increments"
     margin: str = "tree"
     min_level: int = MIN_LEVEL
@@ -207,8 +207,7 @@ def make_release(
     )
     flip = Flip.of(epsilon_ranks)
     made = Release(np.zeros(codes.shape, dtype=np.int32))
-    ranks: list[npt.NDArray[np.int32]] = []
-    ranked: list[Array] = []
+    placed = np.full(codes.shape, np.nan)
     for j, (name, kind) in enumerate(kinds.items()):
         seen = ~np.isnan(codes[:, j])
         values = codes[seen, j]
@@ -234,19 +233,9 @@ def make_release(
                     made.rare.append(j)
             # Levels that are one now are ranked as one, as the margin's correction expects.
             values = levels.place[values.astype(np.int64)]
-            ranked.append(values)
-            n_kept = len(levels.margin.values)
-            indicators = budget.nominal == "indicators" and kind is Kind.CATEGORICAL
-            made.widths.append(n_kept if indicators and 3 <= n_kept <= MOST_INDICATORS else 1)
-            ranks.append(np.zeros((len(codes), made.widths[j]), dtype=np.int32))
-            if not fill:
-                ranks[j][seen] = column_ranks(values, made.widths[j], flip, stream)
+            placed[seen, j] = values
             continue
-        ranked.append(values)
-        made.widths.append(1)
-        ranks.append(np.zeros((len(codes), 1), dtype=np.int32))
-        if not fill:
-            ranks[j][seen] = column_ranks(values, 1, flip, stream)
+        placed[seen, j] = values
         made.n_bounded += name in bounds
         if budget.margin == "tree":
             low, high = bounds.get(name, (-LIMIT, LIMIT))
@@ -268,10 +257,28 @@ def make_release(
                 values, low, high, epsilon_margin, stream, noise=budget.margin_noise
             )
         made.margins.append(margin)
-    made.ranks = np.hstack(ranks)
     if fill:
-        fill_in(made, ~np.isnan(codes), ranked, kinds, stream)
+        placed = fill_in(made.margins, placed, kinds)
+    own = [
+        _ranks(placed[:, j], made.margins[j], kind, flip, budget.nominal, stream)
+        for j, kind in enumerate(kinds.values())
+    ]
+    made.widths = [ranks.shape[1] for ranks in own]
+    made.ranks = np.hstack(own)
     return made
+
+
+def _ranks(
+    values: Array, margin: Margin, kind: Kind, flip: Flip, nominal: str, stream: Keystream
+) -> npt.NDArray[np.int32]:
+    """Perturb the ranks of a column, or of each level; array of shape (n_samples, width)."""
+    seen = ~np.isnan(values)
+    n_kept = len(margin.values)
+    by_level = nominal == "indicators" and kind is Kind.CATEGORICAL
+    width = n_kept if by_level and 3 <= n_kept <= MOST_INDICATORS else 1
+    ranks = np.zeros((len(values), width), dtype=np.int32)
+    ranks[seen] = column_ranks(values[seen], width, flip, stream)
+    return ranks
 
 
 def check_columns(codes: Array, kinds: Mapping[str, Kind], who: str) -> None:
