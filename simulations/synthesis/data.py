@@ -6,6 +6,8 @@ import pandas as pd
 from simulations.data import Sources, load_motor
 
 GENERATED = "generated"
+AGAIN = ", drawn again"
+"""Ends the name of a data set whose rows are drawn with replacement, as many as asked for."""
 
 
 def load(name: str, sources: Sources) -> pd.DataFrame:
@@ -14,10 +16,11 @@ def load(name: str, sources: Sources) -> pd.DataFrame:
     Parameters
     ----------
     name : str
-        "Bank", "German Credit", "motor" or "generated".
+        "Bank", "German Credit", "motor" or "generated"; perhaps with `AGAIN`.
     sources : Sources
         Folders that are read.
     """
+    name = name.removesuffix(AGAIN)
     if name == "Bank":
         return pd.read_csv(sources.path("bank/bank_full.csv"))
     if name == "German Credit":
@@ -32,6 +35,8 @@ def draw(name: str, whole: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     """Return the table of one replication, array of shape (at most rows, n_columns)."""
     if name == GENERATED:
         return generate(rows, seed)
+    if name.endswith(AGAIN):
+        return whole.sample(rows, replace=True, random_state=seed).reset_index(drop=True)
     if len(whole) <= rows:
         return whole
     return whole.sample(rows, random_state=seed).reset_index(drop=True)

@@ -168,14 +168,17 @@ def notes(preset: Preset) -> list[str]:
         "each column has the epsilon, three quarters of it for the margin. 'tree' is the default; "
         "'bernstein' are the paper's margins, over the observed range.",
         f"{part['rows']:,} rows drawn by the seed; German Credit has 1,000 and motor 800 in all. "
-        "No kind, range or resolution is stated.",
+        f"Tables 'drawn again' have {part['rows']:,} rows drawn from these with replacement, so "
+        "that they show what so many rows of the same columns would give. No kind, range or "
+        "resolution is stated.",
         "Quality is `flwr_vertical.results.quality_score`: column shapes and pair trends as "
         "SDMetrics defines them. Distances are Kolmogorov and Smirnov's, of real and synthetic "
         "columns.",
         f"{PASS} or {FAIL} follows from the numbers, limits in brackets: quality at least "
         f"{targets['quality']:g} at epsilon 1; for every column the mean distance over the seeds "
         + " and ".join(f"at most {v:g} at epsilon {e}" for e, v in targets["distance"].items())
-        + ". The limits were set for 2,000 rows: with 800, noise weighs 2.5 times as much.",
+        + ". The limits were set for 2,000 rows: with 800, noise weighs 2.5 times as much, and a "
+        "fifth of them at all but one value, as in four columns of motor, is not told from it.",
         *attack_notes(preset["attacks"], targets["gain"]),
         f"Noise comes from seeds here, so that the command repeats the numbers. Processor seconds "
         f"of the kept records: {preset['kept']['machine']}.",
