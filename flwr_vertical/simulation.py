@@ -34,6 +34,7 @@ from flwr_vertical.tables import (
     put_back,
 )
 from flwr_vertical.tables.findings import lines_of, warnings_in
+from flwr_vertical.tables.kinds import refuse_dates
 
 ENGINES = ("local", "ray")
 
@@ -169,6 +170,9 @@ def simulate(
     run = RunSettings.of(None, {**chosen, "aggregation": aggregation, "seed": seed})
     earlier = _fitted_tables(fitted, kinds or {})
     whole = tables = _tables(parties, kinds or {}, earlier)
+    if not strategy.party.takes_dates:
+        for name, table in tables.items():
+            refuse_dates(table.kinds, name)
     # New rows are taken as those of the fit were, and may be few.
     new_rows = fitted is not None or strategy.earlier is not None
     notes = [] if new_rows else _warn_of(tables, kinds or {})

@@ -57,16 +57,16 @@ def test_messages_hold_ranks_and_probabilities_only(strategy):
     seen = {(d, s): decode(c, VALUES if d == "up" else ARGUMENTS) for d, s, c in messages}
     up = seen["up", "perturb"]
     assert set(up) == {
-        "ranks", "flips", "epsilon_margins", "cuts", "n_cuts", "exact_range", "rare", "seeded",
-        "n_bounded", "atoms", "n_atoms", "n_resolved", "n_recast", "n_like_ids", "name_chance",
-        "least_epsilon",
+        "ranks", "widths", "flips", "epsilon_margins", "cuts", "n_cuts", "exact_range", "rare",
+        "seeded", "n_bounded", "atoms", "n_atoms", "n_resolved", "n_recast", "n_like_ids",
+        "name_chance", "least_epsilon",
     }  # fmt: skip
     assert up["ranks"].dtype == np.int32
     assert set(seen["up", "synthesise"]) == set()
     assert set(seen["down", "synthesise"]) == {"levels"}
     assert set(seen["down", "perturb"]) == {
         "epsilon", "budget", "rank_share", "margin_noise", "bounds", "impute", "margin",
-        "resolution", "min_level", "rearrange",
+        "resolution", "min_level", "rearrange", "nominal",
     }  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def test_ranks_that_travel_are_perturbed_as_stated():
     n = len(exact)
     sent = ranks[(ranks > 0).all(axis=1)]
     assert sent.shape == exact.shape
-    theta = 1 / (1 + np.exp(0.5))
+    theta = 1 / (1 + np.exp(0.25))
     shrunk = (n + 1) / 2 + (1 - 2 * theta) * (np.sort(exact[:, 0]) - (n + 1) / 2)
     off = np.sort(sent[:, 0]) - shrunk
     assert np.std(off) < 3 * np.sqrt(n * theta * (1 - theta))

@@ -14,6 +14,7 @@ from flwr_vertical.channel.endpoint import Endpoint
 from flwr_vertical.channel.opening import Opening
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.grids.base import NodesGrid
+from flwr_vertical.grids.polling import pauses
 from flwr_vertical.grids.wrapping import WrappingGrid, silent
 
 logger = logging.getLogger("flwr_vertical")
@@ -22,7 +23,8 @@ TRANSPORTS = ("auto", "channel", "messages")
 Names = Callable[[Grid, Collection[int]], Mapping[int, str]]
 _UNAVAILABLE = 5  # Flower's code for a node that is not there
 _NOT_TAKEN = "Flower does not take the message: the node is not connected, or it is too large"
-_POLL = 0.1  # seconds between looks at the wrapped grid, while some nodes have no channel
+# At most so many seconds between looks at the wrapped grid, while some nodes have no channel.
+_POLL = 0.1
 
 
 class ChannelGrid(WrappingGrid):
@@ -201,9 +203,12 @@ class ChannelGrid(WrappingGrid):
         del sent, messages
         streamed = ids & set(self._numbers)
         plain = ids - streamed
+        waits = pauses(_POLL)
         while streamed or plain:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            pause = left if not plain else _POLL if left is None else min(_POLL, left)
+            pause = left
+            if plain:
+                pause = next(waits) if left is None else min(next(waits), left)
             if streamed:
                 arrived = self._collect(streamed, pause)
             else:

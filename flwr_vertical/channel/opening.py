@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from flwr_vertical.channel.endpoint import Endpoint
 from flwr_vertical.channel.offer import DETACHED, MESSAGE_TYPE, read_answer
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.grids.polling import pauses
 from flwr_vertical.protocol.messages import make_message
 
 logger = logging.getLogger("flwr_vertical")
@@ -90,11 +91,10 @@ class Opening:
         started = told = time.monotonic()
         self._invite([n for n in fresh if n not in self._invited], self._timeout)
         limit = math.inf
-        poll = _POLLS[0]
+        polls = pauses(_POLLS[1], _POLLS[0])
         causes: dict[int, str] = {}
         while waiting := sorted(self._invited.keys() & set(fresh)):
-            causes |= self._look(poll)
-            poll = min(1.5 * poll, _POLLS[1])
+            causes |= self._look(next(polls))
             now = time.monotonic()
             if enough is not None and len(self.channels) >= enough:
                 limit = min(limit, now + max(_GRACE, now - started))

@@ -8,7 +8,7 @@ what can be computed again may be kept in ``self.cache``, and models that are tr
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,7 @@ from flwr_vertical.policy.run import RunLedger
 from flwr_vertical.policy.within_run import Budgets, RunBudgets
 from flwr_vertical.protocol import pins
 from flwr_vertical.results.model import Model
+from flwr_vertical.tables.kinds import refuse_dates
 
 if TYPE_CHECKING:
     from flwr_vertical.tables import Table
@@ -56,7 +57,12 @@ class Party(Node):
         Values that survive as long as the process does, and can be computed again.
     live : LiveObjects
         Models and other objects that stay in the process; never lost without an error.
+    takes_dates : bool
+        Whether `table` may have columns of points in time (`Kind.DATE`); otherwise such a table is
+        refused.
     """
+
+    takes_dates: ClassVar[bool] = False
 
     label_column = Uses(LabelColumn)
 
@@ -69,6 +75,8 @@ class Party(Node):
             if column in table.frame.columns:
                 kinds = {name: kind for name, kind in table.kinds.items() if name != column}
                 table = replace(table, frame=table.frame.drop(columns=column), kinds=kinds)
+            if not self.takes_dates:
+                refuse_dates(table.kinds, self.name)
             self.cache["table"] = table
         own: Table = self.cache["table"]
         return own

@@ -193,7 +193,7 @@ class PrivacyStatement:
 
 
 def split_budget(
-    epsilon: float, budget: str, n_columns: int, rank_share: float = 0.5
+    epsilon: float, budget: str, n_columns: int, rank_share: float = 0.25
 ) -> tuple[float, float]:
     """Split a budget into that of one column's comparisons and that of its margin.
 
@@ -207,7 +207,7 @@ def split_budget(
         own each party divides by that number.
     n_columns : int
         Columns of the party.
-    rank_share : float, default 0.5
+    rank_share : float, default 0.25
         Share for ranks (epsilon_1); the paper's experiments divide evenly.
     """
     each = epsilon if budget == "per-variable" else epsilon / n_columns

@@ -46,12 +46,20 @@ def synthetic_pairs(
 ) -> list[Pair]:
     """Return the columns of all parties whose table is synthetic."""
     return [
-        Pair(party, str(column), original[column].dropna(), tables[party][column])
+        Pair(party, str(column), *map(_days, (original[column].dropna(), tables[party][column])))
         for party, original in originals.items()
         if party in tables and is_synthetic(original, tables[party])
         for column in original
         if column in tables[party]
     ]
+
+
+def _days(column: pd.Series) -> pd.Series:
+    """Return points in time as days, other columns as they are."""
+    if not pd.api.types.is_datetime64_any_dtype(column.dtype):
+        return column
+    clock = column if column.dt.tz is None else column.dt.tz_localize(None)
+    return (clock - pd.Timestamp("1970-01-01")) / pd.Timedelta(days=1)
 
 
 def margin_quality(

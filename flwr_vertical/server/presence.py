@@ -7,7 +7,7 @@ others wait for are asked their names, and the server remembers who had which nu
 import json
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.grids.polling import pauses
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import (
     ARBITER,
@@ -32,21 +33,6 @@ _TOLD_EVERY = 10.0
 _ASKING = 10.0  # seconds for nodes that are there to tell their names; Flower needs some six
 _POLL = 0.2
 _KEPT = 256  # node IDs in the file: restarted SuperNodes have new ones
-_FIRST = 0.01
-
-
-def pauses(longest: float) -> Iterator[float]:
-    """Yield seconds between looks at the nodes: short at first, for those that are there already.
-
-    Parameters
-    ----------
-    longest : float
-        Seconds that pauses grow to.
-    """
-    pause = min(_FIRST, longest)
-    while True:
-        yield pause
-        pause = min(1.5 * pause, longest)
 
 
 class Presence:

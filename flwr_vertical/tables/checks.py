@@ -137,6 +137,9 @@ def _check_column(
     yield from _check_constant(name, len(counts), len(observed))
     if len(counts) < 2:
         return
+    if types.is_datetime64_any_dtype(plain.dtype):
+        yield _dates_for_some(name)
+        return
     if is_text(plain):
         texts = text_numbers.texts_of(counts.index)
         written = list(_check_written(name, texts, counts, stated))
@@ -145,6 +148,16 @@ def _check_column(
             yield from _check_levels(name, counts, len(observed), stated)
         yield from _check_variants(name, counts)
     yield from _check_rare(name, counts, len(observed))
+
+
+def _dates_for_some(name: str) -> Finding:
+    return Finding(
+        Severity.NOTE,
+        "points-in-time",
+        name,
+        "points in time, which only vcds, evcds and ievcds take",
+        "for other methods csv.dates='days' makes numbers of days of them",
+    )
 
 
 def _usable_numbers(column: "pd.Series[Any]") -> npt.NDArray[np.float64] | None:

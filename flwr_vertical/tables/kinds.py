@@ -1,4 +1,4 @@
-"""What a column holds: continuous, binary, categorical, ordinal or count values.
+"""What a column holds: continuous, binary, categorical, ordinal or count values, or dates.
 
 The kind, not the dtype, decides which model a strategy fits to a column: the numbers 0 and 1 may
 be an indicator, and the numbers 1 to 5 may be postal regions.
@@ -23,6 +23,7 @@ class Kind(StrEnum):
     CATEGORICAL = "categorical"
     ORDINAL = "ordinal"
     COUNT = "count"
+    DATE = "date"
 
 
 def is_numeric(kind: Kind | str) -> bool:
@@ -31,8 +32,24 @@ def is_numeric(kind: Kind | str) -> bool:
 
 
 def is_discrete(kind: Kind | str) -> bool:
-    """Whether the values are isolated points (all kinds but continuous)."""
-    return Kind(kind) is not Kind.CONTINUOUS
+    """Whether the values are isolated points (all kinds but continuous ones and dates)."""
+    return Kind(kind) not in (Kind.CONTINUOUS, Kind.DATE)
+
+
+def refuse_dates(kinds: Mapping[str, Kind], party: str | None = None) -> None:
+    """Raise if a column holds points in time, which few methods take.
+
+    Raises
+    ------
+    DataError
+        Names the column, and says what to do.
+    """
+    for name, kind in kinds.items():
+        if kind is Kind.DATE:
+            raise DataError(
+                f"{_where(party, name)} holds dates, which this method does not take; convert "
+                "it to a number of days (csv.dates='days' does), or drop it"
+            )
 
 
 def infer_kinds(
@@ -50,7 +67,8 @@ def infer_kinds(
     2. an ordered Categorical: ordinal;
     3. strings and unordered Categoricals: categorical;
     4. whole non-negative numbers (also as floats, which missing cells force): count;
-    5. other numbers: continuous.
+    5. other numbers: continuous;
+    6. points in time: date. Dates that are text are categorical.
 
     Parameters
     ----------
@@ -69,7 +87,7 @@ def infer_kinds(
     Raises
     ------
     DataError
-        If a column holds dates, durations, complex numbers or a mixture of types.
+        If a column holds durations, complex numbers or a mixture of types.
     ConfigError
         If an override names no column or no kind, or a kind that the values cannot have.
     """
@@ -94,6 +112,8 @@ def _infer(column: "pd.Series[Any]", where: str) -> Kind:
     family = _family(column, where)
     if family == "bool":
         return Kind.BINARY
+    if family == "date":
+        return Kind.DATE
     observed = column.dropna()
     if family == "number":
         whole = _all_whole(observed)
@@ -109,7 +129,7 @@ def _infer(column: "pd.Series[Any]", where: str) -> Kind:
 
 
 def _family(column: "pd.Series[Any]", where: str) -> str:
-    """Sort a column into "bool", "number" or "label", or refuse it."""
+    """Sort a column into "bool", "number", "label" or "date", or refuse it."""
     dtype = column.dtype
     if isinstance(dtype, pd.CategoricalDtype):
         return "label"
@@ -117,6 +137,8 @@ def _family(column: "pd.Series[Any]", where: str) -> str:
         return "bool"
     if types.is_numeric_dtype(dtype) and not types.is_complex_dtype(dtype):
         return "number"
+    if types.is_datetime64_any_dtype(dtype):
+        return "date"
     held = types.infer_dtype(column, skipna=True) if types.is_object_dtype(dtype) else str(dtype)
     if held == "boolean":
         return "bool"
@@ -127,8 +149,9 @@ def _family(column: "pd.Series[Any]", where: str) -> str:
     if held in ("string", "empty") or strings:
         return "label"
     raise DataError(
-        f"{where} holds values of type {held!r}, expected numbers, booleans, strings or a pandas "
-        "Categorical; convert it (a date to a number of days, a mixture to one type) or drop it"
+        f"{where} holds values of type {held!r}, expected numbers, booleans, strings, a pandas "
+        "Categorical or points in time; convert it (a duration to a number of days, a mixture to "
+        "one type) or drop it"
     )
 
 
@@ -147,6 +170,11 @@ def _checked(column: "pd.Series[Any]", stated: Kind | str, where: str) -> Kind:
         raise ConfigError(f"{where} has the unknown kind {stated!r}; valid are {valid}") from None
     family = _family(column, where)
     observed = column.dropna()
+    if (kind is Kind.DATE) != (family == "date"):
+        raise ConfigError(
+            f"{where} is stated to be {kind} but holds "
+            + ("points in time" if family == "date" else "none: make it datetime64")
+        )
     if is_numeric(kind) and family == "label":
         raise ConfigError(f"{where} is stated to be {kind} but holds labels, not numbers")
     if kind is Kind.COUNT and family == "number":

@@ -165,7 +165,7 @@ def notes(preset: Preset) -> list[str]:
     part, targets = preset["tables"], preset["targets"]
     return [
         "VCDS makes as many rows as there are, over two parties with half of the columns each; "
-        "each column has the epsilon, half of it for the margin. 'tree' is the default; "
+        "each column has the epsilon, three quarters of it for the margin. 'tree' is the default; "
         "'bernstein' are the paper's margins, over the observed range.",
         f"{part['rows']:,} rows drawn by the seed; German Credit has 1,000 and motor 800 in all. "
         "No kind, range or resolution is stated.",

@@ -1,5 +1,6 @@
 """`flwr run .` on Flower's Simulation Runtime, against the same run in process.
 
+The run over channels is a run of CI's (marker `deployment`), since it waits for half a minute.
 tests/apps/test_apps_deploy.py has the Deployment Runtime, tests/faults what breaks on it.
 """
 
@@ -47,6 +48,7 @@ def test_simulation_runtime_equals_simulate(flower):
     assert not list((flower.results / "server").rglob("*.parquet"))
 
 
+@pytest.mark.deployment
 def test_simulation_runtime_over_channels_gives_the_same_numbers(flower):
     answer = flower.run(
         "run", ".",

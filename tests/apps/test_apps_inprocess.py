@@ -354,7 +354,7 @@ def test_one_name_on_two_nodes(home, bank):
 
 def test_too_few_nodes_say_how_to_get_more(home):
     with pytest.raises(ConfigError, match=r"num-supernodes=3"):
-        run_app(simulated(2), aggregation="ckks")
+        run_app(simulated(2), aggregation="ckks", patience=1.0)
 
 
 def test_unknown_setting_lists_the_valid_ones(home):

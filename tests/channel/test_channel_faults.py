@@ -108,10 +108,10 @@ def test_closing_leaves_no_port_and_no_process(party_processes):
 def test_closing_does_not_wait_for_a_party_that_is_busy(party_threads):
     endpoint = Endpoint()
     party_threads(endpoint, 1)
-    number = endpoint.send(request(1, sleep=4.0))
+    number = endpoint.send(request(1, sleep=3.0))
     started = time.monotonic()
-    endpoint.close(patience=1.0)
-    assert time.monotonic() - started < 5
+    endpoint.close(patience=0.2)
+    assert time.monotonic() - started < 3
     assert endpoint.mailbox.wait([number], 0)[0].has_error()
 
 

@@ -226,17 +226,23 @@ def test_a_strategy_gives_the_same_tables_and_rounds(ray_cluster):
     assert ray_cluster.is_initialized()
 
 
-@pytest.mark.parametrize("name", ["gbdt", "plug-vfl"])
-def test_a_strategy_that_labels_and_predicts_gives_the_same(name, ray_cluster):
-    """Parts of a model come back from the actor, of trees and of networks."""
-    given, labels = columns()
-    if name == "gbdt":
-        strategy = VerticalGBDT(n_trees=2, max_depth=2, n_bins=4, min_child=4)
-    else:
-        pytest.importorskip("torch")
-        from strategies.deep import PlugVFL
+def test_a_strategy_that_labels_and_predicts_gives_the_same(ray_cluster):
+    """Parts of a model come back from the actor."""
+    assert_the_same_predictions(VerticalGBDT(n_trees=2, max_depth=2, n_bins=4, min_child=4))
 
-        strategy = PlugVFL(latent_dim=4, width=6, epochs=2, batch_size=16, precision="float64")
+
+def test_a_strategy_with_networks_gives_the_same(ray_in_process):
+    """All but the actor, which would have to import PyTorch first."""
+    pytest.importorskip("torch")
+    from strategies.deep import PlugVFL
+
+    assert_the_same_predictions(
+        PlugVFL(latent_dim=4, width=6, epochs=2, batch_size=16, precision="float64")
+    )
+
+
+def assert_the_same_predictions(strategy):
+    given, labels = columns()
     local, ray = (
         simulate(strategy, given, labels.iloc[5:], min_rows=1, seed=3, progress=False, **engine)
         for engine in ({}, {"engine": "ray", "n_actors": 1})

@@ -36,8 +36,8 @@ from oracles.vfem import (
 )
 
 CASES = {
-    "two": {"n": 80, "sizes": [2, 1], "rates": [0.3, 0.2], "seed": 1},
-    "three": {"n": 70, "sizes": [1, 2, 1], "rates": [0.0, 0.3, 0.3], "seed": 2, "mean": 2.0},
+    "two": {"n": 50, "sizes": [2, 1], "rates": [0.3, 0.2], "seed": 1},
+    "three": {"n": 40, "sizes": [1, 1, 1], "rates": [0.0, 0.3, 0.3], "seed": 2, "mean": 2.0},
 }
 
 

@@ -22,8 +22,8 @@ def of_a_record(epsilon, n, n_columns):
     Half of a column's epsilon turns each of n - 1 comparisons round with chance theta, a multiple
     of 2^-16, the other half is for the margin.
     """
-    theta = (math.floor(2**16 / (1 + math.exp(epsilon / 2))) + 1) / 2**16
-    return n_columns * ((n - 1) * math.log((1 - theta) / theta) + epsilon / 2)
+    theta = (math.floor(2**16 / (1 + math.exp(epsilon / 4))) + 1) / 2**16
+    return n_columns * ((n - 1) * math.log((1 - theta) / theta) + 3 * epsilon / 4)
 
 
 BANK = of_a_record(0.1, N, 2)

@@ -47,7 +47,7 @@ def test_a_statement_survives_being_plain_values():
 
 
 @pytest.mark.parametrize(
-    ("budget", "expected"), [("per-variable", (0.5, 0.5)), ("total", (0.025, 0.025))]
+    ("budget", "expected"), [("per-variable", (0.25, 0.75)), ("total", (0.0125, 0.0375))]
 )
 def test_budgets_are_split_as_in_theorem_1(budget, expected):
     """Five parties of 20 columns: K / (p + 1) is 1 / 20 but for the labels."""

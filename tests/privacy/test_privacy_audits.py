@@ -20,7 +20,7 @@ from flwr_vertical.tables import Kind
 from simulations.audits import counts, releases
 from simulations.audits.mechanism import audit
 from simulations.audits.study import all_mechanisms
-from strategies.synthesis.copula import filling, margins, release, tree
+from strategies.synthesis.copula import margins, ranks, tree
 from strategies.synthesis.copula.domain import Domain
 from strategies.synthesis.copula.ranks import Flip
 from strategies.synthesis.copula.release import Budget, make_release
@@ -104,17 +104,25 @@ class Replay:
         return _Added(self, scale, count, stream)
 
     def ranks(self, values, flip, stream):
-        values = np.asarray(values, dtype=float)
-        order = np.sign(values[:, None] - values[None, :])
+        return self.compared(_ranks, flip.epsilon, values, flip, stream)
+
+    def indicators(self, held, flip, stream):
+        """Equal rows win by a fair coin: a comparison changes between that and the flip."""
+        return self.compared(_indicator_ranks, -np.log(2 * flip.theta), held, flip, stream)
+
+    def compared(self, rank, cost, values, flip, stream):
+        given = np.asarray(values, dtype=float)
+        order = np.sign(given[:, None] - given[None, :])
         if not self.again:
-            self.told.append((order, made := _ranks(values, flip, stream)))
+            self.told.append((order, made := rank(values, flip, stream)))
             return made
         before, made = self.told.pop(0)
-        self.spent += flip.epsilon * (before != order).sum() / 2
+        self.spent += cost * (before != order).sum() / 2
         return made
 
 
-_ranks, _decomposition = release.perturbed_ranks, tree.decomposition
+_ranks, _decomposition = ranks.perturbed_ranks, tree.decomposition
+_indicator_ranks = ranks.indicator_ranks
 
 
 def chance(cut, x, scale):
@@ -166,8 +174,8 @@ def replayed(monkeypatch):
         replay, stream = Replay(), Keystream(seed.to_bytes(16, "little"))
         for module in (margins, tree):
             monkeypatch.setattr(module, "laplace_integers", replay.laplace)
-        for module in (release, filling):
-            monkeypatch.setattr(module, "perturbed_ranks", replay.ranks)
+        monkeypatch.setattr(ranks, "perturbed_ranks", replay.ranks)
+        monkeypatch.setattr(ranks, "indicator_ranks", replay.indicators)
         monkeypatch.setattr(tree, "decomposition", replay.decompose)
         one = function(table, stream=stream)
         replay.again = True
@@ -226,13 +234,15 @@ def whole_release(codes, budget, fill, stream):
 
 
 @pytest.mark.parametrize("fill", [False, True])
-@pytest.mark.parametrize("margin", ["tree", "bernstein"])
-def test_a_release_spends_what_the_ledger_counts(margin, fill, replayed):
+@pytest.mark.parametrize(
+    ("margin", "nominal"), [("tree", "indicators"), ("tree", "order"), ("bernstein", "indicators")]
+)
+def test_a_release_spends_what_the_ledger_counts(margin, nominal, fill, replayed):
     """Replacing a row at all columns, wherever cells are missing, and whatever fills them."""
     rng, losses = np.random.default_rng(1), []
     n = 40
     for seed in range(6):
-        budget = Budget(1.0 + seed, margin=margin, min_level=3, rank_share=0.3)
+        budget = Budget(1.0 + seed, margin=margin, min_level=3, rank_share=0.3, nominal=nominal)
         codes = np.column_stack(
             [rng.normal(size=n), rng.poisson(2.0, size=n), rng.integers(0, 3, size=n)]
         ).astype(float)

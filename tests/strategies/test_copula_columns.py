@@ -314,7 +314,7 @@ def test_a_run_says_what_it_doubts_and_names_nothing(real):
     assert "observed range" not in notes
     assert "paid" not in notes
     low = simulate(VCDS(0.3), real, progress=False)
-    assert "epsilon 0.3 is too small for their rows. 0.67 would do" in " ".join(low.notes)
+    assert "epsilon 0.3 is too small for their rows. 0.45 would do" in " ".join(low.notes)
     assert simulate(VCDS(1.0), real, progress=False).notes[-1] not in low.notes[-1:]
 
 

@@ -21,7 +21,7 @@ def design(tmp_path_factory):
 @pytest.fixture(scope="module")
 def study(design):
     """One sample of the study, by model."""
-    return {model: draw_copula(design, model=model, rows=1200) for model in ("linear", "logistic")}
+    return {model: draw_copula(design, model=model, rows=600) for model in ("linear", "logistic")}
 
 
 def steps(result):

@@ -28,7 +28,7 @@ def errors_of(frame, **options):
     [
         (np.full(N, np.nan), "no-values"),
         (np.array([np.inf, *range(N - 1)]), "infinite"),
-        (pd.date_range("2024", periods=N), "type"),
+        (pd.timedelta_range("1D", periods=N), "type"),
         ([1, "a"] * (N // 2), "type"),
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.tables import Kind, infer_kinds, is_discrete, is_numeric
+from flwr_vertical.tables.kinds import refuse_dates
 
 
 def kind_of(values, **options):
@@ -49,7 +50,6 @@ def test_inference(values, options, expected):
 @pytest.mark.parametrize(
     "values",
     [
-        pd.to_datetime(["2020-01-01", "2020-01-02"]),
         pd.to_timedelta([1, 2], unit="s"),
         np.array([1j, 2]),
         pd.Series([1, "a"], dtype=object),
@@ -64,6 +64,24 @@ def test_refuses_values_without_a_kind(values):
         infer_kinds(frame, party="bank")
     with pytest.raises(DataError, match="column 'when' holds"):
         infer_kinds(frame, {"when": "categorical"})
+
+
+def test_points_in_time_are_dates_and_refused_by_name_where_a_method_takes_none():
+    times = pd.to_datetime(["2020-01-01", None, "2020-01-02"])
+    for dates in (times, times.tz_localize("Europe/Berlin"), times.astype("datetime64[s]")):
+        kinds = infer_kinds(pd.DataFrame({"x": [1.5, 2, 3], "when": dates}), party="bank")
+        assert kinds["when"] is Kind.DATE
+        with pytest.raises(DataError, match=r"'when' of party 'bank' holds dates.*csv\.dates"):
+            refuse_dates(kinds, "bank")
+    frame = pd.DataFrame({"when": times, "x": [1.5, 2, 3]})
+    assert not is_discrete(Kind.DATE)
+    assert not is_numeric(Kind.DATE)
+    refuse_dates(infer_kinds(frame[["x"]]))
+    assert infer_kinds(frame, {"when": "date"})["when"] is Kind.DATE
+    with pytest.raises(ConfigError, match="'when' is stated to be count but holds points in time"):
+        infer_kinds(frame, {"when": "count"})
+    with pytest.raises(ConfigError, match="'x' is stated to be date but holds none"):
+        infer_kinds(frame, {"x": "date"})
 
 
 def test_overrides():
@@ -111,6 +129,6 @@ def test_overrides_that_cannot_be(overrides, message):
 
 def test_groups_of_kinds():
     assert [k for k in Kind if is_numeric(k)] == [Kind.CONTINUOUS, Kind.COUNT]
-    assert [k for k in Kind if not is_discrete(k)] == [Kind.CONTINUOUS]
+    assert [k for k in Kind if not is_discrete(k)] == [Kind.CONTINUOUS, Kind.DATE]
     assert is_numeric("count")
     assert not is_numeric("binary")

@@ -1,8 +1,8 @@
 """What synthesis makes of a holder's columns: their kinds, their resolutions, and what is doubtful.
 
 The shared inference (`flwr_vertical.tables.kinds`) sorts columns for every method. Here fractions
-of few values become levels, and numbers that are whole, or all but whole, get the resolution 1: a
-margin then has the values that occur, and no others.
+of few values become levels, dates become numbers of days (`dates`), and numbers that are whole, or
+all but whole, get the resolution 1: a margin then has the values that occur, and no others.
 """
 
 import json
@@ -19,6 +19,7 @@ import pandas as pd
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import Levels, from_codes
+from strategies.synthesis.copula.dates import DateForm, days_of, read_dates
 
 logger = logging.getLogger("flwr_vertical")
 
@@ -40,19 +41,22 @@ class Columns:
     Parameters
     ----------
     table : Table
-        With the kinds that are used.
+        With the kinds that are used; dates are numbers of days.
     steps : dict of str to float
         Resolution of each numeric column, 0 for none.
     recast : list of str
         Columns of numbers that are taken for levels.
     like_ids : list of str
         Columns that may be identifiers.
+    dates : dict of str to DateForm
+        How columns of dates were given.
     """
 
     table: Table
     steps: dict[str, float]
     recast: list[str]
     like_ids: list[str]
+    dates: dict[str, DateForm]
 
 
 def read_columns(table: Table, resolution: Mapping[str, float], who: str) -> Columns:
@@ -73,7 +77,17 @@ def read_columns(table: Table, resolution: Mapping[str, float], who: str) -> Col
         If values contradict a resolution, or a column has more levels than a tenth of its rows.
     """
     kinds, steps, recast, like_ids = dict(table.kinds), {}, [], []
+    dates: dict[str, DateForm] = {}
+    frame = table.frame.copy(deep=False)
     for name, kind in table.kinds.items():
+        if form := read_dates(frame[name], kind, FEW):
+            days = days_of(frame[name], form)
+            dates[name], kinds[name], frame[name] = form, Kind.CONTINUOUS, days
+            steps[name] = form.step
+            if name in resolution:
+                known = days.dropna().to_numpy(dtype=np.float64)
+                steps[name] = _checked_step(known, resolution[name], name, who)
+            continue
         column = table.frame[name].dropna()
         if not is_numeric(kind):
             _check_levels(column, name, who)
@@ -100,9 +114,11 @@ def read_columns(table: Table, resolution: Mapping[str, float], who: str) -> Col
             who,
             like_ids,
         )
+    if dates:
+        logger.info("%s: taken for dates, as numbers of days: %s", who, list(dates))
     if kinds != table.kinds:
-        table = Table.of(table.frame, kinds, who)
-    return Columns(table, steps, recast, like_ids)
+        table = Table.of(frame, kinds, who)
+    return Columns(table, steps, recast, like_ids, dates)
 
 
 def _all_but_whole(values: Array) -> bool:
@@ -127,7 +143,7 @@ def _check_levels(column: "pd.Series[Any]", name: str, who: str) -> None:
         advice = (
             "state its kind as 'continuous' or 'count' if its order means anything"
             if numbers
-            else "put levels together"
+            else "put levels together; if they are dates, write the year first, with four digits"
         )
         raise DataError(
             f"{who}, column {name!r} has {levels} levels in {len(column)} rows, more than one for "

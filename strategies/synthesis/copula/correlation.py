@@ -38,7 +38,9 @@ class RankCorrelations:
     n_joint: Integers
 
 
-def rank_correlations(scores: Array, noise: Array) -> RankCorrelations:
+def rank_correlations(
+    scores: Array, noise: Array, indicators: npt.NDArray[np.bool_] | None = None
+) -> RankCorrelations:
     """Estimate Spearman's correlations from debiased ranks.
 
     Over all n rows of a column its rank variance is known. Over the rows that another column has,
@@ -51,6 +53,9 @@ def rank_correlations(scores: Array, noise: Array) -> RankCorrelations:
         Debiased ranks less their mean (`Flip.debias`), NaN where a row lacks the column.
     noise : numpy.ndarray of shape (p,)
         Variance of their noise (`Flip.noise_variance`).
+    indicators : numpy.ndarray of shape (p,), bool, optional
+        Which columns are ranks of indicators. They have two expected ranks, always half of n
+        apart, so their variance is left as that of n values without ties.
     """
     seen = ~np.isnan(scores)
     mask, filled = seen.astype(np.float64), np.where(seen, scores, 0.0)
@@ -62,7 +67,10 @@ def rank_correlations(scores: Array, noise: Array) -> RankCorrelations:
     covariance = (filled.T @ filled - sums * sums.T / safe) / (safe - 1)
     noisy = (squares - sums**2 / safe) / (safe - 1)
     known = (n * (n + 1) / 12)[:, None]  # with the divisor n - 1
-    variance = np.where(joint == n[:, None], known, noisy - noise[:, None])
+    whole = joint == n[:, None]
+    if indicators is not None:
+        whole |= indicators[:, None]
+    variance = np.where(whole, known, noisy - noise[:, None])
     variance = np.maximum(variance, _LEAST_VARIANCE * known)
     noisy = np.maximum(noisy, _LEAST_VARIANCE * known)
     debiased = covariance / np.sqrt(variance * variance.T)
@@ -90,7 +98,11 @@ def least_eigenvalue(p: int, n: float) -> float:
 
 
 def nearest_correlation(
-    matrix: Array, least: float = _FLOOR, max_iter: int = 200, tol: float = 1e-7
+    matrix: Array,
+    least: float = _FLOOR,
+    max_iter: int = 200,
+    tol: float = 1e-7,
+    fixed: npt.NDArray[np.bool_] | None = None,
 ) -> Array:
     """Return the nearest correlation matrix in Frobenius norm, positive definite.
 
@@ -104,9 +116,15 @@ def nearest_correlation(
         Symmetric.
     least : float
         No eigenvalue is smaller.
+    fixed : numpy.ndarray of shape (p, p), bool, optional
+        Entries that stay, where these are of blocks along the diagonal that are larger than
+        `least` themselves; by default the diagonal stays 1.
     """
     found = (matrix + matrix.T) / 2
-    np.fill_diagonal(found, 1.0)
+    if fixed is None:
+        fixed = np.eye(len(matrix), dtype=np.bool_)
+        np.fill_diagonal(found, 1.0)
+    stays = np.where(fixed, found, 0.0)
     if np.linalg.eigvalsh(found)[0] < least:
         correction = np.zeros_like(found)
         for _ in range(max_iter):
@@ -114,12 +132,12 @@ def nearest_correlation(
             values, vectors = np.linalg.eigh(shifted)
             projected = (vectors * np.maximum(values, least)) @ vectors.T
             correction = projected - shifted
-            before, found = found, projected.copy()
-            np.fill_diagonal(found, 1.0)
+            before, found = found, np.where(fixed, stays, projected)
             if np.abs(found - before).max() < tol:
                 break
     smallest = np.linalg.eigvalsh(found)[0]
     if smallest < least:
-        weight = (least - smallest) / (1 - smallest)
-        found = (1 - weight) * found + weight * np.eye(len(found))
+        most = np.linalg.eigvalsh(stays)[0]
+        weight = (least - smallest) / (most - smallest)
+        found = (1 - weight) * found + weight * stays
     return (found + found.T) / 2

@@ -6,20 +6,14 @@ to another, far more than is paid for. So the margin is made of the observed val
 cells, and the share that it has, follow from the margin and from which cells are missing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.privacy import Keystream
 from flwr_vertical.tables import Kind, is_numeric
 from strategies.synthesis.copula.margins import Margin
-from strategies.synthesis.copula.ranks import perturbed_ranks
-
-if TYPE_CHECKING:
-    from strategies.synthesis.copula.release import Release
 
 Array = npt.NDArray[np.float64]
 
@@ -27,37 +21,32 @@ Array = npt.NDArray[np.float64]
 _MIDDLE = 0.05 + 0.9 * (np.arange(1000) + 0.5) / 1000
 
 
-def fill_in(
-    made: "Release",
-    observed: npt.NDArray[np.bool_],
-    values: Sequence[Array],
-    kinds: Mapping[str, Kind],
-    stream: Keystream,
-) -> None:
-    """Fill missing cells, put them into the margins, and rank all cells.
+def fill_in(margins: list[Margin], values: Array, kinds: Mapping[str, Kind]) -> Array:
+    """Fill missing cells, and put them into the margins.
 
     Parameters
     ----------
-    made : Release
-        With margins of the observed values, and without ranks.
-    observed : numpy.ndarray of shape (n_samples, n_columns), bool
-        Which cells are.
-    values : sequence of numpy.ndarray of shape (n_observed,)
-        Of each column its values, or their places among the levels of its margin.
+    margins : list of Margin
+        Of the observed values; replaced by those of all cells.
+    values : numpy.ndarray of shape (n_samples, n_columns)
+        Values, or their places among the levels of the margin; NaN = missing.
     kinds : mapping of column name to Kind
         In the order of the columns.
-    stream : Keystream
-        Random bits.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_samples, n_columns)
     """
+    whole = values.copy()
     for j, kind in enumerate(kinds.values()):
-        seen, margin = observed[:, j], made.margins[j]
+        missing, margin = np.isnan(values[:, j]), margins[j]
+        if not missing.any():
+            continue
         value = likely_value(margin, kind)
-        whole = np.full(len(seen), value)
-        whole[seen] = values[j]
-        if not seen.all():
-            filled = value if is_numeric(kind) else float(margin.values[int(value)])
-            made.margins[j] = with_filled(margin, filled, 1.0 - float(seen.mean()))
-        made.ranks[:, j] = perturbed_ranks(whole, made.flips[j], stream)
+        whole[missing, j] = value
+        filled = value if is_numeric(kind) else float(margin.values[int(value)])
+        margins[j] = with_filled(margin, filled, float(missing.mean()))
+    return whole
 
 
 def likely_value(margin: Margin, kind: Kind) -> float:

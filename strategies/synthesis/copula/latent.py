@@ -4,13 +4,12 @@ Tang, Feng, Li and Wang, Algorithm 1 (lines 6 to 9) and Algorithm 2 (line 21).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from flwr_vertical.errors import DataError
+from strategies.synthesis.copula.blocks import Feature, fit_blocks
 from strategies.synthesis.copula.bridge import (
     latent_correlations,
     rank_coefficients,
@@ -21,74 +20,48 @@ from strategies.synthesis.copula.correlation import (
     from_spearman,
     least_eigenvalue,
     nearest_correlation,
-    rank_correlations,
 )
-from strategies.synthesis.copula.ranks import Flip
+from strategies.synthesis.copula.nominal import Nominal, assign_levels, indicator_gap
+from strategies.synthesis.copula.observed import Observed
 from strategies.synthesis.copula.scores import Scores, draw_scores
 
 Array = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Observed:
-    """All columns as the server knows them.
-
-    Parameters
-    ----------
-    ranks : numpy.ndarray of shape (n_samples, p), int32
-        Perturbed ranks, 0 where a sample lacks the column. The labels come first, if there are any.
-    flips : sequence of Flip
-        One for each column.
-    cuts : sequence of (array of shape (n_levels - 1,) or (n_atoms, 2), or None)
-        Noisy shares of columns of levels; of numeric columns, where point masses begin and end.
-    owners : sequence of str
-        Whose column it is.
-    """
-
-    ranks: npt.NDArray[np.int32]
-    flips: Sequence[Flip]
-    cuts: Sequence[Array | None]
-    owners: Sequence[str]
-
-    @property
-    def n(self) -> npt.NDArray[np.int64]:
-        """How many samples have each column, array of shape (p,)."""
-        return np.asarray(np.count_nonzero(self.ranks, axis=0), dtype=np.int64)
-
-    @property
-    def noise(self) -> Array:
-        """Variance of the noise of each column's debiased ranks, array of shape (p,)."""
-        return np.array([f.noise_variance(n) for f, n in zip(self.flips, self.n, strict=True)])
+def latent_matrix(correlations: RankCorrelations, observed: Observed) -> Array:
+    """Return the covariance matrix of the latents, array of shape (d, d)."""
+    features = [
+        Feature(place, nominal=Nominal.of(observed.shares(j)), scale=np.full(width, 3**0.5))
+        if width > 1
+        else Feature(place, series=rank_coefficients(observed.cuts[j]))
+        for j, (place, width) in enumerate(zip(observed.places, observed.widths, strict=True))
+    ]
+    noise = observed.noise * 12 / observed.n**2
+    least = float(correlations.n_joint.min())
+    return _solve(
+        correlations.debiased, observed.signal, noise, correlations.n_joint, features, least
+    )
 
 
-def correlate(observed: Observed) -> RankCorrelations:
-    """Return the rank correlations of all pairs of columns."""
-    scores = np.full(observed.ranks.shape, np.nan)
-    for j, (flip, n) in enumerate(zip(observed.flips, observed.n, strict=True)):
-        seen = observed.ranks[:, j] > 0
-        scores[seen, j] = flip.debias(observed.ranks[seen, j], int(n))
-    return rank_correlations(scores, observed.noise)
-
-
-def check_joint(correlations: RankCorrelations, owners: Sequence[str], least: int) -> int:
-    """Return the smallest number of rows that two columns share, or raise if it is too small."""
-    joint = correlations.n_joint
-    j, k = divmod(int(joint.argmin()), len(joint))
-    if joint[j, k] < least:
-        pair = f"{owners[j]!r} and {owners[k]!r}" if j != k else f"{owners[j]!r} alone"
-        raise DataError(
-            f"only {joint[j, k]} rows have the columns of {pair} jointly observed, but min_joint = "
-            f"{least} are asked for to estimate a correlation; align other rows, leave a party "
-            "out, or set min_joint lower"
-        )
-    return int(joint[j, k])
-
-
-def latent_matrix(correlations: RankCorrelations, cuts: Sequence[Array | None]) -> Array:
-    """Return the correlation matrix of the latents, array of shape (p, p)."""
-    coefficients = np.array([rank_coefficients(c) for c in cuts])
-    least = least_eigenvalue(len(coefficients), float(correlations.n_joint.min()))
-    return nearest_correlation(latent_correlations(correlations.debiased, coefficients), least)
+def _solve(
+    found: Array,
+    signal: Array,
+    noise: Array,
+    n_joint: Integers,
+    features: Sequence[Feature],
+    rows: float,
+) -> Array:
+    """Return latents' covariances given correlations of what is observed, array of shape (d, d)."""
+    ordinary = [f for f in features if f.series is not None]
+    at = [f.at.start for f in ordinary]
+    start = np.eye(len(found))
+    if ordinary:
+        coefficients = np.array([f.series for f in ordinary])
+        start[np.ix_(at, at)] = latent_correlations(found[np.ix_(at, at)], coefficients)
+    variances = np.outer(noise, signal) + np.outer(signal, noise) + np.outer(noise, noise)
+    least = least_eigenvalue(len(found), rows)
+    return fit_blocks(start, found, variances / n_joint, features, least)
 
 
 def score_matrix(correlations: RankCorrelations) -> Array:
@@ -99,26 +72,58 @@ def score_matrix(correlations: RankCorrelations) -> Array:
     return nearest_correlation(from_spearman(correlations.raw))
 
 
-def latent_from_scores(matrix: Array, observed: Observed, cuts: Sequence[Array | None]) -> Array:
-    """Return the latents' correlation matrix given that of normal scores, shape (p, p).
+def latent_from_scores(
+    matrix: Array, observed: Observed, scores: Scores, n_joint: Integers
+) -> Array:
+    """Return the latents' covariance matrix given that of normal scores, shape (d, d).
 
     Parameters
     ----------
-    matrix : numpy.ndarray of shape (p, p)
+    matrix : numpy.ndarray of shape (d, d)
         Correlations of normal scores of perturbed ranks.
     observed : Observed
         Tells how noisy the ranks are.
-    cuts : sequence of (array of shape (n_levels - 1,) or (n_atoms, 2), or None)
-        Shares of levels and of point masses, corrected for what is missing.
+    scores : Scores
+        Correct shares of levels and of point masses for what is missing.
+    n_joint : numpy.ndarray of shape (d, d), int64
+        How many rows have both.
     """
     errors = (np.sqrt(observed.noise) / observed.n).tolist()
-    coefficients = np.array([score_coefficients(c, e) for e, c in zip(errors, cuts, strict=True)])
-    least = least_eigenvalue(len(matrix), float(observed.n.min()))
-    return nearest_correlation(latent_correlations(matrix, coefficients), least)
+    features, signal = [], np.ones(len(matrix))
+    for j, (place, width) in enumerate(zip(observed.places, observed.widths, strict=True)):
+        if width > 1:
+            shares = corrected_shares(scores, observed, j)
+            gaps = np.array(
+                [indicator_gap(p, e) for p, e in zip(shares, errors[place], strict=True)]
+            )
+            features.append(Feature(place, nominal=Nominal.of(shares), scale=gaps))
+            signal[place] = gaps**2 * shares * (1 - shares)
+        else:
+            cuts = observed.cuts[j]
+            corrected = None if cuts is None else scores.probability(place.start, cuts)
+            series = score_coefficients(corrected, errors[place.start])
+            features.append(Feature(place, series=series))
+            signal[place] = (series**2).sum()
+    rows = float(observed.n.min())
+    return _solve(matrix, signal, np.maximum(1 - signal, 0.0), n_joint, features, rows)
+
+
+def corrected_shares(scores: Scores, observed: Observed, column: int) -> Array:
+    """Return the shares of a nominal column's levels in all rows, array of shape (n_levels,)."""
+    place, shares = observed.places[column], observed.shares(column)
+    found = np.array(
+        [
+            1 - scores.probability(place.start + a, np.array([1 - share]))[0]
+            for a, share in enumerate(shares)
+        ]
+    )
+    found[shares <= 0] = 0.0
+    corrected: Array = found / found.sum()
+    return corrected
 
 
 def draw_latents(omega: Array, rows: int, rng: np.random.Generator) -> Array:
-    """Draw rows of the normal distribution with a correlation matrix, array of shape (rows, p)."""
+    """Draw rows of the normal distribution with a covariance matrix, array of shape (rows, p)."""
     return rng.standard_normal((rows, len(omega))) @ np.linalg.cholesky(omega).T
 
 
@@ -141,39 +146,79 @@ def probabilities(latents: Array) -> Array:
     return levels
 
 
-def synthetic_levels(
-    scores: Scores,
-    matrix: Array,
+def fresh_levels(
     omega: Array,
+    observed: Observed,
     rows: int,
     rng: np.random.Generator,
-    rearrange: bool,
+    scores: Scores | None = None,
 ) -> Array:
-    """Make synthetic rows as shares of each column's *observed* values.
+    """Draw synthetic rows as shares of each column's *observed* values.
 
     Parameters
     ----------
-    scores : Scores
-        Carry the margins' correction H.
-    matrix, omega : numpy.ndarray of shape (p, p)
-        Correlation matrices of scores and of latents.
+    omega : numpy.ndarray of shape (d, d)
+        Covariance matrix of latents.
+    observed : Observed
+        Has the shares of levels.
     rows : int
         How many.
     rng : numpy.random.Generator
         Simulation randomness.
-    rearrange : bool
-        Follow the ranks of real rows; in a random order.
+    scores : Scores, optional
+        Carry the margins' correction H.
 
     Returns
     -------
     numpy.ndarray of shape (rows, p)
     """
-    if rearrange:
-        copies = -(-rows // len(scores.z))
-        drawn = np.vstack([draw_scores(scores, matrix, rng) for _ in range(copies)])
-        levels = probabilities(drawn[rng.permutation(len(drawn))[:rows]])
-    else:
-        levels = spread_evenly(draw_latents(omega, rows, rng), rng)
-    for j in range(levels.shape[1]):
-        levels[:, j] = scores.observed_share(j, levels[:, j])
-    return levels
+    latents = draw_latents(omega, rows, rng)
+    even = spread_evenly(latents, rng)
+    return _by_column(latents, even, observed, rng, scores)
+
+
+def following_levels(
+    scores: Scores, matrix: Array, observed: Observed, rows: int, rng: np.random.Generator
+) -> Array:
+    """Make synthetic rows that follow the ranks of real ones, in a random order.
+
+    Parameters
+    ----------
+    scores : Scores
+        Of the real rows; carry the margins' correction H.
+    matrix : numpy.ndarray of shape (d, d)
+        Their correlations.
+    observed, rows, rng
+        As of `fresh_levels`.
+
+    Returns
+    -------
+    numpy.ndarray of shape (rows, p)
+    """
+    copies = -(-rows // len(scores.z))
+    drawn = np.vstack([draw_scores(scores, matrix, rng) for _ in range(copies)])
+    drawn = drawn[rng.permutation(len(drawn))[:rows]]
+    return _by_column(drawn, probabilities(drawn), observed, rng, scores)
+
+
+def _by_column(
+    latents: Array,
+    levels: Array,
+    observed: Observed,
+    rng: np.random.Generator,
+    scores: Scores | None,
+) -> Array:
+    """Return one share for each row and column, array of shape (rows, p)."""
+    found = np.empty((len(latents), len(observed.widths)))
+    for j, (place, width) in enumerate(zip(observed.places, observed.widths, strict=True)):
+        if width > 1:
+            own = observed.shares(j)
+            wanted = own if scores is None else corrected_shares(scores, observed, j)
+            level = assign_levels(latents[:, place], wanted, rng)
+            # The owner's margin has this level there.
+            found[:, j] = (np.cumsum(own) - own / 2)[level]
+        elif scores is None:
+            found[:, j] = levels[:, place.start]
+        else:
+            found[:, j] = scores.observed_share(place.start, levels[:, place.start])
+    return found

@@ -18,7 +18,7 @@ from flwr_vertical.privacy import (
     noise_is_seeded,
     parse_bounds,
 )
-from flwr_vertical.tables import is_numeric
+from flwr_vertical.tables import Kind, is_numeric
 from flwr_vertical.tables.codes import Levels, fit_levels, to_codes
 from strategies.synthesis.copula.columns import (
     Columns,
@@ -30,6 +30,8 @@ from strategies.synthesis.copula.columns import (
 from strategies.synthesis.copula.margins import Margin
 from strategies.synthesis.copula.release import (
     MIN_LEVEL,
+    MOST_INDICATORS,
+    NOMINALS,
     Budget,
     check_columns,
     make_release,
@@ -49,6 +51,8 @@ _COUNTED = {"per-variable": "a column", "total": "in all"}
 class CopulaParty(Party):
     """Sends perturbed ranks; turns the latent columns that come back into a synthetic table."""
 
+    takes_dates = True
+
     @step
     def perturb(
         self,
@@ -63,6 +67,7 @@ class CopulaParty(Party):
         resolution: str = "",
         min_level: int = MIN_LEVEL,
         rearrange: bool = False,
+        nominal: str = NOMINALS[0],
     ) -> dict[str, Any]:
         """Release the ranks of all columns, and make their margins.
 
@@ -78,15 +83,17 @@ class CopulaParty(Party):
             Settings of the strategy.
         rearrange : bool
             Whether synthetic rows will follow the ranks of real ones.
+        nominal : str
+            Setting of the strategy.
 
         Returns
         -------
         dict[str, Any]
-            ``ranks`` of shape (n_rows, n_columns); ``flips``, the chances of comparisons to be
-            turned round, times 2^16; ``cuts`` and ``n_cuts``, noisy shares of the levels of
-            columns that have levels, one column after the other; ``atoms`` and ``n_atoms``, the
-            same of where point masses of numeric columns begin and end; and counts for the
-            statement.
+            ``ranks`` of shape (n_rows, n_ranks) and ``widths``, how many of them a column has;
+            ``flips``, the chances of comparisons to be turned round, times 2^16; ``cuts`` and
+            ``n_cuts``, noisy shares of the levels of columns that have levels, one column after
+            the other; ``atoms`` and ``n_atoms``, the same of where point masses of numeric columns
+            begin and end; and counts for the statement.
 
         Raises
         ------
@@ -94,7 +101,7 @@ class CopulaParty(Party):
             If the node's policy does not allow so large an epsilon, or rows that follow real ones.
         """
         min_level = max(min_level, self.policy.min_rows or 0) if min_level else 0
-        spent = Budget(epsilon, budget, rank_share, margin_noise, margin, min_level)
+        spent = Budget(epsilon, budget, rank_share, margin_noise, margin, min_level, nominal)
         self._check_budget(spent)
         if rearrange:
             self._check_rearranged()
@@ -131,12 +138,28 @@ class CopulaParty(Party):
                 self.name,
                 self.table.columns[j],
             )
+        ordered = [
+            name
+            for (name, kind), each, width in zip(
+                kinds.items(), made.margins, made.widths, strict=True
+            )
+            if kind is Kind.CATEGORICAL and width == 1 and len(each.values) > MOST_INDICATORS
+        ]
+        if ordered and nominal == "indicators":
+            logger.info(
+                "party %r: more than %d levels, taken in sorted order: %s; only dependence that "
+                "follows it is kept: put levels together",
+                self.name,
+                MOST_INDICATORS,
+                ordered,
+            )
         for j, each in enumerate(made.margins):
             self.state[f"margin.{j}"] = np.vstack([each.values, each.cumulative])
         self.state["discrete"] = np.array([each.discrete for each in made.margins])
         self.state["steps"] = np.array([each.step for each in made.margins])
         return {
             "ranks": made.ranks,
+            "widths": made.widths,
             "flips": [flip.numerator for flip in made.flips],
             "epsilon_margins": made.epsilon_margins,
             "cuts": np.concatenate([margin.cuts for margin in made.margins]),
@@ -205,7 +228,9 @@ class CopulaParty(Party):
         table = self._columns.table
         codes = synthetic_codes(margins, levels, table.kinds)
         index = synthetic_ids(len(levels), table.ids.name)
-        self.save_output(with_others(codes, table, self._levels, index))
+        frame = with_others(codes, table, self._levels, index)
+        written = {name: form.written(frame[name]) for name, form in self._columns.dates.items()}
+        self.save_output(frame.assign(**written))
         return {}
 
     def _check_rearranged(self) -> None:

@@ -9,6 +9,11 @@ afterwards. In the order of the true ranks, with f_ij = 1 where the comparison o
 
 so only row and column sums of a triangular matrix of random bits are needed. The bits are made
 and counted in tiles, 64 to a word: n = 70,000 needs no n x n memory.
+
+A nominal column has no order. Each of its levels is an indicator with ranks of its own, whose equal
+values are compared by a fair coin each. Where one value changes from level a to level b, only the
+indicators of a and b change, each from a win or a defeat to a coin or back. So one comparison
+spends at most ``2 log(1 / (2 theta))`` over all indicators together, however many there are.
 """
 
 from collections.abc import Iterator
@@ -29,6 +34,10 @@ THETA_BITS = 16
 _ROWS = 256  # a power of two: rows of a tile, and the unit of its columns
 _WORDS = 64  # words in a row of a tile: 256 x 64 words are 128 KiB, which a core's cache holds
 _WIDTH = 64 * _WORDS
+_TOO_SMALL = (
+    "epsilon = {:.2e} for the comparisons of one column is too small: they would be pure noise; "
+    "use a larger epsilon or budget='per-variable'"
+)
 
 
 @dataclass(frozen=True)
@@ -55,10 +64,7 @@ class Flip:
             return cls(0)
         numerator = floor(2**THETA_BITS / (1 + exp(min(epsilon, 700.0)))) + 1
         if 2 * numerator >= 2**THETA_BITS:
-            raise ConfigError(
-                f"epsilon = {epsilon:.2e} for the comparisons of one column is too small: they "
-                "would be pure noise; use a larger epsilon or budget='per-variable'"
-            )
+            raise ConfigError(_TOO_SMALL.format(epsilon))
         return cls(numerator)
 
     @property
@@ -70,6 +76,20 @@ class Flip:
     def epsilon(self) -> float:
         """What one comparison really spends, ``log((1 - theta) / theta)``."""
         return float(log((1 - self.theta) / self.theta)) if self.numerator else inf
+
+    @property
+    def of_indicators(self) -> "Flip":
+        """The chance with which all indicators of a column together spend no more than this one.
+
+        ``2 log(1 / (2 theta'))`` is at most ``log((1 - theta) / theta)``.
+        """
+        if not self.numerator:
+            return self
+        half = (self.theta / (1 - self.theta)) ** 0.5  # exp(-epsilon / 2)
+        numerator = floor(2 ** (THETA_BITS - 1) * half) + 1
+        if 2 * numerator >= 2**THETA_BITS:
+            raise ConfigError(_TOO_SMALL.format(self.epsilon))
+        return Flip(numerator)
 
     def debias(self, ranks: npt.ArrayLike, n: int) -> Array:
         """Return unbiased estimates of the ranks (Eq. 2.3), less their mean (n + 1) / 2.
@@ -88,6 +108,18 @@ class Flip:
         """Variance of a debiased rank: (n - 1) theta (1 - theta) / (1 - 2 theta)^2."""
         theta = self.theta
         return float((n - 1) * theta * (1 - theta) / (1 - 2 * theta) ** 2)
+
+    def indicator_noise(self, n: int, share: float) -> float:
+        """Mean variance of a debiased rank of an indicator that a share of the rows has.
+
+        Comparisons of equal values are fair coins, of variance 1/4.
+        """
+        unequal = 2 * share * (1 - share)
+        each = unequal * self.theta * (1 - self.theta) + (1 - unequal) / 4
+        return float((n - 1) * each / (1 - 2 * self.theta) ** 2)
+
+
+_COIN = Flip(2 ** (THETA_BITS - 1))
 
 
 def perturbed_ranks(values: npt.ArrayLike, flip: Flip, stream: Keystream) -> Integers:
@@ -119,6 +151,91 @@ def perturbed_ranks(values: npt.ArrayLike, flip: Flip, stream: Keystream) -> Int
     perturbed = np.empty(n, dtype=np.int64)
     perturbed[order] = ranks
     return perturbed
+
+
+def column_ranks(values: npt.ArrayLike, width: int, flip: Flip, stream: Keystream) -> Integers:
+    """Rank a column in its order, or each of its levels against all others.
+
+    Parameters
+    ----------
+    values : array of shape (n,)
+        Without missing ones.
+    width : int
+        1, or the number of levels of a nominal column, whose values are then 0, ..., width - 1.
+    flip : Flip
+        What a comparison of two values may spend, over all that it tells.
+    stream : Keystream
+        Random bits.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n, width), int64
+    """
+    if width == 1:
+        return perturbed_ranks(values, flip, stream)[:, None]
+    values, each = np.asarray(values), flip.of_indicators
+    return np.column_stack([indicator_ranks(values == a, each, stream) for a in range(width)])
+
+
+def indicator_ranks(held: npt.ArrayLike, flip: Flip, stream: Keystream) -> Integers:
+    """Rank an indicator, turning comparisons of unequal values round at random.
+
+    Parameters
+    ----------
+    held : array of shape (n,), bool
+        Which rows have the level. Equal values win against each other with chance 1/2, in each
+        comparison anew; so they have the same expected rank.
+    flip : Flip
+        Chance of a comparison of unequal values to be turned round.
+    stream : Keystream
+        Random bits.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n,), int64
+        In 1, ..., n; not a permutation, but their sum is that of one.
+    """
+    held = np.asarray(held, dtype=np.bool_)
+    n = len(held)
+    ranks = np.ones(n, dtype=np.int64)
+    parts = [np.flatnonzero(held), np.flatnonzero(~held)]
+    for rows in parts:
+        lost, won = flip_sums(len(rows), _COIN, stream)
+        ranks[rows] += np.arange(len(rows)) - lost + won
+    with_it, without = parts
+    ranks[with_it] += len(without)
+    if flip.numerator:
+        lost, won = rectangle_sums(len(with_it), len(without), flip, stream)
+        ranks[with_it] -= lost
+        ranks[without] += won
+    return ranks
+
+
+def rectangle_sums(
+    n_rows: int, n_columns: int, flip: Flip, stream: Keystream
+) -> tuple[Integers, Integers]:
+    """Return row and column sums of a rectangle of random bits.
+
+    Returns
+    -------
+    tuple of numpy.ndarray of shape (n_rows,) and of shape (n_columns,), int64
+    """
+    rows = np.zeros(n_rows + _ROWS, dtype=np.int64)
+    columns = np.zeros(n_columns + _WIDTH, dtype=np.int64)
+    buffer = np.empty((2, _ROWS * _WORDS), dtype=np.uint64)
+    for first in range(0, n_rows, _ROWS):
+        for left in range(0, n_columns, _WIDTH):
+            width = min(_WIDTH, n_columns - left)
+            n_words = -(-width // 64)
+            size = _ROWS * n_words
+            bits = _bernoulli(buffer[0, :size], buffer[1, :size], flip.numerator, stream)
+            tile = bits.reshape(_ROWS, n_words)
+            tile[n_rows - first :] = 0
+            if width % 64:  # the last word has bits of no column
+                tile[:, -1] &= np.uint64((1 << width % 64) - 1)
+            rows[first : first + _ROWS] += np.bitwise_count(tile).sum(axis=1, dtype=np.int64)
+            columns[left : left + 64 * n_words] += column_counts(tile)
+    return rows[:n_rows], columns[:n_columns]
 
 
 def flip_sums(n: int, flip: Flip, stream: Keystream) -> tuple[Integers, Integers]:

@@ -1,8 +1,9 @@
 """What a holder of columns releases: perturbed ranks, and noisy margins that it keeps itself.
 
-Parties and, for the labels, the server do the same. Every column has one latent variable: numbers
-in their own order, ordinal and nominal levels in the order of their level numbers (of nominal ones
-the sorted order, which says nothing about the data, so only what is monotone in it survives).
+Parties and, for the labels, the server do the same. Numbers are ranked in their own order, ordinal
+levels in the order of their level numbers. Each level of a nominal column is ranked against all
+others (`indicator_ranks`). A column of more than 12 levels is ranked in their sorted order, which
+says nothing about the data, so only what is monotone in it survives.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,13 +25,15 @@ from strategies.synthesis.copula.margins import (
     discrete_margin,
     level_margin,
 )
-from strategies.synthesis.copula.ranks import Flip, perturbed_ranks
+from strategies.synthesis.copula.ranks import Flip, column_ranks
 from strategies.synthesis.copula.tree import tree_margin
 
 Array = npt.NDArray[np.float64]
 
 BUDGETS = ("per-variable", "total")
 MARGINS = ("tree", "bernstein")
+NOMINALS = ("indicators", "order")
+MOST_INDICATORS = 12  # levels of a nominal column that have ranks of their own
 MIN_LEVEL = 10
 USABLE = 200.0  # rows times epsilon of a margin: below, it is for the most part noise
 MOST_LEVELS = 64  # a count column with a wider range is treated as continuous, and rounded
@@ -54,14 +57,17 @@ class Budget:
         How numeric columns' margins are estimated: see `tree` and `margins`.
     min_level : int
         Levels with a smaller noisy count are put together; 0 if the names of levels are public.
+    nominal : {"indicators", "order"}
+        Whether each of up to 12 levels of a nominal column has ranks, or all levels have one order.
     """
 
     epsilon: float
     budget: str = "per-variable"
-    rank_share: float = 0.5
+    rank_share: float = 0.25
     margin_noise: str = "increments"
     margin: str = "tree"
     min_level: int = MIN_LEVEL
+    nominal: str = NOMINALS[0]
 
     def check(self, who: str) -> None:
         """Raise if it is no budget; parties get it from the server.
@@ -80,6 +86,7 @@ class Budget:
             ("budget", self.budget, BUDGETS),
             ("margin_noise", self.margin_noise, NOISES),
             ("margin", self.margin, MARGINS),
+            ("nominal", self.nominal, NOMINALS),
         ):
             if value not in choices:
                 raise ConfigError(f"{who}: {name} must be one of {list(choices)}, got {value!r}")
@@ -114,10 +121,14 @@ class Release:
 
     Parameters
     ----------
-    ranks : numpy.ndarray of shape (n_samples, n_columns), int32
-        Perturbed ranks among the observed values of the column, 0 where it has none.
+    ranks : numpy.ndarray of shape (n_samples, n_ranks), int32
+        Perturbed ranks among the observed values of the column, 0 where it has none; of a nominal
+        column, those of the indicators of its levels.
     flips : list of Flip
-        Chance of each column's comparisons to be turned round.
+        Chance of each column's comparisons to be turned round (`Flip.of_indicators` of those of
+        indicators).
+    widths : list of int
+        How many ranks each column has.
     margins : list of Margin
         Noisy margins. They stay with the holder, but for cuts of columns of levels.
     epsilon_margins : list of float
@@ -136,6 +147,7 @@ class Release:
 
     ranks: npt.NDArray[np.int32]
     flips: list[Flip] = field(default_factory=list)
+    widths: list[int] = field(default_factory=list)
     margins: list[Margin] = field(default_factory=list)
     epsilon_margins: list[float] = field(default_factory=list)
     exact_range: list[bool] = field(default_factory=list)
@@ -195,7 +207,7 @@ def make_release(
     )
     flip = Flip.of(epsilon_ranks)
     made = Release(np.zeros(codes.shape, dtype=np.int32))
-    ranked: list[Array] = []
+    placed = np.full(codes.shape, np.nan)
     for j, (name, kind) in enumerate(kinds.items()):
         seen = ~np.isnan(codes[:, j])
         values = codes[seen, j]
@@ -221,13 +233,9 @@ def make_release(
                     made.rare.append(j)
             # Levels that are one now are ranked as one, as the margin's correction expects.
             values = levels.place[values.astype(np.int64)]
-            ranked.append(values)
-            if not fill:
-                made.ranks[seen, j] = perturbed_ranks(values, flip, stream)
+            placed[seen, j] = values
             continue
-        ranked.append(values)
-        if not fill:
-            made.ranks[seen, j] = perturbed_ranks(values, flip, stream)
+        placed[seen, j] = values
         made.n_bounded += name in bounds
         if budget.margin == "tree":
             low, high = bounds.get(name, (-LIMIT, LIMIT))
@@ -250,8 +258,27 @@ def make_release(
             )
         made.margins.append(margin)
     if fill:
-        fill_in(made, ~np.isnan(codes), ranked, kinds, stream)
+        placed = fill_in(made.margins, placed, kinds)
+    own = [
+        _ranks(placed[:, j], made.margins[j], kind, flip, budget.nominal, stream)
+        for j, kind in enumerate(kinds.values())
+    ]
+    made.widths = [ranks.shape[1] for ranks in own]
+    made.ranks = np.hstack(own)
     return made
+
+
+def _ranks(
+    values: Array, margin: Margin, kind: Kind, flip: Flip, nominal: str, stream: Keystream
+) -> npt.NDArray[np.int32]:
+    """Perturb the ranks of a column, or of each level; array of shape (n_samples, width)."""
+    seen = ~np.isnan(values)
+    n_kept = len(margin.values)
+    by_level = nominal == "indicators" and kind is Kind.CATEGORICAL
+    width = n_kept if by_level and 3 <= n_kept <= MOST_INDICATORS else 1
+    ranks = np.zeros((len(values), width), dtype=np.int32)
+    ranks[seen] = column_ranks(values[seen], width, flip, stream)
+    return ranks
 
 
 def check_columns(codes: Array, kinds: Mapping[str, Kind], who: str) -> None:

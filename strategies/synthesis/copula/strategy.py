@@ -6,8 +6,8 @@ Problem", Algorithms 1 to 3.
 ===========  ====================================================================================
 round        what travels
 ===========  ====================================================================================
-perturb      down: settings; up: a perturbed rank for each sample and column (4 bytes), noisy shares
-             of levels, a few counts
+perturb      down: settings; up: a perturbed rank for each sample and column, or level of a nominal
+             column (4 bytes), noisy shares of levels, a few counts
 synthesise   down: a probability for each synthetic row and column (8 bytes); up: nothing
 ===========  ====================================================================================
 
@@ -29,16 +29,15 @@ import numpy.typing as npt
 from flwr_vertical import Result
 from flwr_vertical.settings import setting
 from strategies.synthesis.copula.latent import (
-    Observed,
-    draw_latents,
+    following_levels,
+    fresh_levels,
     latent_from_scores,
     latent_matrix,
     score_matrix,
-    spread_evenly,
-    synthetic_levels,
 )
+from strategies.synthesis.copula.observed import Observed
 from strategies.synthesis.copula.party import REARRANGED
-from strategies.synthesis.copula.scores import fit_maps, second_moments, start_scores
+from strategies.synthesis.copula.scores import Scores, fit_maps, second_moments, start_scores
 from strategies.synthesis.copula.synthesis import CopulaSynthesis
 
 Array = npt.NDArray[np.float64]
@@ -48,6 +47,11 @@ _SHARED = (
         "server",
         "for each sample and column, a perturbed rank: where the value stands, up to noise "
         "that the privacy statement puts in numbers; and so which cells are missing",
+    ),
+    (
+        "server",
+        "of each level of a nominal column of 3 to 12 levels, the same of having this level, and "
+        "so, but at a small epsilon, which level a sample has; with nominal='order' only roughly",
     ),
     ("server", "noisy shares of the levels of each column of levels, and how many there are"),
     ("server", "noisy shares that point masses of numeric columns begin and end at"),
@@ -85,9 +89,11 @@ class VCDS(CopulaSynthesis):
 
     Notes
     -----
-    Each column, of whatever kind, has one latent normal variable. Levels are taken in the order of
-    an ordered Categorical, else sorted; equal values, of levels or point masses, are ranked in
-    random order and the correlation is corrected for it (see `bridge`). Numbers get margins by
+    Each column has one latent normal variable, a nominal one of up to 12 levels one for each level
+    (see `nominal`). Levels of an ordered Categorical are taken in its order, those of a nominal
+    column with more levels, or with ``nominal="order"``, sorted; equal values, of levels or point
+    masses, are ranked in random order and the correlation is corrected for it (see `bridge`).
+    `Result.model` is the latents' covariance matrix. Numbers get margins by
     `tree`, which tells no range; whole numbers stay whole, and fractions of few values are taken
     for levels (`columns`). The labels are a column of the server: they are
     perturbed alike, and `Result.labels` holds synthetic ones.
@@ -114,8 +120,8 @@ class VCDS(CopulaSynthesis):
         self, observed: Observed, rows: int, rng: np.random.Generator, result: Result
     ) -> Array:
         correlations = self._correlate(observed, result)
-        result.model = latent_matrix(correlations, observed.cuts)
-        return spread_evenly(draw_latents(result.model, rows, rng), rng)
+        result.model = latent_matrix(correlations, observed)
+        return fresh_levels(result.model, observed, rows, rng)
 
 
 class _Rearrangeable(CopulaSynthesis):
@@ -140,6 +146,19 @@ class _Rearrangeable(CopulaSynthesis):
     @property
     def _follows_rows(self) -> bool:
         return self.rearrange
+
+    def _draw(
+        self,
+        scores: Scores,
+        matrix: Array,
+        omega: Array,
+        observed: Observed,
+        rows: int,
+        rng: np.random.Generator,
+    ) -> Array:
+        if self.rearrange:
+            return following_levels(scores, matrix, observed, rows, rng)
+        return fresh_levels(omega, observed, rows, rng, scores)
 
     @property
     def _warnings(self) -> list[str]:
@@ -168,8 +187,8 @@ class EVCDS(_Rearrangeable):
         matrix = score_matrix(correlations)
         scores = start_scores(observed.ranks, rng)
         fit_maps(scores, matrix)
-        result.model = latent_matrix(correlations, observed.cuts)
-        return synthetic_levels(scores, matrix, result.model, rows, rng, self.rearrange)
+        result.model = latent_matrix(correlations, observed)
+        return self._draw(scores, matrix, result.model, observed, rows, rng)
 
 
 class IEVCDS(_Rearrangeable):
@@ -187,7 +206,8 @@ class IEVCDS(_Rearrangeable):
     def _levels(
         self, observed: Observed, rows: int, rng: np.random.Generator, result: Result
     ) -> Array:
-        matrix = score_matrix(self._correlate(observed, result))
+        correlations = self._correlate(observed, result)
+        matrix = score_matrix(correlations)
         scores = start_scores(observed.ranks, rng)
         fit_maps(scores, matrix)
         for iteration in range(self.iterations):
@@ -195,9 +215,5 @@ class IEVCDS(_Rearrangeable):
             fit_maps(scores, matrix)
             change = float(np.abs(matrix - before).max())
             result.history.append({"iteration": iteration + 1, "largest-change": change})
-        cuts = [
-            None if share is None else scores.probability(j, share)
-            for j, share in enumerate(observed.cuts)
-        ]
-        result.model = latent_from_scores(matrix, observed, cuts)
-        return synthetic_levels(scores, matrix, result.model, rows, rng, self.rearrange)
+        result.model = latent_from_scores(matrix, observed, scores, correlations.n_joint)
+        return self._draw(scores, matrix, result.model, observed, rows, rng)

@@ -26,11 +26,18 @@ from flwr_vertical.settings import setting
 from strategies.synthesis.copula.columns import parse_resolution, read_resolution
 from strategies.synthesis.copula.correlation import RankCorrelations
 from strategies.synthesis.copula.label import SERVER, Label
-from strategies.synthesis.copula.latent import Observed, check_joint, correlate
 from strategies.synthesis.copula.margins import NOISES
+from strategies.synthesis.copula.observed import Observed, check_joint, correlate
 from strategies.synthesis.copula.party import CopulaParty
 from strategies.synthesis.copula.ranks import Flip
-from strategies.synthesis.copula.release import BUDGETS, MARGINS, MIN_LEVEL, Budget
+from strategies.synthesis.copula.release import (
+    BUDGETS,
+    MARGINS,
+    MIN_LEVEL,
+    MOST_INDICATORS,
+    NOMINALS,
+    Budget,
+)
 
 Array = npt.NDArray[np.float64]
 
@@ -54,9 +61,10 @@ class CopulaSynthesis(Strategy):
         parse=lambda rows: 0 if rows is None else rows,
     )
     rank_share: float = setting(
-        0.5,
+        0.25,
         "Share of the budget for ranks (the paper's epsilon_1), the rest is for margins "
-        "(epsilon_2).",
+        "(epsilon_2). Ranks need less: a rank is made of many comparisons. The tables printed in "
+        "the paper halve the budget.",
         above=0,
         below=1,
     )
@@ -88,6 +96,14 @@ class CopulaSynthesis(Strategy):
         "neighbour), and below a node's `policy.min-rows`, where that is stated. 0: the names of "
         "all levels are public.",
         at_least=0,
+    )
+    nominal: str = setting(
+        NOMINALS[0],
+        "How columns of levels without an order are ranked: each level against all others, which "
+        "keeps dependence of any form and lets the server tell the levels apart; or all in sorted "
+        f"order, which keeps what is monotone in it. So are columns of more than {MOST_INDICATORS} "
+        "levels, rare ones put together.",
+        choices=NOMINALS,
     )
     margin_noise: str = setting(
         "increments",
@@ -163,6 +179,7 @@ class CopulaSynthesis(Strategy):
             "resolution": self.resolution,
             "min_level": self.min_level,
             "rearrange": self._follows_rows,
+            "nominal": self.nominal,
             **({} if rows is None else {"rows": rows}),
         }
 
@@ -189,6 +206,7 @@ class CopulaSynthesis(Strategy):
                 self.margin_noise,
                 self.margin,
                 self.min_level,
+                self.nominal,
             ),
             key,
         )
@@ -201,7 +219,7 @@ class CopulaSynthesis(Strategy):
 
     def _correlate(self, observed: Observed, result: Result) -> RankCorrelations:
         correlations = correlate(observed)
-        least = check_joint(correlations, observed.owners, self.min_joint)
+        least = check_joint(correlations, observed, self.min_joint)
         result.metrics["smallest-joint-rows"] = float(least)
         return correlations
 
@@ -238,6 +256,14 @@ class CopulaSynthesis(Strategy):
                 )
             if reply["name_chance"] > 0:
                 chances.append(float(reply["name_chance"]))
+        if nominal := [j for j, width in enumerate(observed.widths) if width > 1]:
+            least = min(observed.level_errors(j) for j in nominal)
+            warnings.append(
+                f"Each level of {count_columns(len(nominal))} without an order has ranks of its "
+                "own: the server can tell which level a sample has, with errors in at most "
+                f"{_rounded_up(100 * max(least, 1e-4)):g} % of the samples (the column told best). "
+                "nominal='order' tells less."
+            )
         if chances and max(chances) < 1:
             warnings.append(
                 "The name of a level that a single sample holds is told with a chance of "
@@ -248,10 +274,12 @@ class CopulaSynthesis(Strategy):
                 "The noise was drawn from a known seed: nothing of this run is private."
             )
         columns = []
-        for j, (owner, n, flip) in enumerate(
-            zip(observed.owners, observed.n.tolist(), observed.flips, strict=True)
+        n_ranked, noise = observed.n, observed.noise
+        for j, (owner, flip, place) in enumerate(
+            zip(observed.owners, observed.flips, observed.places, strict=True)
         ):
-            error = rank_error(flip.noise_variance(n), n)
+            n = int(n_ranked[place.start])
+            error = rank_error(float(noise[place].min()), n)
             columns.append(
                 ColumnSpending(owner, n, flip.epsilon, margins[j], 1, error, bool(ranges[j]))
             )
@@ -309,6 +337,7 @@ def _rounded_up(value: float) -> float:
 def _gather(replies: Mapping[str, Mapping[str, Any]], label: Label | None) -> Observed:
     """Put everybody's columns side by side, the labels first."""
     ranks = [] if label is None else [label.made.ranks]
+    widths = [] if label is None else list(label.made.widths)
     flips = [] if label is None else list(label.made.flips)
     cuts: list[Array | None] = []
     if label is not None:
@@ -316,6 +345,7 @@ def _gather(replies: Mapping[str, Mapping[str, Any]], label: Label | None) -> Ob
     owners = [] if label is None else [SERVER]
     for name, reply in replies.items():
         ranks.append(reply["ranks"])
+        widths += reply["widths"]
         flips += [Flip(int(numerator)) for numerator in reply["flips"]]
         start = first = 0
         for count, masses in zip(reply["n_cuts"], reply["n_atoms"], strict=True):
@@ -327,4 +357,4 @@ def _gather(replies: Mapping[str, Mapping[str, Any]], label: Label | None) -> Ob
                 cuts.append(reply["cuts"][start : start + count])
             start += max(count, 0)
         owners += [name] * len(reply["flips"])
-    return Observed(np.hstack(ranks), flips, cuts, owners)
+    return Observed(np.hstack(ranks), flips, cuts, owners, widths)
