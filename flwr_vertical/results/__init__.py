@@ -15,7 +15,8 @@ and notebooks can use it alone.
 """
 
 from flwr_vertical.results.atomic import atomic_path, write_bytes_atomically, write_text_atomically
-from flwr_vertical.results.grading import Grade, grade
+from flwr_vertical.results.graded import Grade
+from flwr_vertical.results.grading import grade
 from flwr_vertical.results.ledger import Ledger
 from flwr_vertical.results.model import Model
 from flwr_vertical.results.page import (

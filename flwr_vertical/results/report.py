@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.errors import ConfigError
 from flwr_vertical.results import evaluation_figures as ev
 from flwr_vertical.results import figures as fg
+from flwr_vertical.results import grade_section as gr
 from flwr_vertical.results import imputed as im
 from flwr_vertical.results import influence as nf
 from flwr_vertical.results import missingness as mi
@@ -20,7 +21,6 @@ from flwr_vertical.results import quality as qu
 from flwr_vertical.results import synthetic as sy
 from flwr_vertical.results.atomic import write_bytes_atomically
 from flwr_vertical.results.definitions import meaning_of, most_telling_first
-from flwr_vertical.results.grading import MARGIN, Grade
 from flwr_vertical.results.own import own_facts, own_sentence, rows_got
 from flwr_vertical.results.page import (
     Item,
@@ -90,7 +90,7 @@ def report_html(
         A run's page grades synthetic tables itself where the result has the real ones, a party's
         shows the grade that the result has.
     """
-    ungraded = "" if party else _grade(result)
+    ungraded = "" if party else gr.grade_if_synthetic(result)
     size = _size(result)
     kind = "party report" if party else "run report"
     above = [f"flwr-vertical {result.version}".strip(), kind, result.name]
@@ -144,7 +144,7 @@ def _sections(result: Result, ungraded: str) -> Iterator[Section]:
     yield from nf.sections(result.importance, result.contributions)
     yield from _missing(result)
     yield from _synthetic(result)
-    yield from _graded(result.graded, ungraded)
+    yield from gr.sections(result.graded, ungraded)
     yield from _imputed(result)
     history = fg.history_figure(result.history)
     if history:
@@ -276,35 +276,6 @@ def _synthetic(result: Result) -> Iterator[Section]:
     if len(pairs) > _MOST_PANELS:
         caption += f" Drawn are the first {_MOST_PANELS} of {len(pairs)} columns."
     yield Section("Synthetic and observed values", items, caption)
-
-
-def _grade(result: Result) -> str:
-    """Grade synthetic tables beside real ones, if nobody has; return why that cannot be done."""
-    if result.graded is None and qu.synthetic_pairs(result.originals, result.tables):
-        try:
-            result.grade()
-        except DataError as error:
-            return f"Not graded: {error}."
-    return ""
-
-
-def _graded(tried: Grade | None, ungraded: str) -> Iterator[Section]:
-    if tried is None:
-        if ungraded:
-            yield Section("Grade", paragraph(ungraded))
-        return
-    items: list[Item] = [bullet_list(tried.sentences)]
-    if tried.risks:
-        table = dataframe_html(tried.to_frame())
-        items += [sy.grade_figure(tried), details_html(f"All {len(tried.risks)} attacks", table)]
-    caption = (
-        "Attacks on the synthetic rows by somebody who knows other things of people: how much "
-        "oftener they succeed with people whose rows were used than by chance. Letters follow from "
-        f"stated limits: of privacy, what is shown at 95 % (A up to {MARGIN:g}, B up to 0.05, C up "
-        "to 0.15); of utility, quality (A from 0.9, B from 0.8, C from 0.7). A grade compares with "
-        "real rows, and no epsilon covers it: keep it with them."
-    )
-    yield Section("Grade", items, caption)
 
 
 def _imputed_columns(result: Result) -> list[im.Imputed]:

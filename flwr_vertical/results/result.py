@@ -22,7 +22,7 @@ from flwr_vertical.results.units import human_bytes, human_seconds
 if TYPE_CHECKING:
     # Parties import this package for every message: scikit-learn waits until it is needed.
     from flwr_vertical.results.evaluation import Evaluation
-    from flwr_vertical.results.grading import Grade
+    from flwr_vertical.results.graded import Grade
 
 _MOST_SHOWN = 6  # metrics of a repr
 

@@ -37,7 +37,7 @@ from flwr_vertical.results.result import Result
 
 if TYPE_CHECKING:
     from flwr_vertical.results.evaluation import Evaluation
-    from flwr_vertical.results.grading import Grade
+    from flwr_vertical.results.graded import Grade
 
 logger = logging.getLogger("flwr_vertical")
 
@@ -158,7 +158,7 @@ def _evaluation(frame: pd.DataFrame | None, index: dict[str, Any]) -> Evaluation
 def _grade(plain: dict[str, Any] | None) -> Grade | None:
     if plain is None:
         return None
-    from flwr_vertical.results.grading import Grade
+    from flwr_vertical.results.graded import Grade
 
     return Grade.from_dict(_revive(plain))
 

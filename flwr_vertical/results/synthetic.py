@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.results import figures as fg
-from flwr_vertical.results.grading import MARGIN, Grade
+from flwr_vertical.results.graded import MARGIN, Grade
 from flwr_vertical.results.quality import Correlations, Pair, level_shares
 
 _MOST_INFERENCES = 10
