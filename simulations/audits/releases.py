@@ -6,11 +6,12 @@ from flwr_vertical.privacy import Keystream, seeded_noise
 from flwr_vertical.tables import Kind
 from simulations.audits.mechanism import Array, Mechanism
 from strategies.synthesis.copula.label import Label
-from strategies.synthesis.copula.ranks import Flip, perturbed_ranks
+from strategies.synthesis.copula.ranks import Flip, column_ranks, perturbed_ranks
 from strategies.synthesis.copula.release import Budget, make_release
 
 _COMPARISON = Flip.of(1.0)
 _OF_FOUR = Flip.of(0.5)
+_OF_LEVELS = Flip.of(2.0)
 _BUDGET = Budget(2.75, rank_share=0.9, min_level=0)
 _FILLED = Budget(0.7, rank_share=0.9)
 _GAPS = 2
@@ -23,6 +24,8 @@ def mechanisms() -> list[Mechanism]:
                   _comparison, tight=True, cost=4),
         Mechanism("ranks of four rows", "the lowest value is the highest", 3 * _OF_FOUR.epsilon,
                   _ranks, tight=True, cost=4),
+        Mechanism("ranks of two rows in each of three levels", "one row's level is the other's",
+                  _OF_LEVELS.epsilon, _level_ranks, tight=True, cost=4),
         Mechanism("make_release: ranks, levels and numbers of a party",
                   "both values of a row are replaced", _BUDGET.spent([2, 2]), _release,
                   tight=True, cost=8),
@@ -43,6 +46,14 @@ def _ranks(table: int, n_runs: int, stream: Keystream) -> Array:
 
 def _first_rank(values: Array, flip: Flip, n_runs: int, stream: Keystream) -> Array:
     return np.array([perturbed_ranks(values, flip, stream)[0] for _ in range(n_runs)], dtype=float)
+
+
+def _level_ranks(table: int, n_runs: int, stream: Keystream) -> Array:
+    found = []
+    for _ in range(n_runs):
+        ranks = column_ranks(np.array([table, 1]), 3, _OF_LEVELS, stream)
+        found.append(float(ranks[0, 1] - ranks[0, 0]))
+    return np.array(found)
 
 
 def _release(table: int, n_runs: int, stream: Keystream) -> Array:
