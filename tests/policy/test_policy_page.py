@@ -46,7 +46,7 @@ def test_a_report_says_where_the_node_stands(nodes):
         ("rows of the smallest of them", "130", "at least 20", "policy.min-rows"),
         ("most bits of one row in predictions", f"{bits:g}", "at most 24", "policy.predictions"),
         ("most bits of one row told otherwise", "128", "at most 150", "policy.openings"),
-        ("epsilon spent", "14.99946536", "at most 40", "policy.epsilon-total"),
+        ("epsilon spent", "7.589473268", "at most 40", "policy.epsilon-total"),
     ):
         line = next(row for row in rows.splitlines() if what in row)
         assert all(f"| {word} |" in line for word in (so_far, allowed, key)), line

@@ -51,7 +51,7 @@ def test_the_good_input_is_good():
         ("bank", lambda t: t.iloc[:0], "party 'bank' has 0 rows and 2 columns"),
         ("court", lambda t: t.iloc[:, :0], "party 'court' has 12 rows and 0 columns"),
         ("court", lambda t: t.assign(when=pd.Timestamp("2024-01-01")),
-         "column 'when' of party 'court'.*a date to a number of days"),
+         "column 'when' of party 'court'.*convert it to a number of days"),
         ("court", lambda t: t.to_numpy(), "party 'court' must be a pandas DataFrame"),
     ],
 )  # fmt: skip
