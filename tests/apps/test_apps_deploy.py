@@ -435,10 +435,16 @@ def refused(home, private, ca, elsewhere):
 
 @pytest.mark.flower
 @pytest.mark.timeout(600)
-def test_a_strategy_of_somebody_else_runs_on_it_with_its_settings(federation):
-    code = operations.run(federation, "known-cells", ["known-cells.scale=2.5"], "third")
+def test_a_strategy_of_somebody_else_runs_on_it_with_its_settings(federation, capsys):
+    asked = (federation, "known-cells", ["known-cells.scale=2.5"])
+    run_name = "third"
+    code = operations.run(*asked, run_name)
+    # Flower's HTTP client does not try again where an idle TLS connection has just been closed.
+    if code and "UNEXPECTED_EOF_WHILE_READING" in capsys.readouterr().err:
+        run_name = "third-again"
+        code = operations.run(*asked, run_name)
     assert code == 0
-    saved = json.loads((federation / "server" / "results" / "third" / "result.json").read_text())
+    saved = json.loads((federation / "server" / "results" / run_name / "result.json").read_text())
     tables = [
         read_table(federation / "nodes" / p / f"{p}.csv", id_column="id", party=p) for p in PARTIES
     ]
