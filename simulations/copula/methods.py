@@ -23,7 +23,7 @@ CENTRAL, FEDERATED, NOISY = "Original-C", "Original-VFL", "VFL-ADMM-DP"
 ORACLE = "True support"  # maximum likelihood on the columns that have an effect
 UNPROTECTED = (CENTRAL, FEDERATED, ORACLE)
 FRESH = " (fresh rows)"
-BERNSTEIN = " (Bernstein margins)"
+TREES = " (trees)"  # margins by the library's default; the paper's are Bernstein polynomials
 RANK_SHARE = 0.5  # the tables printed in the paper halve epsilon
 SYNTHESES: dict[str, dict[str, Any]] = {
     "VCDS": {},
@@ -44,18 +44,16 @@ def make_synthesis(name: str, epsilon: float, rows: int = 0) -> Strategy:
     Parameters
     ----------
     name : str
-        One of `SYNTHESES`, perhaps after ``CC-`` or ``Impute-``, or before
-        ``(Bernstein margins)``: those of the paper instead of trees.
+        One of `SYNTHESES`, perhaps after ``CC-`` or ``Impute-``, or before ``(trees)``.
     epsilon : float
         Of each variable.
     rows : int
         How many to make; 0 = as many as there are samples.
     """
     prefix = next((start for start in BASELINES if name.startswith(start)), "")
-    kind = name.removeprefix(prefix).removesuffix(BERNSTEIN)
-    settings = {"rank_share": RANK_SHARE, **SYNTHESES[kind]}
-    if name.endswith(BERNSTEIN):
-        settings["margin"] = "bernstein"
+    kind = name.removeprefix(prefix).removesuffix(TREES)
+    margin = "tree" if name.endswith(TREES) else "bernstein"
+    settings = {"rank_share": RANK_SHARE, "margin": margin, **SYNTHESES[kind]}
     if prefix:
         settings["missing"] = BASELINES[prefix]
     strategy = _CLASSES[kind.removesuffix(FRESH)]
