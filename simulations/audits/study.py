@@ -7,23 +7,16 @@ from typing import Any
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.results import (
-    Section,
-    bullet_list,
-    dataframe_html,
-    render_page,
-    write_text_atomically,
-)
-from simulations.attacks.docs import markdown_table
+from flwr_vertical.results import write_text_atomically
 from simulations.audits import counts, releases, sums
 from simulations.audits.mechanism import Mechanism, audit
-from simulations.markdown import items
 from simulations.preset import StudyPreset
 from simulations.study import FAIL, PASS, Options, Outcome, Output, print_tables
-from simulations.vfem.page import marked
+from simulations.tables_page import html_page, markdown_page
 
 logger = logging.getLogger("flwr_vertical")
 
+TITLE = "Audits of epsilon"
 COMMAND = "python -m simulations audits --write docs/audits.md"
 TITLES = {
     "audits": "What is told with noise",
@@ -51,9 +44,11 @@ def run(options: Options) -> Outcome:
     preset, output = Preset.load(options), Output(options.output)
     found = make_tables(preset)
     output.tables(found)
-    page = output.page(make_page(found, preset))
+    page = output.page(html_page(TITLE, notes(preset), TITLES, found))
     if options.write is not None:
-        write_text_atomically(options.write, as_markdown(found, preset))
+        write_text_atomically(
+            options.write, markdown_page(TITLE, COMMAND, notes(preset), TITLES, found)
+        )
         logger.info("wrote %s", options.write.absolute())
     print_tables(TITLES, found, page, started)
     reached = not found["audits"]["verdict"].str.startswith(FAIL).any()
@@ -111,25 +106,3 @@ def notes(preset: Preset) -> list[str]:
         'Use `dp="moments"`.',
         f"Noise comes from the seed {part['seed']}, so that the command repeats the numbers.",
     ]
-
-
-def make_page(found: dict[str, pd.DataFrame], preset: Preset) -> str:
-    """Return the HTML page."""
-    sections = [Section("How", [bullet_list(notes(preset))], "")]
-    sections += [
-        Section(title, [marked(dataframe_html(found[name], max_rows=200))], "")
-        for name, title in TITLES.items()
-    ]
-    return render_page("Audits of epsilon", sections, kicker="flwr-vertical · study")
-
-
-def as_markdown(found: dict[str, pd.DataFrame], preset: Preset) -> str:
-    """Return the documentation's page."""
-    parts = [
-        "# Audits of epsilon\n",
-        f"<!-- Written by `{COMMAND}`; do not edit. -->\n",
-        items(notes(preset)),
-    ]
-    for name, title in TITLES.items():
-        parts += [f"## {title}\n", markdown_table(found[name])]
-    return "\n".join(parts)

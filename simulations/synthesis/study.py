@@ -7,27 +7,20 @@ from typing import Any
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.results import (
-    Section,
-    bullet_list,
-    dataframe_html,
-    render_page,
-    write_text_atomically,
-)
-from simulations.attacks.docs import markdown_table
+from flwr_vertical.results import write_text_atomically
 from simulations.data import Sources, fingerprint
 from simulations.kept import as_kept, keep_beside, start_from
-from simulations.markdown import items
 from simulations.preset import StudyPreset
 from simulations.replications import FolderStore, Job, Metrics, run_all, to_frame
 from simulations.study import FAIL, PASS, Options, Outcome, Output, print_tables
 from simulations.synthesis.attacks import attack, attack_jobs, attack_notes, attack_table
 from simulations.synthesis.data import load
 from simulations.synthesis.experiments import replicate
-from simulations.vfem.page import marked
+from simulations.tables_page import html_page, markdown_page
 
 logger = logging.getLogger("flwr_vertical")
 
+TITLE = "Synthetic tables on real columns"
 COMMAND = "python -m simulations synthesis --write docs/synthesis-study.md"
 TITLES = {
     "quality": "Quality, with nothing stated about the columns",
@@ -93,9 +86,11 @@ def run(options: Options) -> Outcome:
         )
     found = make_tables(frame, preset["targets"])
     output.tables(found)
-    page = output.page(make_page(found, preset))
+    page = output.page(html_page(TITLE, notes(preset), TITLES, found))
     if options.write is not None:
-        write_text_atomically(options.write, as_markdown(found, preset))
+        write_text_atomically(
+            options.write, markdown_page(TITLE, COMMAND, notes(preset), TITLES, found)
+        )
         keep_beside(options.write, "synthesis", store, jobs, context)
         logger.info("wrote %s", options.write.absolute())
     print_tables(TITLES, found, page, started)
@@ -183,25 +178,3 @@ def notes(preset: Preset) -> list[str]:
         f"Noise comes from seeds here, so that the command repeats the numbers. Processor seconds "
         f"of the kept records: {preset['kept']['machine']}.",
     ]
-
-
-def make_page(found: dict[str, pd.DataFrame], preset: Preset) -> str:
-    """Return the HTML page."""
-    sections = [Section("How", [bullet_list(notes(preset))], "")]
-    sections += [
-        Section(title, [marked(dataframe_html(found[name], max_rows=200))], "")
-        for name, title in TITLES.items()
-    ]
-    return render_page("Synthetic tables on real columns", sections, kicker="flwr-vertical · study")
-
-
-def as_markdown(found: dict[str, pd.DataFrame], preset: Preset) -> str:
-    """Return the documentation's page."""
-    parts = [
-        "# Synthetic tables on real columns\n",
-        f"<!-- Written by `{COMMAND}`; do not edit. -->\n",
-        items(notes(preset)),
-    ]
-    for name, title in TITLES.items():
-        parts += [f"## {title}\n", markdown_table(found[name])]
-    return "\n".join(parts)
