@@ -25,6 +25,8 @@ from machine import machine_line
 from sklearn.impute import KNNImputer
 
 from flwr_vertical import simulate
+from flwr_vertical.errors import DataError
+from simulations.data import Sources, load_motor
 from strategies.fknn import FKNN
 
 CONTESTANTS = ("knn-imputer", "plain", "masked")
@@ -130,12 +132,10 @@ def compare_with_commit(commit: str, n_rows: int, repetitions: int) -> None:
         )
 
 
-def ckks_on_motor(data: Path, rate: float) -> None:
+def ckks_on_motor(tables: dict[str, pd.DataFrame], rate: float) -> None:
     """Impute party A of the motor data in ckks mode; time and ciphertext bytes."""
-    guest = pd.read_csv(data / "motor_hetero_guest.csv.gz", index_col=0).drop(columns="motor_speed")
-    host = pd.read_csv(data / "motor_hetero_host.csv.gz", index_col=0)
-    hidden = np.random.default_rng(0).random(guest.shape) < rate
-    parties = {"a": guest.mask(hidden), "b": host}
+    hidden = np.random.default_rng(0).random(tables["guest"].shape) < rate
+    parties = {"a": tables["guest"].mask(hidden), "b": tables["host"]}
     started = time.perf_counter()
     result = simulate(FKNN(n_neighbors=5), parties, aggregation="ckks", progress=False)
     seconds = time.perf_counter() - started
@@ -150,7 +150,6 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes, for CI")
     parser.add_argument("--rows", type=int, default=0, help="rows (default 20000, quick 2000)")
     parser.add_argument("--repetitions", type=int, default=0, help="default 5, quick 2")
-    parser.add_argument("--motor", type=Path, default=Path("../shared/data/motor"))
     parser.add_argument("--only", choices=CONTESTANTS, help=argparse.SUPPRESS)
     parser.add_argument("--before", metavar="COMMIT", help="compare with the library at a commit")
     parser.add_argument("--time", action="store_true", help=argparse.SUPPRESS)
@@ -170,12 +169,13 @@ def main() -> None:
     compare(n_rows, options.repetitions or (2 if options.quick else 5))
     if options.before:
         compare_with_commit(options.before, n_rows, options.repetitions or 5)
-    if (options.motor / "motor_hetero_guest.csv.gz").exists():
-        ckks_on_motor(options.motor, 0.1)
-        if not options.quick:
-            ckks_on_motor(options.motor, 0.4)
-    else:
-        print(f"\nno motor data in {options.motor} (--motor), ckks not timed")
+    try:
+        motor = load_motor(Sources.find()).parties
+    except DataError as error:
+        print(f"\nckks is not timed: {error}")
+        return
+    for rate in (0.1,) if options.quick else (0.1, 0.4):
+        ckks_on_motor(motor, rate)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def main() -> None:
     logging.getLogger("flwr_vertical").setLevel(logging.ERROR)
     print(machine_line())
     ranks_alone(5_000 if quick else PAPER_ROWS)
-    sources, rows = Sources.find(None), {}
+    sources, rows = Sources.find(), {}
     for name in ("Bank", "German Credit"):
         whole = load(name, sources)
         for epsilon in (1.0,) if quick else (1.0, 100.0):

@@ -1,4 +1,7 @@
-"""Command line of the studies: ``python -m simulations list``, ``python -m simulations fknn``."""
+"""Command line of the studies: ``python -m simulations fknn``.
+
+``python -m simulations list`` names them, ``python -m simulations data`` the data sets they read.
+"""
 
 import argparse
 import logging
@@ -7,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flwr_vertical.errors import VerticalError
-from simulations.data import DATA_VARIABLE, TABLES_VARIABLE
+from simulations.data import DATA_SETS, DATA_VARIABLE, Sources
+from simulations.data_command import describe
 from simulations.registry import STUDIES
 from simulations.study import Options
 
@@ -15,7 +19,7 @@ USER_ERROR, TARGET_MISSED, INTERRUPTED = 2, 1, 130
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser: one subcommand per study, and ``list``."""
+    """Return the parser: one subcommand per study, ``list`` and ``data``."""
     parser = argparse.ArgumentParser(
         prog="python -m simulations",
         description="Reproduce the papers' tables and figures. Finished replications are kept, so "
@@ -23,6 +27,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="study", required=True, metavar="STUDY")
     commands.add_parser("list", help="name the studies")
+    _add_data(commands.add_parser("data", help="name the data sets, and say which are missing"))
     for name, study in STUDIES.items():
         command = commands.add_parser(
             name,
@@ -65,13 +70,8 @@ def _add_options(command: argparse.ArgumentParser, name: str) -> None:
     command.add_argument(
         "--seeds", type=_positive, metavar="N", help="replications of every part (default: preset)"
     )
-    command.add_argument(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help=f"folder of the data sets (default: ${DATA_VARIABLE}, then ../shared/data beside the "
-        f"repository); the papers' numbers are read from ${TABLES_VARIABLE} or DIR/../tables",
-    )
+    if any(name in of.studies for of in DATA_SETS.values()):
+        _add_data(command)
     command.add_argument(
         "--workers",
         type=_natural,
@@ -88,6 +88,15 @@ def _add_options(command: argparse.ArgumentParser, name: str) -> None:
     )
     command.add_argument(
         "--check", action="store_true", help="exit with status 1 if a target is missed"
+    )
+
+
+def _add_data(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help=f"folder of the data sets (default: ${DATA_VARIABLE}, then data/ of the repository)",
     )
 
 
@@ -109,10 +118,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, study in STUDIES.items():
             print(f"{name:<{width}}  {study.summary}")
         return 0
+    if parsed.study == "data":
+        print(describe(Sources.find(parsed.data)))
+        return 0
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     options = Options(
         output=parsed.output,
-        data=parsed.data,
+        data=getattr(parsed, "data", None),
         workers=parsed.workers,
         seeds=parsed.seeds,
         quick=parsed.quick,

@@ -1,10 +1,12 @@
-"""Where data sets and the papers' numbers lie, and how they are read.
+"""Data sets and the papers' numbers: where they lie, and how they are read.
 
-Neither is part of the project: data sets have licences of their own.
+Numbers that the papers print are part of the project. Data sets are not: they have licences of
+their own, and lie in ``data/`` of the repository or where ``FLWR_VERTICAL_DATA`` says.
 """
 
 import hashlib
 import os
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,71 +15,80 @@ import pandas as pd
 from flwr_vertical.errors import DataError
 
 DATA_VARIABLE = "FLWR_VERTICAL_DATA"
-TABLES_VARIABLE = "FLWR_VERTICAL_TABLES"
-ROOT = Path(__file__).resolve().parent.parent
+HERE = Path(__file__).resolve().parent
+DEFAULT = HERE.parent / "data"
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set that a study reads; see ``data_sets.toml`` for what each field says.
+
+    Parameters
+    ----------
+    title, holds, origin, licence, make : str
+    studies : list of str
+        Names of the studies that read it.
+    files : dict of str to str
+        SHA-256 of the content of each file, "" where it is not known.
+    """
+
+    title: str
+    holds: str
+    origin: str
+    licence: str
+    make: str
+    studies: list[str]
+    files: dict[str, str]
+
+
+DATA_SETS = {
+    name: DataSet(**fields)
+    for name, fields in tomllib.loads((HERE / "data_sets.toml").read_text()).items()
+}
+"""By the name of the folder that holds it."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Folders from which a study reads.
+    """The folder of data sets.
 
     Parameters
     ----------
     data : Path
-        Data sets, one folder each.
-    tables : Path
-        The papers' numbers, one CSV file per table.
+        Has one folder for each data set.
     """
 
     data: Path
-    tables: Path
 
     @classmethod
     def find(cls, data: Path | None = None) -> "Sources":
-        """Find the folders: the given one, else the environment's, else beside the repository.
+        """Return the given folder, else the environment's, else ``data/`` of the repository."""
+        return cls((data or Path(os.environ.get(DATA_VARIABLE) or DEFAULT)).absolute())
 
-        Raises
-        ------
-        DataError
-            If a folder is not there; says what was looked for and where to set it.
-        """
-        named = os.environ.get(DATA_VARIABLE)
-        default = ROOT.parent / "shared" / "data"
-        folder = data or (Path(named) if named else default)
-        if not folder.is_dir():
-            origin = "--data" if data else f"${DATA_VARIABLE}" if named else "the default place"
-            raise DataError(
-                f"no folder of data sets at {folder.absolute()} ({origin}); name the folder that "
-                f"holds the data sets, such as motor/, by --data or the variable {DATA_VARIABLE}"
-            )
-        tables = Path(os.environ.get(TABLES_VARIABLE) or folder.absolute().parent / "tables")
-        if not tables.is_dir():
-            raise DataError(
-                f"no folder of the papers' numbers at {tables}; name the folder that holds files "
-                f"such as fknn_table4.csv by the variable {TABLES_VARIABLE}"
-            )
-        return cls(folder.absolute(), tables)
+    def found(self, relative: str) -> Path | None:
+        """Return the path of a file, compressed or not, or of a folder; None if it is not there."""
+        paths = (self.data / f"{relative}.gz", self.data / relative)
+        return next((path for path in paths if path.exists()), None)
 
     def path(self, relative: str) -> Path:
-        """Return the path of a data file, compressed or not; DataError if it is not there."""
-        for suffix in (".gz", ""):
-            path = self.data / f"{relative}{suffix}"
-            if path.is_file():
-                return path
+        """Return the path of a file, compressed or not; DataError if it is not there."""
+        if path := self.found(relative):
+            return path
+        known = DATA_SETS.get(relative.split("/")[0])
         raise DataError(
-            f"{self.data / relative}.gz is not there, nor is it without .gz; name the folder that "
-            f"holds it by --data or the variable {DATA_VARIABLE}"
+            f"the folder of data sets, {self.data}, has neither {relative} nor {relative}.gz"
+            + (f", of {known.title} ({known.origin})" if known else "")
+            + "; `python -m simulations data` says how to get it, and --data or the variable "
+            f"{DATA_VARIABLE} names another folder"
         )
 
-    def paper(self, name: str) -> pd.DataFrame:
-        """Return the numbers of one of the papers' tables, such as ``fknn_table4``."""
-        path = self.tables / f"{name}.csv"
-        if not path.is_file():
-            raise DataError(
-                f"{path} is not there; name the folder that holds it by the variable "
-                f"{TABLES_VARIABLE}"
-            )
-        return pd.read_csv(path)
+
+def read_paper(study: str, table: str) -> pd.DataFrame:
+    """Return a table of numbers that a study's paper prints, as in ``read_paper("fknn", "table4")``.
+
+    ``README.md`` of the study's folder ``paper`` says what the columns are.
+    """
+    return pd.read_csv(HERE / study / "paper" / f"{table}.csv")
 
 
 @dataclass(frozen=True)

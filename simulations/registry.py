@@ -62,8 +62,8 @@ STUDIES: dict[str, Study] = {
             "Compares vertical federated EM (Tang, Wang, Feng and Li) with regressions on one "
             "party's columns, on complete cases and on mean-imputed tables: over missing rates "
             "and mechanisms, and on 166,207 generated rows like the paper's, which are not public; "
-            "checks intervals and standard errors. The paper's numbers are shown beside if they "
-            "are found. The full study takes some forty minutes on two cores, --quick less than "
+            "checks intervals and standard errors. The paper's numbers are shown beside. "
+            "The full study takes some forty minutes on two cores, --quick less than "
             "one. Every number of its settings and where it comes from is in "
             "simulations/vfem/preset.toml."
         ),
@@ -75,7 +75,7 @@ STUDIES: dict[str, Study] = {
             "Fits sparse regressions (VFL-GLM-VS) to generated data and to synthetic tables made "
             "of them by VCDS, EVCDS and IEVCDS (Tang, Feng, Li and Wang), complete and with "
             "blocks missing; on data like the paper's firms, which are not public; and attacks "
-            "the synthetic tables. The paper's numbers are shown beside if they are found. The "
+            "the synthetic tables. The paper's numbers are shown beside. The "
             "full study takes some two hours on two cores, --quick a minute. Every number "
             "of its settings and where it comes from is in simulations/copula/preset.toml."
         ),

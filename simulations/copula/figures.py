@@ -24,14 +24,13 @@ def complete_figure(ours: pd.DataFrame, paper: pd.DataFrame) -> Figure:
             for number, name in enumerate([FEDERATED, *_LINES]):
                 epsilon = 0.0 if name in UNPROTECTED else smallest
                 _line(ax, ours[measure], (model, epsilon, name), number, name)
-                if len(paper):
-                    printed = paper[
-                        (paper["metric"] == measure)
-                        & (paper["model"] == model)
-                        & (paper["epsilon"] == smallest)
-                        & (paper["method"] == name)
-                    ].set_index("rows")["value"]
-                    ax.plot(printed.index, printed, "--", color=colour(number), linewidth=1)
+                printed = paper[
+                    (paper["metric"] == measure)
+                    & (paper["model"] == model)
+                    & (paper["epsilon"] == smallest)
+                    & (paper["method"] == name)
+                ].set_index("rows")["value"]
+                ax.plot(printed.index, printed, "--", color=colour(number), linewidth=1)
             last = i == len(models) - 1
             label(ax, f"{title}, {model}", "rows" if last else "")
             ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
@@ -69,14 +68,13 @@ def missing_figure(ours: pd.DataFrame, paper: pd.DataFrame) -> Figure:
             values = select(table, model=model).droplevel("model")[name].reindex(mechanisms)
             places = np.arange(len(mechanisms)) + 0.09 * (number - (len(names) - 1) / 2)
             ax.plot(places, values, "o", color=colour(number), label=name, markersize=5)
-            if len(paper):
-                printed = paper[
-                    (paper["metric"] == "g_means")
-                    & (paper["model"] == model)
-                    & (paper["rows"] == rows)
-                    & (paper["method"] == name)
-                ].groupby("mechanism")["value"].first()  # fmt: skip
-                ax.plot(places, printed.reindex(mechanisms), "_", color=INK, markersize=8)
+            printed = paper[
+                (paper["metric"] == "g_means")
+                & (paper["model"] == model)
+                & (paper["rows"] == rows)
+                & (paper["method"] == name)
+            ].groupby("mechanism")["value"].first()  # fmt: skip
+            ax.plot(places, printed.reindex(mechanisms), "_", color=INK, markersize=8)
         ax.set_xticks(np.arange(len(mechanisms)), mechanisms)
         label(ax, f"G-means, {model}, {rows:,} rows (bars: the paper's)")
         ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
@@ -90,8 +88,7 @@ def sme_figure(table: pd.DataFrame) -> Figure:
     for ax, title in zip(axes, ("Recall", "AUC"), strict=True):
         places = np.arange(len(table))
         ax.plot(places, table[title], "o", color=colour(0), markersize=6)
-        if f"{title}, paper" in table:
-            ax.plot(places, table[f"{title}, paper"], "_", color=INK, markersize=12)
+        ax.plot(places, table[f"{title}, paper"], "_", color=INK, markersize=12)
         ax.set_xticks(places, [str(name) for name in table.index], rotation=40, ha="right")
         label(ax, f"{title} (bars: the paper's, of other data)")
         ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)

@@ -6,26 +6,30 @@ import time
 import pandas as pd
 from matplotlib.figure import Figure
 
-from flwr_vertical.errors import DataError
 from flwr_vertical.results import human_seconds
 from simulations.copula import figures, tables, targets
 from simulations.copula.criteria import MEASURES
 from simulations.copula.experiments import replicate
 from simulations.copula.page import GOALS, TITLES, make_page
 from simulations.copula.preset import Preset
-from simulations.data import Sources
+from simulations.data import read_paper
 from simulations.replications import Store, run_all
 from simulations.study import Options, Outcome, Output, print_table
 
 logger = logging.getLogger("flwr_vertical")
 
 Papers = dict[str, list[pd.DataFrame]]
+PAPERS = {"complete": (1, 2, 3), "missing": (4, 5, 6, 7), "sme": (9,)}
 
 
 def run(options: Options) -> Outcome:
     """Run the study; see ``python -m simulations copula --help``."""
     started = time.monotonic()
-    preset, papers = Preset.load(options), find_papers(options)
+    preset = Preset.load(options)
+    papers = {
+        part: [read_paper("copula", f"table{number}") for number in numbers]
+        for part, numbers in PAPERS.items()
+    }
     output = Output(options.output)
     # A line for each run that leaves samples out would bury the progress.
     logger.setLevel(logging.ERROR)
@@ -48,22 +52,6 @@ def run(options: Options) -> Outcome:
     return Outcome(targets.reached(*(found[name] for name in GOALS)), found, page)
 
 
-def find_papers(options: Options) -> Papers:
-    """Return the paper's tables; none, and a line in the log, where they are not here."""
-    names = {"complete": (1, 2, 3), "missing": (4, 5, 6, 7), "sme": (9,)}
-    try:
-        sources = Sources.find(options.data)
-        return {
-            part: [sources.paper(f"copula_table{number}") for number in numbers]
-            for part, numbers in names.items()
-        }
-    except DataError as error:
-        if options.data is not None:
-            raise
-        logger.warning("the paper's numbers are left out: %s", error)
-        return {part: [] for part in names}
-
-
 def make_tables(frame: pd.DataFrame, papers: Papers, preset: Preset) -> dict[str, pd.DataFrame]:
     """Return the study's tables by the name of their CSV file."""
     complete = tables.means(frame, "complete", tables.COMPLETE)
@@ -78,7 +66,7 @@ def make_tables(frame: pd.DataFrame, papers: Papers, preset: Preset) -> dict[str
         "target_ranking": targets.ranking(missing, gaps, preset["missing"]),
         "target_attacks": targets.attacked(attacks, preset["attacks"]),
         "effort": tables.effort(complete),
-        "table9": tables.sme(frame, papers["sme"][0] if papers["sme"] else pd.DataFrame()),
+        "table9": tables.sme(frame, papers["sme"][0]),
         "attacks": attacks,
         "paper_implies": tables.what_the_paper_implies(paper, preset["design"]),
         "complete_means": complete,

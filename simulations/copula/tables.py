@@ -54,7 +54,7 @@ def beside(
     ours : DataFrame
         Of `means`.
     paper : DataFrame
-        Long, with columns `keys` and ``metric``, ``value``; may be empty.
+        Long, with columns `keys` and ``metric``, ``value``.
     measure : str
     keys : sequence of str
         The last is ``method``.
@@ -62,15 +62,14 @@ def beside(
     table = ours[measure].unstack("method")
     table = table[order([str(name) for name in table])]
     text = table.map(lambda value: f"{value:.3f}" if pd.notna(value) else "–")
-    if len(paper):
-        printed = paper[paper["metric"] == measure].set_index(list(keys))["value"].unstack("method")
-        for name in printed:
-            shown = printed[name].reindex(text.index)
-            if name not in text:
-                text[name] = "–"
-            text[name] = text[name] + shown.map(
-                lambda value: f" ({value:.3f})" if pd.notna(value) else ""
-            )
+    printed = paper[paper["metric"] == measure].set_index(list(keys))["value"].unstack("method")
+    for name in printed:
+        shown = printed[name].reindex(text.index)
+        if name not in text:
+            text[name] = "–"
+        text[name] = text[name] + shown.map(
+            lambda value: f" ({value:.3f})" if pd.notna(value) else ""
+        )
     return text[order([str(name) for name in text])].rename_axis(columns=None)
 
 
@@ -96,21 +95,17 @@ def by_mechanism(table: pd.DataFrame) -> pd.DataFrame:
 
 def paper_complete(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Tables 1 to 3 with this study's names of columns."""
-    if not tables:
-        return pd.DataFrame()
     whole = pd.concat(tables).rename(columns={"n": "rows"})
     return whole.astype({"epsilon": float})
 
 
 def paper_missing(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Tables 4 to 7 with this study's names of columns."""
-    return pd.concat(tables).rename(columns={"n": "rows"}) if tables else pd.DataFrame()
+    return pd.concat(tables).rename(columns={"n": "rows"})
 
 
 def what_the_paper_implies(paper: pd.DataFrame, design: dict[str, Any]) -> pd.DataFrame:
     """Compare each printed RMSE with the one that the printed misses alone would make."""
-    if paper.empty:
-        return pd.DataFrame(columns=["RMSE printed", "RMSE of missed columns alone"])
     beta = effects(design)
     wide = paper[paper["epsilon"] == paper["epsilon"].min()].pivot_table(
         index=["method", "model", "rows"], columns="metric", values="value"
@@ -150,13 +145,10 @@ def sme(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     columns = {"recall": "Recall", "auc": "AUC", "ns": "NS"}
     table = ours.reindex(columns=list(columns)).rename(columns=columns)
     table["runs"] = ours["runs"]
-    if len(paper):
-        names = paper.apply(lambda row: _sme_name(row["privatisation"], row["method"]), axis=1)
-        printed = paper.assign(name=names).pivot_table(
-            index="name", columns="metric", values="value"
-        )
-        for metric, title in columns.items():
-            table[f"{title}, paper"] = printed[metric].reindex(table.index)
+    names = paper.apply(lambda row: _sme_name(row["privatisation"], row["method"]), axis=1)
+    printed = paper.assign(name=names).pivot_table(index="name", columns="metric", values="value")
+    for metric, title in columns.items():
+        table[f"{title}, paper"] = printed[metric].reindex(table.index)
     return table.loc[order([str(name) for name in table.index])].rename_axis(columns=None)
 
 

@@ -32,8 +32,7 @@ def tests_figure(found: pd.DataFrame, dataset: str) -> Figure:
             mean, sd = line["accuracy"], line["sd"].fillna(0.0)
             ax.plot(places, mean, "o-", color=paint, label=method, markersize=3, linewidth=1.4)
             ax.fill_between(places, mean - sd, mean + sd, color=paint, alpha=0.15, linewidth=0)
-            if "paper" in line:
-                ax.plot(places, line["paper"], ":", color=paint, linewidth=1)
+            ax.plot(places, line["paper"], ":", color=paint, linewidth=1)
         ax.set_xticks(range(len(tests)), tests, rotation=35, ha="right")
         ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
         label(ax, f"{dataset}, trained under {train}", "", "accuracy, %")

@@ -30,12 +30,6 @@ LOADERS: dict[str, Callable[[Sources], Split]] = {
     "hapt": load_hapt,
     "modelnet10": load_modelnet10,
 }
-# A file of each, which tells that it is there.
-FILES = {
-    "isolet": "isolet/isolet.csv",
-    "fashion_mnist": "fashion_mnist/train-images-idx3-ubyte",
-    "hapt": "hapt/Train/X_train.txt",
-}
 TEST_SEEDS = 1000  # added to a run's seed: blocks of test samples are missing by other draws
 
 

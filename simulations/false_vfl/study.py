@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.results import human_seconds, write_text_atomically
-from simulations.data import Sources
+from simulations.data import DATA_SETS, Sources, read_paper
 from simulations.false_vfl import figures, tables, targets
 from simulations.false_vfl.page import GOALS, as_markdown, choices, make_page, table_of, titles
 from simulations.false_vfl.preset import Preset
-from simulations.false_vfl.runs import FILES, Shared, replicate
+from simulations.false_vfl.runs import Shared, replicate
 from simulations.kept import as_kept, keep_beside, start_from
 from simulations.replications import FolderStore, Job, run_all, to_frame
 from simulations.study import Options, Outcome, Output, print_table
@@ -27,7 +27,7 @@ def run(options: Options) -> Outcome:
     """Run the study; see ``python -m simulations false_vfl --help``."""
     started = time.monotonic()
     preset = Preset.load(options)
-    papers = find_papers(options)
+    papers = {name: read_paper("false_vfl", name) for name in tables.PAPER}
     jobs = preset.jobs(options)
     output = Output(options.output)
     store = FolderStore(output.folder / "records", start_from("false_vfl", options))
@@ -72,10 +72,9 @@ def run(options: Options) -> Outcome:
 def without_absent(jobs: list[Job], sources: Sources) -> list[Job]:
     """Leave out data sets that are not here, with a line in the log, but the last one."""
     for dataset in dict.fromkeys(job.settings["dataset"] for job in jobs):
-        if dataset not in FILES:
-            continue
         try:
-            sources.path(FILES[dataset])
+            for file in DATA_SETS[dataset].files:
+                sources.path(file)
         except DataError as error:
             others = [job for job in jobs if job.settings["dataset"] != dataset]
             if not others:
@@ -90,18 +89,6 @@ def remove_finished(folder: Path, store: FolderStore) -> None:
     for path in folder.glob("*.pt"):
         if path.stem in store.found:
             path.unlink(missing_ok=True)
-
-
-def find_papers(options: Options) -> Tables:
-    """Return the paper's tables; empty, and a line in the log, where they are not here."""
-    try:
-        sources = Sources.find(options.data)
-        return {name: sources.paper(f"false_vfl_{name}") for name in tables.PAPER}
-    except DataError as error:
-        if options.data is not None:
-            raise
-        logger.warning("the paper's numbers are left out: %s", error)
-        return {name: pd.DataFrame() for name in tables.PAPER}
 
 
 def make_tables(frame: pd.DataFrame, papers: Tables, preset: Preset) -> Tables:

@@ -27,15 +27,15 @@ def cells(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     frame : DataFrame
         Of `simulations.replications.to_frame`.
     paper : DataFrame
-        ``false_vfl_tables``; may be empty.
+        Its Tables 12 to 17, ``paper/tables.csv``.
 
     Returns
     -------
     DataFrame
         Index dataset, train, test, method. Columns accuracy (percent, mean over seeds), sd (over
         them; missing for one), runs, labelled_only (the better of a baseline's two forms is the one
-        without SimSiam), forms (how many forms were run); paper, paper sd, paper labelled_only and
-        difference where the paper is here.
+        without SimSiam), forms (how many forms were run); paper, paper sd, paper labelled_only,
+        difference.
     """
     own = frame[frame["metric"].str.startswith(_ACCURACY)] if len(frame) else frame
     if own.empty:
@@ -54,11 +54,10 @@ def cells(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     best = best.assign(
         labelled_only=baseline & (best["simsiam"] == "without").to_numpy(), forms=forms
     ).drop(columns="simsiam")
-    if len(paper):
-        printed = paper.rename(columns={"train_mechanism": "train", "test_mechanism": "test"})
-        printed = printed.set_index(names)[["accuracy", "std", "labelled_only"]]
-        best = best.join(printed.set_axis(["paper", "paper sd", "paper labelled_only"], axis=1))
-        best["difference"] = best["accuracy"] - best["paper"]
+    printed = paper.rename(columns={"train_mechanism": "train", "test_mechanism": "test"})
+    printed = printed.set_index(names)[["accuracy", "std", "labelled_only"]]
+    best = best.join(printed.set_axis(["paper", "paper sd", "paper labelled_only"], axis=1))
+    best["difference"] = best["accuracy"] - best["paper"]
     return _ordered(best, own)
 
 
@@ -106,7 +105,7 @@ def gaps(found: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     found : DataFrame
         Of `cells`.
     paper : DataFrame
-        ``false_vfl_table2``; may be empty.
+        ``paper/table2.csv``.
     """
     pairs = rivals(found)
     rows = []
@@ -121,12 +120,11 @@ def gaps(found: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
                 "points": (own["proposed"] - own["baseline"]).mean(),
                 "cells": len(own),
             }
-            if len(paper):
-                chosen = (paper["by"] == printed_name) & (paper["level"] == level)
-                row["points, paper"] = paper.loc[chosen, "gap_points"].mean()
-                row["points, paper, same cells"] = (
-                    own["paper proposed"] - own["paper baseline"]
-                ).mean()
+            chosen = (paper["by"] == printed_name) & (paper["level"] == level)
+            row["points, paper"] = paper.loc[chosen, "gap_points"].mean()
+            row["points, paper, same cells"] = (
+                own["paper proposed"] - own["paper baseline"]
+            ).mean()
             rows.append(row)
     return pd.DataFrame(rows).set_index(["by", "level"]) if rows else pd.DataFrame()
 
@@ -144,11 +142,10 @@ def rivals(found: pd.DataFrame, proposed: Sequence[str] = tuple(PROPOSED)) -> pd
     """
     if found.empty:
         return pd.DataFrame()
-    columns = ["accuracy", *(["paper"] if "paper" in found else [])]
     parts = {}
     for side, names in (("proposed", proposed), ("baseline", tuple(BASELINES))):
         own = found[found.index.get_level_values("method").isin(list(names))]
-        most = own.groupby(level=CELL, sort=False)[columns].max()
+        most = own.groupby(level=CELL, sort=False)[["accuracy", "paper"]].max()
         parts[side] = most.rename(columns={"accuracy": side, "paper": f"paper {side}"})
         parts[side]["count"] = own.groupby(level=CELL, sort=False).size()
     whole = parts["baseline"][parts["baseline"]["count"] == len(BASELINES)]
@@ -169,8 +166,7 @@ def wins(found: pd.DataFrame) -> pd.DataFrame:
             "equal": int((own["proposed"] == own["baseline"]).sum()),
             "cells run": len(own),
         }
-        if "paper proposed" in own:
-            row["paper, same cells"] = int((own["paper proposed"] > own["paper baseline"]).sum())
+        row["paper, same cells"] = int((own["paper proposed"] > own["paper baseline"]).sum())
         rows.append(row)
     return pd.DataFrame(rows).set_index("dataset")
 
@@ -182,11 +178,10 @@ def ratios(found: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     accuracy = found["accuracy"].unstack("train", sort=False)
     ratio = (100.0 * accuracy["MCAR 5"] / accuracy["MCAR 2"]).dropna().rename("ratio")
     text = ratio.map(lambda value: f"{value:.1f}").to_frame()
-    if len(paper):
-        printed = paper.rename(columns={"test_mechanism": "test"})
-        keys = [str(name) for name in ratio.index.names]
-        beside = printed.set_index(keys)["ratio_percent"].reindex(ratio.index)
-        text["ratio"] += beside.map(lambda v: f" ({v:.1f})" if pd.notna(v) else "")
+    printed = paper.rename(columns={"test_mechanism": "test"})
+    keys = [str(name) for name in ratio.index.names]
+    beside = printed.set_index(keys)["ratio_percent"].reindex(ratio.index)
+    text["ratio"] += beside.map(lambda v: f" ({v:.1f})" if pd.notna(v) else "")
     methods = [name for name in METHODS if name in ratio.index.get_level_values("method")]
     wide = text["ratio"].unstack("test", sort=False)
     return wide.reindex(methods, level="method").rename_axis(columns=None)
@@ -209,13 +204,12 @@ def minutes(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     table = own.pivot_table(index=keys, columns="phase", values="value", sort=False)
     table = table[[name for name in ("pretraining", "training", "prediction") if name in table]]
     table["runs"] = own[own["phase"] == "training"].groupby(keys).size()
-    if len(paper):
-        printed = paper.set_index(["dataset", "phase"])["minutes"]
-        for phase in ("pretraining", "training"):
-            table[f"{phase}, paper"] = [
-                printed.get((key[0], phase), np.nan) if key[1] in PROPOSED else np.nan
-                for key in table.index
-            ]
+    printed = paper.set_index(["dataset", "phase"])["minutes"]
+    for phase in ("pretraining", "training"):
+        table[f"{phase}, paper"] = [
+            printed.get((key[0], phase), np.nan) if key[1] in PROPOSED else np.nan
+            for key in table.index
+        ]
     return table.rename_axis(columns=None)
 
 

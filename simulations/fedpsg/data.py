@@ -41,15 +41,6 @@ _CREDIT = (
 _POPULAR = 1400  # shares from which an article of News counts as popular (its authors' cut)
 
 NEWS_NAME = "News"
-NEWS = "news/OnlineNewsPopularity.csv"
-"""Where a user's own copy of Online News Popularity is looked for."""
-
-NEWS_SOURCE = (
-    "download Online News Popularity from the UCI Machine Learning Repository "
-    "(https://archive.ics.uci.edu/dataset/332/online+news+popularity), and put its "
-    f"OnlineNewsPopularity.csv, plain or gzip-compressed, at {NEWS} in the folder of data sets "
-    "(--data)"
-)
 
 
 @dataclass(frozen=True)
@@ -92,11 +83,7 @@ def load(name: str, sources: Sources) -> Joint:
         first, second = names[:8], names[8:]
         labels = frame.get("lettr", pd.Series(dtype=object)).map(lambda letter: ord(str(letter)))
     elif name == NEWS_NAME:
-        try:
-            path = sources.path(NEWS)
-        except DataError as error:
-            raise DataError(f"{error}; {NEWS_SOURCE}") from error
-        frame = pd.read_csv(path)
+        frame = pd.read_csv(sources.path("news/OnlineNewsPopularity.csv"))
         frame.columns = frame.columns.str.strip()
         names = [str(column) for column in frame if column not in ("url", "shares")]
         first, second = names[: len(names) // 2], names[len(names) // 2 :]

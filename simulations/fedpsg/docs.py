@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import pandas as pd
 
 from simulations.attacks.docs import markdown_table
-from simulations.fedpsg.data import NEWS_NAME, NEWS_SOURCE
 from simulations.fedpsg.page import PAPER, TITLES
 from simulations.fedpsg.preset import Preset
 from simulations.markdown import items
@@ -55,9 +54,10 @@ def as_markdown(found: Mapping[str, pd.DataFrame], preset: Preset, absent: list[
         "What has no row was not run: the command runs it, and goes on from what is there.",
     ]
     if absent:
-        notes.append(f"Not here, so left out: {', '.join(absent)}.")
-    if NEWS_NAME in absent:
-        notes.append(f"{NEWS_NAME}: {NEWS_SOURCE}.")
+        notes.append(
+            f"Not here, so left out: {', '.join(absent)}; `python -m simulations data` says how to "
+            "get it."
+        )
     parts = [
         "# FedPSG-AR beside the paper and beside floors\n",
         f"<!-- Written by `{COMMAND}` and the settings below; do not edit. -->\n",

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.results import human_seconds, write_text_atomically
-from simulations.data import Sources
+from simulations.data import Sources, read_paper
 from simulations.fedpsg import figures, tables, targets
 from simulations.fedpsg.data import NEWS_NAME, Joint, load
 from simulations.fedpsg.docs import as_markdown
@@ -29,7 +29,7 @@ def run(options: Options) -> Outcome:
     started = time.monotonic()
     sources, preset = Sources.find(options.data), Preset.load(options)
     data, absent = load_all(preset, sources)
-    papers = [sources.paper(f"fedpsg_table{number}") for number in range(1, 8)]
+    papers = [read_paper("fedpsg", f"table{number}") for number in range(1, 8)]
     output = Output(options.output)
     context = f"fedpsg {preset.version}"
     store = FolderStore(output.folder / "records", start_from("fedpsg", options))

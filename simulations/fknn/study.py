@@ -6,7 +6,7 @@ import time
 import pandas as pd
 
 from flwr_vertical.results import human_seconds
-from simulations.data import Sources, load_motor
+from simulations.data import Sources, load_motor, read_paper
 from simulations.fknn import figures, tables
 from simulations.fknn.experiments import replicate
 from simulations.fknn.page import make_page
@@ -28,9 +28,8 @@ REGRESSION_NAMES = {"A": "figure11_regression", "A and B": "figure15_regression"
 def run(options: Options) -> Outcome:
     """Run the study; see ``python -m simulations fknn --help``."""
     started = time.monotonic()
-    sources = Sources.find(options.data)
-    data, preset = load_motor(sources), Preset.load(options)
-    papers = {name: sources.paper(f"fknn_{name}") for name in ("table3", "table4", "table5")}
+    data, preset = load_motor(Sources.find(options.data)), Preset.load(options)
+    papers = {name: read_paper("fknn", name) for name in ("table3", "table4", "table5")}
     output = Output(options.output)
     frame = run_all(
         preset.jobs(),

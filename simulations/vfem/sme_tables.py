@@ -48,7 +48,7 @@ def like_table3(
     truth : Series
         Index (party, variable).
     paper : DataFrame
-        `paper_cells`; may be empty.
+        `paper_cells`.
     """
     text = pd.DataFrame({"truth": [f"{value:.4f}" for value in truth]}, index=truth.index)
     for method in PAPER_NAMES:
@@ -101,12 +101,11 @@ def summary(frame: pd.DataFrame, papers: list[pd.DataFrame]) -> pd.DataFrame:
         "GiB": "peak GiB",
     }
     table = wide[[name for name in columns if name in wide]].rename(columns=columns)
-    if papers:
-        rows = pd.concat(papers)
-        printed = rows[rows["variable"] == "adjusted_r2"].drop_duplicates("method")
-        place = list(table.columns).index("adjusted R2") + 1 if "adjusted R2" in table else 0
-        values = printed.set_index("method")["estimate"].reindex(table.index)
-        table.insert(place, "adjusted R2, paper", values)
+    rows = pd.concat(papers)
+    printed = rows[rows["variable"] == "adjusted_r2"].drop_duplicates("method")
+    place = list(table.columns).index("adjusted R2") + 1 if "adjusted R2" in table else 0
+    values = printed.set_index("method")["estimate"].reindex(table.index)
+    table.insert(place, "adjusted R2, paper", values)
     return table.rename_axis(index="method", columns=None)
 
 

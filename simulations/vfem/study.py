@@ -6,9 +6,8 @@ import time
 import pandas as pd
 from matplotlib.figure import Figure
 
-from flwr_vertical.errors import DataError
 from flwr_vertical.results import human_seconds
-from simulations.data import Sources
+from simulations.data import read_paper
 from simulations.replications import Store, run_all
 from simulations.study import Options, Outcome, Output, print_table
 from simulations.vfem import figures, sme_figures, sme_tables, tables, targets
@@ -28,7 +27,8 @@ logger = logging.getLogger("flwr_vertical")
 def run(options: Options) -> Outcome:
     """Run the study; see ``python -m simulations vfem --help``."""
     started = time.monotonic()
-    preset, papers = Preset.load(options), find_papers(options)
+    preset = Preset.load(options)
+    papers = [read_paper("vfem", name) for name in ("table2", "table3")]
     output = Output(options.output)
     store = Store(output.folder / "replications.csv")
     context = f"vfem {preset.version}"
@@ -66,25 +66,13 @@ def show(found: dict[str, pd.DataFrame]) -> None:
         print_table(title, table)
 
 
-def find_papers(options: Options) -> list[pd.DataFrame]:
-    """Return the paper's Tables 2 and 3; none, and a line in the log, where they are not here."""
-    try:
-        sources = Sources.find(options.data)
-        return [sources.paper(f"vfem_{name}") for name in ("table2", "table3")]
-    except DataError as error:
-        if options.data is not None:
-            raise
-        logger.warning("the paper's numbers are left out: %s", error)
-        return []
-
-
 def make_tables(
     frame: pd.DataFrame, papers: list[pd.DataFrame], preset: Preset
 ) -> dict[str, pd.DataFrame]:
     """Return the study's tables by the name of their CSV file."""
     sme = preset["sme"]
     truth, _ = true_values(preset)
-    printed = sme_tables.paper_cells(*papers) if papers else pd.DataFrame()
+    printed = sme_tables.paper_cells(*papers)
     found = sme_tables.estimates(frame)
     summary = sme_tables.summary(frame, papers)
     cells = frame[(frame["part"] == "sme") & (frame["metric"] == "complete cases")]
