@@ -16,7 +16,7 @@ from flwr_vertical.errors import DataError
 
 DATA_VARIABLE = "FLWR_VERTICAL_DATA"
 HERE = Path(__file__).resolve().parent
-DEFAULT = HERE.parent / "data"
+ROOT = HERE.parent
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Sources:
     @classmethod
     def find(cls, data: Path | None = None) -> "Sources":
         """Return the given folder, else the environment's, else ``data/`` of the repository."""
-        return cls((data or Path(os.environ.get(DATA_VARIABLE) or DEFAULT)).absolute())
+        return cls((data or Path(os.environ.get(DATA_VARIABLE) or ROOT / "data")).absolute())
 
     def found(self, relative: str) -> Path | None:
         """Return the path of a file, compressed or not, or of a folder; None if it is not there."""
@@ -77,14 +77,14 @@ class Sources:
         known = DATA_SETS.get(relative.split("/")[0])
         raise DataError(
             f"the folder of data sets, {self.data}, has neither {relative} nor {relative}.gz"
-            + (f", of {known.title} ({known.origin})" if known else "")
-            + "; `python -m simulations data` says how to get it, and --data or the variable "
+            + (f" ({known.title})" if known else "")
+            + "; `python -m simulations data` says where to get it, and --data or the variable "
             f"{DATA_VARIABLE} names another folder"
         )
 
 
 def read_paper(study: str, table: str) -> pd.DataFrame:
-    """Return a table of numbers that a study's paper prints, as in ``read_paper("fknn", "table4")``.
+    """Return a table that a study's paper prints, as in ``read_paper("fknn", "table4")``.
 
     ``README.md`` of the study's folder ``paper`` says what the columns are.
     """

@@ -9,7 +9,7 @@ from simulations.data import DATA_SETS, DATA_VARIABLE, DataSet, Sources
 
 
 def describe(sources: Sources) -> str:
-    """Return a text: of each data set origin, licence and use, which files are here, and what to do.
+    """Return a text: of each data set origin, licence, use, and which files are here.
 
     A file that is here is compared with the content that documented results are of.
     """

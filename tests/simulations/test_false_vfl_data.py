@@ -20,7 +20,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture
 def sources(tmp_path):
-    return Sources(tmp_path, tmp_path)
+    return Sources(tmp_path)
 
 
 def write_hapt(folder, sizes, columns=561, first=1):

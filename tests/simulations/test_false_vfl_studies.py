@@ -16,9 +16,8 @@ from tests.isolet_like import write_isolet
 def sources(tmp_path_factory):
     """A file like Isolet's, with 1,000 samples."""
     folder = tmp_path_factory.mktemp("data")
-    (folder / "tables").mkdir()
-    write_isolet(folder / "data", 1000)
-    return Sources(folder / "data", folder / "tables")
+    write_isolet(folder, 1000)
+    return Sources(folder)
 
 
 def test_isolet_is_split_as_the_paper_has_it(sources):
@@ -50,7 +49,7 @@ def test_a_file_with_other_columns_is_refused(tmp_path):
     (tmp_path / "isolet").mkdir()
     pd.DataFrame({"f1": [0.0], "class": [1]}).to_csv(tmp_path / "isolet" / "isolet.csv")
     with pytest.raises(DataError, match=r"lacks the columns \['f2', 'f3'.*expected f1..f617"):
-        load_isolet(Sources(tmp_path, tmp_path))
+        load_isolet(Sources(tmp_path))
 
 
 def test_the_search_writes_a_line_for_each_stop(sources, tmp_path, monkeypatch):

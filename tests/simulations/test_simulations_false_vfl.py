@@ -5,9 +5,9 @@ import json
 import pandas as pd
 import pytest
 
-from flwr_vertical.errors import ConfigError, VerticalError
+from flwr_vertical.errors import ConfigError
 from simulations.__main__ import main
-from simulations.data import Sources
+from simulations.data import Sources, read_paper
 from simulations.false_vfl import tables, targets
 from simulations.false_vfl.methods import BASELINES, METHODS, PROPOSED, section
 from simulations.false_vfl.preset import Preset
@@ -29,22 +29,16 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def papers():
-    """The paper's tables, where they are."""
-    try:
-        sources = Sources.find()
-        names = [*tables.PAPER, "hyperparameters"]
-        return {name: sources.paper(f"false_vfl_{name}") for name in names}
-    except VerticalError as error:
-        pytest.skip(f"the paper's numbers are not here: {error}")
+    """The paper's tables."""
+    return {name: read_paper("false_vfl", name) for name in [*tables.PAPER, "hyperparameters"]}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder of data with a file like Isolet's, and one of the paper's numbers without any."""
-    root = tmp_path_factory.mktemp("shared")
-    write_isolet(root / "data", 400)
-    (root / "tables").mkdir()
-    return root / "data"
+    """A folder of data with a file like Isolet's."""
+    root = tmp_path_factory.mktemp("data")
+    write_isolet(root, 400)
+    return root
 
 
 def numbers(values, **settings):
@@ -257,7 +251,7 @@ def jobs_of(folder, *methods):
 
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(folder, tmp_path, monkeypatch):
     preset, (job,) = jobs_of(tmp_path, "FALSE-VFL-II")
-    sources = Sources(folder, folder.parent / "tables")
+    sources = Sources(folder)
 
     def numbers_in(where, every):
         found = replicate(job, Shared(sources, tmp_path / where, every, preset.context))
@@ -311,7 +305,7 @@ def test_three_baselines_share_what_they_pretrain(folder, tmp_path, monkeypatch)
     monkeypatch.setattr(
         CentralSplit, "pretrain", lambda self: pretrained.append(1) or original(self)
     )
-    sources = Sources(folder, folder.parent / "tables")
+    sources = Sources(folder)
     shared = Shared(sources, tmp_path / "c", 5, preset.context)
     first = [replicate(job, shared) for job in jobs]
     assert len(first) == 3
@@ -327,10 +321,6 @@ def test_the_study_runs_reports_and_goes_on(folder, tmp_path, capsys):
     wanted = ["false_vfl", "--quick", "--workers", "0", "--output", str(where)]
     wanted += ["--data", str(folder), *(part for line in SMALL for part in ("--set", line))]
     wanted += ["--set", "study.simsiam = ['without']"]
-    # The paper's numbers are absent, which only --data makes an error.
-    assert main([*wanted, "--methods", "FALSE-VFL-I"]) == 2
-    for name in tables.PAPER:
-        pd.DataFrame(EMPTY[name]).to_csv(folder.parent / "tables" / f"false_vfl_{name}.csv")
     assert main([*wanted, "--methods", "FALSE-VFL-I"]) == 0
     assert main([*wanted, "--report"]) == 0
     records = sorted((where / "records").glob("*.json"))
@@ -352,25 +342,6 @@ def test_the_study_runs_reports_and_goes_on(folder, tmp_path, capsys):
     assert "--quick" in text
     assert f"{shown}" in (where / "index.html").read_text()
     assert "Table 12" in capsys.readouterr().out
-
-
-EMPTY = {
-    "tables": {
-        name: []
-        for name in (
-            "train_mechanism",
-            "test_mechanism",
-            "dataset",
-            "method",
-            "accuracy",
-            "std",
-            "labelled_only",
-        )
-    },
-    "table2": {"by": [], "level": [], "gap_points": []},
-    "table11": {"dataset": [], "phase": [], "minutes": []},
-    "table18": {"dataset": [], "method": [], "test_mechanism": [], "ratio_percent": []},
-}
 
 
 def test_a_report_of_nothing_says_where_it_looked(tmp_path, capsys):

@@ -1,11 +1,12 @@
 import numpy as np
 import pandas as pd
 import pytest
+from data_sets import sources_with
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError
 from simulations.__main__ import main
-from simulations.data import Sources
+from simulations.data import Sources, read_paper
 from simulations.fedpsg import criteria, tables, targets
 from simulations.fedpsg.data import CODES, Joint, coded, draw_task, load, task_of
 from simulations.fedpsg.experiments import PARTS, other_true_rows
@@ -239,9 +240,12 @@ def test_classifiers_find_a_separable_label():
     assert np.isnan(list(one_class.values())).all()
 
 
-def test_papers_tables_are_read_under_our_names():
-    sources = Sources.find()
-    paper = tables.paper_errors([sources.paper(f"fedpsg_table{i}") for i in range(1, 8)])
+@pytest.fixture(scope="module")
+def paper():
+    return tables.paper_errors([read_paper("fedpsg", f"table{i}") for i in range(1, 8)])
+
+
+def test_papers_tables_are_read_under_our_names(paper):
     assert paper["Bank", 0.2, "FedPSG-AR (VF-GAIN)", 5] == 0.2057
     assert paper["Bank", 0.5, "FedPSG-AG (VF-GAIN)", 7] == 0.4585
     assert paper["Credit", 0.8, "FedPSG-AR (GAIN of B)", 8] == 0.4615
@@ -259,18 +263,15 @@ def test_tables_keep_methods_and_floors_apart():
         for name, cnum, value in (("FedPSG-AR (mean)", 5, 0.28), (MEAN, 0, 0.3))
     ]  # fmt: skip
     found = tables.means(pd.DataFrame(rows), "rows", tables.KEYS, "rmse")
-    sources = Sources.find()
-    row = tables.table3(found, tables.paper_errors([sources.paper("fedpsg_table3")])).iloc[0]
+    row = tables.table3(found, tables.paper_errors([read_paper("fedpsg", "table3")])).iloc[0]
     assert row["mean"] == "0.280 (0.458)"
     assert row["floor: mean"] == "0.300"
     assert row["VF-GAIN"] == "– (0.209)"
     assert row["seeds"] == "1"
 
 
-def test_preset_asks_for_every_cell_of_the_papers_tables(tmp_path):
+def test_preset_asks_for_every_cell_of_the_papers_tables(paper, tmp_path):
     preset = Preset.load(Options(tmp_path))
-    sources = Sources.find()
-    paper = tables.paper_errors([sources.paper(f"fedpsg_table{i}") for i in range(1, 8)])
     asked = {
         (s["dataset"], s["ratio"], s["method"], s["cnum"])
         for s in (job.settings for job in preset.jobs())
@@ -283,17 +284,25 @@ def test_preset_asks_for_every_cell_of_the_papers_tables(tmp_path):
     assert {job.part for job in preset.jobs()} == set(PARTS)
 
 
-def test_splits_have_the_papers_numbers_of_attributes(tmp_path):
-    sources = Sources.find()
-    sizes = {"Bank": (45211, 8, 8), "Credit": (1000, 9, 11), "Letter": (20000, 8, 8)}
-    for name, size in sizes.items():
-        found = load(name, sources)
-        assert (len(found.a), found.a.shape[1], found.b.shape[1]) == size
+@pytest.mark.parametrize(
+    ("name", "file", "size"),
+    [
+        ("Bank", "bank/bank_full.csv", (45211, 8, 8)),
+        ("Credit", "german/german_credit.csv", (1000, 9, 11)),
+        ("Letter", "letter/letter_recognition.csv", (20000, 8, 8)),
+    ],
+)
+def test_splits_have_the_papers_numbers_of_attributes(name, file, size):
+    found = load(name, sources_with(file))
+    assert (len(found.a), found.a.shape[1], found.b.shape[1]) == size
+
+
+def test_news_is_halved_and_its_popular_articles_are_labelled(tmp_path):
     news = pd.DataFrame({f" n{i}": [1.0, 2.0] for i in range(5)})
     news = news.assign(url="u", **{" shares": [5, 2000]})
     (tmp_path / "news").mkdir()
     news.to_csv(tmp_path / "news/OnlineNewsPopularity.csv", index=False)
-    found = load("News", Sources(tmp_path, sources.tables))
+    found = load("News", Sources(tmp_path))
     assert (list(found.a), list(found.labels)) == (["n0", "n1"], [0.0, 1.0])
 
 
@@ -346,13 +355,16 @@ def test_other_true_rows_are_due_to_few_rows_alone(joint, task):
     assert distance[0.05] / distance[0.5] == pytest.approx(np.sqrt(10), rel=0.35)
 
 
-def test_news_says_what_to_download(tmp_path):
-    with pytest.raises(DataError, match="download Online News Popularity from the UCI"):
-        load("News", Sources(tmp_path, tmp_path))
+def test_absent_news_says_where_it_is_from(tmp_path):
+    with pytest.raises(
+        DataError, match=r"news/OnlineNews.*Online News Popularity.*where"
+    ):
+        load("News", Sources(tmp_path))
 
 
 def test_quick_study_writes_page_and_goes_on(tmp_path, capsys, monkeypatch):
     """The parts that take no networks; the page alone afterwards runs nothing."""
+    sources_with("german/german_credit.csv")
     quick = Preset.load(Options(tmp_path, quick=True))
     light = {"methods_compared": [DRAW, "mean rule (mean)"], "aligned": ["nothing"]}
     wanted = [

@@ -3,11 +3,11 @@ import csv
 import numpy as np
 import pandas as pd
 import pytest
+from data_sets import sources_with
 from sklearn.impute import KNNImputer
 
-from flwr_vertical.errors import VerticalError
 from simulations.__main__ import main
-from simulations.data import Sources, load_motor
+from simulations.data import load_motor
 from simulations.fknn import local, oracle, tables
 from simulations.fknn.preset import PARTS, Preset
 from simulations.study import FAIL, PASS, Options, beside_paper
@@ -15,12 +15,7 @@ from simulations.study import FAIL, PASS, Options, beside_paper
 
 @pytest.fixture(scope="module")
 def sources():
-    try:
-        found = Sources.find()
-        found.path("motor/motor_hetero_guest.csv")
-    except VerticalError as error:
-        pytest.skip(f"the motor data are not here: {error}")
-    return found
+    return sources_with("motor/motor_hetero_guest.csv", "motor/motor_hetero_host.csv")
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+from data_sets import sources_with
 
 from flwr_vertical import simulate
-from flwr_vertical.errors import ConfigError, VerticalError
+from flwr_vertical.errors import ConfigError
 from simulations.__main__ import main
-from simulations.data import Sources
 from simulations.fedpsg.data import Joint
 from simulations.study import FAIL, PASS, Options
 from simulations.trees import tables
@@ -123,10 +123,7 @@ def test_preset_asks_for_every_method_and_data_set(tmp_path):
 
 
 def test_study_makes_pages_and_resumes(tmp_path):
-    try:
-        Sources.find().path("german/german_credit.csv")
-    except VerticalError as error:
-        pytest.skip(f"the data are not here: {error}")
+    sources_with("german/german_credit.csv")
     command = [
         "trees", "--quick", "--fresh", "--workers", "0", "--output", str(tmp_path / "out"),
         "--parts", "pooled", "--methods", "open", "--set", "pooled.trees.Credit=2",

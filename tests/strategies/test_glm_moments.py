@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
+from data_sets import sources_with
 from glm_runs import estimates, pooled, run, split
 from sklearn.linear_model import lasso_path
 from vfem_runs import recorded, rounds_of
@@ -11,7 +12,6 @@ from vfem_runs import recorded, rounds_of
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.products.group_key import _SEED
-from simulations.data import Sources
 from strategies.glm import VerticalGLM
 
 N, FREE = 400, 20
@@ -153,14 +153,9 @@ def test_two_parties_and_one_column_each():
 
 def test_motor_is_least_squares():
     """FATE's motor data in three parties; ADMM takes 423 rounds to come within 1e-5."""
-    try:
-        sources = Sources.find()
-    except DataError as error:
-        pytest.skip(str(error))
-    guest, host_1, host_2 = (
-        pd.read_csv(sources.path(f"motor/motor_hetero_{name}.csv"), index_col="idx")
-        for name in ("guest", "host_1", "host_2")
-    )
+    files = [f"motor/motor_hetero_{name}.csv" for name in ("guest", "host_1", "host_2")]
+    sources = sources_with(*files)
+    guest, host_1, host_2 = (pd.read_csv(sources.path(file), index_col="idx") for file in files)
     labels = guest.pop("motor_speed")
     tables = {"guest": guest, "host_1": host_1, "host_2": host_2}
     result = simulate(VerticalGLM(penalty=None), tables, labels, progress=False)
