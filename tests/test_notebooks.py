@@ -6,9 +6,6 @@ import pathlib
 
 import pytest
 
-from flwr_vertical.errors import DataError
-from simulations.data import Sources
-
 pytest.importorskip("torch")
 
 NOTEBOOKS = sorted((pathlib.Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
@@ -41,11 +38,6 @@ def test_a_notebook_runs(path):
     names = {"__name__": "notebook"}
     full, few = QUICK.get(path.name, ("", ""))
     sources = ["".join(cell["source"]) for cell in code_cells(path)]
-    if any("Sources.find()" in source for source in sources):
-        try:
-            Sources.find().path("bank/bank_full.csv")
-        except DataError as error:
-            pytest.skip(f"no Bank data: {error}")
     assert any(full in source for source in sources)
     for source in sources:
         exec(compile(ast.parse(source.replace(full, few)), path.name, "exec"), names)

@@ -356,9 +356,7 @@ def test_other_true_rows_are_due_to_few_rows_alone(joint, task):
 
 
 def test_absent_news_says_where_it_is_from(tmp_path):
-    with pytest.raises(
-        DataError, match=r"news/OnlineNews.*Online News Popularity.*where"
-    ):
+    with pytest.raises(DataError, match=r"news/OnlineNews.*Online News Popularity.*where"):
         load("News", Sources(tmp_path))
 
 
