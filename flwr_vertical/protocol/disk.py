@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any, BinaryIO
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -19,10 +20,20 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr_vertical.errors import CodecError, ProtocolError, StorageError
 from flwr_vertical.protocol.messages import ENVELOPE
 
+fcntl: ModuleType | None
+msvcrt: Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    import msvcrt
+
+    fcntl = None
+
 # Readable and writable by the owner alone: such files hold private keys.
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 
 _TRIES = 10
+_LOCKED_BYTE = 2**40  # behind all content: Windows lets nobody else read what is locked
 _MAGIC = b"fvf1"
 _HEADER = struct.Struct("<4sQII")  # magic, length of the payload, its CRC, CRC of all before
 _LENGTH = struct.Struct("<Q")
@@ -191,6 +202,25 @@ def writing(what: str, path: Path) -> Iterator[None]:
             f"{what} {path} cannot be written: {reason}; make room or give access there, or "
             "have 'output' name another folder"
         ) from error
+
+
+def lock_file(descriptor: int) -> bool:
+    """Lock an open file until it is closed or the process ends; False if another one holds it."""
+    if fcntl is not None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+    at = os.lseek(descriptor, 0, os.SEEK_CUR)
+    os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+    try:
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+    except OSError:
+        return False
+    finally:
+        os.lseek(descriptor, at, os.SEEK_SET)
+    return True
 
 
 def is_alive(pid: int) -> bool:

@@ -17,7 +17,6 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, BinaryIO, Self
 
 from flwr.app import RecordDict
@@ -27,6 +26,7 @@ from flwr_vertical.protocol.codec import Payload, decode, encode
 from flwr_vertical.protocol.disk import (
     FILE_MODE,
     flush_to_disk,
+    lock_file,
     pack,
     read_frame,
     unpack,
@@ -36,12 +36,6 @@ from flwr_vertical.protocol.disk import (
 )
 from flwr_vertical.results.atomic import TEMPORARY_PREFIX
 from flwr_vertical.server.snapshots import ServerSnapshots
-
-fcntl: ModuleType | None
-try:
-    import fcntl
-except ImportError:  # Windows: two servers with one journal go unnoticed there
-    fcntl = None
 
 # A name that a result may be saved beside.
 FILE_NAME = f"{TEMPORARY_PREFIX}journal"
@@ -184,15 +178,12 @@ class Journal:
     def _open(cls, path: Path) -> Self:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
         file = os.fdopen(descriptor, "r+b")
-        try:
-            path.chmod(FILE_MODE)
-            if fcntl is not None:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        path.chmod(FILE_MODE)
+        if not lock_file(descriptor):
             file.close()
             raise ConfigError(
                 f"another run is writing to {path}; give each run a run-name of its own"
-            ) from error
+            )
         return cls(path, file)
 
     def _begin(self, identity: Identity) -> None:
