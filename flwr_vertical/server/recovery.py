@@ -81,7 +81,8 @@ def greet(
     Raises
     ------
     PartyError
-        If a wanted node is there, but cannot go on: its checkpoint is absent or damaged.
+        If a wanted node is there, but cannot or will not go on: its checkpoint is absent or
+        damaged, or its policy forbids the run now.
     """
     started = time.monotonic()
     waits = pauses(min(1.0, patience / 50))
@@ -101,7 +102,7 @@ def greet(
             node_id = asked.pop(reply.metadata.reply_to_message_id, None)
             if node_id is None:
                 continue
-            told = _read(reply, node_id)
+            told = _read(reply, node_id, wanted)
             if isinstance(told, str):
                 troubles[node_id] = told
                 if reply.has_error():  # of transport, which may pass
@@ -119,10 +120,13 @@ def greet(
         time.sleep(next(waits))
 
 
-def _read(reply: Message, node_id: int) -> Payload | str:
+def _read(reply: Message, node_id: int, wanted: Collection[str]) -> Payload | str:
     try:
         content, cause = read_reply(reply, f"node {node_id}", RESUME)
     except PartyError as error:
+        name = ARBITER if error.party == "arbiter" and ARBITER in wanted else error.party
+        if name in wanted:  # it is here, and refuses: by its policy, say
+            raise PartyError(name, RESUME, error.cause) from error
         return str(error)
     if content is None:
         return f"node {node_id}: {cause}"
@@ -268,5 +272,5 @@ def check_numbers(
                 name,
                 RESUME,
                 f"its checkpoint is at message {node.last}, but the journal of the server at "
-                f"{answered[name]}: {older} is an older one, put back perhaps; start the run anew",
+                f"{answered[name]}: {older} is older, put back perhaps; put back the newest",
             )

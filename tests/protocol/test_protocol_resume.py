@@ -12,7 +12,16 @@ import time
 
 import numpy as np
 import pytest
-from resuming import METHODS, Place, ServerKilled, assert_same, resuming, sent, steady
+from resuming import (
+    METHODS,
+    FaultyGrid,
+    Place,
+    ServerKilled,
+    assert_same,
+    resuming,
+    sent,
+    steady,
+)
 
 from flwr_vertical import Federation, LocalGrid, MemoryStorage, Party, Summands, party_app, step
 from flwr_vertical.alignment import BlindRsaAligner
@@ -677,3 +686,74 @@ def test_signed_keys_stay_valid_in_a_new_run_of_flower(tmp_path, at):
     expected = place.run()
     place.broken(die_after=at, run_id=7)
     assert_same(place.run(resume=True, run_id=2**63 + 9), expected)
+
+
+# -- one advice, at once -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["absent", "first byte", "cut", "another run", "other data"])
+def test_a_checkpoint_that_is_of_no_use_gets_one_advice_which_helps(tmp_path, kind):
+    place = Place(tmp_path)
+    place.broken(die_before=7)
+    path = place.checkpoint("court")
+    whole = path.read_bytes()
+    if kind == "absent":
+        path.unlink()
+    elif kind == "another run":
+        there = Place(tmp_path / "other")
+        there.broken(die_before=7)
+        shutil.copy(there.checkpoint("court"), path)
+    elif kind == "other data":
+        place.tables["court"] = place.tables["court"] + 1.0
+    else:
+        path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:] if kind == "first byte" else whole[:-7])
+    error = str(place.broken(PartyError, resume=True))
+    assert "put right what failed and start the run again with resume=true" in error
+    assert error.count("anew") == 1
+    assert error.endswith("give the run up: remove this file and start the run anew")
+    # Both parts of it: a run that is given up can be started anew under its name.
+    assert str(place.journal) in error
+    place.journal.unlink()
+    assert place.run().result.coefficients is not None
+    assert not path.exists()
+
+
+def test_a_damaged_journal_gets_one_advice_which_helps(tmp_path):
+    place = Place(tmp_path)
+    place.broken(die_before=7)
+    whole = place.journal.read_bytes()
+    place.journal.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    for resume in (False, True):
+        error = str(place.broken(ProtocolError, resume=resume))
+        assert error.count("anew") == 1
+        assert "remove this file and start the run anew" in error
+    place.journal.unlink()
+    place.run()
+
+
+CHANGED_POLICY = {"policy.aggregations": "ckks"}
+
+
+def test_a_resumed_run_ends_at_once_where_a_policy_forbids_it_now(tmp_path):
+    """The refusal is the error, not that the party was waited for in vain."""
+    place = Place(tmp_path)
+    place.broken(die_before=7)
+    place.configs["court"] = CHANGED_POLICY
+    error = place.broken(PartyError, resume=True)
+    assert (error.party, error.step) == ("court", "resume")
+    assert "party 'court' refuses by policy.aggregations" in error.cause
+    place.configs.clear()
+    place.run(resume=True)
+
+
+def test_a_party_that_comes_back_with_another_policy_ends_the_run_at_once(tmp_path, monkeypatch):
+    class Changing(FaultyGrid):
+        def end_process(self, **how):
+            super().end_process(**how)
+            self.local.contexts[self.victim].node_config.update(CHANGED_POLICY)
+
+    monkeypatch.setattr("resuming.FaultyGrid", Changing)
+    error = Place(tmp_path).broken(PartyError, lose={6: "moved"})
+    assert (error.party, error.step) == ("court", "resume")
+    assert "party 'court' refuses by policy.aggregations" in error.cause
+    assert "did not come back" not in str(error)
