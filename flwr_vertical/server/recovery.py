@@ -40,12 +40,16 @@ class ReturnedNode:
         Size of its answer.
     seconds : float
         How long it took.
+    identity, signature : bytes
+        Of the answer; empty where the node has no identity key.
     """
 
     node_id: int
     last: int
     bytes_up: int
     seconds: float
+    identity: bytes = b""
+    signature: bytes = b""
 
 
 def greet(
@@ -114,7 +118,8 @@ def greet(
                     raise PartyError(name, RESUME, str(told["problem"]))
                 seconds = time.monotonic() - started
                 size = payload_bytes(reply.content)
-                found[name] = ReturnedNode(node_id, int(told["last"]), size, seconds)
+                signed = told.get("identity", b""), told.get("signature", b"")
+                found[name] = ReturnedNode(node_id, int(told["last"]), size, seconds, *signed)
         if found.keys() >= set(wanted) or time.monotonic() - started > patience:
             return found, [troubles[node_id] for node_id in sorted(troubles)]
         time.sleep(next(waits))
@@ -272,5 +277,5 @@ def check_numbers(
                 name,
                 RESUME,
                 f"its checkpoint is at message {node.last}, but the journal of the server at "
-                f"{answered[name]}: {older} is older, put back perhaps; put back the newest",
+                f"{answered[name]}: {older} is an older one; put back the newest",
             )
