@@ -253,13 +253,13 @@ def test_leaves_follow_curves_and_draws_the_distribution():
 
 def test_leaves_of_four_parties_keep_to_three_rows_a_column():
     """The smallest of many groups of samples bounds the leaves, not all samples together."""
-    rng, ids = np.random.default_rng(0), pd.Index([f"s{i}" for i in range(400)])
-    common = rng.normal(size=400)
+    rng, ids = np.random.default_rng(0), pd.Index([f"s{i}" for i in range(700)])
+    common = rng.normal(size=700)
     tables = {}
     for name in ("bank", "court", "shop", "town"):
-        columns = common[:, None] + rng.normal(size=(400, 3))
+        columns = common[:, None] + rng.normal(size=(700, 3))
         table = pd.DataFrame(columns, ids, [f"{name}{j}" for j in range(3)])
-        tables[name] = table[rng.random(400) < 0.8]
+        tables[name] = table[rng.random(700) < 0.8]
     made = run(FedPSGAR(n_associated=0, imputer="forest"), tables).tables
     assert not any(table.isna().any().any() for table in made.values())
     lost = made["bank"].index.difference(tables["bank"].index)
