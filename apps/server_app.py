@@ -9,6 +9,7 @@ import pandas as pd
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from apps.lock import RunFolder, taken
 from apps.settings import AppSettings, DemoSettings
 from apps.storage import (
     LABEL_SECRET,
@@ -41,9 +42,14 @@ def main(grid: Grid, context: Context) -> None:
     """Run the strategy and leave result and report in the server's own folder."""
     _log_to_flower()
     register_all()
-    config = context.run_config
-    refuse_secrets(config)  # first of all: other messages may show a value
+    refuse_secrets(context.run_config)  # first of all: other messages may show a value
     folder = server_folder(context)  # refuses a name that is none before anybody computes
+    with taken(folder, context.run_id) as own:
+        _run(grid, context, own)
+
+
+def _run(grid: Grid, context: Context, own: RunFolder) -> None:
+    config, folder = context.run_config, own.path
     app_settings = AppSettings.from_config(config)
     strategy = make_strategy(app_settings.strategy, config)
     if (earlier := earlier_folder(context)) is not None:
@@ -73,6 +79,7 @@ def main(grid: Grid, context: Context) -> None:
         if truth is not None:
             found.compare(truth)
         found.needed_keys = _needed_keys(found, strategy, run, app_settings, bool(arbiters))
+        own.check_unchanged()
         save_result(found, folder)
 
     logger.info("strategy %s, aggregation %s", strategy.name, run.aggregation)

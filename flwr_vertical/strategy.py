@@ -68,6 +68,8 @@ class Strategy(Settings, ABC):
         Whether there is nothing to do without labels.
     needs_parties : int
         The fewest parties that it can work with.
+    needs_common_samples : bool
+        Whether each party must share a sample with another one.
     uses_labels : bool
         Whether labels are used where there are any; those that need labels need not say so.
     requires : tuple[str, ...]
@@ -95,6 +97,7 @@ class Strategy(Settings, ABC):
     default_alignment: ClassVar[str] = "private-id"
     needs_labels: ClassVar[bool] = False
     needs_parties: ClassVar[int] = 1
+    needs_common_samples: ClassVar[bool] = True
     uses_labels: ClassVar[bool] = False
     requires: ClassVar[tuple[str, ...]] = ()
     demo: ClassVar[Mapping[str, Any]] = MappingProxyType({})
@@ -239,7 +242,11 @@ class Strategy(Settings, ABC):
                 federation.open()
                 label_ids = None if labels is None else label_index(labels)
                 aligned = aligner.align(federation, label_ids, label_holder)
-                check_overlap(aligned)
+                if alone := check_overlap(aligned, self.needs_common_samples):
+                    result.notes.append(
+                        f"parties {alone} share no sample with any other; if they should, check "
+                        "that all parties write sample IDs in the same way"
+                    )
                 federation.labels = align_labels(federation, aligned, labels, label_holder)
                 federation.rng = np.random.default_rng(run.seed)
                 result.parties = list(federation.parties)

@@ -215,21 +215,39 @@ def check_id_types(types: Mapping[str, str]) -> None:
         )
 
 
-def check_overlap(alignment: Alignment) -> None:
-    """Raise `DataError` if nothing is aligned, or a party shares no sample with any other."""
+def check_overlap(alignment: Alignment, needed: bool = True) -> list[str]:
+    """Return the parties that share no sample with any other.
+
+    Parameters
+    ----------
+    alignment : Alignment
+        Of the run.
+    needed : bool, default True
+        Whether every party must share one.
+
+    Raises
+    ------
+    DataError
+        If nothing is aligned, or a party that must share a sample does not.
+    """
     present = ~alignment.mask
     if not len(present):
         raise DataError(
             "no sample is left after alignment: check that all parties (and the labels) use the "
             "same kind of sample ID, written the same way"
         )
+    alone: list[str] = []
     if len(alignment.parties) < 2:
-        return
+        return alone
     for k, name in enumerate(alignment.parties):
         others = np.delete(present, k, axis=1).any(axis=1)
-        if not (present[:, k] & others).any():
+        if (present[:, k] & others).any():
+            continue
+        if needed:
             raise DataError(
                 f"party {name!r} has no common sample with any of "
                 f"{[other for other in alignment.parties if other != name]}: check that all "
                 "parties use the same kind of sample ID, written the same way"
             )
+        alone.append(name)
+    return alone

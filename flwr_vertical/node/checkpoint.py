@@ -24,6 +24,7 @@ from flwr_vertical.errors import ConfigError, ProtocolError
 from flwr_vertical.node.storage import Storage, party_folder, run_name
 from flwr_vertical.protocol.disk import (
     FILE_MODE,
+    WHOLE,
     flush_to_disk,
     is_alive,
     pack,
@@ -120,6 +121,11 @@ class Checkpoint:
         return cls(folder / f"{name}.{role}", token, name, role, data_version)
 
     @property
+    def who(self) -> str:
+        """The node as errors name it."""
+        return self._who
+
+    @property
     def token(self) -> str:
         """The run's random name, as text."""
         return self._token
@@ -163,17 +169,16 @@ class Checkpoint:
         if head is None:
             raise ConfigError(
                 f"{self._who} has no checkpoint of this run: there is no file {self.path}. Was its "
-                "'output' folder or its name changed? Without it, start the run anew"
+                f"'output' folder or its name changed? {WHOLE.capitalize()}"
             )
         if head["token"] != self._token:
             raise ConfigError(
                 f"{self._who}: the checkpoint {self.path} belongs to another run of the same name; "
-                "start this one anew, under a run-name of its own"
+                f"{WHOLE}"
             )
         if head["data"] and head["data"] != self._data_version():
             raise ConfigError(
-                f"{self._who}: its data have changed since the run began; put back what they were, "
-                "or start the run anew"
+                f"{self._who}: its data have changed since the run began; put back what they were"
             )
         return self._load()
 
@@ -224,12 +229,14 @@ class Checkpoint:
         records = RecordDict({f"{_STATE}{name}": record for name, record in state.items()})
         records.update({f"{_REPLY}{name}": record for name, record in reply.items()})
         temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
-        with writing(f"{self._who}: its checkpoint", self.path):
+        frames = pack(head, RecordDict()), pack({}, records)
+        size = sum(len(piece) for frame in frames for piece in frame)
+        with writing(f"{self._who}: its checkpoint", self.path, size):
             descriptor = _open_in_folder(temporary)
             try:
                 with os.fdopen(descriptor, "wb") as file:
-                    write_frame(file, pack(head, RecordDict()))
-                    write_frame(file, pack({}, records))
+                    for frame in frames:
+                        write_frame(file, frame)
                     flush_to_disk(file)
                 temporary.replace(self.path)
             except BaseException:
@@ -275,7 +282,7 @@ class Checkpoint:
         payload = read_frame(file, self.path)
         if payload is None:
             raise ProtocolError(
-                f"{self._who}: the checkpoint {self.path} is cut off or empty; start the run anew"
+                f"{self._who}: the checkpoint {self.path} is cut off or empty; {WHOLE}"
             )
         return unpack(payload)
 

@@ -43,6 +43,7 @@ from flwr_vertical.protocol.messages import (
     SNAPSHOT,
     SUMS,
     UPDATES,
+    VALUES,
     WHO,
     make_error_reply,
     make_reply,
@@ -144,8 +145,10 @@ class StepServer:
             if step == HELLO and envelope.get("resume"):
                 if transient:
                     last = int(State(context).get(SEQUENCE, -1))
-                    return tell_snapshot(checkpoint, envelope, context, last)
-                return _resume(checkpoint, context, cache)
+                    reply = tell_snapshot(checkpoint, envelope, context, last)
+                else:
+                    reply = _resume(checkpoint, context, cache)
+                return self._signed(reply, checkpoint, envelope, context)
             if step != HELLO and not transient:
                 _catch_up(checkpoint, sequence, context, cache)
             if step == RESTORE and int(State(context).get(SEQUENCE, -1)) < sequence:
@@ -168,6 +171,10 @@ class StepServer:
         if first < sequence:  # an answer of the round was lost, and its step is not repeatable
             take_back(context, cache, first, sequence)
             state = State(context)
+
+        if pins.RETURNED[0] in envelope and "node.name" in state:
+            token = bytes(envelope["checkpoint"])  # type: ignore[arg-type]
+            pins.verify_returned(self._identified(context, state), envelope, token)
 
         # A step is taken once: a repeated request gets the same reply again, so that a retry
         # neither repeats a change of state nor masks two different arrays with one stream.
@@ -374,6 +381,18 @@ class StepServer:
             return "arbiter" if role == "arbiter" else self._storage.party_name(context)
         except Exception:  # the error that is being reported says why
             return str(context.node_config.get("party", f"node {context.node_id}"))
+
+    def _signed(
+        self, reply: RecordDict, checkpoint: Checkpoint, envelope: Any, context: Context
+    ) -> RecordDict:
+        """Sign the answer to a resuming greeting, so that others know by their pins who is back."""
+        told = decode(reply, VALUES)
+        if told["problem"]:
+            return reply
+        mode, config = str(envelope["mode"]), context.node_config
+        node = pins.NodeIdentity(checkpoint.name, checkpoint.role, mode, context.run_id, config)
+        token = bytes.fromhex(checkpoint.token)
+        return make_reply({}, {**told, **pins.introduce_again(node, token, int(told["last"]))})
 
     def _identified(self, context: Context, state: State) -> pins.NodeIdentity:
         return pins.NodeIdentity(

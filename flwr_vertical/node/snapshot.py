@@ -23,7 +23,7 @@ from flwr.app import ConfigRecord, Context, RecordDict
 from flwr_vertical.errors import ProtocolError, VerticalError
 from flwr_vertical.node.checkpoint import Checkpoint, restore
 from flwr_vertical.node.live import LiveObjects
-from flwr_vertical.protocol.disk import flush_folder, read_frame, replace_file
+from flwr_vertical.protocol.disk import WHOLE, flush_folder, read_frame, replace_file, writing
 from flwr_vertical.protocol.messages import make_reply
 from flwr_vertical.protocol.trees import pack_tree, unpack_tree
 
@@ -51,14 +51,15 @@ class Snapshots:
     def keep(self, number: int) -> None:
         """Keep the checkpoint as it is now under a number; on disk when this returns."""
         target = self.at(number).path
-        target.unlink(missing_ok=True)
-        try:
-            os.link(self._path, target)
-        except OSError:  # a file system without links
-            temporary = target.with_name(f"{target.name}.{os.getpid()}.new")
-            shutil.copyfile(self._path, temporary)
-            temporary.replace(target)
-        flush_folder(target.parent)
+        with writing(f"{self._checkpoint.who}: its snapshot", target, self._path.stat().st_size):
+            target.unlink(missing_ok=True)
+            try:
+                os.link(self._path, target)
+            except OSError:  # a file system without links
+                temporary = target.with_name(f"{target.name}.{os.getpid()}.new")
+                shutil.copyfile(self._path, temporary)
+                temporary.replace(target)
+            flush_folder(target.parent)
 
     def complete(self, number: int) -> None:
         """Remove the snapshots before one that is complete everywhere."""
@@ -74,7 +75,7 @@ class Snapshots:
         if path.exists():
             return False
         meta = {"token": self._checkpoint.token, "version": version}
-        replace_file(path, pack_tree(meta, live.pack()))
+        replace_file(path, pack_tree(meta, live.pack()), f"{self._checkpoint.who}: its model")
         return True
 
     def load_live(self, version: str) -> dict[str, Any] | None:
@@ -92,10 +93,10 @@ class Snapshots:
         except FileNotFoundError:
             return None
         if payload is None:
-            raise ProtocolError(f"{path} is cut off or empty; start the run anew")
+            raise ProtocolError(f"{path} is cut off or empty; {WHOLE}")
         meta, tree = unpack_tree(payload)
         if meta != {"token": self._checkpoint.token, "version": version}:
-            raise ProtocolError(f"{path} belongs to another run; start this one anew")
+            raise ProtocolError(f"{path} belongs to another run; {WHOLE}")
         found: dict[str, Any] = tree
         return found
 

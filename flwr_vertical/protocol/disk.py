@@ -4,14 +4,17 @@ A file is a sequence of frames. A frame is a header (length and checksums) and a
 in JSON and the raw bytes it points to, so that large arrays are neither copied nor converted.
 """
 
+import errno
 import hashlib
 import json
 import os
+import shutil
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any, BinaryIO
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -19,10 +22,25 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr_vertical.errors import CodecError, ProtocolError, StorageError
 from flwr_vertical.protocol.messages import ENVELOPE
 
+fcntl: ModuleType | None
+msvcrt: Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    import msvcrt
+
+    fcntl = None
+
 # Readable and writable by the owner alone: such files hold private keys.
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 
+# What else can be done, the server says: it knows its journal.
+WHOLE = "the run cannot go on without a whole copy of it"
+
 _TRIES = 10
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}
+_LOCKED_BYTE = 2**40  # behind all content: Windows lets nobody else read what is locked
 _MAGIC = b"fvf1"
 _HEADER = struct.Struct("<4sQII")  # magic, length of the payload, its CRC, CRC of all before
 _LENGTH = struct.Struct("<Q")
@@ -125,7 +143,7 @@ def read_frame(file: BinaryIO, path: Path) -> bytes | None:
         if not torn:
             raise ProtocolError(
                 f"{path} is damaged at byte {start:,}, and not by a write that did not finish; "
-                "this run cannot go on from it: remove it and start the run anew"
+                f"{WHOLE}"
             )
     file.seek(start)
     return None
@@ -137,27 +155,37 @@ def flush_to_disk(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def replace_file(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+def replace_file(path: Path, pieces: Iterable[bytes | memoryview], what: str) -> None:
     """Write a private file of one frame; it is whole under its name, or not there.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    pieces : iterable of bytes
+        Its content.
+    what : str
+        Whose it is and what, for errors.
 
     Raises
     ------
-    OSError
+    StorageError
         If it cannot be written; names the file.
     """
+    pieces = list(pieces)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
-        with os.fdopen(descriptor, "wb") as file:
-            write_frame(file, pieces)
-            flush_to_disk(file)
-        temporary.replace(path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # a full disk names no file
-            raise type(error)(error.errno, error.strerror, str(path)) from error
-        raise
-    flush_folder(path.parent)
+    with writing(what, path, sum(map(len, pieces))):
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+            with os.fdopen(descriptor, "wb") as file:
+                write_frame(file, pieces)
+                flush_to_disk(file)
+            temporary.replace(path)
+        except BaseException:
+            with suppress(OSError):  # it would hide what went wrong
+                temporary.unlink()
+            raise
+        flush_folder(path.parent)
 
 
 def flush_folder(path: Path) -> None:
@@ -173,7 +201,7 @@ def flush_folder(path: Path) -> None:
 
 
 @contextmanager
-def writing(what: str, path: Path) -> Iterator[None]:
+def writing(what: str, path: Path, needed: int = 0) -> Iterator[None]:
     """Say what could not be written, and where, if the system refuses it.
 
     Parameters
@@ -182,15 +210,57 @@ def writing(what: str, path: Path) -> Iterator[None]:
         Whose it is and what.
     path : Path
         The file or folder.
+    needed : int, default 0
+        How many bytes are written, where that is known.
     """
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
+        if error.errno in _FULL:
+            reason += _room(path, needed)
         raise StorageError(
             f"{what} {path} cannot be written: {reason}; make room or give access there, or "
             "have 'output' name another folder"
         ) from error
+
+
+def _room(path: Path, needed: int) -> str:
+    """Return how much room a file needs, and how much its folder has; "" if the system is mute."""
+    from flwr_vertical.results.units import human_bytes  # not above: its package loads much
+
+    try:
+        folder = next(each for each in path.parents if each.is_dir())
+        free = shutil.disk_usage(folder).free
+    except (OSError, StopIteration):
+        return ""
+    wanted = f"{human_bytes(needed)} are needed, " if needed else ""
+    return f" ({wanted}{human_bytes(free)} are free in {folder})"
+
+
+def lock_file(descriptor: int) -> bool:
+    """Lock an open file until it is closed or the process ends; False if another one holds it.
+
+    On a file system without locks nobody holds any.
+    """
+    if fcntl is not None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        return True
+    at = os.lseek(descriptor, 0, os.SEEK_CUR)
+    os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+    try:
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+    except OSError:
+        return False
+    finally:
+        os.lseek(descriptor, at, os.SEEK_SET)
+    return True
 
 
 def is_alive(pid: int) -> bool:

@@ -5,6 +5,9 @@ private identity key (``identity-key``) and the public ones of others (``pin.<pa
 ``pin.arbiter``). Its greeting is then signed, the server hands on all signatures together with
 the keys, and each party compares them with its pins when they arrive.
 
+A node that comes back into a run signs its resuming greeting. The server hands on who came back
+with the next messages, and each party compares it with its pins before it takes the step.
+
 A node with pins also refuses what would go round them: a sum whose mode its pins do not protect,
 or a pinned party that is left out.
 """
@@ -34,6 +37,9 @@ logger = logging.getLogger("flwr_vertical")
 NAMES = "identity.names"
 IDENTITIES = "identity.public-keys"
 SIGNATURES = "identity.signatures"
+
+# In the envelope of messages after a return: names, message numbers, identities and signatures.
+RETURNED = tuple(f"returned.{what}" for what in ("names", "last", "identities", "signatures"))
 
 # A node's own state has these prefixes; of it, the server sets the keys of the run and no more.
 _OWN = ("sum.", "identity.", "node.", "protocol.", "align.")
@@ -158,6 +164,66 @@ def endorse(node: NodeIdentity, payload: Mapping[str, bytes]) -> dict[str, bytes
     return {
         "identity": public_identity(private),
         "signature": sign_greeting(private, node.name, payload),
+    }
+
+
+def introduce_again(node: NodeIdentity, token: bytes, last: int) -> dict[str, bytes]:
+    """Return what a node adds to its resuming greeting: identity and signature, if it has a key.
+
+    Parameters
+    ----------
+    node : NodeIdentity
+        The node.
+    token : bytes
+        Random name of the run.
+    last : int
+        Number of the last message that the node answered.
+
+    Raises
+    ------
+    ConfigError
+        If its identity key or a pin cannot be used.
+    """
+    greeting = endorse(node, _back(node, node.role, token, last))
+    read_pins(node, greeting.get("identity"))
+    return greeting
+
+
+def verify_returned(node: NodeIdentity, envelope: Mapping[str, Any], token: bytes) -> None:
+    """Check, on behalf of a node, who came back into the run.
+
+    Parameters
+    ----------
+    node : NodeIdentity
+        The node.
+    envelope : Mapping[str, Any]
+        Of a message; `RETURNED` in it.
+    token : bytes
+        Random name of the run.
+
+    Raises
+    ------
+    ProtocolError
+        If one of them is pinned and has no identity or another one, if a signature is not its
+        owner's, or if ``pin-all`` is set and one is not pinned.
+    """
+    pins = read_pins(node, None)
+    own = ARBITER if node.role == "arbiter" else node.name
+    for name, last, *shown in zip(*(envelope[key] for key in RETURNED), strict=True):
+        # The arbiter has no key in a masked sum: as at first, nobody need pin it there.
+        if name == own or (name == ARBITER and node.mode != "ckks"):
+            continue
+        role = "arbiter" if name == ARBITER else "party"
+        check_endorsement(node, pins, name, _back(node, role, token, last), *shown)
+
+
+def _back(node: NodeIdentity, role: str, token: bytes, last: int) -> dict[str, bytes]:
+    """Return what the signature of a node that comes back covers beside the name."""
+    return {
+        "role": role.encode(),
+        "mode": node.mode.encode(),
+        "token": token,
+        "returned": str(last).encode(),
     }
 
 

@@ -168,6 +168,14 @@ def holds_result(folder: Path) -> bool:
     return _read_index(folder) is not None
 
 
+def result_digest(folder: Path) -> str:
+    """Return a digest of the result that a folder holds; "" if it holds none."""
+    try:
+        return hashlib.sha256((folder / _INDEX).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
 def safe_name(name: str, taken: Iterable[str] = ()) -> str:
     """Return `name` as a file name every system accepts, different from those `taken`."""
     clean = re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_")[:60]

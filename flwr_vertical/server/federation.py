@@ -28,13 +28,19 @@ from flwr_vertical.protocol.messages import (
     renumber,
 )
 from flwr_vertical.protocol.objects import pack_object
+from flwr_vertical.protocol.pins import RETURNED
 from flwr_vertical.server.greeting import Greeting, keys_of_run
 from flwr_vertical.server.journal import Entry, Journal
 from flwr_vertical.server.label_memory import LabelMemory
 from flwr_vertical.server.loop import SnapshotLoop
 from flwr_vertical.server.presence import Presence
 from flwr_vertical.server.record import RunRecord
-from flwr_vertical.server.recovery import exchange_patiently, find_all, say_farewell
+from flwr_vertical.server.recovery import (
+    ReturnedNode,
+    exchange_patiently,
+    find_all,
+    say_farewell,
+)
 from flwr_vertical.server.roster import make_roster
 from flwr_vertical.server.rounds import PartyStateLostError, exchange
 from flwr_vertical.server.settings import RunOptions, RunSettings
@@ -132,6 +138,8 @@ class Federation:
         self._furthest = 0  # a message number that no earlier life of this run came to
         self._seed = str(run.seed)  # as text: it may be larger than Flower's integers
         self._unrepeatable: dict[str, set[str]] = {}
+        self._identified = False  # whether a node presented an identity at the opening
+        self._returned: dict[str, ReturnedNode] = {}  # by name, as each came back last
 
     # -- opening ---------------------------------------------------------------------------
 
@@ -214,12 +222,14 @@ class Federation:
             if self.between_snapshots:
                 self._furthest = max(node.last for node in found.values()) + _UNKNOWN
             self._record.note_greeted(journal.last_round + 1, greeting, found)
+            self._returned |= found
         self._note_unrepeatable(opening.public)
         self._record.take_up(opening)
         self._hand_out_keys(opening.public)
 
     def _note_unrepeatable(self, greetings: Mapping[str, Payload]) -> None:
-        """Note which steps each node declares as not repeatable."""
+        """Note which steps each node declares as not repeatable, and whether it has an identity."""
+        self._identified = any("identity" in greeting for greeting in greetings.values())
         self._unrepeatable = {
             name: set(greeting.get("unrepeatable", ())) for name, greeting in greetings.items()
         }
@@ -230,11 +240,17 @@ class Federation:
         return make_request(HELLO, 0, {}, mode=self.aggregation, resume=True, **marks)
 
     def _marks(self) -> dict[str, Any]:
-        """Say in a message which run it belongs to, and which snapshot is complete."""
-        if self.snapshot is None:
-            return self._mark
-        transient = {"transient": True} if self.between_snapshots else {}
-        return {**self._mark, "snapshot": self.snapshot, **transient}
+        """Say in a message which run it belongs to, which snapshot is complete, who came back."""
+        marks = dict(self._mark)
+        if self.snapshot is not None:
+            transient = {"transient": True} if self.between_snapshots else {}
+            marks |= {"snapshot": self.snapshot, **transient}
+        back = self._returned.items()
+        if self._identified and back:
+            rows = [(name, node.last, node.identity, node.signature) for name, node in back]
+            columns = zip(*rows, strict=True)
+            marks |= {key: list(of) for key, of in zip(RETURNED, columns, strict=True)}
+        return marks
 
     def close(self) -> None:
         """End a run with a journal: every node removes its checkpoint; one message to each.
@@ -613,6 +629,7 @@ class Federation:
                 self._record.note_round(number, step, mode, requests, nothing, seconds, {})
                 raise
             self._record.note_greeted(number, greeting, back)
+            self._returned |= back
         # Replies come in any order; what is computed from them must not depend on it.
         answered = {name: answered[name] for name in requests if name in answered}
         self._record.answered |= dict.fromkeys(requests, self._record.sequence)

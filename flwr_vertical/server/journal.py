@@ -15,9 +15,9 @@ the last of them.
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, BinaryIO, Self
 
 from flwr.app import RecordDict
@@ -26,7 +26,9 @@ from flwr_vertical.errors import ConfigError, ProtocolError
 from flwr_vertical.protocol.codec import Payload, decode, encode
 from flwr_vertical.protocol.disk import (
     FILE_MODE,
+    WHOLE,
     flush_to_disk,
+    lock_file,
     pack,
     read_frame,
     unpack,
@@ -37,15 +39,10 @@ from flwr_vertical.protocol.disk import (
 from flwr_vertical.results.atomic import TEMPORARY_PREFIX
 from flwr_vertical.server.snapshots import ServerSnapshots
 
-fcntl: ModuleType | None
-try:
-    import fcntl
-except ImportError:  # Windows: two servers with one journal go unnoticed there
-    fcntl = None
-
 # A name that a result may be saved beside.
 FILE_NAME = f"{TEMPORARY_PREFIX}journal"
 _FORMAT = 1
+_GIVE_UP = "give the run up: remove this file and start the run anew"
 _NAMES = {"random": "random bytes", "snapshot": "a loop with snapshots", "rows": "a loop's round"}
 
 Identity = Mapping[str, str]
@@ -184,15 +181,12 @@ class Journal:
     def _open(cls, path: Path) -> Self:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
         file = os.fdopen(descriptor, "r+b")
-        try:
-            path.chmod(FILE_MODE)
-            if fcntl is not None:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        path.chmod(FILE_MODE)
+        if not lock_file(descriptor):
             file.close()
             raise ConfigError(
                 f"another run is writing to {path}; give each run a run-name of its own"
-            ) from error
+            )
         return cls(path, file)
 
     def _begin(self, identity: Identity) -> None:
@@ -207,6 +201,12 @@ class Journal:
 
     def _scan(self) -> dict[str, str] | None:
         """Find all entries and cut off a torn one; return whose journal it is, None if nobody's."""
+        try:
+            return self._find_entries()
+        except ProtocolError as error:
+            raise ProtocolError(f"{error}; put one in its place, or {_GIVE_UP}") from error
+
+    def _find_entries(self) -> dict[str, str] | None:
         payload = read_frame(self._file, self.path)
         if payload is None:
             return None
@@ -246,7 +246,9 @@ class Journal:
         # The greetings come first, and are not part of the strategy's course.
         self._entries = starts[:0:-1]
         if self.opening is None and starts:
-            raise ProtocolError(f"{self.path} does not begin with the greetings of the parties")
+            raise ProtocolError(
+                f"{self.path} does not begin with the greetings of the parties; {WHOLE}"
+            )
         self.snapshots.keep_only(set(last_of_loops))
         identity: dict[str, str] = meta["identity"]
         return identity
@@ -404,8 +406,9 @@ class Journal:
     def hint(self) -> str:
         """Say how a run that failed can go on."""
         return (
-            f"what was done so far is kept in {self.path}: to go on from there, start the run "
-            f"again with resume=true run-name={self.path.parent.name!r}"
+            f"what was done so far is kept in {self.path}: to go on from there, put right what "
+            f"failed and start the run again with resume=true run-name={self.path.parent.name!r}; "
+            f"if that cannot be, {_GIVE_UP}"
         )
 
     def discard(self) -> None:
@@ -416,12 +419,14 @@ class Journal:
 
     def close(self) -> None:
         """Close the file, so that another run may go on from it."""
-        self._file.close()
+        with suppress(OSError):  # what a full disk refused is tried once more, and was told of
+            self._file.close()
 
     def _append(self, meta: Mapping[str, Any], records: RecordDict) -> None:
-        with writing("the journal", self.path):
+        pieces = pack(meta, records)
+        with writing("the journal", self.path, sum(map(len, pieces))):
             self._file.seek(0, os.SEEK_END)
-            write_frame(self._file, pack(meta, records))
+            write_frame(self._file, pieces)
             self._file.flush()
         self._unsynced = True
 

@@ -40,12 +40,16 @@ class ReturnedNode:
         Size of its answer.
     seconds : float
         How long it took.
+    identity, signature : bytes
+        Of the answer; empty where the node has no identity key.
     """
 
     node_id: int
     last: int
     bytes_up: int
     seconds: float
+    identity: bytes = b""
+    signature: bytes = b""
 
 
 def greet(
@@ -81,7 +85,8 @@ def greet(
     Raises
     ------
     PartyError
-        If a wanted node is there, but cannot go on: its checkpoint is absent or damaged.
+        If a wanted node is there, but cannot or will not go on: its checkpoint is absent or
+        damaged, or its policy forbids the run now.
     """
     started = time.monotonic()
     waits = pauses(min(1.0, patience / 50))
@@ -101,7 +106,7 @@ def greet(
             node_id = asked.pop(reply.metadata.reply_to_message_id, None)
             if node_id is None:
                 continue
-            told = _read(reply, node_id)
+            told = _read(reply, node_id, wanted)
             if isinstance(told, str):
                 troubles[node_id] = told
                 if reply.has_error():  # of transport, which may pass
@@ -113,16 +118,20 @@ def greet(
                     raise PartyError(name, RESUME, str(told["problem"]))
                 seconds = time.monotonic() - started
                 size = payload_bytes(reply.content)
-                found[name] = ReturnedNode(node_id, int(told["last"]), size, seconds)
+                signed = told.get("identity", b""), told.get("signature", b"")
+                found[name] = ReturnedNode(node_id, int(told["last"]), size, seconds, *signed)
         if found.keys() >= set(wanted) or time.monotonic() - started > patience:
             return found, [troubles[node_id] for node_id in sorted(troubles)]
         time.sleep(next(waits))
 
 
-def _read(reply: Message, node_id: int) -> Payload | str:
+def _read(reply: Message, node_id: int, wanted: Collection[str]) -> Payload | str:
     try:
         content, cause = read_reply(reply, f"node {node_id}", RESUME)
     except PartyError as error:
+        name = ARBITER if error.party == "arbiter" and ARBITER in wanted else error.party
+        if name in wanted:  # it is here, and refuses: by its policy, say
+            raise PartyError(name, RESUME, error.cause) from error
         return str(error)
     if content is None:
         return f"node {node_id}: {cause}"
@@ -268,5 +277,5 @@ def check_numbers(
                 name,
                 RESUME,
                 f"its checkpoint is at message {node.last}, but the journal of the server at "
-                f"{answered[name]}: {older} is an older one, put back perhaps; start the run anew",
+                f"{answered[name]}: {older} is an older one; put back the newest",
             )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_vertical.errors import ProtocolError
-from flwr_vertical.protocol.disk import read_frame, replace_file
+from flwr_vertical.protocol.disk import WHOLE, read_frame, replace_file
 from flwr_vertical.protocol.objects import pack_object, unpack_object
 from flwr_vertical.protocol.trees import pack_tree, unpack_tree
 
@@ -28,7 +28,8 @@ class ServerSnapshots:
     def write(self, number: int, token: bytes, live: Mapping[str, Any]) -> None:
         """Write down what objects hold; on disk when this returns."""
         tree = {name: pack_object(name, value) for name, value in live.items()}
-        replace_file(self._path(number), pack_tree({"token": token.hex()}, tree))
+        content = pack_tree({"token": token.hex()}, tree)
+        replace_file(self._path(number), content, "the server's snapshot")
 
     def read(self, number: int, token: bytes, live: Mapping[str, Any]) -> None:
         """Have objects take up what they held.
@@ -44,13 +45,14 @@ class ServerSnapshots:
                 payload = read_frame(file, path)
         except FileNotFoundError:
             raise ProtocolError(
-                f"{path}, the snapshot that the journal names, is gone; start the run anew"
+                f"{path}, the snapshot that the journal names, is gone; the run cannot go on "
+                "without it"
             ) from None
         if payload is None:
-            raise ProtocolError(f"{path} is cut off or empty; start the run anew")
+            raise ProtocolError(f"{path} is cut off or empty; {WHOLE}")
         meta, tree = unpack_tree(payload)
         if meta["token"] != token.hex():
-            raise ProtocolError(f"{path} belongs to another run; start this one anew")
+            raise ProtocolError(f"{path} belongs to another run; {WHOLE}")
         if sorted(tree) != sorted(live):
             raise ProtocolError(
                 f"{path} holds the objects {sorted(tree)}, but the strategy now trains "

@@ -2,7 +2,12 @@
 
 import json
 import logging
+import os
 import pathlib
+import re
+import shutil
+import signal
+import subprocess
 import sys
 import tomllib
 
@@ -606,3 +611,62 @@ def test_a_ray_that_does_not_start_is_started_again(tmp_path, monkeypatch, capsy
     assert ("run the command again" in shown.err) == bool(code)
     assert cli._is_ray_start('  File "/lib/ray/_private/worker.py", line 1842, in init\n')
     assert not cli._is_ray_start("RuntimeError: Timed out waiting for a party")
+
+
+# -- one name, one run -----------------------------------------------------------------------
+
+
+class Meanwhile(RecordingGrid):
+    """Has something happen while a run is under way."""
+
+    def push_messages(self, messages):
+        happens, type(self).happens = type(self).happens, staticmethod(lambda: None)
+        happens()
+        return super().push_messages(messages)
+
+
+@pytest.mark.parametrize("checkpoint", [False, True], ids=["no checkpoint", "checkpoint"])
+def test_a_second_run_of_a_name_is_refused_while_the_first_lasts(home, bank, court, checkpoint):
+    nodes = own_files(home, bank=bank, court=court)
+    refused = []
+
+    def second():
+        with pytest.raises(ConfigError) as caught:
+            run_app(own_files(home, bank=bank, court=court), **{"fknn.n-neighbors": 3})
+        refused.append(str(caught.value))
+
+    Meanwhile.happens = staticmethod(second)
+    run_app(nodes, wrap=Meanwhile, checkpoint=checkpoint)
+    who = rf"run of the name 'test' is under way \(.*process {os.getpid()} on .*since .* UTC\)"
+    assert [re.search(who, one) is not None for one in refused] == [True]
+    server = home / "results" / "server"
+    assert Result.load(server / "test").settings["n_neighbors"] == 5
+    assert not [path for path in home.rglob("*") if path.name.startswith(".")]
+
+
+def test_a_result_that_came_meanwhile_is_not_replaced(home, bank, court):
+    """As from a server on another machine, whose lock nobody sees here."""
+    nodes = own_files(home, bank=bank, court=court)
+    run_app(nodes, run_name="other", **{"fknn.n-neighbors": 3})
+    server = home / "results" / "server"
+    Meanwhile.happens = staticmethod(lambda: shutil.copytree(server / "other", server / "test"))
+    with pytest.raises(ConfigError, match="holds another result than when this run began"):
+        run_app(nodes, wrap=Meanwhile)
+    assert Result.load(server / "test").settings["n_neighbors"] == 3
+
+
+def test_a_run_that_was_killed_leaves_no_lock(home, bank, court):
+    folder = home / "results" / "server" / "test"
+    program = (
+        "import os, pathlib, signal\n"
+        "from apps.lock import taken\n"
+        f"with taken(pathlib.Path({str(folder)!r}), 1):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert [path.name for path in folder.parent.iterdir()] == [".flwr-vertical-test.lock"]
+    run_app(own_files(home, bank=bank, court=court))
+    assert Result.load(folder).strategy == "fknn"
+    assert not [path for path in home.rglob("*") if path.name.startswith(".")]

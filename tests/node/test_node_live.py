@@ -16,7 +16,7 @@ from flwr_vertical.server import Federation
 
 def through(tree, path):
     """What comes back from a file."""
-    replace_file(path, pack_tree({"a": 1}, tree))
+    replace_file(path, pack_tree({"a": 1}, tree), "a tree")
     with path.open("rb") as file:
         meta, found = unpack_tree(read_frame(file, path))
         assert read_frame(file, path) is None

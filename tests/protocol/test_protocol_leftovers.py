@@ -1,12 +1,18 @@
 """What a run leaves behind, what it would replace, and data that change while it goes on."""
 
+import contextlib
+import errno
 import logging
 import os
+import re
+import resource
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from resuming import METHODS, FaultyGrid, Place, ServerKilled, assert_same
+from training import TrainingPlace
 
 from flwr_vertical import FileStorage, LocalGrid, Party, party_app, registry
 from flwr_vertical.errors import ConfigError, PartyError, StorageError
@@ -14,6 +20,7 @@ from flwr_vertical.node import checkpoint as checkpoints
 from flwr_vertical.node.base import StepGroup, Uses, node_keys_of
 from flwr_vertical.node.config import NODE_KEYS, NodeKey, check_node_config
 from flwr_vertical.node.storage import MemoryStorage
+from flwr_vertical.server.record import journaled
 from strategies.vfem import VFEM
 
 
@@ -395,3 +402,60 @@ def test_server_killed_is_no_reason_to_forget(tmp_path):
     place = Place(tmp_path)
     place.broken(ServerKilled, die_after=1)
     assert place.checkpoint("bank").is_file()
+
+
+# -- disks that are full ---------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def largest_file(size):
+    """Have the system itself refuse what a file holds beyond a size, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_closing_the_journal_does_not_hide_why_it_could_not_be_written(tmp_path):
+    """What the disk refused is still in the file's buffer, and closing it writes it again."""
+
+    def add_too_much():
+        with largest_file(4000), journaled(tmp_path / "night", False, {}) as journal:
+            place = {"sequence": 0, "answered": {}, "rows": []}
+            journal.add_opening({"bank": {}}, place)
+            journal.add_round("add", "digest", {"sum": np.zeros(500)}, {}, place)
+
+    with pytest.raises(StorageError, match=r"the journal .*journal cannot be written: ") as caught:
+        add_too_much()
+    told = str(caught.value)
+    needed = r"\(4\.\d kB are needed, [\d.]+ [MGT]B are free in .*night\); make room"
+    assert re.search(needed, told)
+    assert "resume=true run-name='night'" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("who", ["party 'court': its model", "the server's snapshot"])
+def test_a_full_disk_at_a_snapshot_is_told_with_path_and_party(tmp_path, monkeypatch, who):
+    beginning = "court.party.live-" if who[0] == "p" else ".flwr-vertical-journal.snapshot-"
+    opened, full, open_file = [], set(), os.open
+
+    def opening(path, *how, **more):
+        descriptor = open_file(path, *how, **more)
+        opened.append(Path(path).name)
+        (full.add if opened[-1].startswith(beginning) else full.discard)(descriptor)
+        return descriptor
+
+    def flush(descriptor):
+        if descriptor in full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "open", opening)
+    monkeypatch.setattr(os, "fsync", flush)
+    error = TrainingPlace(tmp_path).broken(PartyError if who[0] == "p" else StorageError)
+    assert re.search(
+        rf"{who} {tmp_path}.*{re.escape(beginning)}.* cannot be written: No space left on device "
+        r"\(\d+.* k?B are needed, .*B are free in .*\); make room",
+        str(error),
+    )
+    assert not list(tmp_path.rglob("*.new"))

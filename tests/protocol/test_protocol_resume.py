@@ -3,6 +3,7 @@
 import logging
 import os
 import pathlib
+import re
 import shutil
 import signal
 import stat
@@ -12,7 +13,16 @@ import time
 
 import numpy as np
 import pytest
-from resuming import METHODS, Place, ServerKilled, assert_same, resuming, sent, steady
+from resuming import (
+    METHODS,
+    FaultyGrid,
+    Place,
+    ServerKilled,
+    assert_same,
+    resuming,
+    sent,
+    steady,
+)
 
 from flwr_vertical import Federation, LocalGrid, MemoryStorage, Party, Summands, party_app, step
 from flwr_vertical.alignment import BlindRsaAligner
@@ -25,6 +35,7 @@ from flwr_vertical.crypto.identity import (
 from flwr_vertical.errors import ConfigError, PartyError, ProtocolError
 from flwr_vertical.node.state import State
 from flwr_vertical.protocol.disk import read_frame
+from flwr_vertical.protocol.messages import read_envelope
 from flwr_vertical.results.atomic import TEMPORARY_PREFIX
 from flwr_vertical.server.journal import Journal
 from strategies.fknn import FKNN
@@ -677,3 +688,145 @@ def test_signed_keys_stay_valid_in_a_new_run_of_flower(tmp_path, at):
     expected = place.run()
     place.broken(die_after=at, run_id=7)
     assert_same(place.run(resume=True, run_id=2**63 + 9), expected)
+
+
+# -- one advice, at once -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["absent", "first byte", "cut", "another run", "other data"])
+def test_a_checkpoint_that_is_of_no_use_gets_one_advice_which_helps(tmp_path, kind):
+    place = Place(tmp_path)
+    place.broken(die_before=7)
+    path = place.checkpoint("court")
+    whole = path.read_bytes()
+    if kind == "absent":
+        path.unlink()
+    elif kind == "another run":
+        there = Place(tmp_path / "other")
+        there.broken(die_before=7)
+        shutil.copy(there.checkpoint("court"), path)
+    elif kind == "other data":
+        place.tables["court"] = place.tables["court"] + 1.0
+    else:
+        path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:] if kind == "first byte" else whole[:-7])
+    error = str(place.broken(PartyError, resume=True))
+    assert "put right what failed and start the run again with resume=true" in error
+    assert error.count("anew") == 1
+    assert error.endswith("give the run up: remove this file and start the run anew")
+    # Both parts of it: a run that is given up can be started anew under its name.
+    assert str(place.journal) in error
+    place.journal.unlink()
+    assert place.run().result.coefficients is not None
+    assert not path.exists()
+
+
+def test_a_damaged_journal_gets_one_advice_which_helps(tmp_path):
+    place = Place(tmp_path)
+    place.broken(die_before=7)
+    whole = place.journal.read_bytes()
+    place.journal.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    for resume in (False, True):
+        error = str(place.broken(ProtocolError, resume=resume))
+        assert error.count("anew") == 1
+        assert "remove this file and start the run anew" in error
+    place.journal.unlink()
+    place.run()
+
+
+CHANGED_POLICY = {"policy.aggregations": "ckks"}
+
+
+def test_a_resumed_run_ends_at_once_where_a_policy_forbids_it_now(tmp_path):
+    """The refusal is the error, not that the party was waited for in vain."""
+    place = Place(tmp_path)
+    place.broken(die_before=7)
+    place.configs["court"] = CHANGED_POLICY
+    error = place.broken(PartyError, resume=True)
+    assert (error.party, error.step) == ("court", "resume")
+    assert "party 'court' refuses by policy.aggregations" in error.cause
+    place.configs.clear()
+    place.run(resume=True)
+
+
+def test_a_party_that_comes_back_with_another_policy_ends_the_run_at_once(tmp_path, monkeypatch):
+    class Changing(FaultyGrid):
+        def end_process(self, **how):
+            super().end_process(**how)
+            self.local.contexts[self.victim].node_config.update(CHANGED_POLICY)
+
+    monkeypatch.setattr("resuming.FaultyGrid", Changing)
+    error = Place(tmp_path).broken(PartyError, lose={6: "moved"})
+    assert (error.party, error.step) == ("court", "resume")
+    assert "party 'court' refuses by policy.aggregations" in error.cause
+    assert "did not come back" not in str(error)
+
+
+def identified(folder, mode="masked"):
+    """A place where every node signs, and every party pins all others."""
+    place, public = Place(folder, mode=mode), {}
+    everyone = [*place.tables, *(["arbiter"] if mode == "ckks" else [])]
+    folder.mkdir(exist_ok=True)
+    for name in everyone:
+        for path in (folder / f"{name}.pem", folder / f"{name}-other.pem"):
+            key = generate_identity()
+            write_identity(path, key)
+            public.setdefault(f"pin.{name}", identity_text(public_identity(key)))
+    for name in everyone:
+        place.configs[name] = {"identity-key": str(folder / f"{name}.pem")}
+        if name != "arbiter":
+            others = {key: pin for key, pin in public.items() if key != f"pin.{name}"}
+            place.configs[name] |= {"pin-all": True, **others}
+    return place
+
+
+@pytest.mark.parametrize("now", ["other", "none"])
+@pytest.mark.parametrize(
+    ("mode", "who"), [("masked", "court"), ("ckks", "court"), ("ckks", "arbiter")]
+)
+def test_an_identity_that_changed_while_a_run_was_broken_off_is_noticed(tmp_path, mode, who, now):
+    place = identified(tmp_path, mode)
+    place.broken(die_before=7)
+    before = dict(place.configs[who])
+    place.configs[who]["identity-key"] = str(tmp_path / f"{who}-other.pem")
+    if now == "none":
+        del place.configs[who]["identity-key"]
+    error = place.broken(PartyError, resume=True)
+    name = "the arbiter" if who == "arbiter" else f"party '{who}'"
+    told = "presented the identity" if now == "other" else "presented no identity"
+    assert re.search(rf"{name} {told}.*party 'bank' pins.*'pin\.{who}'", str(error)), str(error)
+    place.configs[who] = before
+    assert place.run(resume=True).result.coefficients is not None
+
+
+@pytest.mark.parametrize("fate", ["moved", "before"])
+def test_a_party_that_comes_back_under_another_identity_is_noticed(tmp_path, monkeypatch, fate):
+    other = str(tmp_path / "broken" / "court-other.pem")
+
+    class Replaced(FaultyGrid):
+        def end_process(self, **how):
+            super().end_process(**how)
+            self.local.contexts[self.victim].node_config["identity-key"] = other
+
+    expected = identified(tmp_path / "whole").run(lose={6: fate})
+    assert expected.result.coefficients is not None
+    monkeypatch.setattr("resuming.FaultyGrid", Replaced)
+    error = identified(tmp_path / "broken").broken(PartyError, lose={6: fate})
+    assert error.party == "bank"
+    assert re.search(
+        r"party 'court' presented the identity .*'bank' pins .*'pin\.court'", str(error)
+    )
+
+
+def test_a_relay_that_changes_who_came_back_is_noticed(tmp_path, monkeypatch):
+    class Relay(FaultyGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            sent = list(messages)
+            for envelope in (read_envelope(message.content) for message in sent):
+                if "returned.last" in envelope:
+                    envelope["returned.last"] = [n + 1 for n in envelope["returned.last"]]
+            return super().send_and_receive(sent, timeout=timeout)
+
+    place = identified(tmp_path)
+    place.broken(die_before=7)
+    monkeypatch.setattr("resuming.FaultyGrid", Relay)
+    assert "is not signed by the identity of party" in str(place.broken(PartyError, resume=True))

@@ -519,12 +519,12 @@ def test_a_party_that_dies_while_it_writes_a_snapshot(tmp_path, monkeypatch, exp
 
     place, real, count = TrainingPlace(tmp_path), snapshot.replace_file, [0]
 
-    def full(path, pieces):
+    def full(path, pieces, what):
         count[0] += 1
         if count[0] == 6:
             path.with_name(f"{path.name}.77.new").write_bytes(b"half")
             raise OSError(28, "No space left on device", str(path))
-        real(path, pieces)
+        real(path, pieces, what)
 
     monkeypatch.setattr(snapshot, "replace_file", full)
     error = place.broken(PartyError)

@@ -251,6 +251,21 @@ def test_leaves_follow_curves_and_draws_the_distribution():
     assert both[0] == pytest.approx(both[1], abs=0.25)
 
 
+def test_leaves_of_four_parties_keep_to_three_rows_a_column():
+    """The smallest of many groups of samples bounds the leaves, not all samples together."""
+    rng, ids = np.random.default_rng(0), pd.Index([f"s{i}" for i in range(700)])
+    common = rng.normal(size=700)
+    tables = {}
+    for name in ("bank", "court", "shop", "town"):
+        columns = common[:, None] + rng.normal(size=(700, 3))
+        table = pd.DataFrame(columns, ids, [f"{name}{j}" for j in range(3)])
+        tables[name] = table[rng.random(700) < 0.8]
+    made = run(FedPSGAR(n_associated=0, imputer="forest"), tables).tables
+    assert not any(table.isna().any().any() for table in made.values())
+    lost = made["bank"].index.difference(tables["bank"].index)
+    assert np.corrcoef(made["bank"].loc[lost, "bank0"], common[ids.get_indexer(lost)])[0, 1] > 0.5
+
+
 def test_missing_cells_and_attributes_by_rules_go_together():
     tables, _ = mixed(cells=0.1)
     result = run(FedPSGAR(n_associated=1, rule="mean", imputer="mice"), tables, min_rows=40)

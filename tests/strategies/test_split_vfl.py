@@ -394,6 +394,25 @@ def test_a_kept_model_predicts_what_the_fit_did(trained, method, tmp_path):
     pd.testing.assert_frame_equal(there.predictions, again.predictions)
 
 
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_new_rows_may_each_lie_at_one_party(trained, method):
+    """Rows are predicted one by one: which others come with them changes nothing."""
+    runs, tables, _, _ = trained
+    common = [i for i in tables["bank"].index if all(i in t.index for t in tables.values())]
+    alone = {name: common[5 * k : 5 * k + 5] for k, name in enumerate(tables)}
+    new = {name: tables[name].loc[ids] for name, ids in alone.items()}
+    found = runs[method.name].predict(new, progress=False)
+    assert found.notes[0].startswith("parties ['bank', 'court', 'shop'] share no sample")
+    beside = {name: tables[name].loc[[*ids, *common[15:20]]] for name, ids in alone.items()}
+    expected = runs[method.name].predict(beside, progress=False)
+    assert not any("share no sample" in note for note in expected.notes)
+    rows = [i for ids in alone.values() for i in ids]
+    assert len(found.predictions) == 15
+    pd.testing.assert_frame_equal(
+        found.predictions.loc[rows], expected.predictions.loc[rows], atol=1e-5
+    )
+
+
 def test_what_a_kept_model_does_not_know_is_refused(trained):
     runs, tables, _, _ = trained
     result = runs["vanilla-vfl"]

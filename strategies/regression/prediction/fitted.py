@@ -30,6 +30,7 @@ class BuildsOnAFit(Strategy):
         plain=lambda model: str(model.where or "") if isinstance(model, Result) else model,
     )
 
+    needs_common_samples: ClassVar[bool] = False  # each row is predicted by itself
     uses_labels: ClassVar[bool] = True
 
     @classmethod

@@ -89,6 +89,17 @@ class Comparison:
         """The parties."""
         return self.federation.parties
 
+    def rows_to_learn_from(self) -> dict[str, int]:
+        """Return, by party, how many rows there are for its columns of regressions.
+
+        Where nodes hold to three rows a column, each group of rows needs as many.
+        """
+        sizes, held = self.rows.sizes, ~self.rows.mask
+        whole = int(sizes.sum())
+        if not self.by_rule:
+            return dict.fromkeys(self.names, whole)
+        return {n: int(sizes[held[:, k]].min(initial=whole)) for k, n in enumerate(self.names)}
+
     def check_shared(self, targets: list[str]) -> None:
         """Refuse a party that shares too few samples with everybody.
 

@@ -215,7 +215,7 @@ class FedPSGParty(ComparingParty):
         trees : int
             Random trees, whose leaves are columns as well.
         n_rows : int
-            Samples that the regressions are learnt from.
+            See `RegressionSteps.start`.
 
         Returns
         -------

@@ -48,7 +48,7 @@ class RegressionSteps(StepGroup):
         codes : numpy.ndarray of shape (n_samples, n_columns)
             NaN where a value is to be imputed.
         n_rows : int
-            Samples that regressions are learnt from.
+            Samples that regressions are learnt from, or the fewest that are told of together.
         drawn : bool
             Whether values are drawn, rather than expected ones taken.
         n_trees : int
