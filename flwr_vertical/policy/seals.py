@@ -6,6 +6,7 @@ rows and seals, nor an older copy of the whole file.
 """
 
 import sqlite3
+import struct
 import zlib
 from contextlib import closing
 from functools import lru_cache
@@ -105,18 +106,22 @@ def _contents(
 ) -> tuple[int, int]:
     """Return how many rows there are, and the sum of their checksums."""
     row = connection.execute(
-        f"SELECT count(*), coalesce(sum(checksum({_columns(table)})), 0) FROM {table} {where}",
+        f"SELECT count(*), coalesce(sum({_row_checksum(table)}), 0) FROM {table} {where}",
         values,
     ).fetchone()
     return row[0], row[1]
 
 
 @lru_cache
-def _columns(table: str) -> str:
-    """Return the columns of a table but the data of arrays, which have a checksum beside them."""
+def _row_checksum(table: str) -> str:
+    """Return what computes the checksum of a row; the data of arrays have one beside them."""
     with closing(_empty()) as connection:
-        found = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-    return ", ".join(name for name in found if name != "data")
+        found = connection.execute(f"PRAGMA table_info({table})").fetchall()
+    types = {column[1]: column[2] for column in found if column[1] != "data"}
+    # Bytes and numbers: a call with every column as an object of its own takes twice as long.
+    exact = " || '|' || ".join(name for name, kind in types.items() if kind != "REAL")
+    reals = [name for name, kind in types.items() if kind == "REAL"]
+    return f"checksum({', '.join([f'CAST({exact} AS BLOB)', *reals])})"
 
 
 @lru_cache
@@ -143,6 +148,6 @@ def checksum_of_array(name: str, dtype: str, data: bytes) -> int:
     return zlib.crc32(data, zlib.crc32(f"{name} {dtype}".encode()))
 
 
-def _checksum(*values: Any) -> int:
+def _checksum(row: bytes, *reals: float) -> int:
     """Return a checksum of a row: it finds damage, which is all it is for."""
-    return zlib.crc32(repr(values).encode())
+    return zlib.crc32(struct.pack(f"<{len(reals)}d", *reals), zlib.crc32(row))
