@@ -19,6 +19,9 @@ _APPLICATION = 0x66767031  # "fvp1", in the file's header
 _FORMAT = 2
 _UNSEALED = 1
 
+# A message of SQLite that quotes damaged text cannot be decoded.
+_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+
 # Of SQLite's errors at statements that are right, those that the file is not the cause of.
 _OF_THE_DISK = (
     sqlite3.SQLITE_PERM,
@@ -99,7 +102,7 @@ def transaction(path: Path, who: str, patience: float) -> Iterator[sqlite3.Conne
                     connection.execute("ROLLBACK")
                 raise
             connection.execute("COMMIT")
-    except sqlite3.Error as error:
+    except _ERRORS as error:
         raise _explained(path, who, error, patience) from error
 
 
@@ -122,7 +125,7 @@ def reading(path: Path, who: str) -> Iterator[sqlite3.Connection]:
             connection.execute("PRAGMA query_only = ON")
             connection.execute("BEGIN")  # what is read is one state, whoever writes meanwhile
             yield connection
-    except sqlite3.Error as error:
+    except _ERRORS as error:
         raise _explained(path, who, error, 5.0) from error
 
 
@@ -176,7 +179,9 @@ def _check_kind(connection: sqlite3.Connection, path: Path, who: str) -> int:
     return version
 
 
-def _explained(path: Path, who: str, error: sqlite3.Error, patience: float) -> LedgerError:
+def _explained(
+    path: Path, who: str, error: sqlite3.Error | UnicodeDecodeError, patience: float
+) -> LedgerError:
     """Say what an error of SQLite means for a run."""
     if isinstance(error, sqlite3.ProgrammingError):
         raise error  # a statement is wrong, not the file

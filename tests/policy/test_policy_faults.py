@@ -89,6 +89,9 @@ DAMAGES = {
     "secret": change("UPDATE meta SET value = 'SIXTEEN-LETTERS!' WHERE key = 'secret'"),
     "seal gone": change("DELETE FROM seals WHERE name = 'streams'"),
     "type of an array": change("UPDATE arrays SET data = 'text', checksum = 1.5"),
+    "definition that is no text": lambda path: write_bytes(
+        path, path.read_bytes().find(b"CREATE TABLE streams") + 7, b"\xc1"
+    ),
     "table gone": change("DROP TABLE streams"),
     "column of another name": change("ALTER TABLE streams RENAME COLUMN content TO contents"),
     "empty": lambda path: path.write_bytes(b""),
