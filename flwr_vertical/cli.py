@@ -112,6 +112,12 @@ def make_parser() -> argparse.ArgumentParser:
     )
     ledger.add_argument("place", metavar="DIR", help="the node's 'output' folder, or a ledger")
     ledger.add_argument("--json", action="store_true", help="print JSON")
+    ledger.add_argument(
+        "--repair-clock",
+        action="store_true",
+        help="go on although the last entry is later than this machine's clock, which was ahead "
+        "then and is right now; the repair is an entry, and every limit still counts what was told",
+    )
     new = commands.add_parser(
         "new",
         help="write a small Flower app of your own, which imports the installed package",
@@ -162,9 +168,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(text)
             return 0 if agreed else 1
         if options.command == "privacy-ledger":
-            from flwr_vertical.ledger_command import show_ledgers
+            from flwr_vertical.ledger_command import repair_clocks, show_ledgers
 
-            show_ledgers(Path(options.place), options.json)
+            if options.repair_clock:
+                repair_clocks(Path(options.place))
+            else:
+                show_ledgers(Path(options.place), options.json)
             return 0
         if options.command == "keygen":
             return _keygen(options.path, options.party, options.show)

@@ -47,6 +47,10 @@ class LedgerError(VerticalError, RuntimeError):
     """A node's privacy ledger cannot be used, so nothing leaves that node."""
 
 
+class LedgerDamagedError(LedgerError):
+    """A node's privacy ledger is not what was written: what was told before is not known."""
+
+
 class StorageError(VerticalError, OSError):
     """A file of a run cannot be written: the disk is full, or access is refused."""
 

@@ -1,6 +1,8 @@
-"""``flwr-vertical privacy-ledger``: show what has left a node, run by run."""
+"""``flwr-vertical privacy-ledger``: show what has left a node, run by run; repair its clock."""
 
 import json
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from flwr_vertical.policy.entries import Book
+from flwr_vertical.policy.file import check_whole, transaction
 from flwr_vertical.policy.standing import (
     ENTRY_COLUMNS,
     RUN_COLUMNS,
@@ -19,6 +23,7 @@ from flwr_vertical.policy.standing import (
 from flwr_vertical.policy.summary import LedgerSummary, find_ledgers
 
 _WIDTH = 160
+_PATIENCE = 30.0
 
 
 def show_ledgers(place: Path, as_json: bool, console: Console | None = None) -> None:
@@ -44,6 +49,31 @@ def show_ledgers(place: Path, as_json: bool, console: Console | None = None) -> 
         for table in _tables(one):
             shown.print(table)
             shown.print()
+
+
+def repair_clocks(place: Path, clock: Callable[[], float] = time.time) -> None:
+    """Let ledgers go on whose last entry was made when the machine's clock was ahead.
+
+    Each repair is an entry of its ledger, and nothing that was told is forgotten.
+
+    Parameters
+    ----------
+    place : Path
+        See `show_ledgers`.
+    clock : Callable[[], float], optional
+        Tells the time in seconds.
+
+    Raises
+    ------
+    LedgerError
+        If there is no ledger, or one cannot be used.
+    """
+    for path in find_ledgers(place):
+        who = f"ledger {path.name!r}"
+        with transaction(path, who, _PATIENCE) as connection:
+            check_whole(connection, path, who)
+            done = Book(connection, path, who).repair_clock(clock())
+        print(f"{path}: {done or 'nothing to repair: no entry is later than the clock'}")
 
 
 def _tables(one: LedgerSummary) -> list[Table]:

@@ -31,6 +31,7 @@ from flwr_vertical.crypto import _checks
 from flwr_vertical.crypto.ckks_context import (
     SLOTS,
     VALUE_LIMIT,
+    dump_block,
     load_block,
     load_public,
     load_secret,
@@ -129,8 +130,7 @@ class CkksEncryptor:
             block = flat[start : start + SLOTS].astype(np.float64, copy=False)
             block = np.ldexp(block, exponent) if exponent else block
             # The binding takes lists; a tensor is copied element by element.
-            ciphertext: bytes = ts.ckks_vector(self._context, block.tolist()).serialize()
-            yield ciphertext
+            yield dump_block(self._context, ts.ckks_vector(self._context, block.tolist()))
 
 
 def add_ciphertexts(public: bytes, terms: Sequence[Iterable[bytes]]) -> list[bytes]:
@@ -151,8 +151,8 @@ def add_ciphertexts(public: bytes, terms: Sequence[Iterable[bytes]]) -> list[byt
     Raises
     ------
     ProtocolError
-        If there are no terms, they differ in shape, or a block is no ciphertext; names the term (by
-        its position) and the block.
+        If there are no terms, they differ in shape, or a block is no ciphertext under this key;
+        names the term (by its position) and the block.
     """
     return list(iter_add_ciphertexts(public, terms))
 
@@ -183,8 +183,7 @@ def _sums(context: Any, terms: Sequence[Iterable[bytes]]) -> Iterator[bytes]:
                     "all parties must send arrays of the same shape"
                 )
             total.add_(term)
-        ciphertext: bytes = total.serialize()
-        yield ciphertext
+        yield dump_block(context, total)
 
 
 class CkksDecryptor:
@@ -250,11 +249,10 @@ class CkksDecryptor:
             raise ProtocolError(
                 f"the blocks hold {start} values, an array of shape {tuple(shape)} has {size}"
             )
-        # Under the wrong key one gets noise of the size of the modulus, far beyond any sum.
         if size and not _checks.within(values, VALUE_LIMIT + 1):
             raise ProtocolError(
-                f"decrypted values beyond {VALUE_LIMIT:.0f}, the largest sum: the ciphertexts were "
-                "made under another key, or are sums over more parties than they were checked for"
+                f"decrypted values beyond {VALUE_LIMIT:.0f}, the largest sum: the ciphertexts are "
+                "sums over more parties than they were checked for, or were changed on their way"
             )
         if self._release_bits is not None:
             np.rint(values * 2.0**self._release_bits, out=values)

@@ -12,6 +12,7 @@ bytes, error 1.2e-7, sums up to 4096). Degree 2048 leaves no room for the second
 library wants two.
 """
 
+import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -35,7 +36,7 @@ class CkksKeys:
     Parameters
     ----------
     secret : bytes
-        Serialised context with the secret key, about 62 kB. Never leaves the arbiter.
+        Serialised context with both keys, about 187 kB. Never leaves the arbiter.
     public : bytes
         Serialised context with the public key only, about 125 kB. For parties and server.
     """
@@ -63,7 +64,7 @@ def generate_keys() -> CkksKeys:
     # Rotations and products are never needed, so neither are their large keys.
     without = {"save_galois_keys": False, "save_relin_keys": False}
     return CkksKeys(
-        secret=context.serialize(save_public_key=False, save_secret_key=True, **without),
+        secret=context.serialize(save_public_key=True, save_secret_key=True, **without),
         public=context.serialize(save_public_key=True, save_secret_key=False, **without),
     )
 
@@ -104,11 +105,13 @@ def load_secret(secret: bytes) -> Any:
     Raises
     ------
     ProtocolError
-        If it is no context with the parameters above, or holds no secret key.
+        If it is no context with the parameters above, or lacks a key.
     """
     context = _load_context(secret)
     if not context.is_private():
         raise ProtocolError("these CKKS keys hold no secret key; only the arbiter's open sums")
+    if not context.has_public_key():
+        raise ProtocolError("these CKKS keys hold no public key, which names them")
     return context
 
 
@@ -134,16 +137,42 @@ def _load_context(serialised: bytes) -> Any:
     return context
 
 
+def key_name(context: Any, n_first: int = len(COEFF_MOD_BIT_SIZES) * POLY_MODULUS_DEGREE) -> bytes:
+    """Return two random numbers of a context's public key: 16 bytes, which name the key.
+
+    Another secret key opens a ciphertext as well, and what comes is noise. So ciphertexts begin
+    with the name of their key. The key's second polynomial, which is uniform, comes after `n_first`
+    numbers of the first: the degree times the primes.
+    """
+    numbers = context.data.public_key().data()
+    return struct.pack("<QQ", numbers[n_first], numbers[n_first + 1])
+
+
+def check_key(name: bytes, message: bytes, where: str) -> None:
+    """Raise if a ciphertext does not begin with the name of a key.
+
+    Raises
+    ------
+    ProtocolError
+        `where` names the ciphertext.
+    """
+    if not message.startswith(name):
+        raise ProtocolError(f"{where} is not a CKKS ciphertext, or was made under another key")
+
+
 def load_block(context: Any, block: bytes, where: str) -> Any:
     """Load one ciphertext.
 
     Raises
     ------
     ProtocolError
-        If `block` is not one ciphertext of 1 to `SLOTS` values; `where` names it.
+        If `block` is not one ciphertext of 1 to `SLOTS` values under the context's key; `where`
+        names it.
     """
+    name = key_name(context)
+    check_key(name, block, where)
     try:
-        vector = tenseal().ckks_vector_from(context, bytes(block))
+        vector = tenseal().ckks_vector_from(context, bytes(block[len(name) :]))
         size = vector.size()
         scales = [ciphertext.scale for ciphertext in vector.ciphertext()]
     except (ValueError, RuntimeError) as error:
@@ -151,3 +180,9 @@ def load_block(context: Any, block: bytes, where: str) -> Any:
     if not 1 <= size <= SLOTS or scales != [2.0**SCALE_BITS]:
         raise ProtocolError(f"{where} is not a CKKS ciphertext of 1 to {SLOTS} values")
     return vector
+
+
+def dump_block(context: Any, vector: Any) -> bytes:
+    """Return one ciphertext as `load_block` takes it."""
+    ciphertext: bytes = vector.serialize()
+    return key_name(context) + ciphertext

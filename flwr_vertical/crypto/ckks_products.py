@@ -46,7 +46,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_vertical.crypto import _checks
-from flwr_vertical.crypto.ckks_context import CkksKeys, tenseal
+from flwr_vertical.crypto.ckks_context import CkksKeys, check_key, key_name, tenseal
 from flwr_vertical.errors import DataError, FixedPointOverflowError, ProtocolError
 
 POLY_MODULUS_DEGREE = 8192
@@ -91,10 +91,8 @@ class _Ring:
             )
         if not self.context.has_public_key():
             raise ProtocolError("these CKKS keys hold no public key")
-        # Two random numbers of the public key name it: the wrong one would give wrong totals.
+        self.key_name = key_name(self.context, len(self.primes) * POLY_MODULUS_DEGREE)
         key = self.context.data.public_key()
-        second = len(self.primes) * POLY_MODULUS_DEGREE
-        self.key_id = struct.pack("<QQ", key.data()[second], key.data()[second + 1])
         self.encryptor = self.api.Encryptor(seal, key)
         self.evaluator = self.api.Evaluator(seal)
         self._encoder, self._level = self.api.CKKSEncoder(seal), seal.first_parms_id()
@@ -106,8 +104,9 @@ class _Ring:
 
     def read_header(self, message: bytes, where: str) -> int:
         """Return the number of rows."""
-        if not message.startswith(self.key_id) or len(message) < _HEADER.size:
-            raise ProtocolError(f"{where} is not a CKKS ciphertext, or was made under another key")
+        check_key(self.key_name, message, where)
+        if len(message) < _HEADER.size:
+            raise ProtocolError(f"{where} is not a CKKS ciphertext: it has no number of rows")
         return int(_HEADER.unpack_from(message)[1])
 
     def load_block(self, block: bytes, n_rows: int, where: str) -> Any:
@@ -174,7 +173,7 @@ def encrypt_columns(
     """
     ring = _load_public(public)
     A = _checked_matrix(matrix, name, party)
-    header, scale = _HEADER.pack(ring.key_id, len(A)), 2.0 ** _scale_bits(len(A))[0]
+    header, scale = _HEADER.pack(ring.key_name, len(A)), 2.0 ** _scale_bits(len(A))[0]
     ts = tenseal()
     return [
         [
@@ -494,4 +493,6 @@ def _constant_term(ring: _Ring, ciphertext: Any, n_rows: int) -> bytes:
     words = np.fromiter((ciphertext[i] for i in range(2 * size)), dtype="<u8", count=2 * size)
     # Polynomials come as values at all roots, of which the constant coefficient is the mean.
     constant = sum(words[:size].tolist()) * pow(size, -1, prime) % prime
-    return _HEADER.pack(ring.key_id, n_rows) + struct.pack("<Q", constant) + words[size:].tobytes()
+    return (
+        _HEADER.pack(ring.key_name, n_rows) + struct.pack("<Q", constant) + words[size:].tobytes()
+    )

@@ -1,6 +1,7 @@
 """What the grids of this library share: node identities, message numbers, waiting for replies."""
 
 import itertools
+import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,11 +47,13 @@ class NodesGrid(Grid):
     ) -> None:
         if not nodes:
             raise ConfigError("a grid needs at least one node")
-        self._run = Run.create_empty(run_id=1)
+        # As Flower does, so that in a ledger each run counts as one; nothing else depends on it.
+        run_id = secrets.randbits(63)
+        self._run = Run.create_empty(run_id=run_id)
         self._numbers = itertools.count(1)
         self.contexts = {
             node_id: Context(
-                run_id=1,
+                run_id=run_id,
                 node_id=node_id,
                 node_config=dict(config),
                 state=RecordDict(),

@@ -9,7 +9,6 @@ It holds the private keys of the run, so only its owner can read it. It is remov
 says that the run is finished.
 """
 
-import glob
 import os
 import re
 from collections.abc import Callable
@@ -254,9 +253,10 @@ class Checkpoint:
 
     def _clear(self) -> None:
         self.path.unlink(missing_ok=True)
-        for left in self.path.parent.glob(f"{glob.escape(self.path.name)}.*"):
+        prefix = f"{self.path.name}."
+        for left in files_in(self.path.parent):
             # The whole rest of the name: a neighbour may be called "bank.party.snapshot-1".
-            if _BESIDE.fullmatch(left.name[len(self.path.name) + 1 :]):
+            if left.name.startswith(prefix) and _BESIDE.fullmatch(left.name[len(prefix) :]):
                 left.unlink(missing_ok=True)
         _remove_empty(self.path.parent)
 
@@ -298,7 +298,7 @@ def clear_openings(path: Path) -> None:
     path : Path
         The node's checkpoint of this run.
     """
-    name = glob.escape(path.name)
+    prefix, suffix = f"{path.name}.", ".new"
     for folder in path.parents[2].glob(f"*/{FOLDER_NAME}"):
         own = folder / path.name
         if own == path:
@@ -308,10 +308,20 @@ def clear_openings(path: Path) -> None:
                 payload = read_frame(file, own)
             if payload is not None and int(unpack_meta(payload)["sequence"]) == 0:
                 own.unlink(missing_ok=True)
-        for left in folder.glob(f"{name}.*.new"):
-            if not own.exists() and not _is_being_written(left):
+        for left in files_in(folder):
+            mine = left.name.startswith(prefix) and left.name.endswith(suffix)
+            if mine and not own.exists() and not _is_being_written(left):
                 left.unlink(missing_ok=True)
         _remove_empty(folder)
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the files of a folder, none if neighbours that share it have removed it."""
+    try:
+        with os.scandir(folder) as found:
+            return [folder / entry.name for entry in found]
+    except FileNotFoundError:
+        return []
 
 
 def _is_being_written(temporary: Path) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, RecordDict
 
 from flwr_vertical.errors import ProtocolError, VerticalError
-from flwr_vertical.node.checkpoint import Checkpoint, restore
+from flwr_vertical.node.checkpoint import Checkpoint, files_in, restore
 from flwr_vertical.node.live import LiveObjects
 from flwr_vertical.protocol.disk import WHOLE, flush_folder, read_frame, replace_file, writing
 from flwr_vertical.protocol.messages import make_reply
@@ -105,7 +105,7 @@ class Snapshots:
         numbers = self._numbers()
         named = {self._checkpoint.live_version()}
         named |= {self.at(number).live_version() for number in numbers}
-        for path in self._path.parent.iterdir():
+        for path in files_in(self._path.parent):
             match = self._suffix(path, _LIVE)
             if match and match[1] not in named:
                 path.unlink(missing_ok=True)
@@ -116,7 +116,7 @@ class Snapshots:
         self.sweep()
 
     def _numbers(self) -> list[int]:
-        matches = (self._suffix(path, _SNAPSHOT) for path in self._path.parent.glob("*"))
+        matches = (self._suffix(path, _SNAPSHOT) for path in files_in(self._path.parent))
         return sorted(int(match[1]) for match in matches if match)
 
     def _suffix(self, path: Path, pattern: "re.Pattern[str]") -> "re.Match[str] | None":

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.policy.file import damaged
+from flwr_vertical.policy.seals import checksum_of_array, write
 
 
 class Arrays:
@@ -32,7 +33,7 @@ class Arrays:
 
         Raises
         ------
-        LedgerError
+        LedgerDamagedError
             If its checksum is another one.
         """
         row = self._connection.execute(
@@ -41,7 +42,7 @@ class Arrays:
         found = np.zeros(0, dtype=dtype)
         if row is not None:
             stored, data, checksum = row
-            if _checksum(name, stored, data) != checksum:
+            if not isinstance(data, bytes) or checksum_of_array(name, stored, data) != checksum:
                 raise damaged(self._path, self._who, f"{name} does not have its checksum")
             raw = data[1:] if data[:1] == b"r" else zlib.decompress(data[1:])
             found = np.frombuffer(raw, dtype=stored).astype(dtype, copy=False)
@@ -66,12 +67,10 @@ class Arrays:
         raw = values.tobytes()
         packed = b"r" + raw if hashes else b"z" + zlib.compress(raw, 1)
         dtype = values.dtype.str
-        self._connection.execute(
+        write(
+            self._connection,
+            "arrays",
+            name,
             "INSERT OR REPLACE INTO arrays VALUES (?, ?, ?, ?)",
-            (name, dtype, packed, _checksum(name, dtype, packed)),
+            (name, dtype, checksum_of_array(name, dtype, packed), packed),
         )
-
-
-def _checksum(name: str, dtype: str, data: bytes) -> int:
-    """Return a checksum: it finds damage, which is all it is for."""
-    return zlib.crc32(data, zlib.crc32(f"{name} {dtype}".encode()))

@@ -1,15 +1,17 @@
-"""The ledger's book: runs and what was opened in them, each entry marked by all before."""
+"""The ledger's book: runs, and what was opened in them."""
 
 import hashlib
 import json
+import shlex
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from flwr_vertical.errors import LedgerError, ProtocolError
-from flwr_vertical.policy.file import damaged
+from flwr_vertical.policy.seals import write
 
 CLOCK_TOLERANCE = 60.0
 """Seconds by which a clock may be set back: those that time servers correct."""
@@ -28,7 +30,8 @@ class Entry:
     Parameters
     ----------
     kind : str
-        ``"rows"``, ``"bits"``, ``"predictions"``, ``"epsilon"``, ``"ids"`` or ``"refused"``.
+        ``"rows"``, ``"bits"``, ``"predictions"``, ``"epsilon"``, ``"ids"``, ``"refused"`` or
+        ``"clock"``.
     receiver : str
         To whom.
     what : str
@@ -83,16 +86,34 @@ class Book:
         LedgerError
             Says by how much.
         """
-        last = self._connection.execute(
-            "SELECT max((SELECT coalesce(max(at), 0) FROM entries),"
-            " (SELECT coalesce(max(began), 0) FROM runs))"
-        ).fetchone()[0]
+        last = _latest(self._connection)
         if now < last - CLOCK_TOLERANCE:
             raise LedgerError(
-                f"{self._who}: the clock of this machine is {last - now:,.0f} s before the last "
-                f"entry of the privacy ledger {self._path}, so nothing leaves: entries could not "
-                "be put in order. Set the clock right"
+                f"{self._who}: the clock of this machine, {time_text(now)} UTC, is "
+                f"{last - now:,.0f} s before the last entry of the privacy ledger {self._path}, of "
+                f"{time_text(last)}, so nothing leaves: entries could not be put in order. Set the "
+                "clock right. If it is right, and was ahead before: flwr-vertical privacy-ledger "
+                f"{shlex.quote(str(self._path))} --repair-clock"
             )
+
+    def repair_clock(self, now: float) -> str:
+        """Go on from a clock that was ahead before, on record; returns the record, "" for none.
+
+        All entries stay, with their times, and all limits count them: no limit is of a time.
+        """
+        last = _latest(self._connection)
+        if now >= last - CLOCK_TOLERANCE:
+            return ""
+        what = (
+            f"clock repaired by the owner: the last entry was of {time_text(last)}, the clock says "
+            f"{time_text(now)} UTC"
+        )
+        put_meta(self._connection, "latest", repr(now))
+        (number,) = self._connection.execute("SELECT count(*) + 1 FROM runs").fetchone()
+        token = f"clock repair {number}"
+        add_run(self._connection, token, "clock repair", "", {}, now, greetings=0)
+        self.add(self.run(token), now, Entry("clock", "nobody", what))
+        return what
 
     def run(self, token: str) -> int:
         """Return the number of a run.
@@ -109,34 +130,21 @@ class Book:
 
     def add(self, run: int, at: float, entry: Entry) -> None:
         """Write an entry."""
-        # As SQLite gives them back, so that the mark can be checked: 12 bits would come as 12.0.
         values = tuple(
             float(value) if name in _REAL else value
             for name, value in zip(_COLUMNS.split(", "), (run, at, *astuple(entry)), strict=True)
         )
-        row = self._connection.execute(
-            "SELECT mark FROM entries ORDER BY id DESC LIMIT 1"
+        (number,) = self._connection.execute(
+            "SELECT coalesce(max(id), 0) + 1 FROM entries"
         ).fetchone()
-        mark = _mark(b"" if row is None else row[0], values)
-        self._connection.execute(
-            f"INSERT INTO entries ({_COLUMNS}, mark) VALUES ({', '.join('?' * 13)})",
-            (*values, mark),
+        write(
+            self._connection,
+            "entries",
+            number,
+            f"INSERT INTO entries (id, {_COLUMNS}) VALUES ({', '.join('?' * 13)})",
+            (number, *values),
         )
-
-    def check_marks(self) -> None:
-        """Raise if entries were changed, or some in the middle are gone.
-
-        Raises
-        ------
-        LedgerError
-            Names the entry.
-        """
-        mark = b""
-        rows = self._connection.execute(f"SELECT {_COLUMNS}, mark, id FROM entries ORDER BY id")
-        for *values, found, number in rows:
-            mark = _mark(mark, tuple(values))
-            if mark != found:
-                raise damaged(self._path, self._who, f"entry {number} is not what was written")
+        _note_time(self._connection, at)
 
     def epsilon(self) -> tuple[float, float, int]:
         """Return epsilon and delta spent in all, and how many releases spent them."""
@@ -155,10 +163,6 @@ class Book:
         return int(row[0]), int(row[1])
 
 
-def _mark(before: bytes, values: tuple[Any, ...]) -> bytes:
-    return hashlib.blake2b(before + repr(values).encode(), digest_size=16).digest()
-
-
 def add_run(
     connection: sqlite3.Connection,
     token: str,
@@ -169,11 +173,15 @@ def add_run(
     greetings: int = 1,
 ) -> None:
     """Write a run, or that it has greeted again."""
-    connection.execute(
+    write(
+        connection,
+        "runs",
+        token,
         "INSERT INTO runs (token, name, strategy, settings, began, greetings)"
         " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (token) DO UPDATE SET greetings = greetings + 1",
         (token, name, strategy, json.dumps(dict(settings), default=str), now, greetings),
     )
+    _note_time(connection, now)
 
 
 def has_run(connection: sqlite3.Connection, token: str) -> bool:
@@ -193,7 +201,40 @@ def note_stream(
             f"{who}: a key stream of this run hides one content only, and other content was to be "
             "hidden by it; start the run again, which draws new keys"
         )
-    connection.execute("INSERT OR IGNORE INTO streams VALUES (?, ?, ?)", (key, tag, run))
+    if row is None:
+        sql = "INSERT INTO streams VALUES (?, ?, ?)"
+        write(connection, "streams", key, sql, (key, tag, run))
+
+
+def note_known(connection: sqlite3.Connection, digest: bytes) -> None:
+    """Write that the same request gets the same answer, for nothing, from now on."""
+    write(connection, "known", digest, "INSERT OR IGNORE INTO known VALUES (?)", (digest,))
+
+
+def get_meta(connection: sqlite3.Connection, key: str) -> str:
+    """Return a value of the whole ledger, "" where it has none of that key."""
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return "" if row is None else str(row[0])
+
+
+def put_meta(connection: sqlite3.Connection, key: str, value: str) -> None:
+    """Write a value of the whole ledger."""
+    write(connection, "meta", key, "INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+
+def _latest(connection: sqlite3.Connection) -> float:
+    """Return the latest time of a run or an entry since the clock was repaired."""
+    return float(get_meta(connection, "latest") or 0.0)
+
+
+def _note_time(connection: sqlite3.Connection, at: float) -> None:
+    if at > _latest(connection):
+        put_meta(connection, "latest", repr(float(at)))
+
+
+def time_text(seconds: float) -> str:
+    """Return a time as a date and time of day, UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def digest_of(*parts: object) -> bytes:

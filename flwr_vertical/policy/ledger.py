@@ -20,7 +20,17 @@ import pandas as pd
 from flwr_vertical.errors import LedgerError, PolicyError, ProtocolError
 from flwr_vertical.policy.arrays import Arrays
 from flwr_vertical.policy.budgets import check_bits, check_epsilon, check_foreign_ids
-from flwr_vertical.policy.entries import Book, Entry, add_run, digest_of, has_run, note_stream
+from flwr_vertical.policy.entries import (
+    Book,
+    Entry,
+    add_run,
+    digest_of,
+    get_meta,
+    has_run,
+    note_known,
+    note_stream,
+    put_meta,
+)
 from flwr_vertical.policy.file import check_whole, create, reading, transaction
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.row_rules import Judged
@@ -76,8 +86,10 @@ class PrivacyLedger:
         if not self.path.exists():
             create(self.path, party, self._who)
         with transaction(self.path, self._who, patience) as connection:
-            self._secret = self._meta(connection, "secret")
-            owner = self._meta(connection, "party")
+            check_whole(connection, self.path, self._who)
+            self._secret = get_meta(connection, "secret")
+            owner = get_meta(connection, "party")
+        self._is_checked = True
         if owner != party:
             raise LedgerError(
                 f"{self._who}: the privacy ledger {self.path} belongs to party {owner!r}, so "
@@ -121,7 +133,7 @@ class PrivacyLedger:
         name = digest_of("version", version).hex()
         if version:
             with reading(self.path, self._who) as connection:
-                if self._meta(connection, "rows") == name:
+                if get_meta(connection, "rows") == name:
                     arrays = Arrays(connection, self.path, self._who)
                     keys = arrays.get("own keys", np.uint64)
                     contents = arrays.get("own contents", np.uint32)
@@ -135,7 +147,7 @@ class PrivacyLedger:
                 arrays.put(
                     "own contents", none if rows.contents is None else rows.contents, hashes=True
                 )
-                connection.execute("INSERT OR REPLACE INTO meta VALUES ('rows', ?)", (name,))
+                put_meta(connection, "rows", name)
         return rows
 
     def begin(
@@ -169,9 +181,10 @@ class PrivacyLedger:
         LedgerError
             If the ledger is damaged, or that of another table, or the clock went back.
         """
-        with self._entry(run) as (connection, book, arrays):
-            check_whole(connection, self.path, self._who)
-            book.check_marks()
+        with self._entry(run) as (connection, _, arrays):
+            if not self._is_checked:  # as it was when this process opened it
+                check_whole(connection, self.path, self._who)
+            self._is_checked = False
             if not all_new:
                 self._check_table(arrays, rows)
             add_run(connection, run, name, strategy, settings, self._clock())
@@ -285,7 +298,7 @@ class PrivacyLedger:
             if decide is not None:
                 answer = np.asarray(decide(found, atom), dtype=np.uint8).ravel()
                 arrays.put(kept, answer)
-            connection.execute("INSERT OR IGNORE INTO known VALUES (?)", (digest,))
+            note_known(connection, digest)
             entry = Entry("rows", receiver, what, told, smallest, n_new, colluding=colluding)
             book.add(number, self._clock(), entry)
             return ToldRows(atom, found.n_vectors, smallest, answer)
@@ -361,7 +374,7 @@ class PrivacyLedger:
             spent = spent.copy()
             spent[at[mask]] += bits
             arrays.put(kind, spent)
-            connection.execute("INSERT OR IGNORE INTO known VALUES (?)", (digest,))
+            note_known(connection, digest)
             entry = Entry(kind, receiver, what, n_rows, bits=bits, colluding=colluding)
             book.add(number, self._clock(), entry)
 
@@ -406,7 +419,7 @@ class PrivacyLedger:
                 return
             spent, _, releases = book.epsilon()
             check_epsilon(self._who, self.policy, epsilon, spent, releases, what)
-            connection.execute("INSERT INTO known VALUES (?)", (digest,))
+            note_known(connection, digest)
             entry = Entry("epsilon", receiver, what, epsilon=epsilon, delta=delta)
             book.add(number, self._clock(), entry)
 
@@ -467,7 +480,7 @@ class PrivacyLedger:
             total = book.count(number, "ids")[1] + count
             check_foreign_ids(self._who, self.policy, total, n_own)
             if content:
-                connection.execute("INSERT INTO known VALUES (?)", (digest,))
+                note_known(connection, digest)
             book.add(number, self._clock(), Entry("ids", sender, "IDs of others blinded", count))
 
     # -- parts of these --------------------------------------------------------------------
@@ -491,10 +504,6 @@ class PrivacyLedger:
             if book.count(number, "refused")[0] < _MOST_REFUSALS:
                 what = f"{error.key}: asked {error.asked}; allowed {error.allowed}"
                 book.add(number, self._clock(), Entry("refused", "nobody", what))
-
-    def _meta(self, connection: sqlite3.Connection, key: str) -> str:
-        row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return "" if row is None else str(row[0])
 
     def _is_known(self, connection: sqlite3.Connection, digest: bytes) -> bool:
         found = connection.execute("SELECT 1 FROM known WHERE digest = ?", (digest,)).fetchone()

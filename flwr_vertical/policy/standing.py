@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
+from flwr_vertical.policy.entries import time_text
 from flwr_vertical.policy.record import Policy, key_of
 from flwr_vertical.policy.summary import LedgerSummary
 
@@ -90,8 +90,9 @@ def run_rows(summary: LedgerSummary) -> list[dict[str, Any]]:
     counts: dict[int, dict[str, Any]] = {}
     for entry in summary.entries:
         own = counts.setdefault(entry["run"], dict.fromkeys(_KINDS, 0))
-        # Of IDs the number counts, of the rest how often something was told.
-        own[entry["kind"]] += entry["n_rows"] if entry["kind"] == "ids" else 1
+        if entry["kind"] in _KINDS:  # a repair of the clock tells nothing
+            # Of IDs the number counts, of the rest how often something was told.
+            own[entry["kind"]] += entry["n_rows"] if entry["kind"] == "ids" else 1
     empty = dict.fromkeys(_KINDS, 0)
     return [
         {
@@ -130,11 +131,6 @@ def colluding(entries: Sequence[dict[str, Any]]) -> str:
     """Say who together could see more of what was told; "" where nobody could."""
     seen = {entry["colluding"]: None for entry in entries if entry["colluding"]}
     return f"Could see more by colluding: {'; '.join(seen)}." if seen else ""
-
-
-def time_text(seconds: float) -> str:
-    """Return a time as a date and time of day, UTC."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _cost(entry: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from flwr_vertical.errors import LedgerError
 from flwr_vertical.policy.arrays import Arrays
-from flwr_vertical.policy.entries import Book
+from flwr_vertical.policy.entries import Book, get_meta
 from flwr_vertical.policy.file import SUFFIX, check_whole, reading
 from flwr_vertical.policy.vectors import AtomVectors
 
@@ -49,8 +49,7 @@ class LedgerSummary:
         with reading(path, who) as connection:
             check_whole(connection, path, who)
             book = Book(connection, path, who)
-            book.check_marks()
-            party = connection.execute("SELECT value FROM meta WHERE key = 'party'").fetchone()[0]
+            party = get_meta(connection, "party")
             runs = _rows(
                 connection.execute(
                     "SELECT id, name, strategy, settings, began, greetings FROM runs ORDER BY id"
@@ -65,7 +64,7 @@ class LedgerSummary:
             arrays = Arrays(connection, path, who)
             sizes = dict(connection.execute("SELECT id, n_vectors FROM labels"))
             state = _state(connection, arrays, book, sizes)
-        return cls(str(path), str(party), state, runs, entries)
+        return cls(str(path), party, state, runs, entries)
 
 
 def find_ledgers(place: Path) -> list[Path]:

@@ -13,6 +13,7 @@ from flwr_vertical.policy.arrays import Arrays
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.row_rules import Judged, LabelSet, RowHistory, judge
 from flwr_vertical.policy.rows import OwnRows, places
+from flwr_vertical.policy.seals import write
 
 Numbers = npt.NDArray[np.int64]
 
@@ -110,10 +111,9 @@ class LedgerRows:
             "SELECT id, n_vectors FROM labels WHERE commitment = ?", (name,)
         ).fetchone()
         if row is None:
-            return self._connection.execute(
-                "INSERT INTO labels (commitment, n_vectors, known, run) VALUES (?, ?, ?, ?)",
-                (name, n_vectors, int(known), run),
-            ).lastrowid
+            sql = "INSERT INTO labels (commitment, n_vectors, known, run) VALUES (?, ?, ?, ?)"
+            write(self._connection, "labels", name, sql, (name, n_vectors, int(known), run))
+            return self.label(run, n_vectors, name, known)
         if row[1] != n_vectors:
             raise ProtocolError(
                 f"{self._who}: the server committed to {row[1]} vector(s), and now to {n_vectors} "

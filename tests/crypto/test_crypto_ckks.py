@@ -172,9 +172,25 @@ def test_blocks_and_shape_that_do_not_fit(keys, encryptor):
 
 
 def test_other_keys_are_noticed(keys, encryptor):
-    block = encryptor.encrypt([1.0], 1)
-    with pytest.raises(ProtocolError, match="another key"):
-        CkksDecryptor(generate_keys().secret).decrypt(block, (1,))
+    """Of single values that another key opens one in sixty is as large as a sum can be."""
+    other = generate_keys()
+    block, decryptor = encryptor.encrypt([1.0], 1), CkksDecryptor(other.secret)
+    for _ in range(100):
+        with pytest.raises(ProtocolError, match=r"block 0 is not .*another key"):
+            decryptor.decrypt(encryptor.encrypt([1.0], 1), (1,))
+    for terms, where in (([block], 0), ([CkksEncryptor(other.public).encrypt([1.0], 1), block], 1)):
+        with pytest.raises(ProtocolError, match=rf"block 0 of term {where} .*another key"):
+            add_ciphertexts(other.public, terms)
+    bare = ts.context_from(keys.secret).serialize(save_public_key=False, save_secret_key=True)
+    with pytest.raises(ProtocolError, match="no public key"):
+        CkksDecryptor(bare)
+
+
+def test_what_is_larger_than_any_sum_is_refused(keys, encryptor):
+    half = encryptor.encrypt([VALUE_LIMIT], 1)
+    total = add_ciphertexts(keys.public, [half, half])
+    with pytest.raises(ProtocolError, match="sums over more parties than they were checked for"):
+        CkksDecryptor(keys.secret).decrypt(total, (1,))
 
 
 def test_contexts_with_other_parameters_are_refused():

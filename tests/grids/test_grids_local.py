@@ -182,7 +182,9 @@ def test_nodes_and_messages_are_checked(grid):
 
 
 def test_flower_s_own_run_and_message_interface(grid):
-    assert grid.run.run_id == 1
+    assert {context.run_id for context in grid.contexts.values()} == {grid.run.run_id}
+    with LocalGrid(lambda message, context: message, [{}]) as other:
+        assert other.run.run_id != grid.run.run_id  # as of Flower's runs
     recording = RecordingGrid(grid)
     assert recording.run is grid.run
     assert list(recording.get_node_ids()) == [1, 2, 3]

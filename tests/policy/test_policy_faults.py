@@ -1,19 +1,24 @@
 """A ledger that cannot be used: nothing leaves, and the error says how to go on."""
 
+import hashlib
 import os
 import resource
 import shutil
 import signal
 import sqlite3
+import time
 
 import numpy as np
 import pandas as pd
 import pytest
+from flipped_bits import DAMAGED, REFUSED, fill, open_ledger, outcomes
 
-from flwr_vertical.errors import LedgerError, ProtocolError
+from flwr_vertical.cli import main
+from flwr_vertical.errors import LedgerDamagedError, LedgerError, PolicyError, ProtocolError
 from flwr_vertical.policy.file import transaction
 from flwr_vertical.policy.ledger import PrivacyLedger
 from flwr_vertical.policy.record import Policy
+from flwr_vertical.policy.summary import LedgerSummary
 
 IDS = pd.Index([f"customer-{i}" for i in range(200)], name="id")
 
@@ -76,6 +81,19 @@ DAMAGES = {
     "array": overwrite_array,
     "entry": change("UPDATE entries SET n_rows = 3 WHERE id = 1"),
     "entry gone": change("DELETE FROM entries WHERE id = 1"),
+    "last entry gone": change("DELETE FROM entries WHERE id = 2"),
+    "run": change("UPDATE runs SET greetings = 7"),
+    "known": change("DELETE FROM known WHERE digest = (SELECT max(digest) FROM known)"),
+    "array gone": change("DELETE FROM arrays WHERE name = 'atoms '"),
+    "array of another name": change("UPDATE arrays SET name = 'atoms x' WHERE name = 'atoms '"),
+    "secret": change("UPDATE meta SET value = 'SIXTEEN-LETTERS!' WHERE key = 'secret'"),
+    "seal gone": change("DELETE FROM seals WHERE name = 'streams'"),
+    "type of an array": change("UPDATE arrays SET data = 'text', checksum = 1.5"),
+    "definition that is no text": lambda path: write_bytes(
+        path, path.read_bytes().find(b"CREATE TABLE streams") + 7, b"\xc1"
+    ),
+    "table gone": change("DROP TABLE streams"),
+    "column of another name": change("ALTER TABLE streams RENAME COLUMN content TO contents"),
     "empty": lambda path: path.write_bytes(b""),
     "text": lambda path: path.write_text("nothing was told, I promise\n" * 300),
     "cut off": lambda path: os.truncate(path, path.stat().st_size // 2),
@@ -85,10 +103,107 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_one_is_refused(path, damage):
+def test_a_damaged_one_is_refused(path, damage, capsys):
     damage(path)
-    with pytest.raises(LedgerError, match=r"is damaged .*nothing leaves.*Put back its last copy"):
+    match = r"\.sqlite is damaged \(.*nothing leaves.*Put back its last copy"
+    with pytest.raises(LedgerDamagedError, match=match):
         greet(path)
+    assert main(["privacy-ledger", str(path)]) == 1
+    assert "is damaged" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    path = tmp_path_factory.mktemp("filled") / "bank.privacy-ledger.sqlite"
+    fill(path)
+    return path
+
+
+def test_bits_that_flip_loosen_nothing(filled, tmp_path):
+    """A sample of what `python tests/flipped_bits.py` tries."""
+    n_bits = 8 * filled.stat().st_size
+    bits = np.random.default_rng(0).choice(n_bits, 8, replace=False)
+    # And of the file's header and a table's definition.
+    at = 8 * filled.read_bytes().find(b"CREATE TABLE streams")
+    found = outcomes(filled, [*bits.tolist(), 8 * 18, 8 * 60, at + 100], tmp_path)
+    assert set(found) <= {REFUSED, DAMAGED}
+    assert found[DAMAGED] >= 3
+
+
+def test_a_bit_of_a_key_stream_is_noticed(filled, tmp_path):
+    path = shutil.copy(filled, tmp_path / filled.name)
+    connection = sqlite3.connect(path)
+    (name,) = connection.execute("SELECT name FROM streams LIMIT 1 OFFSET 30").fetchone()
+    connection.close()
+    at = path.read_bytes().find(name)
+    write_bytes(path, at + 15, bytes([name[15] ^ 1]))
+    with pytest.raises(LedgerDamagedError, match="rows of table 'streams' are not those that were"):
+        open_ledger(path)
+
+
+def test_damage_between_two_greetings_of_a_process_is_noticed(path):
+    ledger, rows = greet(path)
+    ledger.begin("next", "next", "glm", {}, rows)
+    change("DELETE FROM known WHERE digest = (SELECT max(digest) FROM known)")(path)
+    with pytest.raises(LedgerDamagedError, match="table 'known' has 1 rows, and 2 were written"):
+        ledger.begin("last", "last", "glm", {}, rows)
+
+
+FORMAT_1 = """
+PRAGMA foreign_keys = OFF;
+DROP TABLE seals;
+DELETE FROM meta WHERE key = 'latest';
+ALTER TABLE arrays RENAME TO former;
+CREATE TABLE arrays (
+    name TEXT PRIMARY KEY, dtype TEXT NOT NULL, data BLOB NOT NULL, checksum INTEGER NOT NULL
+);
+INSERT INTO arrays SELECT name, dtype, data, checksum FROM former;
+DROP TABLE former;
+ALTER TABLE entries ADD COLUMN mark BLOB NOT NULL DEFAULT x'';
+PRAGMA user_version = 1;
+"""
+
+
+def as_format_1(path):
+    """Write a ledger as it was before tables had seals: each entry had a mark of all before."""
+    connection = sqlite3.connect(path)
+    connection.executescript(FORMAT_1)
+    mark = b""
+    for number, *values in connection.execute("SELECT * FROM entries ORDER BY id").fetchall():
+        mark = hashlib.blake2b(mark + repr(tuple(values[:-1])).encode(), digest_size=16).digest()
+        connection.execute("UPDATE entries SET mark = ? WHERE id = ?", (mark, number))
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize("first", ["a run", "the command"])
+def test_one_of_format_1_is_sealed_and_forgets_nothing(filled, tmp_path, first):
+    path = shutil.copy(filled, tmp_path / filled.name)
+    before = LedgerSummary.of(path)
+    as_format_1(path)
+    if first == "a run":
+        open_ledger(path)
+    assert LedgerSummary.of(path) == before
+    (noticed,) = outcomes(path, [8 * path.read_bytes().find(b"with noise")], tmp_path)
+    assert noticed == DAMAGED
+    ledger, rows = open_ledger(path)
+    ledger.begin("new", "new", "glm", {}, rows)
+    with pytest.raises(ProtocolError, match="hides one content only"):
+        ledger.note_stream("new", "run-3 stream 5", b"others")
+    with pytest.raises(PolicyError, match=r"policy\.epsilon-total"):
+        ledger.spend_epsilon("new", 1.0, release=b"again", what="ranks with noise")
+
+
+@pytest.mark.parametrize(
+    "sql", ["UPDATE entries SET n_rows = 3 WHERE id = 1", "UPDATE arrays SET checksum = 1"]
+)
+def test_a_damaged_one_of_format_1_is_not_sealed(path, sql):
+    as_format_1(path)
+    change(sql)(path)
+    with pytest.raises(LedgerDamagedError, match=r"entry 1 is not what|does not have its checksum"):
+        greet(path)
+    with pytest.raises(LedgerDamagedError):
+        LedgerSummary.of(path)
 
 
 def test_one_of_a_newer_version_is_refused(path):
@@ -106,9 +221,66 @@ def test_that_of_another_party_or_table_is_refused(path):
 
 
 def test_a_clock_that_went_back_is_refused(path):
-    with pytest.raises(LedgerError, match=r"is 3,600 s before the last entry.*Set the clock right"):
+    match = (
+        r"is 3,600 s before the last entry .*Set the clock right\. If it is right, and was ahead "
+        r"before: flwr-vertical privacy-ledger \S+\.sqlite --repair-clock"
+    )
+    with pytest.raises(LedgerError, match=match):
         greet(path, clock=lambda: 1e9 - 3600)
     greet(path, clock=lambda: 1e9 - 10)  # as time servers correct it
+
+
+def test_a_clock_that_was_ahead_is_repaired_on_record_and_no_budget_comes_back(path, capsys):
+    year, now = 365 * 86_400, time.time()
+    policy = Policy(min_rows=10, epsilon_total=2.0, predictions=12, vectors=1)
+
+    def node(clock=time.time):
+        ledger = PrivacyLedger(path, "bank", policy, clock=clock)
+        return ledger, ledger.rows(IDS)
+
+    ledger, rows = node(lambda: now + year)
+    ledger.begin("ahead", "ahead", "glm", {}, rows)
+    ledger.spend_epsilon("ahead", 1.5, release=b"ranks", what="ranks with noise")
+    everyone = np.full(200, True)
+    ledger.open_bits(
+        "ahead", rows, everyone, 12, content=b"p", predictions=True, what="predictions"
+    )
+    ledger.check_and_note_rows("ahead", rows, np.zeros(200, int), 10, n_vectors=1, commitment=b"y")
+    ledger.note_stream("ahead", "stream", b"columns")
+    ledger, rows = node()
+    with pytest.raises(LedgerError, match="--repair-clock"):
+        ledger.begin("now", "now", "glm", {}, rows)
+    before = LedgerSummary.of(path)
+
+    assert main(["privacy-ledger", str(path.parent), "--repair-clock"]) == 0
+    assert "clock repaired by the owner: the last entry was of" in capsys.readouterr().out
+    after = LedgerSummary.of(path)
+    assert (after.state, after.entries[:-1]) == (before.state, before.entries)
+    assert (after.entries[-1]["kind"], after.runs[-1]["name"]) == ("clock", "clock repair")
+    assert main(["privacy-ledger", str(path.parent)]) == 0
+    assert "clock repaired by the owner" in capsys.readouterr().out
+
+    ledger, rows = node()
+    ledger.begin("now", "now", "glm", {}, rows)
+    ledger.begin("ahead", "ahead", "glm", {}, rows)  # resumed
+    for run in ("now", "ahead"):
+        with pytest.raises(PolicyError, match=r"policy\.epsilon-total"):
+            ledger.spend_epsilon(run, 1.0, release=b"again", what="ranks with noise")
+        with pytest.raises(PolicyError, match=r"policy\.predictions"):
+            ledger.open_bits(run, rows, everyone, 1, content=b"q", predictions=True, what="more")
+        with pytest.raises(PolicyError, match=r"policy\.vectors"):
+            ledger.check_and_note_rows(
+                run, rows, np.zeros(200, int), 10, n_vectors=1, commitment=b"z"
+            )
+        with pytest.raises(ProtocolError, match="hides one content only"):
+            ledger.note_stream(run, "stream", b"others")
+
+    # The clock of later entries counts again, and a clock that is right has nothing to repair.
+    with pytest.raises(LedgerError, match="before the last entry"):
+        node(lambda: now - 3600)[0].begin("early", "early", "glm", {}, rows)
+    assert main(["privacy-ledger", str(path.parent), "--repair-clock"]) == 0
+    assert "nothing to repair" in capsys.readouterr().out
+    assert [entry["kind"] for entry in LedgerSummary.of(path).entries].count("clock") == 1
 
 
 def test_one_that_another_process_keeps_open_is_refused_after_a_while(path):

@@ -12,6 +12,7 @@ from flwr_vertical.align_command import AlignOnly
 from flwr_vertical.alignment.blind_rsa import BlindRsaAligner
 from flwr_vertical.crypto import commutative
 from flwr_vertical.errors import PartyError
+from flwr_vertical.policy.summary import LedgerSummary
 
 PROTOCOLS = ["private-id", BlindRsaAligner(bits=2048)]
 
@@ -69,3 +70,14 @@ def test_small_tables_are_aligned_with_larger_ones():
     parties["court"] = parties["court"].iloc[:100]
     found = simulate(AlignOnly(), parties, alignment="private-id", progress=False)
     assert found.metrics["samples"] == 100
+
+
+def test_simulated_runs_are_runs_of_their_own_in_ledgers_that_stay(tmp_path):
+    parties = tables()
+    parties["bank"] = parties["bank"].iloc[:60]  # may blind 600 IDs in a run, and blinds 300
+    policy = {"modules": "flwr_vertical.align_command:AlignOnly"}
+    for _ in range(4):
+        simulate(AlignOnly(), parties, labels_of(tables()), alignment="private-id", policy=policy,
+                 ledgers=tmp_path, progress=False)  # fmt: skip
+    runs = LedgerSummary.of(tmp_path / "bank.privacy-ledger.sqlite").runs
+    assert len(runs) == len({run["name"] for run in runs}) == 4

@@ -63,6 +63,34 @@ def test_leftovers_of_an_opening_that_was_killed_go_with_the_next_run(tmp_path):
     assert place.files() == []
 
 
+def test_of_two_parties_that_clear_one_folder_either_may_remove_it(tmp_path, monkeypatch):
+    folder, scan = tmp_path / "night" / ".checkpoint", os.scandir
+
+    def party(name, run="night"):
+        path = tmp_path / run / ".checkpoint" / f"{name}.party"
+        return checkpoints.Checkpoint(path, b"token", name, "party", str)
+
+    def scandir(path):
+        """The neighbour ends when this party has begun to look at the folder."""
+        if str(path) == str(folder):
+            monkeypatch.setattr(os, "scandir", scan)
+            party("court").remove()
+            assert not folder.exists()
+        return scan(path)
+
+    clearings = (
+        party("bank").begin,
+        party("bank").remove,
+        lambda: checkpoints.clear_openings(party("bank", "morning").path),
+    )
+    for clear in clearings:
+        folder.mkdir(parents=True)
+        monkeypatch.setattr(os, "scandir", scandir)
+        clear()
+        assert not folder.exists()
+        assert os.scandir is scan
+
+
 def test_a_run_that_got_further_is_left_alone_by_the_next(tmp_path):
     place = Place(tmp_path)
     expected = Place(tmp_path / "whole").run()
