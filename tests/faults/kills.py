@@ -32,14 +32,18 @@ import pytest
 from flwr.app import Error, Message
 
 from flwr_vertical import LocalGrid, simulate
+from flwr_vertical.crypto import generate_keypair
 from flwr_vertical.errors import VerticalError
 from flwr_vertical.node import service
 from flwr_vertical.node.service import StepServer
+from flwr_vertical.products import pair_keys
 from flwr_vertical.server import journal, record
 from flwr_vertical.server.journal import Journal
 from tests.resuming import ServerKilled
 from tests.strategies.test_repeated_steps import RUNS, larger, with_missing_cells
 
+# Runs whose numbers follow from keys that the parties share: signs of sketches.
+OF_KEYS = {"vfem 3"}
 WHENS = ("before", "after", "half", "party")
 # What differs between two runs by its nature: what they cost, and when and where they were.
 _OF_THE_RUN = {"ledger", "where", "finished", "figures", "_judged"}
@@ -136,14 +140,22 @@ class Killer:
         return [*kept, Message(Error(code=_CRASHED, reason="it was killed"), reply_to=lost)]
 
 
-def steady(patch):
-    """Give every run the same random bytes, so that only recovery can change a number."""
+def steady(patch, keys=False):
+    """Give every run the same random bytes, so that only recovery can change a number.
+
+    The parties' key pairs are others in each run, unless `keys` wants the same: one that is made
+    anew where it should have been kept is then found.
+    """
 
     def draw(count):
         return hashlib.shake_256(b"always").digest(count)
 
     for module in (journal, record, service):
         patch.setattr(module, "secrets", SimpleNamespace(token_bytes=draw))
+    if keys:
+        pair = generate_keypair()
+        for module in (service, pair_keys):
+            patch.setattr(module, "generate_keypair", lambda: pair)
 
 
 def leaves(value, path=""):
@@ -218,7 +230,7 @@ def kill_everywhere(run, every=1, whens=WHENS, first=0):
         By kind and place of the kill, see `outcome`.
     """
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as place:
-        steady(patch)
+        steady(patch, keys=run.name in OF_KEYS)
         killer, folder = Killer(patch), Path(place) / "run"
         expected = run(folder)
         entries, rounds = killer.entries, killer.rounds
