@@ -627,6 +627,8 @@ class Federation:
             answered = exchange(self.grid, self._nodes, requests, **how)
         else:
             greeting, how["patience"] = self._greeting(), self.patience
+            # Between snapshots a reply is kept in a process alone, which may serve one message.
+            how["replies_kept"] = not self.between_snapshots
             try:
                 answered, back = exchange_patiently(
                     self.grid, self._nodes, requests, greeting, **how

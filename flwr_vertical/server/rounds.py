@@ -100,8 +100,20 @@ def attempt(
     *,
     step: str,
     timeout: float,
+    ask_again: float | None = None,
 ) -> tuple[dict[str, RecordDict], dict[str, str]]:
-    """Send one request to each node, once.
+    """Send one request to each node, once; or again where nothing at all has come back.
+
+    Parameters
+    ----------
+    grid, nodes, requests, step
+        As in `exchange`.
+    timeout : float
+        Seconds to wait for replies, in all.
+    ask_again : float, optional
+        Seconds after which a silent node gets the same message again, then after twice as many
+        more, and so on: its reply may be lost, or it is busy with the step. For nodes that keep
+        their last reply; one that is busy takes the second message after the first.
 
     Returns
     -------
@@ -115,13 +127,37 @@ def attempt(
     PartyError
         If a node's step raised.
     """
+    silence = f"no answer within {round(timeout, 1):g} s"
+    causes = dict.fromkeys(requests, silence)
+    answered: dict[str, RecordDict] = {}
+    ends = time.monotonic() + timeout
+    seconds = timeout if ask_again is None else min(ask_again, timeout)
+    asked = list(requests)
+    while True:
+        _send(grid, nodes, {name: requests[name] for name in asked}, step, seconds, answered, causes)
+        asked = [name for name in asked if causes.get(name) == silence]
+        left = ends - time.monotonic()
+        if ask_again is None or not asked or left <= 0:
+            return answered, causes
+        logger.warning("step %r: no answer from %s yet; asking again", step, asked)
+        seconds = min(2 * seconds, left)
+
+
+def _send(
+    grid: Grid,
+    nodes: Mapping[str, int],
+    requests: Mapping[str, RecordDict],
+    step: str,
+    seconds: float,
+    answered: dict[str, RecordDict],
+    causes: dict[str, str],
+) -> None:
+    """Send requests; fill in the replies, take out causes where one came and name the others."""
     names = {nodes[name]: name for name in requests}
     messages = [make_message(requests[name], nodes[name]) for name in requests]
-    causes = dict.fromkeys(requests, f"no answer within {round(timeout, 1):g} s")
-    answered: dict[str, RecordDict] = {}
     replies = [
         (names.get(reply.metadata.src_node_id, ""), reply)
-        for reply in grid.send_and_receive(messages, timeout=timeout)
+        for reply in grid.send_and_receive(messages, timeout=seconds)
     ]
     failed: list[PartyError] = []
     # By name: if several failed, which one is reported must not depend on who was first.
@@ -140,7 +176,6 @@ def attempt(
             del causes[name]
     if failed:
         raise joined(failed)
-    return answered, causes
 
 
 def joined(failed: Sequence[PartyError]) -> PartyError:

@@ -21,8 +21,9 @@ import hashlib
 import logging
 import shutil
 import tempfile
+import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,18 +33,20 @@ import pytest
 from flwr.app import Error, Message
 
 from flwr_vertical import LocalGrid, simulate
+from flwr_vertical.alignment import steps
 from flwr_vertical.crypto import generate_keypair
+from flwr_vertical.crypto.order import secret_order
 from flwr_vertical.errors import VerticalError
 from flwr_vertical.node import service
 from flwr_vertical.node.service import StepServer
 from flwr_vertical.products import pair_keys
-from flwr_vertical.server import journal, record
+from flwr_vertical.server import journal
 from flwr_vertical.server.journal import Journal
 from tests.resuming import ServerKilled
 from tests.strategies.test_repeated_steps import RUNS, larger, with_missing_cells
 
-# Runs whose numbers follow from keys that the parties share: signs of sketches.
-OF_KEYS = {"vfem 3"}
+# Runs whose numbers follow from keys of the parties: signs of sketches, how sums are rounded.
+OF_KEYS = {"vfem 3", "glm 1", "lr 0", "svm 0", "svm 1"}
 WHENS = ("before", "after", "half", "party")
 # What differs between two runs by its nature: what they cost, and when and where they were.
 _OF_THE_RUN = {"ledger", "where", "finished", "figures", "_judged"}
@@ -146,16 +149,28 @@ def steady(patch, keys=False):
     The parties' key pairs are others in each run, unless `keys` wants the same: one that is made
     anew where it should have been kept is then found.
     """
+    drawn, random_bytes = {}, Journal.random_bytes
 
     def draw(count):
-        return hashlib.shake_256(b"always").digest(count)
+        return hashlib.shake_256(b"%d" % drawn.get("number", 0)).digest(count)
 
-    for module in (journal, record, service):
-        patch.setattr(module, "secrets", SimpleNamespace(token_bytes=draw))
+    def in_order(journal, count):  # also of those that the journal has
+        drawn["number"] = 1 if drawn.get("by") is not journal else drawn["number"] + 1
+        drawn["by"] = journal
+        return random_bytes(journal, count)
+
+    patch.setattr(Journal, "random_bytes", in_order)
+    patch.setattr(journal, "secrets", SimpleNamespace(token_bytes=draw))
+    patch.setattr(service, "secrets", SimpleNamespace(token_bytes=bytes))
+    patch.setattr(steps, "secret_order", lambda count, random=bytes: secret_order(count, bytes))
     if keys:
-        pair = generate_keypair()
+        pairs = defaultdict(generate_keypair)
+
+        def of_node():  # each node has a thread
+            return pairs[threading.current_thread().name]
+
         for module in (service, pair_keys):
-            patch.setattr(module, "generate_keypair", lambda: pair)
+            patch.setattr(module, "generate_keypair", of_node)
 
 
 def leaves(value, path=""):
