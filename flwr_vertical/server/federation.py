@@ -579,7 +579,7 @@ class Federation:
     ) -> dict[str, RecordDict]:
         self._record.sequence += 1
         self._record.course += 1
-        if self._record.course != self._record.sequence:  # there have been snapshots
+        if self._record.course != self._record.sequence:  # snapshots, or messages sent again
             envelope["course"] = self._record.course
         requests = {}
         common = encode(arguments or {}, ARGUMENTS)  # once, however many parties get it

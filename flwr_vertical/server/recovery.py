@@ -172,9 +172,7 @@ def exchange_patiently(
     allowed = max(1, retries)
     for tries in range(1, allowed + 2):
         again = max(patience, _AGAIN) if replies_kept else None
-        found, causes = attempt(
-            grid, nodes, pending, step=step, timeout=timeout, ask_again=again
-        )
+        found, causes = attempt(grid, nodes, pending, step=step, timeout=timeout, ask_again=again)
         answered |= found
         if not causes:
             break

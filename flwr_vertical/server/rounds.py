@@ -127,42 +127,40 @@ def attempt(
     PartyError
         If a node's step raised.
     """
-    silence = f"no answer within {round(timeout, 1):g} s"
-    causes = dict.fromkeys(requests, silence)
     answered: dict[str, RecordDict] = {}
+    causes: dict[str, str] = {}
+    silent = list(requests)
     ends = time.monotonic() + timeout
     seconds = timeout if ask_again is None else min(ask_again, timeout)
-    asked = list(requests)
     while True:
-        _send(grid, nodes, {name: requests[name] for name in asked}, step, seconds, answered, causes)
-        asked = [name for name in asked if causes.get(name) == silence]
+        found, failed = _send(grid, nodes, {n: requests[n] for n in silent}, step, seconds)
+        answered |= found
+        causes |= failed
+        silent = [name for name in silent if name not in found and name not in failed]
         left = ends - time.monotonic()
-        if ask_again is None or not asked or left <= 0:
-            return answered, causes
-        logger.warning("step %r: no answer from %s yet; asking again", step, asked)
+        if ask_again is None or not silent or left <= 0:
+            nothing = f"no answer within {round(timeout, 1):g} s"
+            return answered, causes | dict.fromkeys(silent, nothing)
+        logger.warning("step %r: no answer from %s yet; asking again", step, silent)
         seconds = min(2 * seconds, left)
 
 
 def _send(
-    grid: Grid,
-    nodes: Mapping[str, int],
-    requests: Mapping[str, RecordDict],
-    step: str,
-    seconds: float,
-    answered: dict[str, RecordDict],
-    causes: dict[str, str],
-) -> None:
-    """Send requests; fill in the replies, take out causes where one came and name the others."""
+    grid: Grid, nodes: Mapping[str, int], requests: Mapping[str, RecordDict], step: str, wait: float
+) -> tuple[dict[str, RecordDict], dict[str, str]]:
+    """Send requests once; return replies, and why there are none where transport says so."""
     names = {nodes[name]: name for name in requests}
     messages = [make_message(requests[name], nodes[name]) for name in requests]
+    answered: dict[str, RecordDict] = {}
+    causes: dict[str, str] = {}
     replies = [
         (names.get(reply.metadata.src_node_id, ""), reply)
-        for reply in grid.send_and_receive(messages, timeout=seconds)
+        for reply in grid.send_and_receive(messages, timeout=wait)
     ]
     failed: list[PartyError] = []
     # By name: if several failed, which one is reported must not depend on who was first.
     for name, reply in sorted(replies, key=lambda pair: pair[0]):
-        if name not in causes:
+        if name not in requests or name in answered:
             continue
         try:
             content, cause = read_reply(reply, name, step)
@@ -173,9 +171,10 @@ def _send(
             causes[name] = cause
         else:
             answered[name] = content
-            del causes[name]
+            causes.pop(name, None)
     if failed:
         raise joined(failed)
+    return answered, causes
 
 
 def joined(failed: Sequence[PartyError]) -> PartyError:

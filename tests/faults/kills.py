@@ -47,7 +47,7 @@ from tests.strategies.test_repeated_steps import RUNS, larger, with_missing_cell
 
 # Runs whose numbers follow from keys of the parties: signs of sketches, how sums are rounded.
 OF_KEYS = {"vfem 3", "glm 1", "lr 0", "svm 0", "svm 1"}
-# Runs whose parties keep shares of a model, random but for their sum: what they predict is compared.
+# Runs whose parties keep shares of a model, random but for their sum: predictions are compared.
 OF_SHARES = {"forest 0", "forest 0 snapshots"}
 # Runs whose loops go back to snapshots: strategy, number, steps between two snapshots.
 LOOPS = [("gbdt", 0, 1), ("forest", 0, 1), ("vertigan", 0, 1), ("fedpsg-ar", 1, 1)]
@@ -77,7 +77,7 @@ class Run:
         self._strategy, (self._tables, self._labels) = make(), data()
 
     def __call__(self, folder, resume=False):
-        options = {"min_rows": 1, "patience": 5.0, "retries": 1} | self._settings
+        options = {"min_rows": 1, "patience": 120.0, "retries": 1} | self._settings
         return simulate(
             self._strategy,
             self._tables,
@@ -273,7 +273,7 @@ def kill_everywhere(run, every=1, whens=WHENS, first=0):
     return entries, rounds, found
 
 
-def _runs():
+def runs():
     """Name the runs: those in which every step of every built-in strategy is taken twice."""
     for name, several in RUNS.items():
         for k, (make, data) in enumerate(several):
@@ -300,7 +300,7 @@ def main():
     print("| run | entries | messages | kills | equal | clean error | wrong | seconds |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
     wrong = []
-    for name, make, data, settings in _runs():
+    for name, make, data, settings in runs():
         if asked.strategy and name.split()[0] not in asked.strategy:
             continue
         started = time.monotonic()
