@@ -110,7 +110,7 @@ class NodeServices:
     sequence : int or None
         Number of the message; None where there is none, as in a release step at the server.
     course : int or None
-        Its number if the run had never gone back: a step that is taken again has it again.
+        Its number if the run had never broken off: a step that is taken again has it again.
     asked : Callable[[], bytes]
         Digest of what the message asks for.
     policy : Policy
@@ -174,9 +174,10 @@ class Node:
     def rng(self) -> np.random.Generator:
         """Simulation randomness of this message: a new generator for each.
 
-        It follows from the run's seed, the party's name and the number of the message, so that a
-        step that is taken again draws the same numbers, after a snapshot too. The server knows all
-        three: noise that shall protect something comes from `secret_bytes`.
+        It follows from the run's seed, the party's name and the step's place in the course of the
+        strategy, so that a step that is taken again draws the same numbers, and what a resumed run
+        asks for again changes none. The server knows all three: noise that shall protect something
+        comes from `secret_bytes`.
         """
         if self._rng is None:
             text = f"{self.services.seed}\0{self._drawn_for(self.services.course)}"

@@ -64,6 +64,7 @@ class PrivateProducts:
     _tags: dict[str, bytes] = field(default_factory=dict)
     _minima: dict[str, int] = field(default_factory=dict)
     _bound: "BoundVectors | None" = None
+    _asked_at: int = 0  # place in the course where the columns were asked for
 
     def __post_init__(self) -> None:
         if self.limbs not in (1, 2):
@@ -109,6 +110,7 @@ class PrivateProducts:
                 arguments |= {"labels_attempt": bound.attempt, "labels_n_vectors": bound.width}
                 for name, more in bound.arguments().items():
                     own[name] |= {f"labels_{key}": value for key, value in more.items()}
+        self._asked_at = self.federation.course
         replies = self.federation.call(
             "send_masked",
             arguments,
@@ -216,7 +218,8 @@ class PrivateProducts:
         del common, own
         # A resumed run has the sums, but not what they are opened with.
         while not self._masked and self.federation.next_step() in (None, "send_masked"):
-            self.send()
+            with self.federation.asking_again(self._asked_at):
+                self.send()
         found = self.federation.keep(
             "moments", lambda: self._open(total, group, n_groups, layout, bits, helping, rho, unit)
         )

@@ -3,7 +3,8 @@
 import itertools
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
@@ -302,7 +303,7 @@ class Federation:
             Who is called (default: all).
         unkept : Collection[str]
             Names of values that never go into a journal. Where the round is answered from one,
-            they are absent (see `next_step`).
+            they are absent (see `next_step` and `asking_again`).
 
         Returns
         -------
@@ -341,6 +342,29 @@ class Federation:
             Works it out.
         """
         return self._record.once(name, {}, lambda: (make(), {}))[0]
+
+    @property
+    def course(self) -> int:
+        """How many messages the strategy has sent to each party, wherever a run broke off."""
+        return self._record.course
+
+    @contextmanager
+    def asking_again(self, course: int) -> Iterator[None]:
+        """Ask again, within it, for what a journal does not keep.
+
+        An unbroken run does not ask twice. So these rounds do not count in the course, by which
+        parties draw random numbers: they draw what they drew when they were asked first.
+
+        Parameters
+        ----------
+        course : int
+            `course` before they were asked first.
+        """
+        here, self._record.course = self._record.course, course
+        try:
+            yield
+        finally:
+            self._record.course = here
 
     def next_step(self) -> str | None:
         """Return which step a resumed run takes next from its journal; None if it takes none."""
@@ -571,7 +595,7 @@ class Federation:
     ) -> dict[str, RecordDict]:
         self._record.sequence += 1
         self._record.course += 1
-        if self._record.course != self._record.sequence:  # there have been snapshots
+        if self._record.course != self._record.sequence:  # snapshots, or messages sent again
             envelope["course"] = self._record.course
         requests = {}
         common = encode(arguments or {}, ARGUMENTS)  # once, however many parties get it
@@ -619,6 +643,8 @@ class Federation:
             answered = exchange(self.grid, self._nodes, requests, **how)
         else:
             greeting, how["patience"] = self._greeting(), self.patience
+            # Between snapshots a reply is kept in a process alone, which may serve one message.
+            how["replies_kept"] = not self.between_snapshots
             try:
                 answered, back = exchange_patiently(
                     self.grid, self._nodes, requests, greeting, **how

@@ -42,8 +42,9 @@ class RunRecord:
     answered : dict[str, int]
         By name, the last message that each node answered.
     course : int
-        How many messages the strategy itself has sent. Goes back with a snapshot, where
-        `sequence` never does: what is drawn at random by it is drawn again.
+        How many messages the strategy itself has sent, in an unbroken run. Goes back with a
+        snapshot, and where a resumed run asks again, where `sequence` never does: what is drawn at
+        random by it is drawn again.
     transient : bool
         Whether rounds leave only their rows of the ledger in the journal: between snapshots.
     """

@@ -149,6 +149,7 @@ def exchange_patiently(
     timeout: float,
     retries: int,
     patience: float,
+    replies_kept: bool,
 ) -> tuple[dict[str, RecordDict], dict[str, ReturnedNode]]:
     """As `rounds.exchange`, but nodes that are lost may come back under other node IDs.
 
@@ -163,7 +164,9 @@ def exchange_patiently(
     retries : int
         How often nodes may be lost in one round, at least once.
     patience : float
-        Seconds to wait for them, each time.
+        Seconds to wait for them, each time, and until a silent node is asked again.
+    replies_kept : bool
+        Whether nodes keep the reply on their disks, so that one that is silent can be asked again.
 
     Returns
     -------
@@ -177,7 +180,8 @@ def exchange_patiently(
     pending = dict(requests)
     allowed = max(1, retries)
     for tries in range(1, allowed + 2):
-        found, causes = attempt(grid, nodes, pending, step=step, timeout=timeout)
+        again = max(patience, _AGAIN) if replies_kept else None
+        found, causes = attempt(grid, nodes, pending, step=step, timeout=timeout, ask_again=again)
         answered |= found
         if not causes:
             break

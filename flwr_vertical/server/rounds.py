@@ -100,8 +100,20 @@ def attempt(
     *,
     step: str,
     timeout: float,
+    ask_again: float | None = None,
 ) -> tuple[dict[str, RecordDict], dict[str, str]]:
-    """Send one request to each node, once.
+    """Send one request to each node, once; or again where nothing at all has come back.
+
+    Parameters
+    ----------
+    grid, nodes, requests, step
+        As in `exchange`.
+    timeout : float
+        Seconds to wait for replies, in all.
+    ask_again : float, optional
+        Seconds after which a silent node gets the same message again, then after twice as many
+        more, and so on: its reply may be lost, or it is busy with the step. For nodes that keep
+        their last reply; one that is busy takes the second message after the first.
 
     Returns
     -------
@@ -115,18 +127,40 @@ def attempt(
     PartyError
         If a node's step raised.
     """
+    answered: dict[str, RecordDict] = {}
+    causes: dict[str, str] = {}
+    silent = list(requests)
+    ends = time.monotonic() + timeout
+    seconds = timeout if ask_again is None else min(ask_again, timeout)
+    while True:
+        found, failed = _send(grid, nodes, {n: requests[n] for n in silent}, step, seconds)
+        answered |= found
+        causes |= failed
+        silent = [name for name in silent if name not in found and name not in failed]
+        left = ends - time.monotonic()
+        if ask_again is None or not silent or left <= 0:
+            nothing = f"no answer within {round(timeout, 1):g} s"
+            return answered, causes | dict.fromkeys(silent, nothing)
+        logger.warning("step %r: no answer from %s yet; asking again", step, silent)
+        seconds = min(2 * seconds, left)
+
+
+def _send(
+    grid: Grid, nodes: Mapping[str, int], requests: Mapping[str, RecordDict], step: str, wait: float
+) -> tuple[dict[str, RecordDict], dict[str, str]]:
+    """Send requests once; return replies, and why there are none where transport says so."""
     names = {nodes[name]: name for name in requests}
     messages = [make_message(requests[name], nodes[name]) for name in requests]
-    causes = dict.fromkeys(requests, f"no answer within {round(timeout, 1):g} s")
     answered: dict[str, RecordDict] = {}
+    causes: dict[str, str] = {}
     replies = [
         (names.get(reply.metadata.src_node_id, ""), reply)
-        for reply in grid.send_and_receive(messages, timeout=timeout)
+        for reply in grid.send_and_receive(messages, timeout=wait)
     ]
     failed: list[PartyError] = []
     # By name: if several failed, which one is reported must not depend on who was first.
     for name, reply in sorted(replies, key=lambda pair: pair[0]):
-        if name not in causes:
+        if name not in requests or name in answered:
             continue
         try:
             content, cause = read_reply(reply, name, step)
@@ -137,7 +171,7 @@ def attempt(
             causes[name] = cause
         else:
             answered[name] = content
-            del causes[name]
+            causes.pop(name, None)
     if failed:
         raise joined(failed)
     return answered, causes

@@ -60,7 +60,7 @@ class RunSettings(Settings):
     patience: float = setting(
         60.0,
         "Seconds to wait for nodes to connect and to answer the greeting, or with a journal to "
-        "come back.",
+        "come back; a silent one is then asked again.",
         at_least=0,
         flower_default=120.0,
     )

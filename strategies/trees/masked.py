@@ -78,6 +78,7 @@ def fetch(
         for name, width in zip(slots.names, slots.widths, strict=True)
         if on_disk
     }
+    whole = True
     for start in range(0, n_rows, size):
         replies = federation.call(
             "send_masked",
@@ -87,14 +88,17 @@ def fetch(
         )
         slots.tags = {name: bytes(replies[name]["tag"]) for name in slots.names}
         if any("masked" not in replies[name] for name in slots.names):
-            slots.masked = {}
-            return
+            whole = False
+            continue  # to the journal's next block: it has one of every round
         for name in slots.names:
             rows = np.asarray(replies[name]["masked"])
             if on_disk:
                 files[name].append(rows)
             else:
                 parts[name].append(rows)
+    if not whole:
+        slots.masked = {}
+        return
     if on_disk:
         slots.masked = {name: file.rows for name, file in files.items()}
         return

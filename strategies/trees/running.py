@@ -122,11 +122,13 @@ def grow_model(
 
     def iterate(i: int) -> bool:
         if not slots.masked and not encrypted:
-            send()
+            with federation.asking_again(asked_at):
+                send()
         ended = course.iterate(i, grower, result)
         progress.step(i + 1, course.n_steps)
         return ended
 
+    asked_at = federation.course
     if not encrypted:
         send()
     federation.loop(course.n_steps, iterate, {"trees": course.state, "history": result.history})

@@ -13,6 +13,7 @@ import time
 
 import numpy as np
 import pytest
+import resuming as resuming_module
 from resuming import (
     METHODS,
     FaultyGrid,
@@ -24,7 +25,16 @@ from resuming import (
     steady,
 )
 
-from flwr_vertical import Federation, LocalGrid, MemoryStorage, Party, Summands, party_app, step
+from flwr_vertical import (
+    Federation,
+    LocalGrid,
+    MemoryStorage,
+    Party,
+    RecordingGrid,
+    Summands,
+    party_app,
+    step,
+)
 from flwr_vertical.alignment import BlindRsaAligner
 from flwr_vertical.crypto.identity import (
     generate_identity,
@@ -49,6 +59,8 @@ CASES = [
     ("fknn", "masked", "private-id"),
     ("fknn", "ckks", "plain"),
 ]
+
+PATIENT = {"timeout": 3600.0, "patience": 20.0}
 
 
 @pytest.fixture(autouse=True)
@@ -215,12 +227,49 @@ def test_a_lost_party_comes_back_and_goes_on(tmp_path, method, mode, fate):
     whole = Place(tmp_path / "whole", method, mode)
     expected = whole.run()
     place = Place(tmp_path / "broken", method, mode)
-    place.start["timeout"] = 5 if fate != "lost" else 0.8
+    place.start["timeout"] = 5
     found = place.run(lose={3: fate, 6: fate})
     assert_same(found, expected, exact(method, mode))
     assert place.files() == []
     steps = found.result.ledger.to_frame()["step"]
-    assert (steps == "resume").sum() == 2
+    # A node that is silent is asked again, and greeted only if that does not help.
+    assert (steps == "resume").sum() == (0 if fate == "lost" else 2)
+
+
+class DroppingGrid(RecordingGrid):
+    """Drops the reply of one node to one round; nobody hears of it before the waiting ends.
+
+    Nothing waits in truth: `waited` has the seconds that would have passed.
+    """
+
+    def __init__(self, grid, at):
+        super().__init__(grid)
+        self.rounds, self.at, self.waited = 0, at, 0.0
+
+    def send_and_receive(self, messages, *, timeout=None):
+        self.rounds += 1
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        if self.rounds == self.at:
+            self.waited += timeout
+            replies = replies[1:]
+        return replies
+
+
+@pytest.mark.parametrize("at", [3, 5])
+def test_after_a_dropped_reply_a_node_is_asked_again_not_waited_for(tmp_path, monkeypatch, at):
+    whole = Place(tmp_path / "whole", **PATIENT)
+    expected = whole.run()
+    place, grids = Place(tmp_path / "broken", **PATIENT), []
+
+    def dropping(grid, app, **_):
+        grids.append(DroppingGrid(grid, at))
+        return grids[-1]
+
+    monkeypatch.setattr(resuming_module, "FaultyGrid", dropping)
+    found = place.run()
+    assert_same(found, expected)
+    assert grids[0].waited == PATIENT["patience"]
+    assert "resume" not in set(found.result.ledger.to_frame()["step"])
 
 
 def test_steps_are_taken_once_whoever_dies(tmp_path):

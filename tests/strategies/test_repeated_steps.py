@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from repeating import SecondAnswerError, every_sum_twice
 
 from flwr_vertical import (
     Party,
@@ -39,6 +38,7 @@ from strategies.predict import Predict
 from strategies.trees import ForestPredict, TreesPredict, VerticalForest, VerticalGBDT
 from strategies.vertigan import VertiGAN
 from strategies.vfem import VFEM
+from tests.repeating import SecondAnswerError, every_sum_twice
 
 N = 60
 IDS = [f"s{i:02}" for i in range(N)]

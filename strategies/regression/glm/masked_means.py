@@ -124,6 +124,7 @@ class MaskedMeans:
     _scale: dict[str, Array] = field(default_factory=dict)
     _largest: float = 1.0
     _group: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    _asked_at: int = 0  # place in the course where the columns were asked for
 
     def __post_init__(self) -> None:
         if self.federation.aggregation == "ckks":
@@ -144,6 +145,7 @@ class MaskedMeans:
         group : numpy.ndarray of shape (n_samples,)
             0 for samples of the fit, which all parties hold, else -1.
         """
+        self._asked_at = self.federation.course
         replies = self.federation.call(
             "send_digits",
             {"group": group},
@@ -308,7 +310,8 @@ class MaskedMeans:
         total = self.federation.sum("open_means", common, per_party=own)
         # A resumed run has the shares, but not what they are opened with.
         while not self._masked and self.federation.next_step() in (None, "send_digits"):
-            self.send(self._group)
+            with self.federation.asking_again(self._asked_at):
+                self.send(self._group)
         opened = self._information if information else self._mean
         return self.federation.keep(
             "means", lambda: opened(total.values, total.public, roles, precision)
