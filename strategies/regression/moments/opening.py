@@ -333,4 +333,4 @@ def _note_withheld(
             f"{int(more[:, j].sum())} of {int((~absent[:, j]).sum())} groups of rows; it counts as "
             "missing there"
         )
-    result.metrics["columns_withheld"] = float(more.any(axis=0).sum())
+    result.metrics["columns_withheld"] += float(more.any(axis=0).sum())
