@@ -185,7 +185,7 @@ def test_what_grouping_costs_is_told():
     tables, labels, _ = make(n=900, missing=0.3, unlabelled=0)
     result = run(VFEM(), tables, labels, min_rows=None)
     assert result.metrics["rows_merged"] + result.metrics["rows_left_out"] > 0
-    assert any("sums over few rows are not opened" in note for note in result.notes)
+    assert any("sums over fewer than 100 rows are not opened" in note for note in result.notes)
 
 
 def test_columns_that_follow_from_others_are_left_out(data):

@@ -132,6 +132,8 @@ def fit_on_moments(
     if opened.noise is not None and settings.budget is None and with_errors:
         left = "include" if whole else "do not include"
         result.notes.append(f"the standard errors {left} the noise of policy.blur")
+    if not whole:
+        result.metrics["n_samples"] = opened.n_used
     if maximum is None:
         _fill_normal(at, chosen.beta, whole, result)
     else:

@@ -58,7 +58,7 @@ class Baseline(Strategy):
     demo = MappingProxyType(
         {
             "labels": "demo",
-            "demo.dataset": "diabetes",
+            "demo.dataset": "blood-pressure",
             "demo.missing-cells": 0.0,
             "demo.missing-blocks": 0.3,
         }

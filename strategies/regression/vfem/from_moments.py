@@ -114,7 +114,7 @@ def fill_in(
     )
     of_intercept = shares[:1] if intercept else []
     result.coefficients["missing_information"] = np.concatenate([of_intercept, lost])
-    n, p = len(problem.y), len(found.kept)
+    n, p = opened.n_used, len(found.kept)
     r2 = 1.0 - fit.noise / float(np.mean((problem.y - problem.y.mean() * intercept) ** 2))
     earlier = result.metrics
     result.metrics = {
@@ -122,7 +122,7 @@ def fill_in(
         "adjusted_r2": 1.0 - (1.0 - r2) * (n - intercept) / max(n - p - intercept, 1),
         "sigma2": fit.noise * unit**2,
         "log_likelihood": fit.log_likelihood - _units(opened, found),
-        "n_samples": float(n),
+        "n_samples": n,
         "missing_information": float(fit.missing_information[1:].mean()),
         **earlier,
         "iterations": float(fit.iterations),
