@@ -177,19 +177,19 @@ def test_two_parties_without_shared_rows_are_near_the_truth():
 def test_what_moves_with_a_covariance_that_no_rows_tell():
     rows, _ = apart(400, 1, seed=4, parties=4)
     fit = of_what_is_told(rows)
-    assert fit.moved.shape == (5, 1)
-    inverse = np.linalg.inv(fit.covariance)
-    reach = 1.0 / np.sqrt(inverse[0, 0] * inverse[1, 1])
-    h = 1e-4
-    ends = []
-    for sign in (1.0, -1.0):
+    assert fit.moved.shape == (2, 5, 1)
+    for r, moved in zip((0.5, -0.5), fit.moved[:, :, 0], strict=True):
+        inverse = np.linalg.inv(fit.covariance)
+        change = r / np.sqrt(inverse[0, 0] * inverse[1, 1])
         covariance = fit.covariance.copy()
-        covariance[0, 1] += sign * h * reach
-        covariance[1, 0] = covariance[0, 1]
+        covariance[[0, 1], [1, 0]] += change
+        other = np.linalg.inv(covariance)
+        assert -other[0, 1] / np.sqrt(other[0, 0] * other[1, 1]) == pytest.approx(r)
         beta = np.linalg.solve(covariance[:-1, :-1], covariance[:-1, -1])
-        ends.append(np.append(fit.mean[-1] - fit.mean[:-1] @ beta, beta))
-    np.testing.assert_allclose(fit.moved[:, 0], (ends[0] - ends[1]) / (2 * h), rtol=1e-5)
-    assert fit_normal(Patterns.of(data(99, [1, 1])[0]), full(3)).moved.shape == (3, 0)
+        level = fit.mean[-1] - fit.mean[:-1] @ beta
+        np.testing.assert_allclose(moved[1:], beta - fit.beta, atol=1e-12)
+        assert moved[0] == pytest.approx(level - fit.intercept)
+    assert fit_normal(Patterns.of(data(99, [1, 1])[0]), full(3)).moved.shape == (2, 3, 0)
 
 
 @pytest.mark.parametrize("ring", [False, True])

@@ -1,6 +1,8 @@
 """VFEM from moments: against its iterations, the pooled table, and what it must refuse."""
 
+import tomllib
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -8,11 +10,12 @@ import pytest
 from oracles import normal
 from vfem_runs import rounds_of
 
-from flwr_vertical import simulate
+from flwr_vertical import load_demo, simulate
 from flwr_vertical.errors import ConfigError, DataError
 from strategies.regression.moments import FullCovariance, Patterns, fit_normal
 from strategies.vfem import VFEM, CompleteCase, MeanImpute
 
+ROOT = Path(__file__).parents[2]
 OPENING = 2  # greeting and alignment
 
 
@@ -179,6 +182,39 @@ def test_columns_hardly_ever_held_together_are_named():
     assert table[withheld].isna().all(axis=None)
     with pytest.raises(DataError, match=r"'p0' and 'p1' hold fewer than 30.*intercept=True"):
         run(VFEM(intercept=False), tables, labels)
+
+
+def test_rows_that_one_party_alone_holds_are_left_out_in_plain_words():
+    tables, labels, _ = make(n=450, widths=(2, 2), missing=0.0, unlabelled=0)
+    tables["p0"], tables["p1"] = tables["p0"].iloc[80:], tables["p1"].iloc[:-95]
+    result = run(VFEM(), tables, labels, min_rows=None)
+    complete = run(CompleteCase(), tables, labels, min_rows=None)
+    assert result.metrics["n_samples"] == complete.metrics["n_samples"] == 275
+    note = next(note for note in result.notes if "left out" in note)
+    assert note.startswith(
+        "all 175 rows that one party alone holds were left out: sums over fewer than 100 rows"
+    )
+    assert "as complete-case is. A lower 'min-rows'" in note
+    lower = run(VFEM(), tables, labels, min_rows=80)
+    assert lower.metrics["n_samples"] == 450
+    assert not any("left out" in note for note in lower.notes)
+
+
+def test_the_demonstration_uses_rows_that_a_party_lacks():
+    """The settings of `apps/vfem.toml`."""
+    preset = tomllib.loads((ROOT / "apps" / "vfem.toml").read_text())["demo"]
+    demo = load_demo(preset["dataset"], missing_blocks=preset["missing-blocks"])
+    assert not any(table.isna().any(axis=None) for table in demo.parties.values())
+    result, complete = (
+        run(strategy, demo.parties, demo.labels, min_rows=None)
+        for strategy in (VFEM(), CompleteCase())
+    )
+    held = set.union(*(set(table.index) for table in demo.parties.values()))
+    assert result.metrics["n_samples"] == len(held)
+    assert complete.metrics["n_samples"] < 0.6 * len(held)
+    assert not any("left out" in note for note in result.notes)
+    errors = result.coefficients["std_error"] / complete.coefficients["std_error"]
+    assert (errors < 0.97).all()
 
 
 def test_what_grouping_costs_is_told():

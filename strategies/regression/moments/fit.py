@@ -40,9 +40,9 @@ class Fit:
     missing_information : numpy.ndarray of shape (n_columns,)
         Share of the information on (intercept, beta) that is lost with the missing cells, by
         coefficient: 1 less the ratio of the variance with complete rows to that estimated.
-    moved : numpy.ndarray of shape (n_columns, n_implied)
-        How far (intercept, beta) move, to first order, if the partial correlation of two columns
-        that no rows tell were 1 and not 0; for each element that the model implies.
+    moved : numpy.ndarray of shape (2, n_columns, n_implied)
+        How far (intercept, beta) move if the partial correlation of two columns that no rows tell
+        were 1/2, or -1/2, and not 0; for each element that the model implies.
     log_likelihood : float
     iterations : int
         Of EM and of Newton's method together.
@@ -300,17 +300,18 @@ def _finish(
 
 def _moved(model: CovarianceModel, mean: Array, covariance: Array, beta: Array) -> Array:
     """Return how far (intercept, beta) move with elements that no rows tell; see `Fit`."""
-    i, j = model.implied
-    if not len(i):
-        return np.zeros((len(mean), 0))
+    pairs = np.stack(model.implied, axis=1)
+    found = np.zeros((2, len(mean), len(pairs)))
     inverse = np.linalg.inv(covariance)
-    # Given all other columns, the variances of two whose partial covariance is 0.
-    reach = 1.0 / np.sqrt(inverse[i, i] * inverse[j, j])
-    change = np.zeros((len(beta), len(i)))
-    number = np.arange(len(i))
-    change[i, number], change[j, number] = -beta[j] * reach, -beta[i] * reach
-    by_beta = np.linalg.solve(covariance[:-1, :-1], change)
-    return np.vstack([-mean[:-1] @ by_beta, by_beta])
+    for number, (i, j) in enumerate(pairs):
+        # Given all others, two columns whose partial covariance is 0 have variances 1 / P_ii.
+        half = 0.5 / np.sqrt(inverse[i, i] * inverse[j, j])
+        for k, change in enumerate((half, -half)):
+            inner = covariance[:-1, :-1].copy()
+            inner[[i, j], [j, i]] += change
+            found[k, 1:, number] = np.linalg.solve(inner, covariance[:-1, -1]) - beta
+    found[:, 0] = -np.einsum("j,kjn->kn", mean[:-1], found[:, 1:])
+    return found
 
 
 def _with_complete_rows(mean: Array, inner: Array, through: Through | None) -> Array:

@@ -72,10 +72,10 @@ class Maximum:
         Returns
         -------
         numpy.ndarray of shape (n_kept + 1,), bool
-            True where partial correlations of -1 to 1 in place of 0 move a coefficient, to first
-            order, by more than `MOST_MOVED` of its standard error.
+            True where partial correlations of 1/2 or -1/2 in place of 0 move a coefficient, all
+            together, by more than `MOST_MOVED` of its standard error.
         """
-        moved = np.abs(change @ self.fit.moved).sum(axis=1)
+        moved = np.abs(change @ self.fit.moved).max(axis=0).sum(axis=1)
         error = np.sqrt(np.maximum(np.diag(change @ self.fit.vcov @ change.T), 0.0))
         return np.asarray(moved > MOST_MOVED * error)
 
