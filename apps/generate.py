@@ -152,11 +152,13 @@ def preset(method: type[Strategy], defaults: Mapping[str, Any]) -> str:
     run = f"flwr-vertical run . --run-config apps/{method.name}.toml"
     if strategy.needs_arbiter:
         run += " --federation-config 'num-supernodes=3'"
+    source = "inside scikit-learn"
+    if config.get("demo.dataset") == "blood-pressure":
+        source = "on blood pressure, which are generated"
     lines = [
         f"# Run config of {method.__name__}, made by `python -m apps.generate`:\n",
         f"#     {run}\n",
-        "# It runs the demonstration data inside scikit-learn. For your own data copy what you need"
-        "\n# of it",
+        f"# It runs the demonstration data {source}. For your own data copy what you need\n# of it",
     ]
     named = 'name "labels" (a file of the server) or "label-holder"'
     lines.append(f", and {named}.\n" if "labels" in config else ".\n")

@@ -69,8 +69,8 @@ class DemoSettings(Settings):
 
     dataset: str = setting(
         "breast-cancer",
-        "A data set inside scikit-learn.",
-        choices=("breast-cancer", "diabetes", "wine"),
+        "A data set inside scikit-learn; ``blood-pressure`` is generated, 2,000 people.",
+        choices=("breast-cancer", "diabetes", "wine", "blood-pressure"),
     )
     missing_cells: float = setting(0.1, "Share of cells to remove.", at_least=0, below=1)
     missing_blocks: float = setting(

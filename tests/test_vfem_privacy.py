@@ -329,7 +329,13 @@ def test_parties_say_openly_what_the_disclosure_says(runs, mode, kind):
             said.setdefault(m.step, set()).update(m.values)
     key = {"public-key"} if mode == "masked" else set()
     assert said.pop("hello") == {"party", "role", "version", "unrepeatable"} | key
-    assert said.pop("prepare") == {"columns", "n_observed", "dropped", "collinear"}
+    assert said.pop("prepare") == {
+        "columns",
+        "n_observed",
+        "dropped",
+        "collinear",
+        "left_out",
+    }
     response = {"explained", "mean_gap", "variance_gap", "variance_gain"}
     assert said.pop("scoring") == response
     for optional in ("extrapolate", "shorten"):

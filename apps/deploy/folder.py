@@ -178,15 +178,15 @@ def node_config(
 
 
 def _demo_tables(home: Path, plan: Plan) -> dict[str, str]:
-    """Split the diabetes data, a third of each party's rows removed; returns the files' paths."""
-    tables, _ = demo_tables("diabetes", len(plan.parties), missing_cells=0.0, missing_blocks=1 / 3)
+    """Split the blood pressure data, a third of the rows removed; returns the files' paths."""
+    tables, _ = demo_tables("blood-pressure", len(plan.parties), 0.0, missing_blocks=1 / 3)
     paths = {}
     for party, table in zip(plan.parties, tables.values(), strict=True):
         path = home / "nodes" / party / f"{party}.csv"
         table.to_csv(path)
         paths[party] = str(path)
     if not plan.labels:
-        demo_labels("diabetes").to_csv(label_file(home))
+        demo_labels("blood-pressure").to_csv(label_file(home))
     return paths
 
 

@@ -1,12 +1,14 @@
 """Which rows may be told of together: rules on groups of rows, vectors and columns of flags.
 
-A sum over few rows tells of each of them. So rows with the same blocks missing form a group, and a
-group smaller than the minimum counts further blocks as missing until it joins a larger one; what
-still is too small is left out. A column of two values is told of only where so many sets of rows
-could have the rarer one that a sum does not single out which.
+A sum over few rows tells of each of them. So rows with the same blocks missing form a group. Where
+they are fewer than the minimum, rows that hold the same blocks and perhaps more form one, and count
+the rest as missing; rows for which there is no such group are left out. A column of two values is
+told of only where so many sets of rows could have the rarer one that a sum does not single out
+which.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,8 +96,9 @@ def group_rows(
 ) -> RowGroups:
     """Put rows into groups that are large enough.
 
-    The smallest group of those with most blocks goes first: of the groups that it could join by
-    giving up one block it joins that which keeps most columns and then has most rows.
+    The group of most columns comes first: all rows that hold a set of parties, if they are enough.
+    Further groups are made in the same way of the rows that remain. So rows of all parties are a
+    group by themselves wherever they are enough, and a pattern that is large enough loses nothing.
 
     Parameters
     ----------
@@ -108,50 +111,70 @@ def group_rows(
     at_least : int, optional
         Fewest rows of a group (default: `min_rows` of its columns).
     """
-    n_parties = mask.shape[1]
     kinds, member, counts = distinct_rows(mask)
-    # By set of parties that count, as a tuple of booleans (True = present).
-    size = {tuple(bool(x) for x in ~kind): int(n) for kind, n in zip(kinds, counts, strict=True)}
-    joined = {kind: kind for kind in size}  # where the rows of a pattern are in the end
-    nothing = (False,) * n_parties
+    present, left = ~kinds, counts.copy()
 
-    def needed(kind: tuple[bool, ...]) -> int:
-        if at_least is not None:
-            return at_least
-        return min_rows(int(widths[np.array(kind)].sum()), n_vectors)
+    def needed(n_columns: int) -> int:
+        return min_rows(n_columns, n_vectors) if at_least is None else at_least
 
-    while small := [k for k, n in size.items() if k != nothing and n < needed(k)]:
-        kind = min(small, key=lambda k: (-sum(k), size[k], k))
-        choices = []
-        for party in np.flatnonzero(kind):
-            less = tuple(present and j != party for j, present in enumerate(kind))
-            rows = size.get(less, 0)
-            large = less != nothing and rows + size[kind] >= needed(less)
-            kept = int(widths[np.array(less)].sum())
-            choices.append((large, kept, rows, less))
-        target = max(choices)[-1]
-        size[target] = size.get(target, 0) + size.pop(kind)
-        joined = {pattern: target if end == kind else end for pattern, end in joined.items()}
-    ends = sorted(end for end in size if end != nothing)
-    number = {end: g for g, end in enumerate(ends)} | {nothing: -1}
-    patterns = [tuple(bool(x) for x in ~kind) for kind in kinds]
-    of_pattern = np.array([number[joined[pattern]] for pattern in patterns], dtype=np.int64)
-    merged = sum(
-        int(n)
-        for pattern, n in zip(patterns, counts, strict=True)
-        if joined[pattern] not in (pattern, nothing)
-    )
-    left = sum(
-        int(n)
-        for pattern, n in zip(patterns, counts, strict=True)
-        if joined[pattern] == nothing and pattern != nothing
-    )
+    minimum = np.array([needed(int(n)) if n else left.sum() + 1 for n in present @ widths])
+    chosen: dict[tuple[bool, ...], Flags] = {}
+    while (large := left >= minimum).sum() < (left > 0).sum():
+        sets = _large_sets(present, left, large, widths, needed)
+        if not sets:
+            break
+        best = max(sets, key=lambda own: (int(widths[np.array(own)].sum()), sets[own], own))
+        chosen[best] = (left > 0) & present[:, np.array(best)].all(axis=1)
+        left[chosen[best]] = 0
+    for k in np.flatnonzero(large):  # without small ones, all patterns are groups of their own
+        chosen[tuple(map(bool, present[k]))] = np.arange(len(left)) == k
+    ends = sorted(chosen)
+    of_pattern = np.full(len(kinds), -1, dtype=np.int64)
+    for g, end in enumerate(ends):
+        of_pattern[chosen[end]] = g
+    counted = np.array(ends, dtype=bool).reshape(len(ends), mask.shape[1])
+    grouped = of_pattern >= 0
+    merged = grouped & (present != np.vstack([counted, kinds[:1]])[of_pattern]).any(axis=1)
     return RowGroups(
-        mask=~np.array(ends, dtype=bool).reshape(len(ends), n_parties),
+        mask=~counted,
         group=of_pattern[member],
-        n_merged=merged,
-        n_left_out=left,
+        n_merged=int(counts[merged].sum()),
+        n_left_out=int(counts[~grouped & present.any(axis=1)].sum()),
     )
+
+
+def _large_sets(
+    present: Flags,
+    left: npt.NDArray[np.int64],
+    large: Flags,
+    widths: npt.NDArray[np.int64],
+    needed: Callable[[int], int],
+) -> dict[tuple[bool, ...], int]:
+    """Return sets of parties that enough of the rows left hold, with the number of these rows.
+
+    Of all sets, those that are large patterns, and those that grow from one party by the party that
+    keeps most rows.
+    """
+    n_parties = present.shape[1]
+    found: dict[tuple[bool, ...], int] = {}
+    for kind in present[large]:
+        found[tuple(map(bool, kind))] = int(left[present[:, kind].all(axis=1)].sum())
+    for first in range(n_parties):
+        own, holding = np.zeros(n_parties, dtype=bool), left > 0
+        candidates = [first]
+        while True:
+            rows = left[holding] @ present[holding]
+            columns = int(widths[own].sum())
+            fits = [j for j in candidates if rows[j] >= max(needed(columns + int(widths[j])), 1)]
+            if not fits:
+                break
+            best = max(fits, key=lambda j: (rows[j], -j))
+            own[best] = True
+            holding = holding & present[:, best]
+            candidates = [j for j in range(n_parties) if not own[j]]
+        if own.any():
+            found[tuple(map(bool, own))] = int(left[holding].sum())
+    return found
 
 
 def distinct_rows(

@@ -7,6 +7,7 @@ import numpy as np
 
 from flwr_vertical.errors import VerticalError
 from simulations.replications import Job, Metrics
+from simulations.vfem.apart import replicate_apart
 from simulations.vfem.correlated import replicate_correlated
 from simulations.vfem.design import draw_design
 from simulations.vfem.fresh import measure_fresh
@@ -126,4 +127,5 @@ PARTS: dict[str, Callable[[dict[str, Any]], Metrics]] = {
     "splits": _splits,
     "repeats": _repeats,
     "correlated": replicate_correlated,
+    "apart": replicate_apart,
 }

@@ -8,7 +8,7 @@ from simulations.vfem.design import MAR, MCAR
 from simulations.vfem.experiments import VARIANTS
 from simulations.vfem.methods import BASELINES, STEADIED
 
-REPEATED = ("correlated", "finite", "inference", "parting", "splits", "repeats")
+REPEATED = ("correlated", "apart", "finite", "inference", "parting", "splits", "repeats")
 FINITE_METHODS = (*BASELINES, "VFEM", STEADIED)
 
 
@@ -40,6 +40,7 @@ class Preset(StudyPreset):
                 for job in self._sme_like("repeats", variant=name, **changed)
             ),
             *self._correlated(),
+            *self._apart(),
             *self._convergence(),
             *self._inference("parting"),
         ]
@@ -100,6 +101,15 @@ class Preset(StudyPreset):
             Job("correlated", {**fixed, "correlation": correlation, "rate": rate, "seed": seed})
             for correlation in part["correlations"]
             for rate in part["rates"]
+            for seed in range(part["runs"])
+        ]
+
+    def _apart(self) -> list[Job]:
+        part = self["apart"]
+        fixed = {key: part[key] for key in ("rows", "correlation")}
+        return [
+            Job("apart", {"case": case, **fixed, **own, "seed": seed})
+            for case, own in part["cases"].items()
             for seed in range(part["runs"])
         ]
 

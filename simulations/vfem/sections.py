@@ -87,6 +87,20 @@ def correlated_section(found: Tables, preset: Preset) -> Section:
     )
 
 
+def apart_section(found: Tables, preset: Preset) -> Section:
+    """Show what is given and what is withheld where parties share few rows."""
+    part = preset["apart"]
+    return Section(
+        "Parties that share few rows, or none",
+        [dataframe_html(found["apart"])],
+        f"{part['runs']} replications of each case, {part['rows']:,} rows, correlation of every "
+        f"two columns {part['correlation']:g}, rows missing completely at random at each party. "
+        "VFEM and CC run by the default rules: no sum over fewer than 100 rows is opened, so CC is "
+        "mostly impossible with ten parties. Coefficients that depend on how columns of parties "
+        "without common rows go together get no interval.",
+    )
+
+
 def parting_section(found: Tables, pictures: Pictures, preset: Preset) -> Section:
     """Show where kinds of standard errors part, and what correlation between parties costs."""
     part = preset["parting"]

@@ -11,6 +11,7 @@ from simulations.data import read_paper
 from simulations.replications import Store, run_all
 from simulations.study import Options, Outcome, Output, print_table
 from simulations.vfem import figures, sme_figures, sme_tables, tables, targets
+from simulations.vfem.apart import apart_table, apart_target
 from simulations.vfem.correlated import correlated_table, correlated_target
 from simulations.vfem.experiments import replicate
 from simulations.vfem.methods import STEADIED
@@ -85,7 +86,10 @@ def make_tables(
     }
     parting = tables.inference(frame, "parting")
     correlated = correlated_table(frame)
+    apart = apart_table(frame)
     return {
+        "target_apart": apart_target(apart, preset["apart"]),
+        "apart": apart,
         "target_correlated": correlated_target(correlated, preset["correlated"]),
         "correlated": correlated,
         "target_ahead": targets.ahead(frame, preset["finite"]["target_from"]),

@@ -24,6 +24,9 @@ from strategies.regression.prediction import Regressions, keep_and_predict
 
 Array = npt.NDArray[np.float64]
 
+FLAT = 1e-9
+"""A column whose variance is below this, in rough units, does not vary."""
+
 DEMO: Mapping[str, Any] = MappingProxyType(
     {
         "labels": "demo",
@@ -105,12 +108,17 @@ class LinearClassifier(Strategy):
         return rows
 
     def _fill_in(
-        self, opened: OpenedMoments, intercept: float, beta: Array, result: Result
+        self, opened: OpenedMoments, rows: Pattern, intercept: float, beta: Array, result: Result
     ) -> None:
-        """Fill in the table of coefficients, in the units of the columns."""
+        """Fill in the table of coefficients, in the units of the columns.
+
+        Columns that are withheld or constant in the rows of the fit have none.
+        """
+        absent = (beta == 0.0) & (np.diag(rows.products)[:-1] <= FLAT * rows.n_rows)
+        estimates = np.where(absent, np.nan, beta)
         result.coefficients = coefficient_table(
             opened.problem.columns,
-            {name: beta[own] for name, own in opened.parties.items()},
+            {name: estimates[own] for name, own in opened.parties.items()},
             intercept=intercept if self.intercept else None,
         )
 

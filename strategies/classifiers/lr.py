@@ -110,7 +110,7 @@ class VerticalLR(LinearClassifier):
         progress.step("fit")
         beta = maximum.at.estimate[1:]
         intercept = float(maximum.at.estimate[0] - maximum.at.center @ beta) * self.intercept
-        self._fill_in(opened, intercept, beta, result)
+        self._fill_in(opened, rows, intercept, beta, result)
         family = family_named(self.family)
         level = family.link(float(y.mean())) if self.intercept else 0.0
         null = float(family.deviance(y[:, None], np.full((len(y), 1), level))[0])

@@ -31,6 +31,7 @@ from strategies.classifiers.labels import check_two_classes
 from strategies.classifiers.linear import (
     COMMON,
     DEMO,
+    FLAT,
     NAMES,
     PARTIES,
     PREDICTIONS,
@@ -53,8 +54,6 @@ Array = npt.NDArray[np.float64]
 LOSSES = ("squared_hinge", "squared")
 ROWS = ("complete", "mean")
 
-_FLAT = 1e-9
-"""A column whose variance is less, in units near its standard deviation, does not vary."""
 _CONVERGED = 1e-2
 """Of decision values: what the last step may change them by, after which it ends."""
 
@@ -183,7 +182,7 @@ class VerticalSVM(LinearClassifier):
                 f"not converged after {fit.metrics['iterations']:.0f} evaluations of the hinge's "
                 "derivative; raise l2, and look for columns that have values far out",
             )
-        self._fill_in(opened, fit.intercept, fit.beta, result)
+        self._fill_in(opened, rows, fit.intercept, fit.beta, result)
         if whole:
             found = on_present_columns(opened, rows, fit.intercept, fit.beta, 1.0, MARGIN)
         else:
@@ -207,7 +206,7 @@ class VerticalSVM(LinearClassifier):
         second = rows.products[:-1, :-1] / n - np.outer(mean, mean)
         about_mean = rows.sums[:-1] / n
         variance = np.diag(rows.products)[:-1] / n - about_mean**2
-        flat = (variance <= _FLAT) & self.intercept  # without one, it is a column like others
+        flat = (variance <= FLAT) & self.intercept  # without one, it is a column like others
         second[flat], second[:, flat], with_labels[flat] = 0.0, 0.0, 0.0
         unit = np.sqrt(np.maximum(variance, 0.0)) if self.standardize else 1.0 / opened.unit
         sums = rows.sums[:-1] - n * mean

@@ -63,7 +63,7 @@ class RegressionData(StepGroup):
         Summands
             Nothing to be summed; publicly the names of the ``columns``, ``n_observed`` rows of
             labelled samples, the aligned numbers of ``dropped`` rows and the names of
-            ``collinear`` columns, of the whole table.
+            ``collinear`` columns, of the whole table, and of columns ``left_out`` (`Design`).
 
         Raises
         ------
@@ -88,6 +88,7 @@ class RegressionData(StepGroup):
                 "n_observed": len(self.x),
                 "dropped": self.design.dropped,
                 "collinear": collinear,
+                "left_out": self.design.left_out,
             },
         )
 

@@ -40,6 +40,8 @@ class Design:
     origins : dict[str, tuple[str, list]]
         By column of the matrix, the column of the table that it comes from and the levels for which
         it is 1; no levels where it holds that column's numbers.
+    left_out : list of str
+        Columns of levels of which at most one is held by enough rows: they have no column here.
     """
 
     columns: list[str]
@@ -47,6 +49,7 @@ class Design:
     rows: Indices
     dropped: Indices
     origins: dict[str, tuple[str, list[Any]]] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
 
 
 def make_design(
@@ -96,7 +99,9 @@ def make_design(
             f"party {party!r}: no row without missing cells takes part; impute the cells "
             "first (strategy 'fknn') or leave out the columns that are mostly missing"
         )
-    return Design(columns, x[kept], rows[kept], rows[incomplete], origins)
+    used = {column for column, _ in origins.values()}
+    left_out = [name for name in table.kinds if name not in used]
+    return Design(columns, x[kept], rows[kept], rows[incomplete], origins, left_out)
 
 
 def numeric_matrix(

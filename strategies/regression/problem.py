@@ -25,7 +25,7 @@ LABEL_POLICIES = ("drop", "error")
 # What becomes of columns that follow from others: with a fit of the parties' own, or from moments.
 _CONSEQUENCE = {
     True: "a small ridge keeps the fit defined, and their coefficients mean nothing by themselves",
-    False: "they are left out, with coefficients of 0",
+    False: "they are left out and have no coefficient",
 }
 
 
@@ -178,6 +178,15 @@ def open_problem(
                 f"party {name!r}: columns {told['collinear']} are constant or follow from others "
                 f"of its columns; {_CONSEQUENCE[step == 'prepare']}",
             )
+        if told["left_out"]:
+            _note(
+                result,
+                f"party {name!r}: columns {told['left_out']} are left out and have no coefficient: "
+                "no two of their levels (rare ones count as one) are held by enough rows to be "
+                "told of. Merge levels, or lower 'min-rows' in the party's node config",
+            )
+    withheld = sum(len(total.public[name]["left_out"]) for name in federation.parties)
+    result.metrics["columns_withheld"] = float(withheld)
     nobody = np.ones((len(unheld), mask.shape[1]), dtype=bool)
     problem.mask, problem.free_mask = np.vstack([mask[labelled], nobody]), mask[free]
     for k, name in enumerate(federation.parties):

@@ -572,7 +572,7 @@ def test_settings_of_several_options_are_put_together():
     """Of two options `flwr run` would keep the last setting of a strategy's table alone."""
     given = [str(ROOT / "apps" / "vfem.toml"), 'vfem.step="gradient"', "vfem.tol=0.0 seed=1"]
     read = read_items(given)
-    assert (read["strategy"], read["demo.dataset"], read["seed"]) == ("vfem", "diabetes", 1)
+    assert (read["strategy"], read["demo.dataset"], read["seed"]) == ("vfem", "blood-pressure", 1)
     assert (read["vfem.step"], read["vfem.tol"], read["vfem.initial"]) == ("gradient", 0.0, "zeros")
     assert flat(tomllib.loads(toml_text(read))) == read
     assert read_items([]) == {}

@@ -34,3 +34,25 @@ def maximum(rows, start_mean, start_covariance):
         options={"gtol": 1e-7},
     )
     return *split(found.x), -found.fun * len(rows)
+
+
+def maximum_with_zero_partials(rows, free, start_mean, start_covariance):
+    """Maximise over mean and precision matrix, which is zero where `free` is False."""
+    d = len(start_mean)
+    i, j = np.nonzero(np.tril(free | np.eye(d, dtype=bool)))
+
+    def split(theta):
+        precision = np.zeros((d, d))
+        precision[i, j] = precision[j, i] = theta[d:]
+        return theta[:d], precision
+
+    def loss(theta):
+        mean, precision = split(theta)
+        if np.linalg.eigvalsh(precision)[0] < 1e-6:
+            return 1e6
+        return -log_likelihood(rows, mean, np.linalg.inv(precision)) / len(rows)
+
+    start = np.concatenate([start_mean, np.linalg.inv(start_covariance)[i, j]])
+    found = minimize(loss, start, method="BFGS", options={"gtol": 1e-6})
+    mean, precision = split(found.x)
+    return mean, np.linalg.inv(precision), -found.fun * len(rows)

@@ -89,3 +89,27 @@ def test_limits():
     assert max_vectors(99) == 9
     assert min_rows(5, 1) == 100
     assert min_rows(50, 10) == 180
+
+
+def test_with_many_parties_large_sets_are_found_and_complete_rows_stay_whole():
+    """Ten parties, of which hardly any two rows share a pattern."""
+    rng = np.random.default_rng(0)
+    widths = np.full(10, 2)
+    half = group_rows(rng.random((2000, 10)) < 0.5, widths, 1)
+    parties = np.sort((~half.mask).sum(axis=1))
+    assert (parties >= 3).sum() >= 7
+    assert parties[-1] == 4
+    assert half.n_left_out < 200
+    mask = rng.random((2000, 10)) < 0.2
+    fewer = group_rows(mask, widths, 1)
+    complete = ~mask.any(axis=1)
+    whole = np.flatnonzero(~fewer.mask.any(axis=1))
+    np.testing.assert_array_equal(np.isin(fewer.group, whole), complete)
+
+
+def test_with_a_minimum_of_one_row_every_pattern_is_a_group():
+    mask = np.random.default_rng(1).random((3000, 10)) < 0.4
+    found = group_rows(mask, np.full(10, 2), 1, at_least=1)
+    held = ~mask.all(axis=1)
+    np.testing.assert_array_equal(found.mask[found.group[held]], mask[held])
+    assert found.n_merged == found.n_left_out == 0

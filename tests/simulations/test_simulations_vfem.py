@@ -8,6 +8,7 @@ from simulations.__main__ import main
 from simulations.replications import Job
 from simulations.study import FAIL, PASS, Options
 from simulations.vfem import experiments, fresh, missing, sme_tables, tables, targets
+from simulations.vfem.apart import apart_table, apart_target, replicate_apart
 from simulations.vfem.correlated import (
     BLOCK,
     COMPLETE,
@@ -325,6 +326,8 @@ def test_quick_study_makes_page_figures_and_tables_and_resumes(tmp_path, capsys,
         found.values["finite"] |= {"rows": [300], "rates": [0.5], "first_rates": [0.5]}
         found.values["inference"] |= {"rows": [300], "kinds": ["expected", "gram"]}
         found.values["correlated"] |= {"rows": 300}
+        case = next(iter(found.values["apart"]["cases"].items()))
+        found.values["apart"] |= {"rows": 600, "cases": dict([case])}
         found.values["parting"] |= {"cross": [0.0], "max_iter": 15}
         found.values["convergence"] |= {"rows": 300, "max_iter": 20}
         found.values["sme"] |= {"rows": 4000}
@@ -379,3 +382,28 @@ def test_a_cell_passes_if_it_covers_and_beats_the_baselines():
     verdict = correlated_target(table, {"coverage": [0.93, 0.97]}).iloc[0]
     assert (verdict["below CC"], verdict["below Impute"]) == (PASS, FAIL)
     assert verdict["coverage 0.93 to 0.97"] == PASS
+
+
+def test_parties_apart_get_no_intervals_and_complete_cases_are_not_beaten_by_chance():
+    settings = {"rows": 700, "correlation": 0.4, "widths": [1, 1, 1], "seed": 0}
+    apart = replicate_apart({**settings, "rate": 0.0, "apart": True})
+    assert (apart["VFEM/given"], apart["VFEM/coefficients"]) == (0.0, 3.0)
+    assert not any(name.startswith("CC/") for name in apart)
+    missing = replicate_apart({**settings, "rate": 0.25, "apart": False})
+    assert missing["VFEM/given"] == missing["CC/given"] == 3.0
+    rows = [
+        {"part": "apart", "case": case, "seed": seed, "metric": metric, "value": value}
+        for case, found in (("missing", missing), ("apart", apart))
+        for seed in range(2)
+        for metric, value in found.items()
+    ]
+    table = apart_table(pd.DataFrame(rows))
+    assert list(table.index) == ["missing", "apart"]
+    assert table["intervals given"].to_list() == [1.0, 0.0]
+    assert table.loc["missing", "RMSE VFEM"] == pytest.approx(missing["VFEM/squared error"] ** 0.5)
+    goals = {"coverage": [1.1, 1.2], "above_complete": -1.0}
+    verdict = apart_target(table, goals)
+    assert [list(row) for row in verdict.to_numpy()] == [
+        [FAIL, FAIL],
+        [f"{PASS} none given", f"{PASS} CC impossible"],
+    ]

@@ -9,8 +9,10 @@ import pytest
 from flwr_vertical import simulate
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import VALUES
+from strategies.classifiers import VerticalLR
+from strategies.glm import VerticalGLM
 from strategies.regression.encoding import encode_levels
-from strategies.vfem import VFEM
+from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
 
 
 def ways(n, count):
@@ -105,3 +107,37 @@ def test_rare_levels_are_fitted_and_predicted_as_one(fitted):
     assert later.predictions["prediction"].iloc[0] == pytest.approx(x_new @ beta, abs=0.02)
     # A level that the fit did not know makes the block count as missing.
     assert later.predictions["std_error"].iloc[2] > later.predictions["std_error"].iloc[0]
+
+
+STRATEGIES = [
+    VFEM(encoding="one-hot"),
+    VFEM(encoding="one-hot", exchange="sums", check_correlation=False, tol=1e-2),
+    CompleteCase(encoding="one-hot"),
+    MeanImpute(encoding="one-hot"),
+    Single(encoding="one-hot", party_name="court"),
+    VerticalGLM(encoding="one-hot"),
+    VerticalGLM(encoding="one-hot", rows="all"),
+    VerticalGLM(encoding="one-hot", exchange="sums", lambdas=0.1),
+    VerticalLR(encoding="one-hot"),
+]
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    STRATEGIES,
+    ids=lambda s: f"{s.name} {getattr(s, 'exchange', '')} {getattr(s, 'rows', '')}",
+)
+def test_a_column_whose_levels_are_all_rare_is_named_and_counted(strategy, caplog):
+    rng = np.random.default_rng(4)
+    n = 600
+    court = pd.DataFrame({"debts": rng.normal(size=n), "lawyer": rng.integers(0, 281, size=n)})
+    court["lawyer"] = "lawyer " + court["lawyer"].astype(str)
+    bank = pd.DataFrame({"income": rng.normal(size=n)})
+    y = pd.Series(court["debts"] + bank["income"] + rng.normal(size=n))
+    labels = (y > 0).astype(float) if strategy.name == "lr" else y
+    result = simulate(strategy, {"bank": bank, "court": court}, labels, progress=False)
+    assert result.metrics["columns_withheld"] == 1.0
+    assert not any("lawyer" in str(name) for name in result.coefficients.index)
+    note = next(note for note in result.notes if "lawyer" in note)
+    assert note.startswith("party 'court': columns ['lawyer'] are left out and have no coefficient")
+    assert note in caplog.text

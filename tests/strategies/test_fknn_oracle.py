@@ -340,7 +340,7 @@ def test_the_tables_given_are_not_changed():
 
 @pytest.mark.parametrize("dataset", ["breast-cancer", "diabetes", "wine"])
 def test_defaults_are_better_than_the_mean_on_every_demonstration(dataset):
-    demo = load_demo(dataset)
+    demo = load_demo(dataset, missing_cells=0.1)
     errors = {}
     for strategy in (FKNN(), Mean()):
         tables = simulate(strategy, demo.parties, progress=False).tables

@@ -1,6 +1,8 @@
 """VFEM from moments: against its iterations, the pooled table, and what it must refuse."""
 
+import tomllib
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -8,11 +10,12 @@ import pytest
 from oracles import normal
 from vfem_runs import rounds_of
 
-from flwr_vertical import simulate
+from flwr_vertical import load_demo, simulate
 from flwr_vertical.errors import ConfigError, DataError
 from strategies.regression.moments import FullCovariance, Patterns, fit_normal
 from strategies.vfem import VFEM, CompleteCase, MeanImpute
 
+ROOT = Path(__file__).parents[2]
 OPENING = 2  # greeting and alignment
 
 
@@ -170,17 +173,55 @@ def test_columns_hardly_ever_held_together_are_named():
     tables, labels, _ = make(n=900, widths=(1, 1, 1), missing=0.0, unlabelled=0)
     tables["p0"], tables["p1"] = tables["p0"].iloc[:440], tables["p1"].iloc[440:]
     result = run(VFEM(), tables, labels)
-    note = next(note for note in result.notes if "covariances are taken as zero" in note)
+    note = next(note for note in result.notes if "hold fewer than 30 rows together" in note)
     assert "'p0' and 'p1'" in note
-    assert "p2" not in note
-    assert np.isfinite(result.coefficients["std_error"]).all()
+    assert "'p2.x2'" in note  # given the columns of both
+    table = result.coefficients
+    assert np.isfinite(table["estimate"]).all()
+    withheld = ["std_error", "z", "p_value", "ci_low", "ci_high", "missing_information"]
+    assert table[withheld].isna().all(axis=None)
+    with pytest.raises(DataError, match=r"'p0' and 'p1' hold fewer than 30.*intercept=True"):
+        run(VFEM(intercept=False), tables, labels)
+
+
+def test_rows_that_one_party_alone_holds_are_left_out_in_plain_words():
+    tables, labels, _ = make(n=450, widths=(2, 2), missing=0.0, unlabelled=0)
+    tables["p0"], tables["p1"] = tables["p0"].iloc[80:], tables["p1"].iloc[:-95]
+    result = run(VFEM(), tables, labels, min_rows=None)
+    complete = run(CompleteCase(), tables, labels, min_rows=None)
+    assert result.metrics["n_samples"] == complete.metrics["n_samples"] == 275
+    note = next(note for note in result.notes if "left out" in note)
+    assert note.startswith(
+        "all 175 rows that one party alone holds were left out: sums over fewer than 100 rows"
+    )
+    assert "as complete-case is. A lower 'min-rows'" in note
+    lower = run(VFEM(), tables, labels, min_rows=80)
+    assert lower.metrics["n_samples"] == 450
+    assert not any("left out" in note for note in lower.notes)
+
+
+def test_the_demonstration_uses_rows_that_a_party_lacks():
+    """The settings of `apps/vfem.toml`."""
+    preset = tomllib.loads((ROOT / "apps" / "vfem.toml").read_text())["demo"]
+    demo = load_demo(preset["dataset"], missing_blocks=preset["missing-blocks"])
+    assert not any(table.isna().any(axis=None) for table in demo.parties.values())
+    result, complete = (
+        run(strategy, demo.parties, demo.labels, min_rows=None)
+        for strategy in (VFEM(), CompleteCase())
+    )
+    held = set.union(*(set(table.index) for table in demo.parties.values()))
+    assert result.metrics["n_samples"] == len(held)
+    assert complete.metrics["n_samples"] < 0.6 * len(held)
+    assert not any("left out" in note for note in result.notes)
+    errors = result.coefficients["std_error"] / complete.coefficients["std_error"]
+    assert (errors < 0.97).all()
 
 
 def test_what_grouping_costs_is_told():
     tables, labels, _ = make(n=900, missing=0.3, unlabelled=0)
     result = run(VFEM(), tables, labels, min_rows=None)
     assert result.metrics["rows_merged"] + result.metrics["rows_left_out"] > 0
-    assert any("sums over few rows are not opened" in note for note in result.notes)
+    assert any("sums over fewer than 100 rows are not opened" in note for note in result.notes)
 
 
 def test_columns_that_follow_from_others_are_left_out(data):
@@ -191,7 +232,7 @@ def test_columns_that_follow_from_others_are_left_out(data):
     more["p1"]["one"] = 7.0
     result = run(VFEM(), more, labels)
     gone = result.coefficients.loc[[("p1", "one"), ("p2", "copy")]]
-    assert (gone["estimate"] == 0.0).all()
+    assert gone["estimate"].isna().all()
     assert gone["std_error"].isna().all()
     assert any("'p2.copy'" in note and "other parties" in note for note in result.notes)
     assert any("['one']" in note for note in result.notes)

@@ -93,6 +93,7 @@ def fit_on_moments(
     problem = opened.problem
     penalised = penalised_columns(str(settings.unpenalized), problem)
     maximum: MaximumLikelihood | None = None
+    unknown: Flags | None = None
     if whole:
         rows = usable_rows(
             opened,
@@ -112,7 +113,7 @@ def fit_on_moments(
             maximum = maximum_likelihood(settings, federation, opened)
             at = maximum.at
     else:
-        at, mean, covariance = of_all_rows(settings, opened, result)
+        at, mean, covariance, unknown = of_all_rows(settings, opened, result)
     penalty, shape = check_penalty(settings.penalty, settings.penalty_shape)
     found = select(
         at,
@@ -127,10 +128,12 @@ def fit_on_moments(
     with_errors = settings.standard_errors == "gram"
     beta, level = found.beta[:, found.chosen], float(found.intercepts[found.chosen])
     added = noise_covariance(opened, rows, beta, level, settings.intercept) if whole else None
-    chosen = fill_selected(settings.family, problem, at, found, with_errors, result, added)
+    chosen = fill_selected(settings.family, problem, at, found, with_errors, result, added, unknown)
     if opened.noise is not None and settings.budget is None and with_errors:
         left = "include" if whole else "do not include"
         result.notes.append(f"the standard errors {left} the noise of policy.blur")
+    if not whole:
+        result.metrics["n_samples"] = opened.n_used
     if maximum is None:
         _fill_normal(at, chosen.beta, whole, result)
     else:

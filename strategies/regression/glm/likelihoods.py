@@ -22,12 +22,14 @@ from strategies.regression.glm.normal import (
 from strategies.regression.least_squares.baseline import note
 from strategies.regression.moments import OpenedMoments, Pattern
 from strategies.regression.moments.usable import redundant
+from strategies.regression.vfem.from_moments import note_fit
 from strategies.regression.vfem.maximum import maximise
 
 if TYPE_CHECKING:
     from strategies.regression.glm.strategy import VerticalGLM
 
 Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 _FLAT = 1e-9  # variance in units of standard deviations
 
@@ -71,8 +73,8 @@ def usable_rows(
     if len(flat) and intercept:
         note(
             result,
-            f"columns {opened.names(flat)} do not vary over the samples of the fit; their "
-            "coefficients are 0",
+            f"columns {opened.names(flat)} do not vary over the samples of the fit; they are left "
+            "out and have no coefficient",
         )
         used[flat] = False
     if not penalised:
@@ -81,8 +83,8 @@ def usable_rows(
         if len(follows):
             note(
                 result,
-                f"columns {opened.names(follows)} follow from others; they are left out, with "
-                "coefficients of 0",
+                f"columns {opened.names(follows)} follow from others; they are left out and have "
+                "no coefficient",
             )
             used[follows] = False
     return on_all_columns(rows, np.flatnonzero(used), n_columns + 1)
@@ -113,16 +115,14 @@ def of_complete_rows(
 
 def of_all_rows(
     settings: "VerticalGLM", opened: OpenedMoments, result: Result
-) -> tuple[Approximation, Array, Array]:
-    """Return the likelihood of all rows, and mean and covariance of the columns."""
+) -> tuple[Approximation, Array, Array, Flags]:
+    """Return the likelihood of all rows, and mean and covariance of the columns.
+
+    The last says which of intercept and coefficients no rows tell, see `note_fit`.
+    """
     maximum = maximise(opened, "full")
     fit, kept, d = maximum.fit, maximum.kept, opened.n_columns
-    for one, other in maximum.unidentified:
-        note(
-            result,
-            f"columns of {one!r} and {other!r} are hardly ever held together; their covariances "
-            "are taken as zero where no row tells them",
-        )
+    unknown = note_fit(result, opened, maximum)
     n_rows = sum(p.n_rows for p in maximum.patterns.patterns)
     at = from_all_rows(fit, n_rows, settings.standardize)
     if not settings.standardize:
@@ -134,6 +134,7 @@ def of_all_rows(
         at.on_all_columns(kept, d).in_units(center, unit, problem.y_center, problem.y_scale),
         center + unit * mean,
         covariance * np.outer(unit, unit),
+        unknown,
     )
 
 

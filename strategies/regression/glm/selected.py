@@ -14,6 +14,7 @@ from strategies.regression.glm.sums.fits import CONVERGED
 from strategies.regression.least_squares.baseline import note
 
 Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 LEVEL = 0.95
 
@@ -48,6 +49,7 @@ def fill_selected(
     with_errors: bool,
     result: Result,
     added: Array | None = None,
+    unknown: Flags | None = None,
 ) -> Reported:
     """Fill coefficients, metrics and model of the chosen fit into the result.
 
@@ -63,6 +65,8 @@ def fill_selected(
     result : Result
     added : numpy.ndarray of shape (1 + n_selected, 1 + n_selected), optional
         What noise on the moments adds to the covariance of intercept and selected coefficients.
+    unknown : numpy.ndarray of shape (1 + n_columns,), bool, optional
+        Where intercept and coefficients get no standard error.
     """
     beta, intercept = found.beta[:, found.chosen], float(found.intercepts[found.chosen])
     chosen = np.flatnonzero(beta)
@@ -79,7 +83,8 @@ def fill_selected(
             "since columns determine each other",
         )
     names = [(party, name) for party, own in problem.columns.items() for name in own]
-    by_party = _split(beta, problem)
+    # Columns without a unit are in no fit: they have no coefficient, not one that is zero.
+    by_party = _split(np.where(at.scale > 0.0, beta, np.nan), problem)
     errors: dict[str, Array] | None = None
     level_error: float | None = None
     if with_errors:
@@ -87,6 +92,7 @@ def fill_selected(
         if covariance is not None:
             kept = np.concatenate([[0], 1 + chosen])
             spread[kept] = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+            spread[np.zeros_like(spread, dtype=bool) if unknown is None else unknown] = np.nan
             level_error = float(spread[0])
         errors = _split(spread[1:], problem)
     result.coefficients = coefficient_table(
@@ -103,7 +109,8 @@ def fill_selected(
         }
     )
     result.party_metrics = {
-        name: {"selected": float(np.count_nonzero(own))} for name, own in by_party.items()
+        name: {"selected": float(np.count_nonzero(own))}
+        for name, own in _split(beta, problem).items()
     }
     lambdas = pd.Index(found.lambdas, name="lambda")
     result.model = GLMModel(

@@ -236,7 +236,7 @@ class VerticalGLM(Strategy):
     demo = MappingProxyType(
         {
             "labels": "demo",
-            "demo.dataset": "diabetes",
+            "demo.dataset": "blood-pressure",
             "demo.missing-cells": 0.0,
             "demo.missing-blocks": 0.1,
             "glm.rows": "all",

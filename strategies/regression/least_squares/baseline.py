@@ -58,7 +58,7 @@ class Baseline(Strategy):
     demo = MappingProxyType(
         {
             "labels": "demo",
-            "demo.dataset": "diabetes",
+            "demo.dataset": "blood-pressure",
             "demo.missing-cells": 0.0,
             "demo.missing-blocks": 0.3,
         }
@@ -218,7 +218,7 @@ def _fill_in(result: Result, opened: OpenedMoments, fit: LinearFit, std_errors: 
     fitted = {name: s for name, s in opened.parties.items() if s.stop > s.start}
     result.coefficients = coefficient_table(
         {name: problem.columns[name] for name in fitted},
-        {name: beta[s] for name, s in fitted.items()},
+        {name: np.where(fit.dependent, np.nan, beta)[s] for name, s in fitted.items()},
         errors,
         intercept,
         spread if fit.has_intercept else None,
@@ -240,7 +240,7 @@ def _fill_in(result: Result, opened: OpenedMoments, fit: LinearFit, std_errors: 
             note(
                 result,
                 f"party {name!r}: over the samples of the fit, columns {fresh} are constant or "
-                "follow from other columns; they are left out, with coefficients of 0",
+                "follow from other columns; they are left out and have no coefficient",
             )
 
 

@@ -11,6 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+_CYCLES = 1000
+_EXACT = 1e-12  # of correlations
 
 
 class CovarianceModel(ABC):
@@ -20,9 +24,12 @@ class CovarianceModel(ABC):
     ----------
     n_columns : int
         Columns of all parties and the label, which is the last.
+    implied : tuple of numpy.ndarray
+        Rows and columns of the elements (row > column) that no rows tell: the model chooses them.
     """
 
     n_columns: int
+    implied: tuple[Indices, Indices] = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
     @abstractmethod
     def nearest(self, covariance: Array) -> Array:
@@ -54,45 +61,119 @@ class CovarianceModel(ABC):
 
 
 class FullCovariance(CovarianceModel):
-    """Any covariance, with zeros where two columns are hardly ever observed together.
+    """Any covariance; where the rows do not tell an element, that of the inverse is zero.
+
+    Rows of no pattern with both columns tell nothing of their covariance. Of all covariances with
+    the same other elements, the one with zeros there in its inverse has the largest determinant
+    (Dempster, 1972): two such columns are independent given all others, the label among them.
 
     Parameters
     ----------
     free : numpy.ndarray of shape (n_columns, n_columns), bool
-        Symmetric; False where the covariance is held at zero.
+        Symmetric; False where the element of the inverse is held at zero.
     """
 
     def __init__(self, free: npt.NDArray[np.bool_]) -> None:
+        free = free | np.eye(len(free), dtype=bool)
         self.n_columns = len(free)
-        self._rows, self._columns = np.nonzero(np.tril(free | np.eye(len(free), dtype=bool)))
-        self.complete = bool(free.all())
+        self._rows, self._columns = np.nonzero(np.tril(free))
+        self.implied = np.nonzero(np.tril(~free))
+        self._cliques = _cliques(free)
 
     def nearest(self, covariance: Array) -> Array:
         """Return the free elements."""
         return np.asarray(covariance[self._rows, self._columns])
 
     def covariance(self, parameters: Array) -> Array:
-        """Return the matrix with these elements."""
+        """Return the matrix with these elements, all others as the zeros of its inverse imply.
+
+        Raises
+        ------
+        numpy.linalg.LinAlgError
+            If no positive definite matrix has these elements.
+        """
         found = np.zeros((self.n_columns, self.n_columns))
         found[self._rows, self._columns] = parameters
         found[self._columns, self._rows] = parameters
-        return found
+        return completed(found, self._cliques) if len(self.implied[0]) else found
 
     def directions(self, parameters: Array) -> Array:
-        """Return one symmetric unit matrix for each element."""
+        """Return one symmetric unit matrix for each element, and how implied elements follow."""
         count = np.arange(len(parameters))
         found = np.zeros((self.n_columns, self.n_columns, len(parameters)))
         found[self._rows, self._columns, count] = 1.0
         found[self._columns, self._rows, count] = 1.0
+        i, j = self.implied
+        if len(i):
+            # The inverse P stays zero there: (P dSigma P)_ij = 0.
+            inverse = np.linalg.inv(self.covariance(parameters))
+            r, c = self._rows, self._columns
+            side = inverse[np.ix_(i, r)] * inverse[np.ix_(j, c)]
+            side += (inverse[np.ix_(i, c)] * inverse[np.ix_(j, r)]) * (r != c)
+            own = inverse[np.ix_(i, i)] * inverse[np.ix_(j, j)]
+            own += inverse[np.ix_(i, j)] * inverse[np.ix_(j, i)]
+            found[i, j] = found[j, i] = -np.linalg.solve(own, side)
         return found
 
     def curvature(self, parameters: Array, gradient: Array) -> Array:
-        """Return zero: the covariance is linear in its elements."""
+        """Return zero: the covariance is linear in its elements where there is a gradient."""
         return np.zeros((len(parameters), len(parameters)))
 
     def maximise(self, moments: Array, mean_gap: Array) -> Array:
-        """Return the elements of the moments."""
+        """Return the elements of the moments: with zeros in the inverse, too, they are the best."""
         return self.nearest(moments)
+
+
+def _cliques(free: npt.NDArray[np.bool_]) -> list[Indices]:
+    """Return sets of columns, all free among each other, that have every free pair in one."""
+    left = free.copy()
+    found = []
+    while left.any():
+        i, j = np.argwhere(left)[0]
+        own = [i] if i == j else [i, j]
+        for k in np.flatnonzero(free[i] & free[j]):
+            if k not in own and free[k, own].all():
+                own.append(k)
+        clique = np.sort(np.array(own, dtype=np.int64))
+        left[np.ix_(clique, clique)] = False
+        found.append(clique)
+    return found
+
+
+def completed(covariance: Array, cliques: Sequence[Indices]) -> Array:
+    """Give a covariance the elements that make its inverse zero outside of cliques.
+
+    Iterative proportional scaling (Speed and Kiiveri, 1986): a clique gets its own covariance, and
+    the regression of all other columns on it stays.
+
+    Parameters
+    ----------
+    covariance : numpy.ndarray of shape (n_columns, n_columns)
+        Its elements outside of cliques are not read.
+    cliques : sequence of numpy.ndarray
+        Columns of each; together they have all columns.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If no positive definite matrix has the elements within cliques.
+    """
+    scale = np.sqrt(np.diag(covariance))
+    wanted = covariance / np.outer(scale, scale)
+    for clique in cliques:
+        np.linalg.cholesky(wanted[np.ix_(clique, clique)])
+    found = np.eye(len(covariance))
+    for _ in range(_CYCLES):
+        largest = 0.0
+        for clique in cliques:
+            here = np.ix_(clique, clique)
+            gap = wanted[here] - found[here]
+            largest = max(largest, float(np.abs(gap).max()))
+            lift = np.linalg.solve(found[here], found[clique]).T
+            found = found + lift @ gap @ lift.T
+        if largest < _EXACT:
+            return np.asarray((found + found.T) / 2.0 * np.outer(scale, scale))
+    raise np.linalg.LinAlgError("no positive definite matrix has these elements")
 
 
 class RegressionCovariance(CovarianceModel):

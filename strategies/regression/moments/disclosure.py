@@ -2,7 +2,8 @@
 
 WITHHELD = (
     "server",
-    "in which groups of rows a column of few values has one that is too rare to be told of",
+    "in which groups of rows a column of few values has one that is too rare to be told of; names "
+    "of columns of levels of which no two are held by enough rows",
 )
 RECOGNISED = (
     (

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy import linalg, sparse
 
 from flwr_vertical.errors import DataError
-from strategies.regression.moments.covariances import CovarianceModel, FullCovariance
+from strategies.regression.moments.covariances import CovarianceModel
 from strategies.regression.moments.patterns import Patterns
 from strategies.regression.moments.through import Through
 
@@ -40,6 +40,9 @@ class Fit:
     missing_information : numpy.ndarray of shape (n_columns,)
         Share of the information on (intercept, beta) that is lost with the missing cells, by
         coefficient: 1 less the ratio of the variance with complete rows to that estimated.
+    moved : numpy.ndarray of shape (2, n_columns, n_implied)
+        How far (intercept, beta) move if the partial correlation of two columns that no rows tell
+        were 1/2, or -1/2, and not 0; for each element that the model implies.
     log_likelihood : float
     iterations : int
         Of EM and of Newton's method together.
@@ -54,6 +57,7 @@ class Fit:
     noise: float
     vcov: Array
     missing_information: Array
+    moved: Array
     log_likelihood: float
     iterations: int
     converged: bool
@@ -97,11 +101,11 @@ def fit_normal(
     steps = 0
     if through is not None:
         mean = through.mean(mean, parameters)
-    elif not isinstance(model, FullCovariance) or model.complete:
+    else:
         for _ in range(_EM_STEPS):
             mean, parameters = _em_step(patterns, model, mean, parameters)
             steps += 1
-    value = patterns.log_likelihood(mean, model.covariance(parameters))
+    value = _value(patterns, model, mean, parameters)
     converged = False
     for _ in range(max_iter):
         change, gain = _step(patterns, model, mean, parameters, through)
@@ -113,7 +117,7 @@ def fit_normal(
             trial = parameters + length * change[len(mean) :]
             if through is not None:
                 trial_mean = through.mean(trial_mean, trial)
-            found = patterns.log_likelihood(trial_mean, model.covariance(trial))
+            found = _value(patterns, model, trial_mean, trial)
             if found >= value - 1e-12 * abs(value):
                 break
             length /= 2.0
@@ -124,6 +128,16 @@ def fit_normal(
         if converged:
             break
     return _finish(patterns, model, mean, parameters, value, steps, converged, through)
+
+
+def _value(patterns: Patterns, model: CovarianceModel, mean: Array, parameters: Array) -> float:
+    """Return the log likelihood; minus infinity where the whole covariance is not positive."""
+    try:
+        covariance = model.covariance(parameters)
+        np.linalg.cholesky(covariance)
+    except np.linalg.LinAlgError:
+        return -np.inf
+    return patterns.log_likelihood(mean, covariance)
 
 
 def _start(patterns: Patterns, model: CovarianceModel) -> tuple[Array, Array]:
@@ -141,7 +155,10 @@ def _start(patterns: Patterns, model: CovarianceModel) -> tuple[Array, Array]:
     for share in (1.0, 0.9, 0.75, 0.5, 0.25, 0.0):
         shrunk = share * correlation + (1.0 - share) * np.eye(len(scale))
         parameters = model.nearest(shrunk * np.outer(scale, scale))
-        covariance = model.covariance(parameters) / np.outer(scale, scale)
+        try:
+            covariance = model.covariance(parameters) / np.outer(scale, scale)
+        except np.linalg.LinAlgError:
+            continue
         if np.linalg.eigvalsh(covariance)[0] > 1e-3 * (1.0 - share) + 1e-12:
             return mean, parameters
     raise DataError("no positive definite covariance fits the moments; is a column a copy?")
@@ -274,10 +291,27 @@ def _finish(
         noise=noise,
         vcov=vcov,
         missing_information=np.clip(np.nan_to_num(lost), 0.0, 1.0),
+        moved=_moved(model, mean, covariance, beta),
         log_likelihood=value,
         iterations=steps,
         converged=converged,
     )
+
+
+def _moved(model: CovarianceModel, mean: Array, covariance: Array, beta: Array) -> Array:
+    """Return how far (intercept, beta) move with elements that no rows tell; see `Fit`."""
+    pairs = np.stack(model.implied, axis=1)
+    found = np.zeros((2, len(mean), len(pairs)))
+    inverse = np.linalg.inv(covariance)
+    for number, (i, j) in enumerate(pairs):
+        # Given all others, two columns whose partial covariance is 0 have variances 1 / P_ii.
+        half = 0.5 / np.sqrt(inverse[i, i] * inverse[j, j])
+        for k, change in enumerate((half, -half)):
+            inner = covariance[:-1, :-1].copy()
+            inner[[i, j], [j, i]] += change
+            found[k, 1:, number] = np.linalg.solve(inner, covariance[:-1, -1]) - beta
+    found[:, 0] = -np.einsum("j,kjn->kn", mean[:-1], found[:, 1:])
+    return found
 
 
 def _with_complete_rows(mean: Array, inner: Array, through: Through | None) -> Array:

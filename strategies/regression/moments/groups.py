@@ -1,7 +1,7 @@
 """Which rows' moments are opened together.
 
-Rows with the same blocks missing form a group. Where a group is too small to be told of, its rows
-give up a block, which counts as missing then, or are left out (`row_groups`).
+Rows with the same blocks missing form a group. Where they are too few to be told of, they go with
+rows that hold more blocks, which then count as missing, or are left out (`row_groups`).
 """
 
 from dataclasses import dataclass

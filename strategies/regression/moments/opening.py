@@ -51,6 +51,7 @@ from strategies.regression.moments.patterns import Pattern, Patterns
 from strategies.regression.problem import Problem, open_problem
 
 Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 Grouping = Callable[[npt.NDArray[np.bool_], npt.NDArray[np.int64], Minimum], RowGroups]
 
 # Two limbs take four times the work, and matter where rows are few: there they cost nothing.
@@ -122,6 +123,11 @@ class OpenedMoments:
     def held(self) -> list[Pattern]:
         """The patterns in which some party has a column."""
         return [p for p in self.patterns.patterns if len(p.observed) > 1]
+
+    @property
+    def n_used(self) -> float:
+        """Rows of which some column is used."""
+        return sum(p.n_rows for p in self.held)
 
     def names(self, numbers: Any) -> list[str]:
         """Name columns by party and variable, for notes."""
@@ -268,12 +274,32 @@ def _group(
     groups = grouping(problem.mask, np.array(list(widths.values())), minimum)
     result.metrics["rows_merged"] = float(groups.n_merged)
     result.metrics["rows_left_out"] = float(groups.n_left_out)
-    if groups.n_merged or (groups.n_left_out and grouping is by_pattern):
-        result.notes.append(
-            f"sums over few rows are not opened: of {groups.n_merged:,} rows a block that a party "
-            f"has counts as missing, {groups.n_left_out:,} rows are left out"
-        )
+    if grouping is by_pattern:
+        needed = minimum.of(min(widths.values()))
+        result.notes += _costs(problem.mask, groups, needed, len(widths))
     return groups
+
+
+def _costs(mask: Flags, groups: RowGroups, needed: int, n_parties: int) -> list[str]:
+    """Say which rows were left out, or lost a block, since sums over few rows are not opened."""
+    left = (groups.group < 0) & ~mask.all(axis=1)
+    alone = (~mask).sum(axis=1) == 1
+    found = []
+    if left.any():
+        every = n_parties > 1 and bool((left == alone).all())
+        text = f"{int(left.sum()):,} rows were left out"
+        if every:
+            text = f"all {int(left.sum()):,} rows that one party alone holds were left out"
+        text += f": sums over fewer than {needed} rows are not opened. "
+        if n_parties > 1 and len(groups.mask) == 1 and not groups.mask.any():
+            text += "This fit is of the rows that all parties hold, as complete-case is. "
+        found.append(text + "A lower 'min-rows' at the nodes would use more of them")
+    if groups.n_merged:
+        found.append(
+            f"{groups.n_merged:,} rows count as lacking a party that holds them, since too few "
+            f"rows are held by the same parties: sums over fewer than {needed} rows are not opened"
+        )
+    return found
 
 
 def _patterns(
@@ -333,4 +359,4 @@ def _note_withheld(
             f"{int(more[:, j].sum())} of {int((~absent[:, j]).sum())} groups of rows; it counts as "
             "missing there"
         )
-    result.metrics["columns_withheld"] = float(more.any(axis=0).sum())
+    result.metrics["columns_withheld"] += float(more.any(axis=0).sum())

@@ -106,6 +106,7 @@ class MomentSteps(StepGroup):
             "n_observed": int(np.asarray(labelled)[held].astype(bool).sum()),
             "dropped": np.zeros(0, dtype=np.int64),
             "collinear": [],
+            "left_out": [],
         }
 
     # -- the columns -----------------------------------------------------------------------

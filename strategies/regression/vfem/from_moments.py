@@ -15,12 +15,13 @@ from strategies.regression import coefficient_table
 from strategies.regression.moments import OpenedMoments, open_moments
 from strategies.regression.prediction import Regressions, joint_regressions, keep_and_predict
 from strategies.regression.vfem.correlation_check import check_correlations
-from strategies.regression.vfem.maximum import FEWEST_JOINT, Maximum, maximise
+from strategies.regression.vfem.maximum import FEWEST_JOINT, Maximum, listed, maximise
 from strategies.regression.vfem.outcome import LEVEL, VFEMModel
 
 logger = logging.getLogger("flwr_vertical")
 
 Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 
 def fit_from_moments(
@@ -59,12 +60,12 @@ def fit_from_moments(
     progress.step("moments")
     found = maximise(opened, covariance, intercept)
     progress.step("fit")
-    _note(result, opened, found)
+    unknown = note_fit(result, opened, found)
     if opened.noise is not None:
         result.notes.append("the standard errors do not include the noise of policy.blur")
     if check_correlation and covariance == "block" and len(federation.parties) > 1:
         check_correlations(opened, result)
-    fill_in(result, opened, found, intercept)
+    fill_in(result, opened, found, intercept, unknown)
     regressions = _regressions(opened, found)
     problem = opened.problem
     keep_and_predict(
@@ -79,40 +80,50 @@ def fit_from_moments(
     progress.step("finish")
 
 
-def fill_in(result: Result, opened: OpenedMoments, found: Maximum, intercept: bool) -> None:
-    """Put coefficients, metrics and model into the result, in label units."""
+def fill_in(
+    result: Result, opened: OpenedMoments, found: Maximum, intercept: bool, unknown: Flags
+) -> None:
+    """Put coefficients, metrics and model into the result, in label units.
+
+    Parameters
+    ----------
+    result, opened, found, intercept
+        As in `fit_from_moments`.
+    unknown : numpy.ndarray of shape (1 + n_columns,), bool
+        Where intercept and coefficients get no standard error.
+    """
     problem, fit, unit = opened.problem, found.fit, opened.problem.y_scale
-    beta, errors, lost = (np.full(opened.n_columns, np.nan) for _ in range(3))
-    beta[:] = 0.0
-    beta[found.kept] = unit * fit.beta / opened.unit[found.kept]
+    estimates, errors, lost = (np.full(opened.n_columns, np.nan) for _ in range(3))
+    estimates[found.kept] = unit * fit.beta / opened.unit[found.kept]
+    beta = np.nan_to_num(estimates)
     # Covariance of (intercept, beta) in label units per unit of the variable.
-    change = np.diag(np.append(1.0, 1.0 / opened.unit[found.kept]))
-    change[0, 1:] = -opened.center[found.kept] / opened.unit[found.kept]
+    change = in_table_units(opened, found)
     vcov = unit**2 * change @ fit.vcov @ change.T
-    errors[found.kept] = np.sqrt(np.maximum(np.diag(vcov)[1:], 0.0))
-    lost[found.kept] = fit.missing_information[1:]
+    told = ~unknown[np.append(0, 1 + found.kept)]
+    spread = np.where(told, np.sqrt(np.maximum(np.diag(vcov), 0.0)), np.nan)
+    shares = np.where(told, fit.missing_information, np.nan)
+    errors[found.kept], lost[found.kept] = spread[1:], shares[1:]
     level = problem.y_center + unit * fit.intercept - float(opened.center @ beta)
     result.coefficients = coefficient_table(
         problem.columns,
-        {name: beta[own] for name, own in opened.parties.items()},
+        {name: estimates[own] for name, own in opened.parties.items()},
         {name: errors[own] for name, own in opened.parties.items()},
         level if intercept else None,
-        float(np.sqrt(max(vcov[0, 0], 0.0))) if intercept else None,
+        float(spread[0]) if intercept else None,
         LEVEL,
     )
-    of_intercept = [fit.missing_information[0]] if intercept else []
+    of_intercept = shares[:1] if intercept else []
     result.coefficients["missing_information"] = np.concatenate([of_intercept, lost])
-    n, p = len(problem.y), len(found.kept)
-    spread = float(np.mean((problem.y - problem.y.mean() * intercept) ** 2))
-    r2 = 1.0 - fit.noise / spread
+    n, p = opened.n_used, len(found.kept)
+    r2 = 1.0 - fit.noise / float(np.mean((problem.y - problem.y.mean() * intercept) ** 2))
     earlier = result.metrics
     result.metrics = {
         "r2": r2,
         "adjusted_r2": 1.0 - (1.0 - r2) * (n - intercept) / max(n - p - intercept, 1),
         "sigma2": fit.noise * unit**2,
         "log_likelihood": fit.log_likelihood - _units(opened, found),
-        "n_samples": float(n),
-        "missing_information": float(np.nanmean(lost)),
+        "n_samples": n,
+        "missing_information": float(fit.missing_information[1:].mean()),
         **earlier,
         "iterations": float(fit.iterations),
         "converged": float(fit.converged),
@@ -131,7 +142,7 @@ def fill_in(result: Result, opened: OpenedMoments, found: Maximum, intercept: bo
         level if intercept else 0.0,
         fit.noise * unit**2,
         {
-            name: dict(zip(problem.columns[name], map(float, beta[own]), strict=True))
+            name: dict(zip(problem.columns[name], map(float, estimates[own]), strict=True))
             for name, own in opened.parties.items()
         },
         mean,
@@ -139,6 +150,20 @@ def fill_in(result: Result, opened: OpenedMoments, found: Maximum, intercept: bo
         0.0,
         vcov if intercept else vcov[1:, 1:],
     )
+
+
+def in_table_units(opened: OpenedMoments, found: Maximum) -> Array:
+    """Return what makes (intercept, beta) of standardised columns those of the tables' columns.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_kept + 1, n_kept + 1)
+        For standardised labels.
+    """
+    center, unit = opened.center[found.kept], opened.unit[found.kept]
+    change = np.diag(np.append(1.0, 1.0 / unit))
+    change[0, 1:] = -center / unit
+    return change
 
 
 def _units(opened: OpenedMoments, found: Maximum) -> float:
@@ -192,13 +217,28 @@ def in_columns(standard: Regressions, opened: OpenedMoments, kept: Any) -> Regre
     return every.of_columns(opened.center, opened.unit)
 
 
-def _note(result: Result, opened: OpenedMoments, found: Maximum) -> None:
-    """Say what could not be estimated."""
+def note_fit(result: Result, opened: OpenedMoments, found: Maximum) -> Flags:
+    """Say what could not be estimated, and why.
+
+    Parameters
+    ----------
+    result : Result
+        Gets the notes.
+    opened : OpenedMoments
+    found : Maximum
+        The fit to these.
+
+    Returns
+    -------
+    numpy.ndarray of shape (1 + n_columns,), bool
+        Of the intercept and all columns: True where the rows do not tell the coefficient, so that
+        there shall be no standard error.
+    """
     texts = []
     if len(found.unseen):
         texts.append(
             f"columns {opened.names(found.unseen)} are in no group of rows large enough to be told "
-            "of; they are left out, with coefficients of 0"
+            "of; they are left out and have no coefficient"
         )
     all_columns = np.arange(opened.n_columns)
     redundant = np.setdiff1d(np.setdiff1d(all_columns, found.kept), found.unseen)
@@ -211,16 +251,22 @@ def _note(result: Result, opened: OpenedMoments, found: Maximum) -> None:
     if len(redundant):
         texts.append(
             f"columns {opened.names(redundant)} do not vary, or follow from columns of other "
-            "parties; they are left out, with coefficients of 0"
-        )
-    if found.unidentified:
-        pairs = ", ".join(f"{a!r} and {b!r}" for a, b in found.unidentified)
-        texts.append(
-            f"columns of the parties {pairs} are held together in fewer than {FEWEST_JOINT} rows; "
-            "their covariances are taken as zero"
+            "parties; they are left out and have no coefficient"
         )
     if not found.fit.converged:
         texts.append("not converged: the likelihood is flat; the data hardly tell some covariances")
+    unknown = np.zeros(1 + opened.n_columns, dtype=bool)
+    unknown[np.append(0, 1 + found.kept)] = found.not_identified(in_table_units(opened, found))
+    if found.unidentified:
+        names = opened.names(np.flatnonzero(unknown[1:]))
+        which = f"the coefficients of {names}" if names else "no coefficient"
+        texts.append(
+            f"the parties {listed(found.unidentified)} hold fewer than {FEWEST_JOINT} rows "
+            "together, so the rows do not tell how columns of the one go with columns of the "
+            "other. They are taken as independent given all other columns and the label. On that "
+            f"depend {which}: estimates without standard errors and intervals"
+        )
     for text in texts:
         logger.warning("%s", text)
         result.notes.append(text)
+    return unknown

@@ -20,10 +20,14 @@ from strategies.regression.moments import (
 from strategies.regression.moments.usable import redundant, restrict, unobserved
 
 Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.int64]
 
 FEWEST_JOINT = 30
-"""Of columns held together in fewer rows, the covariance is taken as zero."""
+"""Of columns held together in fewer rows, the covariance is not identified."""
+
+MOST_MOVED = 0.1
+"""By so many standard errors a coefficient may hang on covariances that are not identified."""
 
 MOST_COLUMNS = 100
 """The information on the covariance of more would not fit a usual computer's memory."""
@@ -46,7 +50,8 @@ class Maximum:
     unseen : numpy.ndarray of shape (n_unseen,)
         Columns that are in no group.
     unidentified : list of (str, str)
-        Pairs of parties some of whose columns have a covariance of zero for lack of rows.
+        Pairs of parties some of whose columns have a covariance that is not identified, for lack
+        of rows.
     """
 
     fit: Fit
@@ -55,6 +60,24 @@ class Maximum:
     kept: Indices
     unseen: Indices
     unidentified: list[tuple[str, str]]
+
+    def not_identified(self, change: Array) -> Flags:
+        """Tell which coefficients depend on covariances that no rows tell.
+
+        Parameters
+        ----------
+        change : numpy.ndarray of shape (n_kept + 1, n_kept + 1)
+            From (intercept, beta) of the fit to those in question.
+
+        Returns
+        -------
+        numpy.ndarray of shape (n_kept + 1,), bool
+            True where partial correlations of 1/2 or -1/2 in place of 0 move a coefficient, all
+            together, by more than `MOST_MOVED` of its standard error.
+        """
+        moved = np.abs(change @ self.fit.moved).max(axis=0).sum(axis=1)
+        error = np.sqrt(np.maximum(np.diag(change @ self.fit.vcov @ change.T), 0.0))
+        return np.asarray(moved > MOST_MOVED * error)
 
     def widths(self, opened: OpenedMoments) -> list[int]:
         """Return how many columns each party has in the fit."""
@@ -79,7 +102,8 @@ def maximise(opened: OpenedMoments, covariance: str, intercept: bool = True) -> 
     Raises
     ------
     DataError
-        If the columns determine the labels, or are too many.
+        If the columns determine the labels, or are too many; or, without an intercept, parties
+        share too few rows.
     """
     d = opened.n_columns
     unseen = unobserved(opened.patterns)[:d]
@@ -106,6 +130,11 @@ def maximise(opened: OpenedMoments, covariance: str, intercept: bool = True) -> 
         zero = np.argwhere(~free[:-1, :-1])
         pairs = {(int(owner[i]), int(owner[j])) for i, j in zero if owner[i] < owner[j]}
         unidentified = [(names[a], names[b]) for a, b in sorted(pairs)]
+        if unidentified and not intercept:
+            raise DataError(
+                f"the parties {listed(unidentified)} hold fewer than {FEWEST_JOINT} rows together, "
+                "which a fit without an intercept needs; set intercept=True, or leave one out"
+            )
         model = FullCovariance(free) if intercept else RegressionCovariance(free[:-1, :-1])
     through = None
     if not intercept:
@@ -113,6 +142,11 @@ def maximise(opened: OpenedMoments, covariance: str, intercept: bool = True) -> 
         through = Through(-opened.center[kept] / opened.unit[kept], model)
     fit = fit_normal(patterns, model, through=through)
     return Maximum(fit, model, patterns, kept, np.flatnonzero(unseen), unidentified)
+
+
+def listed(pairs: list[tuple[str, str]]) -> str:
+    """Name pairs of parties, for notes."""
+    return ", ".join(f"{one!r} and {other!r}" for one, other in pairs)
 
 
 def _slices(opened: OpenedMoments) -> list[slice]:

@@ -75,9 +75,14 @@ class VFEM(Strategy):
     label are in `Result.predictions`: conditional mean given the columns at hand, standard error,
     and a 95 % prediction interval.
 
-    Sums over few rows are not opened. A pattern of blocks with fewer rows than the parties' minimum
-    gives up blocks until it joins a larger one, or is left out; ``metrics["rows_merged"]``,
-    ``metrics["rows_left_out"]`` and a note say how many rows that cost.
+    Sums over few rows are not opened. Where fewer rows than the parties' minimum are held by the
+    same parties, they count as lacking some of these, to join others, or are left out;
+    ``metrics["rows_merged"]``, ``metrics["rows_left_out"]`` and a note say how many rows that cost.
+
+    Of two parties that hold fewer than 30 rows together nothing is known of how their columns go
+    together. These count as independent given all other columns and the label (zero partial
+    covariances). Coefficients that depend on that have no standard error; a note names them.
+    A coefficient is NaN where a column is not in the fit, and a note says why.
 
     There is no ``epsilon``: noise does not shrink with a pattern's rows, and each pattern would
     have its own, so that small patterns would upset the likelihood of all. `MeanImpute` and
@@ -181,7 +186,7 @@ class VFEM(Strategy):
     demo = MappingProxyType(
         {
             "labels": "demo",
-            "demo.dataset": "diabetes",
+            "demo.dataset": "blood-pressure",
             "demo.missing-cells": 0.0,
             "demo.missing-blocks": 0.3,
         }

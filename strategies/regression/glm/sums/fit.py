@@ -162,11 +162,12 @@ def _begin(
     }
     total = federation.sum("begin", {"residual": residual}, per_party=per_party)
     for name, told in total.public.items():
+        problem.collinear[name] = list(told["constant"])
         if told["constant"]:
             note(
                 result,
                 f"party {name!r}: columns {list(told['constant'])} do not vary over the samples of "
-                "the fit; their coefficients are 0",
+                "the fit; they are left out and have no coefficient",
             )
     if settings.dp == "admm":  # data must not decide; the largest correlation there can be
         return float(np.sqrt(np.mean(residual**2)))

@@ -84,8 +84,12 @@ def fill_result(
                 "no standard errors: the information about the selected coefficients is singular, "
                 "since columns determine each other",
             )
+    estimates = {
+        name: np.where(np.isin(problem.columns[name], problem.collinear[name]), np.nan, own)
+        for name, own in beta.items()
+    }
     result.coefficients = coefficient_table(
-        problem.columns, beta, errors, intercept, level_error, LEVEL
+        problem.columns, estimates, errors, intercept, level_error, LEVEL
     )
     null = np.full((len(y), 1), null_level(fit.family, y, settings.intercept))
     explained = 1.0 - deviance / max(float(fit.family.deviance(y[:, None], null)[0]), 1e-300)
@@ -96,7 +100,7 @@ def fill_result(
         "lambda": float(fit.lambdas[fit.chosen]),
         "n_selected": float(n_selected),
         "dispersion": dispersion,
-        **metrics,
+        **result.metrics,
     }
     if np.isfinite(fit.fits.violation[fit.chosen]):
         result.metrics["kkt_violation"] = float(fit.fits.violation[fit.chosen])

@@ -1,0 +1,131 @@
+"""The part of parties that share few rows, or none: what VFEM gives, and what it withholds.
+
+The strategies run as a user runs them, by the default rules on rows.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flwr_vertical import Strategy, simulate
+from flwr_vertical.errors import DataError
+from simulations.replications import Metrics
+from simulations.study import FAIL, PASS
+from strategies.vfem import VFEM, CompleteCase
+
+Array = npt.NDArray[np.float64]
+
+OURS, COMPLETE = "VFEM", "CC"
+
+
+def draw_apart(
+    settings: dict[str, Any],
+) -> tuple[dict[str, pd.DataFrame], "pd.Series[float]", Array]:
+    """Draw the parties' tables, the labels, and the coefficients.
+
+    Parameters
+    ----------
+    settings : dict
+        ``rows``, ``widths`` of the parties, ``correlation`` of every two columns, ``rate`` of
+        missing rows, ``apart``: whether the first two parties share no row, and ``seed``. A third
+        of the label's variance is noise.
+    """
+    rng = np.random.default_rng(settings["seed"])
+    widths, n = settings["widths"], settings["rows"]
+    p = sum(widths)
+    covariance = settings["correlation"] + (1.0 - settings["correlation"]) * np.eye(p)
+    x = rng.multivariate_normal(np.zeros(p), covariance, size=n)
+    beta = rng.normal(size=p)
+    noise = np.sqrt(beta @ covariance @ beta / 3.0)
+    index = [f"row-{i:05d}" for i in range(n)]
+    labels = pd.Series(x @ beta + noise * rng.normal(size=n), index=index)
+    absent = rng.random((n, len(widths))) < settings["rate"]
+    if settings["apart"]:
+        absent[:, 0] = rng.random(n) < 0.5
+        absent[:, 1] = ~absent[:, 0]
+    frame = pd.DataFrame(x, index=index, columns=[f"x{j:02d}" for j in range(p)])
+    ends = np.cumsum([0, *widths])
+    tables = {
+        f"party-{k:02d}": frame.loc[~absent[:, k]].iloc[:, ends[k] : ends[k + 1]]
+        for k in range(len(widths))
+    }
+    return tables, labels, beta
+
+
+def replicate_apart(settings: dict[str, Any]) -> Metrics:
+    """Fit VFEM and, where its rows suffice, complete cases: errors, intervals given, coverage."""
+    tables, labels, beta = draw_apart(settings)
+    metrics: Metrics = {}
+    methods: dict[str, Strategy] = {OURS: VFEM(), COMPLETE: CompleteCase()}
+    for name, strategy in methods.items():
+        try:
+            result = simulate(strategy, tables, labels, progress=False, seed=settings["seed"])
+        except DataError:
+            continue
+        assert result.coefficients is not None
+        table = result.coefficients.iloc[1:]
+        # Of a column that no group of rows has there is no estimate: as good as none at all.
+        gap = np.nan_to_num(table["estimate"].to_numpy(dtype=float)) - beta
+        low, high = (table[name].to_numpy(dtype=float) for name in ("ci_low", "ci_high"))
+        given = np.isfinite(low)
+        inside = (low[given] <= beta[given]) & (beta[given] <= high[given])
+        metrics[f"{name}/squared error"] = float(np.mean(gap**2))
+        metrics[f"{name}/given"] = float(given.sum())
+        metrics[f"{name}/covered"] = float(inside.sum())
+        metrics[f"{name}/coefficients"] = float(len(beta))
+    return metrics
+
+
+def apart_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return by case the RMSE of both methods, the share of intervals given and their coverage."""
+    chosen = frame[frame["part"] == "apart"]
+    wide = chosen.pivot_table(index=["case", "seed"], columns="metric", values="value")
+    rows = {}
+    for case in chosen["case"].unique():
+        own = wide.loc[case]
+        total = own.sum()
+        both = own.dropna() if f"{COMPLETE}/squared error" in own else own[:0]
+        rows[case] = {
+            "runs": len(own),
+            f"RMSE {OURS}": float(np.sqrt(own[f"{OURS}/squared error"].mean())),
+            "runs with CC": len(both),
+            f"RMSE {OURS}, these": _root(both, OURS),
+            f"RMSE {COMPLETE}, these": _root(both, COMPLETE),
+            "intervals given": total[f"{OURS}/given"] / total[f"{OURS}/coefficients"],
+            "coverage": total[f"{OURS}/covered"] / (total[f"{OURS}/given"] or np.nan),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("case")
+
+
+def _root(runs: pd.DataFrame, method: str) -> float:
+    return float(np.sqrt(runs[f"{method}/squared error"].mean())) if len(runs) else np.nan
+
+
+def apart_target(table: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
+    """Whether intervals that are given cover, and errors are not above those of complete cases.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From `apart_table`.
+    settings : dict
+        Section ``apart`` of the preset.
+    """
+    low, high = settings["coverage"]
+    covers = table["coverage"].between(low, high)
+    none = table["intervals given"] == 0.0
+    limit = settings["above_complete"]
+    ours, complete = table[f"RMSE {OURS}, these"], table[f"RMSE {COMPLETE}, these"]
+    fair = (ours <= (1.0 + limit) * complete) | complete.isna()
+    return pd.DataFrame(
+        {
+            f"coverage {low:g} to {high:g}": covers.map({True: PASS, False: FAIL}).mask(
+                none, f"{PASS} none given"
+            ),
+            f"at most {limit:.0%} above CC": fair.map({True: PASS, False: FAIL}).mask(
+                complete.isna(), f"{PASS} CC impossible"
+            ),
+        }
+    )
