@@ -192,7 +192,7 @@ def test_readmes_flower_commands_find_all_they_need_in_a_clone(monkeypatch):
     monkeypatch.chdir(ROOT)
     register_all()
     commands = [words for words in in_blocks(ROOT / "README.md") if words[0] == "flwr-vertical"]
-    assert {words[1] for words in commands} == {"run", "policy", "stop"}
+    assert {words[1] for words in commands} == {"run", "policy"}
     for _, *rest in commands:
         options = cli.make_parser().parse_args(rest)
         if options.command == "policy":

@@ -176,4 +176,3 @@ def test_demonstration_nodes_take_the_names_that_the_run_asks_for(home):
         server_app(grid, Context(1, 1, {}, RecordDict(), config))
     written = (home / "results" / "parties" / "test").glob("*.parquet")
     assert sorted(path.stem for path in written) == ["bank", "court", "hospital"]
-
