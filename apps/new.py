@@ -24,6 +24,7 @@ from strategies import register_all
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")
 _PRESETS = Path(__file__).parent
 _FLWR = "flwr[simulation]>=1.41,<1.43"
+_NODES = " --federation-config 'num-supernodes=3'"  # of presets, which name no parties
 
 
 def write_app(folder: Path, strategy: str, parties: Sequence[str]) -> str:
@@ -74,20 +75,16 @@ def app_files(name: str, strategy: str, parties: Sequence[str]) -> dict[str, str
             "run, or is not part of this package; take the one it builds on, or 'fknn'"
         )
     settings = flat(read_items([str(preset)]))
-    config = _config(method, settings)
+    config = _config(method, settings) | {"parties": ",".join(parties)}
     chosen = make_strategy(method.name, config)
     package = name.replace("-", "_").lower()
-    nodes = 3 if chosen.needs_arbiter else 2
-    simulated = f" --federation-config 'num-supernodes={nodes}'" if nodes > 2 else ""
     shown = preset.read_text().replace("run . --run-config apps/", "run . --run-config presets/")
+    shown = shown.replace(_NODES, "")  # the app's parties say how many there are
     files = {
         "pyproject.toml": _project(name, package, config),
         "README.md": _README.format(
             name=name,
             strategy=method.name,
-            simulated=simulated,
-            parties=",".join(parties),
-            min_nodes=len(parties) + bool(chosen.needs_arbiter),
             starts="\n".join(_start(node) for node in _nodes(parties, chosen)),
         ),
         ".gitignore": ".venv/\n__pycache__/\n*.fab\n",
@@ -231,13 +228,13 @@ A Flower app for vertical federated learning on incomplete data, made by `flwr-v
 ## Try it on this machine
 
 ```bash
-pip install flwr-vertical 'flwr[simulation]'
-flwr-vertical run .{simulated}
+pip install 'flwr-vertical[simulation]'
+flwr-vertical run .
 ```
 
-The nodes are simulated and share demonstration data. Flower makes an environment for the run from
-the dependencies in `pyproject.toml`. To use what is installed instead, also without internet, set
-`FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1` before the first run.
+The nodes are simulated, one for each of `parties` in `pyproject.toml`, and share demonstration
+data. The run uses the packages that are installed. `flwr-vertical stop` ends what the first run
+leaves running.
 
 `flwr-vertical strategies {strategy}` explains the settings. Change them in `pyproject.toml`, in
 `presets/{strategy}.toml`, or for one run with `--run-config '{strategy}.KEY=VALUE'`.
@@ -251,7 +248,7 @@ its SuperNode in this folder. Two on one machine need different `--port`.
 flower-superlink --insecure --port 9391
 {starts}
 flwr-vertical run . my-federation --run-config presets/{strategy}.toml \\
-    --run-config 'parties="{parties}" min-nodes={min_nodes} run-name="first"'
+    --run-config 'run-name="first"'
 ```
 
 `my-federation` is a table `[superlink.my-federation]` in Flower's `config.toml`. `--insecure` is

@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from flwr.app import Context
+from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from apps.lock import RunFolder, taken
@@ -41,44 +42,26 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the strategy and leave result and report in the server's own folder."""
     _log_to_flower()
-    register_all()
-    refuse_secrets(context.run_config)  # first of all: other messages may show a value
-    folder = server_folder(context)  # refuses a name that is none before anybody computes
+    folder = _folder(context)
     with taken(folder, context.run_id) as own:
         _run(grid, context, own)
 
 
 def _run(grid: Grid, context: Context, own: RunFolder) -> None:
-    config, folder = context.run_config, own.path
-    app_settings = AppSettings.from_config(config)
-    strategy = make_strategy(app_settings.strategy, config)
-    if (earlier := earlier_folder(context)) is not None:
-        strategy = strategy.building_on(earlier)
-    strategy.check_requirements()
-    if check_free(folder, app_settings.resume, strategy):
+    folder = own.path
+    job = _job(context, folder)
+    strategy, app_settings, truth = job.strategy, job.app, job.truth
+    if job.is_finished:
         logger.info("the run %r is finished already; nothing is computed: %s", folder.name, folder)
         return
-    run = RunSettings.from_config(config)
-    arbiter_for = "aggregation 'ckks'" if run.aggregation == "ckks" else strategy.needs_arbiter
-    arbiters = int(arbiter_for is not None)
     names = folder.parent / NODE_NAMES
-    presence = Presence(run.patience, run.parties, arbiter_for, names)
-    run = replace(
-        run,
-        ready_by=presence.until,
-        node_names=names,
-        min_nodes=run.min_nodes or max(2, len(run.parties or ())) + arbiters,
-        checkpoint=folder if app_settings.checkpoint or app_settings.resume else None,
-        resume=app_settings.resume,
-        label_secret=folder.parent / LABEL_SECRET,
-    )
-    labels = _labels(app_settings.labels, app_settings, config)
-    truth = _labels(app_settings.test_labels, app_settings, config, whole=True)
+    presence = Presence(job.run.patience, job.run.parties, job.arbiter_for, names)
+    run = replace(job.run, ready_by=presence.until, node_names=names)
 
     def save(found: Result) -> None:
         if truth is not None:
             found.compare(truth)
-        found.needed_keys = _needed_keys(found, strategy, run, app_settings, bool(arbiters))
+        found.needed_keys = _needed_keys(found, strategy, run, app_settings, bool(job.arbiter_for))
         own.check_unchanged()
         save_result(found, folder)
 
@@ -97,7 +80,7 @@ def _run(grid: Grid, context: Context, own: RunFolder) -> None:
     ) as channels:
         result = strategy.start(
             grid=channels,
-            labels=labels,
+            labels=job.labels,
             label_holder=app_settings.label_holder or None,
             run=run,
             save=save,
@@ -115,6 +98,74 @@ def _run(grid: Grid, context: Context, own: RunFolder) -> None:
         table = result.evaluation.table().round(4).to_string()
         logger.info("%d %s\n%s", len(result.evaluation), result.evaluation.what, table)
     logger.info("result and report of the server: %s", folder / "report.html")
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What the server knows of a run before it meets a node; `labels` and `truth` are read."""
+
+    is_finished: bool
+    strategy: Strategy
+    app: AppSettings
+    run: RunSettings
+    arbiter_for: str | None
+    labels: "pd.Series[Any] | None"
+    truth: "pd.Series[Any] | None"
+
+
+def _folder(context: Context) -> Path:
+    """Return the server's folder of a run; refuses secrets and a name that is none."""
+    register_all()
+    refuse_secrets(context.run_config)  # first of all: other messages may show a value
+    return server_folder(context)
+
+
+def _job(context: Context, folder: Path) -> _Job:
+    """Check everything of a run that needs no node: settings, packages, names, files."""
+    config = context.run_config
+    app_settings = AppSettings.from_config(config)
+    strategy = make_strategy(app_settings.strategy, config)
+    if (earlier := earlier_folder(context)) is not None:
+        strategy = strategy.building_on(earlier)
+    strategy.check_requirements()
+    is_finished = check_free(folder, app_settings.resume, strategy)
+    run = RunSettings.from_config(config)
+    arbiter_for = "aggregation 'ckks'" if run.aggregation == "ckks" else strategy.needs_arbiter
+    run = replace(
+        run,
+        min_nodes=run.min_nodes or max(2, len(run.parties or ())) + int(arbiter_for is not None),
+        checkpoint=folder if app_settings.checkpoint or app_settings.resume else None,
+        resume=app_settings.resume,
+        label_secret=folder.parent / LABEL_SECRET,
+    )
+    labels = truth = None
+    if not is_finished:
+        labels = _labels(app_settings.labels, app_settings, config)
+        truth = _labels(app_settings.test_labels, app_settings, config, whole=True)
+    return _Job(is_finished, strategy, app_settings, run, arbiter_for, labels, truth)
+
+
+def check_here(config: Mapping[str, Any]) -> int:
+    """Check a run whose server will be on this machine as the server does, before it starts.
+
+    Parameters
+    ----------
+    config : Mapping[str, Any]
+        The run config, whole.
+
+    Returns
+    -------
+    int
+        How many nodes the server waits for.
+
+    Raises
+    ------
+    ConfigError, DataError
+        As the server would.
+    """
+    context = Context(0, 0, {}, RecordDict(), dict(config))
+    job = _job(context, _folder(context))
+    return job.run.min_nodes or 1
 
 
 def _needed_keys(

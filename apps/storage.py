@@ -36,6 +36,7 @@ from flwr_vertical.results.storage import holds_result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.journal import Journal
 from flwr_vertical.server.record import describe
+from flwr_vertical.server.settings import RunSettings
 from flwr_vertical.tables import Table, hide_cells, put_back
 from flwr_vertical.version import __version__
 
@@ -71,7 +72,7 @@ class AppStorage(FileStorage):
     def party_name(self, context: Context) -> str:
         """Name from the node config, or the demonstration's name for a simulated node."""
         if _is_simulated(context):
-            return demo_names(_n_demo_parties(context))[_partition(context)[0]]
+            return _demo_names(context)[_partition(context)[0]]
         return super().party_name(context)
 
     def load(self, context: Context) -> Table:
@@ -82,7 +83,7 @@ class AppStorage(FileStorage):
                 return table
             return hide_cells(table, share, run_name(context), self.party_name(context))
         name = self.party_name(context)
-        return Table.of(_demo(context)[0][name], party=name)
+        return Table.of(_demo(context, 0)[name], party=name)
 
     def begin(self, context: Context) -> None:
         """Read the node's database, if it has one."""
@@ -93,7 +94,7 @@ class AppStorage(FileStorage):
         """Return the complete table of a demonstration."""
         if not _is_simulated(context):
             return None
-        return _demo(context)[1][self.party_name(context)]
+        return _demo(context, 1)[self.party_name(context)]
 
     def policy(self, context: Context) -> Policy:
         """Return the node's policy; a simulated node, whose data are public, agrees to any run."""
@@ -256,15 +257,25 @@ def _arbiter_asked(items: tuple[tuple[str, Any], ...]) -> str | None:
         return None
 
 
-def _demo(context: Context) -> tuple[dict[str, pd.DataFrame], dict[str, pd.DataFrame]]:
+def _demo_names(context: Context) -> list[str]:
+    """Return the names of simulated parties: those that the run asks for, then the usual ones."""
+    named = {"parties": context.run_config.get("parties", "")}
+    asked = RunSettings.from_config(named).parties or ()
+    total = _n_demo_parties(context)
+    return [*asked, *(name for name in demo_names(total) if name not in asked)][:total]
+
+
+def _demo(context: Context, which: int) -> dict[str, pd.DataFrame]:
+    """Return the demonstration's tables by party, with gaps (0) or complete (1)."""
     demo = DemoSettings.from_config(context.run_config, "demo.")
-    return demo_tables(
+    tables = demo_tables(
         demo.dataset,
         _n_demo_parties(context),
         demo.missing_cells,
         demo.missing_blocks,
         int(context.run_config.get("seed", 0)),
-    )
+    )[which]
+    return dict(zip(_demo_names(context), tables.values(), strict=True))
 
 
 def check_free(folder: Path, resume: bool, strategy: Strategy) -> bool:

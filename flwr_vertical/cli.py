@@ -7,7 +7,6 @@ the end, prints the cause and exits with 1. Settings are checked first: 2 if one
 import argparse
 import importlib
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -19,9 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from flwr_vertical.completion import SHELLS, completion_script
-from flwr_vertical.errors import ConfigError, VerticalError
+from flwr_vertical.errors import ConfigError, DataError, VerticalError
+from flwr_vertical.local_superlink import (
+    check_simulation,
+    local_options,
+    run_environment,
+    stop_local_superlink,
+)
 from flwr_vertical.parsing import SuggestingParser, version_text
 from flwr_vertical.registry import available_strategies
+from flwr_vertical.run_config import app_defaults, checked_config, checked_here
 from flwr_vertical.settings.toml import read_items, toml_text
 
 _STARTS = 3
@@ -65,6 +71,12 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="of a simulation: num-supernodes=3 client-resources-num-cpus=1",
     )
+    commands.add_parser(
+        "stop",
+        help="end the local SuperLink, which the first simulation leaves running",
+        description="Ends the SuperLink that Flower starts on this machine for simulations, and "
+        "the runs that are under way on it. SuperLinks of real nodes are not touched.",
+    )
     listing = commands.add_parser(
         "strategies", help="list the strategies that can be used by name, or show one's settings"
     )
@@ -96,7 +108,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_check_command(commands)
     policy = commands.add_parser(
         "policy",
-        help="say in words what a node agrees to (not asked by runs yet)",
+        help="say in words what a node agrees to, and whether it would take part in a run",
         description="Nothing is started. With --run-config it exits with 1 if the node would "
         "refuse the run, and prints the keys that its owner would have to set.",
         epilog="example: flwr-vertical policy --node-config \"party='bank' policy.min-rows=200\" "
@@ -108,7 +120,7 @@ def make_parser() -> argparse.ArgumentParser:
     policy.add_argument("--app", default=".", help="folder of the app (default: this one)")
     ledger = commands.add_parser(
         "privacy-ledger",
-        help="show what has left a node: runs, sets of rows, bits, epsilon (not written yet)",
+        help="show what has left a node: runs, sets of rows, bits, epsilon",
     )
     ledger.add_argument("place", metavar="DIR", help="the node's 'output' folder, or a ledger")
     ledger.add_argument("--json", action="store_true", help="print JSON")
@@ -182,6 +194,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             print(describe_strategy(options.name) if options.name else list_strategies())
             return 0
+        if options.command == "stop":
+            print(stop_local_superlink())
+            return 0
         return _run(options.app, options.superlink, options.run_config, options.federation_config)
     except VerticalError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -226,13 +241,6 @@ def _keygen(path: str, party: str, show: bool) -> int:
     return 0
 
 
-def _checked(app: str, run_config: list[str], here: bool) -> dict[str, Any]:
-    """Return the settings of a run, all of them checked, as Flower takes them."""
-    from flwr_vertical.run_config import app_defaults, checked_config
-
-    return checked_config(app_defaults(Path(app)), read_items(run_config), here)
-
-
 def _run(
     app: str, superlink: str | None, run_config: list[str], federation_config: list[str]
 ) -> int:
@@ -242,8 +250,15 @@ def _run(
             "app, for instance a clone of this repository"
         )
     try:
-        settings = _checked(app, run_config, superlink is None)
-    except ConfigError as error:  # nothing has been started
+        defaults = app_defaults(Path(app))
+        settings = checked_config(defaults, read_items(run_config), superlink is None)
+        options = local_options(superlink)
+        if options is not None:
+            check_simulation()
+            stated = {**options, **read_items(federation_config)}
+            settings, nodes = checked_here(defaults, settings, stated)
+            federation_config = [*federation_config, *nodes]
+    except (ConfigError, DataError) as error:  # nothing has been started
         print(f"error: {error}", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(prefix="flwr-vertical-") as folder:
@@ -269,18 +284,13 @@ def _stream(
         command += ["--federation-config", item]
 
     run_id, no_ray, told = None, False, False
-    # flwr starts helpers of its own by name: the programs beside this Python come first.
-    beside = str(Path(sys.executable).parent)
-    environment = os.environ | {"PATH": os.pathsep.join([beside, os.environ.get("PATH", "")])}
-    # A simulation's Ray would wait for a cluster that was killed, if its address file is left.
-    environment["RAY_ADDRESS"] = os.environ.get("RAY_ADDRESS") or "local"
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env=environment,
+        env=run_environment(),
     ) as process:
         assert process.stdout is not None
         try:

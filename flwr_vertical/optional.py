@@ -10,6 +10,7 @@ EXTRAS = {
     "torch": "torch",
     "tenseal": "ckks",
     "ray": "ray",
+    "psutil": "simulation",
     "heu": "heu",
     "adbc_driver_postgresql": "postgres",
     "duckdb": "duckdb",

@@ -103,16 +103,20 @@ def _why(target: str, module: str, error: Exception) -> str:
     """Say why a module cannot be loaded, and what to do."""
     top = module.partition(".")[0]
     if isinstance(error, ImportError | AttributeError) and (shadow := _shadowing(top)):
-        return (
-            f"{shadow} has the name of the package {top!r} and is found before it; rename it, for "
-            f"instance to 'my_{top}', or start Python elsewhere"
-        )
+        return _renaming(shadow, top)
     if isinstance(error, ModuleNotFoundError) and error.name and error.name != top:
         missing = error.name.partition(".")[0]
         if missing != top:
             return f"{target!r} {how_to_install([missing])}"
     kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
     return f"cannot load {target!r} ({kind}{error})"
+
+
+def _renaming(shadow: str, top: str) -> str:
+    return (
+        f"{shadow} has the name of the package {top!r} and is found before it; rename it, for "
+        f"instance to 'my_{top}', or start Python elsewhere"
+    )
 
 
 def node_keys() -> list[NodeKey]:
@@ -141,6 +145,24 @@ def _shadowing(top: str) -> str | None:
     if any(Path(place).resolve() == own for place in places) or not places:
         return None
     return f"{'the folder' if Path(places[0]).is_dir() else 'the file'} {places[0]}"
+
+
+class _ShadowFinder:
+    """Names the folder that hides a built-in module; asked last, when nothing has found it."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        """Raise if `name` is a built-in strategy's module that something of its name hides."""
+        top, _, rest = name.partition(".")
+        own = Path(__file__).resolve().parents[1].joinpath(top, *rest.split("."))
+        if top != "strategies" or not (own.is_dir() or own.with_suffix(".py").is_file()):
+            return
+        if rest and (shadow := _shadowing(top)):
+            said = f"No module named {name!r}: {_renaming(shadow, top)}"
+            raise ModuleNotFoundError(said, name=name)
+
+
+sys.meta_path.append(_ShadowFinder)
 
 
 def name_of(strategy: type[Strategy]) -> str:

@@ -1,5 +1,6 @@
 """Check the run config of an app before Flower is started, and write it as Flower takes it."""
 
+import importlib
 import json
 import sys
 import tomllib
@@ -21,6 +22,9 @@ from flwr_vertical.settings import nearest
 from flwr_vertical.settings.secrets import refuse_secrets
 from flwr_vertical.settings.toml import flat
 from flwr_vertical.strategy import Strategy
+
+_FILES = ("labels", "test-labels", "output")  # of the server, in the run config
+_NODES = "num-supernodes"
 
 
 def app_defaults(app: Path) -> dict[str, Any]:
@@ -86,6 +90,50 @@ def checked_config(
         strategy.check_requirements()
     RunSettings.from_config(config)
     return found
+
+
+def checked_here(
+    defaults: Mapping[str, Any], settings: Mapping[str, Any], federation: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Check a simulation of this package's app as its server would, a minute later.
+
+    Parameters
+    ----------
+    defaults, settings : Mapping[str, Any]
+        Run config of the app, and what `checked_config` returned.
+    federation : Mapping[str, Any]
+        What the user states of the simulation.
+
+    Returns
+    -------
+    settings : dict of str to Any
+        With files by their whole paths: the local SuperLink has a folder of its own.
+    nodes : list of str
+        How many nodes Flower shall simulate, if the run names its parties and nothing is stated.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If fewer nodes are stated than the run waits for, or as the server.
+    """
+    found = dict(settings)
+    apps = importlib.import_module("apps.server_app")  # a layer above this package
+    if not apps.AppSettings.config_defaults().keys() <= defaults.keys():
+        return found, []  # another app, whose keys mean what it likes
+    for key in _FILES:
+        path = str({**defaults, **found}[key])
+        if path not in ("", "demo"):
+            found[key] = str(Path(path).expanduser().absolute())
+    needed = apps.check_here({**defaults, **found})
+    stated = federation.get(_NODES)
+    if stated is None:
+        return found, [f"{_NODES}={needed}"] if {**defaults, **found}["parties"] else []
+    if isinstance(stated, int) and stated < needed:
+        raise ConfigError(
+            f"the run waits for {needed} nodes, its parties and the arbiter where it needs one, "
+            f"and --federation-config has {_NODES}={stated}; state {needed}, or leave it away"
+        )
+    return found, []
 
 
 def _strategy(

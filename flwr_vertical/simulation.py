@@ -34,6 +34,7 @@ from flwr_vertical.tables import (
     put_back,
 )
 from flwr_vertical.tables.findings import lines_of, warnings_in
+from flwr_vertical.tables.ids import in_normal_form
 from flwr_vertical.tables.kinds import refuse_dates
 
 ENGINES = ("local", "ray")
@@ -175,7 +176,7 @@ def simulate(
             refuse_dates(table.kinds, name)
     # New rows are taken as those of the fit were, and may be few.
     new_rows = fitted is not None or strategy.earlier is not None
-    notes = [] if new_rows else _warn_of(tables, kinds or {})
+    notes = [] if new_rows else _warn_of(tables, kinds or {}, run.normalise_ids)
     if hold_out:
         tables = {
             name: hide_cells(table, hold_out, str(run.seed), name) for name, table in whole.items()
@@ -391,13 +392,19 @@ def _tables(
     return tables
 
 
-def _warn_of(tables: Mapping[str, Table], kinds: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _warn_of(
+    tables: Mapping[str, Table],
+    kinds: Mapping[str, Mapping[str, Any]],
+    normalise: Sequence[str],
+) -> list[str]:
     """Warn of tables that probably do not hold what the caller thinks; returns notes of it."""
     notes = []
     for name, table in tables.items():
         if name.startswith(NOBODY):
             continue
-        found = warnings_in(check_table(table, stated=kinds.get(name, {})))
+        # IDs that the run makes equal need no advice.
+        compared = replace(table, frame=in_normal_form(table.frame, normalise, name))
+        found = warnings_in(check_table(compared, stated=kinds.get(name, {})))
         for line in lines_of(found):
             warnings.warn(f"party {name!r}: {line}", DataWarning, stacklevel=3)
         notes += [f"party {name!r}: {line}" for line in lines_of(found, values=False)]

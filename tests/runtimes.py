@@ -63,10 +63,10 @@ class Flower:
             "PYTHONPATH": "",
         }
 
-    def run(self, *arguments, timeout=240):
+    def run(self, *arguments, timeout=240, cwd=ROOT):
         return subprocess.run(
             [sys.executable, "-m", "flwr_vertical.cli", *arguments],
-            cwd=ROOT,
+            cwd=cwd,
             env=self.env,
             capture_output=True,
             text=True,

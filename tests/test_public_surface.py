@@ -72,8 +72,8 @@ CORE = [
     "partition", "results", "protocol", "policy", "grids", "channel", "node", "server", "products",
     "alignment", "app",
     "strategy", "registry", "strategies", "demo", "single_parties", "simulation", "validation",
-    "run_config", "checking", "align_command", "strategies_command", "policy_command",
-    "ledger_command", "parsing", "completion", "cli",
+    "run_config", "local_superlink", "checking", "align_command", "strategies_command",
+    "policy_command", "ledger_command", "parsing", "completion", "cli",
 ]  # fmt: skip
 
 

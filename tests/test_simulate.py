@@ -1,5 +1,7 @@
 """`simulate`: engines, seeds, transcripts, and what comes back."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from flwr_vertical import Party, Result, Strategy, Table, simulate, step
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.grids import Record
+from flwr_vertical.tables import DataWarning
 from strategies.fknn import FKNN
 
 
@@ -188,3 +191,21 @@ def test_whole_numbers_of_numpy_are_settings_too(tmp_path):
 def test_a_seed_is_a_whole_number(seed):
     with pytest.raises(ConfigError, match="seed must be an integer of at least 0"):
         run(Draws(), seed=seed)
+
+
+def test_ids_that_the_run_makes_equal_are_one_sample_of_the_report(tmp_path, recwarn):
+    given = tables(2, n=60)
+    padded = given["party 1"].rename(lambda name: f"{name} " if name.endswith("0") else name)
+    result = run(given=given | {"party 1": padded}, normalise_ids="strip")
+    told, expected = (
+        re.search(
+            "with 4 columns about .* of cells missing", found.report(tmp_path / k).read_text()
+        )
+        for k, found in (("padded", result), ("clean", run(given=given)))
+    )
+    assert "about 60 samples" in told[0]
+    assert told[0] == expected[0]
+    assert not [str(one.message) for one in recwarn if "white space" in str(one.message)]
+    assert not [note for note in result.notes if "white space" in note]
+    with pytest.warns(DataWarning, match="state normalise-ids='strip'"):
+        run(given=given | {"party 1": padded})

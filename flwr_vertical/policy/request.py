@@ -50,7 +50,8 @@ class RunRequest:
         Parameters
         ----------
         config : Mapping[str, Any]
-            The run config, flat.
+            The run config, flat. An app may use a key of ours for something else: ``parties``
+            that are no names are none of ours.
         party : str
             Name of the node's party.
         n_parties : int, optional
@@ -59,9 +60,7 @@ class RunRequest:
             See the class.
         """
         if n_parties is None:
-            named = config.get("parties") or ()
-            listed = named.split(",") if isinstance(named, str) else list(named)
-            n_parties = len([name for name in listed if str(name).strip()]) or None
+            n_parties = len(_names(config.get("parties"))) or None
         holder = str(config.get("label-holder", ""))
         return cls(
             strategy=str(config.get("strategy", "")),
@@ -97,6 +96,14 @@ class Refusal:
     def line(self) -> str:
         """What a node config would have, ready to paste."""
         return f"{self.key}={text_of(self.needed)}"
+
+
+def _names(value: Any) -> list[str]:
+    """Return names of parties, given as one text with commas or as a list of texts."""
+    listed = value.split(",") if isinstance(value, str) else value
+    if not isinstance(listed, list | tuple):
+        return []
+    return [name for name in listed if isinstance(name, str) and name.strip()]
 
 
 def refusals(policy: Policy, request: RunRequest) -> list[Refusal]:

@@ -11,6 +11,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
 from flwr_vertical.results import figures as fg
+from flwr_vertical.tables.ids import in_normal_form
 
 PRESENT, CELL, BLOCK = 0, 1, 2
 _STATE_COLOURS = ("#d7e6f1", "#e69f00", "#34495e")
@@ -18,9 +19,13 @@ _STATE_NAMES = ("present", "missing cell", "missing block")
 
 
 def states(
-    originals: Mapping[str, pd.DataFrame],
+    originals: Mapping[str, pd.DataFrame], normalise: Sequence[str] = ()
 ) -> tuple[npt.NDArray[np.uint8], list[str], list[str]]:
-    """Return what is missing: states (samples x columns), and the party and name of each column."""
+    """Return what is missing: states (samples x columns), and the party and name of each column.
+
+    Samples are those whose IDs are equal in the form in which the run compared them.
+    """
+    originals = {name: in_normal_form(table, normalise, name) for name, table in originals.items()}
     samples = pd.Index([])
     for table in originals.values():
         samples = table.index if samples.empty else samples.union(table.index, sort=False)

@@ -221,7 +221,9 @@ def _missing(result: Result) -> Iterator[Section]:
     )
     of_blocks = "Which party holds which sample. "
     if result.originals and any(table.shape[1] for table in result.originals.values()):
-        state, parties, columns = mi.states(result.originals)
+        state, parties, columns = mi.states(
+            result.originals, result.settings.get("normalise_ids", ())
+        )
         of, of_blocks = "columns", ""
     elif result.mask is not None and result.mask.size:
         state = np.asarray(result.mask, dtype=np.uint8) * mi.BLOCK
@@ -429,7 +431,7 @@ class _Size:
 def _size(result: Result) -> _Size:
     size = _Size()
     if result.originals:
-        state, _, _ = mi.states(result.originals)
+        state, _, _ = mi.states(result.originals, result.settings.get("normalise_ids", ()))
         size.samples, size.columns = state.shape
         size.missing = float((state != mi.PRESENT).mean()) if state.size else None
     elif result.mask is not None:

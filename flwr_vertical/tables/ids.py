@@ -92,6 +92,14 @@ def normal_ids(index: "pd.Index[Any]", normalise: Sequence[str], party: str) -> 
     return np.array(normal, dtype=str)
 
 
+def in_normal_form(frame: pd.DataFrame, normalise: Sequence[str], party: str) -> pd.DataFrame:
+    """Return a table with its sample IDs as they are compared; parameters as of `normal_ids`."""
+    if not normalise or id_type(frame.index, party) == "integer":
+        return frame
+    ids = normal_ids(frame.index, normalise, party)
+    return frame.set_axis(pd.Index(ids, dtype=frame.index.dtype, name=frame.index.name))
+
+
 def join_levels(index: pd.MultiIndex) -> "pd.Index[Any]":
     """Join composite IDs (several columns) into one text each, ``first|second``.
 

@@ -7,7 +7,7 @@ tests/apps/test_apps_deploy.py has the Deployment Runtime, tests/faults what bre
 import numpy as np
 import pandas as pd
 import pytest
-from runtimes import IN_MEMORY, Flower, stop_all
+from runtimes import IN_MEMORY, Flower, processes_of, stop_all
 
 from flwr_vertical import simulate
 from flwr_vertical.demo import demo_tables
@@ -20,7 +20,9 @@ pytestmark = [pytest.mark.flower, pytest.mark.timeout(400)]
 def flower(tmp_path_factory):
     home = tmp_path_factory.mktemp("flower")
     (home / "config.toml").write_text(IN_MEMORY)
-    yield Flower(home)
+    found = Flower(home)
+    del found.env["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"]  # which the command sets
+    yield found
     stop_all(home)
 
 
@@ -46,6 +48,22 @@ def test_simulation_runtime_equals_simulate(flower):
         assert "Imputed against true values" in (folder / f"{name}.html").read_text()
     # No party's table is on the server.
     assert not list((flower.results / "server").rglob("*.parquet"))
+
+
+def test_stop_ends_the_superlink_and_all_that_it_started(flower):
+    answer = flower.run("stop")
+    assert (answer.returncode, answer.stdout[:26]) == (0, "ended the local SuperLink ")
+    assert processes_of(flower.home) == []
+
+
+@pytest.mark.deployment
+def test_a_new_app_runs_as_printed_with_the_parties_that_it_was_asked_for(flower, tmp_path):
+    made = flower.run("new", str(tmp_path / "credit"), "--parties", "bank,court,hospital")
+    assert made.stdout.endswith("next: cd credit && flwr-vertical run .\n")
+    answer = flower.run("run", ".", "--run-config", 'run-name="new"', cwd=tmp_path / "credit")
+    assert answer.returncode == 0, answer.stdout[-3000:] + answer.stderr[-2000:]
+    written = (flower.results / "parties" / "new").glob("*.parquet")
+    assert sorted(path.stem for path in written) == ["bank", "court", "hospital"]
 
 
 @pytest.mark.deployment

@@ -17,6 +17,7 @@ from flwr_vertical import __version__, load_strategy
 from flwr_vertical.cli import main
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.policy_command import explain_policy
+from flwr_vertical.registry import make_strategy
 from flwr_vertical.run_config import app_defaults, checked_config
 from flwr_vertical.settings.toml import read_items
 from strategies import BUILTIN
@@ -65,7 +66,8 @@ def test_every_party_has_a_node_config_and_a_policy_of_its_own(app):
     assert (config["party"], config["policy"]) == ("court", "nodes/court/policy.toml")
     readme = (app / "README.md").read_text()
     assert "strategies glm" in readme
-    assert 'parties="bank,court,clinic" min-nodes=3' in readme
+    config = app_defaults(app)
+    assert config["parties"] == "bank,court,clinic"
 
 
 @pytest.mark.parametrize("name", SHOWN)
@@ -78,7 +80,9 @@ def test_settings_and_policies_of_every_strategy_fit_each_other(tmp_path, monkey
     assert defaults["strategy"] == name
     assert checked_config(defaults, read_items([preset]), here=False)["strategy"] == name
     nodes = sorted(path.parent.name for path in folder.glob("nodes/*/node.toml"))
-    assert ("arbiter" in nodes) == ("num-supernodes=3" in (folder / preset).read_text())
+    asks = make_strategy(name, defaults).needs_arbiter
+    assert nodes == sorted(["bank", "court", *(["arbiter"] if asks else [])])
+    assert "num-supernodes" not in (folder / preset).read_text()  # the run's parties say it
     for node in nodes:
         text, agreed = explain_policy([f"nodes/{node}/node.toml"], None, [preset], str(folder))
         assert agreed, text
@@ -135,6 +139,14 @@ def test_a_misspelt_word_is_one_line_that_names_it(capsys, arguments, why):
     assert why in said
     assert said.startswith("error: ")
     assert said.count("\n") == 1
+
+
+def test_help_says_what_commands_do_not_what_is_to_come(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = capsys.readouterr().out
+    assert "stop" in said
+    assert "(not " not in said
 
 
 def test_the_version_is_told(capsys):

@@ -162,3 +162,11 @@ def test_refusals_cross_processes():
     error = PolicyError(WHO, "policy.labels", "a column", "none", "ask its owner")
     again = pickle.loads(pickle.dumps(error))
     assert (again.key, again.advice, str(again)) == (error.key, error.advice, str(error))
+
+
+@pytest.mark.parametrize("other", [3, 0.5, True, [1, 2], {"a": 1}])
+def test_an_app_may_use_the_key_parties_for_something_else(other):
+    assert RunRequest.of({"parties": other}, "bank").n_parties is None
+    assert RunRequest.of({"parties": other}, "bank", n_parties=2).n_parties == 2
+    assert RunRequest.of({"parties": "bank, court"}, "bank").n_parties == 2
+    assert RunRequest.of({"parties": ["bank", "court"]}, "bank").n_parties == 2

@@ -169,8 +169,15 @@ def test_settings_of_one_strategy_are_shown(capsys):
     assert cli.main(["strategies", "nope"]) == 1
 
 
-@pytest.mark.parametrize("kind", ["folder", "file"])
-def test_a_folder_of_the_user_that_hides_the_package_is_named(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("folder", "from flwr_vertical.strategies import FKNN"),
+        ("file", "from flwr_vertical.strategies import FKNN"),
+        ("folder", "from strategies.fknn import FKNN"),  # as README has it
+    ],
+)
+def test_a_folder_of_the_user_that_hides_the_package_is_named(tmp_path, kind, line):
     hiding = tmp_path / "strategies" if kind == "folder" else tmp_path / "strategies.py"
     if kind == "folder":
         hiding.mkdir()
@@ -180,7 +187,7 @@ def test_a_folder_of_the_user_that_hides_the_package_is_named(tmp_path, kind):
     code = (
         "from flwr_vertical import register_strategy\n"
         "register_strategy('fknn', 'strategies.fknn:FKNN')\n"
-        "from flwr_vertical.strategies import FKNN\n"
+        f"{line}\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
