@@ -1,8 +1,8 @@
 """The likelihood as a quadratic at its maximum, and what penalties select on it.
 
 Maximum and information are all that selection needs (Wang and Leng, 2007): for normal labels the
-quadratic is the likelihood itself, for others it is so near the maximum, and SCAD and MCP keep
-their oracle property on it. So one fit without a penalty serves all values of lambda.
+quadratic is the likelihood itself, for others it is so near where it was expanded. Expanded about
+the fit that BIC chooses, until this stays where it is, it has the fit of the likelihood itself.
 """
 
 from dataclasses import dataclass, replace
@@ -190,7 +190,7 @@ def select(
     penalised: Flags,
     n_lambdas: int = 50,
     ratio: float = 0.01,
-    lla_steps: int = 3,
+    kept: int | None = None,
 ) -> Selection:
     """Fit all values of lambda and choose one.
 
@@ -207,15 +207,15 @@ def select(
         of it.
     penalised : numpy.ndarray of shape (n_columns,), bool
         False for columns that always stay.
-    lla_steps : int
-        See `penalised_path`.
+    kept : int, optional
+        Number of the value to choose, whatever its BIC.
     """
     loss = at.loss
     if penalty == "none":
         lambdas = np.zeros(1)
     elif lambdas is None:
         lambdas = grid(max(loss.largest_lambda(penalised), 1e-300), n_lambdas, ratio)
-    scaled = penalised_path(loss, lambdas, penalty, shape, penalised, lla_steps)
+    scaled = penalised_path(loss, lambdas, penalty, shape, penalised)
     unit = np.where(at.scale > 0.0, at.scale, 1.0)
     scaled[at.scale == 0.0] = 0.0  # not rounding's
     beta = scaled / unit[:, None]
@@ -226,7 +226,7 @@ def select(
     if at.noise is not None:
         worse = at.n_rows * np.log1p(lost / (at.n_rows * max(at.noise, 1e-300)))
     bic = worse + selected * np.log(at.n_rows)
-    chosen = int(np.argmin(bic))
+    chosen = int(np.argmin(bic)) if kept is None else kept
     return Selection(
         lambdas=lambdas,
         bic=bic,

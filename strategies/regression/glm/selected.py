@@ -47,7 +47,8 @@ def fill_selected(
     found: Selection,
     with_errors: bool,
     result: Result,
-    added: Array | None = None,
+    added: Array | None,
+    ridged: npt.NDArray[np.bool_],
 ) -> Reported:
     """Fill coefficients, metrics and model of the chosen fit into the result.
 
@@ -63,6 +64,8 @@ def fill_selected(
     result : Result
     added : numpy.ndarray of shape (1 + n_selected, 1 + n_selected), optional
         What noise on the moments adds to the covariance of intercept and selected coefficients.
+    ridged : numpy.ndarray of shape (n_columns,), bool
+        Coefficients that only a ridge keeps finite: these have no standard errors.
     """
     beta, intercept = found.beta[:, found.chosen], float(found.intercepts[found.chosen])
     chosen = np.flatnonzero(beta)
@@ -88,6 +91,7 @@ def fill_selected(
             kept = np.concatenate([[0], 1 + chosen])
             spread[kept] = np.sqrt(np.maximum(np.diag(covariance), 0.0))
             level_error = float(spread[0])
+        spread[1:][ridged] = np.nan
         errors = _split(spread[1:], problem)
     result.coefficients = coefficient_table(
         problem.columns, by_party, errors, intercept if at.intercept else None, level_error, LEVEL
@@ -125,6 +129,7 @@ def fill_selected(
             columns=lambdas,
         ),
         covariance,
+        [":".join(names[j]) for j in np.flatnonzero(ridged)],
     )
     return Reported(beta, intercept, dispersion, covariance)
 
