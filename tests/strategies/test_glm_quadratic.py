@@ -62,6 +62,17 @@ def test_concave_fits_are_stationary(penalty, shape):
     assert loss.violation(found, tangent(found, 0.1, penalty, shape)) < 1e-10
 
 
+def test_a_column_that_three_tangents_miss_is_selected():
+    Z, y = centred(5)
+    strength = 0.30466958
+    found = penalised_path(moments(Z, y), np.array([strength]), "scad", 3.7, every(8))[:, 0]
+    early, late = (
+        lla(Z, y, "gaussian", "scad", strength, 3.7, steps, intercept=False) for steps in (3, 60)
+    )
+    np.testing.assert_allclose(found, late, atol=1e-6)
+    assert late[1] != 0.0 == early[1]
+
+
 def test_columns_without_penalty_take_their_best_values():
     Z, y = centred(4)
     penalised = every(8)

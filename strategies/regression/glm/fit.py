@@ -1,5 +1,6 @@
 """The server half on moments: sums of columns and labels, and no iteration with the parties."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -7,7 +8,8 @@ import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.errors import ConfigError
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.products.row_groups import RowGroups
 from flwr_vertical.results import Progress
 from strategies.regression import Problem
 from strategies.regression.glm.approximation import Approximation, Selection, select
@@ -38,6 +40,7 @@ from strategies.regression.moments import (
     noisy_least_squares,
     open_moments,
 )
+from strategies.regression.moments.groups import Minimum
 from strategies.regression.moments.noisy import moved_by
 from strategies.regression.moments.statement import state_privacy
 from strategies.regression.prediction import keep_and_predict
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
-_CHOICES = 3
+_CHOICES = 4
 """How often BIC may choose another value of lambda; of two alike it would go on for ever."""
 
 
@@ -90,7 +93,7 @@ def fit_on_moments(
         missing_cells=settings.missing_cells,
         missing_labels=settings.missing_labels,
         intercept=settings.intercept,
-        grouping=complete_rows if whole else by_pattern,
+        grouping=partial(_complete_rows, settings) if whole else by_pattern,
         budget=settings.budget,
     )
     progress.step("moments")
@@ -105,6 +108,7 @@ def fit_on_moments(
             intercept=settings.intercept,
             penalised=settings.penalty != "none" or settings.family != "gaussian",
             noisy=settings.budget is not None,
+            more=_of_incomplete(settings),
         )
         if settings.budget is not None:
             noisy = noisy_least_squares(rows, (opened.noise or [])[:1], settings.intercept)
@@ -161,6 +165,29 @@ def fit_on_moments(
     progress.step("keep")
 
 
+def _of_incomplete(settings: "VerticalGLM") -> str:
+    """Say what uses the rows that some party lacks."""
+    if (settings.family, settings.dp) == ("gaussian", "none") and settings.intercept:
+        return "rows='all' uses them, too"
+    return "VerticalGBDT uses them, too, or FKNN imputes them first"
+
+
+def _complete_rows(
+    settings: "VerticalGLM", mask: Flags, widths: npt.NDArray[np.int64], minimum: Minimum
+) -> RowGroups:
+    """Take the rows that all parties have; see `complete_rows`."""
+    try:
+        return complete_rows(mask, widths, minimum)
+    except DataError as error:
+        some = mask.any(axis=1) & ~mask.all(axis=1)
+        text = str(error)
+        if some.any():
+            text += f". {some.sum():,} more samples lack some party: {_of_incomplete(settings)}"
+        if settings.penalty != "none" and settings.dp == "none":
+            text += ". exchange='sums' fits few rows with a penalty, if every node agrees to it"
+        raise DataError(text) from error
+
+
 class _Path:
     """The path of penalties on one quadratic after the other."""
 
@@ -172,7 +199,7 @@ class _Path:
 
     def select(self, at: Approximation) -> Selection:
         """Fit all values of lambda and choose one; after a few times that of the last time."""
-        kept = self.found.chosen if self.found and self._times >= _CHOICES else None
+        last = self.found if self._times >= _CHOICES else None
         self._times += 1
         self.found = select(
             at,
@@ -182,7 +209,7 @@ class _Path:
             self._penalised,
             self._settings.n_lambdas,
             self._settings.lambda_ratio,
-            kept,
+            last,
         )
         return self.found
 
@@ -192,9 +219,7 @@ class _Path:
         return found.beta[:, found.chosen]
 
 
-def _grid(
-    settings: "VerticalGLM", opened: OpenedMoments, rows: Pattern, penalised: Flags
-) -> Array:
+def _grid(settings: "VerticalGLM", opened: OpenedMoments, rows: Pattern, penalised: Flags) -> Array:
     """Return values of lambda from that which selects no column down, from the score at none."""
     n, problem, unit = rows.n_rows, opened.problem, opened.unit
     mean = rows.sums / n

@@ -181,9 +181,7 @@ class _Search:
             else:
                 raise DataError(refusal(problem, slopes, self._cure))
 
-    def followed(
-        self, found: Maximum, follow: Callable[[MeanFit], tuple[float, Array]]
-    ) -> MeanFit:
+    def followed(self, found: Maximum, follow: Callable[[MeanFit], tuple[float, Array]]) -> MeanFit:
         """Expand the likelihood about what a penalty makes of it until that stays."""
         problem = self._problem
         while True:
@@ -191,7 +189,7 @@ class _Search:
             to = problem.own(*follow(fit))
             step = to - found.around
             curved = found.information + np.diag(np.append(0.0, 2.0 * problem.ridge))
-            fit = replace(fit, distance=float(np.sqrt(max(step @ curved @ step, 0.0))))
+            fit = replace(fit, distance=float(np.sqrt(max(float(step @ curved @ step), 0.0))))
             if fit.distance < _STAYS or self._left < 1:
                 return fit
             following = expanded(problem.family, problem.moments, problem, to, problem.ridge)

@@ -31,8 +31,13 @@ CIRCLE = 1024.0
 _CIRCLE_BITS = 64 - 10
 
 _RATIOS = (2.2, 2.5, 3.0)  # period over radius
-_TERMS = (6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 40, 48, 56, 64, 72, 80, 96)
-_TERMS += (112, 128, 144, 160, 192, 224, 256)
+_TERMS = (
+    *range(6, 20, 2),
+    *range(20, 32, 4),
+    *range(32, 80, 8),
+    *range(80, 160, 16),
+    *range(160, 257, 32),
+)
 _CUTS = (1e-6, 1e-8, 1e-10)  # singular values, relative to the largest
 
 

@@ -22,6 +22,7 @@ REACH = {"binomial": 112.0, "poisson": 14.0}
 _LEAST_RADIUS = 0.5
 _CONVERGED = 0.1
 _SINGULAR = 1e-9
+_ROUNDING = 1e-3  # of a sum that may be at its bound
 _FAR = 4.0
 """Means that sum up to more than so many times the labels are too far from the maximum."""
 
@@ -194,7 +195,7 @@ class Problem:
         bound = self._bounds[0]
         self.vectors += 1
         total, columns = self._means.open_mean(placed, placed.centre, mean, bound)
-        if total > bound.total:
+        if total > (1.0 + _ROUNDING) * bound.total:
             return None
         self._total = total
         if not self._intercept:

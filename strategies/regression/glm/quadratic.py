@@ -124,13 +124,29 @@ def penalised_path(
     if penalty not in CONCAVE:
         return beta
     for f, strength in enumerate(lambdas):
-        for _ in range(_TANGENTS):
-            tangent = lla_weights(beta[:, f, None], strength[None], penalty, shape)[:, 0]
-            found = _weighted_lasso(loss, strength * tangent * weights, beta[:, f])
-            moved = np.abs(found - beta[:, f]).max(initial=0.0)
-            beta[:, f] = found
-            if moved <= _STILL * np.abs(found).max(initial=0.0):
-                break
+        beta[:, f] = concave_fit(loss, beta[:, f], strength, penalty, shape, penalised)
+    return beta
+
+
+def concave_fit(
+    loss: Quadratic, beta: Array, strength: float, penalty: str, shape: float, penalised: Flags
+) -> Array:
+    """Minimise the loss under a concave penalty, by tangents from coefficients on.
+
+    Parameters
+    ----------
+    loss, penalty, shape, penalised
+        As in `penalised_path`.
+    beta : numpy.ndarray of shape (n_columns,)
+        Where the first tangents are drawn.
+    strength : float
+        ``lambda``.
+    """
+    for _ in range(_TANGENTS):
+        tangent = lla_weights(beta[:, None], np.array([strength]), penalty, shape)[:, 0]
+        last, beta = beta, _weighted_lasso(loss, strength * tangent * penalised, beta)
+        if np.abs(beta - last).max(initial=0.0) <= _STILL * np.abs(beta).max(initial=0.0):
+            break
     return beta
 
 
