@@ -353,6 +353,7 @@ def _fill_means(
     if not maximum.converged:
         note(
             result,
-            f"not converged after {maximum.evaluations} evaluations of the means; look for columns "
-            "that nearly determine each other, or have values far out",
+            f"not converged after {maximum.evaluations} evaluations of the means (30 at most; "
+            "parties allow one for every ten rows, a step of a penalised fit takes three); "
+            "look for columns that nearly determine each other, or have values far out",
         )
