@@ -106,7 +106,7 @@ class VerticalLR(LinearClassifier):
         y = given_labels(federation, opened.problem)[opened.groups.group >= 0]
         two_classes_in(y, type(self).__name__)
         rows = self._complete(opened, result, "VerticalGBDT uses them, too")
-        maximum = maximum_likelihood(self, federation, opened, self.l2)
+        maximum = maximum_likelihood(self, federation, opened, self.l2, cure="raise l2")
         progress.step("fit")
         beta = maximum.at.estimate[1:]
         intercept = float(maximum.at.estimate[0] - maximum.at.center @ beta) * self.intercept
@@ -121,6 +121,8 @@ class VerticalLR(LinearClassifier):
             "iterations": float(maximum.evaluations),
             "converged": float(maximum.converged),
         }
+        for text in maximum.notes:
+            note(result, text)
         if not maximum.converged:
             note(
                 result,

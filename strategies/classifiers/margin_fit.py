@@ -40,6 +40,8 @@ Indices = npt.NDArray[np.int64]
 
 _TOLERANCE = 1e-4
 """Largest error of a derivative, which is 2 at a margin of 0."""
+_MOST_TERMS = 96
+"""A wider corner costs less than more terms."""
 _LEAST_RADIUS = 0.5
 _FIRST_WIDTH = 0.1
 _MARGIN = 1.1
@@ -303,6 +305,7 @@ def _expand(middle: float, radius: float, width: float) -> tuple[Expansion, Expa
             ],
             radius,
             _TOLERANCE,
+            most_terms=_MOST_TERMS,
         )
     except DataError:
         return None

@@ -37,6 +37,12 @@ def test_settings_that_cannot_be(settings, said):
         VerticalGLM(**settings)
 
 
+def test_tangents_are_counted_with_sums_alone():
+    with pytest.raises(ConfigError, match="lla_steps=5: only of the iterations of exchange='sums'"):
+        VerticalGLM(lla_steps=5)
+    assert VerticalGLM(exchange="sums", lla_steps=5).lla_steps == 5
+
+
 def test_settings_have_a_plain_form():
     strategy = VerticalGLM(penalty=None, lambdas=np.array([0.5, 0.25]), unpenalized=["a:b", "c:d"])
     assert strategy.settings()["lambdas"] == "0.5,0.25"

@@ -278,23 +278,73 @@ def test_separated_labels_are_refused_by_name(k):
         run.fit("binomial", data.target.astype(float))
     text = str(caught.value)
     assert text.startswith("perfect separation: the columns tell the labels 0 and 1 apart")
-    assert "penalise with exchange='sums'" in text
+    assert text.endswith("or set a penalty")
 
 
 @pytest.mark.parametrize("family", ["binomial", "poisson"])
-def test_a_level_with_one_kind_of_labels_alone_is_named(family):
+def test_a_level_with_one_kind_of_labels_alone_has_a_ridge_and_the_rest_is_statsmodels(family):
     x, y = pooled(family, 1000, 4, seed=8, strength=0.3)
     flag = x[:, 1] == x[:, 1].max()
     y[flag] = 1.0 if family == "binomial" else 0.0
     with opened(x, 2) as run:
-        expected = r"perfect separation: .* those of p0:x1\. Remove or merge the column"
-        with pytest.raises(DataError, match=expected):
-            run.fit(family, y)
+        fit = run.fit(family, y)
+        vectors = (run.federation.ledger.to_frame()["step"] == "place_fits").sum() // 2
+    kind = 1 if family == "binomial" else 0
+    assert f"p0:x1: the label is {kind} in all {flag.sum()} samples with the higher" in fit.notes[0]
+    assert len(fit.notes) == 1
+    assert fit.bounded.tolist() == [False, True, False, False]
+    assert fit.converged
+    assert vectors == fit.evaluations <= 12
+    # Where the level's coefficient is infinite, its rows tell nothing of the others.
+    others = [0, 2, 3]
+    truth = statsmodels_fit(family, x[~flag][:, others], y[~flag])
+    assert np.abs((fit.beta[others] - truth.params[1:]) / truth.bse[1:]).max() < 0.05
+    np.testing.assert_allclose(fit.std_error[1:][others], truth.bse[1:], rtol=0.02)
+    # The ridge is on the square of the coefficient in standard deviations.
+    wide = np.column_stack([np.ones(1000), x])
+    mean = family_named(family).mean(fit.intercept + x @ fit.beta)
+    score = wide.T @ (y - mean)
+    assert score[2] == pytest.approx(2 * 0.5 * x[:, 1].var() * fit.beta[1], rel=1e-2)
     y[np.flatnonzero(flag)[:3]] = 0.0 if family == "binomial" else 1.0  # few, but a maximum
     with opened(x, 2) as run:
         fit = run.fit(family, y)
     truth = statsmodels_fit(family, x, y)
+    assert not fit.notes
     assert np.abs((np.r_[fit.intercept, fit.beta] - truth.params) / truth.bse).max() < 1e-3
+
+
+def test_a_sum_of_columns_whose_estimate_is_infinite_has_a_ridge_on_each():
+    """The level that has no column of its own: no moment of one column shows it."""
+    rng = np.random.default_rng(2)
+    town = rng.choice(3, 900, p=[0.2, 0.4, 0.4])
+    x = np.column_stack([town == 1, town == 2, rng.standard_normal((900, 2))]).astype(float)
+    y = (rng.random(900) < expit(x[:, 2] - 0.5)).astype(float)
+    y[town == 0] = 0.0
+    with opened(x, 2) as run:
+        fit = run.fit("binomial", y)
+    assert fit.bounded.tolist() == [True, True, False, False]
+    assert "quasi-separation by p0:x0, p0:x1: some of their values" in fit.notes[0]
+    rest = town > 0
+    truth = statsmodels_fit("binomial", x[rest][:, 1:], y[rest])
+    # At a finite estimate the 180 rows tell a little of the others.
+    assert np.abs((fit.beta[2:] - truth.params[2:]) / truth.bse[2:]).max() < 0.15
+
+
+def test_predictors_far_out_that_separate_nothing_are_fitted():
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((3000, 6))
+    x[:, 0], x[:, 3] = rng.standard_t(3, 3000), rng.exponential(size=3000)
+    slopes = rng.standard_normal(6)
+    y = (rng.random(3000) < expit(x @ slopes * 6.0 / np.linalg.norm(slopes))).astype(float)
+    truth = statsmodels_fit("binomial", x, y)
+    assert np.abs(sm.add_constant(x) @ truth.params).max() > 20
+    with opened(x, 2) as run:
+        fit = run.fit("binomial", y)
+        down = run.federation.ledger.to_frame().query("step == 'open_means'")
+    found = np.r_[fit.intercept, fit.beta]
+    assert np.abs((found - truth.params) / truth.bse).max() < 1e-4
+    # At most 2 * 112 numbers of 8 bytes for each row, evaluation and party.
+    assert down.groupby("round")["bytes_down"].sum().max() < 1.05 * 2 * 112 * 8 * 3000 * 2
 
 
 def test_counts_with_columns_far_out_are_refused_with_advice():

@@ -44,7 +44,7 @@ def uniform(rng, *shape):
 # -- Fourier sums ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("radius", [0.5, 3.0, 12.0, 24.0, 50.0])
+@pytest.mark.parametrize("radius", [0.5, 3.0, 12.0, 24.0, 50.0, 112.0])
 def test_logistic_functions_are_within_the_tolerance_up_to_the_radius(radius):
     functions = [lambda t: expit(t - 1.0), lambda t: expit(t - 1.0) * expit(1.0 - t)]
     found = expand(functions, radius)
@@ -64,6 +64,17 @@ def test_a_logistic_function_takes_few_terms():
     assert expand([expit], 12.0)[0].n_terms <= 24
 
 
+@pytest.mark.parametrize(("radius", "terms"), [(31.0, 72), (50.0, 112), (112.0, 256)])
+def test_a_variance_far_below_its_largest_takes_terms_in_proportion_to_the_radius(radius, terms):
+    def unit(t):
+        return np.maximum(expit(t) * expit(-t), 0.02)
+
+    found = expand(
+        [lambda t: expit(t) * expit(-t), lambda t: np.logaddexp(0.0, t)], radius, 1e-6, unit
+    )
+    assert found[0].n_terms <= terms
+
+
 @pytest.mark.parametrize("radius", [2.0, 6.0, 10.0])
 def test_the_exponential_is_within_a_share_of_itself(radius):
     (found,) = expand([np.exp], radius, unit=lambda t: np.maximum(np.exp(t), 1.0))
@@ -72,11 +83,13 @@ def test_the_exponential_is_within_a_share_of_itself(radius):
 
 
 def test_a_radius_beyond_the_circle_is_refused():
-    with pytest.raises(DataError, match="up to 60 from their centre; standardise"):
-        expand([expit], 60.0)
-    with pytest.raises(DataError, match="must be within 64 of 0, the largest is 64"):
-        to_circle(np.array([1.0, -64.0]))
-    with pytest.raises(DataError, match="must be within 64"):
+    with pytest.raises(DataError, match="up to 600 from their centre; standardise"):
+        expand([expit], 600.0)
+    with pytest.raises(DataError, match=r"at most 16 terms.*up to 12 from their centre"):
+        expand([expit], 12.0, most_terms=16)
+    with pytest.raises(DataError, match="must be within 512 of 0, the largest is 512"):
+        to_circle(np.array([1.0, -512.0]))
+    with pytest.raises(DataError, match="must be within 512"):
         to_circle(np.array([np.nan]))
 
 

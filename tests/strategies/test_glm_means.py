@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 from glm_runs import estimates, pooled, run, split
-from oracles.glm import lla
+from oracles.glm import lla, weighted_lasso
 from vfem_runs import recorded, rounds_of
 
+from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError
 from strategies.glm import VerticalGLM
-from strategies.regression.glm.quadratic import Quadratic, penalised_path
+from strategies.regression.glm.families import family_named
 
 SM = {"binomial": sm.families.Binomial, "poisson": sm.families.Poisson}
 FREE = 15
@@ -65,21 +66,82 @@ def test_rounds(fits, family):
     assert result.metrics["converged"] == 1
 
 
-def test_the_path_is_that_of_the_quadratic_at_the_maximum():
-    X, y, _ = data("binomial")
+@pytest.mark.parametrize(("family", "strength"), [("binomial", 0.05), ("poisson", 0.2)])
+@pytest.mark.parametrize("penalty", ["lasso", "scad"])
+def test_the_chosen_fit_is_that_of_the_penalised_likelihood(family, strength, penalty):
+    X, y, _ = data(family)
     X, y = X[:-FREE], y[:-FREE]
-    lambdas = np.geomspace(0.2, 0.005, 8)
-    result = run(X, y, family="binomial", penalty="lasso", lambdas=lambdas)
-    other = statsmodels_of("binomial", X, y)
+    result = run(X, y, family=family, penalty=penalty, lambdas=strength)
     unit = X.std(axis=0)
-    D = np.column_stack([np.ones(len(y)), X / unit])
-    w = other.fittedvalues * (1 - other.fittedvalues)
-    H = D.T @ (D * w[:, None]) / len(y)
-    H = H[1:, 1:] - np.outer(H[0, 1:], H[0, 1:]) / H[0, 0]
-    loss = Quadratic(H, H @ (other.params[1:] * unit))
-    expected = penalised_path(loss, lambdas, "lasso", 0.0, np.ones(8, dtype=bool), 1)
-    found = result.model.path_coefficients.to_numpy() * unit[:, None]
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    exact = lla(X / unit, y, family, penalty, strength, 3.7, 30 * (penalty == "scad"))
+    found = estimates(result)
+    np.testing.assert_allclose(found[1:] * unit, exact[1:], atol=2e-4)
+    assert 0 < np.count_nonzero(exact[1:]) < 8
+    eta = found[0] + X @ found[1:]
+    value = family_named(family).log_likelihood(y, eta)
+    assert result.metrics["log_likelihood"] == pytest.approx(value, abs=0.05)
+    # Means and information once more wherever the likelihood is expanded.
+    rounds = rounds_of(result)
+    assert rounds["place_fits"] == result.metrics["iterations"]
+    more = rounds["open_means"] - rounds["place_fits"]
+    assert 2 <= more <= 8
+    assert result.ledger.rounds == 8 + rounds["place_fits"] + rounds["open_means"] <= 40
+
+
+def test_the_lasso_that_bic_chooses_is_as_good_as_that_of_the_exact_path():
+    """Few rows: the quadratic at the maximum is far off, and its largest lambda far too small."""
+    n, p = 300, 40
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((n, p)) @ (np.eye(p) + 0.2 * rng.standard_normal((p, p)))
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    beta = np.zeros(p)
+    beta[rng.permutation(p)[:4]] = rng.choice([-1.0, 1.0], 4)
+    y = (rng.random(n) < 1 / (1 + np.exp(0.3 - X @ beta))).astype(float)
+    result = run(X, y, sizes=(20, 20), family="binomial", penalty="lasso", n_lambdas=20)
+    lambdas = result.model.path.index.to_numpy()
+    assert lambdas[0] == pytest.approx(np.abs(X.T @ (y - y.mean())).max() / n, rel=1e-6)
+    fits, bic = [], []
+    start = np.zeros(p + 1)
+    for strength in lambdas[:12]:
+        start = weighted_lasso(X, y, "binomial", np.full(p, strength), start, tol=1e-8)
+        eta = start[0] + X @ start[1:]
+        lost = -2.0 * family_named("binomial").log_likelihood(y, eta)
+        bic.append(lost + np.log(n) * np.count_nonzero(start[1:]))
+        fits.append(start)
+    exact = fits[int(np.argmin(bic))][1:]
+    assert bic[-1] > min(bic)
+    error, least = (np.sqrt(np.mean((b - beta) ** 2)) for b in (estimates(result)[1:], exact))
+    assert error < 1.02 * least
+
+
+@pytest.fixture(scope="module")
+def lone_level():
+    """32 rows of a flag whose labels are all 0."""
+    X, y, _ = data("binomial")
+    X, y = X[:-FREE].copy(), y[:-FREE].copy()
+    X[:, 3] = 0.0
+    X[np.random.default_rng(0).permutation(len(y))[:32], 3] = 1.0
+    y[X[:, 3] == 1] = 0.0
+    return X, y
+
+
+@pytest.mark.parametrize("penalty", ["scad", None])
+def test_a_level_with_labels_of_one_kind_is_named_and_the_rest_is_statsmodels(lone_level, penalty):
+    X, y = lone_level
+    result = run(X, y, "masked", family="binomial", penalty=penalty)
+    assert any("the label is 0 in all 32 samples with the higher value of p1:x3" in note
+               for note in result.notes)  # fmt: skip
+    assert result.model.ridged == ["p1:x3"]
+    table = result.coefficients
+    assert -10.0 < table.loc[("p1", "x3"), "estimate"] < -3.0
+    assert table.loc[("p1", "x3"), ["std_error", "ci_low", "ci_high"]].isna().all()
+    chosen = np.setdiff1d(np.flatnonzero(estimates(result)[1:]), [3])
+    assert len(chosen) == (4 if penalty else 7)
+    rest = X[:, 3] == 0
+    other = statsmodels_of("binomial", X[rest][:, chosen], y[rest])
+    own = np.r_[0, 1 + chosen]
+    assert (np.abs(estimates(result)[own] - other.params) < 0.05 * other.bse).all()
+    np.testing.assert_allclose(table["std_error"].iloc[own], other.bse, rtol=0.01)
 
 
 def test_scad_by_bic_selects_as_on_the_rows():
@@ -88,7 +150,7 @@ def test_scad_by_bic_selects_as_on_the_rows():
     result = run(X, y, family="binomial")
     table = result.coefficients
     unit = X.std(axis=0)
-    exact = lla(X / unit, y, "binomial", "scad", result.metrics["lambda"], 3.7, 3)
+    exact = lla(X / unit, y, "binomial", "scad", result.metrics["lambda"], 3.7, 30)
     chosen = np.flatnonzero(exact[1:])
     assert set(np.flatnonzero(estimates(result)[1:])) == set(chosen) == {0, 2, 4, 6}
     # Both are estimates of maximum likelihood of these columns, up to a fraction of their errors.
@@ -137,11 +199,18 @@ def test_no_message_to_a_party_holds_a_label_or_a_fit():
     assert not any(words(message.content) & secret for message in run_.messages)
 
 
-def test_separated_labels_are_refused_by_name():
+def test_separated_labels_are_refused_by_name_and_the_penalty_that_is_proposed_fits_them():
     X, y, _ = pooled("binomial", n=400, seed=3)
     y[:] = X[:, 1] > np.median(X[:, 1])
-    with pytest.raises(DataError, match=r"perfect separation.*p0:x1.*exchange='sums'"):
-        run(X, y, family="binomial")
+    with pytest.raises(DataError, match=r"perfect separation.*p0:x1.*or set a penalty"):
+        run(X, y, family="binomial", penalty=None)
+    result = run(X, y, family="binomial")
+    assert result.metrics["converged"] == 1
+    assert np.flatnonzero(estimates(result)[1:]).tolist() == [1]
+    assert np.isfinite(estimates(result)).all()
+    assert result.coefficients["std_error"][1:].isna().all()
+    assert any("perfect separation), mostly p0:x1" in note for note in result.notes)
+    assert result.ledger.rounds < 80
 
 
 def test_labels_of_another_family_are_refused_before_the_first_round():
@@ -152,6 +221,21 @@ def test_labels_of_another_family_are_refused_before_the_first_round():
         run(X, y - 0.5, family="poisson")
     with pytest.raises(ConfigError, match="rows='all' models columns and label as jointly normal"):
         VerticalGLM("binomial", rows="all")
+
+
+def test_advice_on_incomplete_rows_is_what_the_family_can_take():
+    X, y, _ = pooled("binomial", n=300, seed=7, strength=0.7)
+    tables, labels = split(X, y)
+    tables["p1"] = tables["p1"][50:]
+    result = simulate(VerticalGLM("binomial"), tables, labels, progress=False)
+    (note,) = (n for n in result.notes if "are left out of the fit" in n)
+    assert "rows='all'" not in note
+    assert note.endswith("VerticalGBDT uses them, too, or FKNN imputes them first")
+    tables["p1"] = tables["p1"][180:]
+    with pytest.raises(DataError, match=r"230 more samples lack some party: rows='all' uses them"):
+        simulate(VerticalGLM(), tables, labels, progress=False)
+    with pytest.raises(DataError, match=r"VerticalGBDT uses.*exchange='sums' fits few rows"):
+        simulate(VerticalGLM("binomial"), tables, labels, progress=False)
 
 
 def test_one_party_alone_needs_sums():

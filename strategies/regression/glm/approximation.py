@@ -1,8 +1,8 @@
 """The likelihood as a quadratic at its maximum, and what penalties select on it.
 
 Maximum and information are all that selection needs (Wang and Leng, 2007): for normal labels the
-quadratic is the likelihood itself, for others it is so near the maximum, and SCAD and MCP keep
-their oracle property on it. So one fit without a penalty serves all values of lambda.
+quadratic is the likelihood itself, for others it is so near where it was expanded. Expanded about
+the fit that BIC chooses, until this stays where it is, it has the fit of the likelihood itself.
 """
 
 from dataclasses import dataclass, replace
@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from strategies.regression.glm.inference import covariance_of
 from strategies.regression.glm.path import grid
-from strategies.regression.glm.penalties import lla_weights
-from strategies.regression.glm.quadratic import Quadratic, penalised_path
+from strategies.regression.glm.penalties import CONCAVE, lla_weights
+from strategies.regression.glm.quadratic import Quadratic, concave_fit, penalised_path
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -190,7 +190,7 @@ def select(
     penalised: Flags,
     n_lambdas: int = 50,
     ratio: float = 0.01,
-    lla_steps: int = 3,
+    last: Selection | None = None,
 ) -> Selection:
     """Fit all values of lambda and choose one.
 
@@ -207,16 +207,20 @@ def select(
         of it.
     penalised : numpy.ndarray of shape (n_columns,), bool
         False for columns that always stay.
-    lla_steps : int
-        See `penalised_path`.
+    last : Selection, optional
+        On a quadratic near this one: the value that it chose is chosen, whatever its BIC, and a
+        concave penalty, which may have several fits, begins at its fit.
     """
     loss = at.loss
     if penalty == "none":
         lambdas = np.zeros(1)
     elif lambdas is None:
         lambdas = grid(max(loss.largest_lambda(penalised), 1e-300), n_lambdas, ratio)
-    scaled = penalised_path(loss, lambdas, penalty, shape, penalised, lla_steps)
+    scaled = penalised_path(loss, lambdas, penalty, shape, penalised)
     unit = np.where(at.scale > 0.0, at.scale, 1.0)
+    if last is not None and penalty in CONCAVE:
+        near, strength = last.beta[:, last.chosen] * unit, float(lambdas[last.chosen])
+        scaled[:, last.chosen] = concave_fit(loss, near, strength, penalty, shape, penalised)
     scaled[at.scale == 0.0] = 0.0  # not rounding's
     beta = scaled / unit[:, None]
     selected = np.count_nonzero(beta, axis=0)
@@ -226,7 +230,7 @@ def select(
     if at.noise is not None:
         worse = at.n_rows * np.log1p(lost / (at.n_rows * max(at.noise, 1e-300)))
     bic = worse + selected * np.log(at.n_rows)
-    chosen = int(np.argmin(bic))
+    chosen = int(np.argmin(bic)) if last is None else last.chosen
     return Selection(
         lambdas=lambdas,
         bic=bic,

@@ -1,5 +1,6 @@
 """The server half on moments: sums of columns and labels, and no iteration with the parties."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -7,10 +8,11 @@ import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.errors import ConfigError
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.products.row_groups import RowGroups
 from flwr_vertical.results import Progress
 from strategies.regression import Problem
-from strategies.regression.glm.approximation import Approximation, select
+from strategies.regression.glm.approximation import Approximation, Selection, select
 from strategies.regression.glm.families import family_named
 from strategies.regression.glm.likelihoods import (
     moments_of,
@@ -24,7 +26,7 @@ from strategies.regression.glm.means import (
     given_labels,
     maximum_likelihood,
 )
-from strategies.regression.glm.path import parse_lambdas, stated
+from strategies.regression.glm.path import grid, parse_lambdas, stated
 from strategies.regression.glm.penalties import check_penalty
 from strategies.regression.glm.predictions import conditional_regressions
 from strategies.regression.glm.samples import names_by_party
@@ -38,6 +40,7 @@ from strategies.regression.moments import (
     noisy_least_squares,
     open_moments,
 )
+from strategies.regression.moments.groups import Minimum
 from strategies.regression.moments.noisy import moved_by
 from strategies.regression.moments.statement import state_privacy
 from strategies.regression.prediction import keep_and_predict
@@ -47,6 +50,9 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
+
+_CHOICES = 4
+"""How often BIC may choose another value of lambda; of two alike it would go on for ever."""
 
 
 def fit_on_moments(
@@ -59,7 +65,8 @@ def fit_on_moments(
     """Open sums, select at the server, and have the parties keep their coefficients.
 
     Five rounds with gaussian labels, whatever the number of lambdas; with others, two more for each
-    evaluation of the means, and one.
+    evaluation of the means, and two; with a penalty, three more for each time that the likelihood
+    is expanded about the chosen fit.
 
     Parameters
     ----------
@@ -86,12 +93,13 @@ def fit_on_moments(
         missing_cells=settings.missing_cells,
         missing_labels=settings.missing_labels,
         intercept=settings.intercept,
-        grouping=complete_rows if whole else by_pattern,
+        grouping=partial(_complete_rows, settings) if whole else by_pattern,
         budget=settings.budget,
     )
     progress.step("moments")
     problem = opened.problem
     penalised = penalised_columns(str(settings.unpenalized), problem)
+    path = _Path(settings, penalised)
     maximum: MaximumLikelihood | None = None
     unknown: Flags | None = None
     if whole:
@@ -101,6 +109,7 @@ def fit_on_moments(
             intercept=settings.intercept,
             penalised=settings.penalty != "none" or settings.family != "gaussian",
             noisy=settings.budget is not None,
+            more=_of_incomplete(settings),
         )
         if settings.budget is not None:
             noisy = noisy_least_squares(rows, (opened.noise or [])[:1], settings.intercept)
@@ -110,24 +119,23 @@ def fit_on_moments(
         if settings.family == "gaussian":
             at = of_complete_rows(settings, opened, rows)
         else:
-            maximum = maximum_likelihood(settings, federation, opened)
+            if path.lambdas is None:
+                path.lambdas = _grid(settings, opened, rows, penalised)
+            maximum = maximum_likelihood(
+                settings,
+                federation,
+                opened,
+                choose=path.choose if path.penalty != "none" else None,
+            )
             at = maximum.at
     else:
         at, mean, covariance, unknown = of_all_rows(settings, opened, result)
-    penalty, shape = check_penalty(settings.penalty, settings.penalty_shape)
-    found = select(
-        at,
-        penalty,
-        shape,
-        stated(parse_lambdas(settings.lambdas)),
-        penalised,
-        settings.n_lambdas,
-        settings.lambda_ratio,
-        settings.lla_steps,
-    )
+    found = path.found if maximum is not None and path.found is not None else path.select(at)
     with_errors = settings.standard_errors == "gram"
     beta, level = found.beta[:, found.chosen], float(found.intercepts[found.chosen])
     added = noise_covariance(opened, rows, beta, level, settings.intercept) if whole else None
+    if maximum is not None:  # only a ridge keeps these finite
+        unknown = np.concatenate([[False], maximum.bounded])
     chosen = fill_selected(settings.family, problem, at, found, with_errors, result, added, unknown)
     if opened.noise is not None and settings.budget is None and with_errors:
         left = "include" if whole else "do not include"
@@ -138,7 +146,7 @@ def fit_on_moments(
         _fill_normal(at, chosen.beta, whole, result)
     else:
         y = given_labels(federation, problem)[opened.groups.group >= 0]
-        _fill_means(maximum, float(found.lost[found.chosen]), settings, y, result)
+        _fill_means(maximum, found, settings, y, result)
     free = problem.free if settings.budget is None else problem.free[:0]
     keep_and_predict(
         federation,
@@ -159,6 +167,76 @@ def fit_on_moments(
         step="finish_moments",
     )
     progress.step("keep")
+
+
+def _of_incomplete(settings: "VerticalGLM") -> str:
+    """Say what uses the rows that some party lacks."""
+    if (settings.family, settings.dp) == ("gaussian", "none") and settings.intercept:
+        return "rows='all' uses them, too"
+    return "VerticalGBDT uses them, too, or FKNN imputes them first"
+
+
+def _complete_rows(
+    settings: "VerticalGLM", mask: Flags, widths: npt.NDArray[np.int64], minimum: Minimum
+) -> RowGroups:
+    """Take the rows that all parties have; see `complete_rows`."""
+    try:
+        return complete_rows(mask, widths, minimum)
+    except DataError as error:
+        some = mask.any(axis=1) & ~mask.all(axis=1)
+        text = str(error)
+        if some.any():
+            text += f". {some.sum():,} more samples lack some party: {_of_incomplete(settings)}"
+        if settings.penalty != "none" and settings.dp == "none":
+            text += ". exchange='sums' fits few rows with a penalty, if every node agrees to it"
+        raise DataError(text) from error
+
+
+class _Path:
+    """The path of penalties on one quadratic after the other."""
+
+    def __init__(self, settings: "VerticalGLM", penalised: Flags) -> None:
+        self._settings, self._penalised, self._times = settings, penalised, 0
+        self.penalty, self._shape = check_penalty(settings.penalty, settings.penalty_shape)
+        self.lambdas = stated(parse_lambdas(settings.lambdas))
+        self.found: Selection | None = None
+
+    def select(self, at: Approximation) -> Selection:
+        """Fit all values of lambda and choose one; after a few times that of the last time."""
+        last = self.found if self._times >= _CHOICES else None
+        self._times += 1
+        self.found = select(
+            at,
+            self.penalty,
+            self._shape,
+            self.lambdas,
+            self._penalised,
+            self._settings.n_lambdas,
+            self._settings.lambda_ratio,
+            last,
+        )
+        return self.found
+
+    def choose(self, at: Approximation) -> Array:
+        """Return the coefficients of the chosen value."""
+        found = self.select(at)
+        return found.beta[:, found.chosen]
+
+
+def _grid(settings: "VerticalGLM", opened: OpenedMoments, rows: Pattern, penalised: Flags) -> Array:
+    """Return values of lambda from that which selects no column down, from the score at none."""
+    n, problem, unit = rows.n_rows, opened.problem, opened.unit
+    mean = rows.sums / n
+    second = rows.about(mean)[1] / n
+    spread = np.sqrt(np.maximum(np.diag(second)[:-1], 0.0))
+    score = second[:-1, -1] * problem.y_scale
+    if not settings.intercept:
+        at_none = float(family_named(settings.family).mean(np.zeros(1))[0])
+        of_labels = problem.y_center + problem.y_scale * mean[-1] - at_none
+        score = score + (opened.center / unit + mean[:-1]) * of_labels
+    per = 1.0 / np.where(spread > 0.0, spread, np.inf) if settings.standardize else unit
+    largest = float(np.abs(score * per)[penalised].max(initial=0.0))
+    return grid(max(largest, 1e-300), settings.n_lambdas, settings.lambda_ratio)
 
 
 def noise_covariance(
@@ -244,7 +322,7 @@ def _fill_normal(at: Approximation, beta: Array, whole: bool, result: Result) ->
 
 def _fill_means(
     maximum: MaximumLikelihood,
-    lost: float,
+    found: Selection,
     settings: "VerticalGLM",
     y: Array,
     result: Result,
@@ -254,8 +332,8 @@ def _fill_means(
     Parameters
     ----------
     maximum : MaximumLikelihood
-    lost : float
-        Deviance of the chosen fit above that of the maximum, by the quadratic.
+    found : Selection
+        The path on the quadratic of `maximum`.
     settings : VerticalGLM
     y : numpy.ndarray of shape (n_used,)
         Labels of the fit.
@@ -264,17 +342,22 @@ def _fill_means(
     family = family_named(settings.family)
     level = family.link(float(y.mean())) if settings.intercept else 0.0
     null = float(family.deviance(y[:, None], np.full((len(y), 1), level))[0])
-    deviance = float(maximum.deviance + lost)
+    lost = float(found.lost[found.chosen])
+    value = maximum.log_likelihood_of(found.beta[:, found.chosen], lost)
+    deviance = maximum.deviance + 2.0 * (maximum.log_likelihood - value)
     result.metrics |= {
         "deviance": deviance,
         "deviance_explained": 1.0 - deviance / max(null, 1e-300),
-        "log_likelihood": float(maximum.log_likelihood - lost / 2.0),
+        "log_likelihood": value,
         "iterations": float(maximum.evaluations),
         "converged": float(maximum.converged),
     }
+    for text in maximum.notes:
+        note(result, text)
     if not maximum.converged:
         note(
             result,
-            f"not converged after {maximum.evaluations} evaluations of the means; look for columns "
-            "that nearly determine each other, or have values far out",
+            f"not converged after {maximum.evaluations} evaluations of the means (30 at most; "
+            "parties allow one for every ten rows, a step of a penalised fit takes three); "
+            "look for columns that nearly determine each other, or have values far out",
         )

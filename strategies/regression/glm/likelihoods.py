@@ -40,8 +40,8 @@ def usable_rows(
     *,
     intercept: bool,
     penalised: bool,
+    more: str,
     noisy: bool = False,
-    more: str = "rows='all' uses them, too",
 ) -> Pattern:
     """Return the moments of the complete rows, with zeros for columns that cannot be used.
 
@@ -54,10 +54,10 @@ def usable_rows(
         Whether there is one; constant columns are left out then.
     penalised : bool
         Whether the fit chooses among columns that follow from each other; else they are left out.
-    noisy : bool
-        Whether the sums are, so that neither can be told.
     more : str
         What a note on rows that are left out ends with.
+    noisy : bool
+        Whether the sums are, so that neither can be told.
     """
     if not opened.held:
         raise DataError("the parties told of no column: each has a value that is too rare")

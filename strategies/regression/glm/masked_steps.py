@@ -36,6 +36,8 @@ Indices = npt.NDArray[np.int64]
 
 REACH_STEP = 0.25
 """Grid of what is told of the largest and the smallest fit."""
+_FARTHEST = 64.0
+"""Own fits that reach farther are not evaluated: steeper means come near to flags of rows."""
 
 _ROWS, _WITHHELD = "means.rows", "means.withheld"
 
@@ -105,15 +107,11 @@ class MaskedMeanSteps(StepGroup):
             Summed: ``angles`` of shape (n,), uint64; ``low`` and ``high``, the smallest and the
             largest fit in steps of `REACH_STEP`, outwards. Publicly the ``tag`` of the fits.
 
-        Raises
-        ------
-        DataError
-            If a fit is half around the circle: the coefficients are far too large.
         """
         fits = self._centred @ np.asarray(beta)
         low = np.floor(fits.min(initial=0.0) / REACH_STEP)
         high = np.ceil(fits.max(initial=0.0) / REACH_STEP)
-        if not max(-low, high) * REACH_STEP < CIRCLE / 2:
+        if not max(-low, high) * REACH_STEP < _FARTHEST:
             # Said as a reach, for the server to take a shorter step; nothing is placed.
             placed = np.zeros(len(fits), dtype=np.uint64)
             low, high = -CIRCLE / REACH_STEP, CIRCLE / REACH_STEP

@@ -26,12 +26,18 @@ from flwr_vertical.products.ring import Ring
 
 Array = npt.NDArray[np.float64]
 
-CIRCLE = 128.0
+CIRCLE = 1024.0
 """Units of the linear predictor around the circle."""
-_CIRCLE_BITS = 64 - 7
+_CIRCLE_BITS = 64 - 10
 
 _RATIOS = (2.2, 2.5, 3.0)  # period over radius
-_TERMS = (6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96)
+_TERMS = (
+    *range(6, 20, 2),
+    *range(20, 32, 4),
+    *range(32, 80, 8),
+    *range(80, 160, 16),
+    *range(160, 257, 32),
+)
 _CUTS = (1e-6, 1e-8, 1e-10)  # singular values, relative to the largest
 
 
@@ -80,6 +86,7 @@ def expand(
     radius: float,
     tolerance: float = 1e-6,
     unit: Callable[[Array], Array] = np.ones_like,
+    most_terms: int = _TERMS[-1],
 ) -> list[Expansion]:
     """Expand functions in the same harmonics, as few as are needed.
 
@@ -93,6 +100,8 @@ def expand(
         Largest error in units of `unit`.
     unit : Callable
         What errors are measured in, as a function of t.
+    most_terms : int
+        Traffic is in proportion to the number of terms.
 
     Raises
     ------
@@ -100,7 +109,8 @@ def expand(
         If the circle is too short, or the tolerance cannot be reached.
     """
     best: list[Expansion] | None = None
-    enough = [n_terms for n_terms in _TERMS if n_terms > radius]  # fewer never are
+    # Fewer terms than the radius never are enough.
+    enough = [n_terms for n_terms in _TERMS if radius < n_terms <= most_terms]
     for ratio in _RATIOS:
         times = math.floor(CIRCLE / (ratio * radius))
         for n_terms in enough if times >= 1 else ():
@@ -112,7 +122,7 @@ def expand(
                 break
     if best is None:
         raise DataError(
-            f"no Fourier sum of at most {_TERMS[-1]} terms comes within {tolerance:g} of the mean "
+            f"no Fourier sum of at most {most_terms} terms comes within {tolerance:g} of the mean "
             f"function for linear predictors up to {radius:.4g} from their centre; standardise or "
             "transform columns with values far out"
         )

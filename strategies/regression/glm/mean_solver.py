@@ -11,6 +11,7 @@ The log likelihood is concave (canonical link). A step that goes too far shows b
 then points back.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -87,6 +88,8 @@ class Maximum:
         How often sums of the mean were asked for.
     distance : float
         Length of the last step of Newton's method, in standard errors.
+    around : numpy.ndarray of shape (1 + n_columns,)
+        Level and slopes before that step.
     """
 
     level: float
@@ -95,6 +98,7 @@ class Maximum:
     log_likelihood: float
     evaluations: int
     distance: float
+    around: Array
 
 
 class OutOfReachError(Exception):
@@ -119,6 +123,8 @@ def maximise(
     tol: float = 5e-3,
     max_evaluations: int = 40,
     ridge: Array | None = None,
+    start: Maximum | None = None,
+    watch: Callable[[Array], Array] | None = None,
 ) -> Maximum:
     """Find the maximum of the likelihood, or of the likelihood less a ridge penalty.
 
@@ -138,18 +144,24 @@ def maximise(
     ridge : numpy.ndarray of shape (n_columns,), optional
         What the square of each slope is multiplied by in the penalty. The information that is
         returned is that of the likelihood alone.
+    start : Maximum, optional
+        Where to begin, and the information near there.
+    watch : Callable, optional
+        Is told level and slopes of every evaluation, and returns the ridge from there on.
 
     Raises
     ------
     OutOfReachError
         If the way to the maximum leads out of reach.
     """
-    target = np.r_[moments.labels, moments.with_labels]
-    free = np.ones(len(target), dtype=bool)
-    free[0] = moments.intercept
-    weight = np.zeros(len(target)) if ridge is None else 2.0 * np.append(0.0, ridge)
+    target, free, weight = _terms(moments, ridge)
     curvature = _Curvature(family, moments, weight)
-    here, means, score, trial = None, target, target, _start(family, moments, weight[1:])
+    here, means, score = None, target, target
+    if start is None:
+        trial = _start(family, moments, weight[1:])
+    else:
+        trial = np.append(start.level, start.slopes)
+        curvature.replace(start.information)
     evaluations = halvings = stalled = 0
     best = np.inf
     while True:
@@ -163,10 +175,14 @@ def maximise(
             trial = (base + trial) / 2.0
             continue
         sums = np.r_[found]
+        if watch is not None:
+            weight = 2.0 * np.append(0.0, watch(trial))
+            curvature.ridge = np.diag(weight)
         told = np.where(free, target - sums, 0.0) - weight * trial
         if here is not None:
             step = trial - here
-            curvature.note(step, score - told)
+            score = np.where(free, target - means, 0.0) - weight * here
+            curvature.note(step, np.where(free, sums - means, 0.0))
             if told @ step < -_OVERSHOT * (score @ step) and evaluations < max_evaluations:
                 # The maximum lies between.
                 trial = here + curvature.newton(here, means, score, free)[0]
@@ -179,6 +195,59 @@ def maximise(
         if distance < tol or (distance < _NEAR and stalled > 1) or evaluations >= max_evaluations:
             break
         trial = here + change
+    return _quadratic(curvature, source, here, means, score, free, target, weight, evaluations)
+
+
+def expanded(
+    family: Family, moments: Moments, source: Source, here: Array, ridge: Array | None = None
+) -> Maximum | None:
+    """Return the maximum of the likelihood's quadratic about coefficients of one's choice.
+
+    Takes one evaluation, and the information there.
+
+    Parameters
+    ----------
+    family, moments, source, ridge
+        As in `maximise`.
+    here : numpy.ndarray of shape (1 + n_columns,)
+        Level and slopes.
+
+    Returns
+    -------
+    Maximum or None
+        None if the coefficients are out of reach.
+    """
+    target, free, weight = _terms(moments, ridge)
+    found = source.evaluate(float(here[0]), here[1:])
+    if found is None:
+        return None
+    means = np.r_[found]
+    score = np.where(free, target - means, 0.0) - weight * here
+    curvature = _Curvature(family, moments, weight)
+    return _quadratic(curvature, source, here, means, score, free, target, weight, 1)
+
+
+def _terms(moments: Moments, ridge: Array | None) -> tuple[Array, npt.NDArray[np.bool_], Array]:
+    """Return the labels' side of the score, what is free, and the penalty's second derivative."""
+    target = np.r_[moments.labels, moments.with_labels]
+    free = np.ones(len(target), dtype=bool)
+    free[0] = moments.intercept
+    weight = np.zeros(len(target)) if ridge is None else 2.0 * np.append(0.0, ridge)
+    return target, free, weight
+
+
+def _quadratic(
+    curvature: "_Curvature",
+    source: Source,
+    here: Array,
+    means: Array,
+    score: Array,
+    free: npt.NDArray[np.bool_],
+    target: Array,
+    weight: Array,
+    evaluations: int,
+) -> Maximum:
+    """Ask for the information where the mean was evaluated last, and take Newton's step."""
     information, cumulant = source.inform()
     curvature.replace(information)
     change, distance = curvature.newton(here, means, score, free)
@@ -186,22 +255,22 @@ def maximise(
     last, here = here, here + change
     # The score's step counts the penalty, which is no part of the likelihood.
     value += float(weight @ (here**2 - last**2)) / 2.0
-    return Maximum(float(here[0]), here[1:], information, value, evaluations, distance)
+    return Maximum(float(here[0]), here[1:], information, value, evaluations, distance, last)
 
 
 class _Curvature:
     """The information: predicted or exact, corrected by the scores' differences.
 
-    What the penalty adds to it is known, and in the scores' differences.
+    What the penalty adds to both is known.
     """
 
     def __init__(self, family: Family, moments: Moments, ridge: Array) -> None:
-        self._family, self._moments, self._ridge = family, moments, np.diag(ridge)
+        self._family, self._moments, self.ridge = family, moments, np.diag(ridge)
         self._exact: Array | None = None
         self._pairs: list[tuple[Array, Array]] = []
 
     def note(self, step: Array, change: Array) -> None:
-        """Keep by how much the score changed over a step."""
+        """Keep by how much the likelihood's score fell over a step."""
         if step @ change > 1e-12 * np.linalg.norm(step) * np.linalg.norm(change):
             self._pairs.append((step, change))
 
@@ -216,8 +285,9 @@ class _Curvature:
         information = self._exact
         if information is None:
             information = predicted_information(self._family, self._moments, here, means)
-        information = information + self._ridge
-        for step, change in self._pairs:
+        information = information + self.ridge
+        for step, own in self._pairs:
+            change = own + self.ridge @ step
             moved = information @ step
             information = (
                 information

@@ -4,6 +4,7 @@ Moments and masked means are of standardised columns; what comes back is an `App
 columns' units, as for normal labels.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -13,17 +14,17 @@ import numpy.typing as npt
 from flwr_vertical import Federation
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.products import Moments, PrivateProducts
-from flwr_vertical.products.row_groups import max_vectors
 from strategies.regression import Problem
 from strategies.regression.glm.approximation import Approximation
 from strategies.regression.glm.families import family_named
-from strategies.regression.glm.mean_fit import MeanFit, fit_mean_model
+from strategies.regression.glm.mean_fit import fit_mean_model
+from strategies.regression.glm.mean_problem import MeanFit
 from strategies.regression.moments import OpenedMoments
 
 Array = npt.NDArray[np.float64]
 
 MOST_EVALUATIONS = 30
-"""Keeps a fit within 70 rounds, those of moments and path included."""
+"""Keeps a fit within 80 rounds, those of moments and path included."""
 
 
 class Likelihood(Protocol):
@@ -44,18 +45,24 @@ class Likelihood(Protocol):
 
 @dataclass(frozen=True)
 class MaximumLikelihood:
-    """The fit without a penalty.
+    """The fit without a penalty, or its quadratic about what a penalty chose.
 
     Parameters
     ----------
     at : Approximation
-        In the units of the columns.
+        In the units of the columns, ridges included.
     log_likelihood, deviance : float
-        At the maximum.
+        At the maximum, without ridges.
     evaluations : int
         How often sums of means were opened, two rounds each.
     converged : bool
         Whether the last step was far below a standard error.
+    ridge : numpy.ndarray of shape (n_columns,)
+        What the square of each coefficient is multiplied by.
+    bounded : numpy.ndarray of shape (n_columns,), bool
+        Columns that got a ridge since their coefficients would grow without end.
+    notes : tuple of str
+        On these.
     """
 
     at: Approximation
@@ -63,14 +70,28 @@ class MaximumLikelihood:
     deviance: float
     evaluations: int
     converged: bool
+    ridge: Array
+    bounded: npt.NDArray[np.bool_]
+    notes: tuple[str, ...]
+
+    def log_likelihood_of(self, beta: Array, lost: float) -> float:
+        """Return the log likelihood of coefficients, which lack `lost` twice to the maximum."""
+        more = float(self.ridge @ (beta**2 - self.at.estimate[1:] ** 2))
+        return self.log_likelihood - lost / 2.0 + more
 
 
 def maximum_likelihood(
-    settings: Likelihood, federation: Federation, opened: OpenedMoments, ridge: float = 0.0
+    settings: Likelihood,
+    federation: Federation,
+    opened: OpenedMoments,
+    ridge: float = 0.0,
+    choose: Callable[[Approximation], Array] | None = None,
+    cure: str = "set a penalty",
 ) -> MaximumLikelihood:
     """Find the maximum of the likelihood; two rounds for each evaluation of the means, and more.
 
     With a ridge it is that of the likelihood less `ridge` times the sum of squared coefficients.
+    With `choose` the likelihood is then expanded about what this returns, until that stays.
 
     Parameters
     ----------
@@ -81,6 +102,10 @@ def maximum_likelihood(
     ridge : float
         Of coefficients of columns in units of their standard deviation, with
         ``settings.standardize``.
+    choose : Callable, optional
+        Returns the coefficients that a penalty makes of a likelihood, shape (n_columns,).
+    cure : str
+        What an error proposes where columns separate the labels.
 
     Raises
     ------
@@ -96,6 +121,20 @@ def maximum_likelihood(
         # Predictors are 0 where the columns are, not where the offered ones are.
         moments = shifted(moments, center / offered.unit, n_rows, float(y[inside].sum()))
         center = np.zeros_like(center)
+    variance = np.diag(moments.products[0]) / n_rows - (moments.sums[0] / n_rows) ** 2
+    spread = np.sqrt(np.maximum(variance, 0.0))
+
+    def at(fit: MeanFit) -> Approximation:
+        found = _approximation(fit, n_rows, spread, settings.intercept)
+        if not settings.standardize:
+            found = found.with_scale(np.where(fit.varies, 1.0 / offered.unit, 0.0))
+        return found.in_units(center, offered.unit)
+
+    def follow(fit: MeanFit) -> tuple[float, Array]:
+        here = at(fit)
+        beta = choose(here) if choose is not None else here.estimate[1:]
+        return float(here.levels(beta[:, None])[0]), beta * offered.unit
+
     fit = fit_mean_model(
         federation,
         opened.products,
@@ -104,22 +143,22 @@ def maximum_likelihood(
         opened.groups.group,
         problem.columns,
         intercept=settings.intercept,
-        # Parties count each, the labels, and both functions of the last round.
-        max_evaluations=max(min(MOST_EVALUATIONS, max_vectors(int(n_rows)) - 3), 1),
+        max_evaluations=MOST_EVALUATIONS,
         moments=moments,
         ridge=ridge,
         units=None if settings.standardize else 1.0 / offered.unit,
+        follow=None if choose is None else follow,
+        cure=cure,
     )
-    variance = np.diag(moments.products[0]) / n_rows - (moments.sums[0] / n_rows) ** 2
-    at = _approximation(fit, n_rows, np.sqrt(np.maximum(variance, 0.0)), settings.intercept)
-    if not settings.standardize:
-        at = at.with_scale(np.where(fit.varies, 1.0 / offered.unit, 0.0))
     return MaximumLikelihood(
-        at.in_units(center, offered.unit),
+        at(fit),
         fit.log_likelihood,
         fit.deviance,
         fit.evaluations,
         fit.converged,
+        fit.ridge / offered.unit**2,
+        fit.bounded,
+        fit.notes,
     )
 
 
@@ -172,8 +211,9 @@ def given_labels(federation: Federation, problem: Problem) -> Array:
 
 
 def _approximation(fit: MeanFit, n_rows: float, spread: Array, intercept: bool) -> Approximation:
-    """Return the quadratic at the maximum, in the units of the fit."""
-    information, center, level = fit.information, fit.mean, fit.level
+    """Return the quadratic of likelihood and ridge at their maximum, in the units of the fit."""
+    information = fit.information + np.diag(np.append(0.0, 2.0 * fit.ridge))
+    center, level = fit.mean, fit.level
     if not intercept:
         about_zero = np.eye(len(information))
         about_zero[0, 1:] = center

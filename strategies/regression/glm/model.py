@@ -31,6 +31,9 @@ class GLMModel(Model):
         lambdas were stated.
     covariance : numpy.ndarray, optional
         Of intercept and selected coefficients, in the table's order.
+    ridged : list of str
+        Columns, as ``party:variable``, whose coefficients have a ridge since they would grow
+        without end; their standard errors are NaN.
     """
 
     strategy = "glm"
@@ -43,3 +46,4 @@ class GLMModel(Model):
     path: pd.DataFrame | None = None
     path_coefficients: pd.DataFrame | None = None
     covariance: Any = None
+    ridged: list[str] = field(default_factory=list)

@@ -10,7 +10,7 @@ maximum and information, computes all values of lambda by itself:
 scikit-learn's coordinate descent does the work, on ``R`` with ``R'R = H`` in place of a table. The
 columns that it selects then have their equations solved, so that a path is exact to rounding.
 Concave penalties go by local linear approximation (Zou and Li, 2008): a lasso, then lassos with
-the tangents of the penalty as weights.
+the tangents of the penalty as weights, until nothing changes (the loss falls with each).
 """
 
 import warnings
@@ -29,6 +29,7 @@ Flags = npt.NDArray[np.bool_]
 _RANK = 1e-12  # of the largest eigenvalue: what is below comes from rounding
 _GAP = 1e-10  # coordinate descent ends at this duality gap, relative to the loss at zero
 _SWEEPS = 20_000
+_TANGENTS, _STILL = 500, 1e-10  # tangents are drawn until coefficients stay, in relative terms
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,6 @@ def penalised_path(
     penalty: str,
     shape: float,
     penalised: Flags,
-    lla_steps: int,
 ) -> Array:
     """Minimise the loss under a penalty, for every value of lambda.
 
@@ -108,8 +108,6 @@ def penalised_path(
         The penalty's ``a``; see `penalties`.
     penalised : numpy.ndarray of shape (n_columns,), bool
         False for columns that are never penalised.
-    lla_steps : int
-        How often the tangents of a concave penalty are drawn, after a lasso.
 
     Returns
     -------
@@ -126,13 +124,29 @@ def penalised_path(
     if penalty not in CONCAVE:
         return beta
     for f, strength in enumerate(lambdas):
-        for _ in range(lla_steps):
-            tangent = lla_weights(beta[:, f, None], strength[None], penalty, shape)[:, 0]
-            found = _weighted_lasso(loss, strength * tangent * weights, beta[:, f])
-            moved = np.abs(found - beta[:, f]).max(initial=0.0)
-            beta[:, f] = found
-            if moved == 0.0:
-                break
+        beta[:, f] = concave_fit(loss, beta[:, f], strength, penalty, shape, penalised)
+    return beta
+
+
+def concave_fit(
+    loss: Quadratic, beta: Array, strength: float, penalty: str, shape: float, penalised: Flags
+) -> Array:
+    """Minimise the loss under a concave penalty, by tangents from coefficients on.
+
+    Parameters
+    ----------
+    loss, penalty, shape, penalised
+        As in `penalised_path`.
+    beta : numpy.ndarray of shape (n_columns,)
+        Where the first tangents are drawn.
+    strength : float
+        ``lambda``.
+    """
+    for _ in range(_TANGENTS):
+        tangent = lla_weights(beta[:, None], np.array([strength]), penalty, shape)[:, 0]
+        last, beta = beta, _weighted_lasso(loss, strength * tangent * penalised, beta)
+        if np.abs(beta - last).max(initial=0.0) <= _STILL * np.abs(beta).max(initial=0.0):
+            break
     return beta
 
 

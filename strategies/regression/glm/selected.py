@@ -66,7 +66,8 @@ def fill_selected(
     added : numpy.ndarray of shape (1 + n_selected, 1 + n_selected), optional
         What noise on the moments adds to the covariance of intercept and selected coefficients.
     unknown : numpy.ndarray of shape (1 + n_columns,), bool, optional
-        Where intercept and coefficients get no standard error.
+        Where intercept and coefficients get no standard error: the data do not tell them, or only a
+        ridge keeps them finite.
     """
     beta, intercept = found.beta[:, found.chosen], float(found.intercepts[found.chosen])
     chosen = np.flatnonzero(beta)
@@ -132,6 +133,7 @@ def fill_selected(
             columns=lambdas,
         ),
         covariance,
+        [":".join(names[j]) for j in np.flatnonzero(ridged)],
     )
     return Reported(beta, intercept, dispersion, covariance)
 

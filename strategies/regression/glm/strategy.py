@@ -5,7 +5,8 @@ labels. Private products open these sums and nothing of a row; the server comput
 penalties, BIC and standard errors from them (`fit`). Labels 0 and 1 and counts need the sums of
 columns times means as well: masked means open these at coefficients of the server's choice, a few
 times, until the maximum of the likelihood is found; penalties go on the quadratic there (Wang and
-Leng, 2007). What travels, with p columns of all parties:
+Leng, 2007), which is then drawn again about the fit that they choose. What travels, with p columns
+of all parties:
 
 ===============  ===================================================================================
 round            what travels
@@ -17,7 +18,8 @@ open_products    down: the group of each row, labels under a mask; up: a private
                  for each group, a party's own moments, its shares of products with the labels
 send_digits,     with labels 0 and 1, or counts (`mean_fit`): columns in digits, under a key stream;
 place_fits,      for each evaluation, down: each party's coefficients, masked sines and cosines of
-open_means       angles; summed: an angle for each row under key streams, and small matrices
+open_means       angles; summed: an angle for each row under key streams, and small matrices. With a
+                 penalty up to eight evaluations more, at the coefficients that BIC chooses
 finish_moments   down: each party's coefficients; summed: one whole number for each sample without
                  a label
 ===============  ===================================================================================
@@ -75,7 +77,7 @@ ROWS = ("complete", "all")
 EXACT = ("gaussian", "complete", "moments")
 """What noisy sums are for."""
 
-OF_SUMS = ("max_iter", "tol", "kkt_tol", "dp", "epsilon", "delta", "dp_rounds")
+OF_SUMS = ("lla_steps", "max_iter", "tol", "kkt_tol", "dp", "epsilon", "delta", "dp_rounds")
 """Settings that say how the iterations of exchange 'sums' go."""
 
 
@@ -95,10 +97,14 @@ class VerticalGLM(Strategy):
     `Result.coefficients` is indexed by (party, variable), the intercept under ``server``.
     ``model.path`` and ``model.path_coefficients`` hold the fits of all values of lambda. With
     gaussian labels they are exact: those of the pooled table. With others, the fit without a
-    penalty is that of maximum likelihood; penalties, BIC, deviance and log likelihood of smaller
-    models go by the quadratic approximation of the likelihood at that maximum, so columns that tell
-    the labels apart without error are refused (by name), and a fit needs a second party and
-    ``masked`` sums.
+    penalty is that of maximum likelihood, and with one the chosen fit is that of the penalised
+    likelihood; the rest of the path goes by the quadratic approximation of the likelihood about the
+    chosen fit. These need a second party and ``masked`` sums.
+
+    A value of a column with labels of one kind alone (quasi-separation) leaves the column's
+    coefficient without a finite estimate: it has a small ridge then and no standard error, as a
+    note and ``model.ridged`` say. Columns that tell all labels apart are refused by name without a
+    penalty; with one, all columns have this ridge beside it.
 
     `Result.predictions` has the samples without a label; where a party lacks one, its columns are
     expected given those of the others. A sum over few rows is never opened: a fit needs ``max(100,
@@ -162,9 +168,10 @@ class VerticalGLM(Strategy):
     penalty_shape: float = setting(0.0, "The ``a`` of SCAD or MCP; 0 is the usual, 3.7 and 3.")
     lla_steps: int = setting(
         3,
-        "How often the tangents of a concave penalty are drawn again (local linear "
-        "approximation), beginning with a lasso. Two reach the oracle solution with high "
-        "probability (Fan, Xue and Zou, 2014).",
+        "Of ``sums``, where each takes rounds: how often the tangents of a concave penalty are "
+        "drawn again (local linear approximation), beginning with a lasso. Two reach the oracle "
+        "solution with high probability (Fan, Xue and Zou, 2014). With ``moments`` they are drawn "
+        "until nothing changes.",
         at_least=1,
     )
     standard_errors: str | None = setting(
@@ -261,8 +268,8 @@ class VerticalGLM(Strategy):
             "server, with exchange='moments' and labels 0 and 1, or counts",
             "for each evaluation, at coefficients of the server's choice, the sum of the means and "
             "of each column times them, and how far linear predictors reach, to a grid; at the "
-            "maximum, also products of two columns weighted by the labels' variance, and the sum "
-            "of the cumulants",
+            "maximum, and with a penalty at fits that BIC chooses, also products of two columns "
+            "weighted by the labels' variance, and the sum of the cumulants",
         ),
         (
             "server, with exchange='moments'",
