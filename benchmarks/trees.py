@@ -151,7 +151,7 @@ def main() -> None:
             f"({seconds / pooled:.0f} times scikit-learn's), {ledger.rounds} rounds, "
             f"{ledger.bytes_up / 2**20:.0f} MiB up, {ledger.bytes_down / 2**20:.0f} MiB down\n"
             f"  seconds in rounds: {steps}\n"
-            f"  AUC in sample {result.metrics['auc']:.5f}, log loss {result.metrics['loss']:.5f}; "
+            f"  AUC in sample {result.metrics['train_auc']:.5f}, log loss {result.metrics['train_loss']:.5f}; "
             f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB",
             flush=True,
         )
