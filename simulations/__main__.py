@@ -110,7 +110,9 @@ def _add_own(command: argparse.ArgumentParser) -> None:
     own.add_argument("--file", metavar="CSV", help="with names in the first line")
     own.add_argument("--label", metavar="NAME", help="the column to predict, of two classes")
     own.add_argument(
-        "--positive", metavar="VALUE", help="the class to predict, against all others"
+        "--positive",
+        metavar="VALUE",
+        help="the class to predict, against all others (default: of two, the one last by name)",
     )
     own.add_argument(
         "--drop", nargs="+", metavar="NAME", help="columns to leave out, such as an ID"
@@ -119,7 +121,7 @@ def _add_own(command: argparse.ArgumentParser) -> None:
         "--parties",
         nargs="+",
         metavar="COLUMNS",
-        help="columns of each party, names with commas, or how many parties share them (default: 2)",
+        help="columns of each party, names with commas; or how many parties there are (default: 2)",
     )
     own.add_argument(
         "--missing", type=float, metavar="SHARE", help="of cells or blocks to remove (default: 0)"

@@ -45,8 +45,12 @@ def run(options: Options) -> Outcome:
     preset = load_preset(Path(__file__).with_name("preset.toml"), options, ["own"])
     settings = {**preset["own"], **{k: v for k, v in options.own.items() if v is not None}}
     settings = _checked(settings)
-    if options.write is not None:
-        raise ConfigError("--write writes the page of the study's own data sets; leave it out")
+    others = [name for name, given in options.chosen.items() if given and name != "methods"]
+    if others or options.write is not None:
+        raise ConfigError(
+            f"--{others[0] if others else 'write'} is of the study's own data sets, and --file "
+            "names another; leave one of them out"
+        )
     tables, labels = load(settings)
     methods = options.choice("methods", _methods())
     output = Output(options.output)
@@ -285,8 +289,7 @@ def summary(wide: pd.DataFrame, within: float) -> pd.DataFrame:
     for method in wide.index.get_level_values("method").unique():
         own = wide.loc[method]
         row = {
-            name: f"{own[name].mean():.4f}"
-            + (f" ({own[name].std():.4f})" if len(own) > 1 else "")
+            name: f"{own[name].mean():.4f}" + (f" ({own[name].std():.4f})" if len(own) > 1 else "")
             for name in ("AUC", "log loss")
         }
         row["CPU seconds"] = f"{own['CPU seconds'].mean():.1f}"

@@ -253,7 +253,8 @@ def _ends(counts: npt.NDArray[np.int64], most: int) -> list[int]:
             continue
         rest, rows = rare_rows[-1] - rare_rows[start], rare_rows[stop] - rare_rows[start]
         full = int(np.searchsorted(rare_rows, rare_rows[start] + rest / left))
-        # Too few rows for a bin, before a frequent value, share its bin. The last one waits.
+        # Too few rows for a bin, before a frequent value, join its bin; the last bin is kept for
+        # the rows after them.
         joins = full > stop and rows < rest and (left == 1 or 2 * rows * left < rest)
         ends.append(stop + 1 if joins else min(full, stop))
         left -= not joins
@@ -270,10 +271,8 @@ def _frequent(counts: npt.NDArray[np.int64], most: int) -> Flags:
     return found
 
 
-def _of_at_least(
-    least: int, rows: npt.NDArray[np.int64], ends: list[int]
-) -> npt.NDArray[np.int64]:
-    """Return the ends of bins, neighbours merged where rows are few; `rows` has those before each."""
+def _of_at_least(least: int, rows: npt.NDArray[np.int64], ends: list[int]) -> npt.NDArray[np.int64]:
+    """Return ends of bins, neighbours merged where rows are few; `rows` has those before each."""
     kept = [0]
     for end in ends:
         if rows[end] - rows[kept[-1]] >= least:

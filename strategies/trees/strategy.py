@@ -75,7 +75,8 @@ class VerticalGBDT(Strategy):
     Splits that go the other way are not made, and leaves keep within the means of the splits above;
     cells that are missing have no part in it. Not for several classes.
 
-    A node's ``min-rows`` bounds the two sides of splits by its own columns.
+    A node's ``min-rows`` bounds the two sides of splits by its own columns, and the bins of its
+    numbers.
     """
 
     objective: str = setting("binary", "What is predicted.", choices=OBJECTIVES)

@@ -235,7 +235,8 @@ def test_sums_of_ones_own_tables_pass_within_a_margin():
         (["--mechanism", "mnar"], "--mechanism 'mnar' is unknown; there are cells, blocks"),
         (["--missing", "1.5"], "missing must be at least 0 and below 1, got 1.5"),
         (["--methods", "XGBoost"], "--methods 'XGBoost' is unknown"),
-        (["--write", "page.md"], "leave it out"),
+        (["--write", "page.md"], "--write is of the study's own data sets"),
+        (["--datasets", "Bank"], "--datasets is of the study's own data sets"),
         (["--report"], "leave --report out"),
     ],
 )
