@@ -143,7 +143,7 @@ def main() -> None:
         started, cpu = time.perf_counter(), time.process_time()
         result = simulate(strategy, tables, y, progress=False)
         seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-        ledger = result.ledger
+        ledger, metrics = result.ledger, result.metrics
         told = ledger.to_frame().drop_duplicates("round").groupby("step")["seconds"].sum()
         steps = ", ".join(f"{step} {value:.1f}" for step, value in told.items() if value >= 0.1)
         print(
@@ -151,7 +151,7 @@ def main() -> None:
             f"({seconds / pooled:.0f} times scikit-learn's), {ledger.rounds} rounds, "
             f"{ledger.bytes_up / 2**20:.0f} MiB up, {ledger.bytes_down / 2**20:.0f} MiB down\n"
             f"  seconds in rounds: {steps}\n"
-            f"  AUC in sample {result.metrics['auc']:.5f}, log loss {result.metrics['loss']:.5f}; "
+            f"  AUC in sample {metrics['train_auc']:.5f}, log loss {metrics['train_loss']:.5f}; "
             f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB",
             flush=True,
         )

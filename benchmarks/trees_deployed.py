@@ -49,7 +49,7 @@ def compare(tables: dict[str, pd.DataFrame], labels: "pd.Series[Any]", settings:
             f"{between:.1f} s between rounds; {WHOLE} trees projected: {projected:.0f} s",
             flush=True,
         )
-    off = abs(here.metrics["loss"] - there.metrics["loss"])
+    off = abs(here.metrics["train_loss"] - there.metrics["train_loss"])
     print(f"  difference of the loss: {off:.1g}")
 
 

@@ -8,13 +8,15 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from flwr_vertical.errors import VerticalError
+from flwr_vertical.errors import ConfigError, VerticalError
 from simulations.data import DATA_SETS, DATA_VARIABLE, Sources
 from simulations.data_command import describe
 from simulations.registry import STUDIES
 from simulations.study import Options
 
+_OWN = ("file", "label", "positive", "drop", "parties", "missing", "mechanism")
 USER_ERROR, TARGET_MISSED, INTERRUPTED = 2, 1, 130
 
 
@@ -39,6 +41,8 @@ def make_parser() -> argparse.ArgumentParser:
         _add_options(command, name)
         if study.choices:
             _add_choices(command, study.choices)
+        if study.own_files:
+            _add_own(command)
         if study.keeps:
             command.add_argument(
                 "--fresh",
@@ -110,6 +114,42 @@ def _add_choices(command: argparse.ArgumentParser, choices: dict[str, str]) -> N
     )
 
 
+def _add_own(command: argparse.ArgumentParser) -> None:
+    own = command.add_argument_group("a table of your own, in place of the study's data sets")
+    own.add_argument("--file", metavar="CSV", help="with names in the first line")
+    own.add_argument("--label", metavar="NAME", help="the column to predict, of two classes")
+    own.add_argument(
+        "--positive",
+        metavar="VALUE",
+        help="the class to predict, against all others (default: of two, the one last by name)",
+    )
+    own.add_argument(
+        "--drop", nargs="+", metavar="NAME", help="columns to leave out, such as an ID"
+    )
+    own.add_argument(
+        "--parties",
+        nargs="+",
+        metavar="COLUMNS",
+        help="columns of each party, names with commas; or how many parties there are (default: 2)",
+    )
+    own.add_argument(
+        "--missing", type=float, metavar="SHARE", help="of cells or blocks to remove (default: 0)"
+    )
+    own.add_argument(
+        "--mechanism",
+        help="what is removed at random: cells, or blocks, samples of each party but the first "
+        "(default: cells)",
+    )
+
+
+def _own_of(parsed: argparse.Namespace) -> dict[str, Any]:
+    """Return what is said of a user's file; nothing without one."""
+    given = {name: getattr(parsed, name, None) for name in _OWN}
+    if given["file"] is None and (alone := [n for n in _OWN if given[n] is not None]):
+        raise ConfigError(f"--{alone[0]} is of a table of your own; name it by --file")
+    return {} if given["file"] is None else given
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     parsed = make_parser().parse_args(arguments)
@@ -122,6 +162,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(describe(Sources.find(parsed.data)))
         return 0
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        own = _own_of(parsed)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USER_ERROR
     options = Options(
         output=parsed.output,
         data=getattr(parsed, "data", None),
@@ -136,6 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         },
         report=getattr(parsed, "report", False),
         fresh=getattr(parsed, "fresh", False),
+        own=own,
     )
     try:
         outcome = STUDIES[parsed.study].run(options)

@@ -24,6 +24,8 @@ class Study:
     choices : dict of str to str
         Options that choose among the replications, where these take hours: name and help. Such a
         study can also make its page of the replications that are there (``--report``).
+    own_files : bool
+        Whether it takes a user's file in place of its data sets (``--file``).
     keeps : bool
         Whether replications are kept in the repository (`simulations.kept`): a run starts from
         them, and ``--write`` writes them with the page.
@@ -35,6 +37,7 @@ class Study:
     writes: str = ""
     choices: dict[str, str] = field(default_factory=dict)
     keeps: bool = False
+    own_files: bool = False
 
     def run(self, options: Options) -> Outcome:
         """Run the study."""
@@ -155,7 +158,9 @@ STUDIES: dict[str, Study] = {
             "beside two models, zeros, donors, each party alone and LASER-VFL. The full study "
             "takes an hour of processor time; choose by --parts, --datasets, --shares, --methods "
             "and --only-seeds. What docs/records has is not run again. --quick takes less than "
-            "half a minute. Every number of its settings is in simulations/trees/preset.toml."
+            "half a minute. With --file it runs on a table of your own, beside LightGBM (where it "
+            "is installed) and scikit-learn's booster. Every number of its settings is in "
+            "simulations/trees/preset.toml."
         ),
         writes="docs/trees-study.md",
         choices={
@@ -166,6 +171,7 @@ STUDIES: dict[str, Study] = {
             "only-seeds": "seeds to run now, such as 0 2 (default: all)",
         },
         keeps=True,
+        own_files=True,
     ),
     "attacks": Study(
         summary="Attacks on what nodes see, for every built-in strategy, mode and view",

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -50,6 +51,8 @@ class Options:
         Whether to run nothing and make tables and page of the replications that are there.
     fresh : bool
         Whether to leave aside the replications that are kept in the repository.
+    own : mapping of str to Any
+        A user's file and what is asked of it, where a study takes one; empty without a file.
     """
 
     output: Path
@@ -62,6 +65,7 @@ class Options:
     chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     report: bool = False
     fresh: bool = False
+    own: Mapping[str, Any] = field(default_factory=dict)
 
     def choice(self, name: str, known: Sequence[str]) -> list[str]:
         """Return what was chosen of some names, all of them if nothing was; in the order known.

@@ -9,9 +9,12 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.results import format_value
+from flwr_vertical.results.definitions import meaning_of
+from flwr_vertical.results.report import report_html
 from strategies.glm import VerticalGLM
 from strategies.least_squares import CompleteCase
-from strategies.trees import VerticalGBDT
+from strategies.trees import VerticalForest, VerticalGBDT
 
 N = 600
 TREES = {"n_trees": 8, "max_depth": 3, "n_bins": 16, "min_child": 10, "histograms": "open"}
@@ -103,6 +106,27 @@ def test_a_held_out_share_is_compared(data):
     found = result.evaluation.metrics()
     assert found["auc"] == pytest.approx(result.metrics["validation_auc"])
     assert found["log_loss"] == pytest.approx(result.metrics["validation_loss"])
+
+
+def test_figures_of_the_fit_say_so_and_held_out_ones_come_first(data, trees):
+    tables, labels, truth = data
+    assert {"train_auc", "train_loss", "test_auc"} <= set(trees.metrics)
+    assert not {"auc", "loss"} & set(trees.metrics)
+    assert not {"loss"} & set(trees.history[0])
+    assert repr(trees).startswith("Result(gbdt: test_auc 0.")
+    assert meaning_of("train_auc").endswith("0.5 is chance; on the samples of the fit.")
+    held_out = ["validation_auc", "train_auc"]
+    for strategy in (
+        VerticalGBDT(**TREES, validation_share=0.25),
+        VerticalForest(n_trees=2, max_depth=3, routing="server"),
+    ):
+        result = simulate(strategy, tables, labels, progress=False)
+        first = next(name for name in held_out if name in result.metrics)
+        assert first == ("validation_auc" if "validation_loss" in result.metrics else "train_auc")
+        assert repr(result).startswith(f"Result({strategy.name}: {first} 0.")
+        assert f"; {first} 0." in report_html(result)
+    result.evaluate(truth)
+    assert f"; test_auc {format_value(result.metrics['test_auc'])}" in report_html(result)
 
 
 def test_bad_test_labels_are_refused_before_the_run(data):

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 _PREFIXES = {
     "test_": "on samples held out of the fit",
     "validation_": "on samples held out to stop the fit",
+    "train_": "on the samples of the fit",
 }
 
 _MEANINGS = {
@@ -72,7 +73,8 @@ _MEANINGS = {
 # What a reader looks for, the first one that is there.
 _TELLING = (
     "test_auc", "test_r2", "test_accuracy", "test_rmse", "validation_auc", "validation_rmse",
-    "auc", "r2", "imputation_skill", "deviance_explained", "accuracy", "rmse",
+    "auc", "r2", "imputation_skill", "deviance_explained", "accuracy", "rmse", "validation_loss",
+    "train_auc",
 )  # fmt: skip
 
 

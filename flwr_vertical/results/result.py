@@ -15,6 +15,7 @@ import pandas as pd
 from flwr_vertical.errors import ConfigError, DataError, VerticalError
 from flwr_vertical.privacy.accounting import UNGRADED, PrivacyStatement
 from flwr_vertical.privacy.statement import MomentStatement
+from flwr_vertical.results.definitions import most_telling_first
 from flwr_vertical.results.ledger import Ledger
 from flwr_vertical.results.page import format_value
 from flwr_vertical.results.units import human_bytes, human_seconds
@@ -426,7 +427,7 @@ class Result:
             "strategy": self.call or self.strategy,
             "run": self.name,
             "parties": f"{len(self.parties)} ({', '.join(self.parties)})" if self.parties else "–",
-            "metrics": _pairs(self.metrics),
+            "metrics": _pairs({n: self.metrics[n] for n in most_telling_first(self.metrics)}),
             "by party": "\n".join(
                 f"{name}: {_pairs(values)}" for name, values in self.party_metrics.items() if values
             ),
@@ -445,7 +446,7 @@ class Result:
         )
 
     def __repr__(self) -> str:
-        first = dict(list(self.metrics.items())[:_MOST_SHOWN])
+        first = {n: self.metrics[n] for n in most_telling_first(self.metrics)[:_MOST_SHOWN]}
         more = len(self.metrics) - len(first)
         told = (_pairs(first) or "no metrics") + (f" and {more} more metrics" if more else "")
         return f"Result({self.strategy}: {told}; {self.ledger!r})"

@@ -120,7 +120,7 @@ def _routed(settings: dict[str, Any]) -> Metrics:
     found["bits"], found["of bits"], found["codes"] = bits_told(trees)
     if trees.levels:  # trees were grown
         found["blind"], found["known"] = labels_guessed(trees)
-        found["model"] = trees.run.result.metrics["auc"]
+        found["model"] = trees.run.result.metrics["train_auc"]
     if trees.compared:
         found["sign"], found["correlation"], found["chance"] = seen_by_arbiter(trees)
     elif trees.levels:

@@ -63,7 +63,7 @@ def pooled_predictions(task: Task, booster: dict[str, Any], classes: bool) -> Ar
 
 
 def _patterns(task: Task, settings: dict[str, Any]) -> Array:
-    return federated(task, "binary", settings["booster"], "open")[:, 1]
+    return federated(task, "binary", {**settings["booster"], "patterns": 3}, "open")[:, 1]
 
 
 def _shared(task: Task, settings: dict[str, Any]) -> Array:

@@ -44,7 +44,8 @@ def notes(preset: Preset) -> list[str]:
         "Histograms are open in most runs, which are cheaper; hidden ones grow the same trees but "
         "for gains closer than rounding.",
         "'one model of all samples': scikit-learn on both parties' columns, NaN where b lacks "
-        "them, which is what the federated booster grows with patterns=0. 'two models': "
+        "them, which is what the federated booster grows by default. 'trees by pattern': "
+        "patterns=3. 'two models': "
         "scikit-learn on the samples that both hold, and on party a's columns for the others. "
         "'intersection only' predicts these others with b's columns missing. 'zeros' "
         "and 'donors' complete b's table first; 'donors' has the mean of the five nearest "

@@ -12,7 +12,7 @@ from simulations.fedpsg.data import Joint
 from simulations.kept import keep_beside, start_from
 from simulations.replications import FolderStore, Job, run_all, to_frame
 from simulations.study import Options, Outcome, Output, print_tables
-from simulations.trees import tables
+from simulations.trees import own, tables
 from simulations.trees.data import load
 from simulations.trees.experiments import replicate
 from simulations.trees.page import GOALS, TITLES, as_markdown, make_page
@@ -23,6 +23,8 @@ logger = logging.getLogger("flwr_vertical")
 
 def run(options: Options) -> Outcome:
     """Run the study; see ``python -m simulations trees --help``."""
+    if options.own:
+        return own.run(options)
     started = time.monotonic()
     preset, output = Preset.load(options), Output(options.output)
     sources = Sources.find(options.data)

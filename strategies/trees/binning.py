@@ -1,9 +1,11 @@
 """A party's columns as codes: bins of numbers, levels of the others, one code for what is missing.
 
-Numbers are cut halfway between neighbouring values where there are few of them, else at quantiles,
-as by `sklearn.ensemble.HistGradientBoostingClassifier`. Levels of an ordinal column keep their
-order. Levels of a nominal one have none that the party could know (the order by gradient would tell
-it the labels), so a split sets one level against all others.
+Numbers are cut halfway between neighbouring values. Where there are more values than bins, a value
+that more rows have than fill a bin has a bin of its own, and the others share the remaining bins by
+their rows, as in LightGBM (Ke et al., 2017): quantiles would leave a column that is 0 in most rows
+next to no bins. Levels of an ordinal column keep their order. Levels of a nominal one have none
+that the party could know (the order by gradient would tell it the labels), so a split sets one
+level against all others.
 """
 
 from collections.abc import Sequence
@@ -177,7 +179,7 @@ class Bins:
         return np.array([number.get(value, unknown) for value in column.astype(object)])
 
 
-def fit_bins(table: Table, most: int) -> Bins:
+def fit_bins(table: Table, most: int, least: int = 1) -> Bins:
     """Cut numbers, and number levels.
 
     Parameters
@@ -186,6 +188,8 @@ def fit_bins(table: Table, most: int) -> Bins:
         All own rows, labelled or not.
     most : int
         Bins of a column, between 2 and 255. Of levels beyond that the rarest share a code.
+    least : int, default 1
+        The fewest rows of a bin of numbers.
     """
     known = fit_levels([table])
     edges: list[Array] = []
@@ -195,7 +199,7 @@ def fit_bins(table: Table, most: int) -> Bins:
     for name, kind in table.kinds.items():
         column = table.frame[name].dropna()
         if is_numeric(kind):
-            edges.append(cut(column.to_numpy(dtype=np.float64), most))
+            edges.append(cut(column.to_numpy(dtype=np.float64), most, least))
             levels.append([])
             other.append(-1)
             nominal.append(False)
@@ -212,8 +216,8 @@ def fit_bins(table: Table, most: int) -> Bins:
     return Bins(table.columns, nominal, edges, levels, other)
 
 
-def cut(values: Array, most: int) -> Array:
-    """Return where a column is cut into bins of about equal size, ascending.
+def cut(values: Array, most: int, least: int = 1) -> Array:
+    """Return where a column is cut into bins, ascending.
 
     Parameters
     ----------
@@ -221,17 +225,59 @@ def cut(values: Array, most: int) -> Array:
         Finite.
     most : int
         How many bins at most.
+    least : int, default 1
+        The fewest rows of a bin, where there is more than one bin.
 
     Returns
     -------
     numpy.ndarray of shape (n_bins - 1,)
         A value at or below the first is in bin 0.
     """
-    distinct = np.unique(values)
-    if len(distinct) <= most:
-        return np.asarray((distinct[:-1] + distinct[1:]) / 2.0)
-    shares = np.linspace(0, 100, num=most + 1)[1:-1]
-    return np.unique(np.percentile(values, shares, method="averaged_inverted_cdf"))
+    distinct, counts = np.unique(values, return_counts=True)
+    ends = _of_at_least(least, np.concatenate([[0], np.cumsum(counts)]), _ends(counts, most))
+    below, above = distinct[ends[:-1] - 1], distinct[ends[:-1]]
+    middle = (below + above) / 2.0
+    return np.asarray(np.where(middle < above, middle, below))  # neighbours have none between them
+
+
+def _ends(counts: npt.NDArray[np.int64], most: int) -> list[int]:
+    """Return how many values there are up to the end of each bin, for the rows of each value."""
+    frequent = _frequent(counts, most)
+    rare_rows = np.concatenate([[0], np.cumsum(np.where(frequent, 0, counts))])
+    stops = np.append(np.flatnonzero(frequent), len(counts))
+    left, ends = most - int(frequent.sum()), [0]
+    while (start := ends[-1]) < len(counts):
+        stop = int(stops[np.searchsorted(stops, start)])
+        if stop == start:
+            ends.append(start + 1)
+            continue
+        rest, rows = rare_rows[-1] - rare_rows[start], rare_rows[stop] - rare_rows[start]
+        full = int(np.searchsorted(rare_rows, rare_rows[start] + rest / left))
+        # Too few rows for a bin, before a frequent value, join its bin; the last bin is kept for
+        # the rows after them.
+        joins = full > stop and rows < rest and (left == 1 or 2 * rows * left < rest)
+        ends.append(stop + 1 if joins else min(full, stop))
+        left -= not joins
+    return ends[1:]
+
+
+def _frequent(counts: npt.NDArray[np.int64], most: int) -> Flags:
+    """Return which values more rows have than fill one of the bins that the others leave."""
+    found, rest = np.zeros(len(counts), dtype=bool), int(counts.sum())
+    for taken, i in enumerate(np.argsort(-counts, kind="stable")[:most]):
+        if counts[i] * (most - taken) < rest:
+            break
+        found[i], rest = True, rest - counts[i]
+    return found
+
+
+def _of_at_least(least: int, rows: npt.NDArray[np.int64], ends: list[int]) -> npt.NDArray[np.int64]:
+    """Return ends of bins, neighbours merged where rows are few; `rows` has those before each."""
+    kept = [0]
+    for end in ends:
+        if rows[end] - rows[kept[-1]] >= least:
+            kept.append(end)
+    return np.array([*kept[1:-1], ends[-1]] if ends else [0], dtype=np.int64)
 
 
 def narrowest(numbers: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[Any]:

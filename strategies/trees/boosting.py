@@ -117,7 +117,7 @@ class Boosting(Course):
         raw = by_ensemble[self._predicting, :, np.arange(n_samples)].T
         entry = {
             "iteration": i + 1,
-            "loss": self.objective.loss(self.labels[self._fit], raw[:, self._fit]),
+            "train_loss": self.objective.loss(self.labels[self._fit], raw[:, self._fit]),
             "splits": sum(node.left >= 0 for tree in trees for node in tree),
         }
         if len(self._validation):

@@ -152,9 +152,9 @@ class Course(ABC):
         """Trees of the model."""
 
     def metrics(self, raw: Array) -> dict[str, float]:
-        """Return figures of merit on samples that are fitted, and on those held out."""
+        """Return figures of merit on samples that are held out, and on those of the fit."""
         found = {"iterations": float(self.state["best"])}
-        for prefix, rows in (("", self._fit), ("validation_", self._validation)):
+        for prefix, rows in (("validation_", self._validation), ("train_", self._fit)):
             if len(rows):
                 y, own = self.labels[rows], raw[:, rows]
                 found[prefix + "loss"] = self.objective.loss(y, own)

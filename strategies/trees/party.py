@@ -161,7 +161,9 @@ class TreeParty(Party):
         if "trees.bins" not in self.cache:
             if _BINS not in self.state:
                 raise ProtocolError(f"party {self.name!r} has no bins yet: 'prepare' comes first")
-            self.cache["trees.bins"] = fit_bins(self.table, int(self.state[_BINS]))
+            # A bin is told as a whole, so it holds as many rows as a side of a split.
+            least = self.policy.min_rows or 1
+            self.cache["trees.bins"] = fit_bins(self.table, int(self.state[_BINS]), least)
         bins: Bins = self.cache["trees.bins"]
         return bins
 

@@ -219,8 +219,8 @@ def slots_of(
         if few:
             have = "column has" if len(few) == 1 else "columns have"
             result.notes.append(
-                f"party {name!r}: {len(few)} {have} fewer than {n_bins} bins, for want of distinct "
-                "values"
+                f"party {name!r}: {len(few)} {have} fewer than {n_bins} bins, for few distinct "
+                "values or too few rows of them"
             )
     monotone = {name: np.asarray(told[name]["monotone"], dtype=np.int8) for name in names}
     return Slots(names, layouts, monotone)

@@ -42,10 +42,10 @@ class VerticalGBDT(Strategy):
     """Boost trees whose splits are columns of any party.
 
     Every sample of the union takes part: a missing cell, and a block that a party lacks, is a code
-    of its own, and each split learns on which side it goes. The most frequent patterns of missing
-    blocks have trees of their own as well (`patterns`), which use the columns of the parties that
-    hold such samples and are fitted to all samples that one of them holds; they predict the samples
-    of that pattern. They grow in the same rounds.
+    of its own, and each split learns on which side it goes. With `patterns` above 0 the most
+    frequent patterns of missing blocks have trees of their own as well, which use the columns of
+    the parties that hold such samples and are fitted to all samples that one of them holds; they
+    predict the samples of that pattern. They grow in the same rounds.
 
     Neither the server nor a party sees a histogram. A node that knows the gradients and sees sums
     of them over bins can solve for the columns. So the server has one share of these sums and
@@ -75,7 +75,8 @@ class VerticalGBDT(Strategy):
     Splits that go the other way are not made, and leaves keep within the means of the splits above;
     cells that are missing have no part in it. Not for several classes.
 
-    A node's ``min-rows`` bounds the two sides of splits by its own columns.
+    A node's ``min-rows`` bounds the two sides of splits by its own columns, and the bins of its
+    numbers.
     """
 
     objective: str = setting("binary", "What is predicted.", choices=OBJECTIVES)
@@ -103,7 +104,7 @@ class VerticalGBDT(Strategy):
         at_least=1,
     )
     patterns: int = setting(
-        3,
+        0,
         "How many patterns of missing blocks, the most frequent ones, have trees of their own; 0: "
         "all samples share theirs.",
         at_least=0,

@@ -53,7 +53,7 @@ def test_the_server_narrows_codes_down_by_sides_alone(grown):
 def test_a_party_guesses_labels_from_nodes(grown):
     trees = grown("gbdt")
     blind, known = labels_guessed(trees)
-    assert 0.6 < max(blind, known) < trees.run.result.metrics["auc"]
+    assert 0.6 < max(blind, known) < trees.run.result.metrics["train_auc"]
     view = views_of(trees.run)["bank"]
     nodes = _last_nodes(view)
     assert len(nodes) == len(trees.run.result.predictor.roots)

@@ -39,7 +39,7 @@ def test_one_tree_is_that_of_scikit_learn():
     expected = tree.fit(codes, labels).predict(codes)
     found = result.predict(tables, progress=False).predictions["prediction"]
     np.testing.assert_allclose(found, expected, atol=1e-9)
-    assert result.metrics["loss"] == pytest.approx(np.mean((expected - labels) ** 2) / 2)
+    assert result.metrics["train_loss"] == pytest.approx(np.mean((expected - labels) ** 2) / 2)
 
 
 def test_one_tree_of_classes_is_the_central_one():

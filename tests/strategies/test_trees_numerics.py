@@ -31,15 +31,50 @@ def made():
     return bins, bins.layout, bins.codes(table, "bank")
 
 
-def test_numbers_are_cut_between_values_or_at_quantiles():
+def rows_of_bins(values, edges):
+    return np.bincount(np.searchsorted(edges, values, side="left"), minlength=len(edges) + 1)
+
+
+def test_numbers_are_cut_between_values_or_by_their_rows():
     np.testing.assert_allclose(cut(np.array([3.0, 1.0, 1.0, 2.0]), 4), [1.5, 2.5])
     x = np.random.default_rng(0).normal(size=501)
     edges = cut(x, 16)
     assert len(edges) == 15
-    counts = np.bincount(np.searchsorted(edges, x, side="left"))
+    counts = rows_of_bins(x, edges)
     assert counts.max() - counts.min() <= 1
-    heavy = np.where(x > 0, x, 0.0)  # half of the values are the same: fewer bins
-    assert 8 <= len(cut(heavy, 16)) < 15
+    assert not np.isin(edges, x).any()
+    one = np.nextafter(1.0, 2.0)  # no number lies between neighbours
+    np.testing.assert_array_equal(rows_of_bins([1.0, one, 2.0], cut(np.array([1, one, 2]), 3)), 1)
+    assert not len(cut(np.zeros(0), 3))
+
+
+@pytest.mark.parametrize("share", [0.5, 0.92, 0.999])
+def test_a_frequent_value_leaves_the_other_bins_to_the_others(share):
+    """At quantiles a column that is 0 in 92 % of the rows had 3 of 31 edges."""
+    rng = np.random.default_rng(1)
+    x = np.where(rng.random(100_000) < share, 0.0, rng.lognormal(size=100_000))
+    edges = cut(x, 32)
+    assert len(edges) == 31
+    zeros, *others = rows_of_bins(x, edges)
+    assert zeros == (x == 0).sum()
+    assert max(others) - min(others) <= 1
+
+
+def test_bins_are_never_more_than_asked_nor_smaller_than_half_a_share():
+    rng = np.random.default_rng(2)
+    for most, least in ((2, 1), (8, 1), (32, 1), (32, 40)):
+        for x in (
+            rng.choice([1.0, 3.0, 5.0, 7.0, 9.0], 3000) + (rng.random(3000) < 0.02),
+            np.where(rng.random(3000) < 0.4, 0.0, rng.normal(size=3000)),  # zeros in the middle
+            np.round(rng.lognormal(3.0, 1.0, 3000)),
+            np.round(rng.standard_cauchy(3000)),
+        ):
+            rows = rows_of_bins(x, cut(x, most, least))
+            assert 1 < len(rows) <= most
+            assert rows.min() >= least
+            if len(np.unique(x)) > most:
+                others = len(x) - np.sort(np.unique(x, return_counts=True)[1])[-most + 1 :].sum()
+                assert rows.min() >= 0.5 * others / most
 
 
 def test_codes_and_slots(made):

@@ -33,8 +33,8 @@ def assert_same_trees(result, expected):
 
 
 def test_the_oracle_predicts_as_scikit_learn():
-    tables = make_tables()
-    labels = make_labels(tables).to_numpy()
+    tables = make_tables(seed=1)  # without two splits as close as scikit-learn's float32 sums
+    labels = make_labels(tables, seed=2).to_numpy()
     codes, bins, nominal = pooled(tables)
     ordered = [j for j in range(len(bins)) if j not in nominal]
     codes, bins = codes[:, ordered], [bins[j] for j in ordered]
@@ -89,7 +89,7 @@ def test_predictions_of_new_rows_and_of_parties_that_left():
     p = 1 / (1 + np.exp(-expected.raw[0]))
     again = result.predict(tables, labels, progress=False)
     np.testing.assert_allclose(again.predictions["probability_1"], p, rtol=1e-12)
-    assert again.metrics["loss"] == pytest.approx(result.metrics["loss"], rel=1e-12)
+    assert again.metrics["loss"] == pytest.approx(result.metrics["train_loss"], rel=1e-12)
     # A greeting, alignment, the name of the model, and a round for each level.
     assert again.ledger.rounds == 3 + SMALL["max_depth"]
 

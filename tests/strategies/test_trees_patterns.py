@@ -84,7 +84,7 @@ def test_classes_and_early_stopping_by_pattern():
     assert len(result.predictor.roots) == kept * 3 * 2
     best = result.history[kept - 1]
     # The loss of the trees that are kept is that which was noted when they were grown.
-    assert result.metrics["loss"] == pytest.approx(best["loss"], rel=1e-12)
+    assert result.metrics["train_loss"] == pytest.approx(best["train_loss"], rel=1e-12)
     assert result.metrics["validation_loss"] == pytest.approx(best["validation_loss"], rel=1e-12)
 
 

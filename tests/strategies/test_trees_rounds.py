@@ -9,12 +9,13 @@ import pytest
 from ledgered import Nodes
 from tree_runs import SMALL, N, fit, make_labels, make_tables
 
-from flwr_vertical import simulate
+from flwr_vertical import Table, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError, ProtocolError
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import VALUES
 from strategies.trees import VerticalGBDT, masked, shares, sums
 from strategies.trees.arbiter import CompareSteps
+from strategies.trees.model import TreePart
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +147,32 @@ def test_min_rows_of_a_node_bound_its_splits(data):
         sides = min(cover[model.left[line]], cover[model.right[line]])
         (large if model.party[line] == 0 else small).append(sides)
     assert min(large) >= 120 > min(small) >= SMALL["min_child"]
+    # Two splits, each with 120 rows on both sides, tell of no bin of numbers with fewer.
+    for name, least in (("bank", 120), ("court", 1)):
+        bins = TreePart.from_bytes(result._party_models[name]).bins
+        codes = bins.codes(Table.of(tables[name]), name)
+        rows = [
+            np.bincount(codes[:, j], minlength=n)[:n]
+            for j, n in enumerate(bins.layout.n_bins)
+            if not bins.levels[j]
+        ]
+        assert least <= min(own.min() for own in rows) < (200 if least > 1 else 120)
+
+
+def test_the_note_on_few_bins_is_true():
+    """A column that is 0 in most rows has all its bins, and no note; one of two values has one."""
+    rng = np.random.default_rng(4)
+    amounts = np.where(rng.random(400) < 0.9, 0.0, rng.lognormal(size=400))
+    tables = {
+        "bank": pd.DataFrame({"amount": amounts}),
+        "court": pd.DataFrame({"flag": rng.integers(0, 2, 400)}),
+    }
+    result = fit(tables, pd.Series((amounts > 0.5).astype(float)), n_trees=1)
+    assert len(TreePart.from_bytes(result._party_models["bank"]).bins.edges[0]) == 11
+    assert [note for note in result.notes if "bins" in note] == [
+        "party 'court': 1 column has fewer than 12 bins, for few distinct values or too few rows "
+        "of them"
+    ]
 
 
 def test_min_rows_that_no_split_can_keep_are_said(data):

@@ -134,9 +134,12 @@ def fit_on_moments(
     with_errors = settings.standard_errors == "gram"
     beta, level = found.beta[:, found.chosen], float(found.intercepts[found.chosen])
     added = noise_covariance(opened, rows, beta, level, settings.intercept) if whole else None
-    if maximum is not None:  # only a ridge keeps these finite
-        unknown = np.concatenate([[False], maximum.bounded])
-    chosen = fill_selected(settings.family, problem, at, found, with_errors, result, added, unknown)
+    ridged = maximum.bounded if maximum is not None else np.zeros(len(beta), dtype=bool)
+    if unknown is None:
+        unknown = np.zeros(1 + len(beta), dtype=bool)
+    chosen = fill_selected(
+        settings.family, problem, at, found, with_errors, result, added, unknown, ridged
+    )
     if opened.noise is not None and settings.budget is None and with_errors:
         left = "include" if whole else "do not include"
         result.notes.append(f"the standard errors {left} the noise of policy.blur")

@@ -48,8 +48,9 @@ def fill_selected(
     found: Selection,
     with_errors: bool,
     result: Result,
-    added: Array | None = None,
-    unknown: Flags | None = None,
+    added: Array | None,
+    unknown: Flags,
+    ridged: Flags,
 ) -> Reported:
     """Fill coefficients, metrics and model of the chosen fit into the result.
 
@@ -65,9 +66,10 @@ def fill_selected(
     result : Result
     added : numpy.ndarray of shape (1 + n_selected, 1 + n_selected), optional
         What noise on the moments adds to the covariance of intercept and selected coefficients.
-    unknown : numpy.ndarray of shape (1 + n_columns,), bool, optional
-        Where intercept and coefficients get no standard error: the data do not tell them, or only a
-        ridge keeps them finite.
+    unknown : numpy.ndarray of shape (1 + n_columns,), bool
+        Intercept and coefficients that the data do not tell: these have no standard errors.
+    ridged : numpy.ndarray of shape (n_columns,), bool
+        Coefficients that only a ridge keeps finite: nor have these.
     """
     beta, intercept = found.beta[:, found.chosen], float(found.intercepts[found.chosen])
     chosen = np.flatnonzero(beta)
@@ -93,7 +95,7 @@ def fill_selected(
         if covariance is not None:
             kept = np.concatenate([[0], 1 + chosen])
             spread[kept] = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-            spread[np.zeros_like(spread, dtype=bool) if unknown is None else unknown] = np.nan
+            spread[unknown | np.concatenate([[False], ridged])] = np.nan
             level_error = float(spread[0])
         errors = _split(spread[1:], problem)
     result.coefficients = coefficient_table(

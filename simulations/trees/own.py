@@ -1,0 +1,324 @@
+"""A user's own table: `VerticalGBDT` beside LightGBM and scikit-learn's booster on all columns.
+
+Each library has its own default settings but for the number of trees. The others get the pooled
+table as it is, in bins of their own (255), text as categories.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.metrics import log_loss, roc_auc_score
+
+from flwr_vertical import simulate
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.results import Section, bullet_list, dataframe_html, render_page
+from flwr_vertical.tables.missingness import blank_cells, mcar_blocks, mcar_cells
+from flwr_vertical.tables.splits import split_columns
+from simulations.data import fingerprint
+from simulations.preset import load_preset
+from simulations.replications import FolderStore, Job, Metrics, run_all, to_frame
+from simulations.study import FAIL, PASS, Options, Outcome, Output, print_tables
+from simulations.vfem.page import marked
+from strategies.trees import VerticalGBDT
+
+logger = logging.getLogger("flwr_vertical")
+
+Array = npt.NDArray[np.float64]
+Tables = dict[str, pd.DataFrame]
+
+MECHANISMS = ("cells", "blocks")
+_MOST_CATEGORIES = 254  # of a column, as scikit-learn takes them
+_OURS, _LIGHTGBM = "flwr-vertical", "LightGBM"
+_TITLES = {"own": "Held-out samples, means over seeds (standard deviations)"}
+
+
+def run(options: Options) -> Outcome:
+    """Compare on the file that the command line names."""
+    started = time.monotonic()
+    preset = load_preset(Path(__file__).with_name("preset.toml"), options, ["own"])
+    settings = {**preset["own"], **{k: v for k, v in options.own.items() if v is not None}}
+    settings = _checked(settings)
+    others = [name for name, given in options.chosen.items() if given and name != "methods"]
+    if others or options.write is not None:
+        raise ConfigError(
+            f"--{others[0] if others else 'write'} is of the study's own data sets, and --file "
+            "names another; leave one of them out"
+        )
+    tables, labels = load(settings)
+    methods = options.choice("methods", _methods())
+    output = Output(options.output)
+    context = f"own {preset['version']} {fingerprint([*tables.values(), labels.to_frame()])}"
+    jobs = _jobs(settings, tables, methods)
+    store = FolderStore(output.folder / "records")
+    if not options.report:
+        run_all(
+            jobs, _replicate, (tables, labels), store=store, context=context,
+            title=f"trees on {Path(settings['file']).name}", workers=options.workers,
+        )  # fmt: skip
+    frame = to_frame(jobs, store, context)
+    if frame.empty:
+        raise ConfigError(f"{store.path} has no runs with these settings; leave --report out")
+    wide = frame.pivot_table("value", ["method", "seed"], "metric", sort=False)
+    found = {"own": summary(wide, preset["targets"]["within"])}
+    output.tables({**found, "own_by_seed": wide})
+    page = output.page(_page(found["own"], settings, tables))
+    print_tables(_TITLES, found, page, started)
+    missed = found["own"].map(lambda text: str(text).startswith(FAIL)).any(axis=None)
+    return Outcome(not missed, found, page)
+
+
+def _checked(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings; ConfigError where one cannot be."""
+    if not settings["label"]:
+        raise ConfigError("--file needs the name of the column to predict: --label NAME")
+    for name in ("missing", "test"):
+        if not 0.0 <= settings[name] < 1.0:
+            raise ConfigError(f"{name} must be at least 0 and below 1, got {settings[name]!r}")
+    if settings["mechanism"] not in MECHANISMS:
+        raise ConfigError(
+            f"--mechanism {settings['mechanism']!r} is unknown; there are {', '.join(MECHANISMS)}"
+        )
+    return settings
+
+
+def load(settings: Mapping[str, Any]) -> tuple[Tables, "pd.Series[float]"]:
+    """Read the file, split its columns, and code its label as 0 and 1.
+
+    Parameters
+    ----------
+    settings : mapping
+        ``file``, ``label``, ``positive``, ``drop``, ``parties``: see ``--help``.
+
+    Returns
+    -------
+    tables : dict of str to pandas.DataFrame
+        By party; rows without a label are left out.
+    labels : pandas.Series
+
+    Raises
+    ------
+    DataError, ConfigError
+        If the file cannot be read, lacks a column, or has not two classes.
+    """
+    path = Path(settings["file"])
+    try:
+        frame = pd.read_csv(path, skipinitialspace=True)
+    except FileNotFoundError:
+        raise DataError(f"--file: there is no file {path.absolute()}") from None
+    except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
+        raise DataError(f"--file: {path} cannot be read as CSV: {error}") from error
+    named = [settings["label"], *settings["drop"]]
+    if absent := [name for name in named if name not in frame]:
+        raise DataError(
+            f"{path} has no column {absent[0]!r}; it has {', '.join(map(str, frame))} (expected "
+            "names in the first line, and commas between columns)"
+        )
+    frame = frame[frame[settings["label"]].notna()].reset_index(drop=True)
+    labels = _binary(frame[settings["label"]], settings["positive"])
+    frame = frame.drop(columns=named)
+    if empty := [str(name) for name in frame if frame[name].isna().all()]:
+        raise DataError(f"{path}: column {empty[0]!r} has no value; leave it out by --drop")
+    return _split(frame, settings["parties"]), labels
+
+
+def _binary(column: "pd.Series[Any]", positive: str) -> "pd.Series[float]":
+    """Return 1 where a label is the positive one, 0 elsewhere."""
+    counts = column.astype(str).value_counts()
+    seen = ", ".join(f"{value!r} ({count:,} rows)" for value, count in counts.head(8).items())
+    seen += f" and {len(counts) - 8:,} others" if len(counts) > 8 else ""
+    if len(counts) < 2:
+        raise DataError(f"label {column.name!r}: expected two classes, got {seen or 'no value'}")
+    if not positive and len(counts) > 2:
+        raise DataError(
+            f"label {column.name!r}: expected two classes, got {seen}; name the one to tell from "
+            "all others by --positive"
+        )
+    one = positive or max(counts.index)
+    if one not in counts:
+        raise DataError(f"--positive {one!r}: label {column.name!r} has {seen}")
+    return column.astype(str).eq(one).astype(float).rename("label")
+
+
+def _split(frame: pd.DataFrame, parties: list[str]) -> Tables:
+    """Split columns: a number of parties, each a run of columns, or a list of names of each."""
+    if len(parties) == 1 and parties[0].isdecimal():
+        return split_columns(frame, int(parties[0]), shuffle=False)
+    named = {f"party-{k}": own.split(",") for k, own in enumerate(parties)}
+    found = split_columns(frame, named)
+    if len(found) < 2:
+        raise ConfigError(
+            f"--parties {parties[0]!r}: expected a number of parties, or the columns of each, with "
+            "commas: two parties or more"
+        )
+    if left := [str(name) for name in frame if not any(name in own for own in found.values())]:
+        logger.info("no party has the columns %s: left out", ", ".join(left))
+    return found
+
+
+def _methods() -> list[str]:
+    """Return what is compared; LightGBM where it is installed."""
+    try:
+        import lightgbm  # noqa: F401
+    except ImportError:
+        logger.warning("LightGBM is not installed (pip install lightgbm): left out")
+        return [name for name in METHODS if name != _LIGHTGBM]
+    return list(METHODS)
+
+
+def _jobs(settings: Mapping[str, Any], tables: Tables, methods: list[str]) -> list[Job]:
+    chosen = {name: settings[name] for name in ("missing", "mechanism", "test", "trees")}
+    columns = [list(map(str, own)) for own in tables.values()]
+    label = {"label": settings["label"], "columns": columns}
+    return [
+        Job("own", {"method": method, "seed": seed, **chosen, **label})
+        for seed in range(settings["runs"])
+        for method in methods
+    ]
+
+
+def drawn(tables: Tables, settings: Mapping[str, Any]) -> tuple[Tables, npt.NDArray[np.bool_]]:
+    """Return the tables with what is missing, and which samples are held out.
+
+    Parameters
+    ----------
+    tables : dict of str to pandas.DataFrame
+    settings : mapping
+        ``seed``, ``test``, ``missing`` and ``mechanism``: ``cells`` of all tables, or ``blocks``,
+        samples of each party but the first, at random.
+    """
+    seed, share = settings["seed"], settings["missing"]
+    first, *others = tables
+    n = len(tables[first])
+    test = np.random.default_rng(seed).random(n) < settings["test"]
+    if settings["mechanism"] == "cells":
+        masks = mcar_cells(tables, share, seed=seed)
+        return {name: blank_cells(own, masks[name]) for name, own in tables.items()}, test
+    lacks = mcar_blocks(n, [0.0, *[share] * len(others)], seed=seed)
+    return {name: own[~lacks[:, k]] for k, (name, own) in enumerate(tables.items())}, test
+
+
+def _replicate(job: Job, data: tuple[Tables, "pd.Series[float]"]) -> Metrics:
+    settings, (tables, labels) = job.settings, data
+    held, test = drawn(tables, settings)
+    y = labels[test].to_numpy()
+    if min(labels[test].nunique(), labels[~test].nunique()) < 2:
+        raise DataError(
+            f"seed {settings['seed']}: the {test.sum():,} held-out samples or the other "
+            f"{(~test).sum():,} have one class only; give more rows, or change own.test"
+        )
+    started = time.process_time()
+    p = METHODS[settings["method"]](held, labels, test, settings)
+    seconds = time.process_time() - started
+    return {
+        "AUC": float(roc_auc_score(y, p)),
+        "log loss": float(log_loss(y, np.clip(p, 1e-15, 1 - 1e-15))),
+        "CPU seconds": seconds,
+    }
+
+
+Flags = npt.NDArray[np.bool_]
+
+
+def _ours(
+    tables: Tables, labels: "pd.Series[float]", test: Flags, settings: Mapping[str, Any]
+) -> Array:
+    # The trees of hidden histograms, without the arbiter's computing.
+    strategy = VerticalGBDT(n_trees=settings["trees"], histograms="open")
+    result = simulate(strategy, tables, labels.mask(test), progress=False)
+    assert result.predictions is not None
+    return result.predictions["probability_1"].loc[labels.index[test]].to_numpy()
+
+
+def _sklearn(
+    tables: Tables, labels: "pd.Series[float]", test: Flags, settings: Mapping[str, Any]
+) -> Array:
+    model = HistGradientBoostingClassifier(
+        max_iter=settings["trees"], early_stopping=False, categorical_features="from_dtype"
+    )
+    return _central(model, tables, labels, test)
+
+
+def _lightgbm(
+    tables: Tables, labels: "pd.Series[float]", test: Flags, settings: Mapping[str, Any]
+) -> Array:
+    from lightgbm import LGBMClassifier
+
+    model = LGBMClassifier(n_estimators=settings["trees"], n_jobs=1, verbose=-1)
+    return _central(model, tables, labels, test)
+
+
+def _central(model: Any, tables: Tables, labels: "pd.Series[float]", test: Flags) -> Array:
+    """Return probabilities of held-out samples; the model has the pooled table."""
+    x = pd.concat([own.reindex(labels.index) for own in tables.values()], axis=1)
+    x.columns = pd.RangeIndex(x.shape[1]).astype(str)  # LightGBM refuses some names
+    for name in x:
+        if not pd.api.types.is_numeric_dtype(x[name]):
+            levels = x[name].astype("category")
+            few = len(levels.cat.categories) <= _MOST_CATEGORIES
+            x[name] = levels if few else levels.cat.codes.where(levels.notna())
+    model.fit(x[~test], labels[~test])
+    return np.asarray(model.predict_proba(x[test])[:, 1])
+
+
+METHODS: dict[str, Callable[[Tables, "pd.Series[float]", Flags, Mapping[str, Any]], Array]] = {
+    _OURS: _ours,
+    _LIGHTGBM: _lightgbm,
+    "HistGradientBoosting": _sklearn,
+}
+
+
+def summary(wide: pd.DataFrame, within: float) -> pd.DataFrame:
+    """Return the means by method, and whether the federated AUC is within some margin of others.
+
+    Parameters
+    ----------
+    wide : pandas.DataFrame
+        Numbers by method and seed.
+    within : float
+        By how much AUC may be below another method's, on average over seeds.
+    """
+    auc = wide["AUC"].unstack("method")
+    rows: dict[str, dict[str, str]] = {}
+    for method in wide.index.get_level_values("method").unique():
+        own = wide.loc[method]
+        row = {
+            name: f"{own[name].mean():.4f}" + (f" ({own[name].std():.4f})" if len(own) > 1 else "")
+            for name in ("AUC", "log loss")
+        }
+        row["CPU seconds"] = f"{own['CPU seconds'].mean():.1f}"
+        row["seeds"] = str(len(own))
+        if _OURS in auc and method != _OURS:
+            gap = (auc[_OURS] - auc[method]).mean()
+            row[f"{_OURS} less it, within {within:g}"] = (
+                f"{PASS if gap >= -within else FAIL} {gap:+.4f}"
+            )
+        rows[method] = row
+    return pd.DataFrame.from_dict(rows, orient="index").fillna("–").rename_axis("method")
+
+
+def _page(found: pd.DataFrame, settings: Mapping[str, Any], tables: Tables) -> str:
+    columns = [f"{name}: {', '.join(map(str, own))}" for name, own in tables.items()]
+    notes = [
+        f"{Path(settings['file']).name}, {len(next(iter(tables.values()))):,} rows with a label; "
+        f"label {settings['label']}; a share of {settings['test']:g} of them is held out.",
+        f"Missing: a share of {settings['missing']:g} of all {settings['mechanism']}"
+        + (" of each party but the first." if settings["mechanism"] == "blocks" else "."),
+        f"{settings['trees']} trees; all else as each library's defaults. The others have the "
+        "pooled table, in bins of their own.",
+        *columns,
+    ]
+    return render_page(
+        "Vertical boosting on an own table",
+        [
+            Section("How", [bullet_list(notes)], ""),
+            Section(_TITLES["own"], [marked(dataframe_html(found))], ""),
+        ],
+        kicker="flwr-vertical · study",
+    )
