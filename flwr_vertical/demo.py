@@ -137,7 +137,7 @@ def _blood_pressure(n: int = 2000) -> tuple[pd.DataFrame, "pd.Series[Any]"]:
     effects = {"age": 6.0, "bmi": 4.0, "salt": 3.0, "exercise": -2.0, "smoking": 1.5, "pulse": 1.5,
                "creatinine": 3.0, "potassium": -1.5, "glucose": 1.0}  # fmt: skip
     standard = (frame - frame.mean()) / frame.std()
-    pressure = 132.0 + sum(effect * standard[name] for name, effect in effects.items())
+    pressure = 132.0 + standard[list(effects)] @ pd.Series(effects)
     return frame, (pressure + 9.0 * rng.normal(size=n)).round().rename("label")
 
 

@@ -77,7 +77,8 @@ class FullCovariance(CovarianceModel):
         free = free | np.eye(len(free), dtype=bool)
         self.n_columns = len(free)
         self._rows, self._columns = np.nonzero(np.tril(free))
-        self.implied = np.nonzero(np.tril(~free))
+        rows, columns = np.nonzero(np.tril(~free))
+        self.implied = rows, columns
         self._cliques = _cliques(free)
 
     def nearest(self, covariance: Array) -> Array:

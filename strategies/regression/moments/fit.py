@@ -254,7 +254,7 @@ def _finish(
 ) -> Fit:
     covariance = model.covariance(parameters)
     inner, outer = covariance[:-1, :-1], covariance[:-1, -1]
-    beta = np.linalg.solve(inner, outer)
+    beta = np.asarray(np.linalg.solve(inner, outer), dtype=np.float64)
     information = _information(patterns, model, mean, parameters, observed=True)
     # Delta method: d beta = inner^-1 (d outer - d inner beta), d intercept = d mean_y - ...
     directions = model.directions(parameters)

@@ -112,7 +112,7 @@ def fill_in(
         float(spread[0]) if intercept else None,
         LEVEL,
     )
-    of_intercept = shares[:1] if intercept else []
+    of_intercept = shares[: int(intercept)]
     result.coefficients["missing_information"] = np.concatenate([of_intercept, lost])
     n, p = opened.n_used, len(found.kept)
     r2 = 1.0 - fit.noise / float(np.mean((problem.y - problem.y.mean() * intercept) ** 2))
