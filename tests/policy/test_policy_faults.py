@@ -15,6 +15,7 @@ from flipped_bits import DAMAGED, REFUSED, fill, open_ledger, outcomes
 
 from flwr_vertical.cli import main
 from flwr_vertical.errors import LedgerDamagedError, LedgerError, PolicyError, ProtocolError
+from flwr_vertical.policy.entries import digest_of
 from flwr_vertical.policy.file import transaction
 from flwr_vertical.policy.ledger import PrivacyLedger
 from flwr_vertical.policy.record import Policy
@@ -123,11 +124,13 @@ def test_bits_that_flip_loosen_nothing(filled, tmp_path):
     """A sample of what `python tests/flipped_bits.py` tries."""
     n_bits = 8 * filled.stat().st_size
     bits = np.random.default_rng(0).choice(n_bits, 8, replace=False)
-    # And of the file's header and a table's definition.
-    at = 8 * filled.read_bytes().find(b"CREATE TABLE streams")
-    found = outcomes(filled, [*bits.tolist(), 8 * 18, 8 * 60, at + 100], tmp_path)
+    data = filled.read_bytes()
+    # And of the file's header, of a table's definition, and of the name of a key stream.
+    at = 8 * data.find(b"CREATE TABLE streams") + 100
+    stream = 8 * data.find(digest_of("stream", "run-3 stream 5")) + 8 * 15
+    found = outcomes(filled, [*bits.tolist(), 8 * 18, 8 * 60, at, stream], tmp_path)
     assert set(found) <= {REFUSED, DAMAGED}
-    assert found[DAMAGED] >= 3
+    assert found[DAMAGED] >= 4
 
 
 def test_a_bit_of_a_key_stream_is_noticed(filled, tmp_path):
