@@ -223,7 +223,7 @@ def test_normalisation_is_off_by_default_and_applied_where_asked(alignment):
 
 def test_normalisation_that_makes_two_ids_equal_names_party_and_count_only():
     tables = frames([["Secret1", "secret1 ", "x"], ["x"]])
-    with pytest.raises(PartyError, match=r"party 'a'.*1 sample IDs equal another") as caught:
+    with pytest.raises(DataError, match=r"party 'a'.*1 sample IDs equal another") as caught:
         align(tables, normalise_ids=["strip", "casefold"])
     assert "ecret1" not in str(caught.value)
 
