@@ -31,7 +31,7 @@ sys.path[:0] = [str(APP), str(ROOT / "tests")]
 
 from channel_bench import Echo, measure  # noqa: E402
 from deployments import Deployment  # noqa: E402
-from runtimes import BIN, Flower, processes_of  # noqa: E402
+from runtimes import Flower, processes_of  # noqa: E402
 
 from flwr_vertical import Federation, LocalGrid, MemoryStorage, party_app  # noqa: E402
 from flwr_vertical.channel import ChannelGrid  # noqa: E402
@@ -95,8 +95,9 @@ def _run(flower: Flower, n: int, rounds: int, plain_rounds: int) -> dict[str, An
     results = flower.home / "found.json"
     config = f"parties={n} rounds={rounds} plain-rounds={plain_rounds} results='{results}'"
     answer = subprocess.run(
-        [str(BIN / "flwr"), "run", str(APP), "trial", "--stream", "--run-config", config],
-        env=flower.env | {"PATH": os.pathsep.join([str(BIN), os.environ["PATH"]])},
+        # Unlike `flwr run --stream` it waits for the end, if a busy SuperLink closes the log.
+        [sys.executable, "-m", "flwr_vertical.cli", "run", str(APP), "trial", "-c", config],
+        env=flower.env,
         capture_output=True,
         text=True,
         timeout=900,

@@ -342,7 +342,7 @@ def _flwr() -> str:
 
 
 def _wait(flwr: str, run_id: str, link: list[str], patience: float = 120.0) -> dict[str, Any]:
-    """Ask how the run ended; the log may close a little before the status changes."""
+    """Ask how the run ended; a busy SuperLink may close the log long before, and not answer."""
     deadline = time.monotonic() + patience
     while True:
         answer = subprocess.run(
@@ -358,6 +358,8 @@ def _wait(flwr: str, run_id: str, link: list[str], patience: float = 120.0) -> d
         if runs and str(runs[0]["status"]).startswith("finished"):
             found: dict[str, Any] = runs[0]
             return found
+        if runs:  # it goes on without a log
+            deadline = time.monotonic() + patience
         if time.monotonic() > deadline:
             raise ConfigError(
                 f"cannot learn how run {run_id} ended; ask `flwr ls` ({answer.stderr.strip()})"

@@ -1,6 +1,8 @@
 """`flwr-vertical run` on this machine: what it says before Flower starts, and the SuperLink."""
 
 import importlib.util
+import itertools
+import json
 import os
 import pathlib
 import subprocess
@@ -15,6 +17,7 @@ from runtimes import IN_MEMORY, free_port
 from apps.client_app import app as client_app
 from apps.server_app import app as server_app
 from flwr_vertical import LocalGrid, Result, cli, local_superlink
+from flwr_vertical.errors import ConfigError
 from flwr_vertical.run_config import app_defaults
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -176,3 +179,27 @@ def test_demonstration_nodes_take_the_names_that_the_run_asks_for(home):
         server_app(grid, Context(1, 1, {}, RecordDict(), config))
     written = (home / "results" / "parties" / "test").glob("*.parquet")
     assert sorted(path.stem for path in written) == ["bank", "court", "hospital"]
+
+
+def test_a_run_whose_log_closes_early_is_waited_for(monkeypatch):
+    clock = itertools.count(0.0, 100.0)  # seconds
+    statuses = iter(["running"] * 5 + ["finished:completed"])
+
+    def ask(command, **_):
+        found = {"runs": [{"status": next(statuses), "status-details": ""}]}
+        return subprocess.CompletedProcess(command, 0, json.dumps(found), "")
+
+    monkeypatch.setattr(cli.subprocess, "run", ask)
+    monkeypatch.setattr(cli.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(cli.time, "sleep", lambda _: None)
+    assert cli._wait("flwr", "1", [])["status"] == "finished:completed"
+
+
+def test_a_superlink_that_answers_nothing_is_given_up(monkeypatch):
+    clock = itertools.count(0.0, 100.0)
+    gone = subprocess.CompletedProcess([], 1, "", "no SuperLink")
+    monkeypatch.setattr(cli.subprocess, "run", lambda *_, **__: gone)
+    monkeypatch.setattr(cli.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(cli.time, "sleep", lambda _: None)
+    with pytest.raises(ConfigError, match=r"cannot learn how run 1 ended.*no SuperLink"):
+        cli._wait("flwr", "1", [])
