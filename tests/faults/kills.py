@@ -78,6 +78,12 @@ class Run:
 
     def __call__(self, folder, resume=False):
         options = {"min_rows": 1, "patience": 120.0, "retries": 1} | self._settings
+        if "policy" in options:  # ledgers of this run alone, which outlive a kill
+            ledgers = Path(f"{folder}-ledgers")
+            if not resume:
+                shutil.rmtree(ledgers, ignore_errors=True)
+                ledgers.mkdir()
+            options["ledgers"] = ledgers
         return simulate(
             self._strategy,
             self._tables,
