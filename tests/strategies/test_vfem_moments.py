@@ -176,6 +176,7 @@ def test_columns_hardly_ever_held_together_are_named():
     note = next(note for note in result.notes if "hold fewer than 30 rows together" in note)
     assert "'p0' and 'p1'" in note
     assert "'p2.x2'" in note  # given the columns of both
+    assert "predictions for samples that both parties hold assume it" in note
     table = result.coefficients
     assert np.isfinite(table["estimate"]).all()
     withheld = ["std_error", "z", "p_value", "ci_low", "ci_high", "missing_information"]

@@ -259,12 +259,17 @@ def note_fit(result: Result, opened: OpenedMoments, found: Maximum) -> Flags:
     unknown[np.append(0, 1 + found.kept)] = found.not_identified(in_table_units(opened, found))
     if found.unidentified:
         names = opened.names(np.flatnonzero(unknown[1:]))
-        which = f"the coefficients of {names}" if names else "no coefficient"
+        which = (
+            f"The coefficients of {names} depend on that: they have estimates, but no standard "
+            "errors and intervals"
+            if names
+            else "No coefficient depends on that by more than a tenth of its standard error"
+        )
         texts.append(
             f"the parties {listed(found.unidentified)} hold fewer than {FEWEST_JOINT} rows "
             "together, so the rows do not tell how columns of the one go with columns of the "
-            "other. They are taken as independent given all other columns and the label. On that "
-            f"depend {which}: estimates without standard errors and intervals"
+            f"other. They are taken as independent given all other columns and the label. {which}. "
+            "Intervals of predictions for samples that both parties hold assume it, too"
         )
     for text in texts:
         logger.warning("%s", text)
