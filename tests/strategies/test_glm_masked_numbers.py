@@ -64,6 +64,19 @@ def test_a_logistic_function_takes_few_terms():
     assert expand([expit], 12.0)[0].n_terms <= 24
 
 
+def test_a_decomposition_that_does_not_converge_is_made_by_another_way(monkeypatch):
+    """As LAPACK's divide and conquer now and then, with several threads."""
+    (expected,) = expand([expit], 12.0)
+
+    def diverge(*_, **__):
+        raise np.linalg.LinAlgError("SVD did not converge")
+
+    monkeypatch.setattr(np.linalg, "svd", diverge)
+    (found,) = expand([expit], 12.0)
+    assert found.n_terms == expected.n_terms
+    assert found.error <= 1e-6
+
+
 @pytest.mark.parametrize(("radius", "terms"), [(31.0, 72), (50.0, 112), (112.0, 256)])
 def test_a_variance_far_below_its_largest_takes_terms_in_proportion_to_the_radius(radius, terms):
     def unit(t):

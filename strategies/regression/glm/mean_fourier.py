@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy import linalg
 
 from flwr_vertical.errors import DataError
 from flwr_vertical.products.ring import Ring
@@ -133,6 +134,17 @@ def _frequencies(times: int, n_terms: int) -> Array:
     return np.asarray(np.arange(1, n_terms + 1) * (2.0 * np.pi * times / CIRCLE))
 
 
+def _svd(matrix: Array) -> tuple[Array, Array, Array]:
+    """Return the singular value decomposition of a matrix whose singular values fall to zero."""
+    try:
+        left, singular, right = np.linalg.svd(matrix, full_matrices=False)
+    except np.linalg.LinAlgError:
+        # Divide and conquer (LAPACK's gesdd) fails now and then with several threads; gesvd is
+        # slower and does not.
+        left, singular, right = linalg.svd(matrix, full_matrices=False, lapack_driver="gesvd")
+    return left, singular, right
+
+
 def _fit(
     functions: list[Callable[[Array], Array]],
     radius: float,
@@ -147,9 +159,7 @@ def _fit(
     between = radius * np.linspace(-1.0, 1.0, 2 * n_nodes + 1)
     frequencies = _frequencies(times, n_terms)
     fine = _basis(between, frequencies)
-    left, singular, right = np.linalg.svd(
-        _basis(nodes, frequencies) / unit(nodes)[:, None], full_matrices=False
-    )
+    left, singular, right = _svd(_basis(nodes, frequencies) / unit(nodes)[:, None])
     out = []
     for function in functions:
         inner, truth = left.T @ (function(nodes) / unit(nodes)), function(between)
