@@ -8,8 +8,8 @@ from flwr.app import Context
 from apps.settings import AppSettings
 from apps.storage import AppStorage
 from flwr_vertical import make_strategy, party_app
-from flwr_vertical.node.guard import NodeTypes
-from flwr_vertical.policy.needs import asked_by
+from flwr_vertical.node.policy_check import NodeTypes
+from flwr_vertical.policy.requirements import asked_by
 from strategies import register_all
 
 

@@ -5,11 +5,11 @@ import textwrap
 from collections.abc import Callable, Iterator
 
 from apps.deploy import federation
-from flwr_vertical import cli
+from flwr_vertical.cli import main
 
 _WIDTH = 100
 PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
-    "flwr-vertical": cli.make_parser,
+    "flwr-vertical": main.make_parser,
     "apps.deploy.federation": federation.make_parser,
 }
 """By name of a program or module: what makes its parser."""

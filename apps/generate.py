@@ -21,10 +21,10 @@ from typing import Any
 from apps import commands, pages
 from apps.settings import app_config
 from flwr_vertical import load_strategy, make_strategy
+from flwr_vertical.cli.run_config import checked_config
 from flwr_vertical.errors import ConfigError, VerticalError
-from flwr_vertical.policy.needs import asked_by, lines_of
-from flwr_vertical.policy.request import RunRequest, needed_keys
-from flwr_vertical.run_config import checked_config
+from flwr_vertical.policy.requirements import asked_by, lines_of
+from flwr_vertical.policy.run_request import RunRequest, needed_keys
 from flwr_vertical.settings.toml import flat, toml_value
 from flwr_vertical.strategy import Strategy
 from strategies import BUILTIN, register_all

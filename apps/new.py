@@ -12,8 +12,8 @@ from typing import Any
 from apps.settings import AppSettings, DemoSettings
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.node.storage import check_name
-from flwr_vertical.policy.needs import asked_by
-from flwr_vertical.policy.request import RunRequest, needed_keys
+from flwr_vertical.policy.requirements import asked_by
+from flwr_vertical.policy.run_request import RunRequest, needed_keys
 from flwr_vertical.registry import load_strategy, make_strategy
 from flwr_vertical.server import RunSettings
 from flwr_vertical.settings.toml import flat, read_items, toml_value

@@ -22,11 +22,11 @@ from apps.storage import (
 )
 from flwr_vertical import Result, Strategy, make_strategy
 from flwr_vertical.channel import ChannelGrid
-from flwr_vertical.demo import demo_labels
 from flwr_vertical.errors import VerticalError
-from flwr_vertical.policy.needs import asked_by, needed_by_node
+from flwr_vertical.incomplete.demo import demo_labels
+from flwr_vertical.policy.requirements import asked_by, needed_by_node
 from flwr_vertical.server import RunSettings
-from flwr_vertical.server.presence import Presence
+from flwr_vertical.server.discovery import Presence
 from flwr_vertical.settings.secrets import refuse_secrets
 from flwr_vertical.tables import read_labels
 from strategies import register_all

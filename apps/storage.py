@@ -12,8 +12,9 @@ from flwr.app import Context
 
 from apps.settings import DemoSettings
 from flwr_vertical import Strategy, make_strategy
-from flwr_vertical.demo import demo_names, demo_tables
 from flwr_vertical.errors import ConfigError, DataError, VerticalError
+from flwr_vertical.incomplete import hide_cells, put_back
+from flwr_vertical.incomplete.demo import demo_names, demo_tables
 from flwr_vertical.node.config import GRADE, HOLD_OUT
 from flwr_vertical.node.storage import (
     FileStorage,
@@ -22,12 +23,12 @@ from flwr_vertical.node.storage import (
     run_folder,
     run_name,
 )
-from flwr_vertical.policy.ledger import PrivacyLedger
-from flwr_vertical.policy.needs import open_to
-from flwr_vertical.policy.page import ledger_sections
 from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import Policy
-from flwr_vertical.policy.summary import LedgerSummary
+from flwr_vertical.policy.requirements import open_to
+from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
+from flwr_vertical.privacy_ledger.report_section import ledger_sections
+from flwr_vertical.privacy_ledger.summary import LedgerSummary
 from flwr_vertical.protocol.disk import writing
 from flwr_vertical.registry import load_strategy
 from flwr_vertical.results import Result
@@ -35,9 +36,9 @@ from flwr_vertical.results.page import Section
 from flwr_vertical.results.storage import holds_result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.journal import Journal
-from flwr_vertical.server.record import describe
+from flwr_vertical.server.run_record import describe
 from flwr_vertical.server.settings import RunSettings
-from flwr_vertical.tables import Table, hide_cells, put_back
+from flwr_vertical.tables import Table
 from flwr_vertical.version import __version__
 
 logger = logging.getLogger("flwr_vertical")
@@ -211,7 +212,7 @@ def _hold_out(context: Context) -> float:
     share = float(context.node_config.get(HOLD_OUT, 0.0))
     if not share or _is_simulated(context):
         return 0.0
-    from strategies.imputation.party import ImputingParty
+    from strategies.common.imputing_party import ImputingParty
 
     try:
         found = load_strategy(str(context.run_config["strategy"]))

@@ -21,7 +21,7 @@ import pandas as pd
 from machine import machine_line
 
 from flwr_vertical import simulate
-from flwr_vertical.align_command import AlignOnly
+from flwr_vertical.cli.align import AlignOnly
 
 BARE = """
 import os, sys, time

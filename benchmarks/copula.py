@@ -20,7 +20,7 @@ from machine import machine_line
 from flwr_vertical import simulate
 from flwr_vertical.privacy import Keystream
 from strategies import copula
-from strategies.synthesis.copula.ranks import Flip, perturbed_ranks
+from strategies.copula.ranks import Flip, perturbed_ranks
 
 PAPER_ROWS, PAPER_COLUMNS = 71_827, (13, 6, 6, 19, 10)
 PAPER_RATES = (0.7234, 0.8353, 0.8733, 0.2711, 0.0)

@@ -27,10 +27,10 @@ from false_vfl_runs import TimedFalseVFL, Watch, on_a_deployment, on_isolet
 from machine import machine_line
 
 from flwr_vertical import simulate
-from flwr_vertical.tables import draw_blocks
+from flwr_vertical.incomplete import draw_blocks
 from simulations.false_vfl.data import to_blocks
-from strategies.deep.false_vfl.central import CentralModel
-from strategies.deep.false_vfl.strategy import FalseVFL
+from strategies.false_vfl.central import CentralModel
+from strategies.false_vfl.strategy import FalseVFL
 
 N_PARTIES, COLUMNS = 8, 77
 

@@ -15,7 +15,7 @@ from flwr_vertical.alignment import Alignment
 from flwr_vertical.results import Progress
 from simulations.data import Sources
 from simulations.false_vfl.data import draw_labelled, draw_mask, load_isolet
-from strategies.deep.false_vfl.strategy import FalseVFL
+from strategies.false_vfl.strategy import FalseVFL
 
 EPOCHS = 300
 """Of each stage, in the paper."""

@@ -20,10 +20,10 @@ import pandas as pd
 from machine import machine_line
 
 from flwr_vertical import Table, simulate
-from flwr_vertical.tables.missingness import sample_missing
+from flwr_vertical.incomplete import sample_missing
 from simulations.data import Sources
-from strategies.synthesis.fedpsg import FedPSGAR
-from strategies.synthesis.fedpsg.rules import RULES
+from strategies.fedpsg import FedPSGAR
+from strategies.fedpsg.association_rules import RULES
 
 CUSTOMER = ["age", "job", "marital", "education", "day", "month", "duration", "pdays"]
 BANK = ["default", "balance", "housing", "loan", "contact", "campaign", "previous", "poutcome"]

@@ -26,7 +26,8 @@ from sklearn.metrics import roc_auc_score
 from trees import bank
 
 from flwr_vertical import Result, simulate
-from strategies.trees import VerticalForest, VerticalGBDT
+from strategies.forest import VerticalForest
+from strategies.trees import VerticalGBDT
 from strategies.trees.encrypted.scheme import Adder, Server
 
 

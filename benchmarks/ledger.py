@@ -20,10 +20,10 @@ import numpy as np
 import pandas as pd
 from machine import machine_line
 
-from flwr_vertical.policy.entries import Book, Entry, add_run, note_stream
-from flwr_vertical.policy.file import transaction
-from flwr_vertical.policy.ledger import HELD_BY_ALL, PrivacyLedger
-from flwr_vertical.policy.rows import OwnRows
+from flwr_vertical.privacy_ledger.database import transaction
+from flwr_vertical.privacy_ledger.entries import Book, Entry, add_run, note_stream
+from flwr_vertical.privacy_ledger.ledger import HELD_BY_ALL, PrivacyLedger
+from flwr_vertical.privacy_ledger.row_identities import OwnRows
 
 GROUPS, COLUMNS, LEFT_OUT, REPEATS = 8, 20, 2_000, 100
 SETTINGS = {"family": "binomial", "penalty": "scad", "encoding": "one-hot", "seed": 3}

@@ -21,8 +21,8 @@ from flwr_vertical.results import quality_score
 from simulations.data import Sources
 from simulations.synthesis.data import draw, load, split
 from strategies import copula
-from strategies.synthesis.copula.ranks import Flip, indicator_ranks, perturbed_ranks
-from strategies.synthesis.copula.release import NOMINALS
+from strategies.copula.ranks import Flip, indicator_ranks, perturbed_ranks
+from strategies.copula.release import NOMINALS
 
 PAPER_ROWS = 71_827
 

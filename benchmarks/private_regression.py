@@ -21,8 +21,8 @@ from scipy.optimize import brentq
 
 from flwr_vertical import simulate
 from strategies.glm import VerticalGLM
+from strategies.glm.sums.release import composed, noise_scale
 from strategies.least_squares import CompleteCase
-from strategies.regression.glm.sums.release import composed, noise_scale
 
 DELTA = 1e-6
 ROUNDS = 5

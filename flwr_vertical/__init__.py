@@ -5,8 +5,8 @@ same strategy as a Flower app. `Strategy`, `Party` and `step` are what a new met
 """
 
 from flwr_vertical.app import memory_app, party_app
-from flwr_vertical.demo import Demo, load_demo
 from flwr_vertical.grids import LocalGrid, RayGrid, RecordingGrid
+from flwr_vertical.incomplete.demo import Demo, load_demo
 from flwr_vertical.node import (
     Arbiter,
     FileStorage,

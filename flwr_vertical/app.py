@@ -9,11 +9,11 @@ from flwr.clientapp import ClientApp
 
 from flwr_vertical.alignment import Aligner, alignment_steps
 from flwr_vertical.channel.app import ChannelClientApp
-from flwr_vertical.node.guard import NodeTypes
 from flwr_vertical.node.party import Arbiter, Party
+from flwr_vertical.node.policy_check import NodeTypes
 from flwr_vertical.node.service import StepServer
 from flwr_vertical.node.storage import FileStorage, MemoryStorage, Storage
-from flwr_vertical.policy.request import RunRequest
+from flwr_vertical.policy.run_request import RunRequest
 from flwr_vertical.tables import Table
 
 Halves = tuple[type[Party], type[Arbiter]]

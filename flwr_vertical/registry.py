@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.node.base import node_keys_of
 from flwr_vertical.node.config import NodeKey, find_keys_by
+from flwr_vertical.node.steps import node_keys_of
 from flwr_vertical.optional import how_to_install
 from flwr_vertical.results.model import find_strategies_by
 from flwr_vertical.settings import nearest, settings_of

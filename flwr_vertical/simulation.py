@@ -13,26 +13,20 @@ from flwr_vertical.alignment import aligner_class, alignment_name
 from flwr_vertical.app import memory_app
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.grids import LocalGrid, NodesGrid, RayGrid, RecordingGrid
+from flwr_vertical.incomplete import hide_cells, imputation_accuracy, put_back
 from flwr_vertical.node.config import MIN_ROWS, NODE_KEYS
 from flwr_vertical.node.outputs import OutputFolder
 from flwr_vertical.node.storage import check_name, fitted_kinds
-from flwr_vertical.policy.given import policies_by_node
-from flwr_vertical.policy.needs import ARBITER, as_node_config, asked_by, needed_by_node
+from flwr_vertical.policy.parse import policies_by_node
 from flwr_vertical.policy.record import Policy, replaced
+from flwr_vertical.policy.requirements import ARBITER, as_node_config, asked_by, needed_by_node
 from flwr_vertical.registry import name_of
 from flwr_vertical.results import Result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.settings import RunSettings, SharedOptions
 from flwr_vertical.single_parties import NOBODY, predictions_of, single_party_results
 from flwr_vertical.strategy import Strategy, label_index
-from flwr_vertical.tables import (
-    DataWarning,
-    Table,
-    check_table,
-    hide_cells,
-    imputation_accuracy,
-    put_back,
-)
+from flwr_vertical.tables import DataWarning, Table, check_table
 from flwr_vertical.tables.findings import lines_of, warnings_in
 from flwr_vertical.tables.ids import in_normal_form
 from flwr_vertical.tables.kinds import refuse_dates

@@ -16,13 +16,13 @@ from flwr.serverapp import Grid
 from flwr_vertical.alignment import Aligner, Alignment, check_overlap, make_aligner
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.node.party import Arbiter, Party
-from flwr_vertical.node.rows import to_aligned
+from flwr_vertical.node.row_index import to_aligned
 from flwr_vertical.node.storage import data_digest
 from flwr_vertical.optional import how_to_install
 from flwr_vertical.results import Progress, Result
 from flwr_vertical.server.federation import Federation
 from flwr_vertical.server.label_memory import digest_of_labels
-from flwr_vertical.server.record import describe, journaled
+from flwr_vertical.server.run_record import describe, journaled
 from flwr_vertical.server.settings import RunOptions, RunSettings
 from flwr_vertical.settings import Settings, settings_of
 from flwr_vertical.tables import checked_ids

@@ -1,5 +1,5 @@
-"""Short import path of `strategies.regression.prediction`."""
+"""Short import path of `strategies.linear.prediction`."""
 
-from strategies.regression.prediction.strategy import Predict
+from strategies.predict.strategy import Predict
 
 __all__ = ["Predict"]

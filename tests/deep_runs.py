@@ -5,10 +5,10 @@ import pandas as pd
 import torch
 
 from flwr_vertical import step
-from strategies.deep.false_vfl.networks import NetworkSettings
-from strategies.deep.false_vfl.party import FalseVFLParty
-from strategies.deep.false_vfl.party_networks import Networks
-from strategies.deep.false_vfl.strategy import FalseVFL
+from strategies.false_vfl.networks import NetworkSettings
+from strategies.false_vfl.party import FalseVFLParty
+from strategies.false_vfl.party_networks import Networks
+from strategies.false_vfl.strategy import FalseVFL
 
 COLUMNS = {"bank": 3, "court": 4, "shop": 2}
 SMALL = {

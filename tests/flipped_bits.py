@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from flwr_vertical.cli.privacy_ledger import show_ledgers
 from flwr_vertical.errors import LedgerDamagedError, LedgerError, PolicyError, ProtocolError
-from flwr_vertical.ledger_command import show_ledgers
-from flwr_vertical.policy.file import SUFFIX
-from flwr_vertical.policy.ledger import PrivacyLedger
 from flwr_vertical.policy.record import Policy
+from flwr_vertical.privacy_ledger.database import SUFFIX
+from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
 
 N = 120
 IDS = pd.Index([f"customer-{i}" for i in range(N)], name="id")

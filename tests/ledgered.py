@@ -12,7 +12,7 @@ from flwr.app import Context
 from flwr_vertical import LocalGrid, RecordingGrid, party_app
 from flwr_vertical.alignment import make_aligner
 from flwr_vertical.errors import PartyError
-from flwr_vertical.policy.summary import LedgerSummary
+from flwr_vertical.privacy_ledger.summary import LedgerSummary
 from flwr_vertical.server import Federation
 
 N = 150

@@ -18,9 +18,9 @@ from flwr_vertical.products import (
     PrivateProductSteps,
 )
 from flwr_vertical.server import Federation
-from strategies.regression.glm.families import family_named
-from strategies.regression.glm.masked_steps import MaskedMeanSteps
-from strategies.regression.glm.mean_fit import fit_mean_model
+from strategies.linear.families import family_named
+from strategies.linear.masked_means.fit import fit_mean_model
+from strategies.linear.masked_means.steps import MaskedMeanSteps
 
 
 class MeanParty(Party):

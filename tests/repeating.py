@@ -5,9 +5,9 @@ import copy
 
 import pytest
 
-from flwr_vertical.node.base import unrepeatable_steps
-from flwr_vertical.node.live import live_of
+from flwr_vertical.node.live_objects import live_of
 from flwr_vertical.node.service import StepServer
+from flwr_vertical.node.steps import unrepeatable_steps
 from flwr_vertical.protocol.messages import ENVELOPE, HELLO, read_envelope
 from flwr_vertical.protocol.private_sum import MODES
 

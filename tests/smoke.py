@@ -13,9 +13,9 @@ from flwr.cli.build import build_fab_from_disk
 
 from flwr_vertical import LocalGrid, available_strategies, load_demo, load_strategy, simulate
 from flwr_vertical.channel import ChannelGrid
-from flwr_vertical.cli import main
+from flwr_vertical.cli.main import main
+from flwr_vertical.cli.run_config import app_defaults
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.run_config import app_defaults
 
 
 def test_a_simulation_in_this_process():

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from flwr_vertical import LocalGrid, Party, party_app, simulate, step
-from flwr_vertical.checking import check_files, trial, try_strategy
-from flwr_vertical.checking.page import show_page
-from flwr_vertical.checking.trial import Trial, scaled
-from flwr_vertical.cli import main
+from flwr_vertical.cli.check import check_files, trial, try_strategy
+from flwr_vertical.cli.check.page import show_page
+from flwr_vertical.cli.check.trial import Trial, scaled
+from flwr_vertical.cli.main import main
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.server import Federation
 from strategies.baselines import Mean

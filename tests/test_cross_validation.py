@@ -15,8 +15,9 @@ from flwr_vertical.validation.scores import score
 from strategies import register_all
 from strategies.baselines import Mean
 from strategies.classifiers import FinalNet, VerticalLR, VerticalSVM
+from strategies.forest import VerticalForest
 from strategies.glm import VerticalGLM
-from strategies.trees import VerticalForest, VerticalGBDT
+from strategies.trees import VerticalGBDT
 from strategies.vfem import VFEM, CompleteCase, MeanImpute
 
 N = 330

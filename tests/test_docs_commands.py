@@ -17,10 +17,10 @@ from flwr.cli.app import app as flwr_app
 from typer.main import get_command
 
 from apps.deploy import federation
-from flwr_vertical import cli
+from flwr_vertical.cli import main
+from flwr_vertical.cli.run_config import app_defaults, checked_config
 from flwr_vertical.node.config import NODE_KEYS, check_node_config
 from flwr_vertical.policy.reading import read_policy_file
-from flwr_vertical.run_config import app_defaults, checked_config
 from flwr_vertical.settings.toml import flat, read_items
 from simulations.__main__ import make_parser as make_studies_parser
 from strategies import register_all
@@ -89,11 +89,11 @@ def check(words, folder):
     """Have the program's own parser read a command; raise if it cannot."""
     program, *rest = words
     if program == "flwr-vertical":
-        options = cli.make_parser().parse_args(rest)
+        options = main.make_parser().parse_args(rest)
         if options.command == "run":
             check_run_config(options.run_config)
         if options.command in STARTS_NOTHING:
-            assert cli.main(rest) in (0, 1)
+            assert main.main(rest) in (0, 1)
     elif program == "flwr":
         read_by_flower(get_command(flwr_app), rest)
     elif program == "flower-superlink":
@@ -194,9 +194,9 @@ def test_readmes_flower_commands_find_all_they_need_in_a_clone(monkeypatch):
     commands = [words for words in in_blocks(ROOT / "README.md") if words[0] == "flwr-vertical"]
     assert {words[1] for words in commands} == {"run", "policy"}
     for _, *rest in commands:
-        options = cli.make_parser().parse_args(rest)
+        options = main.make_parser().parse_args(rest)
         if options.command == "policy":
-            assert cli.main(rest) == 0
+            assert main.main(rest) == 0
         elif options.command == "run":
             assert options.superlink is None
             assert (ROOT / options.app / "pyproject.toml").is_file()

@@ -18,9 +18,9 @@ from flwr_vertical.node.state import State
 from flwr_vertical.protocol import decode, encode
 from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, UPDATES, VALUES, read_envelope
 from strategies.fknn import FKNN
-from strategies.imputation.fknn.blinding import Blinding, Units, secret_order
-from strategies.imputation.fknn.distances import make_features, party_terms, squared_distances
-from strategies.imputation.fknn.party import FKNNParty
+from strategies.fknn.blinding import Blinding, Units, secret_order
+from strategies.fknn.distances import make_features, party_terms, squared_distances
+from strategies.fknn.party import FKNNParty
 
 NAMES = ["bank", "court", "shop"]
 N = 60

@@ -145,7 +145,7 @@ PURE = [
         for name in ("bridge", "correlation", "latent", "margins", "ranks", "release", "scores")
     ),
     *(
-        ROOT / "strategies/regression/prediction" / f"{name}.py"
+        ROOT / "strategies/linear/prediction" / f"{name}.py"
         for name in ("joint", "regressions", "table")
     ),
     ROOT / "strategies/imputation/fknn" / "distances.py",

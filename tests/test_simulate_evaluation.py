@@ -12,9 +12,10 @@ from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.results import format_value
 from flwr_vertical.results.definitions import meaning_of
 from flwr_vertical.results.report import report_html
+from strategies.forest import VerticalForest
 from strategies.glm import VerticalGLM
 from strategies.least_squares import CompleteCase
-from strategies.trees import VerticalForest, VerticalGBDT
+from strategies.trees import VerticalGBDT
 
 N = 600
 TREES = {"n_trees": 8, "max_depth": 3, "n_bins": 16, "min_child": 10, "histograms": "open"}

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from strategies.trees import masked
+from strategies.trees import masked_store
 from tests.faults.kills import LOOPS, OF_KEYS, OF_SHARES, WHENS, Run, kill_everywhere, runs
 
 
@@ -40,7 +40,7 @@ def test_a_run_killed_on_the_way_ends_with_the_same_numbers(name, every):
 
 
 def test_rows_that_are_sent_in_blocks_are_asked_for_again(monkeypatch):
-    monkeypatch.setattr(masked, "SEND_BYTES", 1 << 11)
+    monkeypatch.setattr(masked_store, "SEND_BYTES", 1 << 11)
     wrong, n_kills = killed("gbdt 0", 4, ["after"], first=10)
     assert wrong == {}
     assert n_kills > 4

@@ -11,8 +11,8 @@ from flwr_vertical import LocalGrid, MemoryStorage, RecordingGrid, Table, party_
 from flwr_vertical.node.state import State
 from flwr_vertical.protocol import decode
 from flwr_vertical.protocol.messages import ARBITER, ARGUMENTS, SUMS, UPDATES, VALUES, read_envelope
-from strategies.regression.vfem.parameters import BlockParameters
 from strategies.vfem import VFEM
+from strategies.vfem.parameters import BlockParameters
 
 # The paper's Algorithm 1 and nothing else.
 PAPER = {

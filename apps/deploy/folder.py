@@ -14,8 +14,8 @@ from flwr_vertical.crypto.identity import (
     public_identity,
     write_identity,
 )
-from flwr_vertical.demo import demo_labels, demo_tables
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.incomplete.demo import demo_labels, demo_tables
 from flwr_vertical.node.storage import check_name
 from flwr_vertical.results import write_text_atomically
 from flwr_vertical.settings.toml import toml_text, toml_value

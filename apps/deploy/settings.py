@@ -6,11 +6,11 @@ from typing import Any
 
 from apps.deploy.folder import ARBITER, Plan, label_file
 from flwr_vertical import load_strategy
+from flwr_vertical.cli.policy import request_of
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.policy.needs import config_keys, for_arbiter
 from flwr_vertical.policy.reading import read_policy
-from flwr_vertical.policy.request import needed_keys
-from flwr_vertical.policy_command import request_of
+from flwr_vertical.policy.requirements import config_keys, for_arbiter
+from flwr_vertical.policy.run_request import needed_keys
 from flwr_vertical.settings.toml import read_items
 from flwr_vertical.strategy import Strategy
 from strategies import BUILTIN, register_all

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from flwr_vertical import Federation, FileStorage, Party, party_app, step
 from flwr_vertical.channel import ChannelGrid
-from flwr_vertical.server.presence import Presence
+from flwr_vertical.server.discovery import Presence
 
 server = ServerApp()
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical.alignment.steps import AlignmentSteps
-from flwr_vertical.crypto.order import secret_order
+from flwr_vertical.crypto.permutation import secret_order
 from flwr_vertical.errors import ConfigError, DataError, ProtocolError
 from flwr_vertical.server.federation import Federation
 from flwr_vertical.server.settings import ROWS as ROWS

@@ -27,9 +27,9 @@ from flwr_vertical.alignment.base import (
 )
 from flwr_vertical.alignment.steps import AlignmentSteps
 from flwr_vertical.crypto import blind_rsa, rsa_key
-from flwr_vertical.crypto.order import secret_order
+from flwr_vertical.crypto.permutation import secret_order
 from flwr_vertical.errors import ConfigError, PartyError
-from flwr_vertical.node.base import step
+from flwr_vertical.node.steps import step
 from flwr_vertical.protocol import pins
 from flwr_vertical.server.federation import Federation
 from flwr_vertical.tables.ids import id_type, normal_ids

@@ -7,7 +7,7 @@ import pandas as pd
 
 from flwr_vertical.alignment.base import Aligner, Alignment, check_id_types
 from flwr_vertical.alignment.steps import AlignmentSteps
-from flwr_vertical.node.base import step
+from flwr_vertical.node.steps import step
 from flwr_vertical.server.federation import Federation
 from flwr_vertical.tables.ids import id_type, normal_ids
 

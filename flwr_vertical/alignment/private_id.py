@@ -25,9 +25,9 @@ from flwr_vertical.alignment.base import (
 )
 from flwr_vertical.alignment.steps import AlignmentSteps
 from flwr_vertical.crypto import commutative
-from flwr_vertical.crypto.order import secret_order
+from flwr_vertical.crypto.permutation import secret_order
 from flwr_vertical.errors import PartyError
-from flwr_vertical.node.base import step
+from flwr_vertical.node.steps import step
 from flwr_vertical.server.federation import Federation
 from flwr_vertical.tables.ids import id_type, normal_ids
 

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.crypto.order import secret_order
+from flwr_vertical.crypto.permutation import secret_order
 from flwr_vertical.errors import ConfigError, PolicyError
-from flwr_vertical.node.base import StepGroup
 from flwr_vertical.node.party import ORDER, Party
+from flwr_vertical.node.steps import StepGroup
 from flwr_vertical.policy.record import allows, key_of, text_of
 from flwr_vertical.tables.ids import normal_ids
 

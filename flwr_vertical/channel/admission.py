@@ -10,7 +10,7 @@ from enum import Enum
 
 import grpc
 
-from flwr_vertical.channel.offer import NODE_KEY, TOKEN_KEY, VERSION_KEY
+from flwr_vertical.channel.invitation import NODE_KEY, TOKEN_KEY, VERSION_KEY
 from flwr_vertical.version import __version__
 
 logger = logging.getLogger("flwr_vertical")

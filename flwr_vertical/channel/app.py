@@ -7,10 +7,9 @@ from typing import Any
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
-from flwr_vertical.channel import detached
+from flwr_vertical.channel import background
 from flwr_vertical.channel.client import ChannelError, Stream, dial
-from flwr_vertical.channel.mailbox import LOST, RAISED
-from flwr_vertical.channel.offer import (
+from flwr_vertical.channel.invitation import (
     CLOSED,
     DETACHED,
     MESSAGE_TYPE,
@@ -18,7 +17,8 @@ from flwr_vertical.channel.offer import (
     Offer,
     answer_records,
 )
-from flwr_vertical.channel.offer import LOST as LOST_STATUS
+from flwr_vertical.channel.invitation import LOST as LOST_STATUS
+from flwr_vertical.channel.mailbox import LOST, RAISED
 
 logger = logging.getLogger("flwr_vertical")
 
@@ -58,10 +58,10 @@ class ChannelClientApp(ClientApp):
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Handle a message, or open a channel and serve it."""
-        apart = detached.in_ray_worker()
+        apart = background.in_ray_worker()
         if apart:
             with _one_at_a_time:
-                detached.restore(context)
+                background.restore(context)
                 if message.metadata.message_type != MESSAGE_TYPE:
                     return super().__call__(message, context)
         elif message.metadata.message_type != MESSAGE_TYPE:
@@ -103,13 +103,13 @@ class ChannelClientApp(ClientApp):
 
         def finish(keep_state: bool) -> None:
             if keep_state:
-                detached.commit(context)
+                background.commit(context)
 
         try:
             stream.serve(handle, finish)
         except ChannelError as error:
             logger.warning("%s", error)
-            detached.commit(context)  # the server may open another channel
+            background.commit(context)  # the server may open another channel
 
 
 def _error_reply(message: Message, code: int, error: BaseException) -> Message:

@@ -23,7 +23,7 @@ from flwr_vertical.channel.frames import (
     cut,
     total_size,
 )
-from flwr_vertical.channel.offer import Offer
+from flwr_vertical.channel.invitation import Offer
 from flwr_vertical.channel.wire import Piece, WireError, pack, unpack
 from flwr_vertical.errors import VerticalError
 

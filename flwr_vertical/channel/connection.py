@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 
 import grpc
 
-from flwr_vertical.channel import offer as offers
+from flwr_vertical.channel import invitation as offers
 from flwr_vertical.channel.address import is_loopback, split_address
 from flwr_vertical.channel.frames import LARGEST_FRAME, WELCOME, Assembler, FrameError, Outbox
-from flwr_vertical.channel.offer import Offer
+from flwr_vertical.channel.invitation import Offer
 from flwr_vertical.version import __version__
 
 _WELCOME_BYTES = 1024

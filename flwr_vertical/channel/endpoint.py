@@ -13,9 +13,9 @@ from flwr_vertical.channel.address import advertised, is_loopback, join_address,
 from flwr_vertical.channel.admission import Admission
 from flwr_vertical.channel.certificate import make_certificate
 from flwr_vertical.channel.frames import LARGEST_FRAME, REQUEST, WELCOME, cut, total_size
+from flwr_vertical.channel.invitation import METHOD, SERVICE, Offer
 from flwr_vertical.channel.mailbox import LOST, RAISED, Mailbox
-from flwr_vertical.channel.offer import METHOD, SERVICE, Offer
-from flwr_vertical.channel.peer import Peer
+from flwr_vertical.channel.session import Peer
 from flwr_vertical.channel.threads import StreamThreads
 from flwr_vertical.channel.wire import Piece, pack
 from flwr_vertical.errors import ConfigError

@@ -11,11 +11,11 @@ from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 from flwr_vertical.channel.endpoint import Endpoint
-from flwr_vertical.channel.opening import Opening
+from flwr_vertical.channel.handshake import Opening
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.grids.base import NodesGrid
-from flwr_vertical.grids.polling import pauses
-from flwr_vertical.grids.wrapping import WrappingGrid, silent
+from flwr_vertical.grids.poll import pauses
+from flwr_vertical.grids.proxy import WrappingGrid, silent
 
 logger = logging.getLogger("flwr_vertical")
 

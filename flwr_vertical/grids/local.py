@@ -18,7 +18,7 @@ from flwr_vertical.grids.base import (
     Outputs,
     error_reply,
 )
-from flwr_vertical.grids.limits import n_cores, thread_limits
+from flwr_vertical.grids.blas_threads import n_cores, thread_limits
 
 # A party that has run for so many seconds no longer keeps others waiting: it may be hanging.
 _LONG = 1.0

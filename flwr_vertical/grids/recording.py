@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from flwr_vertical.grids.wrapping import WrappingGrid
+from flwr_vertical.grids.proxy import WrappingGrid
 
 
 @dataclass(frozen=True)

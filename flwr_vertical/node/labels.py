@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError, DataError, PolicyError
-from flwr_vertical.node.base import StepGroup, step
+from flwr_vertical.node.steps import StepGroup, step
 from flwr_vertical.policy.record import key_of, text_of
 
 if TYPE_CHECKING:

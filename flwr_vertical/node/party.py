@@ -14,15 +14,15 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.errors import PolicyError, ProtocolError
-from flwr_vertical.node.base import Node, NodeServices, Summands, Uses, step
 from flwr_vertical.node.labels import LabelColumn
-from flwr_vertical.node.rows import own_rows, rows_of, to_aligned
+from flwr_vertical.node.row_index import own_rows, rows_of, to_aligned
+from flwr_vertical.node.steps import Node, NodeServices, Summands, Uses, step
 from flwr_vertical.node.storage import data_digest
-from flwr_vertical.policy.budgets import bits_of_row
 from flwr_vertical.policy.record import Policy, allows, key_of, text_of
-from flwr_vertical.policy.rows import OwnRows
-from flwr_vertical.policy.run import RunLedger
-from flwr_vertical.policy.within_run import Budgets, RunBudgets
+from flwr_vertical.privacy_ledger.budgets import bits_of_row
+from flwr_vertical.privacy_ledger.row_identities import OwnRows
+from flwr_vertical.privacy_ledger.run_ledger import RunLedger
+from flwr_vertical.privacy_ledger.within_run import Budgets, RunBudgets
 from flwr_vertical.protocol import pins
 from flwr_vertical.results.model import Model
 from flwr_vertical.tables.kinds import refuse_dates

@@ -17,21 +17,21 @@ from flwr_vertical.errors import (
     StateLostError,
     VerticalError,
 )
-from flwr_vertical.node import live
-from flwr_vertical.node.base import NodeServices, Summands, node_keys_of, unrepeatable_steps
+from flwr_vertical.node import live_objects
 from flwr_vertical.node.checkpoint import Checkpoint, clear_openings, restore
 from flwr_vertical.node.config import check_node_config
-from flwr_vertical.node.data import DataWatch
-from flwr_vertical.node.guard import Admitted, Guard, NodeTypes, check_n_parties
+from flwr_vertical.node.data_fingerprint import DataWatch
 from flwr_vertical.node.party import Arbiter, Party
-from flwr_vertical.node.retake import SEQUENCE, remember, take_back
+from flwr_vertical.node.policy_check import Admitted, Guard, NodeTypes, check_n_parties
+from flwr_vertical.node.rollback import SEQUENCE, remember, take_back
 from flwr_vertical.node.snapshot import Snapshots, go_back, tell_snapshot
 from flwr_vertical.node.state import State
+from flwr_vertical.node.steps import NodeServices, Summands, node_keys_of, unrepeatable_steps
 from flwr_vertical.node.storage import Storage
-from flwr_vertical.policy.ledger import PrivacyLedger
-from flwr_vertical.policy.request import RunRequest
-from flwr_vertical.policy.rows import OwnRows
-from flwr_vertical.policy.run import RunLedger
+from flwr_vertical.policy.run_request import RunRequest
+from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
+from flwr_vertical.privacy_ledger.row_identities import OwnRows
+from flwr_vertical.privacy_ledger.run_ledger import RunLedger
 from flwr_vertical.protocol import pins, private_sum
 from flwr_vertical.protocol.codec import decode, encode
 from flwr_vertical.protocol.disk import digest
@@ -219,9 +219,11 @@ class StepServer:
         state.update(updates)
         state.save()
         files = None if checkpoint is None else Snapshots(checkpoint)
-        held = live.live_of(cache)
+        held = live_objects.live_of(cache)
         load = files.load_live if files is not None else _nowhere
-        held.begin(str(state.get(live.VERSION, "")), load, f"party {state.get('node.name')!r}")
+        held.begin(
+            str(state.get(live_objects.VERSION, "")), load, f"party {state.get('node.name')!r}"
+        )
         if step == HELLO:
             reply = make_reply({}, self._hello(context, state, envelope, admitted, cache))
         elif step == SNAPSHOT:
@@ -233,7 +235,7 @@ class StepServer:
             reply = self._take(step, request, envelope, context, admitted, state, cache)
         version = held.end()
         if version is not None:
-            state[live.VERSION] = version
+            state[live_objects.VERSION] = version
         state[SEQUENCE] = sequence
         state.save()
         envelope_out: Any = read_envelope(reply)
@@ -297,8 +299,8 @@ class StepServer:
             cache["complete-snapshot"] = complete
         if kept is None:
             return
-        version = str(state.get(live.VERSION, ""))
-        written = bool(version) and files.keep_live(live.live_of(cache), version)
+        version = str(state.get(live_objects.VERSION, ""))
+        written = bool(version) and files.keep_live(live_objects.live_of(cache), version)
         data = DataWatch(self._storage, context, state, cache).noted
         kept.save(sequence, asked, context.state, reply, data, version)
         if envelope["step"] == SNAPSHOT:

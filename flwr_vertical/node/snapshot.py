@@ -22,7 +22,7 @@ from flwr.app import ConfigRecord, Context, RecordDict
 
 from flwr_vertical.errors import ProtocolError, VerticalError
 from flwr_vertical.node.checkpoint import Checkpoint, files_in, restore
-from flwr_vertical.node.live import LiveObjects
+from flwr_vertical.node.live_objects import LiveObjects
 from flwr_vertical.protocol.disk import WHOLE, flush_folder, read_frame, replace_file, writing
 from flwr_vertical.protocol.messages import make_reply
 from flwr_vertical.protocol.trees import pack_tree, unpack_tree

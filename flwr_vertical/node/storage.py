@@ -15,11 +15,11 @@ from flwr.app import Context
 from flwr_vertical.errors import ConfigError, DataError, VerticalError
 from flwr_vertical.node.outputs import OutputFolder
 from flwr_vertical.node.source_copy import SourceCopy
-from flwr_vertical.policy.file import SUFFIX as LEDGER_SUFFIX
-from flwr_vertical.policy.ledger import PrivacyLedger
-from flwr_vertical.policy.needs import open_to
 from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import Policy
+from flwr_vertical.policy.requirements import open_to
+from flwr_vertical.privacy_ledger.database import SUFFIX as LEDGER_SUFFIX
+from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
 from flwr_vertical.protocol.disk import FILE_MODE, writing
 from flwr_vertical.results.atomic import write_bytes_atomically
 from flwr_vertical.sources import (

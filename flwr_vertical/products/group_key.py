@@ -11,7 +11,7 @@ party together can, as with a masked sum all other parties together can.
 from dataclasses import dataclass, field
 from typing import Any
 
-from flwr_vertical.crypto.sealing import open_sealed, seal
+from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node import Party, StepGroup, step
 from flwr_vertical.products.pair_keys import PairKeys, PairKeySteps

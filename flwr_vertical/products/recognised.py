@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node import Party
-from flwr_vertical.policy.run import RunLedger
+from flwr_vertical.privacy_ledger.run_ledger import RunLedger
 from flwr_vertical.products.columns import HeldColumns
 from flwr_vertical.products.ring import Ring, product
 from flwr_vertical.products.streams import KeyStream, stream

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.policy.limits import max_vectors, min_rows
+from flwr_vertical.policy.defaults import max_vectors, min_rows
 
 __all__ = [
     "RowGroups",

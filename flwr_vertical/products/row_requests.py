@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.node import Party
-from flwr_vertical.policy.row_rules import Judged, LabelSet, RowHistory, judge
-from flwr_vertical.policy.run import RunLedger
+from flwr_vertical.privacy_ledger.rules import Judged, LabelSet, RowHistory, judge
+from flwr_vertical.privacy_ledger.run_ledger import RunLedger
 from flwr_vertical.products.columns import HeldColumns
-from flwr_vertical.products.levels import LevelAtoms, level_codes
+from flwr_vertical.products.rare_levels import LevelAtoms, level_codes
 
 Indices = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

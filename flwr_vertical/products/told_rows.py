@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node import Party
-from flwr_vertical.policy.limits import min_rows
-from flwr_vertical.policy.row_rules import LabelSet
+from flwr_vertical.policy.defaults import min_rows
+from flwr_vertical.privacy_ledger.rules import LabelSet
 from flwr_vertical.products.columns import HeldColumns
 from flwr_vertical.products.row_requests import (
     RowRequest,

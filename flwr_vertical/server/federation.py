@@ -13,7 +13,7 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.grids.wrapping import silent
+from flwr_vertical.grids.proxy import silent
 from flwr_vertical.node.party import Arbiter
 from flwr_vertical.protocol import private_sum
 from flwr_vertical.protocol.codec import Payload, decode, encode, override
@@ -30,12 +30,10 @@ from flwr_vertical.protocol.messages import (
 )
 from flwr_vertical.protocol.objects import pack_object
 from flwr_vertical.protocol.pins import RETURNED
+from flwr_vertical.server.discovery import Presence
 from flwr_vertical.server.greeting import Greeting, keys_of_run
 from flwr_vertical.server.journal import Entry, Journal
 from flwr_vertical.server.label_memory import LabelMemory
-from flwr_vertical.server.loop import SnapshotLoop
-from flwr_vertical.server.presence import Presence
-from flwr_vertical.server.record import RunRecord
 from flwr_vertical.server.recovery import (
     ReturnedNode,
     exchange_patiently,
@@ -44,7 +42,9 @@ from flwr_vertical.server.recovery import (
 )
 from flwr_vertical.server.roster import make_roster
 from flwr_vertical.server.rounds import PartyStateLostError, exchange
+from flwr_vertical.server.run_record import RunRecord
 from flwr_vertical.server.settings import RunOptions, RunSettings
+from flwr_vertical.server.training_loop import SnapshotLoop
 
 # More messages than a loop sends between two snapshots: those that the server sent before it was
 # killed, and that neither its journal nor the disk of a node may know of.

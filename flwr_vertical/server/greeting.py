@@ -8,11 +8,11 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from flwr_vertical.errors import PartyError
-from flwr_vertical.grids.wrapping import reopen, silent
+from flwr_vertical.grids.proxy import reopen, silent
 from flwr_vertical.protocol import pins, private_sum
 from flwr_vertical.protocol.codec import Payload, decode
 from flwr_vertical.protocol.messages import ARBITER, HELLO, VALUES, make_request
-from flwr_vertical.server.presence import Presence
+from flwr_vertical.server.discovery import Presence
 
 logger = logging.getLogger("flwr_vertical")
 

@@ -13,8 +13,8 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_vertical.errors import ConfigError, PartyError
-from flwr_vertical.grids.polling import pauses
-from flwr_vertical.grids.wrapping import reopen
+from flwr_vertical.grids.poll import pauses
+from flwr_vertical.grids.proxy import reopen
 from flwr_vertical.protocol.codec import Payload, decode, payload_bytes
 from flwr_vertical.protocol.messages import ARBITER, VALUES, make_message
 from flwr_vertical.server.journal import Journal

@@ -4,13 +4,7 @@ A table is a pandas DataFrame indexed by sample ID. No row means a missing block
 cell.
 """
 
-from flwr_vertical.tables.accuracy import imputation_accuracy
-from flwr_vertical.tables.checks import check_table
-from flwr_vertical.tables.csv_format import CsvFormat
-from flwr_vertical.tables.findings import DataWarning, Finding, Severity
-from flwr_vertical.tables.held_out import hide_cells, put_back
-from flwr_vertical.tables.kinds import Kind, infer_kinds, is_discrete, is_numeric
-from flwr_vertical.tables.missingness import (
+from flwr_vertical.incomplete import (
     COPULA_MCAR_RATES,
     FALSE_VFL_REGIMES,
     MECHANISMS,
@@ -27,8 +21,14 @@ from flwr_vertical.tables.missingness import (
     mnar_blocks,
     sample_missing,
 )
+from flwr_vertical.incomplete.held_out import hide_cells, put_back
+from flwr_vertical.incomplete.imputation_error import imputation_accuracy
+from flwr_vertical.incomplete.splits import split_columns
+from flwr_vertical.tables.checks import check_table
+from flwr_vertical.tables.csv_format import CsvFormat
+from flwr_vertical.tables.findings import DataWarning, Finding, Severity
+from flwr_vertical.tables.kinds import Kind, infer_kinds, is_discrete, is_numeric
 from flwr_vertical.tables.readers import read_frame, read_labels, read_table
-from flwr_vertical.tables.splits import split_columns
 from flwr_vertical.tables.table import Table, checked_ids
 from flwr_vertical.tables.writers import write_table
 

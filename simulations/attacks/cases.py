@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical import Result, Strategy, load_strategy, simulate
-from flwr_vertical.policy.needs import exchanges_of
+from flwr_vertical.policy.requirements import exchanges_of
 from flwr_vertical.privacy import seeded_noise
 from flwr_vertical.settings import settings_of
 from strategies import BUILTIN

@@ -25,8 +25,8 @@ from simulations.attacks.recording import Recording, record
 from simulations.attacks.views import GOT, SENT, SERVER, View, views_of
 from strategies.trees import arbiter as comparing
 from strategies.trees.blinding import Factors
-from strategies.trees.gains import best_of, signed
-from strategies.trees.growing import Grower
+from strategies.trees.gain import best_of, signed
+from strategies.trees.grower import Grower
 from strategies.trees.model import TreePart
 from strategies.trees.rounds import LevelNodes, LevelRounds
 

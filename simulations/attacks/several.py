@@ -22,8 +22,8 @@ from flwr_vertical import (
     simulate,
 )
 from flwr_vertical.errors import PartyError, VerticalError
-from flwr_vertical.policy.ledger import PrivacyLedger
 from flwr_vertical.privacy import risks, seeded_noise
+from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
 from simulations.attacks.distances import matrices, scale_candidates
 from simulations.attacks.opened import Opened, atoms, opened_of, smallest_set
 from simulations.attacks.recording import record
@@ -31,8 +31,8 @@ from simulations.attacks.score import Guess, Score, score
 from simulations.attacks.suite import columns_of
 from simulations.attacks.views import SERVER, aligned_truth, views_of
 from strategies import BUILTIN
-from strategies.imputation.fknn import party as fknn_party
-from strategies.imputation.fknn.blinding import Blinding
+from strategies.fknn import party as fknn_party
+from strategies.fknn.blinding import Blinding
 
 Array = npt.NDArray[np.float64]
 Tables = Mapping[str, pd.DataFrame]

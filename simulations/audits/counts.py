@@ -15,15 +15,15 @@ from flwr_vertical.privacy import (
     rational,
 )
 from simulations.audits.mechanism import Array, Mechanism, laplace_loss
-from strategies.synthesis.copula.domain import Domain
-from strategies.synthesis.copula.margins import (
+from strategies.copula.bounds import Domain
+from strategies.copula.margins import (
     Margin,
     continuous_margin,
     discrete_margin,
     level_margin,
     noisy_counts,
 )
-from strategies.synthesis.copula.tree import tree_margin
+from strategies.copula.tree import tree_margin
 
 EPSILON = 1.0
 DELTA = 0.05  # so large that outcomes which attain epsilon are not rare

@@ -5,9 +5,9 @@ import numpy as np
 from flwr_vertical.privacy import Keystream, seeded_noise
 from flwr_vertical.tables import Kind
 from simulations.audits.mechanism import Array, Mechanism
-from strategies.synthesis.copula.label import Label
-from strategies.synthesis.copula.ranks import Flip, column_ranks, perturbed_ranks
-from strategies.synthesis.copula.release import Budget, make_release
+from strategies.copula.label_column import Label
+from strategies.copula.ranks import Flip, column_ranks, perturbed_ranks
+from strategies.copula.release import Budget, make_release
 
 _COMPARISON = Flip.of(1.0)
 _OF_FOUR = Flip.of(0.5)

@@ -6,9 +6,9 @@ from flwr_vertical.privacy import Keystream, seeded_noise
 from flwr_vertical.products.column_products import Layout
 from flwr_vertical.products.noise import SUMS, PrivateRows, draw
 from simulations.audits.mechanism import Array, Mechanism
-from strategies.regression.glm.sums.block import Block
-from strategies.regression.glm.sums.release import BOUND, Noise, composed, noise_scale
-from strategies.regression.moments.label_noise import noisy_label_sums
+from strategies.glm.sums.block import Block
+from strategies.glm.sums.release import BOUND, Noise, composed, noise_scale
+from strategies.linear.moments.label_noise import noisy_label_sums
 
 EPSILON, DELTA = 2.0, 0.05
 

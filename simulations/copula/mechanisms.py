@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 
-from flwr_vertical.tables import mar_complex, mar_simple, mcar_blocks
+from flwr_vertical.incomplete import mar_complex, mar_simple, mcar_blocks
 from simulations.copula.design import CopulaSample
 
 Mask = npt.NDArray[np.bool_]

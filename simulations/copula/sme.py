@@ -16,7 +16,7 @@ from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
 from flwr_vertical.errors import VerticalError
-from flwr_vertical.tables import drop_blocks
+from flwr_vertical.incomplete import drop_blocks
 from simulations.copula.methods import fit_tables, synthesise
 from simulations.replications import Metrics
 from simulations.vfem.missing import calibrate_shared, factor_mask, standardised

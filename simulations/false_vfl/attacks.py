@@ -30,8 +30,8 @@ from sklearn.preprocessing import StandardScaler
 from flwr_vertical import simulate
 from flwr_vertical.protocol import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, read_envelope
-from strategies.deep.false_vfl.predict import FalseVFLPredict
-from strategies.deep.false_vfl.strategy import FalseVFL
+from strategies.false_vfl.predict import FalseVFLPredict
+from strategies.false_vfl.strategy import FalseVFL
 
 Array = npt.NDArray[Any]
 

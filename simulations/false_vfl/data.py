@@ -14,9 +14,9 @@ import pandas as pd
 import torch
 
 from flwr_vertical.errors import DataError
-from flwr_vertical.tables import draw_blocks, split_columns
+from flwr_vertical.incomplete import draw_blocks, split_columns
 from simulations.data import Sources
-from strategies.deep.false_vfl.central import Block
+from strategies.false_vfl.central import Block
 
 N_PARTIES, COLUMNS_EACH = 8, 77
 N_LABELS, N_ALIGNED = 500, 100

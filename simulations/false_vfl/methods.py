@@ -1,6 +1,6 @@
 """The methods of the study: each is fitted to blocks and labels, then predicts classes.
 
-All run in one process, where all columns lie together (`strategies.deep.false_vfl.central`); tests
+All run in one process, where all columns lie together (`strategies.false_vfl.central`); tests
 of the strategies show that parties and server compute the same over the protocol, gradients to
 1e-5. So the numbers are those of the protocol, and no message is sent.
 """
@@ -21,12 +21,12 @@ import torch
 from flwr_vertical.results import human_seconds
 from simulations.false_vfl.checkpoints import Checkpoint
 from simulations.false_vfl.training import Pretraining, Stages, fit_head
-from strategies.deep.false_vfl.central import Block, CentralModel
-from strategies.deep.false_vfl.networks import NetworkSettings
-from strategies.deep.split.central import CentralSplit
-from strategies.deep.split.methods import METHODS as SPLIT
-from strategies.deep.split.methods import Training
-from strategies.deep.split.networks import SplitNetworks
+from strategies.false_vfl.central import Block, CentralModel
+from strategies.false_vfl.networks import NetworkSettings
+from strategies.split.central import CentralSplit
+from strategies.split.methods import METHODS as SPLIT
+from strategies.split.methods import Training
+from strategies.split.networks import SplitNetworks
 
 logger = logging.getLogger("flwr_vertical")
 
@@ -145,7 +145,7 @@ def fit_baseline(kind: str, task: Task, fit: dict[str, Any]) -> Fitted:
     Parameters
     ----------
     kind : str
-        A key of `strategies.deep.split.methods.METHODS`.
+        A key of `strategies.split.methods.METHODS`.
     task : Task
     fit : dict
         Section ``<data set>.<baseline>`` of the preset; without a table ``simsiam`` nothing is

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 
 from flwr_vertical.errors import DataError
-from flwr_vertical.tables import FALSE_VFL_REGIMES
+from flwr_vertical.incomplete import FALSE_VFL_REGIMES
 from simulations.data import Sources
 from simulations.false_vfl.data import draw_labelled, draw_mask, load_isolet, to_blocks
 from simulations.false_vfl.training import Pretraining, Stages, fit_head
-from strategies.deep.false_vfl.central import CentralModel
-from strategies.deep.false_vfl.networks import NetworkSettings
+from strategies.false_vfl.central import CentralModel
+from strategies.false_vfl.networks import NetworkSettings
 
 _OF_IMAGES = ("networks", "image_shape", "image_channels")  # the same for all: there are none
 _BASE = NetworkSettings(party_layers=3)

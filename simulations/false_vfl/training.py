@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strategies.deep.false_vfl.bounds import log_bound
-from strategies.deep.false_vfl.central import Block, CentralModel
+from strategies.false_vfl.bounds import log_bound
+from strategies.false_vfl.central import Block, CentralModel
 
 
 @dataclass(frozen=True)

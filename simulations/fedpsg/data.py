@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical.errors import DataError
-from flwr_vertical.tables.missingness import sample_missing
+from flwr_vertical.incomplete import sample_missing
 from simulations.data import Sources, fingerprint
 
 Array = npt.NDArray[np.float64]

@@ -1,6 +1,6 @@
 """Stage 2 on tables in one place: the library's networks without messages, for local baselines too.
 
-`strategies.deep.fedpsg.halves` has both halves of a training step. A federation carries what they
+`strategies.fedpsg.gan.halves` has both halves of a training step. A federation carries what they
 exchange; here it is handed over in memory, so that a step takes a few milliseconds and Tables 1 to
 5 with 10,000 steps a cell can be had. With one party it is the local imputation of Tables 4 and 5.
 """
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from simulations.fedpsg.data import is_level
-from strategies.deep.fedpsg.draws import draw_shown
-from strategies.deep.fedpsg.halves import PartyNets, Shape, TopNets
-from strategies.synthesis.fedpsg.gan.encoding import Encoding
+from strategies.fedpsg.gan.draws import draw_shown
+from strategies.fedpsg.gan.encoding import Encoding
+from strategies.fedpsg.gan.halves import PartyNets, Shape, TopNets
 
 Array = npt.NDArray[np.float64]
 
@@ -26,7 +26,7 @@ _IMPUTED_AT_ONCE = 8192
 
 @dataclass(frozen=True)
 class Imputation:
-    """Settings of the networks, as of `strategies.synthesis.fedpsg.FedPSGAR`.
+    """Settings of the networks, as of `strategies.fedpsg.FedPSGAR`.
 
     Parameters
     ----------
@@ -188,6 +188,6 @@ def _fill(
 
 
 def _class_columns(labels: "pd.Series[float]") -> Tensor:
-    from strategies.synthesis.fedpsg.gan.training import one_hot
+    from strategies.fedpsg.gan.training import one_hot
 
     return torch.as_tensor(one_hot(np.asarray(labels, dtype=np.float64)))

@@ -9,7 +9,7 @@ import pandas as pd
 from sklearn.impute import KNNImputer
 
 from flwr_vertical import simulate
-from flwr_vertical.tables import blank_cells, mcar_cells
+from flwr_vertical.incomplete import blank_cells, mcar_cells
 from simulations.data import VerticalData
 from simulations.fknn.local import READINGS, local_imputations
 from simulations.fknn.oracle import distances, impute

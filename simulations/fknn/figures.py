@@ -5,8 +5,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from flwr_vertical.incomplete import mcar_cells
 from flwr_vertical.results.figures import INK, LINE, SOFT, colour, label, legend, new_figure
-from flwr_vertical.tables import mcar_cells
 from simulations.data import VerticalData
 from simulations.fknn.experiments import impute_guest
 from simulations.fknn.preset import Preset

@@ -9,7 +9,7 @@ from sklearn.metrics import explained_variance_score
 from sklearn.model_selection import KFold, cross_val_score
 
 from flwr_vertical import simulate
-from flwr_vertical.tables import blank_cells, mcar_cells
+from flwr_vertical.incomplete import blank_cells, mcar_cells
 from simulations.data import VerticalData
 from simulations.replications import Metrics
 from strategies.baselines import Max, Mean, Min

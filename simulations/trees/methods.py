@@ -121,7 +121,7 @@ def from_donors(task: Task) -> pd.DataFrame:
 
 
 def _laser(task: Task, settings: dict[str, Any]) -> Array:
-    from strategies.deep import LaserVFL
+    from strategies.split import LaserVFL
 
     strategy = LaserVFL(pretrain="none", **settings["laser"])
     scaled = {

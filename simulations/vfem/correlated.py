@@ -12,7 +12,7 @@ import pandas as pd
 
 from simulations.replications import Metrics
 from simulations.study import FAIL, PASS
-from strategies.regression.moments import (
+from strategies.linear.moments import (
     BlockCovariance,
     FullCovariance,
     Patterns,

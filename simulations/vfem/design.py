@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.tables import mcar_blocks
+from flwr_vertical.incomplete import mcar_blocks
 from simulations.vfem.missing import logistic_mask, mar_scores
 from simulations.vfem.sample import Sample, by_variable, make_frames, noise_deviation
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.tables import drop_blocks
+from flwr_vertical.incomplete import drop_blocks
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]

@@ -10,7 +10,7 @@ from strategies.classifiers.lr import VerticalLR
 from strategies.classifiers.svm import VerticalSVM
 
 if TYPE_CHECKING:
-    from strategies.deep.split import FinalNet
+    from strategies.split import FinalNet
 
 __all__ = ["FinalNet", "VerticalLR", "VerticalSVM"]
 

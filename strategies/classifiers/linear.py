@@ -12,15 +12,15 @@ from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import DataError
 from flwr_vertical.settings import setting
 from strategies.classifiers.party import ClassifierParty
-from strategies.regression import coefficient_table
-from strategies.regression import settings as shared
-from strategies.regression.glm.likelihoods import moments_of, usable_rows
-from strategies.regression.glm.predictions import conditional_regressions
-from strategies.regression.moment_party import MomentArbiter
-from strategies.regression.moments import OpenedMoments, Pattern, complete_rows, open_moments
-from strategies.regression.moments.disclosure import BLUR, COLLUSION, RECOGNISED, WITHHELD
-from strategies.regression.moments.opening import Grouping
-from strategies.regression.prediction import Regressions, keep_and_predict
+from strategies.glm.likelihoods import moments_of, usable_rows
+from strategies.glm.predictions import conditional_regressions
+from strategies.linear import coefficient_table
+from strategies.linear import settings as shared
+from strategies.linear.moment_party import MomentArbiter
+from strategies.linear.moments import OpenedMoments, Pattern, complete_rows, open_moments
+from strategies.linear.moments.collect import Grouping
+from strategies.linear.moments.disclosure import BLUR, COLLUSION, RECOGNISED, WITHHELD
+from strategies.linear.prediction import Regressions, keep_and_predict
 
 Array = npt.NDArray[np.float64]
 

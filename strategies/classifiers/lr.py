@@ -34,10 +34,10 @@ from strategies.classifiers.linear import (
     on_present_columns,
     two_classes_in,
 )
-from strategies.regression.glm.families import family_named
-from strategies.regression.glm.means import check_federation, given_labels, maximum_likelihood
-from strategies.regression.least_squares.baseline import note
-from strategies.regression.prediction.table import CLASSES
+from strategies.glm.means import check_federation, given_labels, maximum_likelihood
+from strategies.least_squares.baseline import note
+from strategies.linear.families import family_named
+from strategies.linear.prediction.table import CLASSES
 
 
 class VerticalLR(LinearClassifier):

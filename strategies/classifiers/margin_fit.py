@@ -31,9 +31,9 @@ from strategies.classifiers.margin_solver import (
     OutOfReachError,
     minimise,
 )
-from strategies.regression.glm.by_class import ByClass
-from strategies.regression.glm.masked_means import Bound, MaskedMeans
-from strategies.regression.glm.mean_fourier import Expansion, expand
+from strategies.linear.masked_means.by_class import ByClass
+from strategies.linear.masked_means.evaluate import Bound, MaskedMeans
+from strategies.linear.masked_means.fourier import Expansion, expand
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]

@@ -4,10 +4,10 @@ from typing import Any
 
 from flwr_vertical import Party, Summands, Uses, step
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps, PrivateProductSteps
-from strategies.regression import RegressionData
-from strategies.regression.glm.masked_steps import MaskedMeanSteps
-from strategies.regression.moments import MomentSteps
-from strategies.regression.prediction import PredictionSteps
+from strategies.linear import RegressionData
+from strategies.linear.masked_means.steps import MaskedMeanSteps
+from strategies.linear.moments import MomentSteps
+from strategies.linear.prediction import PredictionSteps
 
 
 class ClassifierParty(Party):

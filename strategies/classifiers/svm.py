@@ -42,12 +42,12 @@ from strategies.classifiers.linear import (
 )
 from strategies.classifiers.margin_fit import fit_margins
 from strategies.classifiers.margin_solver import LabelledMoments, least_squares
-from strategies.regression import Problem
-from strategies.regression.glm.means import given_labels, shifted
-from strategies.regression.least_squares.baseline import note
-from strategies.regression.moments import OpenedMoments, Pattern, by_pattern, complete_rows
-from strategies.regression.prediction import Regressions
-from strategies.regression.prediction.table import MARGIN
+from strategies.glm.means import given_labels, shifted
+from strategies.least_squares.baseline import note
+from strategies.linear import Problem
+from strategies.linear.moments import OpenedMoments, Pattern, by_pattern, complete_rows
+from strategies.linear.prediction import Regressions
+from strategies.linear.prediction.table import MARGIN
 
 Array = npt.NDArray[np.float64]
 

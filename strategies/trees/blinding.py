@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.products.streams import KeyStream
-from strategies.trees.gains import Array
+from strategies.trees.gain import Array
 
 Ring = npt.NDArray[np.uint64]
 _T = TypeVar("_T", bound=np.generic)

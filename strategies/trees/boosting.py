@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Result
-from strategies.trees.course import Course
-from strategies.trees.ensembles import Ensembles
-from strategies.trees.growing import Grower
+from strategies.trees.by_availability import Ensembles
+from strategies.trees.ensemble import Course
+from strategies.trees.grower import Grower
 from strategies.trees.objectives import Array, Objective
 from strategies.trees.tree import Flags, Tree, leaf_values
 

@@ -11,7 +11,7 @@ import pandas as pd
 from flwr_vertical import Model, Result, Strategy
 from flwr_vertical.tables import Table
 from strategies.trees.binning import Bins, Codes
-from strategies.trees.ensembles import Ensembles
+from strategies.trees.by_availability import Ensembles
 from strategies.trees.objectives import Objective
 from strategies.trees.routing import Splits
 

@@ -14,7 +14,7 @@ from strategies.trees.encrypted.party import EncryptedSteps
 from strategies.trees.model import TreePart
 from strategies.trees.monotone import NODE_KEY, TOLD, directions_of
 from strategies.trees.routing import RoutingSteps, check_openings
-from strategies.trees.shares import ShareSteps, stream_label
+from strategies.trees.secret_shares import ShareSteps, stream_label
 
 COLUMN_NAMES = "column-names"
 """The exchange in which the server learns which column each split is of, by name."""

@@ -21,8 +21,8 @@ from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.regression.prediction.fitted import BuildsOnAFit, check_parties
-from strategies.regression.problem import sample_index
+from strategies.linear.prediction.base import BuildsOnAFit, check_parties
+from strategies.linear.problem import sample_index
 from strategies.trees.binning import Codes, narrowest
 from strategies.trees.contributions import (
     FORMS,
@@ -33,9 +33,9 @@ from strategies.trees.contributions import (
 )
 from strategies.trees.model import LEAF, TreePart, TreesModel, prediction_table
 from strategies.trees.monotone import NODE_KEY
+from strategies.trees.node_sums import Indices
 from strategies.trees.routing import check_openings, count_sides
-from strategies.trees.sums import Indices
-from strategies.trees.without import descend_without
+from strategies.trees.shapley import descend_without
 
 
 class TreesPredictParty(Party):

@@ -27,11 +27,11 @@ from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.server import Federation
 from strategies.trees.binning import narrowest
 from strategies.trees.blinding import Factors
-from strategies.trees.gains import Array, Curvature, Level, best_of, candidates, signed, to_ring
+from strategies.trees.features import Slots
+from strategies.trees.gain import Array, Curvature, Level, best_of, candidates, signed, to_ring
 from strategies.trees.monotone import allowed_signs, right_way
-from strategies.trees.shares import Places, with_siblings
-from strategies.trees.slots import Slots
-from strategies.trees.sums import Indices, Ring, dense_sums
+from strategies.trees.node_sums import Indices, Ring, dense_sums
+from strategies.trees.secret_shares import Places, with_siblings
 from strategies.trees.tree import Flags, Tree
 
 Masks = dict[str, tuple[bytes, Ring, Ring]]

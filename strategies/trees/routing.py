@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, step
 from flwr_vertical.errors import PolicyError
-from flwr_vertical.policy.budgets import ROUNDING
 from flwr_vertical.policy.record import key_of
+from flwr_vertical.privacy_ledger.budgets import ROUNDING
 from strategies.trees.binning import Layout
 from strategies.trees.monotone import check_told
-from strategies.trees.sums import Indices
+from strategies.trees.node_sums import Indices
 
 Splits = npt.NDArray[np.int32]
 

@@ -33,8 +33,8 @@ from strategies.trees.boosting import Boosting
 from strategies.trees.disclosure import DISCLOSURE
 from strategies.trees.objectives import OBJECTIVES, Objective
 from strategies.trees.party import COLUMN_NAMES, TreeParty
-from strategies.trees.running import grow_model, labels_of
-from strategies.trees.shares import HIDING, HISTOGRAMS
+from strategies.trees.secret_shares import HIDING, HISTOGRAMS
+from strategies.trees.train import grow_model, labels_of
 from strategies.trees.tree import Growth
 
 

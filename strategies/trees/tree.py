@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from strategies.trees.gains import Array
-from strategies.trees.sums import Indices
+from strategies.trees.gain import Array
+from strategies.trees.node_sums import Indices
 
 Flags = npt.NDArray[np.bool_]
 

@@ -117,7 +117,7 @@ class Straight:
 
     def __init__(self, tables):
         from flwr_vertical.alignment import alignment_steps
-        from flwr_vertical.node.base import NodeServices
+        from flwr_vertical.node.steps import NodeServices
 
         self.parties = sorted(tables)
         self.given = {name: {} for name in tables}

@@ -10,7 +10,7 @@ import pytest
 from runtimes import IN_MEMORY, Flower, processes_of, stop_all
 
 from flwr_vertical import simulate
-from flwr_vertical.demo import demo_tables
+from flwr_vertical.incomplete.demo import demo_tables
 from strategies.fknn import FKNN
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(400)]

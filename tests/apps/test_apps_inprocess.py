@@ -21,8 +21,8 @@ from apps.client_app import app as client_app
 from apps.client_app import pick
 from apps.server_app import app as server_app
 from flwr_vertical import LocalGrid, RecordingGrid, Result, simulate
-from flwr_vertical.demo import demo_labels, demo_names, demo_tables
 from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.incomplete.demo import demo_labels, demo_names, demo_tables
 from flwr_vertical.node.storage import FileStorage
 from flwr_vertical.results import report
 from flwr_vertical.results.page import render_page
@@ -598,19 +598,19 @@ else:
 @pytest.mark.parametrize(("late", "code"), [(1, 0), (3, 1)])
 def test_a_ray_that_does_not_start_is_started_again(tmp_path, monkeypatch, capsys, late, code):
     """Stands in for `flwr`, as no real Ray can be made late in a test."""
-    from flwr_vertical import cli
+    from flwr_vertical.cli import main
 
     calls, fake = tmp_path / "calls", tmp_path / "flwr"
     fake.write_text(FLWR.format(python=sys.executable, calls=str(calls), line=LATE_RAY, late=late))
     fake.chmod(0o700)
-    monkeypatch.setattr(cli, "_flwr", lambda: str(fake))
-    assert cli._stream(str(ROOT), None, [], []) == code
+    monkeypatch.setattr(main, "_flwr", lambda: str(fake))
+    assert main._stream(str(ROOT), None, [], []) == code
     shown = capsys.readouterr()
     assert "trying again (2 of 3)" in shown.out
     assert len(calls.read_text()) == min(late + 1, 3)
     assert ("run the command again" in shown.err) == bool(code)
-    assert cli._is_ray_start('  File "/lib/ray/_private/worker.py", line 1842, in init\n')
-    assert not cli._is_ray_start("RuntimeError: Timed out waiting for a party")
+    assert main._is_ray_start('  File "/lib/ray/_private/worker.py", line 1842, in init\n')
+    assert not main._is_ray_start("RuntimeError: Timed out waiting for a party")
 
 
 # -- one name, one run -----------------------------------------------------------------------

@@ -16,9 +16,10 @@ from runtimes import IN_MEMORY, free_port
 
 from apps.client_app import app as client_app
 from apps.server_app import app as server_app
-from flwr_vertical import LocalGrid, Result, cli, local_superlink
+from flwr_vertical import LocalGrid, Result
+from flwr_vertical.cli import local_superlink, main
+from flwr_vertical.cli.run_config import app_defaults
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.run_config import app_defaults
 
 ROOT = pathlib.Path(__file__).parents[2]
 PYTHON = sys.executable
@@ -34,7 +35,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("FLWR_VERTICAL_HOME", str(tmp_path / "results"))
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(local_superlink, "_port", lambda: port)
-    monkeypatch.setattr(cli, "_flwr", lambda: pytest.fail("Flower was started"))
+    monkeypatch.setattr(main, "_flwr", lambda: pytest.fail("Flower was started"))
     return tmp_path
 
 
@@ -60,7 +61,7 @@ def superlink(home):
 
 def refused(capsys, *arguments, app=ROOT):
     """Return the one line that a run ends with before anything starts."""
-    assert cli.main(["run", str(app), *arguments]) == 2
+    assert main.main(["run", str(app), *arguments]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     return said
@@ -81,10 +82,10 @@ def test_a_superlink_keeps_the_variables_of_its_start(superlink, capsys, monkeyp
     assert f"{VARIABLE}='' and keeps it; this run has '1'" in said
     monkeypatch.setenv(VARIABLE, "0")
     assert f"{VARIABLE}='' and keeps it; this run has '0'" in refused(capsys)
-    cli.main(["stop"])
+    main.main(["stop"])
     superlink(**{VARIABLE: "0"}, FLWR_VERTICAL_HOME="/elsewhere")
     assert "FLWR_VERTICAL_HOME='/elsewhere' and keeps it" in refused(capsys)
-    cli.main(["stop"])
+    main.main(["stop"])
     superlink(**{VARIABLE: "0"})
     local_superlink.check_simulation()  # it is as this command would start one
 
@@ -100,11 +101,11 @@ def test_stop_ends_the_local_superlink_alone(superlink, capsys):
     process, program = superlink()
     elsewhere = subprocess.Popen([str(program), "--port", "1"])
     try:
-        assert cli.main(["stop"]) == 0
+        assert main.main(["stop"]) == 0
         assert f"(process {process.pid}, {program})" in capsys.readouterr().out
         assert process.poll() is not None
         assert elsewhere.poll() is None
-        assert cli.main(["stop"]) == 0
+        assert main.main(["stop"]) == 0
         assert "no local SuperLink runs at 127.0.0.1:" in capsys.readouterr().out
     finally:
         elsewhere.kill()
@@ -147,8 +148,8 @@ def started(monkeypatch, *arguments):
         found.append((tomllib.loads(text), federation_config))
         return 0
 
-    monkeypatch.setattr(cli, "_stream", stream)
-    assert cli.main(["run", str(ROOT), *arguments]) == 0
+    monkeypatch.setattr(main, "_stream", stream)
+    assert main.main(["run", str(ROOT), *arguments]) == 0
     return found[0]
 
 
@@ -189,17 +190,17 @@ def test_a_run_whose_log_closes_early_is_waited_for(monkeypatch):
         found = {"runs": [{"status": next(statuses), "status-details": ""}]}
         return subprocess.CompletedProcess(command, 0, json.dumps(found), "")
 
-    monkeypatch.setattr(cli.subprocess, "run", ask)
-    monkeypatch.setattr(cli.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(cli.time, "sleep", lambda _: None)
-    assert cli._wait("flwr", "1", [])["status"] == "finished:completed"
+    monkeypatch.setattr(main.subprocess, "run", ask)
+    monkeypatch.setattr(main.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(main.time, "sleep", lambda _: None)
+    assert main._wait("flwr", "1", [])["status"] == "finished:completed"
 
 
 def test_a_superlink_that_answers_nothing_is_given_up(monkeypatch):
     clock = itertools.count(0.0, 100.0)
     gone = subprocess.CompletedProcess([], 1, "", "no SuperLink")
-    monkeypatch.setattr(cli.subprocess, "run", lambda *_, **__: gone)
-    monkeypatch.setattr(cli.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(cli.time, "sleep", lambda _: None)
+    monkeypatch.setattr(main.subprocess, "run", lambda *_, **__: gone)
+    monkeypatch.setattr(main.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(main.time, "sleep", lambda _: None)
     with pytest.raises(ConfigError, match=r"cannot learn how run 1 ended.*no SuperLink"):
-        cli._wait("flwr", "1", [])
+        main._wait("flwr", "1", [])

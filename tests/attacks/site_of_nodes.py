@@ -16,6 +16,7 @@ import pytest
 
 from apps.client_app import app as client_app
 from flwr_vertical import Federation, LocalGrid, RecordingGrid
+from flwr_vertical.cli.run_config import app_defaults
 from flwr_vertical.crypto.identity import (
     generate_identity,
     identity_text,
@@ -23,7 +24,7 @@ from flwr_vertical.crypto.identity import (
     write_identity,
 )
 from flwr_vertical.errors import PartyError
-from flwr_vertical.policy.summary import LedgerSummary
+from flwr_vertical.privacy_ledger.summary import LedgerSummary
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import (
     HELLO,
@@ -32,7 +33,6 @@ from flwr_vertical.protocol.messages import (
     make_request,
     read_envelope,
 )
-from flwr_vertical.run_config import app_defaults
 
 ROOT = Path(__file__).parents[2]
 PARTIES = ("bank", "court")

@@ -27,7 +27,7 @@ from site_of_nodes import (
 
 from flwr_vertical.alignment import make_aligner
 from flwr_vertical.errors import PartyError, VerticalError
-from flwr_vertical.server.record import journaled
+from flwr_vertical.server.run_record import journaled
 from strategies.glm import VerticalGLM
 from strategies.vfem import VFEM, CompleteCase
 

@@ -27,9 +27,10 @@ from simulations.attacks.recording import PRODUCTS, Recording, watching
 from simulations.attacks.vectors import families
 from simulations.attacks.views import GOT, SERVER, WORKED, views_of
 from strategies import BUILTIN
+from strategies.forest import ForestPredict, VerticalForest
 from strategies.glm import VerticalGLM
 from strategies.predict import Predict
-from strategies.trees import ForestPredict, TreesPredict, VerticalForest, VerticalGBDT
+from strategies.trees import TreesPredict, VerticalGBDT
 from strategies.vfem import VFEM, CompleteCase
 
 N = 330

@@ -9,7 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 from channel_runs import answer
 
 from flwr_vertical.channel.client import ChannelError, dial
-from flwr_vertical.channel.offer import Offer
+from flwr_vertical.channel.invitation import Offer
 
 
 def main():

@@ -18,7 +18,14 @@ from flwr_vertical.channel.certificate import make_certificate
 from flwr_vertical.channel.client import ChannelError, dial
 from flwr_vertical.channel.endpoint import Endpoint
 from flwr_vertical.channel.frames import CHUNK, HEADER, LARGEST_FRAME, REPLY, Outbox
-from flwr_vertical.channel.offer import METHOD, NODE_KEY, SERVICE, TOKEN_KEY, VERSION_KEY, Offer
+from flwr_vertical.channel.invitation import (
+    METHOD,
+    NODE_KEY,
+    SERVICE,
+    TOKEN_KEY,
+    VERSION_KEY,
+    Offer,
+)
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.protocol.messages import make_message, make_request
 from flwr_vertical.version import __version__

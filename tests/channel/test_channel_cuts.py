@@ -154,7 +154,7 @@ def test_a_token_to_come_back_opens_one_stream_and_ends_with_a_new_invitation(pa
 def test_a_token_to_come_back_stays_good_until_the_next_one_has_arrived(patient):
     """Else a stream that is cut with the welcome on its way could never be replaced."""
     from flwr_vertical.channel.connection import Connection
-    from flwr_vertical.channel.offer import NODE_KEY, TOKEN_KEY, VERSION_KEY
+    from flwr_vertical.channel.invitation import NODE_KEY, TOKEN_KEY, VERSION_KEY
     from flwr_vertical.version import __version__
 
     offer = patient.invite(1)

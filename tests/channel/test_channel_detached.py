@@ -11,7 +11,7 @@ from channel_runs import echo_grid
 from flwr.app import ConfigRecord, Context, RecordDict
 
 from flwr_vertical import Federation
-from flwr_vertical.channel import ChannelGrid, detached
+from flwr_vertical.channel import ChannelGrid, background
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def folder(monkeypatch, tmp_path):
 
 @pytest.fixture
 def worker(monkeypatch, folder):
-    monkeypatch.setattr(detached, "in_ray_worker", lambda: True)
+    monkeypatch.setattr(background, "in_ray_worker", lambda: True)
     return folder
 
 
@@ -39,7 +39,7 @@ def flower_forgets(inner):
 
 
 def test_this_process_is_no_ray_worker():
-    assert not detached.in_ray_worker()
+    assert not background.in_ray_worker()
 
 
 def test_state_after_the_goodbye_is_found_by_the_next_message(worker):
@@ -83,31 +83,31 @@ def context(run_id=5, **values):
 
 
 def test_state_is_kept_by_run_and_node(folder):
-    assert not detached.restore(context())
-    detached.commit(context(x=1))
-    detached.commit(context(x=2))
-    assert not detached.restore(context(run_id=6))
+    assert not background.restore(context())
+    background.commit(context(x=1))
+    background.commit(context(x=2))
+    assert not background.restore(context(run_id=6))
     found = context(x=0)
-    assert detached.restore(found)
+    assert background.restore(found)
     assert found.state["s"]["x"] == 2
-    assert not detached.restore(found)
+    assert not background.restore(found)
 
 
 def test_state_of_runs_long_over_is_removed(folder):
-    detached.commit(context(run_id=1))
+    background.commit(context(run_id=1))
     (old,) = folder.iterdir()
     os.utime(old, (1e9, 1e9))
-    detached.commit(context(run_id=2))
+    background.commit(context(run_id=2))
     assert [path.name for path in folder.iterdir()] == ["2-7.state"]
 
 
 def test_a_folder_that_others_can_read_is_refused(folder):
     folder.mkdir(mode=0o755)
     with pytest.raises(PermissionError, match="only its owner can read"):
-        detached.commit(context())
+        background.commit(context())
     assert not list(folder.iterdir())
     folder.rmdir()
     (folder.parent / "elsewhere").mkdir(mode=0o700)
     folder.symlink_to(folder.parent / "elsewhere")
     with pytest.raises(PermissionError):
-        detached.commit(context())
+        background.commit(context())

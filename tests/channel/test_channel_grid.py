@@ -11,9 +11,9 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_vertical import Federation, LocalGrid, MemoryStorage, RecordingGrid, Table, party_app
-from flwr_vertical.channel import ChannelClientApp, ChannelGrid, app, opening
-from flwr_vertical.demo import demo_labels, demo_tables
+from flwr_vertical.channel import ChannelClientApp, ChannelGrid, app, handshake
 from flwr_vertical.errors import ConfigError, PartyError
+from flwr_vertical.incomplete.demo import demo_labels, demo_tables
 from flwr_vertical.protocol.messages import make_message
 from flwr_vertical.version import __version__
 from strategies.fknn import FKNN
@@ -335,7 +335,7 @@ class Crowded(RecordingGrid):
 
 @pytest.mark.parametrize("transport", ["auto", "channel"])
 def test_a_dead_node_holds_nobody_up_where_enough_have_dialled(monkeypatch, transport):
-    monkeypatch.setattr(opening, "_GRACE", 0.3)
+    monkeypatch.setattr(handshake, "_GRACE", 0.3)
     with (
         echo_grid() as inner,
         ChannelGrid(Crowded(inner), transport=transport, timeout=600.0, enough=3) as grid,

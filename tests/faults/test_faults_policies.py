@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from deployments import Deployment
 
-from flwr_vertical.cli import main
-from flwr_vertical.policy.file import SUFFIX
+from flwr_vertical.cli.main import main
+from flwr_vertical.privacy_ledger.database import SUFFIX
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 

@@ -12,7 +12,7 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from flwr_vertical import LocalGrid
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.grids import limits, local
+from flwr_vertical.grids import blas_threads, local
 from flwr_vertical.protocol.messages import make_message
 
 
@@ -84,7 +84,7 @@ def test_by_default_as_many_as_cores(monkeypatch):
     with LocalGrid(app, nodes(6)) as grid:
         list(grid.send_and_receive(messages(*range(1, 7)), timeout=30))
     assert app.most == 3
-    assert limits.n_cores() >= 1
+    assert blas_threads.n_cores() >= 1
 
 
 def test_a_party_that_hangs_keeps_the_only_core_for_a_moment(monkeypatch, release):
@@ -168,19 +168,19 @@ def test_whoever_set_the_limit_lifts_it(four_threads):
     inner, done = threading.Event(), threading.Event()
 
     def other():
-        with limits.thread_limits.limited(1):
+        with blas_threads.thread_limits.limited(1):
             inner.set()
             done.wait(20)
 
     thread = threading.Thread(target=other)
-    with limits.thread_limits.limited(3):
+    with blas_threads.thread_limits.limited(3):
         assert blas() == {3}
         thread.start()
         assert inner.wait(20)
-        with limits.thread_limits.limited(2):
+        with blas_threads.thread_limits.limited(2):
             assert blas() == {3}
     assert blas() == {4}  # although the other one goes on
-    with limits.thread_limits.limited(2):
+    with blas_threads.thread_limits.limited(2):
         assert blas() == {2}
     done.set()
     thread.join(20)
@@ -188,7 +188,7 @@ def test_whoever_set_the_limit_lifts_it(four_threads):
 
 
 def test_fewer_threads_than_a_share_stay_fewer():
-    with threadpool_limits(1, "blas"), limits.thread_limits.limited(3):
+    with threadpool_limits(1, "blas"), blas_threads.thread_limits.limited(3):
         assert blas() == {1}
 
 

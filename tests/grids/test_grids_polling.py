@@ -4,7 +4,7 @@ from itertools import islice
 
 import pytest
 
-from flwr_vertical.grids.polling import pauses
+from flwr_vertical.grids.poll import pauses
 
 
 def test_pauses_grow_to_the_longest():

@@ -234,7 +234,7 @@ def test_a_strategy_that_labels_and_predicts_gives_the_same(ray_cluster):
 def test_a_strategy_with_networks_gives_the_same(ray_in_process):
     """All but the actor, which would have to import PyTorch first."""
     pytest.importorskip("torch")
-    from strategies.deep import PlugVFL
+    from strategies.split import PlugVFL
 
     assert_the_same_predictions(
         PlugVFL(latent_dim=4, width=6, epochs=2, batch_size=16, precision="float64")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flwr_vertical import cli
+from flwr_vertical.cli import main
 from flwr_vertical.errors import ConfigError
 
 DEAD = "127.0.0.1:1"  # nothing listens there
@@ -72,11 +72,11 @@ def test_the_command_starts_a_local_ray_unless_told_otherwise(
     )
     flwr.chmod(0o755)
     (tmp_path / "pyproject.toml").touch()
-    monkeypatch.setattr(cli, "_flwr", lambda: str(flwr))
+    monkeypatch.setattr(main, "_flwr", lambda: str(flwr))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if given is not None:
         monkeypatch.setenv("RAY_ADDRESS", given)
-    assert cli.main(["run", str(tmp_path)]) == 3
+    assert main.main(["run", str(tmp_path)]) == 3
     assert f"RAY {expected}\n" in capfd.readouterr().out
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from flwr_vertical import LocalGrid, MemoryStorage, Party, party_app, step
 from flwr_vertical.errors import CodecError, PartyError, ProtocolError, StateLostError
-from flwr_vertical.node.live import LiveObjects
+from flwr_vertical.node.live_objects import LiveObjects
 from flwr_vertical.protocol.disk import read_frame, replace_file
 from flwr_vertical.protocol.objects import pack_object, unpack_object
 from flwr_vertical.protocol.trees import pack_tree, unpack_tree

@@ -6,7 +6,7 @@ import pytest
 
 from flwr_vertical import Party, Strategy, Summands, simulate, step
 from flwr_vertical.errors import PartyError, ProtocolError
-from flwr_vertical.node.rows import own_rows, rows_of, to_aligned
+from flwr_vertical.node.row_index import own_rows, rows_of, to_aligned
 
 POSITIONS = np.array([4, -1, 0, 2])
 

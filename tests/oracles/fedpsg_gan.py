@@ -14,7 +14,7 @@ def losses(parties, top, data, seed, alpha, divergence):
     top : TopNets
     data : dict of str to (x, mask), and "labels"
     """
-    from strategies.deep.fedpsg.draws import draw_noise, draw_open, generator_for
+    from strategies.fedpsg.gan.draws import draw_noise, draw_open, generator_for
 
     labels = data["labels"]
     joint = next(iter(parties.values())).shape.joint

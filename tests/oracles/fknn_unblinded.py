@@ -10,8 +10,8 @@ import pandas as pd
 from flwr_vertical import Table
 from flwr_vertical.tables import is_numeric
 from flwr_vertical.tables.codes import fill_values, fit_levels, from_codes, to_codes
-from strategies.imputation.fknn.distances import make_features, party_terms, squared_distances
-from strategies.imputation.fknn.neighbours import impute_column
+from strategies.fknn.distances import make_features, party_terms, squared_distances
+from strategies.fknn.neighbours import impute_column
 
 
 def aligned_tables(tables):

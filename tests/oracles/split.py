@@ -1,6 +1,6 @@
 """The methods' losses written out: concatenations, loops over subsets, cosines of pairs.
 
-Nothing of `strategies.deep.split` is used but the weights of its networks.
+Nothing of `strategies.split` is used but the weights of its networks.
 """
 
 import itertools

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flwr_vertical.cli import main
-from flwr_vertical.policy.ledger import PrivacyLedger
-from flwr_vertical.policy.needs import exchanges_of
+from flwr_vertical.cli.main import main
 from flwr_vertical.policy.record import Policy
+from flwr_vertical.policy.requirements import exchanges_of
+from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
 from flwr_vertical.registry import make_strategy
 
 ROOT = str(Path(__file__).parents[2])

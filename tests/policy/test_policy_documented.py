@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from flwr.common.config import parse_config_args
 
-from flwr_vertical.cli import main
+from flwr_vertical.cli.main import main
 from flwr_vertical.errors import PolicyError
 from flwr_vertical.node.config import check_node_config
 from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import Policy, stated
-from flwr_vertical.policy.request import RunRequest, check_request, refusals
+from flwr_vertical.policy.run_request import RunRequest, check_request, refusals
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "deployment.md").read_text()

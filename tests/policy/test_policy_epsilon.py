@@ -12,8 +12,8 @@ from flwr_vertical.errors import PartyError
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import VALUES
 from strategies.copula import VCDS
+from strategies.copula.party import CopulaParty
 from strategies.glm import VerticalGLM
-from strategies.synthesis.copula.party import CopulaParty
 
 
 def of_a_record(epsilon, n, n_columns):

@@ -13,13 +13,13 @@ import pandas as pd
 import pytest
 from flipped_bits import DAMAGED, REFUSED, fill, open_ledger, outcomes
 
-from flwr_vertical.cli import main
+from flwr_vertical.cli.main import main
 from flwr_vertical.errors import LedgerDamagedError, LedgerError, PolicyError, ProtocolError
-from flwr_vertical.policy.entries import digest_of
-from flwr_vertical.policy.file import transaction
-from flwr_vertical.policy.ledger import PrivacyLedger
 from flwr_vertical.policy.record import Policy
-from flwr_vertical.policy.summary import LedgerSummary
+from flwr_vertical.privacy_ledger.database import transaction
+from flwr_vertical.privacy_ledger.entries import digest_of
+from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
+from flwr_vertical.privacy_ledger.summary import LedgerSummary
 
 IDS = pd.Index([f"customer-{i}" for i in range(200)], name="id")
 

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from flwr_vertical.errors import DataError, PolicyError, ProtocolError
-from flwr_vertical.policy.atoms import refine
-from flwr_vertical.policy.ledger import PrivacyLedger
 from flwr_vertical.policy.record import Policy
-from flwr_vertical.policy.rows import OwnRows, places
-from flwr_vertical.policy.summary import LedgerSummary
+from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
+from flwr_vertical.privacy_ledger.row_identities import OwnRows, places
+from flwr_vertical.privacy_ledger.row_sets import refine
+from flwr_vertical.privacy_ledger.summary import LedgerSummary
 
 N = 60
 IDS = pd.Index([f"customer-{i}" for i in range(N)], name="id")

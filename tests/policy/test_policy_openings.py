@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 from ledgered import IDS, N, Nodes, labels_of, tables
 
-from flwr_vertical.policy.budgets import bits_of_row
+from flwr_vertical.policy.describe import in_words
 from flwr_vertical.policy.record import Policy
-from flwr_vertical.policy.words import in_words
+from flwr_vertical.privacy_ledger.budgets import bits_of_row
 from flwr_vertical.tables import Table
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM

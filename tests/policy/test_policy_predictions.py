@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from ledgered import IDS, N, Nodes, labels_of, tables
 
-from flwr_vertical.policy.arrays import Arrays
-from flwr_vertical.policy.file import reading
+from flwr_vertical.privacy_ledger.database import reading
+from flwr_vertical.privacy_ledger.stored_arrays import Arrays
 from strategies.predict import Predict
 from strategies.vfem import VFEM
 

@@ -5,10 +5,10 @@ import pickle
 import pytest
 
 from flwr_vertical.errors import ConfigError, PolicyError
+from flwr_vertical.policy.describe import in_words
 from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import Policy
-from flwr_vertical.policy.request import RunRequest, check_request, needed_keys, refusals
-from flwr_vertical.policy.words import in_words
+from flwr_vertical.policy.run_request import RunRequest, check_request, needed_keys, refusals
 from flwr_vertical.settings import settings_of
 
 WHO = "party 'bank'"

@@ -23,7 +23,7 @@ from flwr_vertical import (
     step,
 )
 from flwr_vertical.errors import PartyError
-from flwr_vertical.policy.summary import LedgerSummary
+from flwr_vertical.privacy_ledger.summary import LedgerSummary
 from flwr_vertical.protocol.messages import make_message, make_request, read_envelope
 from flwr_vertical.settings.toml import flat
 

@@ -6,7 +6,7 @@ import pytest
 
 from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError, PartyError
-from flwr_vertical.policy.given import policies_by_node
+from flwr_vertical.policy.parse import policies_by_node
 from flwr_vertical.policy.record import ROW_RULES, Policy
 from flwr_vertical.settings import settings_of
 from strategies.copula import VCDS

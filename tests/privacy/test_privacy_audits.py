@@ -20,10 +20,10 @@ from flwr_vertical.tables import Kind
 from simulations.audits import counts, releases
 from simulations.audits.mechanism import audit
 from simulations.audits.study import all_mechanisms
-from strategies.synthesis.copula import margins, ranks, tree
-from strategies.synthesis.copula.domain import Domain
-from strategies.synthesis.copula.ranks import Flip
-from strategies.synthesis.copula.release import Budget, make_release
+from strategies.copula import margins, ranks, tree
+from strategies.copula.bounds import Domain
+from strategies.copula.ranks import Flip
+from strategies.copula.release import Budget, make_release
 
 RUNS = 4000
 # Replayed below, which says more and costs less; `python -m simulations audits` runs all.

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical import FileStorage, LocalGrid, party_app
-from flwr_vertical.policy.summary import LedgerSummary
+from flwr_vertical.privacy_ledger.summary import LedgerSummary
 from strategies.least_squares import CompleteCase
 
 

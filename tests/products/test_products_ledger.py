@@ -10,7 +10,7 @@ import pytest
 
 from flwr_vertical import FileStorage
 from flwr_vertical.errors import PartyError
-from flwr_vertical.policy.rows import OwnRows
+from flwr_vertical.privacy_ledger.row_identities import OwnRows
 from flwr_vertical.products.masked_vectors import BoundVectors
 from flwr_vertical.products.opened import PrivateProducts
 from flwr_vertical.products.private import PrivateProductSteps

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flwr_vertical.errors import ProtocolError
-from flwr_vertical.policy.rows import secrets_of
+from flwr_vertical.privacy_ledger.row_identities import secrets_of
 from flwr_vertical.products import HeldColumns
 from flwr_vertical.products.recognised import _Z, LabelSketch, sketched
 from flwr_vertical.products.streams import KeyStream

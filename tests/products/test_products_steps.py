@@ -15,7 +15,7 @@ from flwr_vertical.crypto.identity import (
     write_identity,
 )
 from flwr_vertical.errors import PartyError, ProtocolError
-from flwr_vertical.node.base import NodeServices, steps_of
+from flwr_vertical.node.steps import NodeServices, steps_of
 from flwr_vertical.products import (
     EncryptedProductSteps,
     HeldColumns,

@@ -17,10 +17,10 @@ from training import TrainingPlace
 from flwr_vertical import FileStorage, LocalGrid, Party, party_app, registry
 from flwr_vertical.errors import ConfigError, PartyError, StorageError
 from flwr_vertical.node import checkpoint as checkpoints
-from flwr_vertical.node.base import StepGroup, Uses, node_keys_of
 from flwr_vertical.node.config import NODE_KEYS, NodeKey, check_node_config
+from flwr_vertical.node.steps import StepGroup, Uses, node_keys_of
 from flwr_vertical.node.storage import MemoryStorage
-from flwr_vertical.server.record import journaled
+from flwr_vertical.server.run_record import journaled
 from strategies.vfem import VFEM
 
 

@@ -10,13 +10,13 @@ import pytest
 from flwr.superlink.grid import HttpGrid, InMemoryGrid
 
 from flwr_vertical import LocalGrid, MemoryStorage, Party, Table, party_app, step
-from flwr_vertical.channel import ChannelGrid, opening
+from flwr_vertical.channel import ChannelGrid, handshake
 from flwr_vertical.errors import ConfigError, PartyError
-from flwr_vertical.grids.wrapping import WrappingGrid, silent
+from flwr_vertical.grids.proxy import WrappingGrid, silent
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import VALUES, WHO, make_message, make_request
 from flwr_vertical.server import Federation, greeting
-from flwr_vertical.server.presence import Presence
+from flwr_vertical.server.discovery import Presence
 
 NAMES = ["bank", "court", "hospital"]
 PATIENCE = 1.5
@@ -121,7 +121,7 @@ def test_a_dead_node_is_named_where_channels_are_a_must():
 
 
 def test_a_node_that_flower_strikes_off_its_list_is_waited_for_no_longer(monkeypatch):
-    monkeypatch.setattr(opening, "_LISTED_EVERY", 0.2)
+    monkeypatch.setattr(handshake, "_LISTED_EVERY", 0.2)
     with local_grid() as inner:
         inside = LikeFlower(inner, dead={3})
         presence = Presence(60.0, NAMES)

@@ -20,9 +20,9 @@ from flwr_vertical import (
     step,
 )
 from flwr_vertical.errors import PartyError, ProtocolError
-from flwr_vertical.node.base import StepGroup, Uses, unrepeatable_steps
 from flwr_vertical.node.service import NodeTypes, StepServer
 from flwr_vertical.node.state import State
+from flwr_vertical.node.steps import StepGroup, Uses, unrepeatable_steps
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import HELLO, SUMS, VALUES, make_request, read_envelope
 

@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 from third_party import install, install_known_cells
 
-from flwr_vertical import Party, Strategy, cli, load_strategy, make_strategy, simulate
+from flwr_vertical import Party, Strategy, load_strategy, make_strategy, simulate
+from flwr_vertical.cli import main
+from flwr_vertical.cli.run_config import app_defaults, checked_config
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.run_config import app_defaults, checked_config
 from flwr_vertical.settings.toml import toml_value
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,7 @@ def no_flower(monkeypatch):
     def start():
         raise AssertionError("Flower was started")
 
-    monkeypatch.setattr(cli, "_flwr", start)
+    monkeypatch.setattr(main, "_flwr", start)
 
 
 TABLES = {
@@ -102,7 +103,7 @@ def test_a_wrong_setting_is_named_before_anything_is_started(given, said, defaul
     with pytest.raises(ConfigError, match=said):
         checked_config(defaults, given)
     items = " ".join(f"{key}={toml_value(value)}" for key, value in given.items())
-    assert cli.main(["run", str(ROOT), "--run-config", items]) == 2
+    assert main.main(["run", str(ROOT), "--run-config", items]) == 2
     error = capsys.readouterr().err.strip()
     assert error.startswith("error: ")
     assert len(error.splitlines()) == 1
@@ -138,7 +139,7 @@ def broken(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("broken")
 def test_a_strategy_that_cannot_be_imported_is_shown_with_the_reason(capsys):
-    assert cli.main(["strategies"]) == 0
+    assert main.main(["strategies"]) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert "CANNOT BE USED" in lines["broken"]
     assert "(RuntimeError: the licence has expired)" in lines["broken"]
@@ -161,12 +162,12 @@ def test_classes_by_name_are_those_of_the_registry():
 
 
 def test_settings_of_one_strategy_are_shown(capsys):
-    assert cli.main(["strategies", "vfem"]) == 0
+    assert main.main(["strategies", "vfem"]) == 0
     shown = capsys.readouterr().out
     assert 'vfem.standard-errors = "expected"   {"expected", "gram", "sketch", "none"}' in shown
     assert "labels:    needed" in shown
     assert "every party:" in shown
-    assert cli.main(["strategies", "nope"]) == 1
+    assert main.main(["strategies", "nope"]) == 1
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from flwr_vertical.errors import DataError
 from simulations.data import Sources
 from simulations.false_vfl import attacks, search
 from simulations.false_vfl.data import draw_labelled, draw_mask, load_isolet, to_blocks
-from strategies.deep.false_vfl.strategy import FalseVFL
+from strategies.false_vfl.strategy import FalseVFL
 from tests.isolet_like import write_isolet
 
 

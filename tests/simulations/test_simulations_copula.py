@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flwr_vertical.tables import drop_blocks
+from flwr_vertical.incomplete import drop_blocks
 from simulations.__main__ import main
 from simulations.copula import tables, targets
 from simulations.copula.criteria import least_rmse, selection_criteria

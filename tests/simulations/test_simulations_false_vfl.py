@@ -296,7 +296,7 @@ def test_a_checkpoint_that_cannot_be_read_is_left_aside(tmp_path, caplog):
 
 
 def test_three_baselines_share_what_they_pretrain(folder, tmp_path, monkeypatch):
-    from strategies.deep.split.central import CentralSplit
+    from strategies.split.central import CentralSplit
 
     preset, jobs = jobs_of(tmp_path, "Vanilla VFL", "LASER-VFL", "PlugVFL")
     jobs = [job for job in jobs if job.settings["simsiam"] == "with"]

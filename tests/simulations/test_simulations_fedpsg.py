@@ -140,8 +140,8 @@ def test_pooled_networks_are_the_federations(joint, task, monkeypatch):
     """The same draws give the same rows, but for the fixed point of private sums."""
     from simulations.fedpsg import pooled
     from strategies.fedpsg import FedPSGAR
-    from strategies.synthesis.fedpsg.gan.steps import GanSteps
-    from strategies.synthesis.fedpsg.gan.training import Training
+    from strategies.fedpsg.gan.steps import GanSteps
+    from strategies.fedpsg.gan.training import Training
 
     drawn, seen = [], {}
     original_step, original_start = Training.step, GanSteps.start

@@ -14,7 +14,7 @@ from simulations.trees.experiments import judged
 from simulations.trees.methods import METHODS, OURS, from_donors
 from simulations.trees.own import drawn, summary
 from simulations.trees.preset import Preset
-from strategies.imputation.fknn import FKNN
+from strategies.fknn import FKNN
 
 BLOCKS = {"seed": 0, "rows": 150, "test": 0.4, "share": 0.3}
 

@@ -11,9 +11,9 @@ from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError, DataError
 from strategies.classifiers import VerticalLR, VerticalSVM, hinge
 from strategies.classifiers.margin_solver import LabelledMoments, minimise
-from strategies.regression.glm.by_class import ByClass
-from strategies.regression.glm.masked_numbers import combine
-from strategies.regression.glm.mean_fourier import expand, to_circle
+from strategies.linear.masked_means.by_class import ByClass
+from strategies.linear.masked_means.fixed_point import combine
+from strategies.linear.masked_means.fourier import expand, to_circle
 
 N, NEW = 700, 120
 IDS = np.array([f"s{i:03}" for i in range(N)])

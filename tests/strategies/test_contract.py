@@ -9,8 +9,8 @@ import pytest
 
 from flwr_vertical import Arbiter, Party, Result, Strategy, load_strategy, make_strategy, simulate
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.node.base import steps_of
-from flwr_vertical.policy.needs import exchanges_of
+from flwr_vertical.node.steps import steps_of
+from flwr_vertical.policy.requirements import exchanges_of
 from flwr_vertical.privacy import seeded_noise
 from simulations.attacks.recording import Recording, watching
 from simulations.attacks.suite import ATTACKS, LABELS, RULED, attack_run
@@ -19,20 +19,14 @@ from strategies import BUILTIN
 from strategies.baselines import Max, Mean, Min, MostFrequent
 from strategies.classifiers import FinalNet, VerticalLR, VerticalSVM
 from strategies.copula import EVCDS, IEVCDS, VCDS
-from strategies.deep import (
-    FalseVFL,
-    FalseVFLPredict,
-    FedHSSL,
-    LaserVFL,
-    PlugVFL,
-    SplitPredict,
-    VanillaVFL,
-)
+from strategies.false_vfl import FalseVFL, FalseVFLPredict
 from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
+from strategies.forest import ForestPredict, VerticalForest
 from strategies.glm import VerticalGLM
 from strategies.predict import Predict
-from strategies.trees import ForestPredict, TreesPredict, VerticalForest, VerticalGBDT
+from strategies.split import FedHSSL, LaserVFL, PlugVFL, SplitPredict, VanillaVFL
+from strategies.trees import TreesPredict, VerticalGBDT
 from strategies.vertigan import VertiGAN
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict
 

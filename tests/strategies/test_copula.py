@@ -13,8 +13,8 @@ from flwr_vertical.privacy import fresh_keystream, laplace_integers, rational, s
 from flwr_vertical.protocol import decode
 from flwr_vertical.protocol.messages import VALUES
 from strategies.copula import EVCDS, IEVCDS, VCDS
-from strategies.synthesis.copula.margins import ITERATIONS, degree
-from strategies.synthesis.copula.ranks import Flip, flip_tiles
+from strategies.copula.margins import ITERATIONS, degree
+from strategies.copula.ranks import Flip, flip_tiles
 
 ALL = [VCDS, EVCDS, IEVCDS]
 HUGE = 1e6

@@ -9,18 +9,17 @@ from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.privacy import Keystream
 from flwr_vertical.tables import Kind, Table
-from strategies.copula import EVCDS, VCDS
-from strategies.synthesis.copula import tree
-from strategies.synthesis.copula.bridge import (
+from strategies.copula import EVCDS, VCDS, tree
+from strategies.copula.bounds import Domain
+from strategies.copula.columns import read_columns
+from strategies.copula.margins import level_margin
+from strategies.copula.rank_to_normal import (
     latent_correlations,
     rank_coefficients,
     score_coefficients,
 )
-from strategies.synthesis.copula.columns import read_columns
-from strategies.synthesis.copula.domain import Domain
-from strategies.synthesis.copula.margins import level_margin
-from strategies.synthesis.copula.smoothing import smoothed
-from strategies.synthesis.copula.tree import decomposition, tree_margin
+from strategies.copula.smoothing import smoothed
+from strategies.copula.tree import decomposition, tree_margin
 
 KEY = b"sixteen bytes ok"
 INF = float("inf")

@@ -11,9 +11,9 @@ from flwr_vertical.privacy import seeded_noise
 from flwr_vertical.results import quality_score
 from flwr_vertical.tables import Kind, Table, check_table, read_table
 from strategies.copula import EVCDS, VCDS
+from strategies.copula.columns import read_columns
+from strategies.copula.dates import DateForm, days_of, read_dates
 from strategies.fknn import FKNN
-from strategies.synthesis.copula.columns import read_columns
-from strategies.synthesis.copula.dates import DateForm, days_of, read_dates
 
 N = 2000
 

@@ -12,11 +12,11 @@ from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.privacy import Keystream, seeded_noise
 from flwr_vertical.tables import Kind
 from strategies.copula import EVCDS, IEVCDS, VCDS
-from strategies.synthesis.copula.blocks import Feature, fit_blocks
-from strategies.synthesis.copula.bridge import rank_coefficients
-from strategies.synthesis.copula.nominal import Nominal, assign_levels, indicator_gap
-from strategies.synthesis.copula.ranks import Flip, indicator_ranks, rectangle_sums
-from strategies.synthesis.copula.release import Budget, make_release
+from strategies.copula.nominal import Nominal, assign_levels, indicator_gap
+from strategies.copula.nominal_blocks import Feature, fit_blocks
+from strategies.copula.rank_to_normal import rank_coefficients
+from strategies.copula.ranks import Flip, indicator_ranks, rectangle_sums
+from strategies.copula.release import Budget, make_release
 
 KEY = b"sixteen bytes ok"
 HUGE = 1e6

@@ -10,26 +10,22 @@ from scipy.stats import norm, spearmanr, truncnorm
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import Keystream
 from flwr_vertical.tables import Kind
-from strategies.synthesis.copula.bridge import (
-    latent_correlations,
-    rank_coefficients,
-    score_coefficients,
-)
-from strategies.synthesis.copula.correlation import (
-    from_spearman,
-    nearest_correlation,
-    rank_correlations,
-)
-from strategies.synthesis.copula.filling import likely_value, with_filled
-from strategies.synthesis.copula.margins import (
+from strategies.copula.correlation import from_spearman, nearest_correlation, rank_correlations
+from strategies.copula.margins import (
     Margin,
     bernstein,
     continuous_margin,
     discrete_margin,
     noisy_counts,
 )
-from strategies.synthesis.copula.ranks import Flip, flip_sums, flip_tiles, perturbed_ranks
-from strategies.synthesis.copula.scores import (
+from strategies.copula.missing_cells import likely_value, with_filled
+from strategies.copula.rank_to_normal import (
+    latent_correlations,
+    rank_coefficients,
+    score_coefficients,
+)
+from strategies.copula.ranks import Flip, flip_sums, flip_tiles, perturbed_ranks
+from strategies.copula.scores import (
     draw_scores,
     fit_maps,
     second_moments,

@@ -23,14 +23,14 @@ from training import TrainingPlace
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
-from flwr_vertical.node.base import bytes_in_memory
-from strategies.deep.false_vfl import hardware
-from strategies.deep.false_vfl.central import CentralModel
-from strategies.deep.false_vfl.gaussian import draw_normals
-from strategies.deep.false_vfl.party_networks import NOISE, WEIGHTS
-from strategies.deep.false_vfl.predict import FalseVFLPredict
-from strategies.deep.false_vfl.strategy import FalseVFL
-from strategies.deep.false_vfl.weights import draw_weights
+from flwr_vertical.node.steps import bytes_in_memory
+from strategies.false_vfl import hardware
+from strategies.false_vfl.central import CentralModel
+from strategies.false_vfl.gaussian import draw_normals
+from strategies.false_vfl.party_networks import NOISE, WEIGHTS
+from strategies.false_vfl.predict import FalseVFLPredict
+from strategies.false_vfl.strategy import FalseVFL
+from strategies.false_vfl.weights import draw_weights
 
 F64 = torch.float64
 

@@ -9,10 +9,10 @@ import torch
 from oracles import false_vfl as oracle
 from scipy.stats import multivariate_normal
 
-from strategies.deep.false_vfl.bounds import log_bound, normalised_weights
-from strategies.deep.false_vfl.central import Block, CentralModel
-from strategies.deep.false_vfl.gaussian import draw_normals, log_density, posterior
-from strategies.deep.false_vfl.networks import NetworkSettings, bounded, perceptron, unbounded
+from strategies.false_vfl.bounds import log_bound, normalised_weights
+from strategies.false_vfl.central import Block, CentralModel
+from strategies.false_vfl.gaussian import draw_normals, log_density, posterior
+from strategies.false_vfl.networks import NetworkSettings, bounded, perceptron, unbounded
 
 F64 = torch.float64
 LINEAR = NetworkSettings(

@@ -10,11 +10,11 @@ from torch import nn
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.tables import Table
-from strategies.deep.false_vfl.images import ImageShape, parse_shapes
-from strategies.deep.false_vfl.networks import NetworkSettings
-from strategies.deep.false_vfl.party_model import PartyNets
-from strategies.deep.false_vfl.scales import fit_scales
-from strategies.deep.false_vfl.strategy import FalseVFL
+from strategies.false_vfl.images import ImageShape, parse_shapes
+from strategies.false_vfl.networks import NetworkSettings
+from strategies.false_vfl.party_model import PartyNets
+from strategies.false_vfl.scales import fit_scales
+from strategies.false_vfl.strategy import FalseVFL
 
 
 def test_shapes_are_read():

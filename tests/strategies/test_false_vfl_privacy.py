@@ -7,7 +7,7 @@ from deep_runs import SMALL, make_data
 from flwr_vertical import simulate
 from flwr_vertical.protocol import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, VALUES, read_envelope
-from strategies.deep.false_vfl.strategy import FalseVFL
+from strategies.false_vfl.strategy import FalseVFL
 
 ROUNDS = ("prepare", "encode", "log_terms", "go_backward", "score", "keep")
 

@@ -7,7 +7,7 @@ from deep_runs import COLUMNS, SMALL, TOLD, OpenFalseVFL, make_data
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError, ProtocolError
-from strategies.deep.false_vfl.strategy import FalseVFL
+from strategies.false_vfl.strategy import FalseVFL
 
 SHORT = SMALL | {"epochs": 1, "prediction_samples": 2}
 

@@ -7,10 +7,10 @@ torch = pytest.importorskip("torch")
 
 from oracles import fedpsg_gan as oracle  # noqa: E402
 
-from strategies.deep.fedpsg.draws import draw_shown  # noqa: E402
-from strategies.deep.fedpsg.halves import PartyNets, Shape, TopNets  # noqa: E402
-from strategies.deep.fedpsg.losses import ALPHA, DIVERGENCE  # noqa: E402
-from strategies.synthesis.fedpsg.gan.encoding import Encoding  # noqa: E402
+from strategies.fedpsg.gan.draws import draw_shown  # noqa: E402
+from strategies.fedpsg.gan.encoding import Encoding  # noqa: E402
+from strategies.fedpsg.gan.halves import PartyNets, Shape, TopNets  # noqa: E402
+from strategies.fedpsg.gan.losses import ALPHA, DIVERGENCE  # noqa: E402
 
 
 def batch(n=60, n_labels=0, seed=0):

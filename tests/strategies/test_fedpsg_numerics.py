@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from strategies.synthesis.fedpsg.pairs import Pair, choose_pairs, rows_of_pairs
-from strategies.synthesis.fedpsg.rules import (
+from strategies.fedpsg.association_rules import (
     STEPS,
     draw_groups,
     kept_counts,
@@ -13,12 +12,9 @@ from strategies.synthesis.fedpsg.rules import (
     weights_of,
     with_rule,
 )
-from strategies.synthesis.fedpsg.value_groups import NONE, group_values, indicators
-from strategies.synthesis.fedpsg.values import (
-    rest_values,
-    values_of_groups,
-    values_of_sources,
-)
+from strategies.fedpsg.attribute_pairs import Pair, choose_pairs, rows_of_pairs
+from strategies.fedpsg.value_groups import NONE, group_values, indicators
+from strategies.fedpsg.values import rest_values, values_of_groups, values_of_sources
 
 
 def rng():

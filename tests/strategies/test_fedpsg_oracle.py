@@ -6,7 +6,7 @@ import pytest
 from oracles import fedpsg as oracle
 
 from flwr_vertical import simulate
-from strategies.synthesis.fedpsg import FedPSGAR
+from strategies.fedpsg import FedPSGAR
 
 
 def tables(n=700, seed=3, parties=2):

@@ -16,10 +16,10 @@ from simulations.attacks.recording import record
 from simulations.attacks.suite import RULED, attack_run
 from simulations.attacks.views import SERVER
 from strategies.fedpsg import FedPSGAR
-from strategies.synthesis.fedpsg.regression import jobs, solving
-from strategies.synthesis.fedpsg.regression.drawing import balanced_noise, draw_codes
-from strategies.synthesis.fedpsg.regression.features import Features, n_trees_of
-from strategies.synthesis.fedpsg.regression.solving import PENALTIES, RowMoments, regress
+from strategies.fedpsg.regression import ridge, targets
+from strategies.fedpsg.regression.drawing import balanced_noise, draw_codes
+from strategies.fedpsg.regression.features import Features, n_trees_of
+from strategies.fedpsg.regression.ridge import PENALTIES, RowMoments, regress
 
 MICE = FedPSGAR(n_associated=0, imputer="mice")
 N = 700
@@ -178,7 +178,7 @@ def two():
 
 @pytest.fixture
 def _unpenalised(monkeypatch):
-    monkeypatch.setattr(solving, "PENALTIES", np.array([1e-10]))
+    monkeypatch.setattr(ridge, "PENALTIES", np.array([1e-10]))
 
 
 @pytest.mark.usefixtures("_unpenalised")
@@ -280,7 +280,7 @@ def test_missing_cells_and_attributes_by_rules_go_together():
 
 
 def test_too_many_sets_of_missing_attributes_are_refused(monkeypatch):
-    monkeypatch.setattr(jobs, "MOST_JOBS", 3)
+    monkeypatch.setattr(targets, "MOST_JOBS", 3)
     with pytest.raises(DataError, match="more than 3 different sets of attributes are missing"):
         run(MICE, mixed(cells=0.2)[0])
 

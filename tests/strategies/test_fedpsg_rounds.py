@@ -11,8 +11,8 @@ from flwr_vertical.errors import ConfigError, DataError, PartyError
 from simulations.attacks.recording import PRODUCTS, record
 from simulations.attacks.suite import RULED, attack_run
 from simulations.attacks.views import SERVER
-from strategies.synthesis.fedpsg import FedPSGAR, comparison, strategy
-from strategies.synthesis.fedpsg.plan import told_of_rows
+from strategies.fedpsg import FedPSGAR, comparison, strategy
+from strategies.fedpsg.run_plan import told_of_rows
 
 STEPS = [
     "prepare",

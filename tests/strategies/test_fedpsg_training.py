@@ -13,10 +13,10 @@ from resuming import Place, ServerKilled  # noqa: E402
 from flwr_vertical import simulate  # noqa: E402
 from flwr_vertical.errors import ConfigError, DataError, PartyError  # noqa: E402
 from simulations.attacks.recording import record  # noqa: E402
-from strategies.deep.fedpsg.draws import draw_shown  # noqa: E402
-from strategies.deep.fedpsg.halves import PartyNets, TopNets  # noqa: E402
-from strategies.synthesis.fedpsg import FedPSGAR  # noqa: E402
-from strategies.synthesis.fedpsg.gan import steps, training  # noqa: E402
+from strategies.fedpsg import FedPSGAR  # noqa: E402
+from strategies.fedpsg.gan import steps, training  # noqa: E402
+from strategies.fedpsg.gan.draws import draw_shown  # noqa: E402
+from strategies.fedpsg.gan.halves import PartyNets, TopNets  # noqa: E402
 
 ITERATIONS = 12
 

@@ -9,8 +9,8 @@ from test_split_vfl import assert_equal, central_of, steps_of
 from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError
 from strategies.classifiers import FinalNet
-from strategies.deep.split.final import FinalHead, interact
-from strategies.deep.split.sizes import SplitNetworks
+from strategies.split.final import FinalHead, interact
+from strategies.split.sizes import SplitNetworks
 
 SMALL = {"latent_dim": 3, "width": 6, "batch_size": 9, "learning_rate": 1e-2, "iterations": 25}
 

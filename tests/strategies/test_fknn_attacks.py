@@ -16,8 +16,8 @@ from flwr_vertical import simulate
 from flwr_vertical.protocol import decode, private_sum
 from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, read_envelope
 from strategies.fknn import FKNN
-from strategies.imputation.fknn.blinding import Blinding, Units, secret_order
-from strategies.imputation.fknn.party import FKNNParty
+from strategies.fknn.blinding import Blinding, Units, secret_order
+from strategies.fknn.party import FKNNParty
 
 N = 60
 

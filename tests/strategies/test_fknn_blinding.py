@@ -11,9 +11,9 @@ from flwr_vertical.node.state import State
 from flwr_vertical.products.streams import stream
 from flwr_vertical.protocol.messages import read_envelope
 from strategies.fknn import FKNN
-from strategies.imputation.fknn.blinding import Blinding, Units, halves, secret_order
-from strategies.imputation.fknn.distances import make_features
-from strategies.imputation.fknn.units import check_units, common_units, magnitude
+from strategies.fknn.blinding import Blinding, Units, halves, secret_order
+from strategies.fknn.distance_scaling import check_units, common_units, magnitude
+from strategies.fknn.distances import make_features
 
 IDS = np.array([f"s{i:03}" for i in range(90)])
 

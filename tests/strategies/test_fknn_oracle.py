@@ -7,7 +7,7 @@ from oracles.fknn import impute_tables
 from sklearn.impute import KNNImputer
 
 from flwr_vertical import load_demo, simulate
-from flwr_vertical.tables import imputation_accuracy
+from flwr_vertical.incomplete import imputation_accuracy
 from strategies.baselines import Mean
 from strategies.fknn import FKNN
 

@@ -7,9 +7,9 @@ from glm_runs import pooled
 from oracles.glm import lla
 
 from flwr_vertical.errors import DataError
-from strategies.regression.glm.approximation import select
-from strategies.regression.glm.normal import from_all_rows, from_complete_rows
-from strategies.regression.moments import FullCovariance, Patterns, fit_normal
+from strategies.glm.approximation import select
+from strategies.glm.normal import from_all_rows, from_complete_rows
+from strategies.linear.moments import FullCovariance, Patterns, fit_normal
 
 P = 8
 EVERY = np.ones(P, dtype=bool)

@@ -198,7 +198,7 @@ def test_noise_costs_what_the_ledger_says():
 
 @pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
 def test_labels_that_are_all_the_same(family):
-    from strategies.regression.glm.sums.central import fit_glm
+    from strategies.glm.sums.central import fit_glm
 
     x = np.random.default_rng(0).normal(size=(40, 3))
     table, same = pd.DataFrame(x, columns=["a", "b", "c"]), pd.Series(np.ones(40))

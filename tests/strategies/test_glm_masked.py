@@ -12,10 +12,10 @@ from flwr_vertical import Strategy, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.products import GroupKey, HeldColumns, PrivateProducts
 from flwr_vertical.protocol import decode
-from strategies.regression.glm.families import family_named
-from strategies.regression.glm.masked_means import Bound, MaskedMeans
-from strategies.regression.glm.mean_fit import fit_mean_model
-from strategies.regression.glm.mean_fourier import CIRCLE, expand, to_circle
+from strategies.linear.families import family_named
+from strategies.linear.masked_means.evaluate import Bound, MaskedMeans
+from strategies.linear.masked_means.fit import fit_mean_model
+from strategies.linear.masked_means.fourier import CIRCLE, expand, to_circle
 from tests import resuming
 from tests.masked_runs import MeanParty, opened, pooled, split
 from tests.repeating import every_sum_twice

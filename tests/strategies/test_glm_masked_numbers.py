@@ -7,15 +7,8 @@ from scipy.special import expit
 
 from flwr_vertical.errors import DataError
 from flwr_vertical.products.column_products import Layout
-from strategies.regression.glm.families import family_named
-from strategies.regression.glm.masked_information import (
-    Roles,
-    Streams,
-    handed_over,
-    open_information,
-    party_term,
-)
-from strategies.regression.glm.masked_numbers import (
+from strategies.linear.families import family_named
+from strategies.linear.masked_means.fixed_point import (
     DIGIT_BITS,
     N_DIGITS,
     choose_precision,
@@ -25,8 +18,15 @@ from strategies.regression.glm.masked_numbers import (
     server_features,
     to_digits,
 )
-from strategies.regression.glm.mean_fourier import CIRCLE, expand, harmonics, to_circle
-from strategies.regression.glm.mean_solver import (
+from strategies.linear.masked_means.fourier import CIRCLE, expand, harmonics, to_circle
+from strategies.linear.masked_means.information import (
+    Roles,
+    Streams,
+    handed_over,
+    open_information,
+    party_term,
+)
+from strategies.linear.masked_means.solver import (
     Moments,
     OutOfReachError,
     maximise,

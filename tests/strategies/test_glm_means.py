@@ -10,7 +10,7 @@ from vfem_runs import recorded, rounds_of
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError
 from strategies.glm import VerticalGLM
-from strategies.regression.glm.families import family_named
+from strategies.linear.families import family_named
 
 SM = {"binomial": sm.families.Binomial, "poisson": sm.families.Poisson}
 FREE = 15

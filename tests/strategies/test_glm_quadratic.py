@@ -6,7 +6,7 @@ from glm_runs import pooled
 from oracles.glm import lla, tangent
 from sklearn.linear_model import lasso_path
 
-from strategies.regression.glm.quadratic import Quadratic, penalised_path
+from strategies.glm.quadratic import Quadratic, penalised_path
 
 
 def centred(seed, n=300, **shape):

@@ -10,7 +10,7 @@ from simulations.copula.design import draw_copula
 from simulations.copula.preset import Preset
 from simulations.study import Options
 from strategies.glm import VerticalGLM, fit_glm
-from strategies.regression.glm.sums.fits import CONVERGED, PASSED_OVER
+from strategies.glm.sums.fits import CONVERGED, PASSED_OVER
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from strategies.copula import EVCDS, IEVCDS, VCDS
 from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
+from strategies.linear.prediction import LinearPart
 from strategies.predict import Predict
-from strategies.regression.prediction import LinearPart
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -110,7 +110,7 @@ def test_a_process_that_has_not_imported_the_strategy_reads_its_model(tmp_path):
     code = (
         "import sys; from strategies import register_all; register_all()\n"
         "from flwr_vertical import Result\n"
-        "assert not any(name.startswith('strategies.regression') for name in sys.modules)\n"
+        "assert not any(name.startswith('strategies.linear') for name in sys.modules)\n"
         "print(type(Result.load(sys.argv[1]).model).__name__)"
     )
     run = subprocess.run(

@@ -5,8 +5,8 @@ import pytest
 from oracles import normal
 
 from flwr_vertical.errors import DataError
-from strategies.regression.moments import BlockCovariance, FullCovariance, Patterns, fit_normal
-from strategies.regression.moments.fit import _information
+from strategies.linear.moments import BlockCovariance, FullCovariance, Patterns, fit_normal
+from strategies.linear.moments.fit import _information
 
 
 def data(n, widths, correlation=0.4, missing=0.35, seed=0, beta=None):

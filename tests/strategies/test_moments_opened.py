@@ -8,9 +8,9 @@ import pytest
 
 from flwr_vertical import Strategy, simulate
 from flwr_vertical.errors import DataError
-from strategies.regression.moment_party import MomentParty
-from strategies.regression.moments import by_pattern, complete_rows, open_moments
-from strategies.regression.moments.rough import rough_units
+from strategies.linear.moment_party import MomentParty
+from strategies.linear.moments import by_pattern, complete_rows, open_moments
+from strategies.linear.moments.coarse_scaling import rough_units
 
 
 class Opened(Strategy):

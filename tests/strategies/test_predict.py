@@ -12,19 +12,19 @@ from flwr_vertical import LocalGrid, Party, Result, Strategy, Uses, party_app, s
 from flwr_vertical.errors import ConfigError, PartyError
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
-from strategies.predict import Predict
-from strategies.regression import RegressionData, open_problem
-from strategies.regression.moments import BlockCovariance, FullCovariance, Patterns, fit_normal
-from strategies.regression.prediction import (
+from strategies.linear import RegressionData, open_problem
+from strategies.linear.moments import BlockCovariance, FullCovariance, Patterns, fit_normal
+from strategies.linear.prediction import (
     LinearPart,
     PredictionSteps,
     Regressions,
     joint_regressions,
     keep_and_predict,
 )
-from strategies.regression.prediction.regressions import find_patterns, pattern_list
-from strategies.regression.prediction.steps import bounds
-from strategies.regression.prediction.table import prediction_table
+from strategies.linear.prediction.regressions import find_patterns, pattern_list
+from strategies.linear.prediction.steps import bounds
+from strategies.linear.prediction.table import prediction_table
+from strategies.predict import Predict
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict
 
 COLUMNS = {"bank": ["u", "v"], "court": ["w"], "hospital": ["h"]}

@@ -23,11 +23,10 @@ from simulations.attacks.cases import Case, make_case_tables, make_strategy_of
 from simulations.attacks.recording import record
 from simulations.attacks.suite import LABELS, attack_run
 from strategies.glm import VerticalGLM
-from strategies.least_squares import CompleteCase, MeanImpute, Single
-from strategies.regression.least_squares import baseline
-from strategies.regression.moments import label_noise
-from strategies.regression.moments.noisy import GroupNoise, noisy_least_squares, norm_bound
-from strategies.regression.moments.patterns import Pattern
+from strategies.least_squares import CompleteCase, MeanImpute, Single, baseline
+from strategies.linear.moments import label_noise
+from strategies.linear.moments.dp_moments import GroupNoise, noisy_least_squares, norm_bound
+from strategies.linear.moments.patterns import Pattern
 
 NAMES = ("bank", "court", "hospital", "shop", "town")
 LABEL_RANGE = (-12.0, 16.0)

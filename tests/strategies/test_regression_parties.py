@@ -6,7 +6,7 @@ import pytest
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import PartyError
-from flwr_vertical.node.base import steps_of
+from flwr_vertical.node.steps import steps_of
 from strategies.glm import VerticalGLM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
 from strategies.predict import Predict

@@ -17,25 +17,19 @@ from flwr_vertical import (
     simulate,
     step,
 )
-from flwr_vertical.crypto import sealing
+from flwr_vertical.crypto import sealed_box
 from strategies import register_all
 from strategies.classifiers import FinalNet, VerticalLR, VerticalSVM
 from strategies.copula import EVCDS, IEVCDS, VCDS
-from strategies.deep import (
-    FalseVFL,
-    FalseVFLPredict,
-    FedHSSL,
-    LaserVFL,
-    PlugVFL,
-    SplitPredict,
-    VanillaVFL,
-)
+from strategies.false_vfl import FalseVFL, FalseVFLPredict
 from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
+from strategies.forest import ForestPredict, VerticalForest
 from strategies.glm import VerticalGLM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
 from strategies.predict import Predict
-from strategies.trees import ForestPredict, TreesPredict, VerticalForest, VerticalGBDT
+from strategies.split import FedHSSL, LaserVFL, PlugVFL, SplitPredict, VanillaVFL
+from strategies.trees import TreesPredict, VerticalGBDT
 from strategies.vertigan import VertiGAN
 from strategies.vfem import VFEM
 from tests.repeating import SecondAnswerError, every_sum_twice
@@ -214,7 +208,7 @@ def test_every_built_in_strategy_is_here():
 @pytest.mark.parametrize(("name", "number"), CASES, ids=[f"{n}-{k}" for n, k in CASES])
 def test_a_sum_answered_twice_gives_equal_bytes_or_has_a_new_number(name, number, monkeypatch):
     # A nonce is new each time: with one for all, what is sealed equal has equal contents.
-    monkeypatch.setattr(sealing, "secrets", SimpleNamespace(token_bytes=bytes))
+    monkeypatch.setattr(sealed_box, "secrets", SimpleNamespace(token_bytes=bytes))
     make, data = RUNS[name][number]
     strategy = make()
     tables, labels = data()

@@ -8,15 +8,15 @@ import torch
 from oracles import split as oracle
 
 from flwr_vertical.errors import DataError
-from strategies.deep.false_vfl.central import Block
-from strategies.deep.false_vfl.images import ImageEncoder, ImageShape
-from strategies.deep.split.central import CentralSplit
-from strategies.deep.split.hybrid import HybridPretraining
-from strategies.deep.split.methods import ISOLET, METHODS
-from strategies.deep.split.networks import Extractor, SplitNetworks
-from strategies.deep.split.simsiam import SimSiamHeads, pretrain
-from strategies.deep.split.tasks import draw_tasks
-from strategies.deep.split.views import ImageViews, TableViews
+from strategies.false_vfl.central import Block
+from strategies.false_vfl.images import ImageEncoder, ImageShape
+from strategies.split.central import CentralSplit
+from strategies.split.hybrid import HybridPretraining
+from strategies.split.methods import ISOLET, METHODS
+from strategies.split.networks import Extractor, SplitNetworks
+from strategies.split.simsiam import SimSiamHeads, pretrain
+from strategies.split.tasks import draw_tasks
+from strategies.split.views import ImageViews, TableViews
 
 F64 = torch.float64
 SIZES = SplitNetworks(latent_dim=4, width=5, projected=6, predictor_width=3, activation="tanh")

@@ -12,16 +12,16 @@ from training import TrainingPlace
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
-from flwr_vertical.node.base import bytes_in_memory
+from flwr_vertical.node.steps import bytes_in_memory
 from flwr_vertical.protocol import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, VALUES, read_envelope
-from strategies.deep.false_vfl import hardware
-from strategies.deep.false_vfl.central import Block
-from strategies.deep.split import FedHSSL, LaserVFL, PlugVFL, SplitPredict, VanillaVFL
-from strategies.deep.split.central import CentralSplit
-from strategies.deep.split.model import SplitPart
-from strategies.deep.split.party_networks import PRETRAINING, WEIGHTS
-from strategies.deep.split.tasks import draw_tasks
+from strategies.false_vfl import hardware
+from strategies.false_vfl.central import Block
+from strategies.split import FedHSSL, LaserVFL, PlugVFL, SplitPredict, VanillaVFL
+from strategies.split.central import CentralSplit
+from strategies.split.model import SplitPart
+from strategies.split.party_networks import PRETRAINING, WEIGHTS
+from strategies.split.tasks import draw_tasks
 
 F64 = torch.float64
 METHODS = [VanillaVFL, LaserVFL, PlugVFL, FedHSSL]

@@ -8,7 +8,7 @@ from sklearn.tree import DecisionTreeRegressor
 from tree_runs import make_labels, make_tables, pooled, splits_of
 
 from flwr_vertical import simulate
-from strategies.trees import VerticalForest
+from strategies.forest import VerticalForest
 
 ONE = {
     "routing": "server",

@@ -18,7 +18,7 @@ from strategies.trees.contributions import (
 )
 from strategies.trees.model import TreesModel
 from strategies.trees.predict import TreesPredict, TreesPredictParty
-from strategies.trees.without import distinct
+from strategies.trees.shapley import distinct
 
 PARTIES = ["bank", "court", "shop"]
 

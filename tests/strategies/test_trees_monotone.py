@@ -12,7 +12,8 @@ from flwr_vertical import Table, simulate, step
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import ARGUMENTS
-from strategies.trees import VerticalForest, VerticalGBDT
+from strategies.forest import VerticalForest
+from strategies.trees import VerticalGBDT
 from strategies.trees.binning import Layout, fit_bins
 from strategies.trees.monotone import TOLD, allowed_signs, directions_of, of_slots, right_way
 from strategies.trees.party import TreeParty

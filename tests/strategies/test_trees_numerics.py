@@ -8,10 +8,10 @@ from flwr_vertical import Table
 from flwr_vertical.errors import DataError
 from flwr_vertical.products.streams import KeyStream
 from strategies.trees.binning import cut, fit_bins, narrowest
-from strategies.trees.gains import Curvature, best_of, candidates, level_of, signed, to_ring
+from strategies.trees.gain import Curvature, best_of, candidates, level_of, signed, to_ring
+from strategies.trees.node_sums import Held, Streamed, dense_sums, legal_splits, slot_sums
 from strategies.trees.objectives import Objective
-from strategies.trees.shares import with_siblings
-from strategies.trees.sums import Held, Streamed, dense_sums, legal_splits, slot_sums
+from strategies.trees.secret_shares import with_siblings
 from strategies.trees.tree import Node, divide, leaf_values
 
 FRAME = pd.DataFrame(

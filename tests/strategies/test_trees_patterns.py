@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tree_runs import fit, make_labels, make_tables
 
-from strategies.trees.ensembles import Ensembles
+from strategies.trees.by_availability import Ensembles
 
 N = 300
 

@@ -14,7 +14,7 @@ from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, VALUES
 from strategies.trees import VerticalGBDT
 from strategies.trees.blinding import Factors, noise
-from strategies.trees.gains import TIE, best_of, signed
+from strategies.trees.gain import TIE, best_of, signed
 
 SETTINGS = {**SMALL, "n_trees": 2, "max_depth": 3}
 

@@ -13,7 +13,7 @@ from flwr_vertical import Table, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError, ProtocolError
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import VALUES
-from strategies.trees import VerticalGBDT, masked, shares, sums
+from strategies.trees import VerticalGBDT, masked_store, node_sums, secret_shares
 from strategies.trees.arbiter import CompareSteps
 from strategies.trees.model import TreePart
 
@@ -195,7 +195,9 @@ def test_trees_without_a_split_are_noted(data):
 
 def test_no_party_helps_itself(data, monkeypatch):
     """It would have a mask and what is under it."""
-    monkeypatch.setattr(shares, "helpers", lambda names: dict(zip(names, names, strict=True)))
+    monkeypatch.setattr(
+        secret_shares, "helpers", lambda names: dict(zip(names, names, strict=True))
+    )
     with pytest.raises(PartyError, match="cannot help itself"):
         fit(*data, n_trees=1)
 
@@ -250,12 +252,12 @@ def test_the_arbiter_compares_a_round_once():
 
 
 def test_rows_in_blocks_and_on_disk_make_the_same_trees(data, hidden, monkeypatch):
-    monkeypatch.setattr(masked, "SEND_BYTES", 1 << 15)
-    monkeypatch.setattr(masked, "HOLD_BYTES", 1)
-    monkeypatch.setattr(shares, "_HOLD_BYTES", 1)  # helpers make key streams anew
-    monkeypatch.setattr(sums, "BLOCK_BYTES", 1 << 14)
+    monkeypatch.setattr(masked_store, "SEND_BYTES", 1 << 15)
+    monkeypatch.setattr(masked_store, "HOLD_BYTES", 1)
+    monkeypatch.setattr(secret_shares, "_HOLD_BYTES", 1)  # helpers make key streams anew
+    monkeypatch.setattr(node_sums, "BLOCK_BYTES", 1 << 14)
     kept = []
-    monkeypatch.setattr(masked.OnDisk, "append", keeping(masked.OnDisk.append, kept))
+    monkeypatch.setattr(masked_store.OnDisk, "append", keeping(masked_store.OnDisk.append, kept))
     result = fit(*data)
     width = max(rows.shape[1] for rows in kept)
     assert len(kept) == 2 * -(-N // ((1 << 15) // (8 * width)))

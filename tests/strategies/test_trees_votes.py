@@ -15,10 +15,10 @@ from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, VALUES
 from simulations.attacks.recording import Recording, watching
 from simulations.attacks.suite import ATTACKS, RULED, attack_run
-from strategies.trees import VerticalForest
+from strategies.forest import VerticalForest
 
 SETTINGS = {"n_trees": 4, "batch": 2, "max_depth": 4, "n_bins": 12, "min_child": 5}
-AGREED = {"modules": "strategies.trees.forest:VerticalForest", "alignments": "plain"}
+AGREED = {"modules": "strategies.forest.strategy:VerticalForest", "alignments": "plain"}
 FINE = {n: {**AGREED, "grid": 30, "predictions": 60} for n in ("bank", "court", "shop")}
 
 

@@ -7,20 +7,13 @@ import pytest
 
 from flwr_vertical.errors import ProtocolError, StateLostError
 from flwr_vertical.products.streams import KeyStream
-from strategies.trees.sums import Held
-from strategies.trees.votes.arbiter import (
-    JudgeSteps,
-    pack,
-    pack_places,
-    place,
-    unpack,
-    unpack_places,
-)
-from strategies.trees.votes.batch import Batch
-from strategies.trees.votes.comparing import Place, Sums, factors_of, limits_of, parcel, winners
-from strategies.trees.votes.dealing import dealt, helper_matrix, node_sums, owner_matrix
-from strategies.trees.votes.dealt import DealtSteps
-from strategies.trees.votes.kept import VOTE_BITS, coefficients_of
+from strategies.forest.arbiter import JudgeSteps, pack, pack_places, place, unpack, unpack_places
+from strategies.forest.batch import Batch
+from strategies.forest.forest_state import VOTE_BITS, coefficients_of
+from strategies.forest.gain_messages import Place, Sums, factors_of, limits_of, parcel, winners
+from strategies.forest.share_arithmetic import dealt, helper_matrix, node_sums, owner_matrix
+from strategies.forest.share_store import DealtSteps
+from strategies.trees.node_sums import Held
 
 KEY = bytes(range(32))
 

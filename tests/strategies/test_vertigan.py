@@ -10,8 +10,8 @@ from ledgered import Nodes  # noqa: E402
 
 from flwr_vertical import simulate  # noqa: E402
 from flwr_vertical.errors import DataError, PartyError  # noqa: E402
-from strategies.deep.vertigan.nets import NOISE, PENALTY, Blocks, Branch, Trunk  # noqa: E402
 from strategies.vertigan import VertiGAN  # noqa: E402
+from strategies.vertigan.networks import NOISE, PENALTY, Blocks, Branch, Trunk  # noqa: E402
 
 N = 300
 

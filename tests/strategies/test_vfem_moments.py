@@ -12,7 +12,7 @@ from vfem_runs import rounds_of
 
 from flwr_vertical import load_demo, simulate
 from flwr_vertical.errors import ConfigError, DataError
-from strategies.regression.moments import FullCovariance, Patterns, fit_normal
+from strategies.linear.moments import FullCovariance, Patterns, fit_normal
 from strategies.vfem import VFEM, CompleteCase, MeanImpute
 
 ROOT = Path(__file__).parents[2]
@@ -260,7 +260,7 @@ def test_settings_of_the_iterations_need_them():
 
 
 def test_columns_without_noise_between_them_are_named_as_the_cause():
-    from strategies.regression.moments.patterns import _inverse
+    from strategies.linear.moments.patterns import _inverse
 
     with pytest.raises(DataError, match="linear functions of each other, or the label is one"):
         _inverse(np.ones((2, 2)))

@@ -16,7 +16,7 @@ from flwr_vertical.products.sketches import (
     sketch,
     standard_error_of_products,
 )
-from strategies.regression.vfem.rank_check import summarise_rank_correlations
+from strategies.vfem.rank_check import summarise_rank_correlations
 
 
 def seed(number):

@@ -15,7 +15,7 @@ from flwr_datasets.partitioner import (
 
 from flwr_vertical import load_strategy, simulate
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.partition import MissingBlockPartitioner, tables_of
+from flwr_vertical.incomplete.partition import MissingBlockPartitioner, tables_of
 
 N = 2000
 

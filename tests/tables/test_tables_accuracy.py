@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flwr_vertical.tables import imputation_accuracy
+from flwr_vertical.incomplete import imputation_accuracy
 
 
 def test_by_hand():

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from flwr_vertical.errors import DataError
-from flwr_vertical.tables import Table, at_least_one_party, blank_cells, drop_blocks
+from flwr_vertical.incomplete import at_least_one_party, blank_cells, drop_blocks
+from flwr_vertical.tables import Table
 
 
 @given(

@@ -15,7 +15,7 @@ from oracles.missingness import (
 )
 
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.tables import (
+from flwr_vertical.incomplete import (
     COPULA_MCAR_RATES,
     FALSE_VFL_REGIMES,
     MECHANISMS,

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.tables import split_columns
+from flwr_vertical.incomplete import split_columns
 
 FRAME = pd.DataFrame([range(10), range(10, 20)], columns=list("abcdefghij"), index=["r", "s"])
 

@@ -9,8 +9,8 @@ from flwr_vertical import StepGroup, step
 from flwr_vertical.errors import DataError, StateLostError
 from strategies.trees.binning import Layout
 from strategies.trees.encrypted.scheme import Adder
-from strategies.trees.shares import HISTOGRAMS, renumbered
-from strategies.trees.sums import Indices, legal_splits
+from strategies.trees.node_sums import Indices, legal_splits
+from strategies.trees.secret_shares import HISTOGRAMS, renumbered
 
 Flags = npt.NDArray[np.bool_]
 

@@ -20,11 +20,11 @@ from flwr_vertical.errors import PartyError
 from flwr_vertical.server import Federation
 from strategies.trees.binning import Layout, narrowest
 from strategies.trees.encrypted.scheme import G_BITS, Server
-from strategies.trees.gains import Array, Curvature, Level, best_of, candidates
+from strategies.trees.features import Slots
+from strategies.trees.gain import Array, Curvature, Level, best_of, candidates
 from strategies.trees.monotone import right_way
 from strategies.trees.rounds import LevelNodes, LevelRounds
-from strategies.trees.shares import with_siblings
-from strategies.trees.slots import Slots
+from strategies.trees.secret_shares import with_siblings
 
 Numbers = npt.NDArray[np.int64]
 

@@ -1,0 +1,102 @@
+"""``flwr-vertical privacy-ledger``: show what has left a node, run by run; repair its clock."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from flwr_vertical.privacy_ledger.database import check_whole, transaction
+from flwr_vertical.privacy_ledger.entries import Book
+from flwr_vertical.privacy_ledger.summary import LedgerSummary, find_ledgers
+from flwr_vertical.privacy_ledger.usage import (
+    ENTRY_COLUMNS,
+    RUN_COLUMNS,
+    colluding,
+    entry_rows,
+    run_rows,
+    standing,
+)
+
+_WIDTH = 160
+_PATIENCE = 30.0
+
+
+def show_ledgers(place: Path, as_json: bool, console: Console | None = None) -> None:
+    """Print the ledgers of a folder.
+
+    Parameters
+    ----------
+    place : Path
+        The folder that ``output`` of a node config names, or a ledger's file.
+    as_json : bool
+        Whether to print JSON, one object for each ledger, in a list.
+    console : rich.console.Console, optional
+        Where to (default: standard output).
+    """
+    found = [LedgerSummary.of(path) for path in find_ledgers(place)]
+    if as_json:
+        print(json.dumps([asdict(one) for one in found], indent=1))
+        return
+    shown = console or Console(highlight=False)
+    if not shown.is_terminal:  # a pipe has no width
+        shown = Console(file=shown.file, width=_WIDTH, highlight=False)
+    for one in found:
+        for table in _tables(one):
+            shown.print(table)
+            shown.print()
+
+
+def repair_clocks(place: Path, clock: Callable[[], float] = time.time) -> None:
+    """Let ledgers go on whose last entry was made when the machine's clock was ahead.
+
+    Each repair is an entry of its ledger, and nothing that was told is forgotten.
+
+    Parameters
+    ----------
+    place : Path
+        See `show_ledgers`.
+    clock : Callable[[], float], optional
+        Tells the time in seconds.
+
+    Raises
+    ------
+    LedgerError
+        If there is no ledger, or one cannot be used.
+    """
+    for path in find_ledgers(place):
+        who = f"ledger {path.name!r}"
+        with transaction(path, who, _PATIENCE) as connection:
+            check_whole(connection, path, who)
+            done = Book(connection, path, who).repair_clock(clock())
+        print(f"{path}: {done or 'nothing to repair: no entry is later than the clock'}")
+
+
+def _tables(one: LedgerSummary) -> list[Table]:
+    state = _table(f"Privacy ledger of party {one.party!r}", ["over all runs", ""], right={1})
+    for line in standing(one):
+        state.add_row(line.what, line.so_far)
+    runs = _filled("Runs", run_rows(one), RUN_COLUMNS, right={0, *range(4, 11)})
+    entries = _filled("What was told", entry_rows(one), ENTRY_COLUMNS, right={4, 5, 6})
+    if more := colluding(one.entries):
+        entries.caption = more
+        entries.caption_justify = "left"
+    return [state, runs, entries]
+
+
+def _filled(title: str, rows: list[dict[str, Any]], names: list[str], right: set[int]) -> Table:
+    table = _table(title, names, right)
+    for row in rows:
+        table.add_row(*(str(row[name]) for name in names))
+    return table
+
+
+def _table(title: str, columns: list[str], right: set[int]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="right" if number in right else "left", overflow="fold")
+    return table

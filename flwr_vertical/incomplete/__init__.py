@@ -1,0 +1,34 @@
+"""How data go missing: the mechanisms of the five papers, seeded.
+
+Block-wise mechanisms take complete tables and return a mask of shape (n_samples, n_parties), True
+where a party's block of a sample is missing; `drop_blocks` applies it. Cell-wise ones return a mask
+for each table, which `blank_cells` applies. The same integer seed gives independent draws in
+different mechanisms.
+"""
+
+from flwr_vertical.incomplete._inputs import Mask, Seed
+from flwr_vertical.incomplete.apply import at_least_one_party, blank_cells, drop_blocks
+from flwr_vertical.incomplete.copula import mar_complex, mar_simple
+from flwr_vertical.incomplete.false_vfl import mar_blocks_1, mar_blocks_2, mnar_blocks
+from flwr_vertical.incomplete.mcar import COPULA_MCAR_RATES, mcar_blocks, mcar_cells, sample_missing
+from flwr_vertical.incomplete.registry import FALSE_VFL_REGIMES, MECHANISMS, draw_blocks
+
+__all__ = [
+    "COPULA_MCAR_RATES",
+    "FALSE_VFL_REGIMES",
+    "MECHANISMS",
+    "Mask",
+    "Seed",
+    "at_least_one_party",
+    "blank_cells",
+    "draw_blocks",
+    "drop_blocks",
+    "mar_blocks_1",
+    "mar_blocks_2",
+    "mar_complex",
+    "mar_simple",
+    "mcar_blocks",
+    "mcar_cells",
+    "mnar_blocks",
+    "sample_missing",
+]

@@ -1,0 +1,174 @@
+"""The node's policy is asked before a run is answered, and before its code is imported."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from flwr.app import Context
+
+from flwr_vertical.node.party import Arbiter, Party
+from flwr_vertical.node.steps import StepGroup
+from flwr_vertical.node.storage import Storage
+from flwr_vertical.policy.reading import read_policy
+from flwr_vertical.policy.record import Policy
+from flwr_vertical.policy.requirements import for_arbiter
+from flwr_vertical.policy.run_request import RunRequest, check_request
+
+
+@dataclass(frozen=True)
+class NodeTypes:
+    """What a node runs.
+
+    Parameters
+    ----------
+    party : type[Party]
+        On a node with the role of a party.
+    arbiter : type[Arbiter]
+        On a node with the role of the arbiter.
+    groups : tuple[type[StepGroup], ...]
+        Step groups that every party of the run offers: its alignment's.
+    asked : RunRequest
+        What the code asks of the node, as far as that is known: strategy, exchanges, epsilon.
+    """
+
+    party: type[Party]
+    arbiter: type[Arbiter] = Arbiter
+    groups: tuple[type[StepGroup], ...] = ()
+    asked: RunRequest = field(default_factory=RunRequest)
+
+    def of(self, role: str) -> tuple[type[Party | Arbiter], tuple[type[StepGroup], ...]]:
+        """Return what a node with this role runs: its class, and groups of the run."""
+        return (self.arbiter, ()) if role == "arbiter" else (self.party, self.groups)
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A run that a node takes part in.
+
+    Parameters
+    ----------
+    run_config : dict[str, Any]
+        For which this holds.
+    policy : Policy
+        The node's.
+    types : NodeTypes
+        What the node runs.
+    """
+
+    run_config: dict[str, Any]
+    policy: Policy
+    types: NodeTypes
+
+
+class Guard:
+    """Asks the policy what a node runs, once for each run and process.
+
+    Parameters
+    ----------
+    names : Callable[[Context], RunRequest]
+        Strategy and alignment by the names under which they would be imported; empty where nothing
+        is imported for the run.
+    types : Callable[[Context], NodeTypes]
+        Imports it, and tells what the node runs.
+    storage : Storage
+        Knows the node's role, name and policy.
+    """
+
+    def __init__(
+        self,
+        names: Callable[[Context], RunRequest],
+        types: Callable[[Context], NodeTypes],
+        storage: Storage,
+    ) -> None:
+        self._names, self._types, self._storage = names, types, storage
+
+    def admit(self, context: Context, mode: str, n_parties: int | None) -> Admitted:
+        """Return what the node runs, or refuse the run.
+
+        Parameters
+        ----------
+        context : Context
+            The node's.
+        mode : str
+            Mode of the private sums of the run.
+        n_parties : int, optional
+            How many parties the server says there are.
+
+        Raises
+        ------
+        PolicyError
+            Names the key that forbids the run.
+        ConfigError
+            If the policy cannot be used.
+        """
+        policy = self.policy(context)
+        is_arbiter = self._storage.role(context) == "arbiter"
+        who = self.who(context)
+        given = RunRequest.of(
+            context.run_config, "" if is_arbiter else self._storage.party_name(context), n_parties
+        )
+        named = self._names(context)
+        request = replace(
+            given, strategy=named.strategy, alignment=named.alignment, aggregation=mode
+        )
+        if is_arbiter:
+            request = for_arbiter(request)
+        check_request(who, policy, request)
+        types = self._types(context)
+        check_request(who, policy, _loaded(request, types, is_arbiter))
+        return Admitted(dict(context.run_config), policy, types)
+
+    def policy(self, context: Context) -> Policy:
+        """Read the node's policy; that of its node config, where its storage knows of none."""
+        find = getattr(self._storage, "policy", None)
+        found: Policy = (
+            read_policy(self.who(context), self._storage.node_config(context))
+            if find is None
+            else find(context)
+        )
+        return found
+
+    def who(self, context: Context) -> str:
+        """Return the node as errors name it."""
+        if self._storage.role(context) == "arbiter":
+            return "the arbiter"
+        return f"party {self._storage.party_name(context)!r}"
+
+
+def check_n_parties(who: str, policy: Policy, told: Mapping[str, Any], peers: int | None) -> None:
+    """Refuse to go on with fewer parties than the policy wants.
+
+    Parameters
+    ----------
+    who : str
+        The node, for errors.
+    policy : Policy
+        The node's.
+    told : Mapping[str, Any]
+        Where ``n-parties`` may stand: an envelope, or what the server hands over.
+    peers : int, optional
+        Of how many parties the server has handed over keys.
+
+    Raises
+    ------
+    PolicyError
+        Names ``policy.min-parties``.
+    """
+    counts = [int(told["n-parties"])] if "n-parties" in told else []
+    counts += [] if peers is None else [peers]
+    if counts:
+        check_request(who, policy, RunRequest(n_parties=min(counts)))
+
+
+def _loaded(request: RunRequest, types: NodeTypes, is_arbiter: bool) -> RunRequest:
+    """Return a request by what was loaded, whatever it was called in the run config."""
+    asked = types.asked
+    # A class that is allowed by its module need not be listed by its name as well.
+    strategy = request.strategy if ":" in request.strategy else asked.strategy or request.strategy
+    loaded = replace(request, strategy=strategy)
+    if is_arbiter:
+        return loaded
+    if len(types.groups) == 1:  # steps are refused one by one where the run has not said which
+        name = getattr(types.groups[0], "alignment", "") or asked.alignment
+        loaded = replace(loaded, alignment=name)
+    return replace(loaded, exchanges=asked.exchanges, epsilon=asked.epsilon)

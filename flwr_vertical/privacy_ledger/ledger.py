@@ -1,0 +1,520 @@
+"""`PrivacyLedger`: what a node has told so far, over runs, and whether it may tell more.
+
+Each method checks what is asked for against the node's policy and all that left before, and writes
+it down. When it returns the entry is on disk, so a step calls it before it answers. What is asked
+again, with the same content, costs nothing: a node that died between entry and answer repeats it.
+"""
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flwr_vertical.errors import LedgerError, PolicyError, ProtocolError
+from flwr_vertical.policy.record import Policy
+from flwr_vertical.privacy_ledger.budgets import check_bits, check_epsilon, check_foreign_ids
+from flwr_vertical.privacy_ledger.database import check_whole, create, reading, transaction
+from flwr_vertical.privacy_ledger.entries import (
+    Book,
+    Entry,
+    add_run,
+    digest_of,
+    get_meta,
+    has_run,
+    note_known,
+    note_stream,
+    put_meta,
+)
+from flwr_vertical.privacy_ledger.row_history import LedgerRows, ToldRows, located
+from flwr_vertical.privacy_ledger.row_identities import OwnRows, places, secrets_of
+from flwr_vertical.privacy_ledger.rules import Judged
+from flwr_vertical.privacy_ledger.stored_arrays import Arrays
+
+_PATIENCE = 30.0
+_MOST_REFUSALS = 20  # written down for a run: a server that asks for ever must not fill the disk
+
+HELD_BY_ALL = "the server and any party of the run, which hold the group seed"
+"""Who could see the own columns of sums that were opened by private products."""
+
+
+Decision = Callable[[Judged, npt.NDArray[np.int64]], npt.NDArray[Any]]
+
+
+class PrivacyLedger:
+    """What left a node, on its own disk.
+
+    Parameters
+    ----------
+    path : path-like
+        The file; made with its folder if it is not there.
+    party : str
+        Whose it is.
+    policy : Policy, optional
+        The node's policy; its limits hold over all entries.
+    clock : Callable[[], float], optional
+        Tells the time in seconds.
+    patience : float, optional
+        Seconds to wait while another process makes an entry.
+
+    Raises
+    ------
+    LedgerError
+        If the file cannot be used; so do all methods.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        party: str,
+        policy: Policy | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        patience: float = _PATIENCE,
+    ) -> None:
+        self.path = Path(path)
+        self.party = party
+        self.policy = Policy() if policy is None else policy
+        self._who = f"party {party!r}"
+        self._clock, self._patience = clock, patience
+        if not self.path.exists():
+            create(self.path, party, self._who)
+        with transaction(self.path, self._who, patience) as connection:
+            check_whole(connection, self.path, self._who)
+            self._secret = get_meta(connection, "secret")
+            owner = get_meta(connection, "party")
+        self._is_checked = True
+        if owner != party:
+            raise LedgerError(
+                f"{self._who}: the privacy ledger {self.path} belongs to party {owner!r}, so "
+                "nothing leaves; have 'output' of the node config name a folder of this party's own"
+            )
+
+    def rows(self, ids: "pd.Index[Any]", frame: pd.DataFrame | None = None) -> OwnRows:
+        """Return own rows as this ledger knows them.
+
+        Parameters
+        ----------
+        ids : pandas.Index
+            The sample IDs.
+        frame : pandas.DataFrame, optional
+            The cells: with them, rows whose cells have changed are noticed.
+        """
+        return OwnRows.of(ids, self._secret, frame, self._who)
+
+    def row_secrets(
+        self, rows: OwnRows, at: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.uint64], bytes]:
+        """Return secret numbers of rows, and a name of them; see `RunLedger.row_secrets`."""
+        return secrets_of(rows.keys[at], self._secret)
+
+    def version_of(self, rows: OwnRows, values: npt.NDArray[np.float64]) -> bytes:
+        """Return a keyed digest of values of rows; see `RunLedger.version_of`."""
+        order = np.argsort(rows.keys)
+        ordered = np.asarray(values, dtype="<f8")[order]
+        return digest_of("values", self._secret, rows.keys[order].tobytes(), ordered.tobytes())
+
+    def rows_of_version(self, version: str, load: Callable[[], OwnRows]) -> OwnRows:
+        """Return the own rows, hashed once for each version of the table.
+
+        Parameters
+        ----------
+        version : str
+            Another one where the table is another; "" where that is not known.
+        load : Callable[[], OwnRows]
+            Hashes them; called where the ledger has another version.
+        """
+        name = digest_of("version", version).hex()
+        if version:
+            with reading(self.path, self._who) as connection:
+                if get_meta(connection, "rows") == name:
+                    arrays = Arrays(connection, self.path, self._who)
+                    keys = arrays.get("own keys", np.uint64)
+                    contents = arrays.get("own contents", np.uint32)
+                    return OwnRows(keys, contents if len(contents) else None)
+        rows = load()
+        if version:
+            with transaction(self.path, self._who, self._patience) as connection:
+                arrays = Arrays(connection, self.path, self._who)
+                none = np.zeros(0, dtype=np.uint32)
+                arrays.put("own keys", rows.keys, hashes=True)
+                arrays.put(
+                    "own contents", none if rows.contents is None else rows.contents, hashes=True
+                )
+                put_meta(connection, "rows", name)
+        return rows
+
+    def begin(
+        self,
+        run: str,
+        name: str,
+        strategy: str,
+        settings: Mapping[str, Any],
+        rows: OwnRows,
+        *,
+        all_new: bool = False,
+    ) -> None:
+        """Write down that a run greets this node; a second greeting resets nothing.
+
+        Parameters
+        ----------
+        run : str
+            The run's own token; entries refer to it.
+        name, strategy : str
+            Of the run.
+        settings : Mapping[str, Any]
+            Of the strategy, as JSON takes them.
+        rows : OwnRows
+            The node's rows.
+        all_new : bool, default False
+            Whether none of them need be known: a run that builds on an earlier one may be about
+            new rows only. Otherwise that says that the ledger is another table's.
+
+        Raises
+        ------
+        LedgerError
+            If the ledger is damaged, or that of another table, or the clock went back.
+        """
+        with self._entry(run) as (connection, _, arrays):
+            if not self._is_checked:  # as it was when this process opened it
+                check_whole(connection, self.path, self._who)
+            self._is_checked = False
+            if not all_new:
+                self._check_table(arrays, rows)
+            add_run(connection, run, name, strategy, settings, self._clock())
+
+    def note_refused(
+        self, run: str, name: str, strategy: str, settings: Mapping[str, Any], error: PolicyError
+    ) -> None:
+        """Write down that the policy forbade a run before it began; nothing is spent.
+
+        Parameters
+        ----------
+        run, name, strategy, settings
+            See `begin`.
+        error : PolicyError
+            Names the key.
+        """
+        with transaction(self.path, self._who, self._patience) as connection:
+            if not has_run(connection, run):
+                add_run(connection, run, name, strategy, settings, self._clock(), greetings=0)
+        self._note_refusal(run, error)
+
+    def check_and_note_rows(
+        self,
+        run: str,
+        rows: OwnRows,
+        group: npt.ArrayLike,
+        at_least: int,
+        *,
+        n_vectors: int = 0,
+        commitment: bytes = b"",
+        known: bool = True,
+        n_columns: int = 0,
+        decide: Decision | None = None,
+        about: bytes = b"",
+        streams: Mapping[str, bytes] | None = None,
+        scope: str = "",
+        what: str = "sums over groups of rows",
+        receiver: str = "server",
+        colluding: str = HELD_BY_ALL,
+    ) -> ToldRows:
+        """Tell of sums over groups of own rows, or refuse.
+
+        Whatever is combined of all that was ever opened must describe at least the minimum of rows,
+        and be multiplied with few vectors.
+
+        Parameters
+        ----------
+        run : str
+            Token of the run.
+        rows : OwnRows
+            The own rows.
+        group : array_like of shape (n_rows,)
+            Number of each own row's group, -1 for rows that are not told of.
+        at_least : int
+            The minimum of rows where the policy states none, if that is more than the rule
+            (`limits.min_rows`).
+        n_vectors : int
+            Vectors that rows are multiplied with.
+        commitment : bytes
+            What tells the same vectors from others; without, they count as new.
+        known : bool, default True
+            Whether the server knows the vectors.
+        n_columns : int
+            Columns of the sums.
+        decide : Callable[[Judged, numpy.ndarray], numpy.ndarray], optional
+            Decides what else is withheld, from the atoms afterwards and those of the own rows. It
+            is kept with the entry, so that the same request gets the same answer.
+        about : bytes
+            What, beside rows and vectors, tells the same request from others, if `decide` depends
+            on more.
+        streams : Mapping[str, bytes], optional
+            Key streams or pads that the sums are told under, see `note_stream`.
+        scope : str
+            Sums of which columns: what is told in one scope is not combined with another's.
+        what, receiver, colluding
+            See `Entry`.
+
+        Raises
+        ------
+        PolicyError
+            Names ``policy.min-rows`` or ``policy.vectors``.
+        ProtocolError
+            If a stream hid something else.
+        """
+        own = np.asarray(group, dtype=np.int64)
+        if own.shape != (len(rows),):
+            raise ProtocolError(
+                f"{self._who}: expected a group for each of {len(rows)} own rows, got {own.shape}"
+            )
+        with self._entry(run) as (connection, book, arrays):
+            number = book.run(run)
+            digest = digest_of(
+                "rows", scope, rows.digest, own.tobytes(), n_vectors, commitment, about
+            )
+            kept = f"answer {digest.hex()}"
+            for name, content in (streams or {}).items():
+                note_stream(connection, number, name, content, self._who)
+            told = int(np.count_nonzero(own >= 0))
+            if self._is_known(connection, digest) and (commitment or not n_vectors):
+                entry = Entry("rows", receiver, f"{what} (again)", told, 0, 0, colluding=colluding)
+                book.add(number, self._clock(), entry)
+                answer = None if decide is None else arrays.get(kept, np.uint8)
+                return ToldRows.nothing_new(answer)
+            history = LedgerRows(connection, arrays, self._who, self.policy)
+            label = history.label(number, n_vectors, commitment, known)
+            found, at, n_new = history.admit(
+                rows, own, scope, label, n_columns=n_columns, at_least=at_least
+            )
+            atom, smallest = found.refined.atom[at], found.refined.smallest_new
+            answer = None
+            if decide is not None:
+                answer = np.asarray(decide(found, atom), dtype=np.uint8).ravel()
+                arrays.put(kept, answer)
+            note_known(connection, digest)
+            entry = Entry("rows", receiver, what, told, smallest, n_new, colluding=colluding)
+            book.add(number, self._clock(), entry)
+            return ToldRows(atom, found.n_vectors, smallest, answer)
+
+    def open_bits(
+        self,
+        run: str,
+        rows: OwnRows,
+        chosen: npt.ArrayLike,
+        bits: float,
+        *,
+        content: bytes,
+        predictions: bool = False,
+        agreed: bool = False,
+        what: str,
+        receiver: str = "server",
+        colluding: str = "",
+    ) -> None:
+        """Tell something of single rows, or refuse.
+
+        Parameters
+        ----------
+        run : str
+            Token of the run.
+        rows : OwnRows
+            The own rows.
+        chosen : array_like of shape (n_rows,), bool
+            Of which rows.
+        bits : float
+            Of each of them at most.
+        content : bytes
+            What tells the same numbers of the same rows from others; told again, they cost nothing.
+        predictions : bool, default False
+            Whether they are predictions, which have a limit of their own.
+        agreed : bool, default False
+            Whether the node has agreed to what opens them; see `check_bits`.
+        what, receiver, colluding
+            See `Entry`.
+
+        Raises
+        ------
+        PolicyError
+            Names ``policy.grid``, ``policy.predictions`` or ``policy.openings``.
+        """
+        mask = np.asarray(chosen, dtype=bool)
+        if mask.shape != (len(rows),) or not (np.isfinite(bits) and bits >= 0):
+            raise ProtocolError(
+                f"{self._who}: expected rows of shape ({len(rows)},) and bits of at least 0, got "
+                f"{mask.shape} and {bits!r}"
+            )
+        kind = "predictions" if predictions else "bits"
+        with self._entry(run) as (connection, book, arrays):
+            number = book.run(run)
+            digest = digest_of(kind, rows.digest, mask.tobytes(), content)
+            if self._is_known(connection, digest):
+                entry = Entry(kind, receiver, f"{what} (again)", int(mask.sum()))
+                book.add(number, self._clock(), entry)
+                return
+            people, at = located(arrays, rows)
+            spent = arrays.get(kind, np.float64, len(people))
+            most = float(spent[at[mask]].max(initial=0.0)) if mask.any() else 0.0
+            n_rows = int(mask.sum())
+            check_bits(
+                self._who,
+                self.policy,
+                bits,
+                n_rows,
+                most,
+                what,
+                predictions=predictions,
+                agreed=agreed,
+            )
+            spent = spent.copy()
+            spent[at[mask]] += bits
+            arrays.put(kind, spent)
+            note_known(connection, digest)
+            entry = Entry(kind, receiver, what, n_rows, bits=bits, colluding=colluding)
+            book.add(number, self._clock(), entry)
+
+    def spend_epsilon(
+        self,
+        run: str,
+        epsilon: float,
+        *,
+        release: bytes,
+        delta: float = 0.0,
+        what: str,
+        receiver: str = "server",
+    ) -> None:
+        """Spend privacy budget on a release with noise, or refuse.
+
+        Parameters
+        ----------
+        run : str
+            Token of the run.
+        epsilon, delta : float
+            Of the whole release: over all its columns and groups. Infinite without noise, which is
+            refused.
+        release : bytes
+            What tells this release from others. The same one again, with the same noise, is free.
+        what, receiver
+            See `Entry`.
+
+        Raises
+        ------
+        PolicyError
+            Names ``policy.epsilon-total``.
+        """
+        if not (epsilon > 0 and 0 <= delta < 1):
+            raise ProtocolError(
+                f"{self._who}: epsilon must be above 0 and delta in [0, 1), got {epsilon!r}, "
+                f"{delta!r}"
+            )
+        with self._entry(run) as (connection, book, _):
+            number = book.run(run)
+            digest = digest_of("epsilon", release, epsilon, delta)
+            if self._is_known(connection, digest):
+                return
+            spent, _, releases = book.epsilon()
+            check_epsilon(self._who, self.policy, epsilon, spent, releases, what)
+            note_known(connection, digest)
+            entry = Entry("epsilon", receiver, what, epsilon=epsilon, delta=delta)
+            book.add(number, self._clock(), entry)
+
+    def note_stream(self, run: str, name: str, content: bytes) -> None:
+        """Use a key stream, or a pad, for a content; refuse it for another one.
+
+        Parameters
+        ----------
+        run : str
+            Token of the run.
+        name : str
+            Names the stream among all of all runs: it has the run's keys in it.
+        content : bytes
+            Tag of what it hides. The same content again is a repeat, and free.
+
+        Raises
+        ------
+        ProtocolError
+            If the stream hid something else: the difference of both would be in clear.
+        """
+        self.note_streams(run, {name: content})
+
+    def note_streams(self, run: str, streams: Mapping[str, bytes]) -> None:
+        """Use several key streams, see `note_stream`; all or none."""
+        with self._entry(run) as (connection, book, _):
+            number = book.run(run)
+            for name, content in streams.items():
+                note_stream(connection, number, name, content, self._who)
+
+    def note_foreign_ids(
+        self, run: str, count: int, n_own: int, sender: str = "server", content: bytes = b""
+    ) -> None:
+        """Blind IDs of others, or refuse.
+
+        Parameters
+        ----------
+        run : str
+            Token of the run.
+        count : int
+            How many now.
+        n_own : int
+            Own rows.
+        sender : str
+            Whose they are.
+        content : bytes
+            What tells them from others: the same ones again in this run count once.
+
+        Raises
+        ------
+        PolicyError
+            Names ``policy.foreign-ids``.
+        """
+        with self._entry(run) as (connection, book, _):
+            number = book.run(run)
+            digest = digest_of("ids", run, content)
+            if content and self._is_known(connection, digest):
+                return
+            total = book.count(number, "ids")[1] + count
+            check_foreign_ids(self._who, self.policy, total, n_own)
+            if content:
+                note_known(connection, digest)
+            book.add(number, self._clock(), Entry("ids", sender, "IDs of others blinded", count))
+
+    # -- parts of these --------------------------------------------------------------------
+
+    @contextmanager
+    def _entry(self, run: str) -> Iterator[tuple[sqlite3.Connection, Book, Arrays]]:
+        """Open a transaction; a refusal is written down in one of its own."""
+        try:
+            with transaction(self.path, self._who, self._patience) as connection:
+                book = Book(connection, self.path, self._who)
+                book.check_clock(self._clock())
+                yield connection, book, Arrays(connection, self.path, self._who)
+        except PolicyError as error:
+            self._note_refusal(run, error)
+            raise
+
+    def _note_refusal(self, run: str, error: PolicyError) -> None:
+        with suppress(LedgerError), transaction(self.path, self._who, self._patience) as connection:
+            book = Book(connection, self.path, self._who)
+            number = book.run(run)
+            if book.count(number, "refused")[0] < _MOST_REFUSALS:
+                what = f"{error.key}: asked {error.asked}; allowed {error.allowed}"
+                book.add(number, self._clock(), Entry("refused", "nobody", what))
+
+    def _is_known(self, connection: sqlite3.Connection, digest: bytes) -> bool:
+        found = connection.execute("SELECT 1 FROM known WHERE digest = ?", (digest,)).fetchone()
+        return found is not None
+
+    def _check_table(self, arrays: Arrays, rows: OwnRows) -> None:
+        people = arrays.get("people", np.uint64)
+        if len(people) and len(rows) and not (places(people, rows.keys) >= 0).any():
+            raise LedgerError(
+                f"{self._who}: none of the {len(rows):,} rows of its table are among the "
+                f"{len(people):,} that the privacy ledger {self.path} knows, so it belongs to "
+                "another table and nothing leaves; have 'output' of the node config name a folder "
+                "of this table's own"
+            )

@@ -1,0 +1,185 @@
+"""The history of rows in the ledger: read, judged and kept within one transaction."""
+
+import secrets
+import sqlite3
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.errors import ProtocolError
+from flwr_vertical.policy.record import Policy
+from flwr_vertical.privacy_ledger.row_identities import OwnRows, places
+from flwr_vertical.privacy_ledger.rules import Judged, LabelSet, RowHistory, judge
+from flwr_vertical.privacy_ledger.seals import write
+from flwr_vertical.privacy_ledger.stored_arrays import Arrays
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ToldRows:
+    """What was told of a node's own rows, after a request that its ledger allowed.
+
+    Parameters
+    ----------
+    atom : numpy.ndarray of shape (n_rows,)
+        Number of each own row's atom, over all runs; 0 for rows that nothing was told of. Empty if
+        all of it was told before.
+    n_vectors : numpy.ndarray of shape (n_atoms + 1,)
+        With how many vectors of the server each atom was multiplied.
+    smallest : int
+        Rows of the smallest set that was not told of before; 0 if nothing is new.
+    answer : numpy.ndarray, optional
+        What was decided beyond that: the same whenever the same is asked.
+    """
+
+    atom: Numbers
+    n_vectors: Numbers
+    smallest: int
+    answer: npt.NDArray[Any] | None = None
+
+    @classmethod
+    def nothing_new(cls, answer: npt.NDArray[Any] | None = None) -> "ToldRows":
+        """Return what is found where all of it was told before."""
+        return cls(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64), 0, answer)
+
+
+def located(arrays: Arrays, rows: OwnRows) -> tuple[Any, Numbers]:
+    """Return all rows that a ledger knows, the own ones among them now, and where these are.
+
+    Returns
+    -------
+    people : numpy.ndarray of shape (n_known,), uint64
+    at : numpy.ndarray of shape (n_rows,), int64
+    """
+    people = arrays.get("people", np.uint64)
+    at = places(people, rows.keys)
+    absent = at < 0
+    if absent.any():
+        at[absent] = len(people) + np.arange(np.count_nonzero(absent))
+        people = np.concatenate([people, rows.keys[absent]])
+        arrays.put("people", people, hashes=True)
+    return people, at
+
+
+class LedgerRows:
+    """Histories of rows within one transaction.
+
+    Parameters
+    ----------
+    connection : sqlite3.Connection
+        Open.
+    arrays : Arrays
+        Of the same ledger.
+    who : str
+        The node, for errors.
+    policy : Policy
+        Its limits.
+    """
+
+    def __init__(
+        self, connection: sqlite3.Connection, arrays: Arrays, who: str, policy: Policy
+    ) -> None:
+        self._connection, self._arrays, self._who = connection, arrays, who
+        self._policy = policy
+
+    def label(self, run: int, n_vectors: int, commitment: bytes, known: bool) -> int | None:
+        """Return the number of a set of vectors; None where there are none.
+
+        Parameters
+        ----------
+        run : int
+            Number of the run.
+        n_vectors : int
+            How many they are.
+        commitment : bytes
+            What tells them from others; without, they count as new.
+        known : bool
+            Whether the server knows them.
+
+        Raises
+        ------
+        ProtocolError
+            If the same commitment was to another number of them.
+        """
+        if not n_vectors:
+            return None
+        name = commitment or secrets.token_bytes(32)
+        row = self._connection.execute(
+            "SELECT id, n_vectors FROM labels WHERE commitment = ?", (name,)
+        ).fetchone()
+        if row is None:
+            sql = "INSERT INTO labels (commitment, n_vectors, known, run) VALUES (?, ?, ?, ?)"
+            write(self._connection, "labels", name, sql, (name, n_vectors, int(known), run))
+            return self.label(run, n_vectors, name, known)
+        if row[1] != n_vectors:
+            raise ProtocolError(
+                f"{self._who}: the server committed to {row[1]} vector(s), and now to {n_vectors} "
+                "in the same words"
+            )
+        return int(row[0])
+
+    def admit(
+        self, rows: OwnRows, own: Numbers, scope: str, label: int | None, **limits: int
+    ) -> tuple[Judged, Numbers, int]:
+        """Refine the atoms by a request, and keep them; or refuse.
+
+        Parameters
+        ----------
+        rows : OwnRows
+            The own rows.
+        own : numpy.ndarray of shape (n_rows,)
+            Group of each, -1 for none.
+        scope : str
+            Sums of which columns.
+        label : int, optional
+            See `label`.
+        **limits
+            ``n_columns`` and ``at_least`` of `judge`.
+
+        Returns
+        -------
+        judged : Judged
+        at : numpy.ndarray of shape (n_rows,)
+            Where the own rows are among all.
+        n_new : int
+            With how many vectors some rows are multiplied that they were not before.
+
+        Raises
+        ------
+        PolicyError
+            Names the key.
+        """
+        arrays = self._arrays
+        people, at = located(arrays, rows)
+        labels = {
+            number: LabelSet(n_vectors, bool(known))
+            for number, n_vectors, known in self._connection.execute(
+                "SELECT id, n_vectors, known FROM labels"
+            )
+        }
+        before = RowHistory.unpack(
+            arrays.get(f"atoms {scope}", np.int64, len(people)),
+            arrays.get(f"vectors {scope}", np.int64),
+            labels,
+        )
+        group = np.full(len(people), -1, dtype=np.int64)
+        group[at] = own
+        changed, contents = None, None
+        if rows.contents is not None:
+            contents = arrays.get(f"contents {scope}", np.uint32, len(people))
+            now = contents.copy()
+            now[at] = rows.contents
+            changed = now != contents
+        found = judge(self._who, self._policy, before, group, label, changed=changed, **limits)
+        if found.refined.is_new.any() or found.is_multiplied:
+            arrays.put(f"atoms {scope}", found.refined.atom)
+            arrays.put(f"vectors {scope}", found.vectors.pack())
+        if contents is not None:
+            kept = np.where(group >= 0, now, contents)
+            if not np.array_equal(kept, contents):
+                arrays.put(f"contents {scope}", kept, hashes=True)
+        n_new = labels[label].n_vectors if label is not None and found.is_multiplied else 0
+        return found, at, n_new

@@ -1,0 +1,76 @@
+"""Arrays in the ledger's file: compressed, with a checksum each."""
+
+import sqlite3
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.privacy_ledger.database import damaged
+from flwr_vertical.privacy_ledger.seals import checksum_of_array, write
+
+
+class Arrays:
+    """The arrays of a ledger within one transaction.
+
+    Parameters
+    ----------
+    connection : sqlite3.Connection
+        Open.
+    path : Path
+        The file, for errors.
+    who : str
+        The node, for errors.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, who: str) -> None:
+        self._connection, self._path, self._who = connection, path, who
+
+    def get(self, name: str, dtype: Any, length: int | None = None) -> npt.NDArray[Any]:
+        """Return an array; what is missing up to a length is 0.
+
+        Raises
+        ------
+        LedgerDamagedError
+            If its checksum is another one.
+        """
+        row = self._connection.execute(
+            "SELECT dtype, data, checksum FROM arrays WHERE name = ?", (name,)
+        ).fetchone()
+        found = np.zeros(0, dtype=dtype)
+        if row is not None:
+            stored, data, checksum = row
+            if not isinstance(data, bytes) or checksum_of_array(name, stored, data) != checksum:
+                raise damaged(self._path, self._who, f"{name} does not have its checksum")
+            raw = data[1:] if data[:1] == b"r" else zlib.decompress(data[1:])
+            found = np.frombuffer(raw, dtype=stored).astype(dtype, copy=False)
+        if length is None or len(found) >= length:
+            return found
+        return np.concatenate([found, np.zeros(length - len(found), dtype=dtype)])
+
+    def put(self, name: str, values: npt.NDArray[Any], hashes: bool = False) -> None:
+        """Write an array in the place of the one of that name.
+
+        Parameters
+        ----------
+        name : str
+            Its name.
+        values : numpy.ndarray of shape (n,)
+            Integers from 0 are written as short as they can be.
+        hashes : bool, default False
+            Whether they are hashes: those cannot be compressed, and trying takes time.
+        """
+        if values.dtype.kind == "i":
+            values = values.astype(np.min_scalar_type(int(values.max(initial=0))))
+        raw = values.tobytes()
+        packed = b"r" + raw if hashes else b"z" + zlib.compress(raw, 1)
+        dtype = values.dtype.str
+        write(
+            self._connection,
+            "arrays",
+            name,
+            "INSERT OR REPLACE INTO arrays VALUES (?, ?, ?, ?)",
+            (name, dtype, checksum_of_array(name, dtype, packed), packed),
+        )

@@ -1,0 +1,40 @@
+"""What a party keeps of a deep model, as far as its columns are concerned."""
+
+from typing import Any
+
+import numpy.typing as npt
+
+from flwr_vertical import Model
+from flwr_vertical.tables import Table
+from strategies.linear.prediction.party_model import fitted_features
+
+Array = npt.NDArray[Any]
+
+
+class DeepPart(Model):
+    """A party's part of a deep model; subclass it as a dataclass with these fields and others.
+
+    Attributes
+    ----------
+    model : str
+        Which model it belongs to: the name by which the server calls it.
+    sources, levels, known_levels, other
+        Where the columns come from: see `column_sources`.
+    centre, unit : numpy.ndarray of shape (n_columns,)
+        What the columns' values are less and in units of.
+    """
+
+    model: str
+    sources: list[str]
+    levels: list[str]
+    known_levels: dict[str, list[str]]
+    other: dict[str, list[str]]
+    centre: Array
+    unit: Array
+
+    def features(self, table: Table, party: str) -> Array:
+        """Return the columns of a table as the networks see them, NaN where a cell is missing."""
+        of = self.sources, self.levels, self.known_levels, self.other
+        own = fitted_features(table, *of, party)
+        scaled: Array = (own - self.centre) / self.unit
+        return scaled

@@ -1,0 +1,168 @@
+"""What every imputing party shares: aligned codes of its table, open cells, writing the result."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flwr_vertical.errors import DataError
+from flwr_vertical.incomplete import imputation_accuracy
+from flwr_vertical.node import Party
+from flwr_vertical.tables import Table
+from flwr_vertical.tables.codes import Levels, fit_levels, from_codes, to_codes
+
+
+class ImputingParty(Party):
+    """A party that fills missing cells of its own table and blocks it lacks altogether.
+
+    Rows are those of the aligned index. Where an earlier run left a fitted table here, its rows
+    are the donors and the own table's rows are new; otherwise every row is both.
+    """
+
+    @property
+    def donors(self) -> Table:
+        """The table from which values are taken."""
+        return self.fitted or self.table
+
+    @property
+    def levels(self) -> Levels:
+        """Levels of the columns that are not numeric, as fitted on the donors."""
+        if "levels" not in self.cache:
+            self.cache["levels"] = fit_levels([self.donors])
+        levels: Levels = self.cache["levels"]
+        return levels
+
+    @property
+    def own_ids(self) -> "pd.Index[Any]":
+        """IDs of all own rows: donors first, then new ones."""
+        if self.fitted is None:
+            return self.table.ids
+        self._check_fitted(self.fitted)
+        return self.fitted.ids.append(self.table.ids)
+
+    def _check_fitted(self, fitted: Table) -> None:
+        if fitted.columns != self.table.columns:
+            raise DataError(
+                f"party {self.name!r}: the fitted table has columns {fitted.columns}, the new rows "
+                f"have {self.table.columns}; they must be the same, in the same order"
+            )
+        shared = int(self.table.ids.isin(fitted.ids).sum())
+        if shared:
+            raise DataError(
+                f"party {self.name!r}: {shared} sample IDs of the new rows are also among the "
+                "donors; leave them out or rename them"
+            )
+
+    @property
+    def codes(self) -> npt.NDArray[np.float64]:
+        """All aligned rows as numbers, array of shape (n_samples, n_columns), NaN = missing."""
+        if "codes" not in self.cache:
+            own = to_codes(self.table, self.levels, self.name)
+            if self.fitted is not None:
+                own = np.vstack([to_codes(self.fitted, self.levels, self.name), own])
+            self.cache["codes"] = self.to_aligned(own, np.nan)
+        cached: npt.NDArray[np.float64] = self.cache["codes"]
+        return cached
+
+    @property
+    def is_donor(self) -> npt.NDArray[np.bool_]:
+        """Which aligned rows give values here, array of shape (n_samples,)."""
+        count = self.fitted.n_samples if self.fitted is not None else self.table.n_samples
+        flags: npt.NDArray[np.bool_] = self.to_aligned(
+            np.arange(len(self.positions)) < count, False
+        )
+        return flags
+
+    def write(self, codes: npt.NDArray[np.float64], complete_blocks: bool) -> pd.DataFrame:
+        """Write the imputed table to the party's own storage.
+
+        Parameters
+        ----------
+        codes : numpy.ndarray of shape (n_samples, n_columns)
+            With imputed cells filled in.
+        complete_blocks : bool
+            Append the samples of which this party had no row.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The own rows in their own order, then completed blocks. Their index is the sample ID
+            where IDs are public. Where they are not it is ``aligned-<row>``, or, beside own IDs
+            that are integers, a negative number.
+        """
+        first = 0 if self.fitted is None else self.fitted.n_samples
+        positions = self.positions[first:]
+        own_codes = to_codes(self.table, self.levels, self.name)
+        kept = positions >= 0
+        own_codes[kept] = codes[positions[kept]]
+        frame = from_codes(own_codes, self.table, self.levels, self.table.ids)
+        for name, column in self.table.frame.items():
+            if pd.api.types.is_integer_dtype(column.dtype):  # whole, and codes hold 53 bits
+                frame[name] = column
+        if complete_blocks:
+            absent = self._absent
+            if self.fitted is not None and "donors" in self.state:
+                # A sample that is a donor elsewhere is not new, so it is not completed.
+                absent[self.state["donors"]] = False
+            rows = np.flatnonzero(absent)
+            if len(rows):
+                index = self._absent_ids(rows)
+                added = from_codes(codes[rows], self.table, self.levels, index)
+                frame = pd.concat([frame, added])
+        frame.index.name = self.table.ids.name
+        self.save_output(frame)
+        return frame
+
+    def _absent_ids(self, rows: npt.NDArray[np.int64]) -> "pd.Index[Any]":
+        own = self.table.ids
+        integer = pd.api.types.is_integer_dtype(own.dtype)
+        if "ids" in self.state:
+            index: pd.Index[Any] = pd.Index(self.state["ids"][rows])
+            if not integer:
+                return index.astype(own.dtype)
+            own_range = np.iinfo(str(own.dtype))  # others' IDs may need more bits
+            fits = own_range.min <= index.min() and index.max() <= own_range.max
+            return index.astype(own.dtype) if fits else index
+        if integer:  # text beside integers would be no index that a later run can align
+            return pd.Index(min(0, int(own.min())) - 1 - rows)
+        return pd.Index([f"aligned-{row}" for row in rows])
+
+    def missing_cells(self, complete_blocks: bool) -> npt.NDArray[np.bool_]:
+        """Which cells are to be imputed, array of shape (n_samples, n_columns).
+
+        Parameters
+        ----------
+        complete_blocks : bool
+            Count the samples of which this party has no row.
+        """
+        missing = np.isnan(self.codes)
+        if not complete_blocks:
+            missing[self._absent] = False
+        if self.fitted is not None:
+            missing[self.is_donor] = False
+            if "donors" in self.state:
+                self._check_new_rows(self.state["donors"])
+                missing[self.state["donors"]] = False
+        return missing
+
+    def _check_new_rows(self, donors: npt.NDArray[np.int64]) -> None:
+        """Refuse samples that are new here and donors elsewhere: nobody could impute them."""
+        assert self.fitted is not None
+        new = self.positions[self.fitted.n_samples :]
+        if clash := int(np.isin(new, donors).sum()):
+            raise DataError(
+                f"party {self.name!r}: {clash} of its new samples are fitted donors at another "
+                "party; leave them out of the new rows, or fit again with them"
+            )
+
+    @property
+    def _absent(self) -> npt.NDArray[np.bool_]:
+        """Aligned rows that this party does not have, array of shape (n_samples,)."""
+        absent: npt.NDArray[np.bool_] = self.to_aligned(np.zeros(len(self.positions), bool), True)
+        return absent
+
+    def accuracy(self, frame: pd.DataFrame) -> dict[str, float]:
+        """Compare with the truth where this node knows it (demonstrations only)."""
+        truth = self.services.load_truth()
+        return {} if truth is None else imputation_accuracy(self.table.frame, frame, truth)

@@ -1,0 +1,225 @@
+"""What synthesis makes of a holder's columns: their kinds, their resolutions, and what is doubtful.
+
+The shared inference (`flwr_vertical.tables.kinds`) sorts columns for every method. Here fractions
+of few values become levels, dates become numbers of days (`dates`), and numbers that are whole, or
+all but whole, get the resolution 1: a margin then has the values that occur, and no others.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.tables import Kind, Table, is_numeric
+from flwr_vertical.tables.codes import Levels, from_codes
+from strategies.copula.dates import DateForm, days_of, read_dates
+
+logger = logging.getLogger("flwr_vertical")
+
+Array = npt.NDArray[np.float64]
+
+OTHER = "other"
+"""Name of the level that stands for rare ones together."""
+
+FEW = 20  # distinct values, each of as many rows on average, are levels
+_WHOLE = 1e-6  # as near to a whole number as that is one
+_MANY = 10  # rows a level has at least, on average
+_FEW_ROWS = 50  # with fewer, numbers in a row are no sign of an identifier
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A table as synthesis takes it.
+
+    Parameters
+    ----------
+    table : Table
+        With the kinds that are used; dates are numbers of days.
+    steps : dict of str to float
+        Resolution of each numeric column, 0 for none.
+    recast : list of str
+        Columns of numbers that are taken for levels.
+    like_ids : list of str
+        Columns that may be identifiers.
+    dates : dict of str to DateForm
+        How columns of dates were given.
+    """
+
+    table: Table
+    steps: dict[str, float]
+    recast: list[str]
+    like_ids: list[str]
+    dates: dict[str, DateForm]
+
+
+def read_columns(table: Table, resolution: Mapping[str, float], who: str) -> Columns:
+    """Decide how each column is taken.
+
+    Parameters
+    ----------
+    table : Table
+        The holder's, with the kinds that were inferred or stated.
+    resolution : mapping of column name to float
+        As stated; names of other holders' columns are passed over.
+    who : str
+        Whose columns they are, to begin messages with.
+
+    Raises
+    ------
+    DataError
+        If values contradict a resolution, or a column has more levels than a tenth of its rows.
+    """
+    kinds, steps, recast, like_ids = dict(table.kinds), {}, [], []
+    dates: dict[str, DateForm] = {}
+    frame = table.frame.copy(deep=False)
+    for name, kind in table.kinds.items():
+        if form := read_dates(frame[name], kind, FEW):
+            days = days_of(frame[name], form)
+            dates[name], kinds[name], frame[name] = form, Kind.CONTINUOUS, days
+            steps[name] = form.step
+            if name in resolution:
+                known = days.dropna().to_numpy(dtype=np.float64)
+                steps[name] = _checked_step(known, resolution[name], name, who)
+            continue
+        column = table.frame[name].dropna()
+        if not is_numeric(kind):
+            _check_levels(column, name, who)
+            continue
+        values = column.to_numpy(dtype=np.float64)
+        distinct = len(np.unique(values))
+        if name in resolution:
+            steps[name] = _checked_step(values, resolution[name], name, who)
+        elif pd.api.types.is_integer_dtype(column.dtype) or _all_but_whole(values):
+            steps[name] = 1.0
+            span = float(values.max() - values.min()) if len(values) else 0.0
+            if len(values) >= _FEW_ROWS and distinct == len(values) and span < 2 * len(values):
+                like_ids.append(name)
+        elif distinct <= FEW and len(values) >= FEW * distinct:
+            kinds[name] = Kind.ORDINAL
+            recast.append(name)
+        else:
+            steps[name] = 0.0
+    if recast:
+        logger.info("%s: taken for levels, having few values: %s; state kinds", who, recast)
+    if like_ids:
+        logger.warning(
+            "%s: %s: every value once, and in a row: an identifier? Then leave it out",
+            who,
+            like_ids,
+        )
+    if dates:
+        logger.info("%s: taken for dates, as numbers of days: %s", who, list(dates))
+    if kinds != table.kinds:
+        table = Table.of(frame, kinds, who)
+    return Columns(table, steps, recast, like_ids, dates)
+
+
+def _all_but_whole(values: Array) -> bool:
+    return bool(np.all(np.abs(values - np.rint(values)) <= _WHOLE))
+
+
+def _checked_step(values: Array, step: float, name: str, who: str) -> float:
+    near = np.abs(values / step - np.rint(values / step))
+    # A value has some sixteen digits: of 1e7 at steps of 0.01, the quotient has 1e-7 to spare.
+    if np.any(near > np.maximum(_WHOLE, 1e-15 * np.abs(values) / step)):
+        raise DataError(
+            f"{who}, column {name!r}: its resolution is stated as {step:g}, but values are no "
+            "multiples of that; state a finer one, or none"
+        )
+    return float(step)
+
+
+def _check_levels(column: "pd.Series[Any]", name: str, who: str) -> None:
+    levels = column.nunique()
+    if levels > max(FEW, len(column) / _MANY):
+        numbers = pd.api.types.is_numeric_dtype(column.dtype)
+        advice = (
+            "state its kind as 'continuous' or 'count' if its order means anything"
+            if numbers
+            else "put levels together; if they are dates, write the year first, with four digits"
+        )
+        raise DataError(
+            f"{who}, column {name!r} has {levels} levels in {len(column)} rows, more than one for "
+            f"{_MANY} rows: {advice}, or leave the column out if it identifies people"
+        )
+
+
+def other_level(table: Table, name: str, levels: Levels) -> int | None:
+    """Return the number of the level that stands for a column's rare ones.
+
+    Returns
+    -------
+    int or None
+        That of "other" (one more than there are, if the column has none); None for ordered levels
+        and for numbers, where a rare level is put with its neighbour.
+    """
+    own = levels.get(name, [])
+    if table.kinds[name] is not Kind.CATEGORICAL or not all(isinstance(v, str) for v in own):
+        return None
+    return own.index(OTHER) if OTHER in own else len(own)
+
+
+def with_others(codes: Array, table: Table, levels: Levels, index: "pd.Index[Any]") -> pd.DataFrame:
+    """Turn numbers into a table; a number that no level of a column has is "other".
+
+    Parameters
+    ----------
+    codes : numpy.ndarray of shape (n_rows, n_columns)
+        Values, and numbers of levels.
+    table : Table
+        Gives columns, kinds and dtypes; a Categorical gets one more category where it is needed.
+    levels : dict of str to list
+        By column.
+    index : pandas.Index of shape (n_rows,)
+        Of the new table.
+    """
+    frame, known = table.frame.iloc[:0].copy(), dict(levels)
+    for j, name in enumerate(table.columns):
+        own = known.get(name)
+        if own is None or not (codes[:, j] >= len(own)).any():
+            continue
+        known[name] = [*own, OTHER]
+        dtype = frame[name].dtype
+        if isinstance(dtype, pd.CategoricalDtype) and OTHER not in dtype.categories:
+            frame[name] = frame[name].cat.add_categories(OTHER)
+    return from_codes(codes, Table(frame, table.kinds), known, index)
+
+
+def read_resolution(resolution: "str | Mapping[str, float] | None") -> str:
+    """Return resolutions of columns as JSON text, checked.
+
+    Parameters
+    ----------
+    resolution : mapping of column name to float, or JSON text of one, optional
+        Positive.
+
+    Raises
+    ------
+    ConfigError
+        If one is no positive number.
+    """
+    if not resolution:
+        return ""
+    try:
+        given = json.loads(resolution) if isinstance(resolution, str) else dict(resolution)
+        read = {str(name): float(step) for name, step in given.items()}
+    except (TypeError, ValueError, AttributeError):
+        read = {"": 0.0}
+    if not all(isfinite(step) and step > 0 for step in read.values()):
+        raise ConfigError(
+            'resolution must give each column a positive number, such as {"payment": 0.01}, got '
+            f"{resolution!r}"
+        )
+    return json.dumps(read)
+
+
+def parse_resolution(text: str) -> dict[str, float]:
+    """Return the resolutions in the text that `read_resolution` made."""
+    return {name: float(step) for name, step in json.loads(text or "{}").items()}

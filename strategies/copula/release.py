@@ -1,0 +1,319 @@
+"""What a holder of columns releases: perturbed ranks, and noisy margins that it keeps itself.
+
+Parties and, for the labels, the server do the same. Numbers are ranked in their own order, ordinal
+levels in the order of their level numbers. Each level of a nominal column is ranked against all
+others (`indicator_ranks`). A column of more than 12 levels is ranked in their sorted order, which
+says nothing about the data, so only what is monotone in it survives.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.privacy import ColumnSpending, Keystream, split_budget
+from flwr_vertical.tables import Kind
+from strategies.copula.bounds import LIMIT, Domain
+from strategies.copula.margins import (
+    NOISES,
+    Margin,
+    continuous_margin,
+    discrete_margin,
+    level_margin,
+)
+from strategies.copula.missing_cells import fill_in
+from strategies.copula.ranks import Flip, column_ranks
+from strategies.copula.tree import tree_margin
+
+Array = npt.NDArray[np.float64]
+
+BUDGETS = ("per-variable", "total")
+MARGINS = ("tree", "bernstein")
+NOMINALS = ("indicators", "order")
+MOST_INDICATORS = 12  # levels of a nominal column that have ranks of their own
+MIN_LEVEL = 10
+USABLE = 200.0  # rows times epsilon of a margin: below, it is for the most part noise
+MOST_LEVELS = 64  # a count column with a wider range is treated as continuous, and rounded
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much a holder may spend, and how.
+
+    Parameters
+    ----------
+    epsilon : float
+        The whole budget of a column ("per-variable") or of a party ("total").
+    budget : {"per-variable", "total"}
+        Which of the two.
+    rank_share : float
+        Share of the ranks; the margin has the rest.
+    margin_noise : {"increments", "coefficients"}
+        See `margins`; of "bernstein".
+    margin : {"tree", "bernstein"}
+        How numeric columns' margins are estimated: see `tree` and `margins`.
+    min_level : int
+        Levels with a smaller noisy count are put together; 0 if the names of levels are public.
+    nominal : {"indicators", "order"}
+        Whether each of up to 12 levels of a nominal column has ranks, or all levels have one order.
+    """
+
+    epsilon: float
+    budget: str = "per-variable"
+    rank_share: float = 0.25
+    margin_noise: str = "increments"
+    margin: str = "tree"
+    min_level: int = MIN_LEVEL
+    nominal: str = NOMINALS[0]
+
+    def check(self, who: str) -> None:
+        """Raise if it is no budget; parties get it from the server.
+
+        Parameters
+        ----------
+        who : str
+            Whose columns are meant, to begin messages with.
+
+        Raises
+        ------
+        ConfigError
+            Names what is wrong.
+        """
+        for name, value, choices in (
+            ("budget", self.budget, BUDGETS),
+            ("margin_noise", self.margin_noise, NOISES),
+            ("margin", self.margin, MARGINS),
+            ("nominal", self.nominal, NOMINALS),
+        ):
+            if value not in choices:
+                raise ConfigError(f"{who}: {name} must be one of {list(choices)}, got {value!r}")
+        if not 0 < self.epsilon < inf:
+            raise ConfigError(f"{who}: epsilon must be above 0 and finite, got {self.epsilon!r}")
+        if not 0 < self.rank_share < 1:
+            raise ConfigError(
+                f"{who}: rank_share must be between 0 and 1, got {self.rank_share!r}: ranks and "
+                "margin share what a column may spend"
+            )
+        if isinstance(self.min_level, bool) or self.min_level < 0:
+            raise ConfigError(f"{who}: min_level must be at least 0, got {self.min_level!r}")
+
+    def spent(self, observed: Sequence[int]) -> float:
+        """Return the epsilon of replacing one record, by basic composition.
+
+        A value takes part in a comparison with each other value of its column, and in the margin.
+
+        Parameters
+        ----------
+        observed : sequence of int
+            How many values each column has.
+        """
+        ranks, margin = split_budget(self.epsilon, self.budget, len(observed), self.rank_share)
+        each = Flip.of(ranks).epsilon
+        return float(sum(ColumnSpending("", int(n), each, margin).record for n in observed))
+
+
+@dataclass
+class Release:
+    """What one holder made of its columns.
+
+    Parameters
+    ----------
+    ranks : numpy.ndarray of shape (n_samples, n_ranks), int32
+        Perturbed ranks among the observed values of the column, 0 where it has none; of a nominal
+        column, those of the indicators of its levels.
+    flips : list of Flip
+        Chance of each column's comparisons to be turned round (`Flip.of_indicators` of those of
+        indicators).
+    widths : list of int
+        How many ranks each column has.
+    margins : list of Margin
+        Noisy margins. They stay with the holder, but for cuts of columns of levels.
+    epsilon_margins : list of float
+        What each margin spent.
+    exact_range : list of bool
+        Of each column, whether its observed range was used.
+    rare : list of int
+        Columns with a level that a single sample holds.
+    n_bounded : int
+        How many of the bounds are those of a numeric column here.
+    name_chance : float
+        Largest chance of a level that a single sample holds to be named.
+    least_epsilon : float
+        That of a column with which all margins would be more than noise; 0 where they are.
+    """
+
+    ranks: npt.NDArray[np.int32]
+    flips: list[Flip] = field(default_factory=list)
+    widths: list[int] = field(default_factory=list)
+    margins: list[Margin] = field(default_factory=list)
+    epsilon_margins: list[float] = field(default_factory=list)
+    exact_range: list[bool] = field(default_factory=list)
+    rare: list[int] = field(default_factory=list)
+    n_bounded: int = 0
+    name_chance: float = 0.0
+    least_epsilon: float = 0.0
+
+
+def make_release(
+    codes: Array,
+    kinds: Mapping[str, Kind],
+    n_levels: Sequence[int],
+    bounds: Mapping[str, tuple[float, float]],
+    steps: Mapping[str, float],
+    others: Sequence[int | None],
+    budget: Budget,
+    stream: Keystream,
+    who: str,
+    fill: bool = False,
+) -> Release:
+    """Perturb ranks and margins of all columns.
+
+    Parameters
+    ----------
+    codes : numpy.ndarray of shape (n_samples, n_columns)
+        Values of numeric columns, level numbers of others; NaN = missing.
+    kinds : mapping of column name to Kind
+        In the order of the columns.
+    n_levels : sequence of int
+        How many levels each column has; 0 for numeric ones.
+    bounds : mapping of column name to (low, high)
+        Ranges of numeric columns that are public.
+    steps : mapping of column name to float
+        Resolutions of numeric columns, of which their values are multiples; 0 or absent for none.
+    others : sequence of (int or None)
+        Of each column, the number of the level that stands for rare ones; None where they are put
+        with a neighbour.
+    budget : Budget
+        What may be spent.
+    stream : Keystream
+        Random bits.
+    who : str
+        Whose columns they are, to begin messages with.
+    fill : bool, default False
+        Whether missing cells are filled, and then ranked as all others.
+
+    Raises
+    ------
+    DataError
+        If a column is constant, or has too few values to be compared.
+    """
+    check_columns(codes, kinds, who)
+    n_columns = codes.shape[1]
+    epsilon_ranks, epsilon_margin = split_budget(
+        budget.epsilon, budget.budget, n_columns, budget.rank_share
+    )
+    flip = Flip.of(epsilon_ranks)
+    made = Release(np.zeros(codes.shape, dtype=np.int32))
+    placed = np.full(codes.shape, np.nan)
+    for j, (name, kind) in enumerate(kinds.items()):
+        seen = ~np.isnan(codes[:, j])
+        values = codes[seen, j]
+        made.flips.append(flip)
+        made.epsilon_margins.append(epsilon_margin)
+        if len(values) * epsilon_margin < USABLE:
+            least = budget.epsilon * USABLE / (len(values) * epsilon_margin)
+            made.least_epsilon = max(made.least_epsilon, least)
+        if n_levels[j]:
+            levels = level_margin(
+                values,
+                n_levels[j],
+                epsilon_margin,
+                stream,
+                least=0 if kind is Kind.BINARY else budget.min_level,
+                other=others[j],
+            )
+            made.margins.append(levels.margin)
+            made.exact_range.append(False)
+            if kind is not Kind.BINARY:
+                made.name_chance = max(made.name_chance, levels.chance)
+                if not budget.min_level and (np.bincount(values.astype(np.int64)) == 1).any():
+                    made.rare.append(j)
+            # Levels that are one now are ranked as one, as the margin's correction expects.
+            values = levels.place[values.astype(np.int64)]
+            placed[seen, j] = values
+            continue
+        placed[seen, j] = values
+        made.n_bounded += name in bounds
+        if budget.margin == "tree":
+            low, high = bounds.get(name, (-LIMIT, LIMIT))
+            domain = Domain(
+                max(low, 0.0) if kind is Kind.COUNT else low, high, steps.get(name, 0.0)
+            )
+            made.margins.append(tree_margin(values, domain, epsilon_margin, stream))
+            made.exact_range.append(False)
+            continue
+        low, high = bounds.get(name, (float(values.min()), float(values.max())))
+        first, count = int(np.floor(low)), int(np.ceil(high)) - int(np.floor(low)) + 1
+        made.exact_range.append(name not in bounds)
+        if kind is Kind.COUNT and count <= MOST_LEVELS:
+            margin = discrete_margin(values, first, count, epsilon_margin, stream)
+        else:
+            if kind is Kind.COUNT:  # rounding gives the ends as much room as the rest
+                low, high = low - 0.5, high + 0.5
+            margin = continuous_margin(
+                values, low, high, epsilon_margin, stream, noise=budget.margin_noise
+            )
+        made.margins.append(margin)
+    if fill:
+        placed = fill_in(made.margins, placed, kinds)
+    own = [
+        _ranks(placed[:, j], made.margins[j], kind, flip, budget.nominal, stream)
+        for j, kind in enumerate(kinds.values())
+    ]
+    made.widths = [ranks.shape[1] for ranks in own]
+    made.ranks = np.hstack(own)
+    return made
+
+
+def _ranks(
+    values: Array, margin: Margin, kind: Kind, flip: Flip, nominal: str, stream: Keystream
+) -> npt.NDArray[np.int32]:
+    """Perturb the ranks of a column, or of each level; array of shape (n_samples, width)."""
+    seen = ~np.isnan(values)
+    n_kept = len(margin.values)
+    by_level = nominal == "indicators" and kind is Kind.CATEGORICAL
+    width = n_kept if by_level and 3 <= n_kept <= MOST_INDICATORS else 1
+    ranks = np.zeros((len(values), width), dtype=np.int32)
+    ranks[seen] = column_ranks(values[seen], width, flip, stream)
+    return ranks
+
+
+def check_columns(codes: Array, kinds: Mapping[str, Kind], who: str) -> None:
+    """Raise if a column has no ranks.
+
+    Raises
+    ------
+    DataError
+        Names the column.
+    """
+    for j, name in enumerate(kinds):
+        values = codes[~np.isnan(codes[:, j]), j]
+        if len(values) < 2 or values.min() == values.max():
+            raise DataError(
+                f"{who}, column {name!r} is constant or all but empty in the rows that take part: "
+                "it has no ranks; leave it out"
+            )
+
+
+def synthetic_codes(margins: Sequence[Margin], levels: Array, kinds: Mapping[str, Kind]) -> Array:
+    """Turn probabilities into values or level numbers, column by column.
+
+    Parameters
+    ----------
+    margins : sequence of Margin
+        One for each column.
+    levels : numpy.ndarray of shape (n_rows, n_columns)
+        In [0, 1].
+    kinds : mapping of column name to Kind
+        In the order of the columns; counts are rounded.
+    """
+    codes = np.empty(levels.shape)
+    for j, (margin, kind) in enumerate(zip(margins, kinds.values(), strict=True)):
+        codes[:, j] = margin.quantile(levels[:, j])
+        if kind is Kind.COUNT and not margin.discrete and not margin.step:
+            whole = np.ceil(margin.values[0]), np.floor(margin.values[-1])
+            codes[:, j] = np.clip(np.rint(codes[:, j]), *whole)
+    return codes

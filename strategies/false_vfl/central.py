@@ -1,0 +1,153 @@
+"""Both stages in one process and one autograd graph, where all columns lie together.
+
+For studies of the method itself, and what the protocol between parties and server is measured
+against: from the same seeds both compute the same, to rounding.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from strategies.false_vfl.bounds import log_bound, normalised_weights
+from strategies.false_vfl.gaussian import draw_normals, posterior
+from strategies.false_vfl.networks import NetworkSettings
+from strategies.false_vfl.party_model import PartyNets
+from strategies.false_vfl.server_model import Discriminator, Prediction, ServerNets
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a party holds of aligned samples.
+
+    Parameters
+    ----------
+    x : Tensor of shape (n_held, n_columns)
+        Standardised columns, 0 where a cell is missing.
+    known : Tensor of shape (n_held, n_columns)
+        1 where the cell is there.
+    row : Tensor of shape (n_samples,), int64
+        Where in `x` each sample is, -1 where the party lacks it.
+    """
+
+    x: Tensor
+    known: Tensor
+    row: Tensor
+
+    def select(self, batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return x and known of the rows held of a batch, and their places in it."""
+        rows = self.row[batch]
+        places = torch.nonzero(rows >= 0)[:, 0]
+        held = rows[places]
+        return self.x[held], self.known[held], places
+
+
+class CentralModel(nn.Module):
+    """The networks of all parties and of the server.
+
+    Parameters
+    ----------
+    blocks : Mapping[str, Block]
+        By party.
+    settings : NetworkSettings
+    variant : {"I", "II"}
+    n_classes : int or None
+        None for a regression.
+    seed : int
+    dtype : torch.dtype, default float32
+    """
+
+    def __init__(
+        self,
+        blocks: Mapping[str, Block],
+        settings: NetworkSettings,
+        variant: str,
+        n_classes: int | None,
+        seed: int,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.settings, self.variant, self.dtype = settings, variant, dtype
+        self.parties = nn.ModuleDict(
+            {
+                name: PartyNets(block.x.shape[1], settings, variant, seed, name)
+                for name, block in blocks.items()
+            }
+        )
+        self.server = ServerNets(settings, seed)
+        self.head = Discriminator(settings, n_classes, seed)
+        self.to(dtype)
+
+    def log_weights(
+        self, blocks: Mapping[str, Block], batch: Tensor, n_draws: int, seed: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return draws of h and their log weights.
+
+        Parameters
+        ----------
+        blocks : Mapping[str, Block]
+            A party that is absent holds none of the samples.
+        batch : Tensor of shape (n_rows,), int64
+            Which samples.
+        n_draws, seed : int
+            How many draws, and what they follow from.
+
+        Returns
+        -------
+        h : Tensor of shape (n_rows, n_draws, h_dim)
+        log_weights : Tensor of shape (n_rows, n_draws)
+        """
+        n_rows, settings = len(batch), self.settings
+        means = precisions = torch.zeros(n_rows, settings.h_dim, dtype=self.dtype)
+        counts = torch.zeros(n_rows, dtype=self.dtype)
+        chosen = {name: block.select(batch) for name, block in blocks.items()}
+        for name, (x, _, places) in chosen.items():
+            mean, precision = self._nets(name).encode(x)
+            means = means.index_add(0, places, mean)
+            precisions = precisions.index_add(0, places, precision)
+            counts = counts.index_add(0, places, counts.new_ones(len(places)))
+        of_h = posterior(means, precisions, counts)
+        shape = n_rows, n_draws
+        noise_h = draw_normals(seed, "h", (*shape, settings.h_dim), self.dtype)
+        noise_z = draw_normals(seed, "z", (*shape, settings.z_dim), self.dtype)
+        h, terms = self.server.latent_terms(*of_h, noise_h, noise_z)
+        for name, (x, known, places) in chosen.items():
+            noise = None
+            if self.variant == "II":
+                noise = draw_normals(seed, f"x of {name}", (*shape, x.shape[1]), self.dtype)
+            terms = terms + self._nets(name).log_terms(x, known, places, h, noise)
+        return h, terms
+
+    def loss(self, blocks: Mapping[str, Block], batch: Tensor, n_draws: int, seed: int) -> Tensor:
+        """Return the loss of the first stage: minus the bound, a row's mean."""
+        return -log_bound(self.log_weights(blocks, batch, n_draws, seed)[1]).mean()
+
+    def predict(
+        self,
+        blocks: Mapping[str, Block],
+        rows: Tensor,
+        n_draws: int,
+        seed: int,
+        rows_at_once: int = 512,
+    ) -> Prediction:
+        """Predict labels of samples, whichever parties hold them."""
+        found: list[Prediction] = []
+        with torch.no_grad():
+            for i, part in enumerate(torch.split(rows, rows_at_once)):
+                h, logs = self.log_weights(blocks, part, n_draws, seed + i)
+                found.append(self.head.predict(h, normalised_weights(logs)))
+        return Prediction(
+            torch.cat([part.value for part in found]),
+            _joined([part.probabilities for part in found]),
+            _joined([part.deviation for part in found]),
+        )
+
+    def _nets(self, name: str) -> PartyNets:
+        nets = self.parties[name]
+        assert isinstance(nets, PartyNets)
+        return nets
+
+
+def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    return None if parts[0] is None else torch.cat([part for part in parts if part is not None])

@@ -1,0 +1,163 @@
+"""What a run of FALSE-VFL leaves: a part at each party, and the server's own."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from flwr_vertical import Model, Result, Strategy
+from strategies.common.deep_part import DeepPart
+from strategies.false_vfl.hardware import to_numpy
+from strategies.false_vfl.networks import NetworkSettings
+from strategies.false_vfl.party_model import PartyNets
+from strategies.false_vfl.server_model import Discriminator, ServerNets
+
+if TYPE_CHECKING:
+    from strategies.false_vfl.scales import ColumnScales
+
+Array = npt.NDArray[Any]
+Weights = dict[str, Array]
+_N = TypeVar("_N", bound=nn.Module)
+
+
+@dataclass
+class FalseVFLPart(DeepPart):
+    """A party's own networks, and how its columns become what they see.
+
+    Parameters
+    ----------
+    model : str
+        Which model it belongs to: the name by which the server calls it.
+    networks : str
+        `NetworkSettings` as text.
+    variant, precision : str
+        Of the fit.
+    sources, levels, known_levels, other
+        Where the columns come from: see `column_sources`.
+    centre, unit : numpy.ndarray of shape (n_columns,)
+        What the columns' values are less and in units of.
+    weights : dict of str to numpy.ndarray
+        Of `PartyNets`.
+    """
+
+    strategy = "false-vfl"
+
+    model: str
+    networks: str
+    variant: str
+    precision: str
+    sources: list[str]
+    levels: list[str]
+    known_levels: dict[str, list[str]]
+    other: dict[str, list[str]]
+    centre: Array
+    unit: Array
+    weights: Weights
+
+    @classmethod
+    def of(
+        cls, model: str, settings: NetworkSettings, nets: PartyNets, scales: "ColumnScales"
+    ) -> "FalseVFLPart":
+        """Write networks and scales down."""
+        return cls(
+            model,
+            settings.to_text(),
+            "I" if nets.indicator is None else "II",
+            "mixed" if settings.mixed else precision_of(nets),
+            scales.sources,
+            scales.levels,
+            scales.known_levels,
+            scales.other,
+            scales.centre,
+            scales.unit,
+            to_arrays(nets),
+        )
+
+    def nets(self, name: str) -> PartyNets:
+        """Make the networks again, of the party of that name."""
+        settings = NetworkSettings.from_text(self.networks)
+        nets = PartyNets(len(self.sources), settings, self.variant, 0, name)
+        return load_arrays(nets, self.weights, self.precision)
+
+
+@dataclass
+class FalseVFLModel(Model):
+    """The server's networks; it has no party's.
+
+    Parameters
+    ----------
+    name : str
+        Names the model at the parties.
+    networks : str
+        `NetworkSettings` as text.
+    variant, precision : str
+        Of the fit.
+    parties : list of str
+        Parties of the fit.
+    classes : list of float
+        Labels of the classes; empty for a regression.
+    centre, unit : float
+        What standardised labels are in units of.
+    weights, head : dict of str to numpy.ndarray
+        Of `ServerNets` and of `Discriminator`.
+    prediction_samples, prediction_rows : int
+        See `FalseVFL`.
+    """
+
+    strategy = "false-vfl"
+
+    name: str
+    networks: str
+    variant: str
+    precision: str
+    parties: list[str]
+    classes: list[float]
+    centre: float
+    unit: float
+    weights: Weights
+    head: Weights
+    prediction_samples: int
+    prediction_rows: int
+
+    @property
+    def settings(self) -> NetworkSettings:
+        """Sizes and bounds of the networks."""
+        return NetworkSettings.from_text(self.networks)
+
+    def nets(self) -> ServerNets:
+        """Make the global networks again."""
+        return load_arrays(ServerNets(self.settings, 0), self.weights, self.precision)
+
+    def discriminator(self) -> Discriminator:
+        """Make the discriminator again."""
+        made = Discriminator(self.settings, len(self.classes) or None, 0)
+        return load_arrays(made, self.head, self.precision)
+
+    def strategy_for(self, result: Result) -> Strategy:
+        """Return the strategy that predicts new rows with a result; see `Result.predict`."""
+        from strategies.false_vfl.predict import FalseVFLPredict
+
+        return FalseVFLPredict(result)
+
+
+def precision_of(nets: nn.Module) -> str:
+    """Return what networks compute in, as the setting has it."""
+    return "float64" if next(nets.parameters()).dtype == torch.float64 else "float32"
+
+
+def to_arrays(nets: nn.Module) -> Weights:
+    """Return the weights of networks by name."""
+    return {name: to_numpy(value).copy() for name, value in nets.state_dict().items()}
+
+
+def load_arrays(nets: _N, weights: Weights, precision: str) -> _N:
+    """Put weights into networks."""
+    nets.to(torch.float64 if precision == "float64" else torch.float32)
+    state: dict[str, Tensor] = {
+        name: torch.from_numpy(np.array(value)) for name, value in weights.items()
+    }
+    nets.load_state_dict(state)
+    return nets

@@ -1,0 +1,147 @@
+"""The rounds of FALSE-VFL as the server sees them: sums in, the rows that a party holds out."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from flwr_vertical import Federation
+from strategies.false_vfl.decoder_pass import (
+    GRADIENT_LIMIT,
+    MEAN_LIMIT,
+    PRECISION_LIMIT,
+    TERM_LIMIT,
+)
+from strategies.false_vfl.hardware import to_numpy
+from strategies.false_vfl.server_training import ServerStep
+
+Array = npt.NDArray[Any]
+Indices = npt.NDArray[np.int64]
+
+
+class Rounds:
+    """Messages of a run, by what they are for.
+
+    Parameters
+    ----------
+    federation : Federation
+    mask : numpy.ndarray of shape (n_samples, n_parties), bool
+        True where a party lacks the sample.
+    per_party : bool
+        Whether a party gets only what concerns rows that it holds. Variant II decodes all.
+    """
+
+    def __init__(self, federation: Federation, mask: Array, *, per_party: bool) -> None:
+        self.federation = federation
+        self.parties = list(federation.parties)
+        self._held = ~mask
+        self._per_party = per_party
+        self.counts: Indices = self._held.sum(axis=1)
+
+    @property
+    def n_samples(self) -> int:
+        """Number of aligned samples."""
+        return len(self._held)
+
+    def usable(self, agree: Array) -> Indices:
+        """Return the samples that take part.
+
+        Parameters
+        ----------
+        agree : numpy.ndarray of shape (n_parties,), bool
+            Whether samples that this party alone holds may.
+        """
+        lone = (self.counts == 1)[:, None] & self._held & ~agree
+        return np.flatnonzero((self.counts > 0) & ~lone.any(axis=1))
+
+    def encode(self, batch: Indices, carried: dict[str, Any]) -> tuple[Array, Array]:
+        """Have parties learn from the last batch, if there was one, and encode this one.
+
+        Parameters
+        ----------
+        batch : numpy.ndarray of shape (n_rows,)
+            Aligned rows.
+        carried : dict
+            Gradients of the last batch, as `carry` kept them, and ``remember`` or ``recall`` where
+            parties shall; they are taken out.
+
+        Returns
+        -------
+        mean, precision : numpy.ndarray of shape (n_rows, h_dim)
+            Sums over the parties that hold a row.
+        """
+        gradients = {
+            name: {
+                "in_mean": carried.pop(f"{name} mean"),
+                "in_precision": carried.pop(f"{name} precision"),
+            }
+            for name in self.parties
+            if f"{name} mean" in carried
+        }
+        asked = {name: carried.pop(name) for name in ("remember", "recall") if name in carried}
+        total = self.federation.sum(
+            "encode",
+            {"batch": batch} | asked,
+            per_party=gradients or None,
+            scale={"mean": MEAN_LIMIT, "precision": PRECISION_LIMIT},
+        )
+        return total["mean"], total["precision"]
+
+    def carry(
+        self, batch: Indices, in_mean: Tensor, in_precision: Tensor, carried: dict[str, Any]
+    ) -> None:
+        """Keep gradients for the next `encode`: of each party, those of the rows it holds."""
+        for k, name in enumerate(self.parties):
+            held = self._held[batch, k]
+            carried[f"{name} mean"] = to_numpy(in_mean)[held]
+            carried[f"{name} precision"] = to_numpy(in_precision)[held]
+
+    def log_terms(self, batch: Indices, mean: Tensor, log_sigma: Tensor, seed: int) -> Array:
+        """Have parties draw h; return the sum of their terms, shape (n_rows, n_draws)."""
+        total = self.federation.sum(
+            "log_terms",
+            {"seed": seed},
+            per_party=self._rows(batch, mean=mean, log_sigma=log_sigma),
+            scale={"terms": TERM_LIMIT},
+        )
+        terms: Array = total["terms"]
+        return terms
+
+    def go_backward(self, batch: Indices, weights: Tensor) -> tuple[Array, Array]:
+        """Have parties go backward; return sums of gradients, shape (n_rows, h_dim)."""
+        total = self.federation.sum(
+            "go_backward",
+            per_party=self._rows(batch, weights=weights),
+            scale={"in_mean": GRADIENT_LIMIT, "in_log_sigma": GRADIENT_LIMIT},
+        )
+        return total["in_mean"], total["in_log_sigma"]
+
+    def score(
+        self, batch: Indices, step: ServerStep, seeds: list[int], n_draws: int, *, tell: bool
+    ) -> Array:
+        """Return sums of terms for several seeds, shape (n_seeds, n_rows, n_draws).
+
+        Parameters
+        ----------
+        tell : bool
+            Whether parties have yet to hear the posterior of these rows.
+        """
+        posterior = self._rows(batch, mean=step.mean, log_sigma=step.log_sigma) if tell else None
+        total = self.federation.sum(
+            "score",
+            {"seeds": seeds, "n_draws": n_draws},
+            per_party=posterior,
+            scale={"terms": TERM_LIMIT},
+        )
+        terms: Array = total["terms"]
+        return terms
+
+    def _rows(self, batch: Indices, **values: Tensor) -> dict[str, dict[str, Array]]:
+        arrays = {name: to_numpy(value) for name, value in values.items()}
+        if not self._per_party:
+            return dict.fromkeys(self.parties, arrays)
+        return {
+            party: {name: array[self._held[batch, k]] for name, array in arrays.items()}
+            for k, party in enumerate(self.parties)
+        }

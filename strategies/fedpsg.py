@@ -1,5 +1,0 @@
-"""Short import path of `strategies.synthesis.fedpsg`."""
-
-from strategies.synthesis.fedpsg import FedPSGAR
-
-__all__ = ["FedPSGAR"]

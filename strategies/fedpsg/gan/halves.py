@@ -1,0 +1,320 @@
+"""Both halves of the split networks: what a party computes, and what the server does.
+
+A step works on one batch, and both players move at once, from the same forward pass: so it takes
+two exchanges. A party gives its term of the top discriminator's first layer and the reconstruction
+loss of each sample; back come the gradients of both players' losses with regard to these. The paper
+draws a batch for each player; gradients are the same otherwise, and equal those of one graph.
+
+With an embedding (``generator="joint"``) a generator is also given the sum of what the other
+parties' samples are mapped to. That takes two exchanges more, one each way.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flwr_vertical.protocol.objects import pack_object, unpack_object
+from strategies.fedpsg.gan.draws import draw_noise, draw_open, draw_shown, hint_of
+from strategies.fedpsg.gan.losses import (
+    ALPHA,
+    DIVERGENCE,
+    adversarial_loss,
+    discriminator_loss,
+    joint_reconstruction,
+    reconstruction,
+)
+from strategies.fedpsg.gan.networks import (
+    dense,
+    discriminate,
+    generate,
+    layers_of,
+    make_bottom,
+    make_generator,
+    make_top,
+    top_input,
+)
+
+EMBEDDING = 32
+"""Numbers that a party's sample is mapped to where generators are joint."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What all nodes agree on before training.
+
+    Parameters
+    ----------
+    kind : {"gain", "cgain", "vgain"}
+        Of the generators.
+    joint : bool
+        Whether generators are given an embedding of the other parties.
+    n_labels : int
+        Columns of labels (CGAIN), or 0.
+    seed : int
+        Of the weights.
+    learning_rate : float
+        Of Adam.
+    alpha : float
+        Weight of the reconstruction.
+    hidden : float
+        Share of a party's samples in a step whose values have to be generated although it has
+        them. They count in the reconstruction, so that generators are also trained on what they
+        are for; the paper has none.
+    """
+
+    kind: str = "gain"
+    joint: bool = False
+    n_labels: int = 0
+    seed: int = 0
+    learning_rate: float = 1e-3
+    alpha: float = ALPHA
+    hidden: float = 0.0
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A party's forward pass, with its graph.
+
+    Parameters
+    ----------
+    top : torch.Tensor of shape (n, 128)
+        Its term of the top discriminator's first layer.
+    loss : torch.Tensor of shape (n,)
+        Its reconstruction loss of each sample.
+    divergence : torch.Tensor of shape (n,)
+        Of its code (VGAIN).
+    others : torch.Tensor of shape (n, EMBEDDING)
+        Embedding of the others, a leaf.
+    """
+
+    top: Tensor
+    loss: Tensor
+    divergence: Tensor
+    others: Tensor
+
+
+class PartyNets:
+    """A party's networks and their optimisers.
+
+    Parameters
+    ----------
+    shape : Shape
+    party : str
+        Its name.
+    is_level : torch.Tensor of shape (width,), bool
+        Which encoded columns are of levels.
+    hideable : torch.Tensor of shape (width,), optional
+        See `draws.draw_shown`; all by default.
+    """
+
+    def __init__(
+        self, shape: Shape, party: str, is_level: Tensor, hideable: Tensor | None = None
+    ) -> None:
+        self.shape, self.party, self.is_level = shape, party, is_level
+        self.hideable = torch.ones(len(is_level)) if hideable is None else hideable
+        width = len(is_level)
+        more = shape.n_labels + (EMBEDDING if shape.joint else 0)
+        self.generator = make_generator(width, more, shape.kind, shape.seed, party)
+        self.bottom = make_bottom(width, shape.seed, party)
+        self.embedder = nn.ModuleDict()
+        if shape.joint:
+            sizes = [2 * width, 2 * EMBEDDING, EMBEDDING]
+            self.embedder["layers"] = dense(sizes, shape.seed, f"embedder {party}")
+        generating = [*self.generator.parameters(), *self.embedder.parameters()]
+        self.for_generator = torch.optim.Adam(generating, lr=shape.learning_rate)
+        self.for_bottom = torch.optim.Adam(self.bottom.parameters(), lr=shape.learning_rate)
+
+    def pack(self) -> dict[str, Any]:
+        """Return all weights and the state of the optimisers, as trees."""
+        return {name: pack_object(name, part) for name, part in self._parts.items()}
+
+    def unpack(self, tree: dict[str, Any]) -> None:
+        """Take up what `pack` returned."""
+        for name, part in self._parts.items():
+            unpack_object(name, part, tree[name])
+
+    @property
+    def _parts(self) -> dict[str, Any]:
+        return {
+            "generator": self.generator,
+            "bottom": self.bottom,
+            "embedder": self.embedder,
+            "for generator": self.for_generator,
+            "for bottom": self.for_bottom,
+        }
+
+    def embed(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Map a batch to an embedding; shape (n, EMBEDDING)."""
+        first, second = layers_of(self.embedder, "layers")
+        found: Tensor = second(torch.relu(first(torch.cat([mask * x, mask], dim=1))))
+        return found
+
+    def generated(
+        self, x: Tensor, mask: Tensor, seed: int, labels: Tensor, others: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Generate a batch, and the divergence of its code; see `nets.generate`."""
+        noise = draw_noise(seed, self.party, (len(x), len(self.is_level)))
+        parts = [labels] if self.shape.n_labels else []
+        more = torch.cat([*parts, others], dim=1) if self.shape.joint or parts else x[:, :0]
+        return generate(self.generator, x, mask, noise, more, seed, self.party)
+
+    def forward(
+        self, x: Tensor, mask: Tensor, seed: int, labels: Tensor, others: Tensor | None = None
+    ) -> Forward:
+        """Return what the party tells of a batch.
+
+        Parameters
+        ----------
+        x, mask : torch.Tensor of shape (n, width)
+        seed : int
+            Of the step.
+        labels : torch.Tensor of shape (n, n_labels)
+        others : torch.Tensor of shape (n, EMBEDDING), optional
+            Embedding of the other parties.
+        """
+        width = EMBEDDING if self.shape.joint else 0
+        others = torch.zeros(len(x), width) if others is None else others.clone()
+        others.requires_grad_(self.shape.joint)
+        shown = draw_shown(seed, self.party, mask, self.hideable, self.shape.hidden)
+        made, divergence = self.generated(x, shown, seed, labels, others)
+        imputed = shown * x + (1.0 - shown) * made
+        hint = hint_of(shown, draw_open(seed, self.party, (len(x), x.shape[1])))
+        top = top_input(self.bottom, imputed, hint, seed, self.party)
+        return Forward(top, reconstruction(x, made, mask, self.is_level), divergence, others)
+
+    def gradient_of_others(self, forward: Forward, back: "Back") -> Tensor:
+        """Return the gradient of the generators' loss by the others' embedding."""
+        outputs, gradients = self._generator_loss(forward, back)
+        (found,) = torch.autograd.grad(outputs, [forward.others], gradients, retain_graph=True)
+        return found
+
+    def update(
+        self,
+        forward: Forward,
+        back: "Back",
+        own: Tensor | None = None,
+        by_own: Tensor | None = None,
+    ) -> None:
+        """Move both players of this party.
+
+        Parameters
+        ----------
+        forward : Forward
+            Of the batch.
+        back : Back
+            What the server answered.
+        own, by_own : torch.Tensor of shape (n, EMBEDDING), optional
+            The own embedding with its graph, and the gradient by it from the other parties.
+        """
+        bottom = list(self.bottom.parameters())
+        grads = torch.autograd.grad(
+            [forward.top], bottom, [back.by_discriminator], retain_graph=True
+        )
+        for parameter, grad in zip(bottom, grads, strict=True):
+            parameter.grad = grad
+        self.for_generator.zero_grad()
+        outputs, gradients = self._generator_loss(forward, back)
+        made = list(self.generator.parameters())
+        for parameter, grad in zip(
+            made, torch.autograd.grad(outputs, made, gradients), strict=True
+        ):
+            parameter.grad = grad
+        if own is not None and by_own is not None:
+            mapped = list(self.embedder.parameters())
+            for parameter, grad in zip(
+                mapped, torch.autograd.grad([own], mapped, [by_own]), strict=True
+            ):
+                parameter.grad = grad
+        self.for_bottom.step()
+        self.for_generator.step()
+
+    def _generator_loss(self, forward: Forward, back: "Back") -> tuple[list[Tensor], list[Tensor]]:
+        outputs, gradients = [forward.top, forward.loss], [back.by_generator, back.by_loss]
+        if self.shape.kind == "vgain":
+            outputs.append(forward.divergence)
+            gradients.append(torch.full_like(forward.divergence, DIVERGENCE / len(forward.loss)))
+        return outputs, gradients
+
+
+@dataclass(frozen=True)
+class Back:
+    """What the server answers.
+
+    Parameters
+    ----------
+    by_discriminator, by_generator : torch.Tensor of shape (n, 128)
+        Gradients of both players' losses by the sum of the first layer.
+    by_loss : torch.Tensor of shape (n,)
+        Gradient of the generators' loss by the summed reconstruction loss.
+    """
+
+    by_discriminator: Tensor
+    by_generator: Tensor
+    by_loss: Tensor
+
+
+class TopNets:
+    """The server's part of the top discriminator, and its optimiser.
+
+    Parameters
+    ----------
+    shape : Shape
+    widths : dict[str, int]
+        Encoded columns of each party.
+    """
+
+    def __init__(self, shape: Shape, widths: dict[str, int]) -> None:
+        self.shape, self.widths = shape, widths
+        self.top = make_top(sum(widths.values()), shape.n_labels, shape.seed)
+        self.for_top = torch.optim.Adam(self.top.parameters(), lr=shape.learning_rate)
+
+    def pack(self) -> dict[str, Any]:
+        """Return all weights and the state of the optimiser, as trees."""
+        return {"top": pack_object("top", self.top), "for": pack_object("for", self.for_top)}
+
+    def unpack(self, tree: dict[str, Any]) -> None:
+        """Take up what `pack` returned."""
+        unpack_object("top", self.top, tree["top"])
+        unpack_object("for", self.for_top, tree["for"])
+
+    def opened(self, seed: int, n: int) -> Tensor:
+        """Return which entries of a batch the hints leave open; shape (n, all widths)."""
+        parts = [draw_open(seed, name, (n, width)) for name, width in self.widths.items()]
+        return torch.cat(parts, dim=1)
+
+    def update(
+        self, total: Tensor, loss: Tensor, mask: Tensor, labels: Tensor, seed: int
+    ) -> tuple[Back, dict[str, float]]:
+        """Return the gradients by what the parties gave, and move the top discriminator.
+
+        Parameters
+        ----------
+        total : torch.Tensor of shape (n, 128)
+            Sum of the parties' terms.
+        loss : torch.Tensor of shape (n,)
+            Sum of their reconstruction losses.
+        mask : torch.Tensor of shape (n, all widths)
+            Which encoded entries are there.
+        labels : torch.Tensor of shape (n, max(n_labels, 1))
+        seed : int
+            Of the step.
+        """
+        total, loss = total.clone().requires_grad_(), loss.clone().requires_grad_()
+        log_odds = discriminate(self.top, total, labels, seed)
+        is_open = self.opened(seed, len(total))
+        against = discriminator_loss(log_odds, mask, is_open)
+        by = torch.autograd.grad(against, [total, *self.top.parameters()], retain_graph=True)
+        fooled = adversarial_loss(log_odds, mask, is_open)
+        kept = joint_reconstruction(loss, self.shape.alpha)
+        by_generator, by_loss = torch.autograd.grad(fooled + kept, [total, loss])
+        for parameter, grad in zip(self.top.parameters(), by[1:], strict=True):
+            parameter.grad = grad
+        self.for_top.step()
+        told = {
+            "discriminator": float(against.detach()),
+            "adversarial": float(fooled.detach()),
+            "reconstruction": float(kept.detach()),
+        }
+        return Back(by[0], by_generator, by_loss), told

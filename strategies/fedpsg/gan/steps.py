@@ -1,0 +1,283 @@
+"""A party's half of the imputing networks, as steps. PyTorch is imported where it is used."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import StepGroup, Summands, step
+from flwr_vertical.tables import is_numeric
+from strategies.common.imputing_party import ImputingParty
+from strategies.fedpsg.blinding import BlindingSteps
+from strategies.fedpsg.gan.encoding import Encoding
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from strategies.fedpsg.gan.halves import PartyNets
+
+Array = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float32]
+Ring = npt.NDArray[np.uint64]
+
+BACK = ("by_discriminator", "by_generator", "by_loss")
+"""What the server answers a forward pass: the fields of `halves.Back`."""
+
+_CODES, _NETS, _SHAPE, _NAMES = "fedpsg.codes", "fedpsg.nets", "gan.shape", "gan.names"
+_PENDING, _HIDEABLE = "fedpsg.gan pending", "gan.hideable"
+
+
+class GanSteps(StepGroup):
+    """Trains a party's generator and bottom discriminator, and imputes by the generator.
+
+    What all parties are given of each other's samples in ``generator="joint"`` passes the server
+    under a key stream of the group: it adds up what it cannot read.
+    """
+
+    party: ImputingParty
+
+    def start(self, codes: Array, shape: dict[str, Any], names: list[str]) -> dict[str, Any]:
+        """Keep the table that is to be completed, and tell what the server needs of it.
+
+        Parameters
+        ----------
+        codes : numpy.ndarray of shape (n_samples, n_columns)
+            NaN where a value is to be imputed.
+        shape : dict[str, Any]
+            Fields of `halves.Shape`.
+        names : list of str
+            All parties.
+
+        Returns
+        -------
+        dict[str, Any]
+            ``widths``, encoded columns of each attribute, and ``missing``, which cells are missing.
+
+        Raises
+        ------
+        DataError
+            If this node has not agreed to the exchange.
+        """
+        # The server reads a number of each sample in each step: the sum of 128 neurons' inputs.
+        self.party.open_exchange("sums", "inputs of 128 neurons, summed over parties")
+        if shape["n_labels"]:
+            self.party.check_exchange("labels")
+        for key, value in shape.items():
+            self.state[f"{_SHAPE}.{key}"] = value
+        self.state[_NAMES] = list(names)
+        self.state[_HIDEABLE] = np.isnan(codes).any(axis=0)
+        self.party.live.get(_CODES, dict)["codes"] = codes
+        self.cache.pop("fedpsg.gan data", None)
+        self._nets()  # made here: a sum only reads them, so that it can be asked for again
+        return {
+            "widths": self._encoding.widths,
+            "missing": np.isnan(codes).astype(np.uint8),
+        }
+
+    @step
+    def embed(self, batch: npt.NDArray[np.int64]) -> Summands:
+        """Send the embedding of a batch under a key stream that the server lacks.
+
+        Returns
+        -------
+        Summands
+            ``embedded`` of shape (n, EMBEDDING), modulo 2^64; publicly the stream's ``number``.
+        """
+        import torch
+
+        nets, (x, mask) = self._nets(changes=False), self._batch(batch)
+        with torch.no_grad():
+            return self._blinding.blinded({"embedded": nets.embed(x, mask).numpy()})
+
+    @step
+    def forward(
+        self,
+        batch: npt.NDArray[np.int64],
+        seed: int,
+        labels: Floats | None = None,
+        others: Ring | None = None,
+        number: int = 0,
+    ) -> Summands:
+        """Send a party's term of the top discriminator's first layer, and its losses.
+
+        Parameters
+        ----------
+        batch : numpy.ndarray of shape (n,)
+            Aligned samples.
+        seed : int
+            Of the step.
+        labels : numpy.ndarray of shape (n, n_labels), optional
+            For CGAIN.
+        others : numpy.ndarray of shape (n, EMBEDDING), uint64, optional
+            The blinded sum of `embed`.
+        number : int
+            Of its stream.
+        """
+        made = self._forward(batch, seed, labels, others, number)
+        self.cache[_PENDING] = seed, made
+        forward, _ = made
+        return Summands(
+            {"top": forward.top.detach().numpy(), "loss": forward.loss.detach().numpy()}
+        )
+
+    @step
+    def by_others(self, batch: npt.NDArray[np.int64], seed: int, **given: Any) -> Summands:
+        """Send the gradient by the others' embedding under a key stream that the server lacks."""
+        made, back = self._pending(batch, seed, given, keep=True)
+        gradient = self._nets(changes=False).gradient_of_others(made[0], back)
+        return self._blinding.blinded({"gradient": gradient.numpy() * len(gradient)})
+
+    @step
+    def update(
+        self,
+        batch: npt.NDArray[np.int64],
+        seed: int,
+        by_embedding: Ring | None = None,
+        gradient_number: int = 0,
+        **given: Any,
+    ) -> None:
+        """Move generator and bottom discriminator.
+
+        Parameters
+        ----------
+        batch, seed
+            Of `forward`.
+        by_embedding : numpy.ndarray of shape (n, EMBEDDING), uint64, optional
+            The blinded sum of `by_others`.
+        gradient_number : int
+            Of its stream.
+        **given
+            What `forward` was given, and the fields of `halves.Back`.
+        """
+        import torch
+
+        nets = self._nets()
+        made, back = self._pending(batch, seed, given, keep=False)
+        forward, own = made
+        if by_embedding is None:
+            nets.update(forward, back)
+            return
+        owners = self.state[_NAMES]
+        total = self._blinding.unblinded("gradient", by_embedding, gradient_number, owners)
+        total /= len(batch)
+        mine = nets.gradient_of_others(forward, back)
+        nets.update(forward, back, own, torch.as_tensor(total).float() - mine)
+
+    @step
+    def impute(
+        self,
+        batch: npt.NDArray[np.int64],
+        seed: int,
+        labels: Floats | None = None,
+        others: Ring | None = None,
+        number: int = 0,
+    ) -> dict[str, Any]:
+        """Fill what is missing in some samples by the generator; arguments as of `forward`."""
+        import torch
+
+        nets = self._nets(changes=False)
+        x, mask = self._batch(batch)
+        with torch.no_grad():
+            own = nets.embed(x, mask) if others is not None else None
+            given = self._others(own, others, number, len(batch))
+            made, _ = nets.generated(x, mask, seed, self._labels(labels, len(batch)), given)
+        kept = self.party.live.get(_CODES, dict)["codes"]
+        decoded = self._encoding.decode(made.numpy().astype(np.float64))
+        rows = np.asarray(batch)
+        gone = np.isnan(kept[rows])
+        kept[rows] = np.where(gone, decoded, kept[rows])
+        return {"cells": int(gone.sum())}
+
+    @property
+    def codes(self) -> Array:
+        """The table as it is now; shape (n_samples, n_columns)."""
+        found: Array = self.party.live.get(_CODES, dict, changes=False)["codes"]
+        return found
+
+    @property
+    def _blinding(self) -> BlindingSteps:
+        return self.other(BlindingSteps)
+
+    # -- the networks ------------------------------------------------------------------------
+
+    @property
+    def _encoding(self) -> Encoding:
+        if "fedpsg.encoding" not in self.cache:
+            kinds = list(self.party.table.kinds.items())
+            levels = [0 if is_numeric(k) else len(self.party.levels[n]) for n, k in kinds]
+            self.cache["fedpsg.encoding"] = Encoding.fit(
+                self.party.codes, [kind for _, kind in kinds], levels
+            )
+        encoding: Encoding = self.cache["fedpsg.encoding"]
+        return encoding
+
+    def _nets(self, changes: bool = True) -> "PartyNets":
+        nets: PartyNets = self.party.live.get(_NETS, self._new_nets, changes=changes)
+        return nets
+
+    def _new_nets(self) -> "PartyNets":
+        import torch
+
+        from strategies.fedpsg.gan.halves import PartyNets, Shape
+
+        names = Shape.__dataclass_fields__
+        shape = Shape(**{name: self.state[f"{_SHAPE}.{name}"] for name in names})
+        gone = np.asarray(self.state[_HIDEABLE], dtype=bool)
+        hideable = torch.as_tensor(np.repeat(gone, self._encoding.widths)).float()
+        return PartyNets(shape, self.name, torch.as_tensor(self._encoding.is_level), hideable)
+
+    def _batch(self, batch: npt.NDArray[np.int64]) -> "tuple[Tensor, Tensor]":
+        import torch
+
+        key = "fedpsg.gan data"
+        if key not in self.cache:
+            x, mask = self._encoding.encode(self.codes)
+            self.cache[key] = torch.as_tensor(x).float(), torch.as_tensor(mask).float()
+        x, mask = self.cache[key]
+        rows = torch.as_tensor(np.array(batch, dtype=np.int64))
+        return x[rows], mask[rows]
+
+    def _labels(self, labels: Floats | None, count: int) -> "Tensor":
+        import torch
+
+        return torch.zeros(count, 0) if labels is None else torch.as_tensor(np.array(labels))
+
+    def _others(
+        self, own: "Tensor | None", others: Ring | None, number: int, count: int
+    ) -> "Tensor":
+        import torch
+
+        if own is None or others is None:
+            return torch.zeros(count, 0)
+        whole = self._blinding.unblinded("embedded", others, number, self.state[_NAMES])
+        total = torch.as_tensor(whole).float()
+        return total - own.detach()
+
+    def _forward(
+        self,
+        batch: npt.NDArray[np.int64],
+        seed: int,
+        labels: Floats | None,
+        others: Ring | None,
+        number: int,
+    ) -> tuple[Any, Any]:
+        nets = self._nets(changes=False)
+        x, mask = self._batch(batch)
+        own = None if others is None else nets.embed(x, mask)
+        given = None if others is None else self._others(own, others, number, len(batch))
+        return nets.forward(x, mask, seed, self._labels(labels, len(batch)), given), own
+
+    def _pending(
+        self, batch: npt.NDArray[np.int64], seed: int, given: dict[str, Any], keep: bool
+    ) -> tuple[Any, Any]:
+        """Return the forward pass of a step, made again in another process, and what came back."""
+        import torch
+
+        from strategies.fedpsg.gan.halves import Back
+
+        fields = {name: torch.as_tensor(np.array(given.pop(name))) for name in BACK}
+        kept = self.cache.get(_PENDING) if keep else self.cache.pop(_PENDING, None)
+        if kept is None or kept[0] != seed:
+            options = {"labels": None, "others": None, "number": 0, **given}
+            kept = seed, self._forward(batch, seed, **options)
+        return kept[1], Back(**fields)

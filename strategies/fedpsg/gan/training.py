@@ -1,0 +1,151 @@
+"""The server's half of training and imputing: two exchanges a step, four with joint generators."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Federation
+from flwr_vertical.errors import ProtocolError
+from flwr_vertical.results import Progress
+from strategies.fedpsg.gan.steps import BACK
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from strategies.fedpsg.gan.halves import Shape, TopNets
+
+Floats = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.int64]
+
+IMPUTE_ROWS = 8192
+NOTED_EVERY = 50
+LOSS_LIMIT = 4096.0
+"""Largest reconstruction loss of a sample at a party; each level costs 14 at most."""
+
+
+@dataclass
+class Training:
+    """Trains the networks of all parties.
+
+    Parameters
+    ----------
+    federation : Federation
+    shape : Shape
+    widths : dict[str, numpy.ndarray of shape (n_columns,)]
+        By party, encoded columns of each attribute.
+    missing : dict[str, numpy.ndarray of shape (n_samples, n_columns)]
+        By party, which cells are to be imputed.
+    labels : numpy.ndarray of shape (n_samples, n_labels)
+        For CGAIN; no column otherwise.
+    """
+
+    federation: Federation
+    shape: "Shape"
+    widths: dict[str, Indices]
+    missing: dict[str, npt.NDArray[np.uint8]]
+    labels: Floats
+    top: "TopNets" = field(init=False)
+
+    def __post_init__(self) -> None:
+        from strategies.fedpsg.gan.halves import TopNets
+
+        self.top = TopNets(self.shape, {n: int(w.sum()) for n, w in self.widths.items()})
+
+    @property
+    def n_samples(self) -> int:
+        """Aligned samples."""
+        return len(self.labels)
+
+    def run(
+        self, iterations: int, batch: int, history: list[dict[str, Any]], progress: Progress
+    ) -> None:
+        """Take training steps; each draws its own batch."""
+
+        def body(i: int) -> None:
+            rows = self.federation.rng.integers(0, self.n_samples, size=batch)
+            seed = int(self.federation.rng.integers(2**62))
+            told = self.step(rows, seed)
+            if i % NOTED_EVERY == 0 or i == iterations - 1:
+                history.append({"iteration": i + 1, **told})
+            progress.step("train", detail=f"step {i + 1}")
+
+        self.federation.loop(iterations, body, {"top": self.top, "history": history})
+
+    def step(self, rows: Indices, seed: int) -> dict[str, float]:
+        """Train on one batch."""
+        import torch
+
+        given = self._given(rows, seed)
+        total = self.federation.sum("forward", given, scale={"loss": LOSS_LIMIT})
+        labels = self.labels[rows]
+        at_top = labels if labels.shape[1] else np.zeros((len(rows), 1), dtype=np.float32)
+        back, told = self.top.update(
+            torch.as_tensor(np.array(total["top"])).float(),
+            torch.as_tensor(np.array(total["loss"])).float(),
+            self._shown(rows, seed),
+            torch.as_tensor(at_top),
+            seed,
+        )
+        given |= {name: getattr(back, name).numpy() for name in BACK}
+        if self.shape.joint:
+            found = self.federation.sum("by_others", given)
+            given |= {"by_embedding": found["gradient"], "gradient_number": _number(found)}
+        self.federation.call("update", given)
+        return told
+
+    def impute(self) -> None:
+        """Have the parties fill what is missing, some samples at a time."""
+        gone = np.zeros(self.n_samples, dtype=bool)
+        for flags in self.missing.values():
+            gone |= flags.any(axis=1)
+        rows = np.flatnonzero(gone)
+        for start in range(0, len(rows), IMPUTE_ROWS):
+            some = rows[start : start + IMPUTE_ROWS]
+            seed = int(self.federation.rng.integers(2**62))
+            self.federation.call("impute", self._given(some, seed))
+
+    def _given(self, rows: Indices, seed: int) -> dict[str, Any]:
+        given: dict[str, Any] = {"batch": rows, "seed": seed}
+        if self.shape.n_labels:
+            given["labels"] = self.labels[rows]
+        if self.shape.joint:
+            embedded = self.federation.sum("embed", {"batch": rows})
+            given |= {"others": embedded["embedded"], "number": _number(embedded)}
+        return given
+
+    def _shown(self, rows: Indices, seed: int) -> "Tensor":
+        """Return which encoded entries of a batch the networks are shown."""
+        import torch
+
+        from strategies.fedpsg.gan.draws import draw_shown
+
+        parts = []
+        for name, widths in self.widths.items():
+            gone = self.missing[name]
+            mask = torch.as_tensor(np.repeat(1 - gone[rows], widths, axis=1)).float()
+            hideable = torch.as_tensor(np.repeat(gone.any(axis=0), widths)).float()
+            parts.append(draw_shown(seed, name, mask, hideable, self.shape.hidden))
+        return torch.cat(parts, dim=1)
+
+
+def _number(total: Any) -> int:
+    """Return the number of the message that the parties blinded by."""
+    numbers = {int(told["number"]) for told in total.public.values()}
+    if len(numbers) != 1:
+        raise ProtocolError(f"the parties blinded by different numbers of messages: {numbers}")
+    return numbers.pop()
+
+
+def one_hot(labels: npt.NDArray[np.float64]) -> Floats:
+    """Return a column for each different label; zeros where there is none.
+
+    Parameters
+    ----------
+    labels : numpy.ndarray of shape (n_samples,)
+        NaN = unlabelled.
+    """
+    classes = np.unique(labels[~np.isnan(labels)])
+    columns: Floats = (labels[:, None] == classes).astype(np.float32)
+    return columns

@@ -1,0 +1,392 @@
+"""The party half of FedPSG-AR: generated cells, sealed by one party for another."""
+
+import hashlib
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Uses, step
+from flwr_vertical.crypto.sealed_box import open_sealed, seal
+from flwr_vertical.errors import ProtocolError
+from flwr_vertical.products import HeldColumns
+from flwr_vertical.products.sketches import rank_scores
+from flwr_vertical.tables import is_numeric
+from strategies.fedpsg.association_rules import draw_groups, with_rule
+from strategies.fedpsg.attribute_pairs import choose_within
+from strategies.fedpsg.blinding import BlindingSteps
+from strategies.fedpsg.comparing import ComparingParty
+from strategies.fedpsg.gan.encoding import Encoding
+from strategies.fedpsg.gan.steps import GanSteps
+from strategies.fedpsg.regression.local import regress_alone
+from strategies.fedpsg.regression.steps import RegressionSteps
+from strategies.fedpsg.run_plan import Part, Plan
+from strategies.fedpsg.value_groups import NONE
+from strategies.fedpsg.values import rest_values, values_of_groups, values_of_sources
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+GENERATED = "generated"
+"""The exchange by which one party tells another of single samples that this one lacks."""
+
+_PURPOSE = "fedpsg codes"
+_KEYS = ("names", "publics", "identities", "signatures")
+_COUNTS = ("cells-by-rules", "cells-without-rule", "cells-drawn")
+_NO_CODE = np.iinfo(np.uint16).max
+
+
+class FedPSGParty(ComparingParty):
+    """Generates attributes of samples that other parties lack, and completes its own table."""
+
+    blinding = Uses(BlindingSteps)
+    gan = Uses(GanSteps)
+    regression = Uses(RegressionSteps)
+
+    @step(repeatable=False)  # what is sealed begins with fresh random bytes
+    def generate(self, rule: str, nonce: bytes, **given: Any) -> dict[str, Any]:
+        """Generate attributes of samples that other parties lack, sealed for these.
+
+        Parameters
+        ----------
+        rule : {"argmax", "mean", "draw"}
+            With ``mean`` the group of the own attribute is told, and the target takes the mean.
+        nonce : bytes
+            Of this run.
+        **given
+            What `PairKeySteps.keep_pair_keys` takes; by number of the pair, ``rows:<number>``,
+            samples that the target lacks, and ``weights:<number>``, see `rules.weights_of`.
+
+        Returns
+        -------
+        dict[str, bytes]
+            By target, a code of 16 bits for each sample of each pair, under the seed of the two.
+        """
+        self.check_exchange(GENERATED)
+        self._keep_keys(nonce, given)
+        plan = self._plan
+        codes: dict[str, list[npt.NDArray[np.uint16]]] = {}
+        told: dict[str, list[tuple[Indices, float]]] = {}
+        for part in plan.parts:
+            if part.is_target or f"rows:{part.number}" not in given:
+                continue
+            rows = np.asarray(given[f"rows:{part.number}"], dtype=np.int64)
+            weights = np.asarray(given[f"weights:{part.number}"], dtype=np.uint16)
+            self._check_rows(plan, part, rows)
+            own = self.groups_of_values(plan, part).numbers(self.codes[rows, part.column])
+            if len(weights) != len(self.groups_of_values(plan, part)):
+                raise ProtocolError(
+                    f"party {self.name!r}: {len(weights)} rules came for "
+                    f"{len(self.groups_of_values(plan, part))} groups of values"
+                )
+            out = with_rule(weights, own) if rule == "mean" else draw_groups(weights, own, self.rng)
+            codes.setdefault(part.other, []).append(
+                np.where(out == NONE, _NO_CODE, out).astype("<u2")
+            )
+            bits = math.log2(1 + (len(weights) if rule == "mean" else weights.shape[1]))
+            told.setdefault(part.other, []).append((rows, bits))
+        seeds = self.pair_keys.seeds(nonce, _PURPOSE)
+        sealed = {}
+        for other, parts in codes.items():
+            content = b"".join(part.tobytes() for part in parts)
+            self._note(other, told[other], content)
+            sealed[other] = seal(seeds[other], content, _place(self.name, other))
+        return sealed
+
+    def _keep_keys(self, nonce: bytes, given: dict[str, Any]) -> None:
+        keys = {name: given[name] for name in _KEYS}
+        self.pair_keys.keep_pair_keys(nonce, **keys)
+
+    def _check_rows(self, plan: Plan, part: Part, rows: Indices) -> None:
+        """Refuse to tell of a sample that the other party has."""
+        shared = np.isin(rows, plan.shared_with(part.other))
+        if shared.any() or (len(rows) and not 0 <= rows.min() <= rows.max() < self.n_samples):
+            raise ProtocolError(
+                f"party {self.name!r}: attributes are to be generated of {int(shared.sum())} "
+                f"samples that party {part.other!r} has; only those that it lacks are told of"
+            )
+
+    def _note(self, other: str, told: list[tuple[Indices, float]], content: bytes) -> None:
+        """Write down what the other party learns of single rows, before it leaves."""
+        most = np.zeros(self.n_samples)
+        for rows, bits in told:
+            most[rows] += bits
+        own = self.positions
+        chosen = (own >= 0) & (most[own] > 0)
+        if chosen.any():
+            self.open_bits(
+                chosen,
+                float(most[own[chosen]].max()),
+                content=hashlib.sha256(content).digest(),
+                agreed=True,
+                what="attributes generated for samples that it lacks",
+                receiver=other,
+            )
+
+    @step
+    def complete(self, rule: str, imputer: str, nonce: bytes, **given: Any) -> dict[str, Any]:
+        """Put generated attributes into the samples that this party lacks, and write the table.
+
+        Parameters
+        ----------
+        rule, nonce
+            As of `generate`.
+        imputer : {"mean", "none", "mice", "forest", "gain", "vgain"}
+            What fills the cells that are still missing, by the own table alone.
+        **given
+            What `PairKeySteps.keep_pair_keys` takes; ``rows:<number>`` and, with ``mean``,
+            ``weights:<number>`` of the pairs whose target this party is; ``sealed:<source>``, what
+            their sources generated; ``locally``, attributes that are generated here, or ``within``,
+            how many; of regressions ``trees``, of networks ``iterations``, ``batch``,
+            ``learning_rate``, ``alpha`` and ``hidden``.
+
+        Returns
+        -------
+        dict[str, float]
+            How many samples were completed, and how many cells by rules, without a rule, and by
+            the imputer; where the truth is known here, how well.
+        """
+        self._keep_keys(nonce, given)
+        codes, counts = self._by_rules(rule, nonce, given)
+        imputed = np.isnan(codes)
+        if imputer not in ("mean", "none") and imputed.any():
+            codes = self._alone(imputer, rule, codes, given)
+        if imputer != "none":
+            self._fill_rest(codes)
+        return self._written(codes, counts, int(imputed.sum()) if imputer != "none" else 0)
+
+    @step
+    def receive(
+        self,
+        rule: str,
+        nonce: bytes,
+        kind: str,
+        joint: bool,
+        n_labels: int,
+        seed: int,
+        learning_rate: float,
+        alpha: float,
+        hidden: float,
+        **given: Any,
+    ) -> dict[str, Any]:
+        """Put generated attributes into the samples that this party lacks, for networks to go on.
+
+        Parameters
+        ----------
+        rule, nonce, **given
+            As of `complete`; also ``owner`` and ``sealed`` of the group seed.
+        kind, joint, n_labels, seed, learning_rate, alpha, hidden
+            See `strategies.fedpsg.gan.halves.Shape`.
+
+        Returns
+        -------
+        dict[str, Any]
+            See `GanSteps.start`.
+        """
+        self._keep_keys(nonce, given)
+        if "owner" in given:
+            keys = {name: given[name] for name in _KEYS}
+            self.group_key.take(given["owner"], given["sealed"], {"nonce": nonce, **keys})
+        codes, counts = self._by_rules(rule, nonce, given)
+        for name, count in counts.items():
+            self.state[f"fedpsg.{name}"] = count
+        shape = {"kind": kind, "joint": joint, "n_labels": n_labels, "seed": seed}
+        shape |= {"learning_rate": learning_rate, "alpha": alpha, "hidden": hidden}
+        self.state["fedpsg.open"] = int(np.isnan(codes).sum())
+        return self.gan.start(codes, shape, given["names"])
+
+    @step
+    def finish(self) -> dict[str, Any]:
+        """Write the table that the networks completed; returns what `complete` does."""
+        counts = {name: int(self.state[f"fedpsg.{name}"]) for name in _COUNTS}
+        return self._written(self.gan.codes, counts, int(self.state["fedpsg.open"]))
+
+    @step
+    def take_up(
+        self, rule: str, nonce: bytes, trees: int, n_rows: int, **given: Any
+    ) -> dict[str, Any]:
+        """Put generated attributes into the samples that this party lacks, for regressions.
+
+        Parameters
+        ----------
+        rule, nonce, **given
+            As of `complete`.
+        trees : int
+            Random trees, whose leaves are columns as well.
+        n_rows : int
+            See `RegressionSteps.start`.
+
+        Returns
+        -------
+        dict[str, Any]
+            See `RegressionSteps.start`.
+        """
+        self.check_exchange(GENERATED)
+        self._keep_keys(nonce, given)
+        codes, counts = self._by_rules(rule, nonce, given)
+        for name, count in counts.items():
+            self.state[f"fedpsg.{name}"] = count
+        return self.regression.start(codes, n_rows, rule == "draw", trees, given["names"])
+
+    @step
+    def fill(self, number: int, **given: Any) -> dict[str, Any]:
+        """Fill missing cells by what the regressions predict, and write the table.
+
+        Parameters
+        ----------
+        number, **given
+            See `RegressionSteps.fill`.
+
+        Returns
+        -------
+        dict[str, float]
+            See `complete`.
+        """
+        imputed = self.regression.fill(number, **given)
+        counts = {name: int(self.state[f"fedpsg.{name}"]) for name in _COUNTS}
+        codes = self.regression.codes
+        # Samples that no regression reaches, for nobody shares enough of them.
+        imputed += self._fill_rest(codes)
+        return self._written(codes, counts, imputed)
+
+    def regressed_columns(self, plan: Plan) -> HeldColumns:
+        """See `ComparingParty.regressed_columns`."""
+        return self.regression.columns(plan)
+
+    def _by_rules(
+        self, rule: str, nonce: bytes, given: dict[str, Any]
+    ) -> tuple[Array, dict[str, int]]:
+        """Return the table with the cells that rules generated, and how many these are."""
+        codes, counts = self.codes.copy(), dict.fromkeys(_COUNTS, 0)
+        drawn = rule == "draw"
+        if "locally" in given or "within" in given:
+            columns = self._chosen(given)
+            absent = np.flatnonzero(self._absent)
+            codes[absent[:, None], columns] = self.generate_locally(columns, len(absent))
+            counts["cells-drawn"] = len(absent) * len(columns)
+        if not any(name.startswith("rows:") for name in given):
+            return codes, counts
+        left: dict[int, list[Indices]] = {}
+        for part, rows, numbers in self._generated(nonce, given):
+            groups = self.groups_of_values(self._plan, part)
+            if rule == "mean":
+                kind = self.table.kinds[self.table.columns[part.column]]
+                weights = np.asarray(given[f"weights:{part.number}"], dtype=np.uint16)
+                values = values_of_sources(groups, weights, numbers, kind)
+            else:
+                values = values_of_groups(groups, numbers, drawn, self.rng)
+            codes[rows, part.column] = values
+            counts["cells-by-rules"] += int(np.count_nonzero(numbers != NONE))
+            left.setdefault(part.column, []).append(rows[numbers == NONE])
+        for column, parts in left.items():
+            rest = np.concatenate(parts)
+            counts["cells-without-rule"] += len(rest)
+            codes[rest, column] = self._rest(column, len(rest), drawn)
+        return codes, counts
+
+    def _chosen(self, given: dict[str, Any]) -> list[int]:
+        """Return the own attributes that are generated here, without another party."""
+        if "locally" in given:
+            return [int(j) for j in given["locally"]]
+        own = self.codes[~self._absent]
+        scores = rank_scores(own)
+        return choose_within(scores.T @ scores / len(own), int(given["within"]))
+
+    def generate_locally(self, columns: list[int], count: int) -> Array:
+        """Generate some attributes of new samples from the own table alone (FedPSG-AG, -CAG).
+
+        Each new sample gets those of an own one, drawn at random, so that attributes go together as
+        they do here. A subclass may put a model of its own in this place, as the paper does.
+
+        Parameters
+        ----------
+        columns : list of int
+            Which attributes.
+        count : int
+            How many samples.
+
+        Returns
+        -------
+        numpy.ndarray of shape (count, n_columns)
+            Codes.
+        """
+        own = self.codes[:, columns]
+        whole = np.flatnonzero(~np.isnan(own).any(axis=1))
+        if len(whole):
+            found: Array = own[self.rng.choice(whole, count)]
+            return found
+        return np.column_stack([self._rest(j, count, drawn=True) for j in columns])
+
+    def _written(self, codes: Array, counts: dict[str, int], imputed: int) -> dict[str, Any]:
+        frame = self.write(codes, complete_blocks=True)
+        self.group_key.erase_group_seed()
+        return {
+            "samples-completed": int(self._absent.sum()),
+            **counts,
+            "cells-imputed": imputed,
+            **self.accuracy(frame),
+        }
+
+    def _generated(
+        self, nonce: bytes, given: dict[str, Any]
+    ) -> list[tuple[Part, Indices, Indices]]:
+        """Return pairs, samples and codes as the sources generated them."""
+        seeds = self.pair_keys.seeds(nonce, _PURPOSE)
+        opened = {}
+        for name, sealed in given.items():
+            if name.startswith("sealed:"):
+                source = name.removeprefix("sealed:")
+                secret = open_sealed(seeds[source], sealed, _place(source, self.name), source)
+                opened[source] = np.frombuffer(secret, dtype="<u2").astype(np.int64)
+        found = []
+        for part in self._plan.parts:
+            if not part.is_target or f"rows:{part.number}" not in given:
+                continue
+            rows = np.asarray(given[f"rows:{part.number}"], dtype=np.int64)
+            numbers = opened[part.other][: len(rows)]
+            opened[part.other] = opened[part.other][len(rows) :]
+            found.append((part, rows, np.where(numbers == _NO_CODE, NONE, numbers)))
+        return found
+
+    def _alone(self, imputer: str, rule: str, codes: Array, given: dict[str, Any]) -> Array:
+        """Return the table filled by what is learnt from the own table alone."""
+        kinds = list(self.table.kinds.items())
+        n_levels = [0 if is_numeric(kind) else len(self.levels[name]) for name, kind in kinds]
+        of_kind = [kind for _, kind in kinds]
+        if imputer in ("mice", "forest"):
+            return regress_alone(
+                self.codes, codes, of_kind, n_levels, rule == "draw", int(given["trees"]), self.rng
+            )
+        from strategies.fedpsg.gan.halves import Shape
+        from strategies.fedpsg.gan.local import impute_alone
+
+        shape = Shape(
+            imputer,
+            seed=int(self.rng.integers(2**31)),
+            learning_rate=float(given["learning_rate"]),
+            alpha=float(given["alpha"]),
+            hidden=float(given["hidden"]),
+        )
+        encoding = Encoding.fit(self.codes, of_kind, n_levels)
+        steps = int(given["iterations"]), int(given["batch"])
+        return impute_alone(codes, encoding, shape, *steps, self.rng, self.name)
+
+    def _fill_rest(self, codes: Array) -> int:
+        """Fill what is left from each column alone; returns how many cells."""
+        imputed = np.isnan(codes)
+        for column in np.flatnonzero(imputed.any(axis=0)).tolist():
+            rest = np.flatnonzero(imputed[:, column])
+            codes[rest, column] = self._rest(column, len(rest), drawn=False)
+        return int(imputed.sum())
+
+    def _rest(self, column: int, count: int, drawn: bool) -> Array:
+        """Return values of an attribute from its own observed ones alone."""
+        own = self.codes[:, column]
+        numeric = is_numeric(self.table.kinds[self.table.columns[column]])
+        return rest_values(own[~np.isnan(own)], count, numeric, drawn, self.rng)
+
+
+def _place(source: str, target: str) -> bytes:
+    parts = (_PURPOSE.encode(), source.encode(), target.encode())
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)

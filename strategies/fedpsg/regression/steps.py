@@ -1,0 +1,189 @@
+"""A party's half of the regressions, as steps: its columns, its terms, and the filled table."""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import StepGroup, Summands, step
+from flwr_vertical.errors import ProtocolError
+from flwr_vertical.privacy_ledger.budgets import bits_of_row
+from flwr_vertical.products import HeldColumns
+from flwr_vertical.tables import is_numeric
+from strategies.common.imputing_party import ImputingParty
+from strategies.fedpsg.blinding import BlindingSteps, Ring
+from strategies.fedpsg.regression.drawing import draw_codes
+from strategies.fedpsg.regression.features import Features, n_trees_of
+from strategies.fedpsg.run_plan import Plan
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+TERM = "term"
+"""Name of a job's predictions, before its number."""
+
+_CODES, _DRAWN, _TREES, _SEED, _NAMES = (
+    f"fedpsg.regression {name}" for name in ("codes", "drawn", "trees", "seed", "names")
+)
+
+
+class RegressionSteps(StepGroup):
+    """Gives the columns that regressions are learnt from, and terms of what they predict.
+
+    A job is a set of samples of which one party, its target, misses the same attributes, and all
+    know the same others. The target gets the sum of all terms; the server adds up what it cannot
+    read.
+    """
+
+    party: ImputingParty
+
+    def start(
+        self, codes: Array, n_rows: int, drawn: bool, n_trees: int, names: list[str]
+    ) -> dict[str, Any]:
+        """Keep the table that is to be completed, and tell what the server needs of it.
+
+        Parameters
+        ----------
+        codes : numpy.ndarray of shape (n_samples, n_columns)
+            NaN where a value is to be imputed.
+        n_rows : int
+            Samples that regressions are learnt from, or the fewest that are told of together.
+        drawn : bool
+            Whether values are drawn, rather than expected ones taken.
+        n_trees : int
+            Random trees, fewer where three samples for each column forbid more.
+        names : list of str
+            All parties.
+
+        Returns
+        -------
+        dict[str, Any]
+            ``attributes``, the attribute of each column; ``n_targets``, how many columns attributes
+            are told from, the first ones; and ``missing``, which cells are missing.
+        """
+        width = sum(
+            1 if is_numeric(kind) else len(self.party.levels[name])
+            for name, kind in self.party.table.kinds.items()
+        )
+        self.state[_CODES] = codes
+        self.state[_DRAWN] = bool(drawn)
+        self.state[_TREES] = n_trees_of(n_trees, n_rows, width)
+        self.state[_SEED] = int(self.party.rng.integers(2**31))
+        self.state[_NAMES] = list(names)
+        self.cache.pop("fedpsg.regression features", None)
+        features = self.features
+        return {
+            "attributes": features.attributes,
+            "n_targets": features.n_targets,
+            "missing": np.isnan(codes).astype(np.uint8),
+        }
+
+    @property
+    def features(self) -> Features:
+        """How the own attributes are encoded."""
+        key = "fedpsg.regression features"
+        if key not in self.cache:
+            kinds = list(self.party.table.kinds.items())
+            self.cache[key] = Features.fit(
+                self.party.codes,
+                [kind for _, kind in kinds],
+                [0 if is_numeric(kind) else len(self.party.levels[name]) for name, kind in kinds],
+                bool(self.state[_DRAWN]),
+                int(self.state[_TREES]),
+                int(self.state[_SEED]),
+            )
+        features: Features = self.cache[key]
+        return features
+
+    def columns(self, plan: Plan) -> HeldColumns:
+        """Return the columns that are multiplied, in the rows that may be told of."""
+        if _CODES not in self.state:
+            raise ProtocolError(f"party {self.name!r} takes part in no regressions yet")
+        rows = plan.held
+        return HeldColumns(self.features.encode(self.party.codes[rows]), rows, self.party.n_samples)
+
+    @step
+    def predict(self, targets: list[str], **given: Any) -> Summands:
+        """Send the own terms of all jobs under key streams that the server lacks.
+
+        Parameters
+        ----------
+        targets : list of str
+            Of each job.
+        **given
+            By number of the job, ``rows:<number>``, its samples, and ``weights:<number>`` of shape
+            (n_own_columns, n_target_columns).
+
+        Returns
+        -------
+        Summands
+            By job, ``term:<number>`` of shape (n_rows, n_target_columns), modulo 2^64.
+        """
+        codes, found = self.codes, {}
+        for number in range(len(targets)):
+            rows = np.asarray(given[f"rows:{number}"], dtype=np.int64)
+            weights = np.asarray(given[f"weights:{number}"], dtype=np.float64)
+            found[f"{TERM}:{number}"] = self.features.encode(codes[rows]) @ weights
+        self._note(targets, given, found)
+        return self.other(BlindingSteps).blinded(found)
+
+    def _note(self, targets: list[str], given: dict[str, Any], found: dict[str, Array]) -> None:
+        """Write down what other parties learn of single own rows, before it leaves."""
+        most_of_row = bits_of_row(self.party.table)
+        for receiver in sorted(set(targets) - {self.name}):
+            bits, content = np.zeros(self.party.n_samples), hashlib.sha256()
+            for number, target in enumerate(targets):
+                if target == receiver:
+                    term = found[f"{TERM}:{number}"]
+                    bits[np.asarray(given[f"rows:{number}"])] += 64.0 * term.any() * term.shape[1]
+                    content.update(term.tobytes())
+            own = self.party.positions
+            chosen = (own >= 0) & (bits[own] > 0)
+            if chosen.any():
+                self.party.open_bits(
+                    chosen,
+                    float(min(bits[own[chosen]].max(), most_of_row)),
+                    content=content.digest(),
+                    agreed=True,
+                    what="terms of predictions for samples of which it misses something",
+                    receiver=receiver,
+                )
+
+    def fill(self, number: int, **given: Any) -> int:
+        """Put predictions into the missing cells; returns into how many.
+
+        Parameters
+        ----------
+        number : int
+            Of the message that hid the terms.
+        **given
+            By number of the job, for those whose target this party is: ``rows:<number>``,
+            ``columns:<number>``, the attributes; ``term:<number>``, the blinded sum;
+            ``offset:<number>``; and where values are drawn, ``root:<number>``.
+        """
+        codes, count = self.codes.copy(), 0
+        for name in [name for name in given if name.startswith("rows:")]:
+            job = name.removeprefix("rows:")
+            rows = np.asarray(given[name], dtype=np.int64)
+            columns = [int(j) for j in given[f"columns:{job}"]]
+            values = self._sum(f"{TERM}:{job}", given[f"{TERM}:{job}"], number)
+            values += np.asarray(given[f"offset:{job}"])
+            if bool(self.state[_DRAWN]):
+                root = np.asarray(given[f"root:{job}"], dtype=np.float64)
+                found = draw_codes(self.features, values, columns, root, self.party.rng)
+            else:
+                found = self.features.decode(values, columns)
+            codes[rows[:, None], columns] = found
+            count += len(rows) * len(columns)
+        self.state[_CODES] = codes
+        return count
+
+    def _sum(self, name: str, total: Ring, number: int) -> Array:
+        owners = list(self.state[_NAMES])
+        return self.other(BlindingSteps).unblinded(name, total, number, owners)
+
+    @property
+    def codes(self) -> Array:
+        """The table as it is now; shape (n_samples, n_columns)."""
+        return np.asarray(self.state[_CODES], dtype=np.float64)

@@ -1,0 +1,453 @@
+"""FedPSG-AR: samples that a party lacks, generated from the attributes of the others.
+
+Liu, He, Tan, Chen, Qian, Wei and Zhu, "Participants sample generation based on association rules
+and data imputation in vertical federated learning". Stage 1, association rules (VF-AR):
+
+==============  ===================================================================================
+round           what travels
+==============  ===================================================================================
+prepare         up: names of attributes, a public key
+(group seed)    see `GroupKey`; one round
+send_masked     down: which rows are shared; up: rank scores under a key stream
+open_products   the matrix of rank correlations
+send_masked     down: the chosen pairs; up: indicators of groups of values under a key stream
+open_products   a table of counts for each pair
+generate        down: rules; up: a code of two bytes for each generated cell, sealed for its party
+complete        down: these
+==============  ===================================================================================
+
+So a run costs eight rounds after greeting and alignment, whatever the number of samples, attributes
+or parties; in ``ckks`` mode `EncryptedProducts` take more. Where nobody lacks a sample, or no
+attribute is to be associated, the first and the last are left.
+
+Stage 2, the imputer of all other attributes. ``mean`` takes no round more. Regressions
+(`regression`) take five in place of the last: ``take_up``, ``send_masked``, ``open_products``,
+``predict``, ``fill``. Networks (`gan`) take two a training step, four with joint generators.
+
+==========================  =======================================================================
+of the paper                here
+==========================  =======================================================================
+(1) to (3)                  `comparison.Comparison.correlate`, `opened.rank_correlations`
+Section 3.2 (2)             `pairs.choose_pairs`, `comparison.Comparison.count`
+Section 3.2 (3)             `rules`, `values`
+Section 3.3 (1)             `gan.encoding.Encoding`
+(9), (14), (15)             `strategies.fedpsg.gan.networks`
+(20) to (25)                `strategies.fedpsg.gan.losses`
+Algorithm 1                 `gan.training.Training`, `strategies.fedpsg.gan.halves`
+VF-MICE, VF-MissFI          ``imputer="mice"``, ``"forest"``
+FedPSG-AG, FedPSG-CAG       ``variant="ag"``, ``"cag"``
+imputation at B alone       ``federated=False``
+==========================  =======================================================================
+
+Where this differs from the paper:
+
+* Its formula (2), ``1 - 6 sum d^2 / (n (n^2 - 1))``, is Spearman's correlation without ties only.
+  Here it is the correlation of average ranks, which is exact with ties.
+* It matches encrypted values for equality, which CKKS ciphertexts do not allow. Here counts are
+  private products of indicator columns, and no row's value is matched.
+* Numeric attributes are cut at quantiles (`value_groups`); the paper takes each distinct number.
+* ``argmax`` loses to the mean in RMSE whatever the data, so there are ``mean`` and ``draw``.
+* It does not say how MICE and MissForest become vertical. ``mice`` solves for the end of the
+  chained equations from private moments (`regression.solving`). MissForest's trees split where the
+  values to be predicted say so, which another party must not see; ``forest`` draws trees at random
+  and fits the weights of their leaves, from such moments, too. With ``rule="draw"`` both draw
+  (`regression.drawing`).
+* AG and CAG generate by TabDDPM; here a sample gets the attributes of an own one that is drawn at
+  random (`FedPSGParty.generate_locally`, where a subclass may put a model).
+"""
+
+import importlib.util
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Federation, Result, Strategy
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.optional import how_to_install
+from flwr_vertical.products import PairKeys
+from flwr_vertical.results import Progress
+from flwr_vertical.settings import setting
+from strategies.fedpsg.association_rules import RULES, kept_counts, weights_of
+from strategies.fedpsg.attribute_pairs import Pair, choose_pairs, rows_of_pairs
+from strategies.fedpsg.comparing import FedPSGArbiter
+from strategies.fedpsg.comparison import Comparison
+from strategies.fedpsg.disclosure import DISCLOSURE
+from strategies.fedpsg.networks import class_columns, train_and_impute
+from strategies.fedpsg.party import GENERATED, FedPSGParty
+from strategies.fedpsg.regression.run import regress_and_impute
+from strategies.fedpsg.tables import correlation_table, rule_tables
+
+if TYPE_CHECKING:
+    from strategies.fedpsg.gan.halves import Shape
+
+Indices = npt.NDArray[np.int64]
+
+LOCAL = ("mean", "none")
+REGRESSIONS = ("mice", "forest")
+NETWORKS = ("gain", "cgain", "vgain")
+GENERATORS = ("local", "joint")
+VARIANTS = ("ar", "ag", "cag")
+
+
+class FedPSGAR(Strategy):
+    """Complete each party's table by samples that only others have.
+
+    Attributes of a missing sample that correlate with another party's are generated by association
+    rules learnt from the samples that both have; the imputer fills the others. A sample that a
+    party has is not touched, but for cells missing in it, which the imputer fills as well.
+
+    Notes
+    -----
+    Completed samples stand behind a party's own in its table. An attribute is generated from the
+    one attribute of another party that correlates with it most, in absolute value; where that party
+    lacks the sample, too, from the next party's best. Levels without an order are ranked by their
+    names, as the paper's integer codes are.
+
+    Regressions and networks learn numbers and levels as they are stated: of levels that are coded
+    as numbers and stated as continuous (`Table.of`) they give expected codes.
+
+    Tables that a classifier is to be trained on: draw values (``rule="draw"``, imputer ``forest``,
+    ``n_associated=0``), and let the party that holds the labels have them as an attribute, too.
+    Means have less spread than the values a classifier meets later, and values that are made
+    without the label do not tell of it beyond what the other attributes do (measured in
+    ``docs/fedpsg-study.md``, by the number of aligned samples). Drawn values then depend on labels.
+
+    Of ``bins`` groups of values so many are used that each cell of a table of counts holds the
+    minimum of rows on average. Cells below it are left out of the rules.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> from flwr_vertical import simulate
+    >>> rng = np.random.default_rng(0)
+    >>> age = rng.normal(40, 10, size=600)
+    >>> bank = pd.DataFrame({"age": age})
+    >>> shop = pd.DataFrame({"spends": 2 * age + rng.normal(size=600)}).iloc[:400]
+    >>> result = simulate(
+    ...     FedPSGAR(n_associated=1, rule="mean"), {"bank": bank, "shop": shop}, progress=False
+    ... )
+    >>> len(result.tables["shop"])
+    600
+    """
+
+    n_associated: int = setting(
+        5,
+        "How many attributes of a party are generated by association rules at most (the paper's "
+        "Cnum), those that correlate most with another party's.",
+        at_least=0,
+    )
+    variant: str = setting(
+        "ar",
+        "How these attributes are chosen and generated: 'ar' as said; 'ag' chooses the same, and "
+        "each party generates them from its own table alone; 'cag' chooses, too, by the party's "
+        "own table: attributes that correlate with each other.",
+        choices=VARIANTS,
+    )
+    rule: str = setting(
+        "argmax",
+        "What a rule gives: the value with the largest share, a random one of several (the "
+        "paper's); the mean of a number, the median of ordered levels, the likeliest of others; or "
+        "a value drawn by the shares.",
+        choices=RULES,
+    )
+    threshold: float = setting(
+        0.0,
+        "Least absolute rank correlation of an attribute that rules generate; the paper advises "
+        "0.5, which on its data one attribute passes or none.",
+        at_least=0,
+        below=1,
+    )
+    bins: int = setting(
+        20, "Most groups of values of an attribute in a table of counts.", at_least=2, at_most=200
+    )
+    imputer: str = setting(
+        "mean",
+        "What fills the other attributes of generated samples, and missing cells: the mean or most "
+        "frequent level of the party's own column; nothing; regressions on what all parties know "
+        "of the sample ('mice'), also on leaves of random trees ('forest'); or networks that all "
+        "parties train together (VF-GAIN, VF-CGAIN, VF-VGAIN), which each node must allow; 'cgain' "
+        "gives the labels to all parties.",
+        choices=(*LOCAL, *REGRESSIONS, *NETWORKS),
+    )
+    trees: int = setting(
+        100,
+        "Random trees of 'forest', drawn by the parties that have a sample; fewer where there are "
+        "less than three samples for each leaf, which parties without a 'min-rows' of their own "
+        "want of each group of samples that is told of.",
+        at_least=1,
+    )
+    generator: str = setting(
+        "local",
+        "What a network is given of a sample: what its own party has (the paper's), or an "
+        "embedding of what the others have as well.",
+        choices=GENERATORS,
+    )
+    iterations: int = setting(10_000, "Training steps of the networks.", at_least=1)
+    batch: int = setting(128, "Samples in a step.", at_least=2)
+    learning_rate: float = setting(1e-3, "Of Adam.", above=0)
+    alpha: float = setting(
+        100.0,
+        "Weight of the reconstruction of observed values against the discriminator; the paper "
+        "states none, GAIN's is 100.",
+        above=0,
+    )
+
+    federated: bool = setting(
+        True,
+        "Whether parties learn together how to fill the other attributes; else each does from its "
+        "own table (the paper's local imputation).",
+    )
+    hidden: float = setting(
+        0.0,
+        "Share of a party's samples in a step whose values the networks have to generate although "
+        "it has them, so that they are trained on what they are for. The paper has none.",
+        at_least=0,
+        below=1,
+    )
+
+    name: ClassVar[str] = "fedpsg-ar"
+    party = FedPSGParty
+    arbiter = FedPSGArbiter
+    uses_labels = True
+    demo = MappingProxyType({"demo.missing-blocks": 0.2})
+    disclosure = DISCLOSURE
+
+    @property
+    def exchanges_asked(self) -> tuple[str, ...]:
+        """What every node must agree to: values of single samples for another party, and so on."""
+        ruled = self.n_associated and self.variant == "ar"
+        asked = [GENERATED] if ruled or self._learner in REGRESSIONS else []
+        asked += ["sums"] if self._learner in NETWORKS else []
+        return (*asked, "labels") if self._learner == "cgain" else (*asked,)
+
+    @property
+    def _learner(self) -> str:
+        """What all parties learn together, if anything."""
+        return self.imputer if self.federated else ""
+
+    def check(self) -> None:
+        """Refuse settings that do not go together; PyTorch must be there for networks."""
+        if self.imputer in NETWORKS and importlib.util.find_spec("torch") is None:
+            raise ConfigError(f"imputer {self.imputer!r} {how_to_install(['torch'])}")
+        if self.generator == "joint" and self.imputer not in NETWORKS:
+            raise ConfigError(
+                f"generator='joint' is for the imputers {', '.join(NETWORKS)}, and imputer is "
+                f"{self.imputer!r}"
+            )
+
+        if not self.federated and (self.generator == "joint" or self.imputer == "cgain"):
+            raise ConfigError(
+                "federated=False has each party learn alone, without other parties' samples "
+                "(generator='joint') or labels (imputer='cgain'); take generator='local' and "
+                "imputer 'gain' or 'vgain'"
+            )
+
+    def run(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Compare attributes, count pairs of values, generate and complete."""
+        names, mask = federation.parties, np.asarray(alignment.mask)
+        if len(names) < 2:
+            raise DataError(
+                "samples that a party lacks are generated from other parties' attributes, and "
+                f"{names[0]!r} is alone; add a party, or impute its own table"
+            )
+        if self.generator == "joint" and federation.aggregation == "ckks":
+            raise ConfigError(
+                "generator='joint' blinds embeddings modulo 2^64, which 'ckks' sums do not carry; "
+                "use aggregation='masked', or generator='local'"
+            )
+        if self._learner in REGRESSIONS and federation.aggregation == "ckks":
+            raise ConfigError(
+                f"imputer={self.imputer!r} blinds predictions modulo 2^64, which 'ckks' sums do "
+                "not carry; use aggregation='masked', or imputer='gain'"
+            )
+        progress.total = 8
+        keys = PairKeys(federation)
+        told = federation.call("prepare", {"nonce": keys.nonce})
+        keys.collect(told)
+        progress.step("prepare")
+        comparison = Comparison.of(federation, keys, told, mask, progress)
+        columns = comparison.columns
+        lacking = [name for k, name in enumerate(names) if mask[:, k].any()]
+        self._note_number(columns, lacking, result)
+        pairs: list[Pair] = []
+        counts: list[Indices] = []
+        if lacking and self.n_associated and self.variant != "cag":
+            comparison.check_shared(lacking)
+            correlations = comparison.correlate()
+            result.model = {"correlations": correlation_table(correlations, columns)}
+            pairs = choose_pairs(correlations, names, lacking, self.n_associated, self.threshold)
+            if not pairs:
+                result.notes.append(self._why_none(correlations))
+        elif not lacking:
+            result.notes.append("no party lacks a sample that another one has")
+        if pairs and self.variant == "ar":
+            counts = comparison.count(pairs, self.bins)
+            result.model["rules"] = rule_tables(pairs, counts, columns)
+        given: list[tuple[Pair, Indices, Indices]] = []
+        if self.variant == "ar":
+            rows_of = rows_of_pairs(pairs, names, mask)
+            rules = [kept_counts(table, comparison.minimum) for table in counts]
+            self._check_rules(rules, rows_of, comparison.minimum, result)
+            given = list(zip(pairs, rules, rows_of, strict=True))
+        locally = self._generated_locally(pairs, lacking)
+        self._complete(federation, comparison, given, locally, result, progress)
+
+    def _generated_locally(
+        self, pairs: list[Pair], lacking: list[str]
+    ) -> dict[str, dict[str, Any]]:
+        """Return, by party, which attributes it generates from its own table alone."""
+        if self.variant == "ar" or not self.n_associated:
+            return {}
+        if self.variant == "cag":
+            return {name: {"within": self.n_associated} for name in lacking}
+        chosen: dict[str, list[int]] = {}
+        for pair in pairs:
+            if pair.column not in chosen.setdefault(pair.target, []):
+                chosen[pair.target].append(pair.column)
+        return {name: {"locally": columns} for name, columns in chosen.items()}
+
+    def _note_number(
+        self, columns: Mapping[str, list[str]], lacking: list[str], result: Result
+    ) -> None:
+        few = [
+            f"{name!r} has {len(columns[name])}"
+            for name in lacking
+            if len(columns[name]) < self.n_associated
+        ]
+        if few:
+            result.notes.append(
+                f"n_associated is {self.n_associated}, but of the parties that lack samples "
+                f"{', '.join(few)} attributes: so many are generated by rules at most"
+            )
+
+    def _check_rules(
+        self, rules: list[Indices], rows_of: list[Indices], minimum: int, result: Result
+    ) -> None:
+        """Refuse to go on where all counts are too small; note where some tables are."""
+        wanted = [table for table, rows in zip(rules, rows_of, strict=True) if len(rows)]
+        empty = sum(not table.any() for table in wanted)
+        if wanted and empty == len(wanted):
+            raise DataError(
+                f"every count of a pair of values is below {minimum}, the parties' 'min-rows', "
+                "so there is no rule; align more samples, lower 'bins', or have every party lower "
+                "'min-rows' in its node config (simulate(min_rows=...))"
+            )
+        if empty:
+            result.notes.append(
+                f"{empty} pairs of attributes have no count of {minimum} or more and give no rule"
+            )
+
+    def _complete(
+        self,
+        federation: Federation,
+        comparison: Comparison,
+        given: list[tuple[Pair, Indices, Indices]],
+        locally: Mapping[str, Mapping[str, Any]],
+        result: Result,
+        progress: Progress,
+    ) -> None:
+        """Hand out rules, hand on what they generate, and have the tables written."""
+        names, group_key = federation.parties, comparison.group_key
+        sources: dict[str, dict[str, Any]] = {name: {} for name in names}
+        targets: dict[str, dict[str, Any]] = {name: dict(locally.get(name, {})) for name in names}
+        for i, (pair, rule, rows) in enumerate(given):
+            if not len(rows):
+                continue
+            weights = weights_of(rule, self.rule)
+            sources[pair.source] |= {f"rows:{i}": rows, f"weights:{i}": weights}
+            targets[pair.target][f"rows:{i}"] = rows
+            if self.rule == "mean":
+                targets[pair.target][f"weights:{i}"] = weights
+        assert group_key.pairs is not None
+        common = {"rule": self.rule, **group_key.pairs.arguments()}
+        if asked := [name for name in names if sources[name]]:
+            made = federation.call("generate", common, per_party=sources, parties=asked)
+            for source, sealed in made.items():
+                for target, content in sealed.items():
+                    targets[target][f"sealed:{source}"] = content
+            progress.step("generate")
+        if self.imputer in LOCAL or not self.federated:
+            common |= {"imputer": self.imputer, **self._alone}
+            replies = federation.call("complete", common, per_party=targets)
+        elif self.imputer in REGRESSIONS:
+            trees = self.trees if self.imputer == "forest" else 0
+            for name, count in comparison.rows_to_learn_from().items():
+                targets[name]["n_rows"] = count
+            replies = regress_and_impute(
+                federation, comparison, common, targets, -(-trees // (len(names) - 1)), progress
+            )
+        else:
+            if self.generator == "joint":
+                for name, opens in group_key.arguments().items():
+                    targets[name] |= {key: opens[key] for key in ("owner", "sealed")}
+            labels = class_columns(federation) if self.imputer == "cgain" else None
+            replies = train_and_impute(
+                federation,
+                self._shape(federation, 0 if labels is None else labels.shape[1]),
+                labels,
+                (self.iterations, self.batch),
+                common,
+                targets,
+                result.history,
+                progress,
+            )
+        progress.step("complete")
+        result.party_metrics = {
+            name: {key: float(value) for key, value in reply.items()}
+            for name, reply in replies.items()
+        }
+        for key in (
+            "samples-completed",
+            "cells-by-rules",
+            "cells-without-rule",
+            "cells-drawn",
+            "cells-imputed",
+        ):
+            result.metrics[key] = sum(of[key] for of in result.party_metrics.values())
+        by_rules = {(pair.target, pair.column) for pair, *_ in given}
+        result.metrics["attributes-by-rules"] = float(len(by_rules))
+        if without := int(result.metrics["cells-without-rule"]):
+            result.notes.append(
+                f"{without:,} cells were to be generated from a value that is missing, rare or was "
+                "not seen in shared samples; they got what the party's own column says"
+            )
+
+    @property
+    def _alone(self) -> dict[str, Any]:
+        """What a party needs to know that fills its table without the others."""
+        if self.imputer in REGRESSIONS:
+            return {"trees": self.trees if self.imputer == "forest" else 0}
+        if self.imputer in NETWORKS:
+            names = ("iterations", "batch", "learning_rate", "alpha", "hidden")
+            return {name: getattr(self, name) for name in names}
+        return {}
+
+    def _shape(self, federation: Federation, n_labels: int) -> "Shape":
+        from strategies.fedpsg.gan.halves import Shape
+
+        return Shape(
+            self.imputer,
+            self.generator == "joint",
+            n_labels,
+            int(federation.rng.integers(2**31)),
+            self.learning_rate,
+            self.alpha,
+            self.hidden,
+        )
+
+    def _why_none(self, correlations: Mapping[tuple[str, str], Any]) -> str:
+        largest = max(
+            (float(np.nanmax(np.abs(m))) for m in correlations.values() if np.isfinite(m).any()),
+            default=0.0,
+        )
+        return (
+            "no attribute is generated by rules: the largest absolute rank correlation across "
+            f"parties is {largest:.3f} (threshold {self.threshold:g}); attributes with one value "
+            "only, or with a value that is too rare, have none"
+        )

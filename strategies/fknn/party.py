@@ -1,0 +1,408 @@
+"""The party half of FKNN: blinded distances, local imputation from ranked donors."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Summands, Uses, step
+from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.privacy_ledger.budgets import bits_of_row
+from flwr_vertical.privacy_ledger.ledger import HELD_BY_ALL
+from flwr_vertical.products import GroupKeySteps, PairKeySteps
+from flwr_vertical.tables import Kind, is_numeric
+from flwr_vertical.tables.codes import fill_values
+from strategies.common.imputing_party import ImputingParty
+from strategies.fknn.blinding import Blinding, Units, halves, secret_order
+from strategies.fknn.distance_scaling import check_units, magnitude
+from strategies.fknn.distances import Features, make_features, party_terms, squared_distances
+from strategies.fknn.neighbours import impute_column, listed_donors
+
+Indices = npt.NDArray[np.int64]
+
+_MOST_COLUMNS = 2**16 - 1
+_SETTINGS, _PUBLIC = "fknn.settings", "fknn.public"
+_LISTED, _ALONE = "fknn.listed", "fknn.alone"
+
+
+class FKNNParty(ImputingParty):
+    """Sends its share of the blinded distances; fills its own cells from ranked donors.
+
+    The server names rows by their places in an order that only the parties know.
+    """
+
+    pair_keys = Uses(
+        PairKeySteps, sends="blinded distances", without="a run in which nobody is pinned"
+    )
+    group_key = Uses(GroupKeySteps)
+
+    @step
+    def prepare(
+        self,
+        n_neighbors: int,
+        weighting: str,
+        weights: str,
+        standardize: bool,
+        complete_blocks: bool,
+        owner: str,
+        sealed: bytes,
+        **keys: Any,
+    ) -> Summands:
+        """Check the donors and say, into a sum, which rows this party needs and which it offers.
+
+        Parameters
+        ----------
+        n_neighbors, weighting, weights, standardize, complete_blocks
+            Settings of `FKNN`.
+        owner, sealed, **keys
+            See `GroupKeySteps.take`.
+
+        Returns
+        -------
+        Summands
+            ``needs``, ``donor``: arrays of shape (n_samples,), in the secret order, 1 where a row
+            has cells missing here, or serves as donor here; ``magnitude`` as `magnitude` tells it.
+
+        Raises
+        ------
+        DataError
+            If there are too few donors, or this node does not take part in exchange "distances".
+        """
+        if weights == "distance":
+            self.open_exchange("distances", "distances of each sample, but for one factor")
+        settings = f"{n_neighbors} {weighting} {weights} {standardize} {complete_blocks}"
+        if self.state.get(_SETTINGS, settings) != settings:
+            # The same blinding of two kinds of distances would show it.
+            raise ProtocolError(
+                f"party {self.name!r}: settings cannot change within a run, from "
+                f"{self.state[_SETTINGS]} to {settings}; start another run"
+            )
+        self.state[_SETTINGS] = settings
+        self.state["n_neighbors"] = n_neighbors
+        self.state["weighting"] = weighting
+        self.state["shifted"] = weights != "distance"
+        self.state["standardize"] = standardize
+        self.state["complete_blocks"] = complete_blocks
+        self.state[_ALONE] = len(keys["names"]) == 1
+        self.state["terms"] = len(keys["names"]) if owner == self.name else 0
+        self.group_key.take(owner, sealed, keys)
+        donor = self.is_donor
+        missing = self.missing_cells(complete_blocks)
+        self._check_donors(donor, missing, n_neighbors)
+        if self._features.n_columns > _MOST_COLUMNS:
+            raise DataError(
+                f"party {self.name!r} has {self._features.n_columns} columns; shared columns are "
+                f"counted in 16 bits, so at most {_MOST_COLUMNS} can take part"
+            )
+        return Summands(
+            {
+                "needs": np.take(missing.any(axis=1), self._order),
+                "donor": donor[self._order],
+                "magnitude": self._magnitude(),
+            },
+            public={"fitted": self.fitted is not None},
+        )
+
+    def _check_donors(
+        self, donor: npt.NDArray[np.bool_], missing: npt.NDArray[np.bool_], n_neighbors: int
+    ) -> None:
+        for j, name in enumerate(self.table.columns):
+            available = int((~np.isnan(self.codes[donor, j])).sum())
+            if missing[:, j].any() and available < n_neighbors:
+                raise DataError(
+                    f"party {self.name!r}, column {name!r}: n_neighbors = {n_neighbors} but only "
+                    f"{available} donors have a value; use a smaller n_neighbors or leave the "
+                    "column out"
+                )
+
+    @step
+    def impute(
+        self,
+        rows: Indices,
+        units: list[int],
+        donors: Indices | None = None,
+        split: bool = False,
+        n_listed: int = 0,
+        done: Indices | None = None,
+        neighbours: npt.NDArray[np.int32] | None = None,
+        ranks: npt.NDArray[np.int32] | None = None,
+        counts: npt.NDArray[np.int32] | None = None,
+        weights: npt.NDArray[np.float64] | None = None,
+        width: int = 0,
+        exhausted: bool = False,
+    ) -> Summands:
+        """Impute the previous block from its ranked donors and send distances of the next one.
+
+        Parameters
+        ----------
+        rows : numpy.ndarray of shape (n_rows,)
+            Places of the rows of the next block, empty at the end.
+        units : list of int
+            See `Units`: in which distances and weights travel; two numbers if none is shifted.
+        donors : numpy.ndarray of shape (n_donors,), optional
+            Places of the donors, if not all rows are.
+        split : bool
+            Whether distances travel in two halves, as ciphertexts need.
+        n_listed : int
+            How many of their donors will be listed, but for those at the same distance as the last.
+        done : numpy.ndarray of shape (n_done,), optional
+            Places of the rows of the previous block.
+        neighbours, ranks, weights : numpy.ndarray of shape (n_listed,), optional
+            Their ranked donors, by place in the row's own order, and relative weights.
+        counts : numpy.ndarray of shape (n_done,), optional
+            How many donors are listed of each row.
+        width : int
+            How many donors count.
+        exhausted : bool
+            The lists name every donor there is; what they lack cannot be had.
+
+        Returns
+        -------
+        Summands
+            ``distance`` (or ``high`` and ``low``) and ``weight`` of shape (n_rows, n_donors);
+            ``short`` of shape (n_done,), 1 where the list was too short for some cell here.
+
+        Raises
+        ------
+        ProtocolError
+            If units or donors are others than before in the run.
+        PolicyError
+            If the node's policy does not allow the other parties to be told of its rows what ranks
+            tell.
+        """
+        agreed = self._keep_public(units, donors)
+        summands: dict[str, Any] = {}
+        if done is not None:
+            assert neighbours is not None
+            assert ranks is not None
+            assert counts is not None
+            more = np.asarray(counts) > int(self.state[_LISTED])
+            if more.any():
+                longest = int(np.max(counts)) - int(self.state[_LISTED])
+                self._admit_ranks(done[more], longest, "ties")
+            orders = self._orders(done, agreed)
+            listed, entries = listed_donors(orders, self._donors, neighbours, ranks, counts, width)
+            relative = None if weights is None else np.asarray(weights)[entries]
+            summands["short"] = self._fill(self._order[done], listed, relative, exhausted)
+        if len(rows):
+            self._admit_ranks(np.asarray(rows), n_listed, "lists")
+            self.state[_LISTED] = n_listed
+            distance, weight = self._blinded(np.asarray(rows), agreed)
+            if split:
+                summands["high"], summands["low"] = halves(distance)
+                summands["weight"] = weight.astype(np.float64)
+            else:
+                summands["distance"], summands["weight"] = distance, weight
+        return Summands(summands)
+
+    @step
+    def finish(self, units: list[int], donors: Indices | None = None) -> dict[str, Any]:
+        """Write the imputed table, and forget what rows and distances were hidden by.
+
+        Parameters
+        ----------
+        units, donors
+            As in `impute`.
+
+        Returns
+        -------
+        dict[str, float]
+            How many cells were imputed, how many of them without a comparable donor.
+        """
+        self._keep_public(units, donors)
+        self.group_key.erase_group_seed()
+        self.cache.pop("orders", None)
+        self.cache.pop("order", None)
+        told = {
+            "cells-imputed": int(self._needed.sum()),
+            "cells-without-neighbour": int(self.state.get("n_fallback", 0)),
+        }
+        filled = np.where(np.isnan(self.codes), self._imputed, self.codes)
+        return told | self.accuracy(self.write(filled, bool(self.state["complete_blocks"])))
+
+    def _keep_public(self, units: list[int], donors: Indices | None) -> Units:
+        """Keep units and donors when they come first, and refuse others.
+
+        Two answers for one row in other units, or about other donors, would show its blinding.
+        """
+        shifted = bool(self.state["shifted"])
+        told = [*units, *([] if donors is None else np.asarray(donors).tolist())]
+        agreed = Units(units[0], units[2] if shifted and len(units) > 2 else None, units[1])
+        if _PUBLIC not in self.state:
+            check_units(agreed, self._magnitude(), shifted, self.name)
+            if donors is not None:
+                self.state["donors"] = np.sort(self._order[np.asarray(donors)])
+            self.state[_PUBLIC] = np.array(told, dtype=np.int64)
+        if not np.array_equal(self.state[_PUBLIC], told):
+            raise ProtocolError(
+                f"party {self.name!r}: units and donors cannot change within a run; two answers "
+                "for one row would show what hides it"
+            )
+        return agreed
+
+    def _blinded(
+        self, rows: Indices, units: Units
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return this party's blinded distances and weights, by place in each row's own order."""
+        aligned, donors = self._order[rows], self._donors
+        distance, weight = party_terms(
+            *squared_distances(self._features, aligned, donors), self.state["weighting"]
+        )
+        column = np.full(self.n_samples, -1)
+        column[donors] = np.arange(len(donors))
+        own = column[aligned]
+        inside = np.flatnonzero(own >= 0)
+        distance[inside, own[inside]], weight[inside, own[inside]] = 0.0, 0  # no donor to itself
+        blinding = self._blinding(units)
+        terms, weights = np.empty((2, *distance.shape), dtype=np.int64)
+        orders = np.empty(distance.shape, dtype=np.int32)
+        for i, place in enumerate(rows.tolist()):
+            orders[i] = blinding.blind(place, distance[i], weight[i], terms[i], weights[i])
+        self.cache["orders"] = rows, orders
+        return terms, weights
+
+    def _admit_ranks(self, rows: Indices, listed: int, purpose: str) -> None:
+        """Write down what the other parties are told of own rows; or refuse.
+
+        A list of the nearest of n donors has at most log2(n) bits for each that it names. They are
+        counted for the row whose list it is, not once more for the donors.
+
+        Parameters
+        ----------
+        rows : numpy.ndarray of shape (n_rows,)
+            Places of rows to impute.
+        listed : int
+            How many donors a list names.
+        purpose : str
+            Tells several counts in one message apart.
+        """
+        if self.state[_ALONE] or not self.state["shifted"]:  # nobody else, or counted as a whole
+            return
+        _, own = self.rows_of(self._order[rows])
+        held = np.zeros(len(self.positions), dtype=bool)
+        held[own] = True
+        bits = listed * np.log2(max(len(self._donors), 1))
+        self.open_bits(
+            held,
+            float(np.ceil(min(bits, bits_of_row(self.table)))),
+            content=self.secret_bytes(f"ranks {purpose}"),
+            agreed=True,
+            what=f"which {listed} donors are nearest, in order",
+            receiver="the other parties",
+            colluding=HELD_BY_ALL,
+        )
+
+    def _orders(self, rows: Indices, units: Units) -> npt.NDArray[np.int32]:
+        """Return the donors' order of each row of a block, as made with its distances or anew."""
+        known, orders = self.cache.get("orders", (None, None))
+        if not np.array_equal(known, rows):
+            blinding = self._blinding(units)
+            drawn = [blinding.order(place) for place in rows.tolist()]
+            orders = np.array(drawn, dtype=np.int32).reshape(len(rows), -1)
+        found: npt.NDArray[np.int32] = orders
+        return found
+
+    def _blinding(self, units: Units) -> Blinding:
+        n_donors, n_terms = len(self._donors), int(self.state["terms"])
+        return Blinding(self.group_key.seed, self.n_samples, n_donors, units, n_terms)
+
+    def _magnitude(self) -> npt.NDArray[np.uint8]:
+        return magnitude(
+            self._features, self.state["weighting"], list(self.table.columns), self.name
+        )
+
+    def _fill(
+        self,
+        rows: Indices,
+        neighbours: npt.NDArray[np.int32],
+        weights: npt.NDArray[np.float64] | None,
+        exhausted: bool,
+    ) -> npt.NDArray[np.uint8]:
+        """Impute the open cells of some rows; return 1 where a row needs a longer list."""
+        imputed, still_open = self._imputed.copy(), self._open.copy()
+        short = np.zeros(len(rows), dtype=bool)
+        kinds = list(self.table.kinds.values())
+        complete: npt.NDArray[np.bool_] = np.any(neighbours < 0, axis=1) | exhausted
+        fallback = self.cache.setdefault(
+            "fallback", fill_values(self._donor_codes, self.table.kinds)
+        )
+        for j, kind in enumerate(kinds):
+            here = np.flatnonzero(still_open[rows, j])
+            if not len(here):
+                continue
+            values, used = impute_column(
+                self.codes[:, j],
+                kind,
+                neighbours[here],
+                None if weights is None else weights[here],
+                self.state["n_neighbors"],
+            )
+            settled = (used >= self.state["n_neighbors"]) | complete[here]
+            unknown = settled & (used == 0)
+            values = np.where(unknown, fallback[j], values)
+            imputed[rows[here[settled]], j] = values[settled]
+            still_open[rows[here[settled]], j] = False
+            short[here[~settled]] = True
+            self.state["n_fallback"] = int(self.state.get("n_fallback", 0)) + int(unknown.sum())
+        self.state["imputed"], self.state["open"] = imputed, still_open
+        return short.view(np.uint8)
+
+    @property
+    def _needed(self) -> npt.NDArray[np.bool_]:
+        """Cells to impute, array of shape (n_samples, n_columns)."""
+        if "needed" not in self.cache:
+            self.cache["needed"] = self.missing_cells(bool(self.state["complete_blocks"]))
+        needed: npt.NDArray[np.bool_] = self.cache["needed"]
+        return needed
+
+    @property
+    def _open(self) -> npt.NDArray[np.bool_]:
+        opened: npt.NDArray[np.bool_] = self.state.get("open", self._needed)
+        return opened
+
+    @property
+    def _imputed(self) -> npt.NDArray[np.float64]:
+        if "imputed" in self.state:
+            imputed: npt.NDArray[np.float64] = self.state["imputed"]
+            return imputed
+        return np.full(self.codes.shape, np.nan)
+
+    @property
+    def _order(self) -> Indices:
+        """The aligned row at each place of the secret order, array of shape (n_samples,)."""
+        if "order" not in self.cache:
+            self.cache["order"] = secret_order(self.group_key.seed, self.n_samples)
+        order: Indices = self.cache["order"]
+        return order
+
+    @property
+    def _donors(self) -> Indices:
+        """Aligned rows of the donors, in the secret order."""
+        if self._donor_rows is None:
+            return self._order
+        return self._order[np.isin(self._order, self._donor_rows)]
+
+    @property
+    def _donor_rows(self) -> Indices | None:
+        """Rows of the donors among the aligned ones; None for all."""
+        rows: Indices | None = self.state.get("donors")
+        return rows
+
+    @property
+    def _donor_codes(self) -> npt.NDArray[np.float64]:
+        rows = self._donor_rows
+        return self.codes if rows is None else self.codes[rows]
+
+    @property
+    def _features(self) -> Features:
+        if "features" not in self.cache:
+            kinds: list[Kind] = list(self.table.kinds.values())
+            n_levels = [
+                0 if is_numeric(kind) else len(self.levels[name])
+                for name, kind in self.table.kinds.items()
+            ]
+            self.cache["features"] = make_features(
+                self.codes, kinds, n_levels, bool(self.state["standardize"]), self.is_donor
+            )
+        features: Features = self.cache["features"]
+        return features

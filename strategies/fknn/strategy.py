@@ -1,0 +1,333 @@
+"""FKNN: impute by the nearest donors over all parties' columns.
+
+Du, Wang, Meng and Guo (2024), "Privacy-Preserving Vertical Federated KNN Feature Imputation
+Method", Electronics 13(2), 381.
+
+The only cross-party quantity is the sum of the parties' distances (Eqs. 8-10), for the rows that
+need imputing. It is streamed in blocks of rows; nothing of size n x n is ever held:
+
+=====================================  ===========================================================
+round                                  what travels
+=====================================  ===========================================================
+(keys, two rounds                      see `GroupKey`)
+prepare                                up, summed: two flags a row, and the size of distances
+impute, once a block                   down: the block's rows, and the ranked donors of the block
+                                       before; up, summed: two numbers a pair of row and donor
+impute, once more                      down: the ranked donors of the last block
+finish                                 up: how many cells each party imputed
+=====================================  ===========================================================
+
+So a run costs ``ceil(pairs / block_pairs) + 5`` rounds after greeting and alignment, and 4 where
+nothing is missing; in ``ckks`` mode each sum costs one more, to the arbiter. A donor list holds
+more donors than are needed, since a donor may lack the cell; rows for which it was still too short
+come again with a longer one.
+
+The server ranks what it cannot read: see `blinding`.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Federation, Result, Strategy
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import DataError
+from flwr_vertical.products import GroupKey
+from flwr_vertical.results import Progress
+from flwr_vertical.server import Total
+from flwr_vertical.settings import setting
+from strategies.fknn.arbiter import FKNNArbiter
+from strategies.fknn.blinding import HALF, WEIGHT_BITS, Units, lowest
+from strategies.fknn.distance_scaling import N_EXPONENTS, common_units
+from strategies.fknn.party import FKNNParty
+
+Indices = npt.NDArray[np.int64]
+
+WEIGHTINGS = ("party-mean", "exact")
+WEIGHTS = ("uniform", "distance")
+
+
+@dataclass
+class _Block:
+    """A block of rows under way: what was asked, and the ranked donors that came back."""
+
+    rows: Indices
+    width: int
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What `prepare` tells: places of rows to impute and of donors, and units."""
+
+    rows: Indices
+    donors: Indices
+    all_donate: bool
+    units: Units
+
+    @property
+    def public(self) -> dict[str, Any]:
+        """What every party is told of it: the same in each round."""
+        units = [self.units.distance, self.units.weight]
+        if self.units.shift is not None:
+            units.append(self.units.shift)
+        return {"units": units} | ({} if self.all_donate else {"donors": self.donors})
+
+
+class FKNN(Strategy):
+    """Vertical federated k-nearest-neighbour imputation.
+
+    Every party's missing cells are imputed, and blocks it lacks altogether. A row's donors are
+    the samples nearest to it over all parties' columns; each party takes the values from its own
+    table, so no value leaves its party.
+
+    Notes
+    -----
+    Numeric cells get the mean, ordinal ones the median, binary and categorical ones the most
+    frequent level of their donors (Eq. 13). A cell none of whose donors is comparable gets the
+    column's mean or most frequent level; the party metric ``cells-without-neighbour`` counts them.
+    Of donors at the same distance the earlier rows come first. Distances count as the same if they
+    differ by less than about 2^-40 of the largest at any party, so columns in very different units
+    should stay standardised.
+
+    With ``fitted`` (an earlier result) the donors are that run's imputed rows, and the tables
+    given are new rows (the paper's test-time use).
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> from flwr_vertical import simulate
+    >>> bank = pd.DataFrame({"income": [1.0, 2.0, np.nan, 4.0]}, index=list("abcd"))
+    >>> court = pd.DataFrame({"debts": [1.0, 2.1, 2.2, 4.0]}, index=list("abcd"))
+    >>> result = simulate(FKNN(n_neighbors=1), {"bank": bank, "court": court}, progress=False)
+    >>> float(result.tables["bank"].loc["c", "income"])
+    2.0
+    """
+
+    n_neighbors: int = setting(5, "Number of donors for a cell.", at_least=1)
+    weighting: str = setting(
+        "party-mean",
+        "How columns enter the distance. ``party-mean`` (the paper's Eqs. 6 and 10): the mean "
+        "squared difference at each party, summed, so that every party weighs the same; parties "
+        "that share no column of a pair are left out and the rest scaled up. ``exact``: the mean "
+        "squared difference over all columns, so that the result equals "
+        "``sklearn.impute.KNNImputer`` on the pooled table (of standardised columns).",
+        choices=WEIGHTINGS,
+    )
+    weights: str = setting(
+        "uniform", "Equal donors, or inversely to the distance.", choices=WEIGHTS
+    )
+    standardize: bool = setting(
+        True,
+        "Divide numeric columns by their standard deviation first (each party its own); without, "
+        "columns count in the units given, as in the paper.",
+    )
+    complete_blocks: bool = setting(True, "Also impute samples of which a party has no row.")
+    block_pairs: int = setting(
+        0,
+        "Pairs of row and donor in one round; 0 chooses 4,000,000 (500,000 in ``ckks`` mode). "
+        "Memory is about 60 bytes a pair and party.",
+        at_least=0,
+    )
+
+    name: ClassVar[str] = "fknn"
+    demo = MappingProxyType(
+        {
+            "demo.dataset": "breast-cancer",
+            "demo.missing-cells": 0.1,
+            "demo.missing-blocks": 0.05,
+        }
+    )
+    party = FKNNParty
+    arbiter = FKNNArbiter
+    disclosure = (
+        (
+            "server",
+            "how many parties miss a cell of a row (a sum), of rows in an order that only the "
+            "parties know",
+        ),
+        (
+            "server",
+            "the parties' largest and mean distances and numbers of columns to a power of two, "
+            "not whose is which",
+        ),
+        (
+            "server, or arbiter in ckks mode",
+            "for each such nameless row to be imputed, its distances to nameless donors, summed "
+            "over parties, multiplied by one random number and shifted by another; which donors "
+            "are not comparable with it",
+        ),
+        (
+            "server, or arbiter in ckks mode",
+            "with weights='distance', which each node must allow, distances are not shifted",
+        ),
+        (
+            "server",
+            "the ranked nameless donors of each such row, and for which rows the list was too "
+            "short",
+        ),
+        (
+            "every party",
+            "which rows are imputed, since some party misses a cell of them or the row, and for "
+            "which the list was too short; with fitted donors, which rows are donors at some party",
+        ),
+        (
+            "every party",
+            "the ranked donors of each such row, and which of them are at the same distance (with "
+            "weights='distance', weights too); the largest and mean distances of all parties to a "
+            "power of two",
+        ),
+        (
+            "server",
+            "how many cells each party imputed, and for how many of them no donor was comparable",
+        ),
+        (
+            "server (or arbiter in ckks mode) together with any one party",
+            "which rows the server ranked, and their distances, summed over parties",
+        ),
+        ("nobody", "a value of another party"),
+    )
+
+    @property
+    def exchanges_asked(self) -> tuple[str, ...]:
+        """Distances are not shifted where donors are weighted by them: nodes must agree."""
+        return ("distances",) if self.weights == "distance" else ()
+
+    def run(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Impute block after block; a block's ranked donors travel with the next one."""
+        plan, fitted = self._prepare(federation, alignment.n_samples)
+        pairs = self.block_pairs or (500_000 if federation.aggregation == "ckks" else 4_000_000)
+        size = max(1, pairs // max(1, len(plan.donors)))
+        # Some donors lack the cell, so the list is longer than n_neighbors.
+        width = min(len(plan.donors), 4 * self.n_neighbors + 20)
+        rows = plan.rows
+        queue = deque(_Block(rows[i : i + size], width) for i in range(0, len(rows), size))
+        progress.total = len(queue) + 3
+        progress.step("prepare")
+        rounds = 1
+        ranked: _Block | None = None
+        while queue or ranked is not None:
+            block = queue.popleft() if queue else None
+            total = self._round(federation, plan, block, ranked)
+            if ranked is not None and len(short := ranked.rows[total["short"] > 0]):
+                # These come again, with a longer list.
+                queue.append(_Block(short, min(len(plan.donors), 4 * ranked.width)))
+            if block is not None:
+                block.arguments = self._ranked(total.values, block, plan.donors)
+            ranked = block
+            rounds += 1
+            progress.total = rounds + len(queue) + (ranked is not None) + 1
+            progress.step("impute", detail=f"{len(queue)} blocks of up to {size} rows to go")
+        told = federation.call("finish", plan.public)
+        progress.step("finish")
+        self._report(result, {name: fitted[name] | told[name] for name in told}, plan)
+
+    def _prepare(
+        self, federation: Federation, n_samples: int
+    ) -> tuple[_Plan, dict[str, dict[str, Any]]]:
+        """Learn which rows need imputing and which serve as donors, by place."""
+        shape = (n_samples,)
+        flags = federation.sum(
+            "prepare",
+            {
+                "n_neighbors": self.n_neighbors,
+                "weighting": self.weighting,
+                "weights": self.weights,
+                "standardize": self.standardize,
+                "complete_blocks": self.complete_blocks,
+            },
+            per_party=GroupKey(federation).arguments(),
+            shapes={"needs": shape, "donor": shape, "magnitude": (3, N_EXPONENTS)},
+        )
+        shifted = self.weights != "distance"
+        units = common_units(flags["magnitude"], len(federation.parties), shifted)
+        needs, donor = flags["needs"] > 0, flags["donor"] > 0
+        fitted = {name: bool(values["fitted"]) for name, values in flags.public.items()}
+        if len(set(fitted.values())) > 1:
+            without = [name for name, has in fitted.items() if not has]
+            raise DataError(
+                f"parties {without} have no fitted table although others have; every party needs "
+                "what the earlier run left it"
+            )
+        if any(fitted.values()):
+            needs &= ~donor
+        plan = _Plan(np.flatnonzero(needs), np.flatnonzero(donor), not any(fitted.values()), units)
+        return plan, dict(flags.public)
+
+    def _round(
+        self, federation: Federation, plan: _Plan, block: _Block | None, ranked: _Block | None
+    ) -> Total:
+        """Hand out the ranked donors of the block before and learn those of this block."""
+        rows = plan.rows[:0] if block is None else block.rows
+        split, parties = federation.aggregation == "ckks", len(federation.parties)
+        shapes: dict[str, tuple[int, ...]] = {}
+        scale: dict[str, float] = {}
+        if ranked is not None:
+            shapes["short"] = (len(ranked.rows),)
+        if block is not None:
+            names = ("high", "low", "weight") if split else ("distance", "weight")
+            shapes |= dict.fromkeys(names, (len(rows), len(plan.donors)))
+            if split:
+                scale = {"high": HALF, "low": HALF, "weight": 2.0**WEIGHT_BITS}
+        rounding = float(parties + lowest(parties))
+        weight_error = rounding
+        if split:
+            weight_error += 2 * federation.resolution_of(scale=2.0**WEIGHT_BITS)
+        least = 2.0**plan.units.weight
+        # Low bits reach to 4 units per unit of a pair's factor (`blinding`), rounding to 1 a party.
+        errors = [rounding, weight_error, least, (4.0 + parties) / least]
+        return federation.sum(
+            "impute",
+            {
+                "rows": rows,
+                "split": split,
+                "n_listed": 0 if block is None else block.width,
+                **plan.public,
+                **(ranked.arguments if ranked is not None else {}),
+            },
+            shapes=shapes,
+            scale=scale,
+            release="rank",
+            release_arguments={
+                "width": 0 if block is None else block.width,
+                "errors": errors,
+                "weighted": self.weights == "distance",
+            },
+        )
+
+    def _ranked(self, released: dict[str, Any], block: _Block, donors: Indices) -> dict[str, Any]:
+        """Return what the parties are told of a block."""
+        names = ("neighbours", "ranks", "counts", "weights")
+        return {
+            "done": block.rows,
+            "width": block.width,
+            "exhausted": block.width >= len(donors),
+            **{name: released[name] for name in names if name in released},
+        }
+
+    def _report(self, result: Result, public: dict[str, dict[str, Any]], plan: _Plan) -> None:
+        result.party_metrics = {
+            name: {key: float(value) for key, value in values.items()}
+            for name, values in public.items()
+        }
+        imputed = sum(values.get("cells-imputed", 0) for values in public.values())
+        without = sum(values.get("cells-without-neighbour", 0) for values in public.values())
+        result.metrics.update(
+            {
+                "cells-imputed": float(imputed),
+                "cells-without-neighbour": float(without),
+                "rows-imputed": float(len(plan.rows)),
+                "donors": float(len(plan.donors)),
+            }
+        )
+        if without:
+            result.notes.append(
+                f"{int(without)} cells had no comparable donor and got their column's mean or most "
+                "frequent level"
+            )

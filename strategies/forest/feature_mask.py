@@ -1,0 +1,98 @@
+"""Which slots the trees of a batch may use, and where they are among a party's own."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.products.vector_products import helpers
+from strategies.forest.gain_messages import Place
+from strategies.trees.binning import Layout
+from strategies.trees.node_sums import Indices
+
+
+@dataclass(frozen=True)
+class Used:
+    """The slots in use, as one party sees them.
+
+    Parameters
+    ----------
+    slots : numpy.ndarray of shape (n_used,), int64
+        Their numbers over all parties.
+    starts : numpy.ndarray of shape (n_parties,), int64
+        First slot of each party.
+    place : Place
+    columns : numpy.ndarray of int64
+        Own columns in use.
+    own, helped : numpy.ndarray of int64
+        Columns of the party's two shares that belong to slots in use; the last one is the total.
+    """
+
+    slots: Indices
+    starts: Indices
+    place: Place
+    columns: Indices
+    own: Indices
+    helped: Indices
+
+    @classmethod
+    def of(
+        cls,
+        names: list[str],
+        layout: Layout,
+        widths: list[int],
+        observed: Indices,
+        usable: npt.NDArray[np.uint8],
+        name: str,
+    ) -> "Used":
+        """Work them out.
+
+        Parameters
+        ----------
+        names, widths : list
+            Every party's name, and its number of slots.
+        layout : Layout
+            Of the own columns.
+        observed : numpy.ndarray of shape (n_slots,)
+            Of each slot of all parties, that of its column's observed rows.
+        usable : numpy.ndarray of shape (n_slots,), uint8
+            Whether the trees may use it; all slots of a column alike.
+        name : str
+            This party.
+        """
+        starts = np.concatenate([[0], np.cumsum(widths)])
+        slots = np.flatnonzero(usable)
+        place = np.full(len(usable), -1, dtype=np.int64)
+        place[slots] = np.arange(len(slots))
+        party = np.searchsorted(starts, slots, side="right") - 1
+        own = names.index(name)
+        helper = helpers(names)
+        helped = [k for k, other in enumerate(names) if helper[other] == name]
+        before = np.cumsum([0, *(widths[k] for k in helped)])
+        of_helped = [
+            slots[party == k] - starts[k] + at for k, at in zip(helped, before, strict=False)
+        ]
+        # A party that helps nobody has no share as helper, and no total in it.
+        total = [before[-1:]] if helped else []
+        mine = slots[party == own] - starts[own]
+        return cls(
+            slots,
+            starts[:-1],
+            Place(
+                own,
+                len(names),
+                place[slots[party == own]],
+                np.concatenate([np.zeros(0, int), *(place[slots[party == k]] for k in helped)]),
+                place[observed[slots]],
+            ),
+            np.flatnonzero(np.isin(layout.starts, mine)),
+            np.append(mine, widths[own]),
+            np.concatenate([np.zeros(0, int), *of_helped, *total]),
+        )
+
+    def layout(self, whole: Layout) -> Layout:
+        """Return the layout of the own columns in use."""
+        return Layout(
+            tuple(whole.n_bins[j] for j in self.columns),
+            tuple(whole.nominal[j] for j in self.columns),
+        )

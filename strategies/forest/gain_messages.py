@@ -1,0 +1,233 @@
+"""What the parties of a forest send the arbiter, so that it compares gains and knows no more.
+
+With 0 and 1 (or whole numbers) as targets, H rows in a node and Y the sum of their targets, a split
+changes the loss in proportion to ``N^2 / (H_L H_R)``, with ``N = H Y_L - H_L Y``. The owner of the
+column knows H_L; of ``Y_L`` and ``Y`` there are two shares (`dealing`). The product ``H_L Y`` of
+what one party knows with what two share takes the arbiter: of each candidate it gets
+
+    X = a H Y_L + a H_L t + r Y + r t     in shares,
+    F = a H_L + r                         from the owner,
+    T = Y + t                             in shares, of each node,
+
+with r and t uniform modulo 2^64 and unknown to it, and ``X - F T = a N``. So what it learns is
+``x = a N + e_1``, and of the owner's counts ``b_L H_L + e_2`` and ``b_R H_R + e_3``: as in boosting
+(`blinding`). All arrays are full, in one random order, and under pads that cancel over the
+parties, so that nothing tells whose candidate stands where.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.products.streams import stream
+from strategies.trees.blinding import TOP, Factors, noise
+from strategies.trees.gain import TIE, candidates
+from strategies.trees.node_sums import Indices
+
+Ring = npt.NDArray[np.uint64]
+Flags = npt.NDArray[np.bool_]
+Array = npt.NDArray[np.float64]
+
+FLAT = 2.0**-28
+"""Gains below it count as none: what is left of the noise where all rows of a node are alike."""
+
+_ROWS = 4  # X, F and the counts of both sides
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which candidates are a party's, and what it is among the parties.
+
+    Parameters
+    ----------
+    number : int
+        Among all parties.
+    n_parties : int
+    own : numpy.ndarray of shape (n_own,), int64
+        Its slots among those in use.
+    helped : numpy.ndarray of shape (n_helped,), int64
+        Slots of those that it helps, in the order of its shares.
+    observed : numpy.ndarray of shape (n_slots,), int64
+        Of each slot in use, that of its column's observed rows.
+    """
+
+    number: int
+    n_parties: int
+    own: Indices
+    helped: Indices
+    observed: Indices
+
+    @property
+    def first_half(self) -> bool:
+        """Whether this party has ``y + rho`` as its share of targets: the second party."""
+        return self.number == 1
+
+    @property
+    def other_half(self) -> bool:
+        """Whether this party has ``-rho`` as its share of targets: the first party."""
+        return self.number == 0
+
+
+@dataclass(frozen=True)
+class Sums:
+    """A party's sums over the active nodes of a level.
+
+    Parameters
+    ----------
+    counts : numpy.ndarray of shape (n_nodes, n_own), uint64
+        Rows of the fit in the own slots, as often as the tree has them.
+    total : numpy.ndarray of shape (n_nodes,), uint64
+        Such rows of each node.
+    own : numpy.ndarray of shape (n_nodes, n_own + 1), uint64
+        Its share as owner, the last column that of ``Y``.
+    helped : numpy.ndarray of shape (n_nodes, n_helped + 1), uint64
+        Its share as helper; no columns if it helps nobody.
+    """
+
+    counts: Ring
+    total: Ring
+    own: Ring
+    helped: Ring
+
+
+def limits_of(total: Ring, target_bits: int) -> Array:
+    """Return what is above every ``|N|`` and every ``H_L``, shape (2, n_nodes).
+
+    Parameters
+    ----------
+    total : numpy.ndarray of shape (n_nodes,)
+        Rows of each node.
+    target_bits : int
+        No target exceeds 2^bits.
+    """
+    rows = total.astype(np.float64)
+    return np.stack([rows * rows * 2.0 ** (target_bits - 2) + 1.0, rows + 1.0])
+
+
+def parcel(
+    sums: Sums, place: Place, seed: bytes, number: int, own_seed: bytes, target_bits: int
+) -> Ring:
+    """Return what a party sends, uint64: four values of each candidate, and one of each node.
+
+    Parameters
+    ----------
+    sums : Sums
+    place : Place
+    seed : bytes of length 32
+        The group seed.
+    number : int
+        Of the message; the same at all parties, and never again.
+    own_seed : bytes of length 32
+        Of noise; this party's alone.
+    target_bits : int
+    """
+    n_nodes, n_slots = len(sums.total), len(place.observed)
+    shape = n_nodes, 2 * n_slots
+    limits = limits_of(sums.total, target_bits)
+    factors = factors_of(seed, number, limits, n_slots)
+    whole = sums.total[:, None]
+    out = np.zeros((_ROWS, *shape), dtype=np.uint64)
+    r = stream(seed, f"votes r {number}", shape)
+    t = stream(seed, f"votes t {number}", (n_nodes,))[:, None]
+
+    at = _of_slots(place.own)
+    inside = _local(place.own, place.observed)
+    a, left = factors.numerator[:, at], candidates(sums.counts, inside, sums.total)
+    share = candidates(sums.own[:, :-1], inside, sums.own[:, -1])
+    out[0][:, at] = a * whole * share + a * left * t + r[:, at] * t
+    out[1][:, at] = a * left + r[:, at]
+    out[2][:, at] = factors.left[:, at] * left
+    out[3][:, at] = factors.right[:, at] * (whole - left)
+    # Noise on a N: as much as either factor may be, which leaves no divisor to be found.
+    limits[0] = np.minimum(limits[0], TOP / limits[0])
+    out[[0, 2, 3], :, at[:, None]] += noise(own_seed, limits, len(at)).transpose(2, 0, 1)
+
+    if sums.helped.shape[1]:
+        at, inside = _of_slots(place.helped), _local(place.helped, place.observed)
+        share = candidates(sums.helped[:, :-1], inside, sums.helped[:, -1])
+        out[0][:, at] += factors.numerator[:, at] * whole * share
+    half = np.zeros(n_nodes, dtype=np.uint64)
+    if place.first_half:
+        half = sums.own[:, -1]
+    if place.other_half:
+        half = sums.helped[:, -1]
+    out[0] += r * half[:, None]
+    totals = half + t[:, 0] if place.first_half else half
+    flat = np.concatenate([*(factors.placed(row).ravel() for row in out), totals])
+    return np.asarray(flat + _cancelling(place, seed, f"votes pads {number}", len(flat)))
+
+
+def marks(legal: Flags, place: Place, seed: bytes, number: int, order: Indices) -> Flags:
+    """Return a share of all parties' marks of legal candidates: the own, under bits that cancel.
+
+    Parameters
+    ----------
+    legal : numpy.ndarray of shape (n_nodes, n_own, 2), bool
+    place, seed, number
+        As in `parcel`.
+    order : numpy.ndarray of shape (n_nodes, n_candidates)
+        See `Factors`.
+    """
+    every = np.zeros(order.shape, dtype=bool)
+    every[:, _of_slots(place.own)] = legal.reshape(len(legal), -1)
+    placed = np.take_along_axis(every, order, axis=1)
+    for neighbour in (place.number, (place.number + 1) % place.n_parties):
+        words = stream(seed, f"votes marks {neighbour} {number}", (-(-placed.size // 64),))
+        bits = np.unpackbits(words.view(np.uint8))[: placed.size].astype(bool)
+        placed = placed ^ bits.reshape(placed.shape)
+    return np.asarray(placed, dtype=bool)
+
+
+def factors_of(seed: bytes, number: int, limits: Array, n_slots: int) -> Factors:
+    """Return factors and order of a message's candidates: known to all parties, to nobody else."""
+    own = stream(seed, f"votes factors {number}", (4,)).tobytes()
+    return Factors.of(own, limits, 2 * n_slots)
+
+
+def winners(total: Ring, legal: Flags) -> Flags:
+    """Return which places of each node win: the largest gain, and those equal to it.
+
+    Parameters
+    ----------
+    total : numpy.ndarray of uint64
+        The sum of all parties' parcels.
+    legal : numpy.ndarray of shape (n_nodes, n_candidates), bool
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_nodes, n_candidates), bool
+        None of a node without a legal candidate. Where no legal candidate has a gain, all of them.
+    """
+    n_nodes = len(legal)
+    rows = total[: _ROWS * legal.size].reshape(_ROWS, *legal.shape)
+    numerator = rows[0] - rows[1] * total[_ROWS * legal.size :].reshape(n_nodes, 1)
+    x, left, right = (
+        values.view(np.int64).astype(np.float64) for values in (numerator, rows[2], rows[3])
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gain = np.where(legal, x * x / (left * right), -1.0)
+    gain = np.where(legal & (gain < FLAT), 0.0, gain)
+    best = gain.max(axis=1, keepdims=True, initial=-1.0)
+    return np.asarray(legal & (gain >= best * (1.0 - TIE)))
+
+
+def _of_slots(slots: Indices) -> Indices:
+    """Return the candidates of slots: missing cells to the right, then to the left."""
+    return np.asarray(np.stack([2 * slots, 2 * slots + 1], axis=1).reshape(-1))
+
+
+def _local(slots: Indices, observed: Indices) -> Indices:
+    """Return, of each of these slots, the place among them of its column's observed rows."""
+    place = np.full(len(observed), -1, dtype=np.int64)
+    place[slots] = np.arange(len(slots))
+    return np.asarray(place[observed[slots]])
+
+
+def _cancelling(place: Place, seed: bytes, label: str, count: int) -> Ring:
+    """Return pads that add up to 0 over all parties."""
+    before, after = (
+        stream(seed, f"{label} {neighbour}", (count,))
+        for neighbour in (place.number, (place.number + 1) % place.n_parties)
+    )
+    return np.asarray(before - after)

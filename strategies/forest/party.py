@@ -1,0 +1,390 @@
+"""The party half of a forest whose routing stays with the parties."""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import StepGroup, Uses, step
+from flwr_vertical.crypto.sealed_box import open_sealed, seal
+from flwr_vertical.errors import ProtocolError
+from flwr_vertical.products import GroupKeySteps
+from flwr_vertical.products.streams import stream
+from strategies.forest.arbiter import pack, place, unpack_places
+from strategies.forest.batch import PARTY, TREE, WEIGHT, Batch
+from strategies.forest.feature_mask import Used
+from strategies.forest.forest_state import Kept, coefficients_of
+from strategies.forest.gain_messages import Sums, factors_of, limits_of, marks, parcel
+from strategies.forest.model import VotesPart
+from strategies.forest.sampling import weights_of
+from strategies.forest.share_arithmetic import node_sums
+from strategies.forest.share_store import DealtSteps
+from strategies.forest.split_sides import Comers
+from strategies.forest.vote_release import ReleaseSteps
+from strategies.trees.arbiter import ParcelSteps
+from strategies.trees.node_sums import Held, Indices, legal_splits, slot_sums
+from strategies.trees.party import TreeParty
+from strategies.trees.routing import check_sizes, count_sides
+from strategies.trees.secret_shares import with_siblings
+
+Flags = npt.NDArray[np.bool_]
+
+_BATCH, _KEPT = "votes.batch", "votes.kept"  # live objects
+
+
+class VoteSteps(StepGroup):
+    """Grows trees; the party has `codes`, `layout` and `tag`."""
+
+    party: Any
+
+    @step
+    def begin_batch(
+        self,
+        deal: bytes,
+        names: list[str],
+        seed: int,
+        draws: Indices,
+        trees: Indices,
+        n_classes: int,
+        bootstrap: bool,
+        fit: npt.NDArray[np.uint8],
+        min_child: int,
+    ) -> dict[str, Any]:
+        """Draw the rows of some trees, which begin to grow.
+
+        Parameters
+        ----------
+        deal : bytes
+            What must have been dealt.
+        names : list of str
+            Of all parties.
+        seed : int
+            Of all draws.
+        draws, trees : numpy.ndarray of shape (n_trees,)
+            Number of each tree's draw, and of each tree in the model.
+        n_classes : int
+            That have trees of their own.
+        bootstrap : bool
+            See `drawing.weights_of`.
+        fit : numpy.ndarray, uint8
+            Packed bits of shape (n_samples,): which rows have a label.
+        min_child : int
+            The fewest distinct rows of a node.
+
+        Returns
+        -------
+        dict[str, Any]
+            ``holds``: whether this party has the shares; if not, they are dealt again. ``grid``:
+            how many bits of a row a prediction may tell.
+        """
+        grid = self.party.policy.grid
+        if not self.other(DealtSteps).holds(deal):
+            return {"holds": False, "grid": grid}
+        n_rows = self.party.n_samples
+        labelled = np.unpackbits(np.asarray(fit), count=n_rows)
+        fitted = np.flatnonzero(labelled)
+        weight = np.zeros((len(draws), n_rows), dtype=np.int64)
+        for t, draw in enumerate(np.asarray(draws).tolist()):
+            weight[t, fitted] = weights_of(int(seed), draw, len(fitted), bootstrap)
+        batch = Batch.start(weight, np.asarray(trees).tolist(), int(min_child))
+        self.party.live.put(_BATCH, batch)
+        self.kept.begin_batch(names.index(self.name), int(n_classes), n_rows - len(fitted))
+        return {"holds": True, "grid": grid}
+
+    @step
+    def offer(
+        self,
+        names: list[str],
+        widths: list[int],
+        observed: Indices,
+        usable: npt.NDArray[np.uint8],
+        target_bits: int,
+        sides: list[bytes] | None = None,
+    ) -> dict[str, Any]:
+        """Seal, for the arbiter, what it compares the splits of a level by.
+
+        Parameters
+        ----------
+        names, widths : list
+            As in `take_shares`.
+        observed : numpy.ndarray of shape (n_slots,)
+            Of each slot of all parties, that of its column's observed rows.
+        usable : numpy.ndarray of shape (n_slots,), uint8
+            Slots of all parties whose columns the trees may use.
+        target_bits : int
+            No target exceeds 2^bits.
+        sides : list of bytes, optional
+            What each party sealed in `split`, of the level above.
+
+        Returns
+        -------
+        dict[str, Any]
+            ``number`` of the message, ``shape`` (nodes and candidates), and the ``parcel``, which
+            is empty if no node can be split.
+        """
+        self._follow(names, sides)
+        batch, kept, number = self.batch(changes=False), self.kept, self._number
+        if not len(batch.active):
+            return {"number": number, "shape": [0, 0], "parcel": b""}
+        used = Used.of(
+            names, self.party.layout, widths, np.asarray(observed), np.asarray(usable), self.name
+        )
+        sums, seed = self._sums(batch, used), self.other(GroupKeySteps).seed
+        noise = self.party.secret_bytes("noise of gains")
+        values = parcel(sums, used.place, seed, number, noise, target_bits)
+        limits = limits_of(sums.total, target_bits)
+        order = factors_of(seed, number, limits, len(used.slots)).order
+        share = marks(self._legal(batch, used), used.place, seed, number, order)
+        kept.level |= {"number": number, "order": order, "slots": used.slots, "starts": used.starts}
+        sealed = seal(self.other(ParcelSteps).shared, pack(share, values), place(self.name, number))
+        return {"number": number, "shape": list(order.shape), "parcel": sealed}
+
+    @step(repeatable=False)  # nonces of what is sealed are drawn
+    def split(self, won: bytes) -> dict[str, Any]:
+        """Split nodes by own columns, and tell the other parties the sides of rows.
+
+        Parameters
+        ----------
+        won : bytes
+            What the arbiter sealed for this party.
+
+        Returns
+        -------
+        dict[str, bytes]
+            ``sides``, sealed under the group seed: a bit for each row and tree, and one for each
+            node, whoever splits it, so that its size tells nothing.
+
+        Raises
+        ------
+        PolicyError
+            If the node's policy does not allow another bit of one of these rows.
+        """
+        batch, kept = self.batch(changes=False), self.kept
+        number, order = kept.level["number"], kept.level["order"]
+        slots, starts = kept.level["slots"], kept.level["starts"]
+        content = open_sealed(
+            self.other(ParcelSteps).shared, won, place(self.name, number, True), "arbiter"
+        )
+        best = [
+            int(order[q, at].min()) if len(at) else -1
+            for q, at in enumerate(unpack_places(content, len(batch.active)))
+        ]
+        chosen = np.array([slots[c // 2] if c >= 0 else -1 for c in best])
+        kept.level["won"] = np.searchsorted(starts, chosen, side="right") - 1
+        left = np.zeros(batch.node.shape, dtype=bool)
+        missing_left = np.zeros(len(best), dtype=bool)
+        layout = self.party.layout
+        own = np.flatnonzero(kept.level["won"] == kept.own)
+        lines = batch.level[batch.active[own]]
+        at = [layout.locate(int(slot - starts[kept.own])) for slot in chosen[own]]
+        column, bin_ = np.array(at, dtype=np.int64).reshape(-1, 2).T
+        of_line = np.full(len(batch.table), -1, dtype=np.int64)
+        of_line[lines] = np.arange(len(lines))
+        comes = of_line[batch.node] >= 0
+        trees, rows = np.nonzero(comes)
+        split = of_line[batch.node[trees, rows]]
+        comers = Comers.of(layout, self.party.codes, rows, split, column, bin_)
+        asked = np.array([best[q] % 2 == 1 for q in own], dtype=bool)
+        settled = comers.settled(asked, batch.weight[trees, rows] > 0)
+        left[trees, rows], missing_left[own] = comers.sides(settled), settled
+        n_left = np.bincount(split, left[trees, rows], len(lines))
+        for few, size in zip(n_left, np.bincount(split, minlength=len(lines)), strict=True):
+            check_sizes(self.party, int(few), int(size))
+        kept.add_splits(lines, column, bin_)
+        told = np.packbits(left).tobytes() + np.packbits(missing_left).tobytes()
+        digest = hashlib.blake2b(told + np.packbits(comes).tobytes(), digest_size=16).digest()
+        count_sides(self.party, comes.sum(axis=0), layout, digest, receiver="other parties")
+        return {"sides": seal(self._sides_key, told, _sides_place(self.name, number))}
+
+    @step
+    def end_batch(
+        self,
+        names: list[str],
+        fit: npt.NDArray[np.uint8],
+        model_trees: int,
+        target_bits: int,
+        sides: list[bytes] | None = None,
+    ) -> None:
+        """Add the trees to the model, and their votes to those of rows without a label.
+
+        Parameters
+        ----------
+        names, target_bits, sides
+            As in `offer`.
+        fit
+            As in `begin_batch`.
+        model_trees : int
+            Trees whose votes a prediction is the mean of.
+        """
+        self._follow(names, sides)
+        batch, kept = self.batch(), self.kept
+        leaf = np.zeros(len(batch.table), dtype=np.uint64)
+        half = self.other(DealtSteps).half(kept.own)
+        if half is not None:
+            lines = np.flatnonzero(batch.table[:, PARTY] < 0)
+            lines = lines[np.argsort(batch.table[lines, TREE], kind="stable")]
+            at, counts = batch.places(lines)
+            leaf[lines] = node_sums(Held(half).rows, 1, at, batch.weight, counts)[:, 0]
+        free = np.flatnonzero(np.unpackbits(np.asarray(fit), count=self.party.n_samples) == 0)
+        kept.end_batch(batch, leaf, coefficients_of(batch.table, model_trees, target_bits), free)
+        self.party.live.drop(_BATCH)
+
+    @step
+    def votes(self, model: str, fit: npt.NDArray[np.uint8], bits: int) -> dict[str, Any]:
+        """Seal the own share of the votes for samples without a label; see `ReleaseSteps.release`.
+
+        Parameters
+        ----------
+        model : str
+            Names the model.
+        fit
+            As in `begin_batch`.
+        bits : int
+            Of each class.
+        """
+        kept = self.kept
+        free = np.flatnonzero(np.unpackbits(np.asarray(fit), count=self.party.n_samples) == 0)
+        release = self.other(ReleaseSteps).release
+        return release(kept.own, kept.votes, free, int(bits), model.encode())
+
+    @step
+    def finish_votes(self, model: str, names: list[str], target_bits: int) -> dict[str, Any]:
+        """Keep the own part of the model, on the own disk, and erase all keys and shares.
+
+        Parameters
+        ----------
+        model : str
+            Names the model.
+        names, target_bits
+            As in `offer`.
+
+        Returns
+        -------
+        dict[str, int]
+            ``splits`` and ``cover``: how many own splits the forest has, and how many rows of the
+            fit come to them.
+        """
+        kept = self.kept
+        self.party.save_model(
+            VotesPart(
+                model=model,
+                parties=names,
+                **VotesPart.fields_of(self.party.bins),
+                table=kept.table,
+                splits=kept.splits,
+                leaf=kept.leaf,
+                n_classes=len(kept.votes),
+                target_bits=int(target_bits),
+            )
+        )
+        own = kept.table[:, PARTY] == kept.own
+        told = {"splits": int(own.sum()), "cover": int(kept.table[own, WEIGHT].sum())}
+        self.other(GroupKeySteps).erase_group_seed()
+        self.other(ParcelSteps).forget()
+        self.other(DealtSteps).forget()
+        self.party.live.drop(_KEPT)
+        return told
+
+    # -- what is kept between messages -----------------------------------------------------------
+
+    def batch(self, changes: bool = True) -> Batch:
+        """Return the trees that grow."""
+        found: Batch = self.party.live.get(_BATCH, Batch.empty, changes=changes)
+        return found
+
+    @property
+    def kept(self) -> Kept:
+        """What there is of the forest."""
+        found: Kept = self.party.live.get(_KEPT, Kept)
+        return found
+
+    # -- sums --------------------------------------------------------------------------------------
+
+    def _sums(self, batch: Batch, used: Used) -> Sums:
+        """Return sums over the active nodes, and keep those of the level."""
+        known = batch.level[batch.direct >= 0]
+        at, counts = batch.places(known)
+        own, helped = self.other(DealtSteps).in_use(used)
+        layout, codes = used.layout(self.party.layout), self.party.codes[:, used.columns]
+        weight = batch.weight.astype(np.uint32)
+        made = {
+            "counts": np.concatenate(
+                [
+                    slot_sums(layout, codes, at[t], weight[t], count).astype(np.uint64)
+                    for t, count in enumerate(counts)
+                    if count
+                ]
+            ),
+            "own": node_sums(Held(own).rows, own.shape[1], at, batch.weight, counts),
+            "helped": node_sums(Held(helped).rows, helped.shape[1], at, batch.weight, counts),
+        }
+        above = self.kept.level.get("sums", {})
+        whole = {
+            name: with_siblings(values, batch.direct, batch.parent, above.get(name, values[:0]))
+            for name, values in made.items()
+        }
+        self.kept.level = {"sums": whole}
+        total = batch.table[batch.level[batch.active], WEIGHT].astype(np.uint64)
+        active = {name: values[batch.active] for name, values in whole.items()}
+        return Sums(active["counts"], total, active["own"], active["helped"])
+
+    def _legal(self, batch: Batch, used: Used) -> Flags:
+        at, counts = batch.places(batch.level[batch.active])
+        layout, codes = used.layout(self.party.layout), self.party.codes[:, used.columns]
+        least = max(batch.min_child, self.party.policy.min_rows or 1)
+        return np.concatenate(
+            [
+                legal_splits(layout, codes, at[t], count, least)
+                for t, count in enumerate(counts)
+                if count
+            ]
+        )
+
+    # -- sides -------------------------------------------------------------------------------------
+
+    def _follow(self, names: list[str], sides: list[bytes] | None) -> None:
+        """Send rows down the splits that the owners told."""
+        if sides is None:
+            return
+        batch, level = self.batch(), self.kept.level
+        left = np.zeros(batch.node.shape, dtype=bool)
+        missing_left = np.zeros(len(batch.active), dtype=np.int64)
+        for k, (name, sealed) in enumerate(zip(names, sides, strict=True)):
+            told = open_sealed(self._sides_key, sealed, _sides_place(name, level["number"]), name)
+            words = np.frombuffer(told, dtype=np.uint8)
+            head = (left.size + 7) // 8
+            if len(words) != head + (len(missing_left) + 7) // 8:
+                raise ProtocolError(
+                    f"party {name!r} told the sides of another number of rows or nodes than party "
+                    f"{self.name!r} has; do all nodes run the same version of the strategy?"
+                )
+            bits = np.unpackbits(words[:head], count=left.size).astype(bool)
+            left |= bits.reshape(left.shape)
+            own = level["won"] == k
+            missing_left[own] = np.unpackbits(words[head:], count=len(own))[own]
+        batch.divide(level["won"], missing_left, left)
+
+    @property
+    def _sides_key(self) -> bytes:
+        return stream(self.other(GroupKeySteps).seed, "votes sides", (4,)).tobytes()
+
+    @property
+    def _number(self) -> int:
+        """Number of the message: it only grows, and is the same at all parties of a round."""
+        number = self.party.services.sequence
+        if number is None:
+            raise ProtocolError("parcels are made in answer to a message")
+        return int(number)
+
+
+class ForestParty(TreeParty):
+    """A party whose columns the trees of a forest split."""
+
+    dealt = Uses(DealtSteps)
+    growing = Uses(VoteSteps)
+    releasing = Uses(ReleaseSteps)
+
+
+def _sides_place(name: str, number: int) -> bytes:
+    return b"votes sides " + number.to_bytes(8, "big") + name.encode()

@@ -1,0 +1,144 @@
+"""Predictions by a forest whose routing stays with the parties: the server gets summed votes.
+
+=============  =====================================================================================
+round          what travels
+=============  =====================================================================================
+open_forest    up: public keys; of the arbiter, too
+(group seed)   see `GroupKey`; one round
+enter          down: what opens the group seed
+descend        once a level: sealed for the other parties, the sides of all rows
+tally          up: shares of votes, sealed for the arbiter
+round_votes    the arbiter's: rounded votes, under a pad
+=============  =====================================================================================
+"""
+
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Federation, Result
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.products import GroupKey, PairKeys
+from flwr_vertical.protocol.messages import ARBITER
+from flwr_vertical.results import Progress
+from strategies.forest.arbiter import ForestArbiter
+from strategies.forest.disclosure import PREDICT_DISCLOSURE
+from strategies.forest.model import VotesModel
+from strategies.forest.predict_party import VotesPredictParty
+from strategies.forest.vote_release import bits_of, check_bits_of, opened_votes
+from strategies.linear.prediction.base import BuildsOnAFit, check_parties
+from strategies.linear.problem import sample_index
+from strategies.trees.model import prediction_table
+from strategies.trees.objectives import Array, Objective
+
+
+class ForestPredict(BuildsOnAFit):
+    """Predict samples with a forest that `VerticalForest` grew, and open summed votes alone.
+
+    Which side of a split a row is on goes from its owner to the other parties. The two parties that
+    hold the halves of the leaves, the first two of the fit by name, must take part, and an arbiter.
+    A sample that another party lacks, or whose party has left, takes at its splits the side that
+    was learned for missing cells.
+    """
+
+    name: ClassVar[str] = "forest-predict"
+    party = VotesPredictParty
+    arbiter = ForestArbiter
+    disclosure = PREDICT_DISCLOSURE
+
+    @property
+    def needs_arbiter(self) -> str | None:
+        """What needs an arbiter."""
+        return "votes that are rounded"
+
+    @classmethod
+    def server_part(cls, fitted: Result) -> VotesModel:
+        """Return what the server kept of a fit."""
+        if not isinstance(fitted.predictor, VotesModel):
+            raise ConfigError(
+                f"a result of {fitted.strategy!r} holds no forest whose routing stays with the "
+                "parties; expected that of a fit by 'forest'"
+            )
+        return fitted.predictor
+
+    def run(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Have the parties send all samples down all trees, and open the votes."""
+        model: VotesModel = self.fitted_part()
+        names = list(federation.parties)
+        check_parties(names, model.parties, result)
+        _check_halves(model, names)
+        keys, grid = self._enter(federation, model, names)
+        check_bits_of(grid, model.n_classes)
+        common: dict[str, Any] = {"model": model.name, "names": names}
+        sides: dict[str, list[bytes]] = {}
+        level = 0
+        for level in range(model.depth):
+            told = federation.call("descend", {**common, "level": level, **sides})
+            sides = {}
+            if not told[names[0]]["open"]:
+                break
+            sides = {"sides": [told[name]["sides"] for name in names]}
+            progress.step("level")
+        if sides:
+            level += 1
+        bits = bits_of(grid, model.n_classes)
+        asked = {**common, "level": level, "bits": bits, **sides}
+        replies = federation.call("tally", asked)
+        raw = model.raw(opened_votes(federation, replies, keys, bits, model.n_classes), bits)
+        federation.call("finish_predictions", parties=names)
+        federation.call("finish", parties=[ARBITER])
+        found = prediction_table(model.loss, raw)
+        rows = np.arange(alignment.n_samples)
+        result.predictions = found.set_axis(sample_index(alignment, result.labels, rows))
+        if federation.labels is not None:
+            labels = np.asarray(federation.labels, dtype=float)
+            guessed = found["prediction"].to_numpy()
+            result.metrics |= figures(model.loss, labels, raw, guessed)
+
+    def _enter(
+        self, federation: Federation, model: VotesModel, names: list[str]
+    ) -> tuple[dict[str, Any], int]:
+        """Exchange keys; return those of the parties, and the bits that a row may tell."""
+        pairs = PairKeys(federation)
+        asked = {"model": model.name, "nonce": pairs.nonce}
+        told = federation.call("open_forest", asked, parties=names)
+        told |= federation.call("prepare", {"nonce": pairs.nonce}, parties=[ARBITER])
+        pairs.collect({name: told[name] for name in names})
+        arguments = GroupKey(federation, pairs).arguments()
+        own = told[ARBITER]
+        box = [own["public"], own.get("identity", b""), own.get("signature", b"")]
+        federation.call("enter", {"model": model.name, "arbiter": box}, per_party=arguments)
+        keys = {
+            "nonce": pairs.nonce,
+            "names": names,
+            "publics": [told[n]["parcel_public"] for n in names],
+            "identities": [told[n].get("parcel_identity", b"") for n in names],
+            "signatures": [told[n].get("parcel_signature", b"") for n in names],
+        }
+        return keys, min(int(told[name]["grid"]) for name in names)
+
+
+def figures(
+    loss: Objective, labels: Array, raw: Array, guessed: npt.NDArray[np.float64]
+) -> dict[str, float]:
+    """Return loss, and accuracy or root mean square error, over samples with a label."""
+    known = ~np.isnan(labels)
+    if not known.any():
+        return {}
+    found = {"loss": loss.loss(labels[known], raw[:, known])}
+    wrong = guessed[known] - labels[known]
+    if loss.name == "mean":
+        return found | {"rmse": float(np.sqrt(np.mean(wrong**2)))}
+    return found | {"accuracy": float(np.mean(wrong == 0))}
+
+
+def _check_halves(model: VotesModel, names: list[str]) -> None:
+    if gone := [name for name in model.parties[:2] if name not in names]:
+        raise ConfigError(
+            f"party {gone[0]!r} takes no part, and holds one half of what the leaves say; parties "
+            f"{model.parties[:2]} are needed. A forest grown with routing='server' needs any one"
+        )

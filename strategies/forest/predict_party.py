@@ -1,0 +1,231 @@
+"""The party half of predictions by a forest: rows go down all trees, and votes leave in halves."""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from flwr_vertical import Party, Uses, step
+from flwr_vertical.crypto.sealed_box import open_sealed, seal
+from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.products import GroupKeySteps, PairKeySteps
+from flwr_vertical.products.streams import stream
+from strategies.forest.batch import LEFT, MISSING_LEFT, NUMBER, PARTY, RIGHT, TREE, Lines
+from strategies.forest.forest_state import coefficients_of
+from strategies.forest.model import VotesPart
+from strategies.forest.split_sides import Comers
+from strategies.forest.vote_release import ReleaseSteps
+from strategies.trees.arbiter import ParcelSteps
+from strategies.trees.binning import Codes
+from strategies.trees.routing import count_sides
+
+_AT = "votes.descent"
+
+
+class Descent:
+    """Where rows have come to.
+
+    Attributes
+    ----------
+    at : numpy.ndarray of shape (n_trees, n_samples), int32
+        Lines of the model's table.
+    """
+
+    def __init__(self) -> None:
+        self.at: Lines = np.zeros((0, 0), dtype=np.int32)
+
+    def pack(self) -> dict[str, Any]:
+        """Return what a snapshot holds."""
+        return {"at": self.at}
+
+    def unpack(self, tree: dict[str, Any]) -> None:
+        """Take up what `pack` returned."""
+        self.at = np.array(tree["at"])
+
+
+class VotesPredictParty(Party):
+    """Has its part of the forest from the run named ``fitted``; no step takes any."""
+
+    pair_keys = Uses(PairKeySteps, sends="sides of splits")
+    group_key = Uses(GroupKeySteps)
+    parcels = Uses(ParcelSteps)
+    releasing = Uses(ReleaseSteps)
+
+    @step(repeatable=False)  # key pairs are drawn
+    def open_forest(self, model: str, nonce: bytes) -> dict[str, Any]:
+        """Look for what this party kept, and make the key pairs of this run.
+
+        Returns
+        -------
+        dict[str, Any]
+            ``grid``: how many bits of a row a prediction may tell; keys as in `TreeParty.prepare`.
+
+        Raises
+        ------
+        DataError
+            If it kept no such model.
+        """
+        self.codes(self._part(model))
+        return {
+            "grid": self.policy.grid,
+            **self.pair_keys.pair_key(nonce),
+            **{f"parcel_{key}": value for key, value in self.parcels.new_key(nonce).items()},
+        }
+
+    @step
+    def enter(
+        self, model: str, owner: str, sealed: bytes, arbiter: list[bytes], **keys: Any
+    ) -> None:
+        """Take the group seed, and put all rows at the roots.
+
+        Parameters
+        ----------
+        model : str
+            Name of the model.
+        owner, sealed, **keys
+            See `GroupKeySteps.take`.
+        arbiter : list of bytes
+            Public key, identity and signature of the arbiter.
+        """
+        self.group_key.take(owner, sealed, keys)
+        if not self.parcels.has_key:
+            self.parcels.take_arbiter(keys["nonce"], *arbiter)
+        part = self._part(model)
+        roots = np.flatnonzero(part.table[:, NUMBER] == 0).astype(np.int32)
+        descent = Descent()
+        descent.at = np.tile(roots[:, None], (1, self.n_samples))
+        self.live.put(_AT, descent)
+
+    @step(repeatable=False)  # nonces of what is sealed are drawn
+    def descend(
+        self, model: str, names: list[str], level: int, sides: list[bytes] | None = None
+    ) -> dict[str, Any]:
+        """Follow the splits of the level above, and tell the sides of own ones.
+
+        Parameters
+        ----------
+        model : str
+            Name of the model.
+        names : list of str
+            Parties that take part; rows pass the splits of others as if they lacked the cell.
+        level : int
+        sides : list of bytes, optional
+            What each party sealed, of the level above.
+
+        Returns
+        -------
+        dict[str, Any]
+            ``open``: whether rows have come to splits; ``sides``, sealed for the other parties: a
+            bit for each row and tree.
+        """
+        part = self._part(model)
+        at = self._followed(part, names, level, sides)
+        if not (part.table[at, PARTY] >= 0).any():
+            return {"open": False}
+        layout, codes, own = part.bins.layout, self.codes(part), part.parties.index(self.name)
+        comes = part.table[at, PARTY] == own
+        trees, rows = np.nonzero(comes)
+        column, place = part.splits.T
+        comers = Comers.of(layout, codes, rows, at[trees, rows], column, place)
+        left = np.zeros(at.shape, dtype=bool)
+        left[trees, rows] = comers.sides(part.table[:, MISSING_LEFT] > 0)
+        told = np.packbits(left).tobytes()
+        content = hashlib.blake2b(np.packbits(comes).tobytes() + told, digest_size=16).digest()
+        count_sides(self, comes.sum(axis=0), layout, content, receiver="other parties")
+        return {"open": True, "sides": seal(self._key, told, _place(self.name, level))}
+
+    @step
+    def tally(
+        self,
+        model: str,
+        names: list[str],
+        level: int,
+        bits: int,
+        sides: list[bytes] | None = None,
+    ) -> dict[str, Any]:
+        """Seal the own share of the votes for the arbiter, and erase all keys.
+
+        Parameters
+        ----------
+        model, names, level, sides
+            As in `descend`.
+        bits : int
+            Of each class.
+        """
+        part = self._part(model)
+        at = self._followed(part, names, level, sides)
+        n_trees = len(at) // part.n_classes
+        votes = np.zeros((part.n_classes, self.n_samples), dtype=np.uint64)
+        values = part.leaf * coefficients_of(part.table, n_trees, part.target_bits)
+        for lines in at:
+            votes[int(part.table[lines[0], TREE]) % part.n_classes] += values[lines]
+        content = hashlib.blake2b(model.encode() + np.ascontiguousarray(at).tobytes()).digest()
+        rows = np.arange(self.n_samples)
+        told = self.releasing.release(
+            part.parties.index(self.name), votes, rows, int(bits), content
+        )
+        self.live.drop(_AT)
+        return told
+
+    @step
+    def finish_predictions(self) -> None:
+        """Erase all keys of the run."""
+        self.group_key.erase_group_seed()
+        self.parcels.forget()
+
+    def codes(self, part: VotesPart) -> Codes:
+        """Return codes in aligned order; rows that this party lacks are missing in all columns."""
+        if "votes.codes" not in self.cache:
+            own = part.codes(self.table, self.name)
+            bins = np.array(part.bins.layout.n_bins, dtype=np.uint8)
+            codes = np.tile(bins, (self.n_samples, 1))
+            held = self.positions >= 0
+            codes[self.positions[held]] = own[held]
+            self.cache["votes.codes"] = codes
+        found: Codes = self.cache["votes.codes"]
+        return found
+
+    def _part(self, model: str) -> VotesPart:
+        if "votes.part" not in self.cache:
+            part = self.load_model(VotesPart)
+            if part is None or part.model != model:
+                raise DataError(
+                    f"party {self.name!r} kept no forest of the model that is asked for; name the "
+                    "run of that fit as 'fitted'"
+                )
+            self.cache["votes.part"] = part
+        found: VotesPart = self.cache["votes.part"]
+        return found
+
+    def _followed(
+        self, part: VotesPart, names: list[str], level: int, sides: list[bytes] | None
+    ) -> Lines:
+        """Send rows down the splits that were told, and past those of parties that are absent."""
+        descent: Descent = self.live.get(_AT, Descent)
+        at, table = descent.at, part.table
+        if sides is not None:
+            owner, left = table[at, PARTY], np.zeros(at.shape, dtype=bool)
+            for name, sealed in zip(names, sides, strict=True):
+                told = open_sealed(self._key, sealed, _place(name, level - 1), name)
+                if len(told) != (at.size + 7) // 8:
+                    raise ProtocolError(
+                        f"party {name!r} told the sides of another number of rows or trees than "
+                        f"party {self.name!r} has; are their models of the same fit?"
+                    )
+                bits = np.unpackbits(np.frombuffer(told, dtype=np.uint8), count=at.size)
+                left |= bits.astype(bool).reshape(at.shape) & (owner == part.parties.index(name))
+            at = np.where(owner >= 0, np.where(left, table[at, LEFT], table[at, RIGHT]), at)
+        absent = [k for k, name in enumerate(part.parties) if name not in names]
+        while (passes := np.isin(table[at, PARTY], absent)).any():
+            side = np.where(table[at, MISSING_LEFT] > 0, table[at, LEFT], table[at, RIGHT])
+            at = np.where(passes, side, at)
+        descent.at = at.astype(np.int32)
+        return descent.at
+
+    @property
+    def _key(self) -> bytes:
+        return stream(self.group_key.seed, "votes sides", (4,)).tobytes()
+
+
+def _place(name: str, level: int) -> bytes:
+    return b"votes level " + level.to_bytes(4, "big") + name.encode()

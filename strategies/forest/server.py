@@ -1,0 +1,273 @@
+"""The server half of a forest of which it learns summed votes: it deals labels, and passes on.
+
+=============  =====================================================================================
+round          what travels
+=============  =====================================================================================
+prepare, keys  as in boosting; once
+send_masked    up, once: the rows of all slots under a key stream
+take_shares    down, once for each class with trees of its own: ``y + rho``, seeds, and to helpers
+               the products of masked slots and labels (`dealing`)
+begin_batch    down: the seed of draws
+offer          three rounds a level: up, of each party, sealed for the arbiter: what gains are
+judge          compared by; the arbiter's answer, sealed for the parties; up, sealed for the
+split          parties: the sides of rows
+end_batch      down: sides of the last level
+votes          up: shares of votes of samples without a label; by the arbiter to the server, rounded
+=============  =====================================================================================
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flwr_vertical import Federation, Result
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.products.streams import SEED_BYTES, KeyStream, stream
+from flwr_vertical.products.vector_products import helpers
+from flwr_vertical.protocol.messages import ARBITER
+from flwr_vertical.results import Progress
+from strategies.forest.model import VotesModel, importance
+from strategies.forest.sampling import columns_of
+from strategies.forest.share_arithmetic import dealt
+from strategies.forest.vote_release import bits_of, check_bits_of, opened_votes
+from strategies.linear.problem import sample_index
+from strategies.trees.features import Slots
+from strategies.trees.gain import fraction_bits, rounded
+from strategies.trees.masked_store import fetch
+from strategies.trees.model import prediction_table
+from strategies.trees.node_sums import Ring
+from strategies.trees.objectives import Array, Objective
+from strategies.trees.train import prepare
+
+_SNAPSHOT = 1  # batches
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Labels as whole numbers from 0.
+
+    Parameters
+    ----------
+    whole : numpy.ndarray of shape (n_classes, n_samples), uint64
+        0 where a sample has no label.
+    bits : int
+        None exceeds 2^bits.
+    low, span : float
+        What 0 stands for, and by how much 2^bits exceeds it.
+    """
+
+    whole: Ring
+    bits: int
+    low: float
+    span: float
+
+    @classmethod
+    def of(cls, labels: Array, objective: Objective) -> "Targets":
+        """Encode labels, NaN where unknown."""
+        known = ~np.isnan(labels)
+        whole = np.zeros((objective.width, len(labels)), dtype=np.uint64)
+        if objective.name == "mean":
+            low, high = float(labels[known].min()), float(labels[known].max())
+            bits = int(fraction_bits(int(known.sum())))
+            scaled = (labels[known] - low) / (high - low) * 2.0**bits
+            whole[0, known] = np.minimum(rounded(scaled), 2.0**bits)
+            return cls(whole, bits, low, high - low)
+        classes = np.arange(objective.width)[:, None] if objective.width > 1 else 1.0
+        whole[:, known] = labels[known] == classes
+        return cls(whole, 0, 0.0, 1.0)
+
+
+class VoteRounds:
+    """Takes the rounds of one forest.
+
+    Parameters
+    ----------
+    federation : Federation
+    settings : VerticalForest
+    labels : numpy.ndarray of shape (n_samples,)
+        NaN where a sample has none.
+    objective : Objective
+    result : Result
+        Gets notes and history.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        settings: Any,
+        labels: Array,
+        objective: Objective,
+        result: Result,
+    ) -> None:
+        self.federation, self.settings, self.result = federation, settings, result
+        self.objective, self.targets = objective, Targets.of(labels, objective)
+        self.names = list(federation.parties)
+        self.fit = np.packbits(~np.isnan(labels))
+        self.seed = int(federation.rng.integers(2**62))
+        self.state: dict[str, Any] = {"grid": 0}
+        self.slots: Slots
+        n_sides = settings.n_trees * objective.width * settings.max_depth
+        self.slots, self._arguments, self.keys = prepare(
+            federation, settings.n_bins, n_sides, True, result
+        )
+        if stating := [name for name, own in self.slots.monotone.items() if own.any()]:
+            raise ConfigError(
+                f"parties {stating} state directions of columns (trees.monotone.* in their node "
+                "configs), which a forest of summed votes does not follow; take the keys out, or "
+                "set routing='server'"
+            )
+        self._deal, self._dealt_class = b"", -1
+
+    @property
+    def n_batches(self) -> int:
+        """Batches of each class."""
+        return -(-int(self.settings.n_trees) // int(self.settings.batch))
+
+    def grow(self, i: int) -> None:
+        """Grow a batch of trees of one class."""
+        of_class, number = divmod(i, self.n_batches)
+        settings, width = self.settings, self.objective.width
+        first = number * settings.batch
+        draws = np.arange(first, min(first + settings.batch, settings.n_trees))
+        asked = {
+            "names": self.names,
+            "seed": self.seed,
+            "draws": draws,
+            "trees": draws * width + of_class,
+            "n_classes": width,
+            "bootstrap": settings.bootstrap,
+            "fit": self.fit,
+            "min_child": settings.min_child,
+        }
+        while True:
+            if self._dealt_class != of_class:
+                self._deal_products(of_class)
+            told = self.federation.call("begin_batch", {**asked, "deal": self._deal})
+            self.state["grid"] = min(int(reply["grid"]) for reply in told.values())
+            check_bits_of(self.state["grid"], width)
+            if all(reply["holds"] for reply in told.values()):
+                break
+            self._dealt_class = -1  # a process that had the shares has ended
+        self._grow_levels(number)
+        self.result.history.append({"trees": int(draws[-1]) + 1, "class": of_class})
+
+    def _grow_levels(self, batch: int) -> None:
+        columns = self.slots.columns
+        chosen = columns_of(self.seed, batch, int(columns[-1]) + 1, self.settings.colsample)
+        level = {"names": self.names, "target_bits": self.targets.bits}
+        slots = {
+            "widths": self.slots.widths,
+            "observed": self.slots.observed,
+            "usable": chosen[columns],
+        }
+        sides: dict[str, list[bytes]] = {}
+        for _ in range(self.settings.max_depth):
+            told = self.federation.call("offer", {**level, **slots, **sides})
+            sides = {}
+            offered = told[self.names[0]]
+            if not offered["shape"][0]:
+                break
+            won = self.federation.call(
+                "judge",
+                {
+                    **self.keys,
+                    "number": int(offered["number"]),
+                    "shape": offered["shape"],
+                    "parcels": [told[name]["parcel"] for name in self.names],
+                },
+                parties=[ARBITER],
+            )[ARBITER]
+            own = {name: {"won": won[name]} for name in self.names}
+            replies = self.federation.call("split", per_party=own)
+            sides = {"sides": [replies[name]["sides"] for name in self.names]}
+        self.federation.call(
+            "end_batch",
+            {**level, "fit": self.fit, "model_trees": self.settings.n_trees, **sides},
+        )
+
+    def _deal_products(self, of_class: int) -> None:
+        """Deal shares of slots times the targets of a class; two rounds, the first once."""
+        if not self.slots.masked:
+            fetch(self.federation, self.slots, self._arguments, np.uint64)
+        target, helper = self.targets.whole[of_class], helpers(self.names)
+        seeds = {
+            name: self.federation.random_bytes(SEED_BYTES)
+            for name in dict.fromkeys(helper.values())
+        }
+        rho = {name: stream(seed, "rho", target.shape) for name, seed in seeds.items()}
+        own: dict[str, dict[str, Any]] = {name: {} for name in self.names}
+        made: dict[str, list[Ring]] = {name: [] for name in seeds}
+        for name, width in zip(self.names, self.slots.widths, strict=True):
+            pad = self.federation.random_bytes(SEED_BYTES)
+            own[name] |= {"pad": pad, "masked_target": target + rho[helper[name]]}
+            rows = KeyStream(pad, "P", (len(target), width)).rows
+            made[helper[name]].append(dealt(self.slots.masked[name], width, target, rows))
+        for name, seed in seeds.items():
+            own[name] |= {"rho": seed, "dealt": np.concatenate(made[name], axis=1)}
+        self._deal = self.federation.random_bytes(16)
+        common = {
+            "deal": self._deal,
+            "names": self.names,
+            "widths": self.slots.widths,
+            "tags": [self.slots.tags[name] for name in self.names],
+        }
+        if of_class == self.objective.width - 1:
+            self.slots.masked = {}
+        self.federation.call("take_shares", common, per_party=own)
+        self._dealt_class = of_class
+
+
+def grow_votes(
+    federation: Federation,
+    alignment: Alignment,
+    result: Result,
+    progress: Progress,
+    settings: Any,
+    labels: Array,
+    objective: Objective,
+) -> None:
+    """Grow a forest whose routing stays with the parties, and fill in the result.
+
+    Parameters
+    ----------
+    federation, alignment, result, progress
+        As given to `Strategy.run`.
+    settings : VerticalForest
+    labels : numpy.ndarray of shape (n_samples,)
+        NaN where a sample has none.
+    objective : Objective
+    """
+    names = list(federation.parties)
+    if federation.checkpoint_every is None:
+        federation.checkpoint_every = _SNAPSHOT
+    rounds = VoteRounds(federation, settings, labels, objective, result)
+    total = rounds.n_batches * objective.width
+    progress.total = total
+
+    def iterate(i: int) -> None:
+        rounds.grow(i)
+        progress.step(i + 1, total)
+
+    federation.loop(total, iterate, {"forest": rounds.state, "history": result.history})
+    name, targets = federation.random_bytes(16).hex(), rounds.targets
+    model = VotesModel(
+        name, names, objective.name, objective.width, settings.n_trees, settings.max_depth,
+        targets.low, targets.span,
+    )  # fmt: skip
+    free = np.flatnonzero(np.isnan(labels))
+    raw = np.zeros((objective.width, 0))
+    if len(free):
+        bits = bits_of(int(rounds.state["grid"]), objective.width)
+        told = federation.call("votes", {"model": name, "fit": rounds.fit, "bits": bits})
+        raw = model.raw(opened_votes(federation, told, rounds.keys, bits, objective.width), bits)
+    arguments = {"model": name, "names": names, "target_bits": targets.bits}
+    kept = federation.call("finish_votes", arguments, parties=names)
+    federation.call("finish", parties=[ARBITER])
+    result.predictor = model
+    result.model = importance(names, kept)
+    result.metrics["iterations"] = float(settings.n_trees)
+    if len(free):
+        found = prediction_table(model.loss, raw)
+        result.predictions = found.set_axis(sample_index(alignment, result.labels, free))

@@ -1,0 +1,250 @@
+"""The likelihood as a quadratic at its maximum, and what penalties select on it.
+
+Maximum and information are all that selection needs (Wang and Leng, 2007): for normal labels the
+quadratic is the likelihood itself, for others it is so near where it was expanded. Expanded about
+the fit that BIC chooses, until this stays where it is, it has the fit of the likelihood itself.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from strategies.glm.inference import covariance_of
+from strategies.glm.lambda_path import grid
+from strategies.glm.penalties import CONCAVE, lla_weights
+from strategies.glm.quadratic import Quadratic, concave_fit, penalised_path
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Approximation:
+    """A likelihood at its maximum.
+
+    Parameters
+    ----------
+    n_rows : float
+        Rows of the fit.
+    center : numpy.ndarray of shape (n_columns,)
+        What is subtracted from the columns here; 0 without an intercept.
+    scale : numpy.ndarray of shape (n_columns,)
+        What a penalty treats as the unit of each column; 0 for columns that do not vary.
+    information : numpy.ndarray of shape (1 + n_columns, 1 + n_columns)
+        Of intercept and coefficients, times the dispersion: ``[1, X - center]'W[1, X - center]``.
+    estimate : numpy.ndarray of shape (1 + n_columns,)
+        The maximum: the level at `center`, and coefficients per unit of the columns.
+    noise : float, optional
+        Variance of the labels' noise at the maximum, of families that have one.
+    intercept : bool
+        Whether the model has one; else the first row of `information` counts for nothing.
+    """
+
+    n_rows: float
+    center: Array
+    scale: Array
+    information: Array
+    estimate: Array
+    noise: float | None = None
+    intercept: bool = True
+
+    @property
+    def loss(self) -> Quadratic:
+        """The mean loss of a row, of coefficients per `scale`, the level taking its best value."""
+        inner = self.information[1:, 1:]
+        if self.intercept:
+            across = self.information[0, 1:]
+            inner = inner - np.outer(across, across) / self.information[0, 0]
+        per = np.divide(1.0, self.scale, out=np.zeros_like(self.scale), where=self.scale > 0.0)
+        hessian = inner * np.outer(per, per) / self.n_rows
+        return Quadratic(hessian, hessian @ (self.estimate[1:] * self.scale))
+
+    def with_scale(self, scale: Array) -> "Approximation":
+        """Return the same likelihood with other units for the penalty."""
+        return replace(self, scale=scale)
+
+    def on_all_columns(self, kept: npt.NDArray[np.int64], n_columns: int) -> "Approximation":
+        """Return the same likelihood with columns that have no effect beside those here.
+
+        Parameters
+        ----------
+        kept : numpy.ndarray of shape (n_kept,)
+            Numbers of the columns here among all.
+        n_columns : int
+            Of all.
+        """
+        at = np.concatenate([[0], 1 + kept])
+        information = np.zeros((1 + n_columns, 1 + n_columns))
+        information[np.ix_(at, at)] = self.information
+        center, scale, estimate = np.zeros(n_columns), np.zeros(n_columns), np.zeros(1 + n_columns)
+        center[kept], scale[kept], estimate[at] = self.center, self.scale, self.estimate
+        return replace(self, center=center, scale=scale, information=information, estimate=estimate)
+
+    def levels(self, beta: Array) -> Array:
+        """Return the best level of each column of coefficients, shape (n_columns, n_fits)."""
+        if not self.intercept:
+            return np.zeros(beta.shape[1])
+        gap = self.estimate[1:, None] - beta
+        moved = self.information[0, 1:] @ gap / self.information[0, 0]
+        return np.asarray(self.estimate[0] + moved)
+
+    @property
+    def working_variance(self) -> float:
+        """Variance of a label about its expectation, on the scale of the linear predictor."""
+        weight = self.information[0, 0]
+        return float(self.n_rows / weight) if weight > 0.0 else 1.0
+
+    def noise_of(self, beta: Array) -> float:
+        """Return the noise variance that coefficients per unit of the columns leave."""
+        if self.noise is None:
+            return 1.0
+        both = np.column_stack([beta, self.estimate[1:]]) * self.scale[:, None]
+        here, least = self.loss.loss(both)
+        return float(self.noise + 2.0 * max(here - least, 0.0))
+
+    def in_units(
+        self, center: Array, unit: Array, y_center: float = 0.0, y_unit: float = 1.0
+    ) -> "Approximation":
+        """Return the same likelihood in other units.
+
+        Parameters
+        ----------
+        center, unit : numpy.ndarray of shape (n_columns,)
+            Each column is ``center + unit * z`` with z the one here; without an intercept `center`
+            is 0.
+        y_center, y_unit : float
+            Likewise of normal labels.
+        """
+        size = np.concatenate([[1.0], unit])
+        estimate = y_unit * self.estimate / size
+        estimate[0] += y_center
+        return replace(
+            self,
+            center=center + unit * self.center,
+            scale=self.scale * unit,
+            information=self.information * np.outer(size, size),
+            estimate=estimate,
+            noise=None if self.noise is None else y_unit**2 * self.noise,
+        )
+
+    def covariance(self, chosen: npt.NDArray[np.int64], dispersion: float) -> Array | None:
+        """Return the covariance of the intercept and the chosen coefficients.
+
+        Parameters
+        ----------
+        chosen : numpy.ndarray of shape (n_chosen,)
+            Numbers of columns; the others are held at zero.
+        dispersion : float
+
+        Returns
+        -------
+        numpy.ndarray of shape (1 + n_chosen, 1 + n_chosen), or None
+            None where the information is singular. Without an intercept its row is 0.
+        """
+        kept = np.concatenate([[0], 1 + chosen])
+        at_center = covariance_of(self.information[np.ix_(kept, kept)], dispersion, self.intercept)
+        if at_center is None or not self.intercept:
+            return at_center
+        # From the level at `center` to the level at zero.
+        turn = np.eye(len(kept))
+        turn[0, 1:] = -self.center[chosen]
+        return np.asarray(turn @ at_center @ turn.T)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Fits of all values of lambda, and which of them BIC prefers.
+
+    Parameters
+    ----------
+    lambdas, bic, intercepts : numpy.ndarray of shape (n_lambdas,)
+        BIC up to a constant.
+    beta : numpy.ndarray of shape (n_columns, n_lambdas)
+        Per unit of the columns.
+    selected : numpy.ndarray of shape (n_lambdas,)
+        How many coefficients are not zero.
+    lost : numpy.ndarray of shape (n_lambdas,)
+        Twice the log likelihood that each fit lacks to the maximum, by the quadratic, in units of
+        the dispersion.
+    chosen : int
+    violation : float
+        Of the conditions of optimality of the chosen fit, in units of the loss.
+    """
+
+    lambdas: Array
+    bic: Array
+    beta: Array
+    intercepts: Array
+    selected: npt.NDArray[np.int64]
+    lost: Array
+    chosen: int
+    violation: float
+
+
+def select(
+    at: Approximation,
+    penalty: str,
+    shape: float,
+    lambdas: Array | None,
+    penalised: Flags,
+    n_lambdas: int = 50,
+    ratio: float = 0.01,
+    last: Selection | None = None,
+) -> Selection:
+    """Fit all values of lambda and choose one.
+
+    BIC is that of the likelihood (of normal labels with their own noise variance: Wang, Li and
+    Tsai, 2007), which the quadratic gives up to a constant.
+
+    Parameters
+    ----------
+    at : Approximation
+    penalty, shape
+        See `penalties`.
+    lambdas : numpy.ndarray of shape (n_lambdas,), optional
+        Values to fit; left out, `n_lambdas` values from that which selects nothing down to `ratio`
+        of it.
+    penalised : numpy.ndarray of shape (n_columns,), bool
+        False for columns that always stay.
+    last : Selection, optional
+        On a quadratic near this one: the value that it chose is chosen, whatever its BIC, and a
+        concave penalty, which may have several fits, begins at its fit.
+    """
+    loss = at.loss
+    if penalty == "none":
+        lambdas = np.zeros(1)
+    elif lambdas is None:
+        lambdas = grid(max(loss.largest_lambda(penalised), 1e-300), n_lambdas, ratio)
+    scaled = penalised_path(loss, lambdas, penalty, shape, penalised)
+    unit = np.where(at.scale > 0.0, at.scale, 1.0)
+    if last is not None and penalty in CONCAVE:
+        near, strength = last.beta[:, last.chosen] * unit, float(lambdas[last.chosen])
+        scaled[:, last.chosen] = concave_fit(loss, near, strength, penalty, shape, penalised)
+    scaled[at.scale == 0.0] = 0.0  # not rounding's
+    beta = scaled / unit[:, None]
+    selected = np.count_nonzero(beta, axis=0)
+    lost = 2.0 * at.n_rows * (loss.loss(scaled) - loss.loss(loss.minimum()[:, None]))
+    lost = np.maximum(lost, 0.0)
+    worse = lost
+    if at.noise is not None:
+        worse = at.n_rows * np.log1p(lost / (at.n_rows * max(at.noise, 1e-300)))
+    bic = worse + selected * np.log(at.n_rows)
+    chosen = int(np.argmin(bic)) if last is None else last.chosen
+    return Selection(
+        lambdas=lambdas,
+        bic=bic,
+        beta=beta,
+        intercepts=at.levels(beta) - at.center @ beta,
+        selected=selected,
+        lost=lost,
+        chosen=chosen,
+        violation=_violation(loss, scaled[:, chosen], lambdas[chosen], penalty, shape, penalised),
+    )
+
+
+def _violation(
+    loss: Quadratic, beta: Array, strength: float, penalty: str, shape: float, penalised: Flags
+) -> float:
+    tangent = lla_weights(beta[:, None], np.array([strength]), penalty, shape)[:, 0]
+    return loss.violation(beta, strength * tangent * penalised)

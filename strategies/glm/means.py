@@ -1,0 +1,229 @@
+"""The likelihood of binomial and Poisson labels at its maximum, from masked means.
+
+Moments and masked means are of standardised columns; what comes back is an `Approximation` in the
+columns' units, as for normal labels.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Federation
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.products import Moments, PrivateProducts
+from strategies.glm.approximation import Approximation
+from strategies.linear import Problem
+from strategies.linear.families import family_named
+from strategies.linear.masked_means.fit import fit_mean_model
+from strategies.linear.masked_means.problem import MeanFit
+from strategies.linear.moments import OpenedMoments
+
+Array = npt.NDArray[np.float64]
+
+MOST_EVALUATIONS = 30
+"""Keeps a fit within 80 rounds, those of moments and path included."""
+
+
+class Likelihood(Protocol):
+    """What a strategy says of its likelihood."""
+
+    @property
+    def family(self) -> str:
+        """Of the labels."""
+
+    @property
+    def intercept(self) -> bool:
+        """Whether there is one."""
+
+    @property
+    def standardize(self) -> bool:
+        """Whether a penalty treats columns in units of their standard deviation."""
+
+
+@dataclass(frozen=True)
+class MaximumLikelihood:
+    """The fit without a penalty, or its quadratic about what a penalty chose.
+
+    Parameters
+    ----------
+    at : Approximation
+        In the units of the columns, ridges included.
+    log_likelihood, deviance : float
+        At the maximum, without ridges.
+    evaluations : int
+        How often sums of means were opened, two rounds each.
+    converged : bool
+        Whether the last step was far below a standard error.
+    ridge : numpy.ndarray of shape (n_columns,)
+        What the square of each coefficient is multiplied by.
+    bounded : numpy.ndarray of shape (n_columns,), bool
+        Columns that got a ridge since their coefficients would grow without end.
+    notes : tuple of str
+        On these.
+    """
+
+    at: Approximation
+    log_likelihood: float
+    deviance: float
+    evaluations: int
+    converged: bool
+    ridge: Array
+    bounded: npt.NDArray[np.bool_]
+    notes: tuple[str, ...]
+
+    def log_likelihood_of(self, beta: Array, lost: float) -> float:
+        """Return the log likelihood of coefficients, which lack `lost` twice to the maximum."""
+        more = float(self.ridge @ (beta**2 - self.at.estimate[1:] ** 2))
+        return self.log_likelihood - lost / 2.0 + more
+
+
+def maximum_likelihood(
+    settings: Likelihood,
+    federation: Federation,
+    opened: OpenedMoments,
+    ridge: float = 0.0,
+    choose: Callable[[Approximation], Array] | None = None,
+    cure: str = "set a penalty",
+) -> MaximumLikelihood:
+    """Find the maximum of the likelihood; two rounds for each evaluation of the means, and more.
+
+    With a ridge it is that of the likelihood less `ridge` times the sum of squared coefficients.
+    With `choose` the likelihood is then expanded about what this returns, until that stays.
+
+    Parameters
+    ----------
+    settings : Likelihood
+    federation : Federation
+    opened : OpenedMoments
+        Of the complete rows.
+    ridge : float
+        Of coefficients of columns in units of their standard deviation, with
+        ``settings.standardize``.
+    choose : Callable, optional
+        Returns the coefficients that a penalty makes of a likelihood, shape (n_columns,).
+    cure : str
+        What an error proposes where columns separate the labels.
+
+    Raises
+    ------
+    DataError
+        If labels are separated, or columns determine each other.
+    """
+    problem, offered = opened.problem, opened.offered
+    assert isinstance(opened.products, PrivateProducts)  # see `check_federation`
+    y, inside = given_labels(federation, problem), opened.groups.group >= 0
+    moments, center = _with_labels(offered.moments, problem), offered.center
+    n_rows = float(inside.sum())
+    if not settings.intercept:
+        # Predictors are 0 where the columns are, not where the offered ones are.
+        moments = shifted(moments, center / offered.unit, n_rows, float(y[inside].sum()))
+        center = np.zeros_like(center)
+    variance = np.diag(moments.products[0]) / n_rows - (moments.sums[0] / n_rows) ** 2
+    spread = np.sqrt(np.maximum(variance, 0.0))
+
+    def at(fit: MeanFit) -> Approximation:
+        found = _approximation(fit, n_rows, spread, settings.intercept)
+        if not settings.standardize:
+            found = found.with_scale(np.where(fit.varies, 1.0 / offered.unit, 0.0))
+        return found.in_units(center, offered.unit)
+
+    def follow(fit: MeanFit) -> tuple[float, Array]:
+        here = at(fit)
+        beta = choose(here) if choose is not None else here.estimate[1:]
+        return float(here.levels(beta[:, None])[0]), beta * offered.unit
+
+    fit = fit_mean_model(
+        federation,
+        opened.products,
+        family_named(settings.family),
+        y,
+        opened.groups.group,
+        problem.columns,
+        intercept=settings.intercept,
+        max_evaluations=MOST_EVALUATIONS,
+        moments=moments,
+        ridge=ridge,
+        units=None if settings.standardize else 1.0 / offered.unit,
+        follow=None if choose is None else follow,
+        cure=cure,
+    )
+    return MaximumLikelihood(
+        at(fit),
+        fit.log_likelihood,
+        fit.deviance,
+        fit.evaluations,
+        fit.converged,
+        fit.ridge / offered.unit**2,
+        fit.bounded,
+        fit.notes,
+    )
+
+
+def check_federation(family: str, federation: Federation) -> None:
+    """Refuse federations that cannot evaluate masked means, before anything is opened.
+
+    Raises
+    ------
+    ConfigError
+        If sums are encrypted, or there is one party alone.
+    """
+    if federation.aggregation == "ckks" or len(federation.parties) < 2:
+        raise ConfigError(
+            f"family {family!r} needs columns under a key stream that two parties or more share; "
+            f"with aggregation {federation.aggregation!r} and {len(federation.parties)} parties, "
+            "use aggregation='masked', or exchange='sums'"
+        )
+
+
+def _with_labels(moments: Moments, problem: Problem) -> Moments:
+    """Return the moments with the labels as they were given; they were standardised."""
+    own = problem.y_scale * moments.with_vectors
+    return replace(moments, with_vectors=own + problem.y_center * moments.sums[:, :, None])
+
+
+def shifted(moments: Moments, by: Array, n_rows: float, labels: float) -> Moments:
+    """Return the moments of one group with a vector added to its rows.
+
+    Parameters
+    ----------
+    moments : Moments
+    by : numpy.ndarray of shape (n_columns,)
+    n_rows, labels : float
+        Number of rows, and the sum of their labels.
+    """
+    by = np.where(moments.withheld[0], 0.0, by)
+    sums = moments.sums[0]
+    across = np.outer(sums, by)
+    return replace(
+        moments,
+        sums=(sums + n_rows * by)[None],
+        products=(moments.products[0] + across + across.T + n_rows * np.outer(by, by))[None],
+        with_vectors=moments.with_vectors + labels * by[None, :, None],
+    )
+
+
+def given_labels(federation: Federation, problem: Problem) -> Array:
+    """Return the labels of the labelled samples as they were given, shape (n_labelled,)."""
+    return np.asarray(federation.labels, dtype=np.float64)[problem.labelled]
+
+
+def _approximation(fit: MeanFit, n_rows: float, spread: Array, intercept: bool) -> Approximation:
+    """Return the quadratic of likelihood and ridge at their maximum, in the units of the fit."""
+    information = fit.information + np.diag(np.append(0.0, 2.0 * fit.ridge))
+    center, level = fit.mean, fit.level
+    if not intercept:
+        about_zero = np.eye(len(information))
+        about_zero[0, 1:] = center
+        information = about_zero.T @ information @ about_zero
+        center, level = np.zeros_like(center), 0.0
+    return Approximation(
+        n_rows=n_rows,
+        center=center,
+        scale=np.where(fit.varies, spread, 0.0),
+        information=information,
+        estimate=np.append(level, fit.beta),
+        intercept=intercept,
+    )

@@ -1,1 +1,0 @@
-"""Imputation of missing cells and of rows that a party lacks."""

@@ -1,0 +1,250 @@
+"""What the baselines have in common: settings, rounds, and how the result is filled in."""
+
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Federation, Result, Strategy
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import DataError
+from flwr_vertical.privacy import read_bounds
+from flwr_vertical.results import Progress
+from flwr_vertical.settings import setting
+from strategies.linear import coefficient_table
+from strategies.linear import settings as shared
+from strategies.linear.moment_party import MomentArbiter, MomentParty
+from strategies.linear.moments import (
+    Budget,
+    GroupNoise,
+    LinearFit,
+    OpenedMoments,
+    Pattern,
+    Patterns,
+    check_budget,
+    least_squares,
+    noisy_least_squares,
+    with_noise,
+)
+from strategies.linear.moments.collect import Grouping, open_moments
+from strategies.linear.moments.dp_statement import state_privacy
+from strategies.linear.prediction import Regressions, keep_and_predict
+
+logger = logging.getLogger("flwr_vertical")
+
+Array = npt.NDArray[np.float64]
+
+LEVEL = 0.95
+_LEAST_NOISE = 1e-12  # of the labels' variance: terms are rounded to a share of the noise
+
+
+class Baseline(Strategy):
+    """Least squares from moments: which rows are used tells the methods apart."""
+
+    encoding: str = shared.encoding()
+    missing_cells: str = shared.missing_cells()
+    missing_labels: str = shared.missing_labels()
+    intercept: bool = setting(True, "Whether the model has one.")
+    standard_errors: bool = setting(True, "Whether there are any.")
+    epsilon: float | None = shared.epsilon()
+    delta: float = shared.delta()
+    bounds: str | Mapping[str, Sequence[float]] | None = shared.bounds()
+    row_norm: float = shared.row_norm()
+
+    needs_labels = True
+    demo = MappingProxyType(
+        {
+            "labels": "demo",
+            "demo.dataset": "blood-pressure",
+            "demo.missing-cells": 0.0,
+            "demo.missing-blocks": 0.3,
+        }
+    )
+    party = MomentParty
+    arbiter = MomentArbiter
+
+    def check(self) -> None:
+        """Raise if settings do not go together."""
+        idle = {"bounds": bool(self.bounds), "row_norm": self.row_norm != 1.0}
+        check_budget(self.epsilon, self.encoding, idle)
+
+    @property
+    def _budget(self) -> Budget | None:
+        if self.epsilon is None:
+            return None
+        return Budget(self.epsilon, self.delta, self.row_norm, read_bounds(self.bounds))
+
+    def run(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Open moments, solve, and hand each party its coefficients."""
+        columns_of = self._fitted_party(federation, result)
+        progress.total = 2
+        opened = open_moments(
+            federation,
+            alignment,
+            result,
+            encoding=self.encoding,
+            missing_cells=self.missing_cells,
+            missing_labels=self.missing_labels,
+            intercept=self.intercept,
+            grouping=self._grouping(federation),
+            columns_of=columns_of,
+            budget=self._budget,
+        )
+        progress.step("moments")
+        rows = self._rows(opened)
+        needed = opened.n_columns + 1 + self.intercept
+        if rows.n_rows < needed:
+            raise DataError(
+                f"the fit has {int(rows.n_rows)} samples, but {opened.n_columns} columns need at "
+                f"least {needed}; leave out columns, align more samples, or use vfem or "
+                "mean-impute, which need no rows that all parties hold"
+            )
+        origin = np.zeros(opened.n_columns + 1)
+        if not self.intercept:  # columns in their own units, not less their mean
+            origin[:-1] = -opened.center / opened.unit
+            rows = Pattern(rows.observed, rows.n_rows, *rows.about(origin))
+        if self.epsilon is None:
+            fit = least_squares(rows, self.intercept)
+            noise = self._noise(opened)
+            if noise is not None:
+                fit = with_noise(fit, noise, origin)
+                result.notes.append("the standard errors include the noise of policy.blur")
+        else:
+            found = noisy_least_squares(rows, self._noise(opened) or [], self.intercept)
+            fit = found.fit
+            result.metrics["ridge"] = found.ridge
+        _fill_in(result, opened, fit, self.standard_errors)
+        problem = opened.problem
+        free = problem.free
+        if self._budget is not None:
+            state_privacy(result, self._budget, opened, found)
+            free = free[:0]
+        keep_and_predict(
+            federation,
+            alignment,
+            result,
+            self._regressions(opened, fit),
+            free,
+            problem.free_mask[: len(free)],
+            step="finish_moments",
+        )
+        progress.step("finish")
+
+    def _fitted_party(self, federation: Federation, result: Result) -> str:
+        """Return the only party whose columns are used; empty for all."""
+        return ""
+
+    @abstractmethod
+    def _grouping(self, federation: Federation) -> Grouping:
+        """Return which rows' sums are opened together."""
+
+    def _rows(self, opened: OpenedMoments) -> Pattern:
+        """Return the sums over the rows of the fit; columns that nothing was told of are zero."""
+        return Patterns(opened.n_columns + 1, opened.held[:1]).total()
+
+    def _noise(self, opened: OpenedMoments) -> list[GroupNoise] | None:
+        """Return the noise on the sums of the fit, by group."""
+        return None if opened.noise is None else opened.noise[:1]
+
+    def _regressions(self, opened: OpenedMoments, fit: LinearFit) -> Regressions:
+        """Return what predicts: absent parties at their mean, the variance of their fit added."""
+        mean, variance, lost = party_fits(opened, fit)
+        found = Regressions.additive(
+            [own.stop - own.start for own in opened.parties.values()],
+            fit.intercept,
+            fit.beta,
+            mean,
+            variance,
+            max(fit.noise, _LEAST_NOISE * fit.tss / fit.n_rows),
+            leverage=fit.noise * fit.n_parameters / fit.n_rows,
+            absent_leverage=lost,
+        )
+        center = opened.center if self.intercept else np.zeros(opened.n_columns)
+        problem = opened.problem
+        return found.in_units(problem.y_center, problem.y_scale).of_columns(center, opened.unit)
+
+
+def party_fits(opened: OpenedMoments, fit: LinearFit) -> tuple[Array, Array, Array]:
+    """Return of each party mean and variance of its fit, and its share of the leverage.
+
+    Parameters
+    ----------
+    opened : OpenedMoments
+        Says which columns are whose.
+    fit : LinearFit
+        Of all columns.
+
+    Returns
+    -------
+    tuple of numpy.ndarray of shape (n_parties,)
+        In standardised units; the last is how much smaller the variance of a fit through the
+        estimates is, on average, for rows of which the party's block is at its mean.
+    """
+    own = list(opened.parties.values())
+    about_mean = fit.covariance
+    if not fit.has_intercept:
+        about_mean = fit.covariance - np.outer(fit.means, fit.means)
+    mean = np.array([fit.means[s] @ fit.beta[s] for s in own])
+    variance = np.array([fit.beta[s] @ about_mean[s, s] @ fit.beta[s] for s in own])
+    whole = float(np.sum(fit.inverse * about_mean))
+    lost = []
+    for s in own:
+        rest = np.ones(len(fit.beta), dtype=bool)
+        rest[s] = False
+        here = np.ix_(rest, rest)
+        lost.append(fit.noise * max(whole - float(np.sum(fit.inverse[here] * about_mean[here])), 0))
+    return mean, np.maximum(variance, 0.0), np.array(lost)
+
+
+def _fill_in(result: Result, opened: OpenedMoments, fit: LinearFit, std_errors: bool) -> None:
+    problem, unit = opened.problem, opened.problem.y_scale
+    scale = unit / opened.unit
+    beta = scale * fit.beta
+    center = opened.center if fit.has_intercept else np.zeros(opened.n_columns)
+    intercept = spread = errors = None
+    if fit.has_intercept:
+        intercept = problem.y_center + unit * fit.intercept - float(center @ beta)
+    if std_errors:
+        own = np.sqrt(np.maximum(np.diag(fit.vcov)[1:], 0.0)) * scale
+        own[fit.dependent] = np.nan
+        errors = {name: own[s] for name, s in opened.parties.items()}
+        away = np.append(1.0, -center / opened.unit)
+        spread = unit * float(np.sqrt(max(away @ fit.vcov @ away, 0.0)))
+    fitted = {name: s for name, s in opened.parties.items() if s.stop > s.start}
+    result.coefficients = coefficient_table(
+        {name: problem.columns[name] for name in fitted},
+        {name: np.where(fit.dependent, np.nan, beta)[s] for name, s in fitted.items()},
+        errors,
+        intercept,
+        spread if fit.has_intercept else None,
+        LEVEL,
+    )
+    n, k = fit.n_rows, fit.n_parameters
+    ratio = (n - fit.has_intercept) / max(n - k, 1.0)
+    result.metrics = {
+        "r2": 1.0 - fit.rss / fit.tss,
+        "adjusted_r2": 1.0 - ratio * fit.rss / fit.tss,
+        "sigma2": fit.noise * unit**2,
+        "n_samples": n,
+        **result.metrics,
+    }
+    for name, s in fitted.items():
+        columns = np.array(problem.columns[name], dtype=object)[fit.dependent[s]]
+        fresh = [str(c) for c in columns if c not in problem.collinear[name]]
+        if fresh:
+            note(
+                result,
+                f"party {name!r}: over the samples of the fit, columns {fresh} are constant or "
+                "follow from other columns; they are left out and have no coefficient",
+            )
+
+
+def note(result: Result, text: str) -> None:
+    """Log a warning and keep it in the result."""
+    logger.warning("%s", text)
+    result.notes.append(text)

@@ -1,0 +1,184 @@
+"""CompleteCase, MeanImpute and Single: least squares where blocks of columns are missing.
+
+The three preliminary methods of Tang, Wang, Feng and Li, "Enterprise Profit Prediction Using
+Multiple Data Sources with Missing Values through Vertical Federated Learning", Section 2.2. The
+server opens the sums of products of columns and labels over the rows of the fit, five rounds in
+all (`moments.opening`), and solves the normal equations: estimates and standard errors are exactly
+those of least squares on the pooled table.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from flwr_vertical import Federation, Result, Strategy
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.products.row_groups import RowGroups
+from flwr_vertical.settings import setting
+from strategies.least_squares.baseline import Baseline, note
+from strategies.linear.moments import (
+    GroupNoise,
+    LinearFit,
+    OpenedMoments,
+    Pattern,
+    by_pattern,
+    complete_rows,
+)
+from strategies.linear.moments.collect import Grouping
+from strategies.linear.moments.disclosure import BLUR, COLLUSION, PRIVATE, RECOGNISED, WITHHELD
+from strategies.linear.moments.groups import Flags, Indices, Minimum
+from strategies.linear.prediction import Regressions
+
+_PREDICTIONS = (
+    "server",
+    "for each sample without a label, the sum of the parties' rounded terms: the prediction; and "
+    "how many bits a party's term tells",
+)
+_UNITS = (
+    "server",
+    "a rough unit of each column (a power of two near its standard deviation) and a centre to a "
+    "quarter of it",
+)
+_PARTIES = (
+    "every party",
+    "its own coefficients; which samples have a label, and which labelled samples the fit uses; "
+    "nothing of the labels",
+)
+
+
+class CompleteCase(Baseline):
+    """Least squares over all parties' columns, on the labelled samples that every party holds.
+
+    Notes
+    -----
+    Standard errors are those of ordinary least squares. Of a sample without a label that a party
+    lacks, the party's mean is taken, and the variance of its fit is added to the noise.
+
+    With ``epsilon`` all that leaves a party is differentially private (`Result.privacy` says what
+    that means). Then bounds of all columns and of the label are public, estimates are those of
+    AdaSSP (`noisy`), and standard errors include the noise, not the bias of a ridge.
+    """
+
+    name = "complete-case"
+    disclosure = (
+        ("server", "names of the parties' columns, which are collinear, and rows left out"),
+        (
+            "server",
+            "over the labelled samples that all parties hold: sums of columns, of products of two "
+            "columns, and of products of a column and the label",
+        ),
+        _UNITS,
+        _PREDICTIONS,
+        _PARTIES,
+        WITHHELD,
+        *RECOGNISED,
+        BLUR,
+        PRIVATE,
+        *COLLUSION,
+    )
+
+    def _grouping(self, federation: Federation) -> Grouping:
+        return complete_rows
+
+
+class MeanImpute(Baseline):
+    """Least squares over all parties' columns, a missing row being its party's mean.
+
+    Notes
+    -----
+    Standard errors are those of least squares on the imputed table; they know nothing of the
+    imputation. Rows whose blocks few other rows have count with fewer blocks, so that nothing is
+    told of few rows; ``metrics["rows_merged"]`` says how many.
+    """
+
+    name = "mean-impute"
+    disclosure = (
+        ("server", "names of the parties' columns, which are collinear, and rows left out"),
+        (
+            "server",
+            "for each missingness pattern, over no fewer rows than the parties' minimum: sums of "
+            "columns, of products of two columns, and of products of a column and the label",
+        ),
+        _UNITS,
+        _PREDICTIONS,
+        _PARTIES,
+        WITHHELD,
+        *RECOGNISED,
+        BLUR,
+        PRIVATE,
+        *COLLUSION,
+    )
+
+    def _grouping(self, federation: Federation) -> Grouping:
+        return by_pattern
+
+    def _noise(self, opened: OpenedMoments) -> list[GroupNoise] | None:
+        rest = len(opened.patterns.patterns) > len(opened.held)
+        return opened.noise if rest or opened.noise is None else opened.noise[: len(opened.held)]
+
+    def _rows(self, opened: OpenedMoments) -> Pattern:
+        """Return the sums of the imputed table: columns are zero, their mean, where missing."""
+        return opened.patterns.total()
+
+    def _regressions(self, opened: OpenedMoments, fit: LinearFit) -> Regressions:
+        # Rows with imputed blocks are among those that the noise was measured on.
+        found = super()._regressions(opened, fit)
+        return replace(found, absent_variance=np.zeros(len(opened.parties)))
+
+
+class _OneParty(Strategy):
+    """The setting that comes first, before those of `Baseline`."""
+
+    party_name: str = setting("", "The party; empty for the first in the order of names.")
+
+
+class Single(Baseline, _OneParty):
+    """Least squares on the columns of one party, and the labelled samples that it holds.
+
+    Notes
+    -----
+    Standard errors are those of ordinary least squares. Another party helps, so that the one that
+    is fitted learns no labels. A sample without a label that the party lacks is predicted by the
+    party's mean, and the variance of its fit is added to the noise.
+    """
+
+    name = "single"
+    disclosure = (
+        ("server", "the names of the party's columns, which are collinear, and rows left out"),
+        (
+            "server",
+            "over the labelled samples that the party holds: sums of its columns, of their "
+            "products, and of products with the label",
+        ),
+        _UNITS,
+        _PREDICTIONS,
+        (
+            "every party",
+            "which samples have a label, and which labelled samples the fit uses; the party that "
+            "is fitted its coefficients; nothing of the labels",
+        ),
+        WITHHELD,
+        *RECOGNISED,
+        BLUR,
+        PRIVATE,
+        *COLLUSION,
+    )
+
+    def _fitted_party(self, federation: Federation, result: Result) -> str:
+        name = self.party_name or federation.parties[0]
+        if name not in federation.parties:
+            raise ConfigError(
+                f"no party {name!r} in this run to be fitted; its parties are {federation.parties}"
+            )
+        if not self.party_name and len(federation.parties) > 1:
+            note(result, f"party_name is not set: the first party, {name!r}, was fitted")
+        return name
+
+    def _grouping(self, federation: Federation) -> Grouping:
+        k = federation.parties.index(self.party_name or federation.parties[0])
+
+        def rows_of_one(mask: Flags, widths: Indices, minimum: Minimum) -> RowGroups:
+            found = complete_rows(mask[:, [k]], widths[[k]], minimum)
+            return replace(found, mask=np.zeros((1, mask.shape[1]), dtype=bool))
+
+        return rows_of_one

@@ -1,0 +1,324 @@
+"""What parties of regressions share: rows that take part, standardised, checked."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Party, StepGroup, Summands, step
+from flwr_vertical.errors import DataError
+from strategies.linear.design import Array, Design, Indices, make_design
+
+# Under a prefix that the server may not write to.
+PUBLIC_RANGE = "node.regression.range"
+
+
+class RegressionData(StepGroup):
+    """A party's columns as a regression needs them; the labels are the server's.
+
+    After `prepare`, the rows that the party holds of labelled samples are in `x`, and their
+    numbers among the labelled samples in `rows`.
+
+    Parameters
+    ----------
+    party : Party
+        Whose columns they are.
+    penalized : bool, default False
+        The fit is penalised: columns may be more than the rows, and follow from others.
+    """
+
+    party: Party
+
+    def __init__(self, party: Party, penalized: bool = False) -> None:
+        super().__init__(party)
+        self._penalized = penalized
+
+    @step
+    def prepare(
+        self,
+        encoding: str,
+        missing_cells: str,
+        standardize: bool,
+        intercept: bool,
+        labelled: npt.NDArray[np.uint8] | None = None,
+        n_unheld: int = 0,
+    ) -> Summands:
+        """Turn the own table into a matrix, check it, and say what the server must know of it.
+
+        Parameters
+        ----------
+        encoding, missing_cells : str
+            See `make_design`.
+        standardize : bool
+            Divide each column by its standard deviation (and centre it if there is an intercept).
+        intercept : bool
+            Whether the model has one.
+        labelled : numpy.ndarray of shape (n_samples,), optional
+            1 where a sample has a label; None if all have.
+        n_unheld : int
+            How many further labels there are, of samples that no party holds.
+
+        Returns
+        -------
+        Summands
+            Nothing to be summed; publicly the names of the ``columns``, ``n_observed`` rows of
+            labelled samples, the aligned numbers of ``dropped`` rows and the names of
+            ``collinear`` columns, of the whole table, and of columns ``left_out`` (`Design`).
+
+        Raises
+        ------
+        DataError
+            See `make_design`; or there are too few rows for a fit without a penalty.
+        """
+        self.state["encoding"], self.state["missing_cells"] = encoding, missing_cells
+        self.state["standardize"], self.state["intercept"] = standardize, intercept
+        self.state["n_unheld"] = n_unheld
+        if labelled is not None:
+            self.state["labelled"] = labelled
+        if not self._penalized:
+            self._check_rows()
+        dependent = self._dependent_in_table()
+        collinear = [
+            name for name, found in zip(self.design.columns, dependent, strict=True) if found
+        ]
+        return Summands(
+            {},
+            public={
+                "columns": self.design.columns,
+                "n_observed": len(self.x),
+                "dropped": self.design.dropped,
+                "collinear": collinear,
+                "left_out": self.design.left_out,
+            },
+        )
+
+    def _check_rows(self) -> None:
+        held, needed = len(self.x), len(self.design.columns) + 2
+        if held < needed:
+            raise DataError(
+                f"party {self.name!r} holds {held} rows of labelled samples, but its "
+                f"{len(self.design.columns)} columns need at least {needed}; leave out columns or "
+                "the party, or align more samples"
+            )
+
+    @property
+    def design(self) -> Design:
+        """The own table as a matrix, aligned; made once per process."""
+        if "design" not in self.cache:
+            self.cache["design"] = make_design(
+                self.party.table,
+                self.party.positions,
+                self.name,
+                str(self.state["encoding"]),
+                str(self.state["missing_cells"]),
+                self.party.policy.min_rows,
+            )
+        design: Design = self.cache["design"]
+        return design
+
+    @property
+    def table_rows(self) -> Array:
+        """All rows of the own table without a missing cell, whether they take part or not.
+
+        What the server is told of columns before any sum is counted follows from these. The server
+        chooses the rows that take part: a column that is constant in some of them, or their mean,
+        would tell who has which value, a few rows at a time.
+        """
+        if "table-rows" not in self.cache:
+            everyone = np.arange(self.party.table.n_samples)
+            encoding, smallest = str(self.state["encoding"]), self.party.policy.min_rows
+            made = make_design(
+                self.party.table, everyone, self.party.name, encoding, "drop-row", smallest
+            )
+            self.cache["table-rows"] = made.x
+        rows: Array = self.cache["table-rows"]
+        return rows
+
+    def _dependent_in_table(self) -> npt.NDArray[np.bool_]:
+        """Return which columns are constant, or follow from others, in the whole table."""
+        rows = self.table_rows
+        if self._penalized or not len(rows):
+            return np.zeros(len(self.design.columns), dtype=bool)
+        spread = rows.std(axis=0)
+        varies = spread > 1e-12 * np.abs(rows).max(axis=0)
+        center = rows.mean(axis=0) if self.state["intercept"] else 0.0
+        x = (rows - center) / np.where(varies, spread, 1.0)
+        return constant_or_collinear(x, bool(self.state["intercept"]))
+
+    @property
+    def intercept(self) -> bool:
+        """Whether the model has one."""
+        return bool(self.state["intercept"])
+
+    @property
+    def _labelled(self) -> npt.NDArray[np.bool_]:
+        """Which aligned samples have a label, shape (n_samples,)."""
+        if "labelled" in self.state:
+            return np.asarray(self.state["labelled"], dtype=bool)
+        return np.ones(self.party.n_samples, dtype=bool)
+
+    @property
+    def n_labelled(self) -> int:
+        """Number of labelled samples, whether anybody holds them or not (those come last)."""
+        return int(self._labelled.sum()) + int(self.state["n_unheld"])
+
+    @property
+    def rows(self) -> Indices:
+        """Numbers, among the labelled samples, of the rows held; shape (n_observed,)."""
+        if "fit-rows" not in self.cache:
+            number = np.cumsum(self._labelled) - 1
+            own = self.design.rows
+            self.cache["fit-rows"] = number[own[self._labelled[own]]]
+        rows: Indices = self.cache["fit-rows"]
+        return rows
+
+    @property
+    def own_rows(self) -> Indices:
+        """Which of the party's own rows those are; shape (n_observed,)."""
+        own = self.design.rows
+        found: Indices = self.party.rows_of(own[self._labelled[own]])[1]
+        return found
+
+    @property
+    def x(self) -> Array:
+        """Rows held of labelled samples, standardised, shape (n_observed, n_columns)."""
+        if "fit-x" not in self.cache:
+            self.cache["fit-x"] = (self.raw - self.center) / self.scale
+        x: Array = self.cache["fit-x"]
+        return x
+
+    @property
+    def raw(self) -> Array:
+        """Rows held of labelled samples in their own units, shape (n_observed, n_columns)."""
+        own = self.design
+        return np.asarray(own.x[self._labelled[own.rows]])
+
+    @property
+    def unlabelled(self) -> tuple[Array, Indices, int]:
+        """Rows held of unlabelled samples, their numbers among these, and how many there are.
+
+        The rows have shape (n_held, n_columns) and are standardised as `x` is.
+        """
+        raw, rows, n_unlabelled = self.raw_unlabelled
+        return (raw - self.center) / self.scale, rows, n_unlabelled
+
+    @property
+    def raw_unlabelled(self) -> tuple[Array, Indices, int]:
+        """The same as `unlabelled`, in their own units."""
+        free = ~self._labelled
+        number = np.cumsum(free) - 1
+        own = self.design
+        held = free[own.rows]
+        return own.x[held], number[own.rows[held]], int(free.sum())
+
+    @property
+    def public_range(self) -> tuple[Array, Array] | None:
+        """Lowest and highest value of each column as everybody knows them, if the fit has these."""
+        if PUBLIC_RANGE not in self.state:
+            return None
+        low, high = np.asarray(self.state[PUBLIC_RANGE])
+        return low, high
+
+    @property
+    def aligned_unlabelled(self) -> Indices:
+        """Aligned numbers of the rows held of unlabelled samples, in the order of `unlabelled`."""
+        own = self.design.rows
+        return np.asarray(own[~self._labelled[own]])
+
+    @property
+    def center(self) -> Array:
+        """What is subtracted from each column, shape (n_columns,)."""
+        return self._scaling[0]
+
+    @property
+    def scale(self) -> Array:
+        """What each column is divided by, shape (n_columns,)."""
+        return self._scaling[1]
+
+    @property
+    def _scaling(self) -> tuple[Array, Array]:
+        """Mean and standard deviation of each column over the rows held of labelled samples."""
+        if "scaling" not in self.cache:
+            raw = self.raw
+            center, scale = np.zeros(raw.shape[1]), np.ones(raw.shape[1])
+            if self.state["standardize"] and len(raw):
+                spread = raw.std(axis=0)
+                # Rounding leaves a constant column with a tiny spread.
+                varies = spread > 1e-12 * np.abs(raw).max(axis=0)
+                scale = np.where(varies, spread, 1.0)
+                if self.state["intercept"]:
+                    center = raw.mean(axis=0)
+            self.cache["scaling"] = center, scale
+        scaling: tuple[Array, Array] = self.cache["scaling"]
+        return scaling
+
+    @property
+    def collinear(self) -> npt.NDArray[np.bool_]:
+        """Which columns are constant, or follow from those before them; shape (n_columns,).
+
+        None where the fit is penalised.
+        """
+        if self._penalized:
+            return np.zeros(len(self.design.columns), dtype=bool)
+        if "collinear" not in self.cache:
+            self.cache["collinear"] = constant_or_collinear(self.x, self.intercept)
+        found: npt.NDArray[np.bool_] = self.cache["collinear"]
+        return found
+
+    @property
+    def ridge(self) -> float:
+        """Share of the columns' variance added to the diagonal of their Gram matrix."""
+        return float(RIDGE * np.mean(self.x**2)) if self.collinear.any() else 0.0
+
+
+RIDGE = 1e-6
+
+
+def constant_or_collinear(
+    x: Array, intercept: bool = True, tolerance: float = 1e-9
+) -> npt.NDArray[np.bool_]:
+    """Tell which columns follow from the intercept and the columns before them.
+
+    Parameters
+    ----------
+    x : numpy.ndarray of shape (n_rows, n_columns)
+        Finite values.
+    intercept : bool, default True
+        Whether there is one.
+    tolerance : float
+        Largest share of a column's sum of squares that may remain after regressing it on those.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_columns,), bool
+    """
+    found = np.zeros(x.shape[1], dtype=bool)
+    if _clearly_independent(x, intercept):
+        return found
+    basis = np.full((len(x), 1), 1.0 / np.sqrt(max(len(x), 1))) if intercept else x[:, :0]
+    for j in range(x.shape[1]):
+        rest: Any = x[:, j]
+        length = float(rest @ rest)
+        for _ in range(2):  # twice, for rounding
+            rest = rest - basis @ (basis.T @ rest)
+        left = float(rest @ rest)
+        if left <= tolerance * length or len(x) <= basis.shape[1]:
+            found[j] = True
+        else:
+            basis = np.column_stack([basis, rest / np.sqrt(left)])
+    return found
+
+
+def _clearly_independent(x: Array, intercept: bool) -> bool:
+    """Tell by the columns' products alone, which is fast, where these leave no doubt."""
+    length = np.sqrt(np.einsum("ij,ij->j", x, x))
+    if len(x) <= x.shape[1] + 1 or not (length > 0.0).all():
+        return False
+    columns = x / length
+    gram = columns.T @ columns
+    if intercept:
+        gram = gram - np.outer(columns.sum(axis=0), columns.sum(axis=0)) / len(x)
+    return bool(np.linalg.eigvalsh(gram)[0] > _CLEAR)
+
+
+_CLEAR = 1e-6  # products lose half of the digits

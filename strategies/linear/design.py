@@ -1,0 +1,179 @@
+"""What the parties of regression methods share: a table as a matrix of numbers, row by sample.
+
+Regression needs a number in every cell. Levels are encoded on request, rows with missing cells can
+be left out (they then count as missing blocks), and everything else is refused with what to do.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flwr_vertical.errors import DataError
+from flwr_vertical.tables import Kind, Table, is_numeric
+from flwr_vertical.tables.codes import Levels, fit_levels
+from strategies.linear.encoding import encode_levels
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+ENCODINGS = ("none", "one-hot")
+MISSING_CELLS = ("error", "drop-row")
+
+
+@dataclass(frozen=True)
+class Design:
+    """A party's table as a matrix.
+
+    Parameters
+    ----------
+    columns : list of str
+        Names of the matrix's columns; a level's is ``column=level``.
+    x : numpy.ndarray of shape (n_rows, n_columns)
+        Rows that take part, in aligned order, none with a missing cell.
+    rows : numpy.ndarray of shape (n_rows,)
+        Their aligned row numbers, ascending.
+    dropped : numpy.ndarray of shape (n_dropped,)
+        Aligned numbers of rows left out because of a missing cell.
+    origins : dict[str, tuple[str, list]]
+        By column of the matrix, the column of the table that it comes from and the levels for which
+        it is 1; no levels where it holds that column's numbers.
+    left_out : list of str
+        Columns of levels of which at most one is held by enough rows: they have no column here.
+    """
+
+    columns: list[str]
+    x: Array
+    rows: Indices
+    dropped: Indices
+    origins: dict[str, tuple[str, list[Any]]] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+
+def make_design(
+    table: Table,
+    positions: Indices,
+    party: str,
+    encoding: str,
+    missing_cells: str,
+    min_rows: int | None = None,
+) -> Design:
+    """Turn a party's table into a matrix, in aligned order.
+
+    Parameters
+    ----------
+    table : Table
+        The party's own.
+    positions : numpy.ndarray of shape (n_rows,)
+        Aligned row number of each row of the table, -1 if it is left out.
+    party : str
+        Name of the party, for errors.
+    encoding, missing_cells : str
+        Of `ENCODINGS` and `MISSING_CELLS`.
+    min_rows : int, optional
+        The owner's own minimum of rows, see `encode_levels`.
+
+    Raises
+    ------
+    DataError
+        If a column cannot be encoded, a cell is missing where none may be, or no row is left.
+    """
+    columns, x, origins = numeric_matrix(table, party, encoding, min_rows)
+    order = np.argsort(positions, kind="stable")
+    order = order[positions[order] >= 0]
+    x, rows = x[order], positions[order]
+    incomplete = np.isnan(x).any(axis=1)
+    if incomplete.any() and missing_cells == "error":
+        per_column = np.isnan(x).sum(axis=0)
+        gaps = {name: int(n) for name, n in zip(columns, per_column, strict=True) if n}
+        raise DataError(
+            f"party {party!r}: {int(incomplete.sum())} of {len(x)} rows have missing cells "
+            f"(cells by column: {gaps}); impute them first (strategy 'fknn'), or set "
+            "missing_cells='drop-row' to treat such rows as missing altogether"
+        )
+    kept = ~incomplete
+    if not kept.any():
+        raise DataError(
+            f"party {party!r}: no row without missing cells takes part; impute the cells "
+            "first (strategy 'fknn') or leave out the columns that are mostly missing"
+        )
+    used = {column for column, _ in origins.values()}
+    left_out = [name for name in table.kinds if name not in used]
+    return Design(columns, x[kept], rows[kept], rows[incomplete], origins, left_out)
+
+
+def numeric_matrix(
+    table: Table,
+    party: str,
+    encoding: str,
+    min_rows: int | None = None,
+) -> tuple[list[str], Array, dict[str, tuple[str, list[Any]]]]:
+    """Turn a table into a matrix of numbers.
+
+    Parameters
+    ----------
+    table : Table
+        A party's table. Numeric columns stay as they are; so do booleans and columns of two
+        numbers (as 0 and 1, and as they are).
+    party : str
+        Name of the party, for errors.
+    encoding : {"none", "one-hot"}
+        What becomes of columns of levels: an error, or one column for each level but the first;
+        levels that few rows of the table have count as one. Not of the rows that take part: the
+        server chooses these, and would learn from the names who has a level.
+    min_rows : int, optional
+        See `encode_levels`.
+
+    Returns
+    -------
+    list of str
+        Names of the columns.
+    numpy.ndarray of shape (n_rows, n_columns)
+        NaN where a cell is missing.
+    dict[str, tuple[str, list]]
+        See `Design.origins`.
+
+    Raises
+    ------
+    DataError
+        If a column of levels has no encoding.
+    """
+    names: list[str] = []
+    parts: list[Array] = []
+    origins: dict[str, tuple[str, list[Any]]] = {}
+    for name, kind in table.kinds.items():
+        column = table.frame[name]
+        if is_numeric(kind) or (kind is Kind.BINARY and _holds_numbers(column)):
+            names.append(name)
+            origins[name] = name, []
+            parts.append(column.to_numpy(dtype=np.float64, na_value=np.nan))
+        elif encoding == "one-hot":
+            # Levels come from this table alone.
+            levels: Levels = fit_levels([Table(table.frame[[name]], {name: kind})])
+            missing = column.isna().to_numpy()
+            counts = {level: int((column == level).sum()) for level in levels[name]}
+            for made, of in encode_levels(name, counts, min_rows, party).columns.items():
+                names.append(made)
+                origins[made] = name, of
+                parts.append(np.where(missing, np.nan, column.isin(of).to_numpy(dtype=np.float64)))
+        else:
+            raise DataError(
+                f"party {party!r}, column {name!r} holds levels ({kind.value}), not numbers; set "
+                "encoding='one-hot' to give each level but the first a column of its own, state "
+                f"the column's kind (kind.{name}='continuous') if its values are numbers, or leave "
+                "it out"
+            )
+    if not names:
+        raise DataError(
+            f"party {party!r} has no column left after encoding: every column has a single level, "
+            "or levels that are too rare"
+        )
+    return names, np.column_stack(parts), origins
+
+
+def _holds_numbers(column: "pd.Series[Any]") -> bool:
+    return bool(
+        pd.api.types.is_bool_dtype(column.dtype) or pd.api.types.is_numeric_dtype(column.dtype)
+    )

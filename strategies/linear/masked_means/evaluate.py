@@ -1,0 +1,408 @@
+"""The server half of masked mean functions: it opens ``X_k' mu(eta)``, never eta or mu.
+
+An evaluation takes two rounds. First the parties' fits are summed on a circle, under key streams
+that they share: the server gets ``alpha = eta + gamma``, uniform. Then it sends sines and cosines
+of alpha under a mask r to the owners of columns, and r's seed to their helpers. An owner, who knows
+gamma, has ``mu + q`` from them, the helper ``q``; both add the same fresh stream and the usual
+product with a vector (`flwr_vertical.products.vector_products`) opens ``X_k' mu``.
+
+No node gets masked features and the seed of their mask: owners and helpers are those of
+`vector_products.helpers`. Server and one party together could read all columns; so they can with
+private products. An owner and its helper together read mu, but no label.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Federation
+from flwr_vertical.errors import ConfigError, PartyError, ProtocolError
+from flwr_vertical.products.column_products import Layout
+from flwr_vertical.products.group_key import GroupKey
+from flwr_vertical.products.ring import Ring
+from flwr_vertical.products.streams import SEED_BYTES, stream
+from flwr_vertical.products.vector_products import open_vector_products
+from strategies.linear.masked_means.by_class import ByClass
+from strategies.linear.masked_means.fixed_point import (
+    DIGIT_BITS,
+    N_DIGITS,
+    N_LEADING,
+    Precision,
+    choose_precision,
+    from_digit_products,
+    from_digits,
+    server_features,
+)
+from strategies.linear.masked_means.fourier import Expansion, to_circle
+from strategies.linear.masked_means.information import Roles, open_information
+from strategies.linear.masked_means.shares import with_ones
+from strategies.linear.masked_means.steps import REACH_STEP
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+_ATTEMPT_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Linear predictors on the circle, behind the group's key streams.
+
+    Parameters
+    ----------
+    alpha : numpy.ndarray of shape (n,), uint64
+    tags : list of bytes
+        By party, of its fits.
+    low, high : float
+        All predictors lie between, without an intercept of the server.
+    """
+
+    alpha: Ring
+    tags: list[bytes]
+    low: float
+    high: float
+
+    @property
+    def centre(self) -> float:
+        """Half way between both."""
+        return (self.low + self.high) / 2.0
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How large a function's values are over the samples of the fit.
+
+    Parameters
+    ----------
+    total : float
+        What the sum of their absolute values is expected not to exceed.
+    largest : float
+        What none exceeds.
+    """
+
+    total: float
+    largest: float
+
+    def of_sum(self, n: int, digit: float, degree: int) -> float:
+        """Return what no sum of values times products of digits exceeds.
+
+        Parameters
+        ----------
+        n : int
+            Number of samples.
+        digit : float
+            The largest digit there is.
+        degree : {0, 1, 2}
+            How many digits are multiplied with a value.
+        """
+        # Leading digits have a root mean square of at most 2^8 and rounding (Cauchy, Schwarz).
+        root = 1.01 * 2.0**DIGIT_BITS
+        by_total, by_largest = self.total * digit**degree, self.largest * n * root**degree
+        # The sum of the values themselves must be right even where they exceed what is expected.
+        return max(min(by_total, by_largest), self.largest * n)
+
+
+@dataclass
+class MaskedMeans:
+    """Sums of the parties' columns with functions of linear predictors that nobody sees.
+
+    Parameters
+    ----------
+    federation : Federation
+        Of the run; two parties or more, sums ``masked`` or ``plain``.
+    group_key : GroupKey
+        Hands the group seed to the parties.
+    """
+
+    federation: Federation
+    group_key: GroupKey
+    _masked: dict[str, Ring] = field(default_factory=dict)
+    _tags: dict[str, bytes] = field(default_factory=dict)
+    _scale: dict[str, Array] = field(default_factory=dict)
+    _largest: float = 1.0
+    _group: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    _asked_at: int = 0  # place in the course where the columns were asked for
+
+    def __post_init__(self) -> None:
+        if self.federation.aggregation == "ckks":
+            raise ConfigError(
+                "masked mean functions add angles modulo 2^64, which 'ckks' sums do not carry; use "
+                "aggregation='masked'"
+            )
+        if len(self.federation.parties) < 2:
+            raise ConfigError(
+                "masked mean functions need two parties or more: of one alone all sums are its own"
+            )
+
+    def send(self, group: Indices) -> None:
+        """Have every party hand over its columns in digits; one round.
+
+        Parameters
+        ----------
+        group : numpy.ndarray of shape (n_samples,)
+            0 for samples of the fit, which all parties hold, else -1.
+        """
+        self._asked_at = self.federation.course
+        replies = self.federation.call(
+            "send_digits",
+            {"group": group},
+            per_party=self.group_key.arguments(),
+            unkept=["masked"],  # beside the group seed it would be the table
+        )
+        self._group = group = np.asarray(group, dtype=np.int64)
+        n = int((group >= 0).sum())
+        for name, reply in replies.items():
+            self._tags[name] = reply["tag"]
+            self._scale[name] = np.asarray(reply["scale"])
+            self._largest = max(self._largest, float(reply["largest"]))
+            if "masked" not in reply:
+                continue  # from the journal of a run that is resumed
+            shape = n, N_DIGITS * len(self._scale[name])
+            if reply["masked"].shape != shape:
+                raise PartyError(
+                    name, "send_digits", f"sent shape {reply['masked'].shape}, expected {shape}"
+                )
+            self._masked[name] = reply["masked"]
+
+    def place(self, beta: Array) -> Placed:
+        """Put linear predictors on the circle; one round.
+
+        Parameters
+        ----------
+        beta : numpy.ndarray of shape (n_columns,)
+            Coefficients of all parties' columns, in the columns' units.
+        """
+        names = self._names()
+        widths = [len(self._scale[name]) for name in names]
+        parts = np.split(np.asarray(beta, dtype=float), np.cumsum(widths)[:-1])
+        own = {name: {"beta": part} for name, part in zip(names, parts, strict=True)}
+        total = self.federation.sum("place_fits", per_party=own)
+        return Placed(
+            np.asarray(total["angles"]).view(np.uint64),
+            [total.public[name]["tag"] for name in names],
+            float(total["low"]) * REACH_STEP,
+            float(total["high"]) * REACH_STEP,
+        )
+
+    def open_mean(
+        self, placed: Placed, shift: float, mean: Expansion, bound: Bound
+    ) -> tuple[float, Array]:
+        """Open sums with the mean; one round.
+
+        Parameters
+        ----------
+        placed : Placed
+        shift : float
+            Is taken from the linear predictors before the function is applied.
+        mean : Expansion
+        bound : Bound
+            On the mean.
+
+        Returns
+        -------
+        total : float
+            Sum of the mean. Where it exceeds that of the bound, the others may have overflowed.
+        columns : numpy.ndarray of shape (n_columns,)
+            Sums of each column, centred over the samples of the fit, times the mean.
+        """
+        sizes = [bound.of_sum(len(placed.alpha), self._largest, 1)]
+        found = self._ask(placed, shift, [mean], sizes, information=False)
+        return float(found["total"]), np.asarray(found["columns"])
+
+    def open_mean_by_class(
+        self, placed: Placed, shift: float, functions: ByClass, bound: Bound
+    ) -> tuple[float, Array]:
+        """Open sums with a function that differs by class; one round.
+
+        Parameters
+        ----------
+        placed, shift
+            As in `open_mean`.
+        functions : ByClass
+            With the classes of the samples of the fit, in aligned order.
+        bound : Bound
+            On both functions.
+
+        Returns
+        -------
+        total : float
+            Sum of the function.
+        columns : numpy.ndarray of shape (n_columns,)
+            Sums of each column, centred over the samples of the fit, times the function, all of it
+            less ``half_difference`` for samples of the second class and plus it for the others.
+        """
+        sizes = [bound.of_sum(len(placed.alpha), self._largest, 1)]
+        found = self._ask(
+            placed, shift, [functions.common], sizes, information=False, make=functions.features
+        )
+        return float(found["total"]), np.asarray(found["columns"])
+
+    def open_information(
+        self, placed: Placed, shift: float, expansions: list[Expansion], bounds: list[Bound]
+    ) -> tuple[Array, float | None]:
+        """Open products of columns with the variance, and the sum of the cumulant; one round.
+
+        Parameters
+        ----------
+        placed, shift
+            As in `open_mean`.
+        expansions : list of Expansion
+            Variance and cumulant, in the same harmonics; or the variance alone.
+        bounds : list of Bound
+            On them.
+
+        Returns
+        -------
+        information : numpy.ndarray of shape (1 + n_columns, 1 + n_columns)
+            Products of 1 and the columns, centred over the samples of the fit.
+        cumulant : float or None
+        """
+        n = len(placed.alpha)
+        sizes = [b.of_sum(n, self._largest, d) for b, d in zip(bounds, (2, 0), strict=False)]
+        found = self._ask(placed, shift, expansions, sizes, information=True)
+        return np.asarray(found["information"]), found.get("cumulant")
+
+    def _ask(
+        self,
+        placed: Placed,
+        shift: float,
+        expansions: list[Expansion],
+        sizes: list[float],
+        *,
+        information: bool,
+        make: Callable[[Ring, int], Ring] | None = None,
+    ) -> dict[str, Any]:
+        names, roles = self._names(), Roles(self._names())
+        precision = choose_precision(expansions, sizes)
+        first = expansions[0]
+        alpha = placed.alpha - to_circle(np.array(shift))
+        if make is None:
+            features = server_features(alpha, first.times, first.n_terms, precision.feature)
+        else:
+            features = make(alpha, precision.feature)
+        constants = [
+            round(one.constant * 2.0 ** precision.of(f)) % 2**64 for f, one in enumerate(expansions)
+        ]
+        common: dict[str, Any] = {
+            "attempt": self.federation.random_bytes(_ATTEMPT_BYTES),
+            "names": names,
+            "widths": [len(self._scale[name]) for name in names],
+            "column_tags": [self._tags[name] for name in names],
+            "fit_tags": placed.tags,
+            "times": first.times,
+            "sine": np.stack([one.sine for one in expansions]),
+            "cosine": np.stack([one.cosine for one in expansions]),
+            "constant": np.array(constants, dtype=np.uint64),
+            "weight_bits": list(precision.weight),
+            "information": information,
+        }
+        own: dict[str, dict[str, Any]] = {name: {} for name in names}
+        for helper in dict.fromkeys(roles.helper.values()):
+            seed = self.federation.random_bytes(SEED_BYTES)
+            masked = features + stream(seed, "features", features.shape)
+            own[helper]["rho_seed"] = seed
+            for name, other in roles.helper.items():
+                if other == helper:
+                    own[name]["features"] = masked
+        total = self.federation.sum("open_means", common, per_party=own)
+        # A resumed run has the shares, but not what they are opened with.
+        while not self._masked and self.federation.next_step() in (None, "send_digits"):
+            with self.federation.asking_again(self._asked_at):
+                self.send(self._group)
+        opened = self._information if information else self._mean
+        return self.federation.keep(
+            "means", lambda: opened(total.values, total.public, roles, precision)
+        )
+
+    def close(self) -> None:
+        """Drop what could be read with the group seed; `GroupKey.close` has that erased."""
+        self._masked.clear()
+        self._tags.clear()
+
+    def _names(self) -> list[str]:
+        if not self._tags:
+            raise ConfigError("the parties' columns have not been sent: call `send` first")
+        return self.federation.parties
+
+    def _mean(
+        self,
+        _: dict[str, Any],
+        public: dict[str, dict[str, Any]],
+        roles: Roles,
+        precision: Precision,
+    ) -> dict[str, Any]:
+        unit = 2.0 ** -precision.of(0)
+        columns, totals = [], {}
+        for name in roles.names:
+            shares = self._shares(public, roles, name, "mean", 0, N_DIGITS)
+            columns.append(from_digits(shares[:-1], N_DIGITS)[:, 0] * unit * self._scale[name])
+            totals[name] = int(shares[-1, 0].view(np.int64))
+        if len(set(totals.values())) > 1:
+            raise ProtocolError(
+                f"the parties come to different sums of the same means ({totals}); do all nodes "
+                "run the same version of the strategy?"
+            )
+        return {"columns": np.concatenate(columns), "total": totals[roles.first] * unit}
+
+    def _information(
+        self,
+        sums: dict[str, Any],
+        public: dict[str, dict[str, Any]],
+        roles: Roles,
+        precision: Precision,
+    ) -> dict[str, Any]:
+        opened = open_information(
+            roles,
+            self._layout,
+            {name: with_ones(masked, N_LEADING) for name, masked in self._masked.items()},
+            {name: public[name]["rho"][0] for name in set(roles.helper.values())},
+            public,
+            np.asarray(sums["information"]).view(np.uint64),
+        )
+        found: dict[str, Any] = {"information": self._assembled(opened) * 2.0 ** -precision.of(0)}
+        if len(precision.weight) > 1:
+            shares = self._shares(public, roles, roles.first, "cumulant", 1, 0)
+            found["cumulant"] = float(shares[0, 0].view(np.int64)) * 2.0 ** -precision.of(1)
+        return found
+
+    def _shares(
+        self,
+        public: dict[str, dict[str, Any]],
+        roles: Roles,
+        name: str,
+        label: str,
+        function: int,
+        n_digits: int,
+    ) -> Ring:
+        """Open what an owner and its helper sent; shape (n_digits * n_columns + 1, 1)."""
+        helper = roles.helper[name]
+        return open_vector_products(
+            with_ones(self._masked[name], n_digits),
+            np.asarray(public[helper]["rho"])[function][:, None],
+            public[name][f"owner:{label}"],
+            public[helper][f"helper:{label}:{name}"],
+        )
+
+    @property
+    def _layout(self) -> Layout:
+        return Layout({n: N_LEADING * len(s) + 1 for n, s in self._scale.items()})
+
+    def _assembled(self, opened: Ring) -> Array:
+        """Put digits together; every party's block has a column of 1, of which one is kept."""
+        layout, scale = self._layout, self._scale
+        starts = 1 + np.cumsum([0, *(len(s) for s in scale.values())])
+        here = {n: slice(starts[k], starts[k + 1]) for k, n in enumerate(scale)}
+        out = np.zeros((starts[-1], starts[-1]))
+        for a in scale:
+            for b in scale:
+                block = opened[layout.slice(a), layout.slice(b)]
+                values = from_digit_products(block[:-1, :-1], N_LEADING)
+                out[here[a], here[b]] = values * np.outer(scale[a], scale[b])
+            own = opened[layout.slice(a), layout.slice(a)]
+            out[0, here[a]] = from_digits(own[:-1, -1], N_LEADING) * scale[a]
+            out[here[a], 0] = out[0, here[a]]
+            out[0, 0] = float(own[-1, -1].view(np.int64))
+        return out

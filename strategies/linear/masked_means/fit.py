@@ -1,0 +1,203 @@
+"""Binomial and Poisson models by maximum likelihood, nothing of a sample opened.
+
+=================  ===============================================================================
+round              what the server learns
+=================  ===============================================================================
+open_products      moments of the columns and of columns with labels (`PrivateProducts`)
+send_digits        scales of the columns and their largest values, as powers of two
+place_fits         for each evaluation: how far the sum of fits reaches at most, to a grid
+open_means         for each evaluation: the sum of the means and of each column times them; at the
+                   maximum: the columns' products weighted by the variance, and the sum of the
+                   cumulant, which is what the log likelihood lacks
+=================  ===============================================================================
+
+An evaluation takes two rounds, the information one. Under a penalty that shrinks coefficients, the
+likelihood is evaluated again where these end, with the information there (`follow`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Federation
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.products import Moments as Opened
+from flwr_vertical.products import PrivateProducts
+from flwr_vertical.products.row_groups import max_vectors
+from strategies.linear.families import Family, check_labels
+from strategies.linear.masked_means.evaluate import MaskedMeans
+from strategies.linear.masked_means.problem import REACH, MeanFit, Problem
+from strategies.linear.masked_means.separation import (
+    RIDGE,
+    Watch,
+    all_apart,
+    note_on_all,
+    refusal,
+    without_maximum,
+)
+from strategies.linear.masked_means.solver import Maximum, OutOfReachError, expanded, maximise
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+_STAYS = 0.01
+"""Standard errors to the next coefficients at which these are the last: they are a step of Newton's
+method, which leaves about the square."""
+_OF_INFORMATION = 2
+"""Vectors that the information takes: variance and cumulant."""
+
+
+def fit_mean_model(
+    federation: Federation,
+    products: PrivateProducts,
+    family: Family,
+    y: Array,
+    group: Indices,
+    columns: Mapping[str, Sequence[str]],
+    *,
+    intercept: bool = True,
+    moments: Opened | None = None,
+    max_evaluations: int = 40,
+    ridge: float = 0.0,
+    units: Array | None = None,
+    follow: Callable[[MeanFit], tuple[float, Array]] | None = None,
+    cure: str = "set a penalty",
+) -> MeanFit:
+    """Fit a binomial or Poisson model to columns of several parties.
+
+    The parties use `MaskedMeanSteps`, `PrivateProductSteps`, `GroupKeySteps` and `PairKeySteps`.
+
+    Parameters
+    ----------
+    federation : Federation
+        Of the run; two parties or more, sums ``masked`` or ``plain``.
+    products : PrivateProducts
+        Of the same run; the columns have been sent.
+    family : Family
+        Binomial or Poisson.
+    y : numpy.ndarray of shape (n_samples,)
+        Labels; those of samples that are not in the fit do not matter.
+    group : numpy.ndarray of shape (n_samples,)
+        0 for samples of the fit, which all parties hold, else -1.
+    columns : mapping of str to sequence of str
+        By party, the names of its columns, for errors.
+    intercept : bool, default True
+        Whether there is one.
+    moments : flwr_vertical.products.Moments, optional
+        Of this group with these labels, if they have been opened; else one round opens them.
+    max_evaluations : int
+        Most evaluations, of two rounds each; fewer where parties would refuse them, since each is a
+        vector that columns are multiplied with.
+    ridge : float
+        What the sum of squared coefficients is multiplied by, beside minus the log likelihood.
+    units : numpy.ndarray of shape (n_columns,), optional
+        Units of the columns in which a ridge treats the coefficients; by default each column's
+        standard deviation.
+    follow : Callable, optional
+        What a penalty makes of a fit: level (where all columns have their mean) and coefficients.
+        The likelihood is then expanded about these, until they stay where they are; three rounds
+        each time. The penalty keeps coefficients finite where columns separate the labels.
+    cure : str
+        What an error proposes where columns separate the labels.
+
+    Returns
+    -------
+    MeanFit
+        The maximum of the likelihood; of its quadratic where it was expanded last, with `follow`.
+
+    Raises
+    ------
+    DataError
+        If the labels are none of the family, columns follow from each other, or the maximum is out
+        of reach: mostly since columns separate the labels.
+    """
+    if family.name not in REACH:
+        raise ConfigError(f"family {family.name!r} needs no masked means, its moments suffice")
+    group = np.asarray(group, dtype=np.int64)
+    labels = np.where(group >= 0, y, 0.0)
+    own = labels[group >= 0]
+    check_labels(family, own)
+    names = [f"{party}:{name}" for party in federation.parties for name in columns[party]]
+    if moments is None:
+        moments = products.moments(group, 1, labels[:, None])
+    means = MaskedMeans(federation, products.group_key)
+    problem = Problem(means, family, own, moments, names, intercept, ridge, units)
+    means.send(group)
+    try:
+        search = _Search(problem, max_evaluations, max_vectors(len(own)) - 1, cure)
+        found = search.maximum(penalised=follow is not None)
+        if follow is None:
+            return search.fit(found)
+        return search.followed(found, follow)
+    finally:
+        means.close()
+
+
+class _Search:
+    """Evaluations one after the other, within what rounds and parties allow."""
+
+    def __init__(self, problem: Problem, evaluations: int, vectors: int, cure: str) -> None:
+        self._problem, self._cure = problem, cure
+        self._evaluations, self._vectors = evaluations, vectors
+        self._notes: list[str] = []
+
+    @property
+    def _left(self) -> int:
+        """How many evaluations may follow, the information at the last not forgotten."""
+        problem = self._problem
+        vectors = self._vectors - problem.vectors - _OF_INFORMATION
+        return min(self._evaluations - problem.evaluations, vectors)
+
+    def maximum(self, penalised: bool) -> Maximum:
+        """Find the maximum of the likelihood, with a ridge on slopes that have none."""
+        problem, start = self._problem, None
+        watch = Watch(problem, self._notes)
+        while True:
+            try:
+                found = maximise(
+                    problem.family,
+                    problem.moments,
+                    problem,
+                    max_evaluations=max(self._left, 1),
+                    ridge=problem.ridge,
+                    start=start,
+                    watch=watch,
+                )
+                slopes, lost = found.slopes, without_maximum(problem, found)
+                if not len(lost):
+                    return found
+                apart = all_apart(problem, found)
+            except OutOfReachError as error:
+                slopes, apart = error.slopes, True
+            if not apart:
+                watch.bound(lost)
+                start = replace(found, slopes=np.where(problem.bounded, slopes / 2.0, slopes))
+            elif penalised and problem.family.name == "binomial" and not problem.bounded.all():
+                self._notes = [note_on_all(problem, slopes)]
+                problem.bound(np.arange(len(slopes)), RIDGE)
+                start = None
+            else:
+                raise DataError(refusal(problem, slopes, self._cure))
+
+    def followed(self, found: Maximum, follow: Callable[[MeanFit], tuple[float, Array]]) -> MeanFit:
+        """Expand the likelihood about what a penalty makes of it until that stays."""
+        problem = self._problem
+        while True:
+            fit = self.fit(found)
+            to = problem.own(*follow(fit))
+            step = to - found.around
+            curved = found.information + np.diag(np.append(0.0, 2.0 * problem.ridge))
+            fit = replace(fit, distance=float(np.sqrt(max(float(step @ curved @ step), 0.0))))
+            if fit.distance < _STAYS or self._left < 1:
+                return fit
+            following = expanded(problem.family, problem.moments, problem, to, problem.ridge)
+            if following is None:
+                return fit
+            found = following
+
+    def fit(self, found: Maximum) -> MeanFit:
+        """Return the fit in the columns' own units."""
+        fit = self._problem.fit(found)
+        return replace(fit, evaluations=self._problem.evaluations, notes=tuple(self._notes))

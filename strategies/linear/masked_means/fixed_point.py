@@ -1,0 +1,211 @@
+"""Whole numbers modulo 2^64 behind masked mean functions: digits of columns, features, weights.
+
+A value ``mu = sum_h a_h sin(h theta) + b_h cos(h theta)`` of an angle ``theta = alpha - gamma``,
+of which the server knows alpha and the parties gamma, is a sum of products,
+
+    mu = sum_h sin(h alpha) [a_h cos(h gamma) + b_h sin(h gamma)]
+             + cos(h alpha) [b_h cos(h gamma) - a_h sin(h gamma)],
+
+of *features* of the server and *weights* of the parties. Both are rounded to whole numbers, so that
+features under a mask r give ``mu + q`` with ``q`` the same sum over r: modulo 2^64, to the bit.
+
+A column enters as digits to the base 2^8: products of a digit with values of f fraction bits leave
+room in 64 bits for as many rows as there may be, where 24-bit columns would not.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.errors import DataError
+from flwr_vertical.products.ring import Ring
+from strategies.linear.masked_means.fourier import Expansion, harmonics
+
+Array = npt.NDArray[np.float64]
+
+DIGIT_BITS = 8
+N_DIGITS = 3
+"""Digits of a column: to ``2^-25`` of its root mean square, in sums with a value."""
+N_LEADING = 2
+"""Digits of it in products of two columns and a value."""
+
+_BITS = 62  # of a sum's absolute value
+_MOST_FEATURE_BITS = 44  # products with a sine are exact in double precision
+_BLOCK = 8192
+
+
+def to_digits(x: Array) -> Ring:
+    """Split columns into digits.
+
+    Parameters
+    ----------
+    x : numpy.ndarray of shape (n_rows, n_columns)
+        Of root mean square at most 1.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_rows, N_DIGITS * n_columns), uint64
+        All first digits, then all second ones, ...: ``x = sum_i digit_i 2^(-8 i)``, i = 1, 2, ...
+    """
+    rest, digits = x, []
+    for _ in range(N_DIGITS):
+        rest = rest * 2.0**DIGIT_BITS
+        digits.append(np.rint(rest))
+        rest = rest - digits[-1]
+    return np.concatenate(digits, axis=1).astype(np.int64).view(np.uint64)
+
+
+def from_digits(encoded: Ring, n_digits: int) -> Array:
+    """Put sums over digits together again, along the first axis.
+
+    Parameters
+    ----------
+    encoded : numpy.ndarray of shape (n_digits * n_columns, ...), uint64
+    n_digits : int
+        How many digits there are.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_columns, ...)
+    """
+    return _weighted(encoded.view(np.int64).astype(np.float64), n_digits)
+
+
+def from_digit_products(encoded: Ring, n_digits: int) -> Array:
+    """Put sums over products of digits together, along both axes."""
+    values = _weighted(encoded.view(np.int64).astype(np.float64), n_digits)
+    return np.asarray(_weighted(values.T, n_digits).T)
+
+
+def _weighted(values: Array, n_digits: int) -> Array:
+    parts = values.reshape(n_digits, -1, *values.shape[1:])
+    weights = 2.0 ** (-DIGIT_BITS * np.arange(1, n_digits + 1))
+    return np.asarray(np.tensordot(weights, parts, axes=1))
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How many fraction bits features and weights have.
+
+    Parameters
+    ----------
+    feature : int
+        Of sines and cosines of the server's angle.
+    weight : tuple of int
+        Of the parties' weights, by function.
+    """
+
+    feature: int
+    weight: tuple[int, ...]
+
+    def of(self, function: int) -> int:
+        """Fraction bits of the values of a function."""
+        return self.feature + self.weight[function]
+
+
+def choose_precision(expansions: list[Expansion], bounds: list[float]) -> Precision:
+    """Choose fraction bits with which no sum overflows, and rounding does least harm.
+
+    Parameters
+    ----------
+    expansions : list of Expansion
+        By function.
+    bounds : list of float
+        By function, how large a sum of its values times whole numbers can be.
+
+    Raises
+    ------
+    DataError
+        If nothing is left after the point.
+    """
+    totals = [math.floor(_BITS - math.log2(max(bound, 1.0))) for bound in bounds]
+    shares = []
+    for total, expansion in zip(totals, expansions, strict=True):
+        # Features' rounding is multiplied by the coefficients, weights' adds up over the terms.
+        tilt = math.log2(max(expansion.size, 1e-3) / math.sqrt(2.0 * expansion.n_terms))
+        shares.append(round((total + tilt) / 2.0))
+    # A function of no use for the fit (a cumulant) does not decide: the tightest does.
+    feature = min(max(min(shares), 1), _MOST_FEATURE_BITS)
+    weight = tuple(
+        min(total - feature, 50 - max(0, math.ceil(math.log2(max(expansion.size, 1.0)))))
+        for total, expansion in zip(totals, expansions, strict=True)
+    )
+    if min(weight) < 1:
+        raise DataError(
+            "sums of the mean function do not fit into 64 bits with digits after the point; "
+            "standardise or transform columns with values far out"
+        )
+    return Precision(feature, weight)
+
+
+def server_features(alpha: Ring, times: int, n_terms: int, bits: int) -> Ring:
+    """Return sines and cosines of the multiples of the server's angle.
+
+    Parameters
+    ----------
+    alpha : numpy.ndarray of shape (n,), uint64
+    times, n_terms : int
+        See `Expansion`.
+    bits : int
+        Fraction bits.
+
+    Returns
+    -------
+    numpy.ndarray of shape (2 * n_terms, n), uint64
+        Sines and cosines by turns.
+    """
+    out = np.empty((2 * n_terms, len(alpha)), dtype=np.uint64)
+    for start in range(0, len(alpha), _BLOCK):
+        here = slice(start, start + _BLOCK)
+        for h, (sine, cosine) in enumerate(harmonics(alpha[here], times, n_terms)):
+            out[2 * h, here] = rounded(sine, bits)
+            out[2 * h + 1, here] = rounded(cosine, bits)
+    return out
+
+
+def combine(
+    features: Ring,
+    gamma: Ring,
+    times: int,
+    sine: Array,
+    cosine: Array,
+    bits: "list[int] | tuple[int, ...]",
+) -> Ring:
+    """Combine features to values: ``mu + q`` of masked ones, ``q`` of the mask.
+
+    Parameters
+    ----------
+    features : numpy.ndarray of shape (2 * n_terms, n), uint64
+        Of `server_features` under a mask, or the mask.
+    gamma : numpy.ndarray of shape (n,), uint64
+        By which the angles are turned.
+    times : int
+        See `Expansion`.
+    sine, cosine : numpy.ndarray of shape (n_functions, n_terms)
+        Coefficients.
+    bits : sequence of int
+        Fraction bits of the weights, by function.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_functions, n), uint64
+    """
+    n_functions, n_terms = sine.shape
+    out = np.zeros((n_functions, len(gamma)), dtype=np.uint64)
+    for start in range(0, len(gamma), _BLOCK):
+        here = slice(start, start + _BLOCK)
+        for h, (s, c) in enumerate(harmonics(gamma[here], times, n_terms)):
+            for f in range(n_functions):
+                a, b = sine[f, h], cosine[f, h]
+                of_sine, of_cosine = a * c + b * s, b * c - a * s
+                out[f, here] += rounded(of_sine, bits[f]) * features[2 * h, here]
+                out[f, here] += rounded(of_cosine, bits[f]) * features[2 * h + 1, here]
+    return out
+
+
+def rounded(x: Array, bits: int) -> Ring:
+    """Return values as whole numbers of so many fraction bits; shape as given."""
+    # Plain operations in a fixed order: all parties come to the same whole numbers.
+    return np.rint(x * 2.0**bits).astype(np.int64).view(np.uint64)

@@ -1,0 +1,329 @@
+"""A binomial or Poisson model as the server sees it: sums of means at chosen coefficients."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.errors import DataError
+from flwr_vertical.products import Moments as Opened
+from strategies.linear.families import Family
+from strategies.linear.masked_means.evaluate import Bound, MaskedMeans, Placed
+from strategies.linear.masked_means.fourier import Expansion, expand
+from strategies.linear.masked_means.solver import Maximum, Moments
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+REACH = {"binomial": 112.0, "poisson": 14.0}
+"""Linear predictors farther from their centre are refused: the sums would need too many terms."""
+_LEAST_RADIUS = 0.5
+_CONVERGED = 0.1
+_SINGULAR = 1e-9
+_ROUNDING = 1e-3  # of a sum that may be at its bound
+_FAR = 4.0
+"""Means that sum up to more than so many times the labels are too far from the maximum."""
+
+
+@dataclass(frozen=True)
+class MeanFit:
+    """A fitted model.
+
+    Parameters
+    ----------
+    level : float
+        Linear predictor where all columns have their mean.
+    beta : numpy.ndarray of shape (n_columns,)
+        Coefficients, columns of all parties in the order of their names; 0 of a constant column.
+    mean : numpy.ndarray of shape (n_columns,)
+        Of the columns, over the samples of the fit.
+    information : numpy.ndarray of shape (1 + n_columns, 1 + n_columns)
+        Of (level, beta): of 1 and the columns less their means; 0 for constant columns.
+    varies : numpy.ndarray of shape (n_columns,), bool
+        Which columns are in the fit: not constant, and told of by their party.
+    has_intercept : bool
+    log_likelihood : float
+    deviance : float
+    evaluations : int
+        How often sums of means were opened.
+    distance : float
+        Length of the last step of Newton's method, in standard errors; of a fit that was followed,
+        of the last step of what follows it.
+    ridge : numpy.ndarray of shape (n_columns,)
+        What the square of each coefficient is multiplied by beside minus the log likelihood.
+    bounded : numpy.ndarray of shape (n_columns,), bool
+        Columns that got a ridge since their coefficients would grow without end.
+    notes : tuple of str
+        What a user should know of these.
+    """
+
+    level: float
+    beta: Array
+    mean: Array
+    information: Array
+    varies: npt.NDArray[np.bool_]
+    has_intercept: bool
+    log_likelihood: float
+    deviance: float
+    evaluations: int
+    distance: float
+    ridge: Array
+    bounded: npt.NDArray[np.bool_]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def converged(self) -> bool:
+        """Whether the last step was so short that what it leaves does not matter."""
+        return self.distance < _CONVERGED
+
+    @property
+    def intercept(self) -> float:
+        """Linear predictor where all columns are 0; 0 if there is no intercept."""
+        return float(self.level - self.mean @ self.beta) if self.has_intercept else 0.0
+
+    @property
+    def vcov(self) -> Array:
+        """Covariance of (intercept, beta), 0 where nothing is estimated."""
+        kept = np.flatnonzero(np.r_[self.has_intercept, self.varies])
+        turn = np.eye(len(self.mean) + 1)
+        if self.has_intercept:
+            turn[0, 1:] = -self.mean
+            inner = self.information
+        else:  # about 0, not about the mean
+            inner = _about(self.information, self.mean)
+        inner = inner[np.ix_(kept, kept)]
+        scale = 1.0 / np.sqrt(np.diag(inner))
+        covariance = np.zeros_like(self.information)
+        covariance[np.ix_(kept, kept)] = np.linalg.inv(inner * np.outer(scale, scale)) * np.outer(
+            scale, scale
+        )
+        return np.asarray(turn @ covariance @ turn.T)
+
+    @property
+    def std_error(self) -> Array:
+        """Standard errors of (intercept, beta)."""
+        return np.asarray(np.sqrt(np.maximum(np.diag(self.vcov), 0.0)))
+
+
+class Problem:
+    """The fit in units of the columns' standard deviations, without constant columns.
+
+    Parameters
+    ----------
+    means : MaskedMeans
+    family : Family
+    y : numpy.ndarray of shape (n,)
+        Labels of the samples of the fit.
+    opened : flwr_vertical.products.Moments
+        Of the samples of the fit.
+    names : list of str
+        Of all columns.
+    intercept : bool
+    ridge, units
+        See `mean_fit.fit_mean_model`.
+    """
+
+    def __init__(
+        self,
+        means: MaskedMeans,
+        family: Family,
+        y: Array,
+        opened: Opened,
+        names: list[str],
+        intercept: bool,
+        ridge: float = 0.0,
+        units: Array | None = None,
+    ) -> None:
+        self.evaluations = self.vectors = 0
+        self._means = means
+        self._total = 0.0
+        self._last = 0.0, Placed(np.zeros(0, dtype=np.uint64), [], 0.0, 0.0)
+        self.family, self._y, self._names, self._intercept = family, y, names, intercept
+        n = len(y)
+        self._mean = opened.sums[0] / n
+        second = opened.products[0] / n
+        covariance = second - np.outer(self._mean, self._mean)
+        spread = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+        # What moments leave of a constant column is rounding.
+        self._varies = spread > 1e-6 * np.sqrt(np.maximum(np.diag(second), 1e-300))
+        self._varies &= ~opened.withheld[0]
+        kept = np.flatnonzero(self._varies)
+        if not len(kept):
+            raise DataError("no column of any party varies over the samples of the fit")
+        self._kept, self._scale = kept, spread[kept]
+        with_labels = opened.with_vectors[0, :, 0] - self._mean * y.sum() * intercept
+        about = covariance if intercept else second
+        unit = np.outer(self._scale, self._scale)
+        self.bounded = np.zeros(len(kept), dtype=bool)
+        self.moments = Moments(
+            n,
+            float(y.sum()),
+            about[np.ix_(kept, kept)] / unit,
+            with_labels[kept] / self._scale,
+            intercept,
+        )
+        self.ridge = np.full(len(kept), ridge)
+        if units is not None:
+            self.ridge *= (units[kept] / self._scale) ** 2
+        if not ridge:
+            self._check_singular(covariance[np.ix_(kept, kept)] / unit)
+
+    def _check_singular(self, correlation: Array) -> None:
+        values, vectors = np.linalg.eigh(correlation)
+        if values[0] < _SINGULAR:
+            involved = np.flatnonzero(np.abs(vectors[:, 0]) > 1e-3)
+            shown = ", ".join(self._names[self._kept[j]] for j in involved)
+            raise DataError(
+                f"columns follow from each other over the samples of the fit ({shown}); leave one "
+                "of them out"
+            )
+
+    def evaluate(self, level: float, slopes: Array) -> tuple[float, Array] | None:
+        """Have the parties evaluate the mean; None where the predictors are out of reach."""
+        self.evaluations += 1
+        beta = self._raw(slopes)
+        if not self._intercept:  # the parties centre their columns
+            level = float(self._mean @ beta)
+        placed = self._means.place(beta)
+        self._last = level, placed
+        try:
+            (mean,) = self._expand([self.family.mean])
+        except DataError:
+            return None
+        bound = self._bounds[0]
+        self.vectors += 1
+        total, columns = self._means.open_mean(placed, placed.centre, mean, bound)
+        if total > (1.0 + _ROUNDING) * bound.total:
+            return None
+        self._total = total
+        if not self._intercept:
+            columns = columns + self._mean * total
+        return total, columns[self._kept] / self._scale
+
+    def inform(self) -> tuple[Array, float]:
+        """Have the parties evaluate variance and cumulant where the mean was evaluated last."""
+        family, (_, placed) = self.family, self._last
+        # Of counts the cumulant is the mean, whose sum is known.
+        functions: list[Callable[[Array], Array]] = [family.variance]
+        if family.name == "binomial":
+            functions.append(family.cumulant)
+        expansions, bounds = self._expand(functions), self._bounds[1:][: len(functions)]
+        self.vectors += len(functions)
+        information, cumulant = self._means.open_information(
+            placed, placed.centre, expansions, bounds
+        )
+        if not self._intercept:
+            information = _about(information, self._mean)
+        chosen, unit = np.r_[0, 1 + self._kept], np.r_[1.0, self._scale]
+        return information[np.ix_(chosen, chosen)] / np.outer(unit, unit), (
+            self._total if cumulant is None else cumulant
+        )
+
+    def bound(self, slopes: Indices, ridge: float) -> None:
+        """Put a ridge on slopes that would grow without end."""
+        self.bounded[slopes] = True
+        self.ridge = np.where(self.bounded, np.maximum(self.ridge, ridge), self.ridge)
+
+    def own(self, level: float, beta: Array) -> Array:
+        """Return level and slopes of coefficients in the columns' units."""
+        return np.append(level if self._intercept else 0.0, beta[self._kept] * self._scale)
+
+    def named(self, slopes: Indices) -> list[str]:
+        """Return the names of the columns of slopes."""
+        return [self._names[self._kept[j]] for j in slopes]
+
+    @property
+    def labels(self) -> Array:
+        """Those of the samples of the fit."""
+        return self._y
+
+    @property
+    def null_deviance(self) -> float:
+        """Deviance of the model without columns."""
+        level = self.family.link(float(self._y.mean())) if self._intercept else 0.0
+        eta = np.full((len(self._y), 1), level)
+        return float(self.family.deviance(self._y[:, None], eta)[0])
+
+    def _raw(self, slopes: Array) -> Array:
+        beta = np.zeros(len(self._mean))
+        beta[self._kept] = slopes / self._scale
+        return beta
+
+    def _expand(self, functions: list[Callable[[Array], Array]]) -> list[Expansion]:
+        family, (level, placed) = self.family, self._last
+        radius = max((placed.high - placed.low) / 2.0, _LEAST_RADIUS)
+        if not radius <= REACH[family.name]:
+            raise DataError("out of reach")
+        middle = level + placed.centre
+        typical = float(family.variance(np.array([family.link(float(self._y.mean()))]))[0])
+
+        def unit(t: Array) -> Array:
+            # Errors are relative to the variance where it is larger than usual.
+            return np.maximum(family.variance(middle + t), typical)
+
+        def about(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+            return lambda t: function(middle + t)
+
+        return expand([about(f) for f in functions], radius, unit=unit)
+
+    @property
+    def _bounds(self) -> list[Bound]:
+        """How large mean, variance and cumulant are where they are evaluated."""
+        family, n, (level, placed) = self.family, len(self._y), self._last
+        low, high = level + placed.low, level + placed.high
+        ends = np.array([low, min(max(0.0, low), high), high])
+        mean, variance, cumulant = (
+            float(f(ends).max()) for f in (family.mean, family.variance, family.cumulant)
+        )
+        total = min(_FAR * float(self._y.sum()), n * mean)
+        return [
+            Bound(total, mean),
+            Bound(min(total, n * variance), variance),
+            Bound(n * cumulant, cumulant),
+        ]
+
+    def fit(self, found: Maximum) -> MeanFit:
+        """Return the fit in the columns' own units."""
+        beta = self._raw(found.slopes)
+        unit, chosen = np.r_[1.0, self._scale], np.r_[0, 1 + self._kept]
+        information = np.zeros((len(beta) + 1, len(beta) + 1))
+        information[np.ix_(chosen, chosen)] = found.information * np.outer(unit, unit)
+        level = found.level
+        if not self._intercept:
+            level = float(self._mean @ beta)
+            information = _about(information, -self._mean)
+        # The labels' own term, and the saturated model, from any linear predictor.
+        nothing = np.zeros(len(self._y))
+        at_zero = self.family.log_likelihood(self._y, nothing)
+        own = at_zero + float(self.family.cumulant(nothing).sum())
+        value = own + found.log_likelihood
+        deviance = float(self.family.deviance(self._y[:, None], nothing[:, None])[0])
+        return MeanFit(
+            level=level,
+            beta=beta,
+            mean=self._mean,
+            information=information,
+            varies=self._varies,
+            has_intercept=self._intercept,
+            log_likelihood=value,
+            deviance=deviance + 2.0 * (at_zero - value),
+            evaluations=found.evaluations,
+            distance=found.distance,
+            ridge=self._spread_out(self.ridge * self._scale**2),
+            bounded=self._spread_out(self.bounded),
+        )
+
+    def _spread_out(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return values of varying columns as such of all; shape (n_columns,)."""
+        out = np.zeros(len(self._mean), dtype=values.dtype)
+        out[self._kept] = values
+        return out
+
+
+def _about(information: Array, mean: Array) -> Array:
+    """Return the information of 1 and the columns plus their means."""
+    turn = np.eye(len(information))
+    turn[0, 1:] = mean
+    return np.asarray(turn.T @ information @ turn)

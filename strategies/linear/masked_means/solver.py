@@ -1,0 +1,369 @@
+"""Maximum likelihood of a generalised linear model from few evaluations of ``X' mu(eta)``.
+
+The server has the columns' covariance and ``X'y`` exactly, and may ask for the means' side of the
+score, ``X' mu``, at coefficients of its choice; each answer costs rounds. So the information is
+predicted rather than asked for: were the columns normal, Stein's lemma would give ``X' W X`` from
+the covariance alone. Quasi-Newton updates (BFGS) correct the prediction by what the scores show.
+Near the maximum the exact information is asked for once, and a step of Newton's method by it ends
+the fit.
+
+The log likelihood is concave (canonical link). A step that goes too far shows by its score, which
+then points back.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from scipy import linalg, optimize
+
+from strategies.linear.families import Family
+
+Array = npt.NDArray[np.float64]
+
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(64)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+
+_NEAR = 0.05
+"""Standard errors to the maximum at which a fit that comes no nearer ends."""
+_MOST_HALVINGS = 6
+_OVERSHOT = 0.7
+"""A step whose score points back by more than this share went much too far."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What the labels and columns tell without means.
+
+    Parameters
+    ----------
+    n_rows : int
+    labels : float
+        Sum of the labels.
+    covariance : numpy.ndarray of shape (n_columns, n_columns)
+        Of the columns, divisor `n_rows`.
+    with_labels : numpy.ndarray of shape (n_columns,)
+        Sums of each centred column times the labels.
+    intercept : bool
+        Whether the level is free, or 0.
+    """
+
+    n_rows: int
+    labels: float
+    covariance: Array
+    with_labels: Array
+    intercept: bool = True
+
+
+class Source(Protocol):
+    """Answers what the fit asks for; each answer costs rounds."""
+
+    def evaluate(self, level: float, slopes: Array) -> tuple[float, Array] | None:
+        """Return the sum of the mean, and of each centred column times it; None out of reach."""
+
+    def inform(self) -> tuple[Array, float]:
+        """Return, where it was evaluated last, the information and the sum of the cumulant.
+
+        The information is that of 1 and the centred columns, weighted by the variance, of shape
+        (1 + n_columns, 1 + n_columns).
+        """
+
+
+@dataclass(frozen=True)
+class Maximum:
+    """The fit.
+
+    Parameters
+    ----------
+    level : float
+        Linear predictor where all columns have their mean.
+    slopes : numpy.ndarray of shape (n_columns,)
+    information : numpy.ndarray of shape (1 + n_columns, 1 + n_columns)
+        Of level and slopes, before the last step of Newton's method.
+    log_likelihood : float
+        Without the labels' own term, at the maximum.
+    evaluations : int
+        How often sums of the mean were asked for.
+    distance : float
+        Length of the last step of Newton's method, in standard errors.
+    around : numpy.ndarray of shape (1 + n_columns,)
+        Level and slopes before that step.
+    """
+
+    level: float
+    slopes: Array
+    information: Array
+    log_likelihood: float
+    evaluations: int
+    distance: float
+    around: Array
+
+
+class OutOfReachError(Exception):
+    """The linear predictors grow beyond what can be evaluated.
+
+    Parameters
+    ----------
+    slopes : numpy.ndarray of shape (n_columns,)
+        The last that were tried.
+    """
+
+    def __init__(self, slopes: Array) -> None:
+        super().__init__("linear predictors grow out of reach")
+        self.slopes = slopes
+
+
+def maximise(
+    family: Family,
+    moments: Moments,
+    source: Source,
+    *,
+    tol: float = 5e-3,
+    max_evaluations: int = 40,
+    ridge: Array | None = None,
+    start: Maximum | None = None,
+    watch: Callable[[Array], Array] | None = None,
+) -> Maximum:
+    """Find the maximum of the likelihood, or of the likelihood less a ridge penalty.
+
+    Parameters
+    ----------
+    family : Family
+        With canonical link.
+    moments : Moments
+        With positive definite covariance.
+    source : Source
+        Has the sums.
+    tol : float
+        So near to the maximum, in standard errors, the exact information is asked for; the step of
+        Newton's method that follows leaves about the square.
+    max_evaluations : int
+        Most evaluations; the nearest to the maximum is the last then.
+    ridge : numpy.ndarray of shape (n_columns,), optional
+        What the square of each slope is multiplied by in the penalty. The information that is
+        returned is that of the likelihood alone.
+    start : Maximum, optional
+        Where to begin, and the information near there.
+    watch : Callable, optional
+        Is told level and slopes of every evaluation, and returns the ridge from there on.
+
+    Raises
+    ------
+    OutOfReachError
+        If the way to the maximum leads out of reach.
+    """
+    target, free, weight = _terms(moments, ridge)
+    curvature = _Curvature(family, moments, weight)
+    here, means, score = None, target, target
+    if start is None:
+        trial = _start(family, moments, weight[1:])
+    else:
+        trial = np.append(start.level, start.slopes)
+        curvature.replace(start.information)
+    evaluations = halvings = stalled = 0
+    best = np.inf
+    while True:
+        found = source.evaluate(float(trial[0]), trial[1:])
+        evaluations += 1
+        if found is None:
+            halvings += 1
+            if halvings > _MOST_HALVINGS or evaluations >= max_evaluations:
+                raise OutOfReachError(trial[1:])
+            base = np.r_[trial[0], np.zeros(len(trial) - 1)] if here is None else here
+            trial = (base + trial) / 2.0
+            continue
+        sums = np.r_[found]
+        if watch is not None:
+            weight = 2.0 * np.append(0.0, watch(trial))
+            curvature.ridge = np.diag(weight)
+        told = np.where(free, target - sums, 0.0) - weight * trial
+        if here is not None:
+            step = trial - here
+            score = np.where(free, target - means, 0.0) - weight * here
+            curvature.note(step, np.where(free, sums - means, 0.0))
+            if told @ step < -_OVERSHOT * (score @ step) and evaluations < max_evaluations:
+                # The maximum lies between.
+                trial = here + curvature.newton(here, means, score, free)[0]
+                continue
+        here, means, score = trial, sums, told
+        change, distance = curvature.newton(here, means, score, free)
+        stalled = 0 if distance < best / 2.0 else stalled + 1
+        best = min(best, distance)
+        # Rounding of what is told keeps the fit from coming nearer.
+        if distance < tol or (distance < _NEAR and stalled > 1) or evaluations >= max_evaluations:
+            break
+        trial = here + change
+    return _quadratic(curvature, source, here, means, score, free, target, weight, evaluations)
+
+
+def expanded(
+    family: Family, moments: Moments, source: Source, here: Array, ridge: Array | None = None
+) -> Maximum | None:
+    """Return the maximum of the likelihood's quadratic about coefficients of one's choice.
+
+    Takes one evaluation, and the information there.
+
+    Parameters
+    ----------
+    family, moments, source, ridge
+        As in `maximise`.
+    here : numpy.ndarray of shape (1 + n_columns,)
+        Level and slopes.
+
+    Returns
+    -------
+    Maximum or None
+        None if the coefficients are out of reach.
+    """
+    target, free, weight = _terms(moments, ridge)
+    found = source.evaluate(float(here[0]), here[1:])
+    if found is None:
+        return None
+    means = np.r_[found]
+    score = np.where(free, target - means, 0.0) - weight * here
+    curvature = _Curvature(family, moments, weight)
+    return _quadratic(curvature, source, here, means, score, free, target, weight, 1)
+
+
+def _terms(moments: Moments, ridge: Array | None) -> tuple[Array, npt.NDArray[np.bool_], Array]:
+    """Return the labels' side of the score, what is free, and the penalty's second derivative."""
+    target = np.r_[moments.labels, moments.with_labels]
+    free = np.ones(len(target), dtype=bool)
+    free[0] = moments.intercept
+    weight = np.zeros(len(target)) if ridge is None else 2.0 * np.append(0.0, ridge)
+    return target, free, weight
+
+
+def _quadratic(
+    curvature: "_Curvature",
+    source: Source,
+    here: Array,
+    means: Array,
+    score: Array,
+    free: npt.NDArray[np.bool_],
+    target: Array,
+    weight: Array,
+    evaluations: int,
+) -> Maximum:
+    """Ask for the information where the mean was evaluated last, and take Newton's step."""
+    information, cumulant = source.inform()
+    curvature.replace(information)
+    change, distance = curvature.newton(here, means, score, free)
+    value = float(here @ target) - cumulant + float(score @ change) / 2.0
+    last, here = here, here + change
+    # The score's step counts the penalty, which is no part of the likelihood.
+    value += float(weight @ (here**2 - last**2)) / 2.0
+    return Maximum(float(here[0]), here[1:], information, value, evaluations, distance, last)
+
+
+class _Curvature:
+    """The information: predicted or exact, corrected by the scores' differences.
+
+    What the penalty adds to both is known.
+    """
+
+    def __init__(self, family: Family, moments: Moments, ridge: Array) -> None:
+        self._family, self._moments, self.ridge = family, moments, np.diag(ridge)
+        self._exact: Array | None = None
+        self._pairs: list[tuple[Array, Array]] = []
+
+    def note(self, step: Array, change: Array) -> None:
+        """Keep by how much the likelihood's score fell over a step."""
+        if step @ change > 1e-12 * np.linalg.norm(step) * np.linalg.norm(change):
+            self._pairs.append((step, change))
+
+    def replace(self, information: Array) -> None:
+        """Start anew from the exact information."""
+        self._exact, self._pairs = information, []
+
+    def newton(
+        self, here: Array, means: Array, score: Array, free: npt.NDArray[np.bool_]
+    ) -> tuple[Array, float]:
+        """Return a step to the maximum, and how far it is in standard errors."""
+        information = self._exact
+        if information is None:
+            information = predicted_information(self._family, self._moments, here, means)
+        information = information + self.ridge
+        for step, own in self._pairs:
+            change = own + self.ridge @ step
+            moved = information @ step
+            information = (
+                information
+                - np.outer(moved, moved) / (step @ moved)
+                + np.outer(change, change) / (step @ change)
+            )
+        inner = information[np.ix_(free, free)]
+        scale = np.asarray(1.0 / np.sqrt(np.diag(inner)))
+        out = np.zeros(len(here))
+        out[free] = scale * linalg.solve(
+            inner * np.outer(scale, scale), scale * score[free], assume_a="pos"
+        )
+        return out, float(np.sqrt(max(float(score @ out), 0.0)))
+
+
+def predicted_information(family: Family, moments: Moments, here: Array, means: Array) -> Array:
+    """Return the information of level and slopes if the columns were normal.
+
+    With ``eta = level + x' slopes`` and ``s = cov(x, eta)``, of a normal x: ``E[w x] = E[w'] s``
+    and ``E[w x x'] = E[w] cov + E[w''] s s'`` (Stein, 1981). Of counts, whose variance is the mean,
+    the sums of w and of x w are known; the columns' covariance, weighted by w, is what it was.
+
+    Parameters
+    ----------
+    family, moments
+        As in `maximise`.
+    here : numpy.ndarray of shape (1 + n_columns,)
+        Level and slopes.
+    means : numpy.ndarray of shape (1 + n_columns,)
+        Sums of the mean, and of each column times it.
+    """
+    covariance, slopes = moments.covariance, here[1:]
+    if family.name == "poisson":
+        known = np.zeros((len(here), len(here)))
+        known[1:, 1:] = means[0] * covariance
+        return np.asarray(known + np.outer(means, means) / means[0])
+    along = covariance @ slopes
+    variance = float(slopes @ along)
+    spread = np.sqrt(variance)
+    w = family.variance(here[0] + spread * _NODES)
+    w = w * _WEIGHTS
+    out = np.empty((len(here), len(here)))
+    unit = along / max(spread, 1e-150)
+    out[0, 0] = w.sum()
+    out[0, 1:] = out[1:, 0] = (w @ _NODES) * unit
+    out[1:, 1:] = w.sum() * covariance + (w @ (_NODES**2 - 1.0)) * np.outer(unit, unit)
+    return np.asarray(moments.n_rows * out)
+
+
+def _start(family: Family, moments: Moments, ridge: Array) -> Array:
+    """Least squares in the scale of the linear predictor (Brillinger, 1982).
+
+    Of normal columns the least-squares slopes are those of any model with this linear predictor,
+    but for a factor: the mean slope of the mean function.
+    """
+    mean = moments.labels / moments.n_rows
+    level = family.link(mean) if moments.intercept else 0.0
+    weight = moments.n_rows * float(family.variance(np.array([level]))[0])
+    penalised = moments.covariance + np.diag(ridge) / weight
+    slopes = np.linalg.solve(penalised, moments.with_labels / moments.n_rows)
+    variance = float(slopes @ moments.covariance @ slopes)
+    spread, factor = 0.0, 1.0 / float(family.variance(np.array([level]))[0])
+    for _ in range(100):
+        # Far from 0 the approximation says little, and the data may be separated.
+        spread = min(factor * np.sqrt(variance), 3.0)
+        if moments.intercept:
+            level = _level(family, mean, spread)
+        slope = float(_WEIGHTS @ family.variance(level + spread * _NODES))
+        factor = 0.5 * factor + 0.5 / slope
+    return np.concatenate([[level], slopes * (spread / max(np.sqrt(variance), 1e-150))])
+
+
+def _level(family: Family, mean: float, spread: float) -> float:
+    def excess(level: float) -> float:
+        return float(_WEIGHTS @ family.mean(level + spread * _NODES)) - mean
+
+    centre = family.link(mean)
+    reach = 2.0 + 0.6 * spread**2 + spread
+    return float(optimize.brentq(excess, centre - reach, centre + reach))

@@ -1,0 +1,281 @@
+"""The party half of masked mean functions: sums ``X_k' mu(eta)`` without a number of a sample told.
+
+=================  ===============================================================================
+step               what travels
+=================  ===============================================================================
+send_digits        up: the own columns in digits, under a key stream of the group
+place_fits         down: the own coefficients; summed: n angles, the fits under key streams of the
+                   group; how far fits reach, to a grid
+open_means         down: 2 H n masked features, or the seed of their mask to a helper; up: small
+                   matrices under pads, and of a helper n masked numbers; with the information
+                   2 (2 p_k + 1) n masked numbers more, and a sum of small matrices
+=================  ===============================================================================
+
+What the server cannot come to, whatever it asks for: a key stream depends on what it hides, pads
+are used once, sums are over rows that are enough, and each evaluation counts as a vector that the
+columns are multiplied with (`PrivateProductSteps` has these rules).
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Party, StepGroup, Summands, step
+from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.products import GroupKeySteps, HeldColumns, PrivateProductSteps
+from flwr_vertical.products.ring import Ring
+from flwr_vertical.products.streams import KeyStream, content_tag, stream
+from strategies.linear.masked_means.fixed_point import N_DIGITS, combine, to_digits
+from strategies.linear.masked_means.fourier import CIRCLE, to_circle
+from strategies.linear.masked_means.information import Roles
+from strategies.linear.masked_means.shares import Answer
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+REACH_STEP = 0.25
+"""Grid of what is told of the largest and the smallest fit."""
+_FARTHEST = 64.0
+"""Own fits that reach farther are not evaluated: steeper means come near to flags of rows."""
+
+_ROWS, _WITHHELD = "means.rows", "means.withheld"
+
+
+class MaskedMeanSteps(StepGroup):
+    """A party's half of masked means over what its `columns_to_multiply` returns.
+
+    Columns are centred over the samples of the fit. The party uses `GroupKeySteps` and
+    `PrivateProductSteps`, too.
+    """
+
+    party: Party
+
+    @step
+    def send_digits(self, group: Indices, owner: str, sealed: bytes, **keys: Any) -> dict[str, Any]:
+        """Hand over the own columns in digits, under the key stream of the group seed.
+
+        Parameters
+        ----------
+        group : numpy.ndarray of shape (n_samples,)
+            0 for samples of the fit, all of which the party holds, else -1.
+        owner, sealed, **keys
+            See `GroupKeySteps.take`.
+
+        Returns
+        -------
+        dict[str, numpy.ndarray or bytes or float]
+            ``masked`` of shape (n, N_DIGITS * n_columns), uint64; the ``tag`` of its content;
+            ``scale`` of shape (n_columns,), powers of two by which centred columns were divided;
+            ``largest``, a power of two that no digit exceeds.
+        """
+        group_key = self.other(GroupKeySteps)
+        group_key.take(owner, sealed, keys)
+        chosen = np.asarray(group) >= 0
+        if not np.isin(np.flatnonzero(chosen), self._columns().rows).all():
+            raise DataError(
+                f"party {self.name!r} lacks samples of the fit: mean functions need samples that "
+                "all parties hold"
+            )
+        withheld = self.other(PrivateProductSteps).allow(group, 1, 0)[0]
+        self.state[_ROWS] = chosen.view(np.uint8)
+        self.state[_WITHHELD] = withheld.view(np.uint8)
+        self.cache.pop("means.digits", None)
+        digits, scale = self._digits
+        tag = content_tag(group_key.seed, digits)
+        mask = stream(group_key.seed, _digits_label(self.name), digits.shape, tag)
+        largest = float(np.abs(digits.view(np.int64)).max(initial=1))
+        return {
+            "masked": digits + mask,
+            "tag": tag,
+            "scale": scale,
+            "largest": 2.0 ** np.ceil(np.log2(largest)),
+        }
+
+    @step
+    def place_fits(self, beta: Array) -> Summands:
+        """Put the own fits on the circle, under a key stream of the group.
+
+        Parameters
+        ----------
+        beta : numpy.ndarray of shape (n_columns,)
+            Own coefficients, in the columns' units.
+
+        Returns
+        -------
+        Summands
+            Summed: ``angles`` of shape (n,), uint64; ``low`` and ``high``, the smallest and the
+            largest fit in steps of `REACH_STEP`, outwards. Publicly the ``tag`` of the fits.
+
+        """
+        fits = self._centred @ np.asarray(beta)
+        low = np.floor(fits.min(initial=0.0) / REACH_STEP)
+        high = np.ceil(fits.max(initial=0.0) / REACH_STEP)
+        if not max(-low, high) * REACH_STEP < _FARTHEST:
+            # Said as a reach, for the server to take a shorter step; nothing is placed.
+            placed = np.zeros(len(fits), dtype=np.uint64)
+            low, high = -CIRCLE / REACH_STEP, CIRCLE / REACH_STEP
+        else:
+            placed = to_circle(fits)
+        seed = self.other(GroupKeySteps).seed
+        tag = content_tag(seed, placed)
+        values = {
+            "angles": placed + stream(seed, _fits_label(self.name), placed.shape, tag),
+            "low": np.array(int(low), dtype=np.int64),
+            "high": np.array(int(high), dtype=np.int64),
+        }
+        return Summands(values, public={"tag": tag}, modular=("angles",))
+
+    @step
+    def open_means(
+        self,
+        attempt: bytes,
+        names: list[str],
+        widths: list[int],
+        column_tags: list[bytes],
+        fit_tags: list[bytes],
+        times: int,
+        sine: Array,
+        cosine: Array,
+        constant: Ring,
+        weight_bits: list[int],
+        information: bool,
+        features: Ring,
+        rho_seed: bytes = b"",
+    ) -> Summands:
+        """Send what lets the server open sums of the columns with functions of the fits.
+
+        Parameters
+        ----------
+        attempt : bytes
+            Names the pads; used once.
+        names, widths, column_tags, fit_tags : list
+            Every party's name, number of columns, and tags of its columns and fits.
+        times, sine, cosine
+            The Fourier sums, see `combine`: of the mean; of variance and cumulant, if the
+            information is wanted.
+        constant : numpy.ndarray of shape (n_functions,), uint64
+            Their constants.
+        weight_bits : list of int
+            Fraction bits of the weights, by function.
+        information : bool
+            Whether to open the columns' products weighted by the variance and the sum of the
+            cumulant, or sums of the columns with the mean.
+        features : numpy.ndarray of shape (2 * n_terms, n), uint64
+            Masked.
+        rho_seed : bytes
+            At a helper, the seed of the mask of those that it helps; not that of `features`.
+
+        Returns
+        -------
+        Summands
+            Summed, with information: ``information``, see `party_term`. Publicly of a helper
+            ``rho`` of shape (n_functions, n), and ``owner:mean`` and ``helper:mean:<name>`` of
+            shape (N_DIGITS * n_columns + 1, 1), shares of the sums of the columns and of 1. With
+            information instead of these ``owner:cumulant`` and ``helper:cumulant:<name>`` of
+            shape (1, 1), and what `handed_over` makes.
+
+        Raises
+        ------
+        ProtocolError
+            If the attempt was used before, or the columns have changed.
+        """
+        seed = self.other(GroupKeySteps).seed
+        digits, _ = self._digits
+        if column_tags[names.index(self.name)] != content_tag(seed, digits):
+            raise ProtocolError(
+                f"party {self.name!r}: its columns are no longer those that it sent; a key stream "
+                "hides one content only"
+            )
+        group = np.where(self._chosen, 0, -1)
+        withheld = self.other(PrivateProductSteps).allow(group, 1, len(sine), attempt)[0]
+        if (withheld & ~self._withheld).any():
+            raise DataError(
+                f"party {self.name!r}: a value of one of its columns is too rare in the samples of "
+                "the fit to be told of again; leave the column out or merge its levels"
+            )
+        n, roles = len(digits), Roles(names)
+        gamma = np.zeros(n, dtype=np.uint64)
+        for name, tag in zip(names, fit_tags, strict=True):
+            gamma += stream(seed, _fits_label(name), (n,), tag)
+
+        def secret(what: str, shape: tuple[int, ...]) -> KeyStream:
+            return KeyStream(seed, f"means {what} {attempt.hex()}", shape)
+
+        def added(helper: str) -> Ring:
+            return secret(f"delta {helper!r}", (len(sine), n)).rows(0, len(sine))
+
+        how = gamma, times, sine, cosine, weight_bits
+        values = combine(features, *how) + constant[:, None] + added(roles.helper[self.name])
+        rho, public = np.zeros((len(sine), 0), dtype=np.uint64), {}
+        if self.name in roles.helper.values():
+            mask = stream(rho_seed, "features", features.shape)
+            rho = public["rho"] = combine(mask, *how) + added(self.name)
+        streams = {
+            name: KeyStream(seed, _digits_label(name), (n, N_DIGITS * width), tag)
+            for name, width, tag in zip(names, widths, column_tags, strict=True)
+        }
+        width = dict(zip(names, widths, strict=True))
+        answer = Answer(self.name, roles, width, digits, values, rho, streams, secret)
+        if not information:
+            return Summands({}, public | answer.shares("mean", 0, N_DIGITS))
+        if len(sine) > 1:
+            public |= answer.shares("cumulant", 1, 0)
+        told, term = answer.information()
+        return Summands({"information": term}, public | told, modular=("information",))
+
+    # -- the own columns over the samples of the fit ----
+
+    def _columns(self) -> HeldColumns:
+        columns: HeldColumns = self.party.columns_to_multiply()  # type: ignore[attr-defined]
+        return columns
+
+    @property
+    def _chosen(self) -> npt.NDArray[np.bool_]:
+        if _ROWS not in self.state:
+            raise ProtocolError(
+                f"party {self.name!r} was not told the samples of the fit: 'send_digits' comes "
+                "first"
+            )
+        return np.asarray(self.state[_ROWS], dtype=bool)
+
+    @property
+    def _withheld(self) -> npt.NDArray[np.bool_]:
+        """Columns of which nothing may be told; they count as 0."""
+        return np.asarray(self.state[_WITHHELD], dtype=bool)
+
+    @property
+    def _centred(self) -> Array:
+        """Columns less their means, shape (n, n_columns)."""
+        if "means.centred" not in self.cache:
+            columns = self._columns()
+            values = columns.values[self._chosen[columns.rows]]
+            values = values - values.mean(axis=0)
+            values[:, self._withheld] = 0.0
+            self.cache["means.centred"] = values
+        found: Array = self.cache["means.centred"]
+        return found
+
+    @property
+    def _digits(self) -> tuple[Ring, Array]:
+        """Digits of the centred columns, and by what these were divided."""
+        if "means.digits" not in self.cache:
+            self.cache.pop("means.centred", None)
+            centred = self._centred
+            size = np.sqrt(np.mean(centred**2, axis=0))
+            largest = np.abs(self._columns().values).max(axis=0, initial=0.0)
+            # Of a constant column rounding leaves a little.
+            size = np.where(size > 1e-12 * largest, size, 1.0)
+            # A power of two: more would tell of the rows beyond what is opened.
+            scale = 2.0 ** np.ceil(np.log2(size))
+            self.cache["means.digits"] = to_digits(centred / scale), scale
+        digits: tuple[Ring, Array] = self.cache["means.digits"]
+        return digits
+
+
+def _digits_label(owner: str) -> str:
+    return f"digits of {owner}"
+
+
+def _fits_label(owner: str) -> str:
+    return f"fits of {owner}"

@@ -1,0 +1,362 @@
+"""The server half of moments: from labels and parties to sums by pattern, and nothing else.
+
+=====================  ===========================================================================
+round                  what travels
+=====================  ===========================================================================
+prepare_moments        up: names of columns, number of rows, public keys
+seal_group_seed        one party: up, the group seed, sealed for each other one
+send_masked            down: which rows to leave out; up: columns under the group's key stream, and
+                       what they were standardised by
+open_products          down: the group of each row; labels under a mask, its seed to a helper;
+                       up: a private sum of small matrices, each party's own moments, two shares
+=====================  ===========================================================================
+
+A last step of the strategy erases the group seed (`GroupKeySteps.erase_group_seed`). With
+aggregation ``"ckks"``, and of one party alone, the same sums come from ciphertexts, in more rounds
+(`encrypted_groups`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Federation, Result
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import DataError
+from flwr_vertical.products import (
+    EncryptedProducts,
+    GroupKey,
+    Moments,
+    PairKeys,
+    PrivateProducts,
+    products_of,
+)
+from flwr_vertical.products.noise import room_for
+from flwr_vertical.products.row_groups import RowGroups
+from strategies.linear.moments.budget import LABEL, Budget
+from strategies.linear.moments.dp_moments import GroupNoise
+from strategies.linear.moments.groups import Minimum, by_pattern
+from strategies.linear.moments.label_noise import LabelSums
+from strategies.linear.moments.noisy_opening import (
+    group_noise,
+    label_sums,
+    noise_rule,
+    note_blur,
+    with_server_noise,
+)
+from strategies.linear.moments.patterns import Pattern, Patterns
+from strategies.linear.problem import Problem, open_problem
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Grouping = Callable[[npt.NDArray[np.bool_], npt.NDArray[np.int64], Minimum], RowGroups]
+
+# Two limbs take four times the work, and matter where rows are few: there they cost nothing.
+_TWO_LIMBS = 4e7
+
+
+@dataclass(frozen=True)
+class Offered:
+    """Columns as the parties offered them, for more products of them.
+
+    Parameters
+    ----------
+    moments : Moments
+        By group, with the labels of the problem.
+    center, unit : numpy.ndarray of shape (n_columns,)
+        A party's column is ``center + unit * z`` with ``z`` the offered one.
+    """
+
+    moments: Moments
+    center: Array
+    unit: Array
+
+
+@dataclass(frozen=True)
+class OpenedMoments:
+    """What the server has of a regression: sums by pattern, and labels of its own.
+
+    A party's column is ``center + unit * z`` with ``z`` the column of the moments; a label is
+    ``problem.y_center + problem.y_scale * z``.
+
+    Parameters
+    ----------
+    problem : Problem
+        Labels, masks and columns.
+    patterns : Patterns
+        Sums over the rows of each group; columns of all parties in the order of their names, the
+        label last. Labels of rows in no group are a pattern of their own.
+    groups : RowGroups
+        Of the labelled samples.
+    center, unit : numpy.ndarray of shape (n_columns,)
+        Of the parties' columns.
+    products : PrivateProducts or EncryptedProducts
+        What opened them, for more products.
+    offered : Offered
+        The columns of `products`.
+    parties : dict[str, slice]
+        By party, where its columns stand.
+    noise : list of GroupNoise, optional
+        What is on the moments of each of `held`, if parties add noise; with a budget, last, what
+        is on those of labels in no group, whether there are any or not.
+    """
+
+    problem: Problem
+    patterns: Patterns
+    groups: RowGroups
+    center: Array
+    unit: Array
+    products: PrivateProducts | EncryptedProducts
+    offered: Offered
+    parties: dict[str, slice] = field(default_factory=dict)
+    noise: list[GroupNoise] | None = None
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of all parties."""
+        return len(self.center)
+
+    @property
+    def held(self) -> list[Pattern]:
+        """The patterns in which some party has a column."""
+        return [p for p in self.patterns.patterns if len(p.observed) > 1]
+
+    @property
+    def n_used(self) -> float:
+        """Rows of which some column is used."""
+        return sum(p.n_rows for p in self.held)
+
+    def names(self, numbers: Any) -> list[str]:
+        """Name columns by party and variable, for notes."""
+        all_names = [
+            f"{party}.{name}" for party in self.parties for name in self.problem.columns[party]
+        ]
+        return [all_names[j] for j in numbers]
+
+
+def open_moments(
+    federation: Federation,
+    alignment: Alignment,
+    result: Result,
+    *,
+    encoding: str,
+    missing_cells: str,
+    missing_labels: str,
+    intercept: bool,
+    grouping: Grouping = by_pattern,
+    with_unheld: bool = False,
+    columns_of: str = "",
+    budget: Budget | None = None,
+) -> OpenedMoments:
+    """Open the moments of all parties' columns and the labels; four rounds.
+
+    Parameters
+    ----------
+    federation, alignment, result
+        As given to `Strategy.run`. The result gets notes on what grouping cost.
+    encoding, missing_cells, missing_labels, intercept
+        Settings of the strategy, see `open_problem`.
+    grouping : Callable, default `by_pattern`
+        Which rows go together: a function of `groups`.
+    with_unheld : bool, default False
+        Also use labels of samples that no party holds.
+    columns_of : str, optional
+        The only party whose columns are wanted; the others help.
+    budget : Budget, optional
+        Makes all that is opened differentially private. Patterns then are of columns in half
+        ranges about their noisy means (without an intercept, about 0).
+
+    Raises
+    ------
+    ConfigError
+        With a budget, if a range is not stated.
+    DataError
+        If labels cannot be used, or all groups are too small.
+    PartyError
+        If a party refuses.
+    """
+    pairs = PairKeys(federation)
+    extra: dict[str, Any] = {"nonce": pairs.nonce}
+    if columns_of:
+        extra["columns_of"] = columns_of
+    label_range = None
+    if budget is not None:
+        extra |= budget.arguments
+        label_range = budget.label_range(LABEL if result.labels is None else result.labels.name)
+    problem = open_problem(
+        federation,
+        alignment,
+        result,
+        encoding=encoding,
+        missing_cells=missing_cells,
+        missing_labels=missing_labels,
+        standardize=True,
+        intercept=intercept,
+        with_unheld=with_unheld,
+        extra=extra,
+        step="prepare_moments",
+        label_range=label_range,
+    )
+    told = problem.total.public
+    pairs.collect(told)
+    widths = {name: len(problem.columns[name]) for name in federation.parties}
+    groups = _group(federation, problem, widths, grouping, result)
+    n_columns = sum(widths.values())
+    rule = noise_rule(problem, budget)
+    if rule is None:
+        limbs = 2 if len(problem.y) * n_columns**2 < _TWO_LIMBS else 1
+        products = products_of(federation, GroupKey(federation, pairs), limbs)
+    else:
+        levels = rule.levels(list(widths.values()), ~groups.mask, 1)
+        room = room_for(levels, len(problem.y))
+        unit_of_labels = None if budget is None else 1.0
+        group_key = GroupKey(federation, pairs)
+        products = products_of(federation, group_key, 1, room, unit_of_labels, noisy=True)
+    y = problem.y[:, None]
+    products.send(y)
+    moments = products.moments(groups.group, len(groups.mask), y, groups.mask)
+    if budget is not None and isinstance(products, EncryptedProducts):
+        moments = with_server_noise(federation, budget, moments, groups, list(widths.values()))
+    if isinstance(products, EncryptedProducts):
+        products.close()  # keys of an arbiter; a group seed the strategy's last step erases
+    labels = None
+    if budget is not None:
+        labels = label_sums(federation, budget, moments, groups, problem.y, list(widths.values()))
+    rough = _patterns(moments, groups, problem.y, labels)
+    mean, spread = _standard(rough)
+    if budget is not None:
+        # Noise is to stay the same for all columns, and those of a fit without an intercept as
+        # they are.
+        mean, spread = mean * intercept, np.ones_like(spread)
+    center = np.concatenate([np.asarray(told[name]["center"]) for name in widths])
+    unit = np.concatenate([np.asarray(told[name]["unit"]) for name in widths])
+    ends = np.cumsum([0, *widths.values()])
+    opened = OpenedMoments(
+        problem=problem,
+        patterns=rough.standardised(np.append(mean, 0.0), np.append(spread, 1.0)),
+        groups=groups,
+        center=center + unit * mean,
+        unit=unit * spread,
+        products=products,
+        offered=Offered(moments, center, unit),
+        parties={
+            name: slice(int(a), int(b))
+            for name, a, b in zip(widths, ends[:-1], ends[1:], strict=True)
+        },
+        noise=group_noise(moments, labels, mean, spread),
+    )
+    if rule is not None and budget is None:
+        note_blur(result, problem, rough)
+    _note_withheld(result, opened, moments, list(widths.values()))
+    if not opened.held:
+        raise DataError(
+            "the parties tell nothing of any column: each has too few rows, or columns of few "
+            "different values, some of them too rare; align more samples, or have every party "
+            "lower 'min-rows' in its node config (simulate(min_rows=...))"
+        )
+    return opened
+
+
+def _group(
+    federation: Federation,
+    problem: Problem,
+    widths: dict[str, int],
+    grouping: Grouping,
+    result: Result,
+) -> RowGroups:
+    """Group rows, and note what that cost."""
+    stated = [problem.total.public[name].get("min_rows") for name in federation.parties]
+    known = [int(value) for value in stated if value is not None]
+    minimum = Minimum(max(known) if known else None, by_rule=len(known) < len(stated))
+    groups = grouping(problem.mask, np.array(list(widths.values())), minimum)
+    result.metrics["rows_merged"] = float(groups.n_merged)
+    result.metrics["rows_left_out"] = float(groups.n_left_out)
+    if grouping is by_pattern:
+        needed = minimum.of(min(widths.values()))
+        result.notes += _costs(problem.mask, groups, needed, len(widths))
+    return groups
+
+
+def _costs(mask: Flags, groups: RowGroups, needed: int, n_parties: int) -> list[str]:
+    """Say which rows were left out, or lost a block, since sums over few rows are not opened."""
+    left = (groups.group < 0) & ~mask.all(axis=1)
+    alone = (~mask).sum(axis=1) == 1
+    found = []
+    if left.any():
+        every = n_parties > 1 and bool((left == alone).all())
+        text = f"{int(left.sum()):,} rows were left out"
+        if every:
+            text = f"all {int(left.sum()):,} rows that one party alone holds were left out"
+        text += f": sums over fewer than {needed} rows are not opened. "
+        if n_parties > 1 and len(groups.mask) == 1 and not groups.mask.any():
+            text += "This fit is of the rows that all parties hold, as complete-case is. "
+        found.append(text + "A lower 'min-rows' at the nodes would use more of them")
+    if groups.n_merged:
+        found.append(
+            f"{groups.n_merged:,} rows count as lacking a party that holds them, since too few "
+            f"rows are held by the same parties: sums over fewer than {needed} rows are not opened"
+        )
+    return found
+
+
+def _patterns(
+    moments: Moments, groups: RowGroups, y: Array, labels: list[LabelSums] | None
+) -> Patterns:
+    """Put the opened sums and those of the labels together."""
+    n_columns = moments.sums.shape[1]
+    found = []
+    alone = np.ones(len(y), dtype=bool)
+    for g, withheld in enumerate(moments.withheld):
+        rows = groups.group == g
+        columns = np.flatnonzero(~withheld)
+        if not len(columns):
+            continue
+        alone &= ~rows
+        own = y[rows]
+        observed = np.append(columns, n_columns)
+        sums = np.append(moments.sums[g][columns], own.sum())
+        with_label, square = moments.with_vectors[g][columns, 0], float(own @ own)
+        if labels is not None:
+            with_label, square = labels[g].with_columns[columns], labels[g].square
+            sums[-1] = labels[g].total
+        products = np.block(
+            [
+                [moments.products[g][np.ix_(columns, columns)], with_label[:, None]],
+                [with_label[None, :], np.array([[square]])],
+            ]
+        )
+        found.append(Pattern(observed, float(len(own)), sums, products))
+    rest = y[alone]
+    if len(rest):
+        total, of_rest = float(rest.sum()), float(rest @ rest)
+        if labels is not None:
+            total, of_rest = labels[-1].total, labels[-1].square
+        label = np.array([n_columns])
+        found.append(Pattern(label, float(len(rest)), np.array([total]), np.array([[of_rest]])))
+    return Patterns(n_columns + 1, found)
+
+
+def _standard(rough: Patterns) -> tuple[Array, Array]:
+    """Return mean and standard deviation of each column over all rows that were told of."""
+    mean, covariance = rough.available()
+    square = np.maximum(np.diag(covariance), 0.0)
+    varies = square > 1e-20 * (square + mean**2)
+    return mean[:-1], np.where(varies, np.sqrt(square), 1.0)[:-1]
+
+
+def _note_withheld(
+    result: Result, opened: OpenedMoments, moments: Moments, widths: list[int]
+) -> None:
+    """Name columns that parties told nothing of where they have the rows."""
+    absent = np.repeat(opened.groups.mask, widths, axis=1)
+    more = np.asarray(moments.withheld) & ~absent
+    for j in np.flatnonzero(more.any(axis=0)):
+        result.notes.append(
+            f"column {opened.names([j])[0]!r} has a value that is too rare to be told of in "
+            f"{int(more[:, j].sum())} of {int((~absent[:, j]).sum())} groups of rows; it counts as "
+            "missing there"
+        )
+    result.metrics["columns_withheld"] += float(more.any(axis=0).sum())

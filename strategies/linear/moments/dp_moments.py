@@ -1,0 +1,212 @@
+"""Noise on opened moments, as the server knows it, and what it does to a fit.
+
+Of the matrix ``M = Z'Z`` with rows ``z = (1, x, y)`` the server has ``M + E``, E symmetric, normal,
+with variances that are public. Coefficients then are those of ridge regression with the least ridge
+that outweighs E: AdaSSP (Wang, 2018, "Revisiting differentially private linear regression",
+Algorithm 2). Two things differ, both for the better: all sums are one release of a Gaussian
+mechanism with the noise of Balle and Wang (2018), not three that share epsilon; and the smallest
+eigenvalue is bounded from the noisy matrix, which costs no epsilon, since no node has the exact
+one. The bound on the norm of E is the quantile of its own distribution.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from strategies.linear.moments.linear import LinearFit
+from strategies.linear.moments.patterns import Pattern
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+_DRAWS = 400
+
+FAILURE = 0.05
+"""With this probability the noise is larger than its bound (AdaSSP's rho)."""
+
+_LEAST = 0.1  # of the bound: what the smallest eigenvalue has at least, with the ridge
+
+
+@dataclass(frozen=True)
+class GroupNoise:
+    """Noise on the moments of one group of rows.
+
+    Parameters
+    ----------
+    variance : numpy.ndarray of shape (n_z, n_z)
+        Of the elements of E, over (1, observed columns, label); symmetric, 0 for the number of
+        rows.
+    turn : numpy.ndarray of shape (n_columns + 2, n_z)
+        A row of the fit is ``turn @ z``: columns about their means, 0 where missing.
+    """
+
+    variance: Array
+    turn: Array
+
+    def of_products(self, vector: Array) -> Array:
+        """Return the covariance of ``turn E turn' vector``."""
+        own = self.turn.T @ vector
+        inner = self.variance * np.outer(own, own)
+        inner[np.diag_indices_from(inner)] = self.variance @ own**2
+        return np.asarray(self.turn @ inner @ self.turn.T)
+
+    def draw(self, count: int, rng: np.random.Generator) -> Array:
+        """Return draws of ``turn E turn'``, shape (count, n_columns + 2, n_columns + 2)."""
+        drawn = np.triu(rng.normal(size=(count, *self.variance.shape)) * np.sqrt(self.variance))
+        symmetric = drawn + np.triu(drawn, 1).swapaxes(1, 2)
+        return np.asarray(self.turn @ symmetric @ self.turn.T)
+
+
+def moved_by(noise: Sequence[GroupNoise], origin: Array) -> list[GroupNoise]:
+    """Return the noise on columns and label less an origin, shape (n_columns + 1,)."""
+    by = np.eye(len(origin) + 1)
+    by[1:, 0] = -origin
+    return [replace(part, turn=by @ part.turn) for part in noise]
+
+
+def with_noise(fit: LinearFit, noise: Sequence[GroupNoise], origin: Array) -> LinearFit:
+    """Return a fit to moments with little noise, which its covariance then includes.
+
+    Parameters
+    ----------
+    fit : LinearFit
+        By ordinary least squares.
+    noise : sequence of GroupNoise
+        Of the groups that it was fitted to.
+    origin : numpy.ndarray of shape (n_columns + 1,)
+        What columns and label were reduced by since.
+    """
+    inverse = fit.vcov / fit.noise if fit.noise else np.zeros_like(fit.vcov)
+    vector = np.concatenate([[-fit.intercept], -fit.beta, [1.0]])
+    moved = moved_by(noise, origin)
+    score = np.sum([part.of_products(vector) for part in moved], axis=0)[:-1, :-1]
+    return replace(fit, added=inverse @ score @ inverse)
+
+
+def norm_bound(noise: Sequence[GroupNoise], kept: Flags, failure: float = FAILURE) -> float:
+    """Return what the spectral norm of the noise exceeds with a probability of `failure`.
+
+    By draws, the same ones each time: only the variances enter, which are public. Inequalities for
+    random matrices would give two to three times as much, and a ridge that much larger.
+
+    Parameters
+    ----------
+    noise : sequence of GroupNoise
+    kept : numpy.ndarray of shape (n_columns + 2,), bool
+        Which rows and columns.
+    failure : float
+    """
+    rng = np.random.default_rng(0)
+    parts = [replace(part, turn=part.turn[kept]) for part in noise]
+    drawn = np.sum([part.draw(_DRAWS, rng) for part in parts], axis=0)
+    norms = np.abs(np.linalg.eigvalsh(drawn)).max(axis=1)
+    return float(np.quantile(norms, 1.0 - failure))
+
+
+def ridge_of(matrix: Array, bound: float) -> float:
+    """Return the ridge of AdaSSP.
+
+    Parameters
+    ----------
+    matrix : numpy.ndarray of shape (n, n)
+        Products of columns, with noise.
+    bound : float
+        Of the norm of the noise.
+
+    Returns
+    -------
+    float
+        So large that ridge and smallest eigenvalue of the exact products together are at least
+        `bound`; and that the noisy products are positive definite with it.
+    """
+    if not bound:
+        return 0.0
+    least = float(np.linalg.eigvalsh(matrix)[0])
+    return max(bound - max(least - bound, 0.0), _LEAST * bound - least, 0.0)
+
+
+@dataclass(frozen=True)
+class NoisyFit:
+    """Least squares from noisy moments.
+
+    Parameters
+    ----------
+    fit : LinearFit
+        With ``added``, the covariance that the noise gives to the estimates.
+    ridge : float
+    rows : Pattern
+        Moments with the ridge on the columns' squares; positive definite.
+    hidden : bool
+        Whether noise hides the variance of the residuals: what is left is not above 0.
+    """
+
+    fit: LinearFit
+    ridge: float
+    rows: Pattern
+    hidden: bool
+
+
+def noisy_least_squares(rows: Pattern, noise: Sequence[GroupNoise], intercept: bool) -> NoisyFit:
+    """Solve the normal equations with the ridge that the noise needs.
+
+    Parameters
+    ----------
+    rows : Pattern
+        Noisy sums of all columns and of the label, which is the last.
+    noise : sequence of GroupNoise
+        Of the groups that they are the total of.
+    intercept : bool
+        Whether there is one; it has no ridge.
+    """
+    n, d = rows.n_rows, len(rows.sums) - 1
+    told = np.diag(rows.products)[:-1] != 0.0  # of others there are neither sums nor noise
+    kept = np.concatenate([[intercept], told, [False]]).astype(bool)
+    moments = np.block([[np.array([[n]]), rows.sums], [rows.sums[:, None], rows.products]])
+    ridge = ridge_of(moments[np.ix_(kept, kept)], norm_bound(noise, kept))
+    penalty = np.diag(np.concatenate([[0.0], np.full(d, ridge)])[kept[:-1]])
+    inverse = np.zeros((d + 1, d + 1))
+    at = np.ix_(kept[:-1], kept[:-1])
+    inverse[at] = np.linalg.inv(moments[np.ix_(kept, kept)] + penalty)
+    theta = inverse @ moments[:-1, -1]
+    vector = np.append(-theta, 1.0)
+    score = np.sum([part.of_products(vector) for part in noise], axis=0)[:-1, :-1]
+    mean = rows.sums / n if intercept else np.zeros(d + 1)
+    centred = rows.products - n * np.outer(mean, mean)
+    gram, beta = _positive(centred[:-1, :-1]), theta[1:]
+    rss, tss = float(vector @ moments @ vector), float(centred[-1, -1])
+    hidden = not rss > 0.0
+    if hidden:  # something above 0: a thousandth of the labels' half range
+        rss = 1e-6 * n
+    fit = LinearFit(
+        n_rows=n,
+        level=float(theta[0] + mean[:-1] @ beta) * intercept,
+        means=rows.sums[:-1] / n,
+        beta=beta,
+        dependent=~told,
+        covariance=gram / n,
+        inverse=inverse[1:, 1:] @ gram @ inverse[1:, 1:],
+        rss=rss,
+        tss=max(tss, rss),
+        has_intercept=intercept,
+        added=inverse @ score @ inverse,
+    )
+    return NoisyFit(fit, ridge, _whole(rows, ridge, beta, rss, intercept), hidden)
+
+
+def _whole(rows: Pattern, ridge: float, beta: Array, rss: float, intercept: bool) -> Pattern:
+    """Return moments that some data could have, with the same fit and residuals."""
+    products = rows.products.copy()
+    d = len(beta)
+    products[np.arange(d), np.arange(d)] += ridge
+    mean = rows.sums / rows.n_rows if intercept else np.zeros(d + 1)
+    gram = products[:-1, :-1] - rows.n_rows * np.outer(mean[:-1], mean[:-1])
+    products[-1, -1] = float(beta @ gram @ beta) + rss + rows.n_rows * mean[-1] ** 2
+    return replace(rows, products=products)
+
+
+def _positive(matrix: Array) -> Array:
+    """Return the nearest positive semi-definite matrix."""
+    values, vectors = np.linalg.eigh(matrix)
+    return np.asarray((vectors * np.maximum(values, 0.0)) @ vectors.T)

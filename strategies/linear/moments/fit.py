@@ -1,0 +1,325 @@
+"""Maximum likelihood of the joint normal model, on the server alone.
+
+EM (Dempster, Laird and Rubin, 1977) leads from the available moments to the neighbourhood of the
+maximum; Newton's method finishes in a few steps, by Fisher scoring where the likelihood is not
+concave. Both work on sums by pattern; their cost does not depend on the number of rows.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import linalg, sparse
+
+from flwr_vertical.errors import DataError
+from strategies.linear.moments.covariances import CovarianceModel
+from strategies.linear.moments.no_intercept import Through
+from strategies.linear.moments.patterns import Patterns
+
+Array = npt.NDArray[np.float64]
+
+_EM_STEPS = 25
+_HALVINGS = 30
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The fitted regression of the label on all columns.
+
+    Parameters
+    ----------
+    mean : numpy.ndarray of shape (n_columns,)
+        Of all columns, the label last.
+    covariance : numpy.ndarray of shape (n_columns, n_columns)
+    intercept : float
+    beta : numpy.ndarray of shape (n_columns - 1,)
+    noise : float
+        Variance of the label about its regression.
+    vcov : numpy.ndarray of shape (n_columns, n_columns)
+        Covariance matrix of the estimates of (intercept, beta).
+    missing_information : numpy.ndarray of shape (n_columns,)
+        Share of the information on (intercept, beta) that is lost with the missing cells, by
+        coefficient: 1 less the ratio of the variance with complete rows to that estimated.
+    moved : numpy.ndarray of shape (2, n_columns, n_implied)
+        How far (intercept, beta) move if the partial correlation of two columns that no rows tell
+        were 1/2, or -1/2, and not 0; for each element that the model implies.
+    log_likelihood : float
+    iterations : int
+        Of EM and of Newton's method together.
+    converged : bool
+        Whether the last step changed the log likelihood by less than the tolerance.
+    """
+
+    mean: Array
+    covariance: Array
+    intercept: float
+    beta: Array
+    noise: float
+    vcov: Array
+    missing_information: Array
+    moved: Array
+    log_likelihood: float
+    iterations: int
+    converged: bool
+
+    @property
+    def std_error(self) -> Array:
+        """Standard errors of (intercept, beta)."""
+        return np.asarray(np.sqrt(np.maximum(np.diag(self.vcov), 0.0)))
+
+
+def fit_normal(
+    patterns: Patterns,
+    model: CovarianceModel,
+    *,
+    tol: float = 1e-10,
+    max_iter: int = 200,
+    through: Through | None = None,
+) -> Fit:
+    """Fit mean and covariance, and what they say of the label.
+
+    Parameters
+    ----------
+    patterns : Patterns
+        Moments of all patterns.
+    model : CovarianceModel
+        What is free in the covariance.
+    tol : float
+        End when a step's expected gain in log likelihood is below this, a row.
+    max_iter : int
+        Most steps of Newton's method.
+    through : Through, optional
+        Where the label's regression is zero; for models without an intercept.
+
+    Raises
+    ------
+    DataError
+        If a column is observed nowhere or constant, or the moments are not those of any data.
+    """
+    mean, parameters = _start(patterns, model)
+    n_rows = sum(p.n_rows for p in patterns.patterns)
+    steps = 0
+    if through is not None:
+        mean = through.mean(mean, parameters)
+    else:
+        for _ in range(_EM_STEPS):
+            mean, parameters = _em_step(patterns, model, mean, parameters)
+            steps += 1
+    value = _value(patterns, model, mean, parameters)
+    converged = False
+    for _ in range(max_iter):
+        change, gain = _step(patterns, model, mean, parameters, through)
+        if gain < tol * n_rows:
+            converged = True
+        length = 1.0
+        for _ in range(_HALVINGS):
+            trial_mean = mean + length * change[: len(mean)]
+            trial = parameters + length * change[len(mean) :]
+            if through is not None:
+                trial_mean = through.mean(trial_mean, trial)
+            found = _value(patterns, model, trial_mean, trial)
+            if found >= value - 1e-12 * abs(value):
+                break
+            length /= 2.0
+        else:
+            break
+        mean, parameters, value = trial_mean, trial, max(found, value)
+        steps += 1
+        if converged:
+            break
+    return _finish(patterns, model, mean, parameters, value, steps, converged, through)
+
+
+def _value(patterns: Patterns, model: CovarianceModel, mean: Array, parameters: Array) -> float:
+    """Return the log likelihood; minus infinity where the whole covariance is not positive."""
+    try:
+        covariance = model.covariance(parameters)
+        np.linalg.cholesky(covariance)
+    except np.linalg.LinAlgError:
+        return -np.inf
+    return patterns.log_likelihood(mean, covariance)
+
+
+def _start(patterns: Patterns, model: CovarianceModel) -> tuple[Array, Array]:
+    mean, available = patterns.available()
+    variances = np.diag(available)
+    wrong = np.flatnonzero(~(variances > 0.0))
+    if len(wrong):
+        raise DataError(
+            f"columns {wrong.tolist()} (counted from 0) do not vary over the rows in which they "
+            "are observed; leave them out"
+        )
+    scale = np.sqrt(variances)
+    correlation = available / np.outer(scale, scale)
+    # Moments of different rows for different pairs may not fit together: shrink until they do.
+    for share in (1.0, 0.9, 0.75, 0.5, 0.25, 0.0):
+        shrunk = share * correlation + (1.0 - share) * np.eye(len(scale))
+        parameters = model.nearest(shrunk * np.outer(scale, scale))
+        try:
+            covariance = model.covariance(parameters) / np.outer(scale, scale)
+        except np.linalg.LinAlgError:
+            continue
+        if np.linalg.eigvalsh(covariance)[0] > 1e-3 * (1.0 - share) + 1e-12:
+            return mean, parameters
+    raise DataError("no positive definite covariance fits the moments; is a column a copy?")
+
+
+def _em_step(
+    patterns: Patterns, model: CovarianceModel, mean: Array, parameters: Array
+) -> tuple[Array, Array]:
+    """Complete the moments by their expectation, and maximise (Little and Rubin, 2019, 11.2)."""
+    covariance = model.covariance(parameters)
+    d = len(mean)
+    n_rows, total, products = 0.0, np.zeros(d), np.zeros((d, d))
+    for p in patterns.patterns:
+        o = p.observed
+        absent = np.setdiff1d(np.arange(d), o)
+        rest, centred = p.about(mean)
+        # Rows of all columns, about the current mean, are `lift` times the observed ones.
+        lift = np.zeros((d, len(o)))
+        lift[o] = np.eye(len(o))
+        lift[absent] = np.linalg.solve(covariance[np.ix_(o, o)], covariance[np.ix_(o, absent)]).T
+        total += lift @ rest
+        products += lift @ centred @ lift.T
+        left = covariance[np.ix_(absent, absent)] - lift[absent] @ covariance[np.ix_(o, absent)]
+        products[np.ix_(absent, absent)] += p.n_rows * left
+        n_rows += p.n_rows
+    gap = total / n_rows
+    moments = products / n_rows - np.outer(gap, gap)
+    return mean + gap, model.maximise((moments + moments.T) / 2.0, gap)
+
+
+def _information(
+    patterns: Patterns, model: CovarianceModel, mean: Array, parameters: Array, observed: bool
+) -> Array:
+    """Return the information on (mean, parameters)."""
+    covariance = model.covariance(parameters)
+    on_mean, cross, on_covariance = patterns.information(mean, covariance, observed)
+    # A parameter moves few elements of the covariance.
+    directions = sparse.csc_array(model.directions(parameters).reshape(len(mean) ** 2, -1))
+    on_parameters = np.asarray(directions.T @ (on_covariance @ directions))
+    if observed:
+        gradient = patterns.score(mean, covariance)[1]
+        on_parameters -= model.curvature(parameters, gradient)
+    between = np.asarray(cross @ directions)
+    return np.block([[on_mean, between], [between.T, on_parameters]])
+
+
+def _step(
+    patterns: Patterns,
+    model: CovarianceModel,
+    mean: Array,
+    parameters: Array,
+    through: Through | None,
+) -> tuple[Array, float]:
+    """Return a step and what it is expected to gain in log likelihood.
+
+    Newton's where the likelihood is concave there, else that of Fisher scoring.
+    """
+    by_mean, by_covariance = patterns.score(mean, model.covariance(parameters))
+    directions = model.directions(parameters).reshape(len(mean) ** 2, -1)
+    score = np.concatenate([by_mean, directions.T @ by_covariance.reshape(-1)])
+    lift = np.eye(len(score)) if through is None else through.jacobian(mean, parameters)
+    score = lift.T @ score
+    for observed in (True, False):
+        information = _information(patterns, model, mean, parameters, observed)
+        information = lift.T @ information @ lift
+        if through is not None and observed:
+            information -= through.curvature(by_mean[-1], parameters)
+        diagonal = np.diag(information)
+        if (diagonal <= 0.0).any():
+            continue
+        scale = 1.0 / np.sqrt(diagonal)
+        try:
+            factor = linalg.cho_factor(information * np.outer(scale, scale))
+        except linalg.LinAlgError:
+            continue
+        step = scale * linalg.cho_solve(factor, scale * score)
+        return np.asarray(lift @ step), float(score @ step) / 2.0
+    # Some direction is not identified at all: stay where the data do not say.
+    scale = 1.0 / np.sqrt(np.maximum(np.diag(information), 1e-300))
+    solved = np.linalg.lstsq(information * np.outer(scale, scale), scale * score, rcond=1e-12)[0]
+    return np.asarray(lift @ (scale * solved)), float(score @ (scale * solved)) / 2.0
+
+
+def _finish(
+    patterns: Patterns,
+    model: CovarianceModel,
+    mean: Array,
+    parameters: Array,
+    value: float,
+    steps: int,
+    converged: bool,
+    through: Through | None,
+) -> Fit:
+    covariance = model.covariance(parameters)
+    inner, outer = covariance[:-1, :-1], covariance[:-1, -1]
+    beta = np.asarray(np.linalg.solve(inner, outer), dtype=np.float64)
+    information = _information(patterns, model, mean, parameters, observed=True)
+    # Delta method: d beta = inner^-1 (d outer - d inner beta), d intercept = d mean_y - ...
+    directions = model.directions(parameters)
+    moved = directions[:-1, -1] - np.einsum("ijk,j->ik", directions[:-1, :-1], beta)
+    by_parameters = np.linalg.solve(inner, moved)
+    d = len(mean)
+    jacobian = np.zeros((d, d + len(parameters)))
+    jacobian[1:, d:] = by_parameters
+    jacobian[0, : d - 1], jacobian[0, d - 1] = -beta, 1.0
+    jacobian[0, d:] = -mean[:-1] @ by_parameters
+    if through is not None:
+        lift = through.jacobian(mean, parameters)
+        pull = float(patterns.score(mean, covariance)[0][-1])
+        information = lift.T @ information @ lift - through.curvature(pull, parameters)
+        jacobian = jacobian @ lift
+    scale = 1.0 / np.sqrt(np.maximum(np.abs(np.diag(information)), 1e-300))
+    half = jacobian * scale
+    try:
+        factor = linalg.cho_factor(information * np.outer(scale, scale))
+        covered = linalg.cho_solve(factor, half.T)
+    except linalg.LinAlgError:
+        inverse = np.linalg.pinv(information * np.outer(scale, scale), rcond=1e-12, hermitian=True)
+        covered = inverse @ half.T
+    vcov = half @ covered
+    noise = float(covariance[-1, -1] - beta @ outer)
+    n_rows = sum(p.n_rows for p in patterns.patterns)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lost = 1.0 - noise * _with_complete_rows(mean, inner, through) / n_rows / np.diag(vcov)
+    return Fit(
+        mean=mean,
+        covariance=covariance,
+        intercept=float(mean[-1] - mean[:-1] @ beta),
+        beta=np.asarray(beta, dtype=np.float64),
+        noise=noise,
+        vcov=vcov,
+        missing_information=np.clip(np.nan_to_num(lost), 0.0, 1.0),
+        moved=_moved(model, mean, covariance, beta),
+        log_likelihood=value,
+        iterations=steps,
+        converged=converged,
+    )
+
+
+def _moved(model: CovarianceModel, mean: Array, covariance: Array, beta: Array) -> Array:
+    """Return how far (intercept, beta) move with elements that no rows tell; see `Fit`."""
+    pairs = np.stack(model.implied, axis=1)
+    found = np.zeros((2, len(mean), len(pairs)))
+    inverse = np.linalg.inv(covariance)
+    for number, (i, j) in enumerate(pairs):
+        # Given all others, two columns whose partial covariance is 0 have variances 1 / P_ii.
+        half = 0.5 / np.sqrt(inverse[i, i] * inverse[j, j])
+        for k, change in enumerate((half, -half)):
+            inner = covariance[:-1, :-1].copy()
+            inner[[i, j], [j, i]] += change
+            found[k, 1:, number] = np.linalg.solve(inner, covariance[:-1, -1]) - beta
+    found[:, 0] = -np.einsum("j,kjn->kn", mean[:-1], found[:, 1:])
+    return found
+
+
+def _with_complete_rows(mean: Array, inner: Array, through: Through | None) -> Array:
+    """Return the variances of (intercept, beta) over noise, if each row were complete, times n."""
+    if through is not None:
+        gap = mean[:-1] - through.point
+        return np.append(0.0, np.diag(np.linalg.inv(inner + np.outer(gap, gap))))
+    second = np.ones((len(mean), len(mean)))
+    second[0, 1:] = second[1:, 0] = mean[:-1]
+    second[1:, 1:] = inner + np.outer(mean[:-1], mean[:-1])
+    return np.asarray(np.diag(np.linalg.inv(second)))

@@ -1,0 +1,110 @@
+"""Which columns a fit can use: observed in some group, and no combination of others."""
+
+import numpy as np
+import numpy.typing as npt
+
+from strategies.linear.moments.linear import dependent_columns
+from strategies.linear.moments.patterns import Pattern, Patterns
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.int64]
+
+_TOLERANCE = 1e-9
+_COUNTS = 1e-5  # coefficients of standardised columns below this do not explain another column
+
+
+def unobserved(patterns: Patterns) -> Flags:
+    """Tell which columns are in no pattern, shape (n_columns,), the label included."""
+    return np.asarray(np.diag(patterns.joint_rows()) == 0.0)
+
+
+def redundant(patterns: Patterns, tolerance: float = _TOLERANCE) -> Flags:
+    """Tell which columns are constant or follow from others, over all rows that have them.
+
+    Parameters
+    ----------
+    patterns : Patterns
+        Of standardised columns, the label last.
+    tolerance : float
+        Largest share of a column's sum of squares that may be left.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_columns - 1,), bool
+        Without the label. The later one of two that follow from each other.
+    """
+    d = patterns.n_columns - 1
+    found = np.zeros(d, dtype=bool)
+    for pattern in patterns.patterns:
+        while True:
+            columns = np.array([j for j in pattern.observed if j < d and not found[j]], dtype=int)
+            flagged = np.flatnonzero(_dependent(pattern, columns, tolerance))
+            if not any(
+                _everywhere(patterns, pattern, columns, int(i), tolerance, found) for i in flagged
+            ):
+                break
+    return found
+
+
+def _everywhere(
+    patterns: Patterns, pattern: Pattern, columns: Indices, i: int, tolerance: float, found: Flags
+) -> bool:
+    """Check a column that follows from others in one pattern in all rows that have them."""
+    before = columns[:i]
+    before = before[~_dependent(pattern, before, tolerance)]
+    gram = _centred(pattern, np.append(before, columns[i]))
+    beta = np.linalg.lstsq(gram[:-1, :-1], gram[:-1, -1], rcond=1e-12)[0]
+    chosen = np.append(before[np.abs(beta) > _COUNTS], columns[i])
+    total = _pool([p for p in patterns.patterns if np.isin(chosen, p.observed).all()], chosen)
+    if _dependent(total, chosen, tolerance)[-1]:
+        found[columns[i]] = True
+        return True
+    return False
+
+
+def _pool(patterns: list[Pattern], columns: Indices) -> Pattern:
+    sums, products, n = np.zeros(len(columns)), np.zeros((len(columns), len(columns))), 0.0
+    for p in patterns:
+        at = np.searchsorted(p.observed, columns)
+        sums += p.sums[at]
+        products += p.products[np.ix_(at, at)]
+        n += p.n_rows
+    order = np.argsort(columns)
+    assert (order == np.arange(len(columns))).all()
+    return Pattern(columns, n, sums, products)
+
+
+def _centred(pattern: Pattern, columns: Indices) -> Array:
+    at = np.searchsorted(pattern.observed, columns)
+    mean = pattern.sums[at] / pattern.n_rows
+    return np.asarray(
+        pattern.products[np.ix_(at, at)] - pattern.n_rows * np.outer(mean, mean), dtype=np.float64
+    )
+
+
+def _dependent(pattern: Pattern, columns: Indices, tolerance: float) -> Flags:
+    at = np.searchsorted(pattern.observed, columns)
+    length = np.diag(pattern.products)[at]
+    return dependent_columns(_centred(pattern, columns), length, tolerance)
+
+
+def restrict(patterns: Patterns, kept: Indices) -> Patterns:
+    """Leave columns out.
+
+    Parameters
+    ----------
+    patterns : Patterns
+        Of all columns, the label last.
+    kept : numpy.ndarray of shape (n_kept,)
+        Numbers of the columns that stay, ascending, with the label's.
+    """
+    number = np.full(patterns.n_columns, -1, dtype=np.int64)
+    number[kept] = np.arange(len(kept))
+    found = []
+    for p in patterns.patterns:
+        at = np.flatnonzero(number[p.observed] >= 0)
+        if len(at):
+            products = p.products[np.ix_(at, at)]
+            found.append(Pattern(number[p.observed[at]], p.n_rows, p.sums[at], products))
+    return Patterns(len(kept), found)

@@ -1,0 +1,179 @@
+"""The party half of moments: its columns in rough units, which enter private products."""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Party, StepGroup, Summands, step
+from flwr_vertical.errors import ProtocolError
+from flwr_vertical.products import HeldColumns, PairKeySteps
+from flwr_vertical.products.noise import PrivateRows
+from flwr_vertical.products.noisy_sums import check_epsilon
+from flwr_vertical.products.rare_levels import level_codes
+from flwr_vertical.products.row_groups import min_rows
+from strategies.linear.data import PUBLIC_RANGE, RegressionData
+from strategies.linear.moments.budget import brought_in, column_ranges, middle_and_half
+from strategies.linear.moments.coarse_scaling import rough_units
+
+Array = npt.NDArray[np.float64]
+
+# Under a prefix that the server may not write to.
+_FIXED = "node.moments.rows"
+_PRIVATE = "node.moments.private"
+_OFFERED = "moments.offered"
+_N_LABELLED = "moments.n-labelled"
+
+
+class MomentSteps(StepGroup):
+    """Offers a party's columns for products; the party also uses `RegressionData`, `PairKeySteps`.
+
+    Products are of columns in rough units, which tell hardly anything: the exact mean and standard
+    deviation would tell of rows that are in no group. The server standardises by what it opens.
+    With epsilon they are in half ranges of public bounds, and their sums have noise.
+    """
+
+    party: Party
+
+    @step(repeatable=False)  # a key pair is drawn
+    def prepare_moments(
+        self,
+        nonce: bytes,
+        columns_of: str = "",
+        labelled: npt.NDArray[np.uint8] | None = None,
+        epsilon: float = 0.0,
+        delta: float = 0.0,
+        row_norm: float = 1.0,
+        bounds: str = "",
+        **settings: Any,
+    ) -> Summands:
+        """Prepare the table, and make the key pair of this run.
+
+        Parameters
+        ----------
+        nonce : bytes
+            Of this run.
+        columns_of : str
+            The only party whose columns are wanted; all parties' if empty.
+        epsilon, delta, row_norm, bounds
+            See `budget.Budget`; no epsilon: sums are opened as they are.
+        labelled, **settings
+            See `RegressionData.prepare`.
+
+        Returns
+        -------
+        Summands
+            Nothing to be summed; publicly what `RegressionData.prepare` and
+            `PairKeySteps.pair_key` tell, ``center`` and ``unit`` of each column (`rough_units`),
+            ``min_rows``, if the node's policy states it, and ``blur``, if it does that. With
+            epsilon nothing of it depends on values: units are those of the bounds, and which
+            columns follow from others is not told.
+
+        Raises
+        ------
+        PolicyError
+            If the node allows less epsilon.
+        """
+        if epsilon:
+            check_epsilon(self.party, epsilon)
+            self.state[_PRIVATE] = [float(epsilon), float(delta), float(row_norm)]
+        offered = columns_of in ("", self.name)
+        self.state[_OFFERED] = offered
+        if offered:
+            told = dict(self.other(RegressionData).prepare(labelled=labelled, **settings).public)
+        else:
+            told = self._nothing_offered(labelled)
+        if epsilon and offered:
+            columns = self.other(RegressionData).design.columns
+            self.state[PUBLIC_RANGE] = np.stack(column_ranges(bounds, columns, self.name))
+            told["collinear"] = []
+        center, unit = self._units
+        told |= {"center": center, "unit": unit, **self.other(PairKeySteps).pair_key(nonce)}
+        if self.party.policy.min_rows is not None:
+            told["min_rows"] = self.party.policy.min_rows
+        if self.party.policy.blur > 0.0:
+            told["blur"] = self.party.policy.blur
+        return Summands({}, told)
+
+    def _nothing_offered(self, labelled: npt.NDArray[np.uint8] | None) -> dict[str, Any]:
+        held = self.party.positions[self.party.positions >= 0]
+        if labelled is None:
+            labelled = np.ones(self.party.n_samples, dtype=np.uint8)
+        self.state[_N_LABELLED] = int(np.sum(labelled))
+        return {
+            "columns": [],
+            "n_observed": int(np.asarray(labelled)[held].astype(bool).sum()),
+            "dropped": np.zeros(0, dtype=np.int64),
+            "collinear": [],
+            "left_out": [],
+        }
+
+    # -- the columns -----------------------------------------------------------------------
+
+    def columns(self) -> HeldColumns:
+        """Return the columns that are multiplied, for ``columns_to_multiply`` of the party.
+
+        Raises
+        ------
+        ProtocolError
+            If other samples have labels than when the columns were first offered.
+        """
+        if "moments.columns" not in self.cache:
+            self.cache["moments.columns"] = self._columns()
+        columns: HeldColumns = self.cache["moments.columns"]
+        return columns
+
+    def _columns(self) -> HeldColumns:
+        if not self.state[_OFFERED]:
+            n_labelled = int(self.state[_N_LABELLED])
+            none = np.zeros(0, dtype=np.int64)
+            return HeldColumns(np.zeros((0, 0)), none, n_labelled, noise=self._noise)
+        data = self.other(RegressionData)
+        # Rows are numbered among the labelled samples: other labels would give them other numbers,
+        # and the record of what was told of them would be of other rows.
+        labelled = np.asarray(self.state.get("labelled", np.zeros(0, dtype=np.uint8)))
+        parts = (np.int64(data.n_labelled), labelled.astype(np.uint8))
+        chosen = hashlib.sha256(b"".join(part.tobytes() for part in parts)).digest()
+        if self.state.setdefault(_FIXED, chosen) != chosen:
+            raise ProtocolError(
+                f"party {self.name!r}: other samples are to have labels than when its columns were "
+                "first offered in this run; start another run for other labels"
+            )
+        noise = self._noise
+        if noise is not None and data.public_range is not None:
+            values = brought_in(data.raw, *data.public_range, noise.row_norm, data.intercept)
+        else:
+            center, unit = self._units
+            values = (data.raw - center) / unit
+        names = tuple(data.design.columns)
+        return HeldColumns(values, data.rows, data.n_labelled, names, data.own_rows, noise)
+
+    @property
+    def _noise(self) -> PrivateRows | None:
+        """What noise the fit promises, if any."""
+        if _PRIVATE not in self.state:
+            return None
+        epsilon, delta, row_norm = self.state[_PRIVATE]
+        return PrivateRows(epsilon, delta, row_norm, self.party.policy.blur)
+
+    @property
+    def _units(self) -> tuple[Array, Array]:
+        if "moments.units" not in self.cache:
+            if not self.state[_OFFERED]:
+                return np.zeros(0), np.ones(0)
+            data = self.other(RegressionData)
+            if data.public_range is not None:
+                return middle_and_half(*data.public_range, data.intercept)
+            # Not of the rows that take part, which the server chooses; see `table_rows`.
+            raw = data.table_rows
+            n_columns = raw.shape[1]
+            stated = self.party.policy.min_rows
+            needed = min_rows(n_columns, 1) if stated is None else stated
+            center, unit = np.zeros(n_columns), np.ones(n_columns)
+            if len(raw) >= needed:
+                few = np.array([level_codes(column) is not None for column in raw.T], dtype=bool)
+                center, unit = rough_units(raw, few)
+            self.cache["moments.units"] = center, unit
+        units: tuple[Array, Array] = self.cache["moments.units"]
+        return units

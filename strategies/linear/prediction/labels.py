@@ -1,0 +1,60 @@
+"""Labels completed with predictions."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flwr_vertical.alignment import Alignment
+from strategies.linear.problem import sample_index
+
+Array = npt.NDArray[np.float64]
+
+
+def completed_labels(
+    alignment: Alignment,
+    labels: "pd.Series[Any] | None",
+    known: Array,
+    predicted: pd.DataFrame | None,
+    free: npt.NDArray[np.int64],
+) -> "pd.Series[Any] | None":
+    """Complete the server's labels with predictions.
+
+    Parameters
+    ----------
+    alignment : Alignment
+    labels : pandas.Series, optional
+        As the server was given them.
+    known : numpy.ndarray of shape (n_samples,)
+        Labels in aligned order, NaN where there is none.
+    predicted : pandas.DataFrame of shape (n_unlabelled, 4), optional
+        Of the samples without a label.
+    free : numpy.ndarray of shape (n_unlabelled,)
+        Their aligned row numbers.
+
+    Returns
+    -------
+    pandas.Series or None
+        The labels in their own order, NaN only where a label belongs to no sample; then samples
+        that had none. Where a party handed the labels over, all samples in aligned order. The
+        labels themselves if there is nothing to predict.
+    """
+    if predicted is None:
+        return labels
+    values = known.copy()
+    values[free] = predicted["prediction"].to_numpy()
+    if labels is None or alignment.label_rows is None:
+        names = sample_index(alignment, None, np.arange(alignment.n_samples))
+        return pd.Series(values, index=names, name="label")
+    rows = alignment.label_rows
+    given = labels.astype(float)
+    completed = pd.Series(
+        np.where(rows >= 0, values[rows], given.to_numpy()), index=labels.index, name=labels.name
+    )
+    new = ~np.isin(free, rows)
+    if not new.any() or isinstance(labels.index, pd.MultiIndex):
+        return completed
+    index = labels.index.append(predicted.index[new]).rename(labels.index.name)
+    both = np.concatenate([completed.to_numpy(), values[free[new]]])
+    return pd.Series(both, index=index, name=labels.name)

@@ -1,0 +1,246 @@
+"""The server half of predictions: hand out coefficients once, and read sums of terms.
+
+At the end of a fit `keep_and_predict` sends each party its own coefficients, which stay on its
+disk, and nothing that anybody sends later can change them. A prediction is the sum of the parties'
+terms, each rounded to a grid; what depends on the parties that lack a row (level, variance) is the
+server's own.
+"""
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from flwr_vertical import Federation, Model, Result, Strategy
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.server import Total
+from strategies.linear.prediction.labels import completed_labels
+from strategies.linear.prediction.regressions import (
+    GRID,
+    Array,
+    Flags,
+    Indices,
+    Regressions,
+    find_patterns,
+)
+from strategies.linear.prediction.table import prediction_table
+from strategies.linear.problem import sample_index
+
+
+@dataclass
+class Predictor(Model):
+    """What the server needs to turn sums of terms into predictions; it has no row and no term.
+
+    Parameters
+    ----------
+    digest : str
+        Names the model at the parties.
+    family : str
+        See `Regressions`.
+    parties : list of str
+        Parties of the fit.
+    present, level, unseen, leverage, noise
+        See `Regressions`.
+    absent_variance, absent_leverage : numpy.ndarray of shape (n_parties,)
+        See `Regressions`; zeros where there are several regressions.
+    grid : float
+        Unit of the terms.
+    coarser, bits : dict[str, int]
+        By party, see `LinearPart`.
+    """
+
+    strategy = "predict"
+
+    digest: str
+    family: str
+    parties: list[str]
+    present: Flags
+    level: Array
+    unseen: Array
+    leverage: Array
+    noise: float
+    absent_variance: Array
+    absent_leverage: Array
+    grid: float
+    coarser: dict[str, int]
+    bits: dict[str, int]
+
+    @property
+    def rounding_variance(self) -> dict[str, float]:
+        """Variance that each party's rounding adds to a prediction."""
+        return {name: (self.grid * 2.0**c) ** 2 / 12.0 for name, c in self.coarser.items()}
+
+    def strategy_for(self, result: Result) -> Strategy:
+        """Return the strategy that predicts new rows with a result; see `Result.predict`."""
+        from strategies.predict.strategy import Predict
+
+        return Predict(result)
+
+    def bits_of_sum(self, parties: list[str]) -> int:
+        """Return what the sum of these parties' terms of one row tells at most.
+
+        It is the binary logarithm of the number of values that the sum can take, rounded up.
+        """
+        finest = min(self.coarser[name] for name in parties)
+        values = sum(2.0 ** (self.bits[name] + self.coarser[name] - finest) for name in parties)
+        return math.ceil(math.log2(values))
+
+    def patterns_of(self, held: Flags) -> Indices:
+        """Choose the regression of each row; see `find_patterns`."""
+        return find_patterns(self.present, self.unseen, held)
+
+    def table(self, held: Flags, term: npt.NDArray[Any]) -> pd.DataFrame:
+        """Turn sums of terms into predictions.
+
+        Parameters
+        ----------
+        held : numpy.ndarray of shape (n_rows, n_parties), bool
+            Which of `parties` have each row.
+        term : numpy.ndarray of shape (n_rows,)
+            Sum of the parties' terms in units of the grid.
+
+        Returns
+        -------
+        pandas.DataFrame
+            See `prediction_table`.
+        """
+        chosen = self.patterns_of(held)
+        absent = ~held & self.present[chosen]
+        rounding = held.astype(float) @ np.array(
+            [self.rounding_variance[name] for name in self.parties]
+        )
+        return prediction_table(
+            self.family,
+            self.level[chosen] + self.grid * np.asarray(term, dtype=np.float64),
+            self.unseen[chosen] + absent @ self.absent_variance,
+            np.maximum(self.leverage[chosen] - absent @ self.absent_leverage, 0.0) + rounding,
+            self.noise,
+        )
+
+
+def keep_and_predict(
+    federation: Federation,
+    alignment: Alignment,
+    result: Result,
+    regressions: Regressions,
+    free: Indices,
+    free_mask: Flags,
+    *,
+    standardized: bool = False,
+    step: str = "keep_model",
+) -> Total:
+    """Give each party its coefficients to keep, and predict the samples without a label; one round.
+
+    Fills in ``result.predictor``, ``result.predictions`` and ``result.labels``, and of the metrics
+    ``bits_per_row``.
+
+    Parameters
+    ----------
+    federation, alignment, result
+        As given to `Strategy.run`.
+    regressions : Regressions
+        In label units (other families: those of the linear predictor).
+    free : numpy.ndarray of shape (n_unlabelled,)
+        Aligned row numbers of samples without a label (`Problem.free`).
+    free_mask : numpy.ndarray of shape (n_unlabelled, n_parties), bool
+        True where a party lacks such a sample (`Problem.free_mask`).
+    standardized : bool, default False
+        Coefficients and offsets are per unit of the columns of `RegressionData.x`.
+    step : str, default "keep_model"
+        The party's step: that of `PredictionSteps`, or an own one with the same arguments that
+        calls it and does more.
+
+    Returns
+    -------
+    Total
+        What the step returned.
+    """
+    names = list(federation.parties)
+    grid = _grid(regressions)
+    digest = _digest(names, regressions, grid)
+    chosen = find_patterns(regressions.present, regressions.unseen, ~free_mask)
+    own: dict[str, dict[str, Any]] = {}
+    for k, name in enumerate(names):
+        own[name] = {
+            "own": k,
+            "coefficients": regressions.own(k),
+            "offsets": regressions.offsets[:, k],
+        }
+        if len(regressions.present) > 1 and len(free):
+            own[name]["pattern"] = narrow(chosen[~free_mask[:, k]])
+    arguments = {
+        "model": digest,
+        "parties": names,
+        "present": regressions.present.astype(np.uint8),
+        "grid": grid,
+        "n_unlabelled": len(free),
+        "standardized": standardized,
+    }
+    shapes = {"term": (len(free),)} if len(free) else {}
+    total = federation.sum(step, arguments, per_party=own, shapes=shapes)
+    told = total.public
+    none = np.zeros(len(names))
+    predictor = Predictor(
+        digest,
+        regressions.family,
+        names,
+        regressions.present,
+        regressions.level,
+        regressions.unseen,
+        regressions.leverage,
+        regressions.noise,
+        none if regressions.absent_variance is None else regressions.absent_variance,
+        none if regressions.absent_leverage is None else regressions.absent_leverage,
+        grid,
+        {name: int(told[name]["coarser"]) for name in names},
+        {name: int(told[name]["bits"]) for name in names},
+    )
+    result.predictor = predictor
+    if len(free):
+        note_bits(result, predictor, told)
+        result.predictions = predictor.table(~free_mask, total["term"]).set_axis(
+            sample_index(alignment, result.labels, free)
+        )
+        result.labels = completed_labels(
+            alignment, result.labels, federation.labels, result.predictions, free
+        )
+    return total
+
+
+def note_bits(result: Result, predictor: Predictor, told: dict[str, dict[str, Any]]) -> None:
+    """Report what predictions tell of a row, and terms that lay out of bounds."""
+    result.metrics["bits_per_row"] = float(predictor.bits_of_sum(list(told)))
+    for name, values in told.items():
+        if values["outside"]:
+            result.notes.append(
+                f"party {name!r}: {int(values['outside']):,} rows lie far outside those of the "
+                "fit; their terms were brought to the bound, and their predictions are unreliable"
+            )
+
+
+def narrow(numbers: Indices) -> npt.NDArray[Any]:
+    """Return numbers of regressions in the smallest type that holds them."""
+    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
+
+
+def _grid(regressions: Regressions) -> float:
+    """Return the step of the terms: `GRID` residual standard deviations."""
+    explained = float(regressions.unseen.max(initial=0.0))
+    if regressions.absent_variance is not None:
+        explained = max(explained, float(regressions.absent_variance.max(initial=0.0)))
+    # A fit without noise has no step of its own; parties bound the number of steps anyway.
+    floor = 1e-6 * float(np.sqrt(explained))
+    return max(GRID * float(np.sqrt(max(regressions.noise, 0.0))), floor, 1e-150)
+
+
+def _digest(names: list[str], regressions: Regressions, grid: float) -> str:
+    """Return the digest of a model. It follows from the fit, so that a resumed run has it again."""
+    found = hashlib.blake2b("\0".join(names).encode(), digest_size=16)
+    for values in (regressions.coefficients, regressions.level, regressions.offsets):
+        found.update(np.ascontiguousarray(values).tobytes())
+    found.update(np.float64(grid).tobytes())
+    return found.hexdigest()

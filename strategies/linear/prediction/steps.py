@@ -1,0 +1,278 @@
+"""The party half of predictions: keep the own coefficients, hand out terms on a grid."""
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Party, StepGroup, Summands, step
+from flwr_vertical.errors import DataError
+from strategies.linear.data import RegressionData
+from strategies.linear.prediction.party_model import LinearPart, column_sources
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.int64]
+
+# Under a prefix that the server may not write to.
+_KEPT = "node.prediction.kept"
+_LONGEST = 2.0**50  # whole numbers that float64 and sums of them hold exactly
+
+
+class PredictionSteps(StepGroup):
+    """Takes the own coefficients at the end of a fit; the party also uses `RegressionData`.
+
+    The coefficients come from the server, which has the labels. The party cannot know whether they
+    are those of the fit, so it bounds what they can tell: one model a run, and of each row one
+    term, rounded to a grid that has at most ``2**prediction-bits`` steps over twice the range of
+    the own rows' terms.
+    """
+
+    party: Party
+
+    @step
+    def keep_model(
+        self,
+        model: str,
+        parties: list[str],
+        own: int,
+        present: npt.NDArray[np.uint8],
+        coefficients: Array,
+        offsets: Array,
+        grid: float,
+        n_unlabelled: int,
+        standardized: bool = False,
+        pattern: npt.NDArray[Any] | None = None,
+    ) -> Summands:
+        """Keep the coefficients, and send the terms of the samples without a label.
+
+        Parameters
+        ----------
+        model : str
+            Digest by which the server will name the model.
+        parties : list of str
+            Parties of the fit.
+        own : int
+            Which of them this is.
+        present : numpy.ndarray of shape (n_patterns, n_parties)
+            1 where a regression uses a party's columns.
+        coefficients : numpy.ndarray of shape (n_patterns, n_own_columns)
+            Per unit of the columns. Without columns the party is not in the model.
+        offsets : numpy.ndarray of shape (n_patterns,)
+            Subtracted from the terms.
+        grid : float
+            Terms are rounded to this, or to a power of two times it.
+        n_unlabelled : int
+            Number of samples without a label.
+        standardized : bool, default False
+            Coefficients and offsets are of the columns of `RegressionData.x`.
+        pattern : numpy.ndarray of shape (n_unlabelled_held,), optional
+            With several regressions, that of each row held of samples without a label.
+
+        Returns
+        -------
+        Summands
+            Summed: ``term`` of shape (n_unlabelled,), whole numbers of `grid`, 0 where the row is
+            missing. Publicly ``bits``, ``coarser`` (see `LinearPart`) and how many terms were
+            ``outside`` the bounds.
+
+        Raises
+        ------
+        DataError
+            If the coefficients cannot be used, or the run has kept a model already.
+        PolicyError
+            If the node's policy does not allow so many bits of one of these rows, over all runs.
+        """
+        if _KEPT in self.state:
+            raise DataError(
+                f"party {self.name!r} has kept a model in this run already; each run has one, so "
+                "that no row is multiplied by several sets of coefficients"
+            )
+        part = self._part(model, parties, own, present, coefficients, offsets, grid, standardized)
+        public = {"bits": part.bits, "coarser": part.coarser, "outside": 0}
+        values = {}
+        if n_unlabelled:
+            term = np.zeros(n_unlabelled, dtype=np.int64)
+            if part.columns:
+                data = self.other(RegressionData)
+                rows, numbers, _ = data.raw_unlabelled
+                chosen = check_pattern(pattern, len(rows), len(part.present), self.name)
+                term[numbers], public["outside"] = part.terms(rows, chosen)
+                admit_terms(self.party, part, data.aligned_unlabelled, term[numbers])
+            values["term"] = term
+        self.state[_KEPT] = 1
+        self.party.save_model(part)
+        return Summands(values, public)
+
+    def _part(
+        self,
+        model: str,
+        parties: list[str],
+        own: int,
+        present: npt.NDArray[np.uint8],
+        coefficients: Array,
+        offsets: Array,
+        grid: float,
+        standardized: bool,
+    ) -> LinearPart:
+        """Check what the server sent, and bound what terms may tell."""
+        used = np.asarray(present, dtype=bool)
+        beta = np.asarray(coefficients, dtype=np.float64)
+        shift = np.asarray(offsets, dtype=np.float64)
+        if parties[own : own + 1] != [self.name] or used.shape != (len(beta), len(parties)):
+            raise DataError(
+                f"party {self.name!r}: expected coefficients of its own for each pattern of the "
+                f"parties {parties}, got {beta.shape} for patterns of shape {used.shape}, as those "
+                f"of party number {own}"
+            )
+        columns: list[str] = []
+        x = np.empty((0, 0))
+        if beta.shape[1]:
+            data = self.other(RegressionData)
+            columns, x = data.design.columns, data.design.x
+        if beta.shape[1] != len(columns) or shift.shape != (len(beta),):
+            raise DataError(
+                f"party {self.name!r} has the columns {columns}, but was sent {beta.shape[1]} "
+                f"coefficients for each of {len(beta)} patterns, and {shift.shape} offsets"
+            )
+        if not (np.isfinite(beta).all() and np.isfinite(shift).all()):
+            raise DataError(f"party {self.name!r} was sent coefficients that are not finite")
+        if not (math.isfinite(grid) and grid > 0):
+            raise DataError(f"party {self.name!r}: the grid must be a positive number, got {grid}")
+        if beta[~used[:, own]].any():
+            raise DataError(
+                f"party {self.name!r} was sent coefficients for patterns in which it is absent"
+            )
+        if standardized and columns:
+            beta = beta / data.scale
+            shift = shift + beta @ data.center
+        origins = data.design.origins if columns else {}
+        terms = x @ beta.T - shift if columns else np.zeros((1, len(beta)))
+        if columns and data.public_range is not None:
+            # What terms there are would tell of the rows: public ranges say what there can be.
+            low, high = (np.where(beta > 0.0, *ends) for ends in _ends(*data.public_range))
+            terms = np.stack([(low * beta).sum(axis=1), (high * beta).sum(axis=1)]) - shift
+        coarser, lowest, highest, bits = bounds(
+            terms,
+            grid,
+            self.party.policy.grid,
+            self.name,
+        )
+        return LinearPart(
+            model,
+            list(parties),
+            used,
+            columns,
+            **column_sources(self.party.table, origins),
+            coefficients=beta,
+            offsets=shift,
+            grid=grid,
+            coarser=coarser,
+            lowest=lowest,
+            highest=highest,
+            bits=bits,
+        )
+
+
+def _ends(low: Array, high: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Return the values at which a term is lowest, and highest: where it rises, and where not."""
+    return (low, high), (high, low)
+
+
+def admit_terms(party: Party, part: LinearPart, aligned: Indices, terms: Indices) -> None:
+    """Refuse to tell terms of rows of which too much was predicted before.
+
+    Parameters
+    ----------
+    party : Party
+        Whose rows they are.
+    part : LinearPart
+        What they are multiplied by.
+    aligned : numpy.ndarray of shape (n_rows,)
+        Aligned numbers of the rows.
+    terms : numpy.ndarray of shape (n_rows,)
+        What is to be told of them, in units of the grid. The same again costs nothing.
+
+    Raises
+    ------
+    PolicyError
+        Names ``policy.grid`` or ``policy.predictions``.
+    """
+    _, by_row = party.rows_of(aligned)
+    chosen = np.zeros(len(party.positions), dtype=bool)
+    chosen[by_row] = True
+    told = np.zeros(len(chosen), dtype=np.int64)
+    told[by_row] = terms
+    content = f"{part.grid!r} {part.coarser} ".encode() + told[chosen].tobytes()
+    party.open_bits(
+        chosen, part.bits, content=content, predictions=True, what="terms of predictions"
+    )
+
+
+def bounds(
+    terms: Array, grid: float, max_bits: int, party: str
+) -> tuple[int, Indices, Indices, int]:
+    """Choose how coarsely terms are rounded, and what they may be.
+
+    Parameters
+    ----------
+    terms : numpy.ndarray of shape (n_rows, n_patterns)
+        Of the own rows under each regression.
+    grid : float
+        Asked for.
+    max_bits : int
+        Of one row.
+    party : str
+        Its name, for errors.
+
+    Returns
+    -------
+    coarser : int
+        Terms are rounded to ``2**coarser`` times `grid`.
+    lowest, highest : numpy.ndarray of shape (n_patterns,), int64
+        In units of `grid`: half a range beyond what the own rows have at either end.
+    bits : int
+        What a term tells at most: binary logarithm of the number of values, rounded up.
+    """
+    low, high = terms.min(axis=0) / grid, terms.max(axis=0) / grid
+    margin = (high - low) / 2.0
+    low, high = low - margin, high + margin
+    largest = float(np.max(np.abs([low, high])))
+    if largest > _LONGEST:
+        raise DataError(
+            f"party {party!r}: terms of up to {largest * grid:g} cannot be counted in steps of "
+            f"{grid:g}; are the columns' levels large against the labels' noise? Centre them"
+        )
+    coarser = 0
+    while True:
+        unit = 2.0**coarser
+        first, last = np.floor(low / unit), np.ceil(high / unit)
+        bits = math.ceil(math.log2(float((last - first).max()) + 1.0))
+        if bits <= max_bits:
+            break
+        coarser += 1
+    return coarser, (first * unit).astype(np.int64), (last * unit).astype(np.int64), bits
+
+
+def check_pattern(
+    pattern: npt.NDArray[Any] | None, n_rows: int, n_patterns: int, party: str
+) -> Indices:
+    """Return the regression of each row as sent by the server.
+
+    Raises
+    ------
+    DataError
+        If there are several regressions, and not one of them stated for each row.
+    """
+    if pattern is None:
+        if n_patterns > 1:
+            raise DataError(f"party {party!r} has {n_patterns} regressions, and no row's was named")
+        return np.zeros(n_rows, dtype=np.int64)
+    chosen = np.asarray(pattern, dtype=np.int64)
+    if chosen.shape != (n_rows,) or (chosen < 0).any() or (chosen >= n_patterns).any():
+        raise DataError(
+            f"party {party!r}: expected the number, below {n_patterns}, of the regression of each "
+            f"of {n_rows} rows, got {chosen.shape}"
+        )
+    return chosen

@@ -1,0 +1,78 @@
+"""Settings that several regressions have: their fields, stated once."""
+
+from typing import Any
+
+from flwr_vertical.privacy import read_bounds
+from flwr_vertical.settings import setting
+from strategies.linear.design import ENCODINGS, MISSING_CELLS
+from strategies.linear.problem import LABEL_POLICIES
+
+
+def encoding() -> Any:
+    """Return the field of what becomes of columns of levels."""
+    return setting(
+        "none",
+        "What becomes of columns of levels: an error, or a column for each level but the first. "
+        "Levels that too few rows have count as one, ``other``, and are not named.",
+        choices=ENCODINGS,
+    )
+
+
+def missing_cells() -> Any:
+    """Return the field of what becomes of rows with single missing cells."""
+    return setting(
+        "error",
+        "What becomes of rows with single missing cells: an error (impute them by ``fknn`` "
+        "first), or they count as missing.",
+        choices=MISSING_CELLS,
+    )
+
+
+def missing_labels() -> Any:
+    """Return the field of what becomes of samples without a label."""
+    return setting(
+        "drop",
+        "Samples without a label are not used but predicted, or refused.",
+        choices=LABEL_POLICIES,
+    )
+
+
+def epsilon() -> Any:
+    """Return the field of the privacy budget of a fit."""
+    return setting(
+        None,
+        "Differential privacy of the values of a row, over all parties and its label: noise on all "
+        "that is opened, coefficients by AdaSSP (Wang, 2018). Needs `bounds`; none by default.",
+        above=0,
+    )
+
+
+def delta() -> Any:
+    """Return the field of delta."""
+    return setting(
+        1e-6, "With `epsilon`; to be well below one over the number of rows.", above=0, below=1
+    )
+
+
+def bounds(of: str = "`epsilon`") -> Any:
+    """Return the field of public ranges of columns and label, which go with a setting."""
+    return setting(
+        "",
+        f"With {of}: public ranges of all columns and of the label, a mapping of column name "
+        "to (low, high), or the same as JSON text; the label's is named as the labels are, or "
+        "``label``. Values beyond count as the end. Noise grows with the square of the ranges.",
+        parse=read_bounds,
+    )
+
+
+def row_norm(of: str = "`epsilon`") -> Any:
+    """Return the field of the largest norm of a row, which goes with a setting."""
+    return setting(
+        1.0,
+        f"With {of}: largest root mean square of a party's values of a row, each in half "
+        "ranges from the middle of its bounds; larger rows are shrunk to it, which biases. Noise "
+        "grows with its square: where bounds are four standard deviations wide each way, 0.4 "
+        "touches few rows and takes a sixth of the noise.",
+        above=0,
+        at_most=1,
+    )

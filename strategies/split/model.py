@@ -1,0 +1,129 @@
+"""What a run leaves: an extractor at each party, and the server's discriminator."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from flwr_vertical import Model, Result, Strategy
+from strategies.common.deep_part import DeepPart
+from strategies.false_vfl.model import load_arrays, precision_of, to_arrays
+from strategies.split.networks import Extractor, Head, SplitNetworks, make_head
+
+if TYPE_CHECKING:
+    from strategies.false_vfl.scales import ColumnScales
+
+Array = npt.NDArray[Any]
+Weights = dict[str, Array]
+
+
+@dataclass
+class SplitPart(DeepPart):
+    """A party's own extractor, and how its columns become what it sees.
+
+    Parameters
+    ----------
+    model, sources, levels, known_levels, other, centre, unit
+        See `DeepPart`.
+    networks : str
+        `SplitNetworks` as text.
+    n_parties : int
+        Of the fit.
+    precision : str
+        Of the fit.
+    weights : dict of str to numpy.ndarray
+        Of `Extractor`.
+    """
+
+    strategy = "split"
+
+    model: str
+    networks: str
+    n_parties: int
+    precision: str
+    sources: list[str]
+    levels: list[str]
+    known_levels: dict[str, list[str]]
+    other: dict[str, list[str]]
+    centre: Array
+    unit: Array
+    weights: Weights
+
+    @classmethod
+    def of(
+        cls,
+        model: str,
+        networks: SplitNetworks,
+        n_parties: int,
+        extractor: Extractor,
+        scales: "ColumnScales",
+    ) -> "SplitPart":
+        """Write extractor and scales down."""
+        return cls(
+            model,
+            networks.to_text(),
+            n_parties,
+            precision_of(extractor),
+            scales.sources,
+            scales.levels,
+            scales.known_levels,
+            scales.other,
+            scales.centre,
+            scales.unit,
+            to_arrays(extractor),
+        )
+
+    def extractor(self, name: str) -> Extractor:
+        """Make the extractor again, of the party of that name."""
+        networks = SplitNetworks.from_text(self.networks)
+        made = Extractor(len(self.sources), networks, self.n_parties, 0, name)
+        return load_arrays(made, self.weights, self.precision)
+
+
+@dataclass
+class SplitModel(Model):
+    """The server's discriminator; it has no party's network.
+
+    Parameters
+    ----------
+    name : str
+        Names the model at the parties.
+    networks : str
+        `SplitNetworks` as text.
+    precision : str
+        Of the fit.
+    parties : list of str
+        Parties of the fit.
+    classes : list of float
+        Labels of the classes; empty for a regression.
+    centre, unit : float
+        What standardised labels are in units of.
+    head : dict of str to numpy.ndarray
+        Weights of the server's network.
+    prediction_rows : int
+        Samples predicted by one round.
+    """
+
+    strategy = "split"
+
+    name: str
+    networks: str
+    precision: str
+    parties: list[str]
+    classes: list[float]
+    centre: float
+    unit: float
+    head: Weights
+    prediction_rows: int
+
+    def discriminator(self) -> Head:
+        """Make the discriminator again."""
+        networks = SplitNetworks.from_text(self.networks)
+        made = make_head(networks, len(self.classes) or None, len(self.parties), 0)
+        return load_arrays(made, self.head, self.precision)
+
+    def strategy_for(self, result: Result) -> Strategy:
+        """Return the strategy that predicts new rows with a result; see `Result.predict`."""
+        from strategies.split.predict import SplitPredict
+
+        return SplitPredict(result)

@@ -1,0 +1,168 @@
+"""Networks: what a party has and sends, and the server's discriminator."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from strategies.false_vfl.networks import ACTIVATIONS, apply, new_generator, perceptron
+from strategies.false_vfl.weights import draw_weights
+from strategies.split.encoders import TwoEncoders, make_encoder
+from strategies.split.final import Fields, FinalHead, FirstMaps
+from strategies.split.sizes import SplitNetworks
+
+__all__ = ["Discriminator", "Extractor", "Head", "SplitNetworks", "TwoEncoders", "make_head"]
+
+
+class Extractor(nn.Module):
+    """A party's network: from its columns to what it sends.
+
+    Parameters
+    ----------
+    n_columns : int
+        Columns of its table, as numbers.
+    networks : SplitNetworks
+    n_parties : int
+        How many parties' embeddings are concatenated, which bounds the initial weights.
+    seed : int
+        Initial weights follow from it and `name`.
+    name : str
+        The party's.
+
+    Attributes
+    ----------
+    encoder : nn.Module
+        From columns to an embedding: what pretraining trains.
+    layer : nn.Module
+        The party's part of the discriminator's first layer; nothing where embeddings are averaged.
+    """
+
+    def __init__(
+        self, n_columns: int, networks: SplitNetworks, n_parties: int, seed: int, name: str
+    ) -> None:
+        super().__init__()
+        generator = new_generator(seed, f"weights of {name}")
+        d, width = networks.latent_dim, networks.width
+        self._n_parties, self._mixed = n_parties, networks.mixed
+        self.encoder: nn.Module
+        self.layer: nn.Module
+        if networks.fusion == "final":
+            self.encoder = Fields(n_columns, d, generator)
+            self.layer = FirstMaps(n_columns, d, width, n_parties, generator)
+            return
+        if networks.hybrid:
+            shared = new_generator(seed, "weights that parties share")
+            self.encoder = TwoEncoders(n_columns, networks, name, generator, shared)
+        else:
+            self.encoder = make_encoder(n_columns, networks, name, generator)
+        self.layer = nn.Identity()
+        if networks.fusion == "concat":
+            # As the columns of one layer on the concatenation of all parties' embeddings.
+            self.layer = nn.Linear(d, width, bias=False)
+            limit = 1.0 / math.sqrt(n_parties * d)
+            nn.init.uniform_(self.layer.weight, -limit, limit, generator=generator)
+
+    def draw_own(self, key: bytes) -> None:
+        """Draw all initial weights anew that parties do not share; see `draw_weights`.
+
+        Parameters
+        ----------
+        key : bytes
+            Known to the party alone.
+        """
+        own: list[nn.Module] = [self.encoder, self.layer]
+        if isinstance(self.encoder, TwoEncoders):
+            own = [self.encoder.cross, self.encoder.bottom, self.layer]
+        draw_weights(nn.ModuleList(own), key)
+        if isinstance(self.encoder, Fields):
+            self.encoder.open_gates()
+        with torch.no_grad():
+            for part in self.layer.modules():
+                if isinstance(part, nn.Linear):
+                    part.weight.div_(math.sqrt(self._n_parties))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the party sends of rows that it holds, shape (n_rows, sent)."""
+        sent: Tensor = self.layer(apply(self.encoder, x, self._mixed))
+        return sent
+
+
+class Discriminator(nn.Module):
+    """The server's network: from the sum of what parties send to classes, or to a number.
+
+    Parameters
+    ----------
+    networks : SplitNetworks
+    n_classes : int or None
+        None for a regression, whose labels are standardised.
+    n_parties : int
+        As of `Extractor`.
+    seed : int
+        Initial weights follow from it.
+    """
+
+    def __init__(
+        self, networks: SplitNetworks, n_classes: int | None, n_parties: int, seed: int
+    ) -> None:
+        super().__init__()
+        self.n_classes, self.fusion = n_classes, networks.fusion
+        generator = new_generator(seed, "weights of the discriminator")
+        n_out, width, layers = n_classes or 1, networks.width, networks.head_layers
+        how = networks.activation, generator
+        self.bias: nn.Parameter | None = None
+        if networks.fusion == "mean":
+            self.net = perceptron(networks.latent_dim, n_out, width, layers, *how)
+            return
+        limit = 1.0 / math.sqrt(n_parties * networks.latent_dim)
+        self.bias = nn.Parameter(torch.empty(width).uniform_(-limit, limit, generator=generator))
+        self.net = nn.Sequential(
+            ACTIVATIONS[networks.activation](),
+            *perceptron(width, n_out, width, layers - 1, *how),
+        )
+
+    def forward(self, sums: Tensor, counts: Tensor) -> Tensor:
+        """Return log odds of classes, or a standardised number.
+
+        Parameters
+        ----------
+        sums : Tensor of shape (..., sent)
+            Over the parties whose embeddings enter. A party that does not counts as zeros.
+        counts : Tensor of shape (...)
+            How many these are.
+
+        Returns
+        -------
+        Tensor of shape (..., n_classes), or (...) of a regression
+        """
+        fused = sums / counts.clamp(min=1)[..., None] if self.bias is None else sums + self.bias
+        given: Tensor = self.net(fused)
+        return given[..., 0] if self.n_classes is None else given
+
+    def losses(self, sums: Tensor, counts: Tensor, y: Tensor) -> Tensor:
+        """Return cross entropies, or half squared errors, shape (...).
+
+        Parameters
+        ----------
+        sums, counts
+            See `forward`.
+        y : Tensor of shape (n_rows,)
+            Of the last axis but one of `sums`: classes 0, 1, ... or standardised numbers.
+        """
+        given = self(sums, counts)
+        if self.n_classes is None:
+            halved: Tensor = 0.5 * (given - y).square()
+            return halved
+        chosen = y.expand(given.shape[:-1])[..., None]
+        losses: Tensor = -given.log_softmax(-1).gather(-1, chosen)[..., 0]
+        return losses
+
+
+Head = Discriminator | FinalHead
+"""The server's network of a method."""
+
+
+def make_head(networks: SplitNetworks, n_classes: int | None, n_parties: int, seed: int) -> Head:
+    """Return the server's network; parameters as of `Discriminator`."""
+    if networks.fusion == "final":
+        return FinalHead(networks, n_classes, n_parties, seed)
+    return Discriminator(networks, n_classes, n_parties, seed)

@@ -1,0 +1,118 @@
+"""Predictions: one round for a block of samples, and a run that only predicts."""
+
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+
+from flwr_vertical import Federation, Result
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.results import Progress
+from flwr_vertical.settings import setting
+from strategies.false_vfl.hardware import DEVICES, device_of, to_tensor
+from strategies.false_vfl.predict import compare, told_of
+from strategies.linear.prediction.base import BuildsOnAFit, check_parties
+from strategies.linear.problem import sample_index
+from strategies.split.model import SplitModel
+from strategies.split.networks import Head
+from strategies.split.party import SplitParty
+from strategies.split.rounds import SplitRounds
+
+Indices = npt.NDArray[np.int64]
+
+
+class SplitPredict(BuildsOnAFit):
+    """Predict samples with a model of Vanilla VFL, LASER-VFL, PlugVFL, FedHSSL or FinalNet.
+
+    Each party computes with the extractor that it kept; the server names the model. A party that
+    lacks a sample, or took part in the fit and has left, counts as a missing block: as zeros where
+    embeddings are concatenated, as nothing where they are averaged. One round, and one for each
+    block of samples, after greeting and alignment.
+
+    `Result.predictions` is that of the fit. Where labels are given, the metrics say how far off
+    predictions are.
+    """
+
+    device: str = setting(
+        "auto",
+        "Where server and parties compute: auto takes a GPU at those that have one.",
+        choices=DEVICES,
+    )
+
+    name: ClassVar[str] = "split-predict"
+    party = SplitParty
+    requires: ClassVar[tuple[str, ...]] = ("torch",)
+    exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings",)
+    disclosure = (
+        (
+            "server",
+            "by sample: the sum over the parties of their embeddings; of a sample that one party "
+            "alone holds (and agreed to) that party's own",
+        ),
+        ("nobody else", "the discriminator, and so the predictions, which stay at the server"),
+    )
+
+    @classmethod
+    def server_part(cls, fitted: Result) -> SplitModel:
+        """Return what the server kept of a fit."""
+        if not isinstance(fitted.predictor, SplitModel):
+            raise ConfigError(
+                f"a result of {fitted.strategy!r} holds no model of split learning; expected that "
+                "of a fit by 'vanilla-vfl', 'laser-vfl', 'plug-vfl', 'fedhssl' or 'final-net'"
+            )
+        return fitted.predictor
+
+    def run(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Have parties take up their parts, and predict all samples."""
+        model: SplitModel = self.fitted_part()
+        check_parties(federation.parties, model.parties, result)
+        rounds = SplitRounds(federation, alignment.mask)
+        replies = federation.call("open_networks", {"model": model.name, "device": self.device})
+        lone = np.array([bool(replies[name]["lone"]) for name in rounds.parties])
+        rows = told_of(rounds.usable(lone), len(rounds.held), result)
+        head = model.discriminator().to(device_of(self.device))
+        found = predict_rows(rounds, model, head, rows, progress)
+        result.predictions = found.set_axis(sample_index(alignment, result.labels, rows))
+        if federation.labels is not None:
+            compare(np.asarray(federation.labels)[rows], result, model.classes)
+
+
+def predict_rows(
+    rounds: SplitRounds,
+    model: SplitModel,
+    head: Head,
+    rows: Indices,
+    progress: Progress,
+) -> pd.DataFrame:
+    """Predict samples, by one round for each block of them; a line for each of `rows`."""
+    tables, like = [], next(head.parameters()).detach()
+    for first in range(0, len(rows), model.prediction_rows):
+        sums, counts = rounds.embed(rows[first : first + model.prediction_rows])
+        with torch.no_grad():
+            own = (to_tensor(values[0], like) for values in (sums, counts))
+            tables.append(table_of(head(*own).cpu(), model))
+        progress.step(min(first + model.prediction_rows, len(rows)), len(rows))
+    return pd.concat(tables, ignore_index=True)
+
+
+def table_of(given: torch.Tensor, model: SplitModel) -> pd.DataFrame:
+    """Return ``prediction``, and ``probability_<class>`` for each class.
+
+    Parameters
+    ----------
+    given : Tensor of shape (n_rows, n_classes), or (n_rows,) of a regression
+        What the discriminator says.
+    model : SplitModel
+    """
+    if not model.classes:
+        return pd.DataFrame({"prediction": given.double().numpy() * model.unit + model.centre})
+    columns = {"prediction": np.asarray(model.classes)[given.argmax(-1).numpy()]}
+    probabilities = given.double().softmax(-1).numpy()
+    for k, label in enumerate(model.classes):
+        columns[f"probability_{label:g}"] = probabilities[:, k]
+    return pd.DataFrame(columns)

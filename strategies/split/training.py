@@ -1,0 +1,239 @@
+"""Training with labels at the server: one round a step."""
+
+import copy
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from flwr_vertical import Result
+from flwr_vertical.errors import DataError
+from flwr_vertical.results import Progress
+from strategies.false_vfl.discriminator import Targets
+from strategies.false_vfl.early_stopping import EarlyStop, split_off
+from strategies.false_vfl.hardware import device_of, to_tensor
+from strategies.false_vfl.model import to_arrays
+from strategies.split.networks import make_head
+from strategies.split.rounds import SplitRounds
+from strategies.split.tasks import Tasks, draw_tasks
+
+if TYPE_CHECKING:
+    from strategies.split.strategy import SplitNetwork
+
+Indices = npt.NDArray[np.int64]
+
+
+class LabelTraining:
+    """Discriminator and extractors learn from labelled samples.
+
+    Parameters
+    ----------
+    strategy : SplitNetwork
+        Whose settings count.
+    rounds : SplitRounds
+    targets : Targets
+    rows : numpy.ndarray of shape (n_labelled,)
+        Samples that are trained on, or validate.
+    seed : int
+        Initial weights follow from it.
+    result : Result
+        Gets a line of history for each epoch, and metrics.
+    progress : Progress
+
+    Attributes
+    ----------
+    head : Head
+        The server's own network.
+    """
+
+    def __init__(
+        self,
+        strategy: "SplitNetwork",
+        rounds: SplitRounds,
+        targets: Targets,
+        rows: Indices,
+        seed: int,
+        result: Result,
+        progress: Progress,
+    ) -> None:
+        self._strategy, self._rounds, self._targets = strategy, rounds, targets
+        self._result, self._progress = result, progress
+        self._rng = rounds.federation.rng
+        self._rows, self._validated = split_off(rows, strategy.validation_share, self._rng)
+        n_classes, k = len(targets.classes) or None, len(rounds.parties)
+        head = make_head(strategy.network_settings, n_classes, k, seed)
+        self.head = head.to(device_of(strategy.device), strategy.dtype)
+        self._optimiser = torch.optim.Adam(
+            self.head.parameters(), lr=strategy.learning_rate, weight_decay=strategy.weight_decay
+        )
+        self._order: dict[str, Indices] = {}
+        self._best: dict[str, Any] = {}
+        self._held_out: dict[str, Any] = {}
+        self._losses: list[float] = []
+        self._stop = EarlyStop(strategy.patience)
+        self._steps = math.ceil(len(self._rows) / strategy.batch_size)
+        self._total = strategy.training.steps(self._steps)
+
+    def run(self) -> None:
+        """Take all steps, or those until validation says to stop."""
+        live = {
+            "head": self.head,
+            "optimiser": self._optimiser,
+            "carried": self._rounds.carried,
+            "order": self._order,
+            "best": self._best,
+            "held_out": self._held_out,
+            "losses": self._losses,
+            "stop": self._stop,
+            "history": self._result.history,
+        }
+        self._rounds.federation.loop(self._total, self._step, live)
+        last = int(self._result.history[-1]["epoch"])
+        self._result.metrics["epochs"] = float(last)
+        self._result.metrics["loss"] = float(self._result.history[-1]["loss"])
+        if 0 < self._stop.best_epoch < last:
+            self.head.load_state_dict(
+                {name: torch.from_numpy(np.array(value)) for name, value in self._best.items()}
+            )
+            self._rounds.carried["recall"] = True
+
+    def held_out(self) -> tuple[Indices, torch.Tensor] | None:
+        """Return the samples that validate, and what the networks that are kept say of them."""
+        if "given" not in self._held_out:
+            return None
+        return self._validated, torch.from_numpy(np.array(self._held_out["given"]))
+
+    def _step(self, i: int) -> bool:
+        """Take one step; return whether it was the last one."""
+        place, epoch = i % self._steps, i // self._steps + 1
+        if place == 0:
+            self._order["rows"] = self._rng.permutation(len(self._rows))
+            self._losses.clear()
+        parts = np.array_split(self._order["rows"], self._steps)
+        part = parts[place]
+        loss = self._learn(self._rows[part], i)
+        self._losses.append(loss * len(part))
+        self._progress.step(i + 1, self._total, loss=loss)
+        if place < self._steps - 1 and i + 1 < self._total:
+            return False
+        seen = sum(len(one) for one in parts[: place + 1])
+        line = {"stage": 2, "epoch": epoch, "loss": math.fsum(self._losses) / seen}
+        if len(self._validated) and epoch % self._strategy.validate_every == 0:
+            line["validation"], given = self._validate()
+            if self._stop.is_better(epoch, line["validation"]):
+                self._held_out["given"] = given
+                self._best.update(copy.deepcopy(to_arrays(self.head)))
+                self._rounds.carried["remember"] = True
+        self._result.history.append(line)
+        return self._stop.is_over(epoch)
+
+    def _learn(self, batch: Indices, i: int) -> float:
+        """Take the round of a step; return the batch's mean loss."""
+        held, drop = self._rounds.held[batch], self._strategy.training.drop
+        tasks = draw_tasks(self._strategy.method.tasks, held, drop, self._rng)
+        sums, counts, weights = self._asked(batch, tasks)
+        losses = self.head.losses(sums.requires_grad_(), counts, self._labels(batch))
+        loss = (weights * losses).sum() / len(batch)
+        told = float(loss.detach())
+        if not math.isfinite(told):
+            raise DataError(
+                f"step {i + 1} of training with labels: the loss is {told}; lower learning_rate, "
+                "and look for extreme values in the parties' columns"
+            )
+        self._optimiser.zero_grad(set_to_none=True)
+        torch.autograd.backward([loss])
+        self._optimiser.step()
+        assert sums.grad is not None
+        self._rounds.carry(batch, tasks.takes, sums.grad)
+        return told
+
+    def _validate(self) -> tuple[float, npt.NDArray[np.floating]]:
+        """Return the mean loss of the samples that validate, and what the head says of them.
+
+        One round, with the last gradient.
+        """
+        sums, counts, _ = self._asked(self._validated, None)
+        with torch.no_grad():
+            losses = self.head.losses(sums, counts, self._labels(self._validated))
+            given = self.head(sums[0], counts[0])
+        return float(losses.mean()), given.cpu().numpy()
+
+    def _asked(
+        self, batch: Indices, tasks: Tasks | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Ask for sums; return them, how many embeddings they are of, and their weights."""
+        sums, counts = self._rounds.embed(batch, tasks)
+        weights = np.ones(counts.shape) if tasks is None else tasks.weights
+        like = next(self.head.parameters()).detach()
+        return to_tensor(sums, like), to_tensor(counts, like), to_tensor(weights, like)
+
+    def _labels(self, rows: Indices) -> torch.Tensor:
+        kind = torch.int64 if self._targets.classes else self._strategy.dtype
+        return torch.from_numpy(self._targets.y[rows]).to(device_of(self._strategy.device), kind)
+
+
+def pretrain_across(
+    strategy: "SplitNetwork",
+    rounds: SplitRounds,
+    aligned: Indices,
+    result: Result,
+    progress: Progress,
+) -> None:
+    """Run FedHSSL's pretraining: one round for each batch of aligned samples, and a last one.
+
+    Parameters
+    ----------
+    strategy : SplitNetwork
+        Whose settings count.
+    rounds : SplitRounds
+    aligned : numpy.ndarray of shape (n_aligned,)
+        Samples that take part and that all parties hold.
+    result : Result
+        Gets a line of history for each epoch.
+    progress : Progress
+
+    Raises
+    ------
+    DataError
+        If there is one party, or fewer than two such samples.
+    """
+    n_parties, training = len(rounds.parties), strategy.training
+    if n_parties < 2 or len(aligned) < 2:
+        raise DataError(
+            f"FedHSSL pretrains on samples that all parties hold, two or more of each; there are "
+            f"{n_parties} parties and {len(aligned)} such samples. Set pretrain='none', or align "
+            "other samples"
+        )
+    rng, carried = rounds.federation.rng, rounds.carried
+    steps = math.ceil(len(aligned) / training.pretrain_batch_size)
+    total, losses, order = steps * training.pretrain_epochs, [], {}
+
+    def body(i: int) -> None:
+        """Take a step; the last one has no batch."""
+        place, epoch = i % steps, i // steps
+        if place == 0 and i < total:
+            order["rows"] = rng.permutation(aligned)
+        batch = np.array_split(order["rows"], steps)[place] if i < total else None
+        of_last = {
+            "epoch": (i - 1) // steps if i else None,
+            "total": carried.pop("total", None),
+            "mean": carried.pop("mean", None),
+            "ends": True if i and place == 0 else None,
+        }
+        sums = rounds.project(batch=batch, **of_last)
+        if batch is not None:
+            carried["total"] = sums["projections"]
+        if "shared" in sums:
+            carried["mean"] = sums["shared"] / n_parties
+        if i:
+            losses.append(float(sums["loss"][0]) / n_parties)
+        if i and place == 0:
+            line = {"stage": 1, "epoch": epoch, "loss": math.fsum(losses) / steps}
+            result.history.append(line)
+            losses.clear()
+        progress.step(i + 1, total + 1)
+
+    live = {"carried": carried, "losses": losses, "order": order, "history": result.history}
+    rounds.federation.loop(total + 1, body, live)

@@ -1,6 +1,0 @@
-"""Private synthetic tables by a Gaussian copula (Tang, Feng, Li and Wang): VCDS, EVCDS, IEVCDS."""
-
-from strategies.synthesis.copula.party import CopulaParty
-from strategies.synthesis.copula.strategy import EVCDS, IEVCDS, VCDS
-
-__all__ = ["EVCDS", "IEVCDS", "VCDS", "CopulaParty"]

@@ -1,5 +1,0 @@
-"""FedPSG-AR: generate the samples a party lacks from the other parties' attributes."""
-
-from strategies.synthesis.fedpsg.strategy import FedPSGAR
-
-__all__ = ["FedPSGAR"]

@@ -1,5 +1,0 @@
-"""VertiGAN: new joint samples from one generator with a branch at each party, and local critics."""
-
-from strategies.synthesis.vertigan.strategy import VertiGAN
-
-__all__ = ["VertiGAN"]

@@ -1,0 +1,252 @@
+"""Gains in whole numbers: what the parties' sums are made of, and which split they favour.
+
+A split of a node's rows into L and R changes the loss (to second order) by half of
+
+    G_L^2 / (H_L + l2) + G_R^2 / (H_R + l2) - G^2 / (H + 2 l2) = S N^2 / (H'_L H'_R),
+
+with ``S = H + 2 l2``, ``m = G / S``, ``H'_L = H_L + l2``, ``N = G_L - m H'_L``. Of the candidates
+of one node, the one with the largest ``N^2 / (H'_L H'_R)`` is the best: what is subtracted is the
+same for all of them. ``N`` is the sum of ``v = g - m h`` over the rows of L, less ``m l2``, so the
+parties' slots are multiplied with v and h, in fixed point.
+
+Bits: sums over n rows are made to stay below 2^s with s = 25 + log2(n) / 4. What a ring of 64 bits
+leaves is for the factors and the noise that blind them (`blinding`). More bits of a sum mean less
+rounding, but more noise; with this s the two are about equal in nodes of any size. Rows are rounded
+up or down in turn: rows of one label have the same gradient at first, and all their errors would
+add up.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from strategies.trees.node_sums import Indices, Ring
+
+Array = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
+
+FLAT = 1e-9
+"""Rows whose ``v`` are all below this share of the tree's largest gradient count as alike."""
+
+_GOLDEN = (5.0**0.5 - 1.0) / 2.0
+_SUM_BITS = 25  # and a quarter of the rows' logarithm
+
+TIE = 2.0**-18
+"""Splits whose gains differ by less than this share of the best one count as equal."""
+
+
+def to_ring(values: npt.NDArray[np.number], dtype: npt.DTypeLike) -> Ring:
+    """Return whole numbers modulo 2^64 or 2^32."""
+    whole = np.asarray(values).astype(np.int64).view(np.uint64)
+    return whole.astype(dtype, copy=False)
+
+
+def signed(ring: Ring) -> Numbers:
+    """Return numbers modulo 2^64 or 2^32 as numbers with a sign."""
+    if ring.dtype == np.uint32:
+        return np.ascontiguousarray(ring).view(np.int32).astype(np.int64)
+    return np.ascontiguousarray(ring).view(np.int64)
+
+
+def rounded(values: Array) -> Array:
+    """Round up or down, so that the errors of equal numbers cancel over any rows.
+
+    What is added before rounding down, the multiples of the golden ratio modulo 1, is spread evenly
+    over any stretch of rows (Weyl, 1916), and it is the same in each run.
+    """
+    added = np.arange(len(values)) * _GOLDEN
+    return np.asarray(np.floor(values + (added - np.floor(added))))
+
+
+def fraction_bits(rows: npt.ArrayLike) -> Array:
+    """Return how many fraction bits numbers up to 1 have whose sums are over so many rows."""
+    log = np.log2(np.asarray(rows, dtype=np.float64) + 1.0)
+    return np.asarray(np.maximum(np.floor(_SUM_BITS + log / 4.0) - np.ceil(log), 1.0))
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """The second derivatives of one tree's rows, as whole numbers; made once a tree.
+
+    Parameters
+    ----------
+    whole : numpy.ndarray of shape (n_rows,), int64
+        At least 1 at rows of the fit, 0 elsewhere.
+    unit : float
+        What 1 stands for.
+    l2 : int
+        The regularisation, in that unit.
+    bits : int
+        No row has more than 2^bits.
+    extra : int
+        A power of two, or 0: ``2 l2`` is at most ``extra 2^bits``.
+    """
+
+    whole: Numbers
+    unit: float
+    l2: int
+    bits: int
+    extra: int
+
+    @classmethod
+    def of(cls, h: Array, inside: npt.NDArray[np.bool_], l2: float) -> "Curvature":
+        """Encode second derivatives of the rows that are fitted."""
+        largest = max(float(h[inside].max(initial=0.0)), 1e-300)
+        ratio = 2.0 * l2 / largest
+        extra = 2 ** int(np.ceil(np.log2(ratio + 1.0))) if l2 else 0
+        bits = int(fraction_bits(int(inside.sum()) + extra))
+        unit = largest * 2.0**-bits
+        # No row may vanish: a side without any weight would have an infinite gain.
+        whole = np.where(inside, np.maximum(rounded(h / unit), 1.0), 0.0)
+        return cls(whole.astype(np.int64), unit, round(l2 / unit), bits, extra)
+
+
+@dataclass(frozen=True)
+class Level:
+    """What the server multiplies the slots of the nodes of one level with, and knows of their sums.
+
+    Parameters
+    ----------
+    vector : numpy.ndarray of shape (n_rows,), int64
+        ``v`` of each row in its node's unit; 0 for rows in none.
+    correction : numpy.ndarray of shape (n_nodes,), int64
+        ``-m l2``, in that unit.
+    total_v, total_h : numpy.ndarray of shape (n_nodes,), int64
+        Sums over all rows of the node.
+    l2 : numpy.ndarray of shape (n_nodes,), int64
+    limit_v, limit_h : numpy.ndarray of shape (n_nodes,)
+        Above every ``|N|`` of the node; above every ``H'_L`` and ``H'_R``. They follow from the
+        number of its rows, and of the tree's; with l2, from a power of two above ``2 l2 / max h``.
+    flat : numpy.ndarray of shape (n_nodes,), bool
+        Whether all rows of the node are alike, so that no split changes the loss.
+    """
+
+    vector: Numbers
+    correction: Numbers
+    total_v: Numbers
+    total_h: Numbers
+    l2: Numbers
+    limit_v: Array
+    limit_h: Array
+    flat: npt.NDArray[np.bool_]
+
+
+def level_of(
+    node: Indices, n_nodes: int, g: Array, curvature: list[Curvature], tree: Indices
+) -> list[Level]:
+    """Encode the gradients of a level's nodes.
+
+    Parameters
+    ----------
+    node : numpy.ndarray of shape (n_trees, n_rows)
+        Number of the node that each row is in, -1 for none; numbers go over all trees.
+    n_nodes : int
+    g : numpy.ndarray of shape (n_trees, n_rows)
+        First derivatives.
+    curvature : list of Curvature
+        Of each tree.
+    tree : numpy.ndarray of shape (n_nodes,)
+        Which tree each node belongs to.
+
+    Returns
+    -------
+    list of Level
+        Of each tree, all with entries for all nodes; those of other trees' nodes are 0.
+    """
+    out = []
+    for t, own in enumerate(curvature):
+        rows = np.flatnonzero(node[t] >= 0)
+        at = node[t][rows].astype(np.intp)
+        count = np.bincount(at, minlength=n_nodes).astype(np.float64)
+        gradient, whole = g[t][rows], own.whole[rows]
+        total_g = np.bincount(at, gradient, n_nodes)
+        total_h = _whole_sums(at, whole, n_nodes)
+        mine = tree == t
+        weight = np.where(mine, (total_h + 2.0 * own.l2) * own.unit, 1.0)
+        m = np.where(weight > 0, total_g / np.where(weight > 0, weight, 1.0), 0.0)
+        v = gradient - m[at] * (whole * own.unit)
+        # max(|v|, 2 |m| l2 / n) is 1 in the node's unit: so no sum exceeds n + 1.
+        largest = np.zeros(n_nodes)
+        np.maximum.at(largest, at, np.abs(v))
+        flat = largest <= FLAT * np.abs(gradient).max(initial=0.0)
+        l2 = own.l2 * own.unit
+        largest = np.maximum(largest, 2.0 * np.abs(m) * l2 / np.maximum(count, 1.0))
+        bits = fraction_bits(count)
+        scale = 2.0**bits / np.where(largest > 0.0, largest, 1.0)
+        encoded = rounded(v * scale[at]).astype(np.int64)
+        vector = np.zeros(node.shape[1], dtype=np.int64)
+        vector[rows] = encoded
+        limit_h = (count + 1.0 + own.extra) * 2.0**own.bits
+        out.append(
+            Level(
+                vector,
+                np.where(mine, np.rint(-m * l2 * scale), 0.0).astype(np.int64),
+                _whole_sums(at, encoded, n_nodes),
+                total_h,
+                np.where(mine, own.l2, 0),
+                np.where(mine, (count + 1.0) * 2.0**bits, 0.0),
+                np.where(mine, limit_h, 0.0),
+                mine & flat,
+            )
+        )
+    return out
+
+
+def combined(levels: list[Level]) -> Level:
+    """Return what is known of the nodes of all trees, in one record; the vectors one by one."""
+    return Level(
+        np.stack([level.vector for level in levels]),
+        sum((level.correction for level in levels), start=np.zeros(1, dtype=np.int64)),
+        sum((level.total_v for level in levels), start=np.zeros(1, dtype=np.int64)),
+        sum((level.total_h for level in levels), start=np.zeros(1, dtype=np.int64)),
+        sum((level.l2 for level in levels), start=np.zeros(1, dtype=np.int64)),
+        sum((level.limit_v for level in levels), start=np.zeros(1)),
+        sum((level.limit_h for level in levels), start=np.zeros(1)),
+        np.any([level.flat for level in levels], axis=0),
+    )
+
+
+def candidates(slots: Ring, observed: Indices, total: Ring | None = None) -> Ring:
+    """Return a share of the sums over the left side of every candidate.
+
+    Parameters
+    ----------
+    slots : numpy.ndarray of shape (n_nodes, n_slots)
+        A share of the sums over slots.
+    observed : numpy.ndarray of shape (n_slots,)
+        Of each slot, that of its column's observed rows.
+    total : numpy.ndarray of shape (n_nodes,), optional
+        Sums over all rows; they are in one of the shares.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_nodes, 2 * n_slots)
+        Slot by slot: missing cells to the right, then to the left (all rows that are not observed).
+    """
+    with_missing = slots - slots[:, observed]
+    if total is not None:
+        with_missing = with_missing + total[:, None]
+    return np.stack([slots, with_missing], axis=2).reshape(len(slots), -1)
+
+
+def best_of(
+    numerator: Array, left: Array, right: Array, legal: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Return which candidates of each node are the best, or equal to it; shape of all arguments.
+
+    Parameters
+    ----------
+    numerator, left, right : numpy.ndarray of shape (n_nodes, n_candidates)
+        ``N``, ``H'_L`` and ``H'_R``, each with factors that cancel in ``N^2 / (H'_L H'_R)``.
+    legal : numpy.ndarray of that shape, bool
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gain = np.where(legal, numerator * numerator / (left * right), -1.0)
+    best = gain.max(axis=1, keepdims=True, initial=-1.0)
+    return np.asarray(legal & (gain >= best * (1.0 - TIE)))
+
+
+def _whole_sums(at: npt.NDArray[np.intp], values: Numbers, n_nodes: int) -> Numbers:
+    # Below 2^53, so exact.
+    return np.bincount(at, values.astype(np.float64), n_nodes).astype(np.int64)

@@ -1,0 +1,126 @@
+"""Growing trees, level by level: which nodes are split, and what comes of it.
+
+All trees of a batch (one for each class) share the rounds of a level (`rounds`). Which side of the
+last level's splits rows are on goes to the server only.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from strategies.trees.gain import Array, Curvature, combined, level_of
+from strategies.trees.node_sums import Indices
+from strategies.trees.rounds import LevelNodes, LevelRounds
+from strategies.trees.tree import Flags, Growth, Node, Tree, divide
+
+
+class Grower:
+    """Grows trees, batch by batch.
+
+    Parameters
+    ----------
+    rounds : LevelRounds
+    growth : Growth
+    """
+
+    def __init__(self, rounds: LevelRounds, growth: Growth) -> None:
+        self._rounds, self.growth, self.slots = rounds, growth, rounds.slots
+        self._directions = self.slots.directions
+
+    def grow(
+        self,
+        g: Array,
+        h: Array,
+        inside: Flags,
+        usable: npt.NDArray[np.uint8],
+        first: int,
+        routed: Flags | None = None,
+    ) -> list[Tree]:
+        """Grow one tree for each row of gradients.
+
+        Parameters
+        ----------
+        g, h : numpy.ndarray of shape (n_trees, n_samples)
+            Derivatives of the loss.
+        inside : numpy.ndarray of shape (n_trees, n_samples), bool
+            Rows that each tree is fitted to; the others are routed only.
+        usable : numpy.ndarray of shape (n_trees, n_slots) or (n_slots,), uint8
+            Slots of the columns that each tree may use, or all of them.
+        first : int
+            Number of the first tree in the model.
+        routed : numpy.ndarray of shape (n_trees, n_samples), bool, optional
+            Rows that go down each tree, those of the fit among them; all without it.
+
+        Returns
+        -------
+        list of list of Node
+            By tree; the first node is its root.
+        """
+        n_trees, n_rows = g.shape
+        rows_of = np.ones(g.shape, dtype=bool) if routed is None else routed
+        trees: list[Tree] = [
+            [Node(np.flatnonzero(rows_of[t]), int(inside[t].sum()))] for t in range(n_trees)
+        ]
+        curvature = [Curvature.of(h[t], inside[t], self.growth.l2) for t in range(n_trees)]
+        # Numbers of the nodes of a level: (tree, node); children of one parent are neighbours.
+        level = [(t, 0) for t in range(n_trees)]
+        parent = np.full(n_trees, -1)
+        direct = np.arange(n_trees)
+        self._rounds.begin(g)
+        for depth in range(self.growth.max_depth):
+            node = np.full((n_trees, n_rows), -1, dtype=np.int64)
+            for q, (t, number) in enumerate(level):
+                rows = trees[t][number].rows
+                node[t, rows[inside[t, rows]]] = q
+            tree_of = np.array([t for t, _ in level])
+            known = combined(level_of(node, len(level), g, curvature, tree_of))
+            splits = [self._may_split(trees, at) for at in level]
+            active = np.flatnonzero(np.array(splits) & ~known.flat)
+            if not len(active):
+                break
+            nodes = LevelNodes(node, parent, direct, active)
+            fresh = curvature if depth == 0 else None
+            may_use = np.atleast_2d(usable)
+            won = self._rounds.winners(nodes, known, fresh, may_use, self.growth.min_child)
+            chosen = {level[q]: found for q, found in zip(active, won, strict=True) if found >= 0}
+            if not chosen:
+                break
+            for (t, number), left in self._rounds.route(trees, chosen, inside, first).items():
+                of_tree = inside[t], g[t], h[t]
+                direction = int(self._directions[chosen[t, number] // 2])
+                divide(trees[t], trees[t][number], left, *of_tree, self.growth.l2, direction)
+            level, parent, direct = self._below(trees, level, chosen, depth)
+            if not level:
+                break
+        return trees
+
+    # -- which nodes -------------------------------------------------------------------------
+
+    def _may_split(self, trees: list[Tree], at: tuple[int, int]) -> bool:
+        return trees[at[0]][at[1]].n_fit >= 2 * self.growth.min_child
+
+    def _below(
+        self,
+        trees: list[Tree],
+        level: list[tuple[int, int]],
+        chosen: dict[tuple[int, int], int],
+        depth: int,
+    ) -> tuple[list[tuple[int, int]], Indices, Indices]:
+        """Return the nodes of the next level, their parents, and whose sums of h are made."""
+        below: list[tuple[int, int]] = []
+        parent: list[int] = []
+        direct: list[bool] = []
+        if depth + 1 < self.growth.max_depth:
+            for q, (t, number) in enumerate(level):
+                node = trees[t][number]
+                if (t, number) not in chosen or node.left < 0:
+                    continue
+                pair = [(t, node.left), (t, node.right)]
+                if not any(self._may_split(trees, at) for at in pair):
+                    continue
+                left_is_smaller = trees[t][node.left].n_fit <= trees[t][node.right].n_fit
+                below += pair
+                parent += [q, q]
+                direct += [left_is_smaller, not left_is_smaller]
+        flags = np.array(direct, dtype=bool)
+        numbered = np.where(flags, np.cumsum(flags) - 1, -1)
+        return below, np.array(parent, dtype=np.int64), numbered

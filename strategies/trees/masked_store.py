@@ -1,0 +1,107 @@
+"""The masked rows of all slots at the server: sent block by block, on its disk if they are many.
+
+A million samples with 50 columns of 16 bins are 6.4 GB. The file has no name: it is gone when the
+run ends, however it ends. What is in it is uniform without the group seed, which the server lacks.
+"""
+
+import tempfile
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.server import Federation
+from strategies.trees.features import Slots
+from strategies.trees.node_sums import Held, Ring
+
+SEND_BYTES = 1 << 26
+"""Of a party's rows in one message, at most (but one row at least)."""
+
+HOLD_BYTES = 1 << 30
+"""Of the rows of all parties that the server keeps in memory; more are on its disk."""
+
+
+class OnDisk:
+    """A matrix in a file without a name, in the system's folder for temporary files.
+
+    Parameters
+    ----------
+    width : int
+        Columns.
+    dtype : numpy dtype
+    """
+
+    def __init__(self, width: int, dtype: npt.DTypeLike) -> None:
+        self._width, self._dtype = width, np.dtype(dtype)
+        # Open as long as this object lives.
+        self._file = tempfile.TemporaryFile(prefix="flwr-vertical-trees-")  # noqa: SIM115
+
+    def append(self, rows: Ring) -> None:
+        """Write rows behind those that there are."""
+        np.ascontiguousarray(rows, dtype=self._dtype).tofile(self._file)
+
+    def rows(self, start: int, stop: int) -> Ring:
+        """Read rows."""
+        self._file.seek(start * self._width * self._dtype.itemsize)
+        found = np.fromfile(self._file, self._dtype, (stop - start) * self._width)
+        return found.reshape(stop - start, self._width)
+
+
+def fetch(
+    federation: Federation,
+    slots: Slots,
+    arguments: dict[str, dict[str, Any]],
+    dtype: npt.DTypeLike,
+) -> None:
+    """Have all parties send their masked rows, and keep them in `slots`.
+
+    They are in no journal: beside the group seed they would be the tables. So nothing is kept where
+    a journal answers in place of the parties, and they are asked again later.
+
+    Parameters
+    ----------
+    federation : Federation
+    slots : Slots
+        Gets the rows, and the tags of their contents.
+    arguments : dict of str to dict
+        Of `TreeParty.send_masked`, by party.
+    dtype : numpy dtype
+        Of the ring.
+    """
+    item = np.dtype(dtype).itemsize
+    n_rows = len(federation.labels)
+    size = max(1, SEND_BYTES // (item * max(slots.widths)))
+    on_disk = n_rows * sum(slots.widths) * item > HOLD_BYTES
+    parts: dict[str, list[Ring]] = {name: [] for name in slots.names}
+    files = {
+        name: OnDisk(width, dtype)
+        for name, width in zip(slots.names, slots.widths, strict=True)
+        if on_disk
+    }
+    whole = True
+    for start in range(0, n_rows, size):
+        replies = federation.call(
+            "send_masked",
+            {"dtype": str(np.dtype(dtype)), "start": start, "stop": min(start + size, n_rows)},
+            per_party=arguments,
+            unkept=["masked"],
+        )
+        slots.tags = {name: bytes(replies[name]["tag"]) for name in slots.names}
+        if any("masked" not in replies[name] for name in slots.names):
+            whole = False
+            continue  # to the journal's next block: it has one of every round
+        for name in slots.names:
+            rows = np.asarray(replies[name]["masked"])
+            if on_disk:
+                files[name].append(rows)
+            else:
+                parts[name].append(rows)
+    if not whole:
+        slots.masked = {}
+        return
+    if on_disk:
+        slots.masked = {name: file.rows for name, file in files.items()}
+        return
+    for name in slots.names:
+        own = parts.pop(name)
+        slots.masked[name] = Held(own[0] if len(own) == 1 else np.concatenate(own)).rows

@@ -1,0 +1,403 @@
+"""Shares of the sums that splits are judged by, made at the owners of columns and their helpers.
+
+The server sends ``v + rho`` to the owner of the columns X and the seed of rho to a helper. It has
+``U = X + R``, and the helper knows the key stream R. With a pad s of the two,
+
+    A = X'(v + rho) - s    goes to the server,    B = R'rho + s    stays with the helper,
+
+and ``A - U'rho`` at the server and B are shares of ``X'v``. B travels to the arbiter alone, blinded
+and sealed. Only where the nodes agreed to open histograms it goes to the server.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import StepGroup, step
+from flwr_vertical.errors import PolicyError, ProtocolError
+from flwr_vertical.policy.record import key_of
+from flwr_vertical.products import GroupKeySteps
+from flwr_vertical.products.streams import KeyStream, stream
+from flwr_vertical.products.vector_products import helpers
+from strategies.trees.arbiter import ParcelSteps, pack
+from strategies.trees.blinding import Factors, noise
+from strategies.trees.gain import candidates
+from strategies.trees.node_sums import (
+    Blocks,
+    Held,
+    Indices,
+    Ring,
+    Streamed,
+    code_sums,
+    dense_sums,
+    legal_of,
+    to_slots,
+)
+
+HISTOGRAMS = "histograms"
+"""The exchange in which the server sees sums of gradients over the slots of every node."""
+
+HIDING = "hiding histograms (histograms='open' shows them to the server, if every node agrees)"
+"""What needs an arbiter, as errors say it."""
+
+# Under a prefix that the server may not write to.
+_MASKED_H, _RHO_H, _BELOW_H = (f"node.trees.{what}" for what in ("masked-h", "rho-h", "helped-h"))
+_HOLD_BYTES = 1 << 29  # of key streams that a helper keeps in memory
+
+
+class ShareSteps(StepGroup):
+    """A party's shares, as owner and as helper; the party has `codes`, `layout` and `tag`."""
+
+    party: Any
+
+    @step
+    def share(
+        self,
+        names: list[str],
+        widths: list[int],
+        tags: list[bytes],
+        observed: Indices,
+        node: Indices,
+        direct: Indices,
+        parent: Indices,
+        active: Indices,
+        usable: npt.NDArray[np.uint8],
+        min_child: int,
+        masked_v: Ring,
+        rho_v: bytes = b"",
+        masked_h: Ring | None = None,
+        rho_h: bytes = b"",
+        limits: npt.NDArray[np.float64] | None = None,
+        order: bytes = b"",
+    ) -> dict[str, Any]:
+        """Make the shares of one level.
+
+        Parameters
+        ----------
+        names, widths, tags : list
+            Every party's name, number of slots, and tag of its codes.
+        observed : numpy.ndarray of shape (n_slots,)
+            Of each slot of all parties, that of its column's observed rows.
+        node : numpy.ndarray of shape (n_trees, n_samples)
+            Number of the node that each row of the fit is in, -1 for none.
+        direct : numpy.ndarray of shape (n_nodes,)
+            Numbers of the nodes whose sums of h are made; -1 where they follow from those of the
+            parent and of the sibling, the node next to it.
+        parent : numpy.ndarray of shape (n_nodes,)
+            Place of each node's parent in the level before; -1 at the roots.
+        active : numpy.ndarray of shape (n_active,)
+            Nodes that may be split.
+        usable : numpy.ndarray of shape (n_trees, n_slots), uint8
+            Slots of all parties whose columns each tree may use; one line if all trees may use
+            the same.
+        min_child : int
+            The fewest rows of a node.
+        masked_v, masked_h : numpy.ndarray of shape (n_trees, n_samples), uint64 or uint32
+            v and h under rho; h comes with the first level of a tree.
+        rho_v, rho_h : bytes
+            At a helper, the seed of the rho of those that it helps.
+        limits, order
+            See `Factors`; without them histograms are opened.
+
+        Returns
+        -------
+        dict[str, Any]
+            ``number`` of the message; ``owner_v`` of shape (n_active, n_own) and ``owner_h`` of
+            shape (n_direct, n_own), the own shares; and either the sealed ``parcel``, or ``legal``
+            of shape (n_active, n_own, 2), and at a helper ``helper_v`` and ``helper_h`` of shape
+            (n_active, n_helped).
+
+        Raises
+        ------
+        PolicyError
+            If histograms are to be opened, and this node does not agree to it; if its ``min-rows``
+            forbids all splits.
+        ProtocolError
+            If the codes are no longer those that were sent, or a helper is its own owner.
+        """
+        if limits is None:
+            self.party.open_exchange(
+                HISTOGRAMS, "sums of gradients over the bins of its columns, in every node"
+            )
+        own = names.index(self.name)
+        if tags[own] != self.party.tag:
+            raise ProtocolError(
+                f"party {self.name!r}: its columns are no longer those that it sent; a key stream "
+                "hides one content only, so start again"
+            )
+        helper = helpers(names)
+        if masked_h is not None:
+            self.state[_MASKED_H] = np.asarray(masked_h)
+            self.state[_RHO_H] = rho_h
+            self.state[_BELOW_H] = np.zeros((0, 0), dtype=masked_h.dtype)
+        places = Places.of(np.asarray(node), direct, active, np.asarray(usable), widths)
+        if masked_h is not None:
+            self._check_rows(places, own)
+        number = self._number
+
+        def pad(what: str, owner: str, shape: tuple[int, int]) -> Ring:
+            label = f"tree pad {what} {owner!r} {helper[owner]!r} {number}"
+            return stream(self._seed, label, shape).astype(masked_v.dtype, copy=False)
+
+        told: dict[str, Any] = {"number": number}
+        least = max(min_child, self.party.policy.min_rows or 1)
+        sums_v, sums_h, legal = self._own_sums(places, own, np.asarray(masked_v), least)
+        told["owner_v"] = sums_v - pad("v", self.name, sums_v.shape)
+        told["owner_h"] = sums_h - pad("h", self.name, sums_h.shape)
+        helped = self._help(names, widths, tags, helper, places, rho_v, pad)
+        if helped is not None:
+            shares_v, shares_h = helped
+            shares_h = self._with_siblings(shares_h, direct, parent)[active]
+            helped = shares_v, shares_h
+        starts = np.concatenate([[0], np.cumsum(widths)])
+        place = slice(int(starts[own]), int(starts[own + 1]))
+        if limits is None:
+            told["legal"] = legal
+            if helped is not None:
+                told["helper_v"], told["helper_h"] = helped
+            return told
+        factors = Factors.of(order, limits, 2 * int(starts[-1]))
+        marks = self._marks(names, factors, legal, place)
+        parcel = None
+        if helped is not None:
+            mine = [n for n in names if helper[n] == self.name]
+            parcel = self._blinded(names, widths, mine, helped, observed, factors, limits)
+        told["parcel"] = self.other(ParcelSteps).seal(pack(marks, parcel), number)
+        return told
+
+    def forget(self) -> None:
+        """Drop what is kept between the levels of a tree."""
+        for key in (_MASKED_H, _RHO_H, _BELOW_H):
+            self.state.pop(key, None)
+
+    # -- as owner ----------------------------------------------------------------------------
+
+    def _check_rows(self, places: "Places", own: int) -> None:
+        """Refuse trees in which no split by own columns could ever be legal."""
+        least = self.party.policy.min_rows or 0
+        rows = [int((places.node[t] >= 0).sum()) for t in places.trees(own)]
+        n_rows = min(rows, default=2 * least)
+        if n_rows < 2 * least:
+            raise PolicyError(
+                f"party {self.name!r}",
+                key_of("min_rows"),
+                f"splits of {n_rows:,} samples by its columns",
+                f"{least:,} samples on each side of a split",
+                "grow trees on more labelled samples (or a larger subsample), leave the party out, "
+                f"or its owner would have to set {key_of('min_rows')}={n_rows // 2} or less",
+            )
+
+    def _own_sums(
+        self, places: "Places", own: int, masked_v: Ring, least: int
+    ) -> tuple[Ring, Ring, npt.NDArray[np.bool_]]:
+        """Return sums of v by active node, of h by direct node, and which splits are legal."""
+        layout, codes = self.party.layout, self.party.codes
+        masked_h = np.asarray(self.state[_MASKED_H])
+        width, n_nodes, dtype = layout.n_slots, places.n_nodes, masked_v.dtype
+        v = np.zeros((n_nodes, width), dtype=dtype)
+        h, legal = np.zeros_like(v), np.zeros((n_nodes, width, 2), dtype=bool)
+        ones = np.ones(codes.shape[0], dtype=dtype)
+        for t in places.trees(own):
+            vectors = np.stack([masked_v[t], masked_h[t], ones], axis=1)
+            sums = code_sums(layout, codes, places.node[t], vectors, n_nodes)
+            # Trees do not share nodes.
+            v += to_slots(layout, sums[..., 0])
+            h += to_slots(layout, sums[..., 1])
+            legal |= legal_of(layout, sums[..., 2], least) & places.usable(t, own)[:, None]
+        return v[places.active], h[places.direct], legal[places.active]
+
+    def _marks(
+        self, names: list[str], factors: Factors, legal: npt.NDArray[np.bool_], place: slice
+    ) -> npt.NDArray[np.bool_]:
+        """Return a share of all parties' marks: the own ones, under bits that cancel."""
+        every = np.zeros((len(legal), factors.order.shape[1] // 2, 2), dtype=bool)
+        every[:, place] = legal
+        placed = factors.placed(every.reshape(len(legal), -1))
+        n_words = -(-placed.size // 64)
+        for neighbour in self._neighbours(names):
+            label = f"tree marks {neighbour} {self._number}"
+            bits = np.unpackbits(stream(self._seed, label, (n_words,)).view(np.uint8))
+            placed = placed ^ bits[: placed.size].astype(bool).reshape(placed.shape)
+        return np.asarray(placed, dtype=bool)
+
+    def _neighbours(self, names: list[str]) -> tuple[int, int]:
+        """Return the two of the bit streams between neighbours in a ring that are the own."""
+        own = names.index(self.name)
+        return own, (own + 1) % len(names)
+
+    # -- as helper ---------------------------------------------------------------------------
+
+    def _help(
+        self,
+        names: list[str],
+        widths: list[int],
+        tags: list[bytes],
+        helper: dict[str, str],
+        places: "Places",
+        rho_v: bytes,
+        pad: Any,
+    ) -> tuple[Ring, Ring] | None:
+        """Return the shares of the slots of those that this party helps; None if it helps none."""
+        if not rho_v:
+            return None
+        n_rows, dtype = places.node.shape[1], np.asarray(self.state[_MASKED_H]).dtype
+        rho = [
+            stream(seed, "rho", places.node.shape).astype(dtype, copy=False)
+            for seed in (rho_v, bytes(self.state[_RHO_H]))
+        ]
+        found: tuple[list[Ring], list[Ring]] = [], []
+        for k, (name, width, tag) in enumerate(zip(names, widths, tags, strict=True)):
+            if helper[name] != self.name:
+                continue
+            if name == self.name:
+                raise ProtocolError(f"party {self.name!r} cannot help itself")
+            blocks = self._stream_of(name, n_rows, width, tag, dtype)
+            sums = dense_sums(blocks, width, places.parts(k, rho[0], rho[1]))
+            for what, own, out in zip("vh", sums, found, strict=True):
+                out.append(own + pad(what, name, own.shape))
+        return np.concatenate(found[0], axis=1), np.concatenate(found[1], axis=1)
+
+    def _stream_of(
+        self, name: str, n_rows: int, width: int, tag: bytes, dtype: npt.DTypeLike
+    ) -> Blocks:
+        """Return the key stream of a party's slots, kept in memory where there is room."""
+        keys = KeyStream(self._seed, stream_label(name), (n_rows, width), tag)
+        streamed = Streamed(keys, dtype).rows
+        if n_rows * width * np.dtype(dtype).itemsize > _HOLD_BYTES:
+            return streamed
+        key = f"trees.stream {name} {tag.hex()} {np.dtype(dtype)}"
+        if key not in self.cache:
+            self.cache[key] = Held(streamed(0, n_rows))
+        held: Held = self.cache[key]
+        return held.rows
+
+    def _with_siblings(self, direct_sums: Ring, direct: Indices, parent: Indices) -> Ring:
+        """Return shares of h of all nodes, and keep them for the level below."""
+        above = np.asarray(self.state[_BELOW_H])
+        self.state[_BELOW_H] = with_siblings(direct_sums, direct, parent, above)
+        return np.asarray(self.state[_BELOW_H])
+
+    def _blinded(
+        self,
+        names: list[str],
+        widths: list[int],
+        mine: list[str],
+        helped: tuple[Ring, Ring],
+        observed: Indices,
+        factors: Factors,
+        limits: npt.NDArray[np.float64],
+    ) -> Ring:
+        """Return blinded shares of all candidates, under pads that the two helpers add and take."""
+        shape = len(helped[0]), sum(widths)
+        every = {what: np.zeros(shape, dtype=np.uint64) for what in ("v", "h")}
+        places = np.repeat([name in mine for name in names], widths)
+        every["v"][:, places], every["h"][:, places] = helped
+        left = candidates(every["h"], observed)
+        blinded = factors.blinded(candidates(every["v"], observed), left, -left)
+        seed = self.party.secret_bytes("noise of gains")
+        own = factors.placed(np.tile(np.repeat(places, 2), (shape[0], 1)))
+        blinded += noise(seed, limits, 2 * shape[1]) * own
+        label = f"tree parcels {self._number}"
+        common = stream(self._seed, label, blinded.shape)
+        # The first helps all others, the second the first: see `helpers`.
+        return np.asarray(blinded + common if self.name == names[0] else blinded - common)
+
+    @property
+    def _seed(self) -> bytes:
+        return self.other(GroupKeySteps).seed
+
+    @property
+    def _number(self) -> int:
+        """Number of the message: it only grows, and is the same at all parties of a round."""
+        number = self.party.services.sequence
+        if number is None:
+            raise ProtocolError("shares are made in answer to a message")
+        return int(number)
+
+
+def with_siblings(direct_sums: Ring, direct: Indices, parent: Indices, above: Ring) -> Ring:
+    """Return sums of all nodes of a level from those of one child of each parent.
+
+    Parameters
+    ----------
+    direct_sums : numpy.ndarray of shape (n_direct, n_slots)
+    direct, parent
+        As in `ShareSteps.share`.
+    above : numpy.ndarray of shape (n_parents, n_slots)
+        Of the level before.
+    """
+    out = np.empty((len(parent), direct_sums.shape[1]), dtype=direct_sums.dtype)
+    known = np.flatnonzero(direct >= 0)
+    out[known] = direct_sums
+    rest = np.flatnonzero(direct < 0)
+    if len(rest):
+        out[rest] = above[parent[rest]] - out[rest ^ 1]
+    return out
+
+
+def stream_label(owner: str) -> str:
+    """Return the label of the key stream of a party's slots."""
+    return f"tree slots of {owner}"
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where rows are summed up: their nodes, and which trees may use a party's columns.
+
+    Parameters
+    ----------
+    node : numpy.ndarray of shape (n_trees, n_rows)
+        Number of each row's node, -1 for none.
+    n_nodes : int
+    active : numpy.ndarray of shape (n_active,)
+        Nodes of which there are sums of v.
+    direct : numpy.ndarray of shape (n_direct,)
+        Nodes of which there are sums of h.
+    slots : list of numpy.ndarray of shape (n_trees or 1, n_own_slots), bool
+        Of each party, which of its slots each tree may use.
+    """
+
+    node: Indices
+    n_nodes: int
+    active: Indices
+    direct: Indices
+    slots: list[npt.NDArray[np.bool_]]
+
+    @classmethod
+    def of(
+        cls,
+        node: Indices,
+        direct: Indices,
+        active: Indices,
+        usable: npt.NDArray[np.uint8],
+        widths: list[int],
+    ) -> "Places":
+        """Take the arguments of `ShareSteps.share`."""
+        slots = np.split(usable.astype(bool), np.cumsum(widths)[:-1], axis=1)
+        return cls(node, len(direct), active, np.flatnonzero(direct >= 0), slots)
+
+    def usable(self, tree: int, party: int) -> npt.NDArray[np.bool_]:
+        """Return which of a party's slots a tree may use."""
+        own = self.slots[party]
+        return np.asarray(own[tree % len(own)])
+
+    def trees(self, party: int) -> list[int]:
+        """Return the trees that may use any column of a party: no others have sums of its slots."""
+        return [t for t in range(len(self.node)) if self.usable(t, party).any()]
+
+    def parts(self, party: int, v: Ring, h: Ring) -> list[tuple[Indices, Ring, int]]:
+        """Return what `dense_sums` makes for a party's slots of vectors, (n_trees, n_rows) each."""
+        trees = self.trees(party)
+        return [
+            (renumbered(self.node[trees], kept, self.n_nodes), vector[trees], len(kept))
+            for kept, vector in ((self.active, v), (self.direct, h))
+        ]
+
+
+def renumbered(node: Indices, kept: Indices, n_nodes: int) -> npt.NDArray[np.int32]:
+    """Return the place of each row's node among `kept`, -1 for rows in none of these."""
+    number = np.full(n_nodes + 1, -1, dtype=np.int32)  # the last entry is that of -1
+    number[kept] = np.arange(len(kept))
+    return number[node]

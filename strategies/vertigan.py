@@ -1,5 +1,0 @@
-"""Short import path of `strategies.synthesis.vertigan`."""
-
-from strategies.synthesis.vertigan import VertiGAN
-
-__all__ = ["VertiGAN"]

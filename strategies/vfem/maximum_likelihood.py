@@ -1,0 +1,182 @@
+"""VFEM from moments: maximum likelihood on the server, given sums by pattern of missing blocks."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.errors import DataError
+from strategies.linear.moments import (
+    BlockCovariance,
+    CovarianceModel,
+    Fit,
+    FullCovariance,
+    OpenedMoments,
+    Patterns,
+    RegressionCovariance,
+    Through,
+    fit_normal,
+)
+from strategies.linear.moments.identifiable import redundant, restrict, unobserved
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.int64]
+
+FEWEST_JOINT = 30
+"""Of columns held together in fewer rows, the covariance is not identified."""
+
+MOST_MOVED = 0.1
+"""By so many standard errors a coefficient may hang on covariances that are not identified."""
+
+MOST_COLUMNS = 100
+"""The information on the covariance of more would not fit a usual computer's memory."""
+
+
+@dataclass(frozen=True)
+class Maximum:
+    """The fitted model, in standardised units.
+
+    Parameters
+    ----------
+    fit : Fit
+        Of the columns in `kept`.
+    model : CovarianceModel
+        What was free.
+    patterns : Patterns
+        What it was fitted to.
+    kept : numpy.ndarray of shape (n_kept,)
+        Columns of the fit, by their numbers among all.
+    unseen : numpy.ndarray of shape (n_unseen,)
+        Columns that are in no group.
+    unidentified : list of (str, str)
+        Pairs of parties some of whose columns have a covariance that is not identified, for lack
+        of rows.
+    """
+
+    fit: Fit
+    model: CovarianceModel
+    patterns: Patterns
+    kept: Indices
+    unseen: Indices
+    unidentified: list[tuple[str, str]]
+
+    def not_identified(self, change: Array) -> Flags:
+        """Tell which coefficients depend on covariances that no rows tell.
+
+        Parameters
+        ----------
+        change : numpy.ndarray of shape (n_kept + 1, n_kept + 1)
+            From (intercept, beta) of the fit to those in question.
+
+        Returns
+        -------
+        numpy.ndarray of shape (n_kept + 1,), bool
+            True where partial correlations of 1/2 or -1/2 in place of 0 move a coefficient, all
+            together, by more than `MOST_MOVED` of its standard error.
+        """
+        moved = np.abs(change @ self.fit.moved).max(axis=0).sum(axis=1)
+        error = np.sqrt(np.maximum(np.diag(change @ self.fit.vcov @ change.T), 0.0))
+        return np.asarray(moved > MOST_MOVED * error)
+
+    def widths(self, opened: OpenedMoments) -> list[int]:
+        """Return how many columns each party has in the fit."""
+        return [
+            int(((self.kept >= own.start) & (self.kept < own.stop)).sum())
+            for own in opened.parties.values()
+        ]
+
+
+def maximise(opened: OpenedMoments, covariance: str, intercept: bool = True) -> Maximum:
+    """Fit the joint normal model to opened moments.
+
+    Parameters
+    ----------
+    opened : OpenedMoments
+        From `open_moments`, grouped by pattern.
+    covariance : {"full", "block"}
+        What is free between columns of different parties: everything, or nothing.
+    intercept : bool, default True
+        Whether there is one.
+
+    Raises
+    ------
+    DataError
+        If the columns determine the labels, or are too many; or, without an intercept, parties
+        share too few rows.
+    """
+    d = opened.n_columns
+    unseen = unobserved(opened.patterns)[:d]
+    kept = np.flatnonzero(~(unseen | redundant(opened.patterns)))
+    if len(kept) > MOST_COLUMNS:
+        raise DataError(
+            f"{len(kept)} columns of all parties, and the joint model fits at most {MOST_COLUMNS}; "
+            "leave out columns, or use exchange='sums', which every node has to agree to"
+        )
+    if not len(kept):
+        raise DataError("no column of any party varies over rows that may be told of")
+    patterns = restrict(opened.patterns, np.append(kept, d))
+    owner = np.repeat(np.arange(len(opened.parties)), [s.stop - s.start for s in _slices(opened)])
+    owner = owner[kept]
+    unidentified: list[tuple[str, str]] = []
+    if covariance == "block":
+        counts = np.bincount(owner, minlength=len(opened.parties))
+        model: CovarianceModel = BlockCovariance([int(n) for n in counts])
+    else:
+        free = patterns.joint_rows() >= FEWEST_JOINT
+        free[-1, :] = free[:, -1] = True
+        free |= np.pad(owner[:, None] == owner[None, :], ((0, 1), (0, 1)))
+        names = list(opened.parties)
+        zero = np.argwhere(~free[:-1, :-1])
+        pairs = {(int(owner[i]), int(owner[j])) for i, j in zero if owner[i] < owner[j]}
+        unidentified = [(names[a], names[b]) for a, b in sorted(pairs)]
+        if unidentified and not intercept:
+            raise DataError(
+                f"the parties {listed(unidentified)} hold fewer than {FEWEST_JOINT} rows together, "
+                "which a fit without an intercept needs; set intercept=True, or leave one out"
+            )
+        model = FullCovariance(free) if intercept else RegressionCovariance(free[:-1, :-1])
+    through = None
+    if not intercept:
+        assert isinstance(model, RegressionCovariance)
+        through = Through(-opened.center[kept] / opened.unit[kept], model)
+    fit = fit_normal(patterns, model, through=through)
+    return Maximum(fit, model, patterns, kept, np.flatnonzero(unseen), unidentified)
+
+
+def listed(pairs: list[tuple[str, str]]) -> str:
+    """Name pairs of parties, for notes."""
+    return ", ".join(f"{one!r} and {other!r}" for one, other in pairs)
+
+
+def _slices(opened: OpenedMoments) -> list[slice]:
+    return list(opened.parties.values())
+
+
+def correlations(opened: OpenedMoments) -> Array:
+    """Return correlations of all columns over the rows that have both; NaN where these are few.
+
+    Parameters
+    ----------
+    opened : OpenedMoments
+        From `open_moments`.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_columns, n_columns)
+    """
+    d = opened.n_columns
+    counts, sums = np.zeros((d, d)), np.zeros((d, d))
+    squares, products = np.zeros((d, d)), np.zeros((d, d))
+    for p in opened.held:
+        o = p.observed[:-1]
+        here = np.ix_(o, o)
+        counts[here] += p.n_rows
+        sums[here] += p.sums[:-1, None]
+        squares[here] += np.diag(p.products)[:-1, None]
+        products[here] += p.products[:-1, :-1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = sums / counts
+        spread = np.sqrt(np.maximum(squares / counts - mean**2, 0.0))
+        found = (products / counts - mean * mean.T) / (spread * spread.T)
+    return np.where(counts >= FEWEST_JOINT, found, np.nan)

@@ -1,0 +1,277 @@
+"""VFEM over moments: open them, fit at the server, hand coefficients back; five rounds."""
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Federation, Result
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.products.row_groups import distinct_rows
+from flwr_vertical.results import Progress
+from strategies.linear import coefficient_table
+from strategies.linear.moments import OpenedMoments, open_moments
+from strategies.linear.prediction import Regressions, joint_regressions, keep_and_predict
+from strategies.vfem.correlation_check import check_correlations
+from strategies.vfem.maximum_likelihood import FEWEST_JOINT, Maximum, listed, maximise
+from strategies.vfem.outcome import LEVEL, VFEMModel
+
+logger = logging.getLogger("flwr_vertical")
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+
+def fit_from_moments(
+    federation: Federation,
+    alignment: Alignment,
+    result: Result,
+    progress: Progress,
+    *,
+    covariance: str,
+    intercept: bool,
+    check_correlation: bool,
+    encoding: str,
+    missing_cells: str,
+    missing_labels: str,
+) -> None:
+    """Fit by maximum likelihood of the moments and fill in the result.
+
+    Parameters
+    ----------
+    federation, alignment, result, progress
+        As given to `Strategy.run`.
+    covariance, intercept, check_correlation, encoding, missing_cells, missing_labels
+        Settings of `VFEM`.
+    """
+    progress.total = 3
+    opened = open_moments(
+        federation,
+        alignment,
+        result,
+        encoding=encoding,
+        missing_cells=missing_cells,
+        missing_labels=missing_labels,
+        intercept=intercept,
+        with_unheld=True,
+    )
+    progress.step("moments")
+    found = maximise(opened, covariance, intercept)
+    progress.step("fit")
+    unknown = note_fit(result, opened, found)
+    if opened.noise is not None:
+        result.notes.append("the standard errors do not include the noise of policy.blur")
+    if check_correlation and covariance == "block" and len(federation.parties) > 1:
+        check_correlations(opened, result)
+    fill_in(result, opened, found, intercept, unknown)
+    regressions = _regressions(opened, found)
+    problem = opened.problem
+    keep_and_predict(
+        federation,
+        alignment,
+        result,
+        regressions,
+        problem.free,
+        problem.free_mask,
+        step="finish_moments",
+    )
+    progress.step("finish")
+
+
+def fill_in(
+    result: Result, opened: OpenedMoments, found: Maximum, intercept: bool, unknown: Flags
+) -> None:
+    """Put coefficients, metrics and model into the result, in label units.
+
+    Parameters
+    ----------
+    result, opened, found, intercept
+        As in `fit_from_moments`.
+    unknown : numpy.ndarray of shape (1 + n_columns,), bool
+        Where intercept and coefficients get no standard error.
+    """
+    problem, fit, unit = opened.problem, found.fit, opened.problem.y_scale
+    estimates, errors, lost = (np.full(opened.n_columns, np.nan) for _ in range(3))
+    estimates[found.kept] = unit * fit.beta / opened.unit[found.kept]
+    beta = np.nan_to_num(estimates)
+    # Covariance of (intercept, beta) in label units per unit of the variable.
+    change = in_table_units(opened, found)
+    vcov = unit**2 * change @ fit.vcov @ change.T
+    told = ~unknown[np.append(0, 1 + found.kept)]
+    spread = np.where(told, np.sqrt(np.maximum(np.diag(vcov), 0.0)), np.nan)
+    shares = np.where(told, fit.missing_information, np.nan)
+    errors[found.kept], lost[found.kept] = spread[1:], shares[1:]
+    level = problem.y_center + unit * fit.intercept - float(opened.center @ beta)
+    result.coefficients = coefficient_table(
+        problem.columns,
+        {name: estimates[own] for name, own in opened.parties.items()},
+        {name: errors[own] for name, own in opened.parties.items()},
+        level if intercept else None,
+        float(spread[0]) if intercept else None,
+        LEVEL,
+    )
+    of_intercept = shares[: int(intercept)]
+    result.coefficients["missing_information"] = np.concatenate([of_intercept, lost])
+    n, p = opened.n_used, len(found.kept)
+    r2 = 1.0 - fit.noise / float(np.mean((problem.y - problem.y.mean() * intercept) ** 2))
+    earlier = result.metrics
+    result.metrics = {
+        "r2": r2,
+        "adjusted_r2": 1.0 - (1.0 - r2) * (n - intercept) / max(n - p - intercept, 1),
+        "sigma2": fit.noise * unit**2,
+        "log_likelihood": fit.log_likelihood - _units(opened, found),
+        "n_samples": n,
+        "missing_information": float(fit.missing_information[1:].mean()),
+        **earlier,
+        "iterations": float(fit.iterations),
+        "converged": float(fit.converged),
+    }
+    result.history = [
+        {"iteration": fit.iterations, "log_likelihood": result.metrics["log_likelihood"]}
+    ]
+    mean, variance = _party_fits(opened, found, beta)
+    held = (~problem.mask).sum(axis=0)
+    result.party_metrics = {
+        name: {"rows_held": float(rows), "fit_mean": mean[name], "fit_variance": variance[name]}
+        for name, rows in zip(opened.parties, held, strict=True)
+    }
+    result.model = VFEMModel(
+        "converged" if fit.converged else "max iterations",
+        level if intercept else 0.0,
+        fit.noise * unit**2,
+        {
+            name: dict(zip(problem.columns[name], map(float, estimates[own]), strict=True))
+            for name, own in opened.parties.items()
+        },
+        mean,
+        variance,
+        0.0,
+        vcov if intercept else vcov[1:, 1:],
+    )
+
+
+def in_table_units(opened: OpenedMoments, found: Maximum) -> Array:
+    """Return what makes (intercept, beta) of standardised columns those of the tables' columns.
+
+    Returns
+    -------
+    numpy.ndarray of shape (n_kept + 1, n_kept + 1)
+        For standardised labels.
+    """
+    center, unit = opened.center[found.kept], opened.unit[found.kept]
+    change = np.diag(np.append(1.0, 1.0 / unit))
+    change[0, 1:] = -center / unit
+    return change
+
+
+def _units(opened: OpenedMoments, found: Maximum) -> float:
+    """Return what the units of columns and labels take off the log likelihood."""
+    logs = np.append(np.log(opened.unit[found.kept]), np.log(opened.problem.y_scale))
+    return float(np.diag(found.patterns.joint_rows()) @ logs)
+
+
+def _party_fits(
+    opened: OpenedMoments, found: Maximum, beta: Array
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return mean and variance of each party's fit under the model, in label units."""
+    mean, variance = {}, {}
+    center = opened.center.copy()
+    center[found.kept] += opened.unit[found.kept] * found.fit.mean[:-1]
+    for name, own in opened.parties.items():
+        inside = (found.kept >= own.start) & (found.kept < own.stop)
+        scaled = beta[found.kept[inside]] * opened.unit[found.kept[inside]]
+        covariance = found.fit.covariance[:-1, :-1][np.ix_(inside, inside)]
+        mean[name] = float(center[own] @ beta[own])
+        variance[name] = float(scaled @ covariance @ scaled)
+    return mean, variance
+
+
+def _regressions(opened: OpenedMoments, found: Maximum) -> Regressions:
+    """Return the label's regression for each set of parties, in the units of the tables."""
+    problem = opened.problem
+    occurring = ~distinct_rows(np.vstack([problem.mask, problem.free_mask]))[0]
+    standard = joint_regressions(
+        found.patterns, found.model, found.fit, found.widths(opened), occurring
+    ).in_units(problem.y_center, problem.y_scale)
+    return in_columns(standard, opened, found.kept)
+
+
+def in_columns(standard: Regressions, opened: OpenedMoments, kept: Any) -> Regressions:
+    """Bring regressions on standardised columns into the units of the tables.
+
+    Parameters
+    ----------
+    standard : Regressions
+        On the columns in `kept`.
+    opened : OpenedMoments
+        Says how columns were standardised.
+    kept : numpy.ndarray of shape (n_kept,)
+        Numbers of these columns; all others have coefficients of zero.
+    """
+    coefficients = np.zeros((len(standard.present), opened.n_columns))
+    coefficients[:, kept] = standard.coefficients
+    widths = tuple(own.stop - own.start for own in opened.parties.values())
+    every = replace(standard, coefficients=coefficients, widths=widths)
+    return every.of_columns(opened.center, opened.unit)
+
+
+def note_fit(result: Result, opened: OpenedMoments, found: Maximum) -> Flags:
+    """Say what could not be estimated, and why.
+
+    Parameters
+    ----------
+    result : Result
+        Gets the notes.
+    opened : OpenedMoments
+    found : Maximum
+        The fit to these.
+
+    Returns
+    -------
+    numpy.ndarray of shape (1 + n_columns,), bool
+        Of the intercept and all columns: True where the rows do not tell the coefficient, so that
+        there shall be no standard error.
+    """
+    texts = []
+    if len(found.unseen):
+        texts.append(
+            f"columns {opened.names(found.unseen)} are in no group of rows large enough to be told "
+            "of; they are left out and have no coefficient"
+        )
+    all_columns = np.arange(opened.n_columns)
+    redundant = np.setdiff1d(np.setdiff1d(all_columns, found.kept), found.unseen)
+    told = [
+        own.start + opened.problem.columns[name].index(column)
+        for name, own in opened.parties.items()
+        for column in opened.problem.collinear[name]
+    ]
+    redundant = np.setdiff1d(redundant, told)
+    if len(redundant):
+        texts.append(
+            f"columns {opened.names(redundant)} do not vary, or follow from columns of other "
+            "parties; they are left out and have no coefficient"
+        )
+    if not found.fit.converged:
+        texts.append("not converged: the likelihood is flat; the data hardly tell some covariances")
+    unknown = np.zeros(1 + opened.n_columns, dtype=bool)
+    unknown[np.append(0, 1 + found.kept)] = found.not_identified(in_table_units(opened, found))
+    if found.unidentified:
+        names = opened.names(np.flatnonzero(unknown[1:]))
+        which = (
+            f"The coefficients of {names} depend on that: they have estimates, but no standard "
+            "errors and intervals"
+            if names
+            else "No coefficient depends on that by more than a tenth of its standard error"
+        )
+        texts.append(
+            f"the parties {listed(found.unidentified)} hold fewer than {FEWEST_JOINT} rows "
+            "together, so the rows do not tell how columns of the one go with columns of the "
+            f"other. They are taken as independent given all other columns and the label. {which}. "
+            "Intervals of predictions for samples that both parties hold assume it, too"
+        )
+    for text in texts:
+        logger.warning("%s", text)
+        result.notes.append(text)
+    return unknown
