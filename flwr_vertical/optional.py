@@ -1,7 +1,8 @@
 """Optional packages: imported where they are used, and asked for in words where they are absent."""
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 from flwr_vertical.errors import ConfigError
@@ -52,6 +53,30 @@ def require(package: str, what: str) -> ModuleType:
         raise ConfigError(f"{what} {how_to_install([package])}") from error
     except (ImportError, OSError) as error:  # OSError: a shared library that cannot be loaded
         raise _unusable(package, what, error) from error
+
+
+@contextmanager
+def needing(package: str, what: str) -> Iterator[None]:
+    """Say how to install an optional package where imports in this block do not find it.
+
+    Parameters
+    ----------
+    package : str
+        Name under which it is imported, such as ``"torch"``.
+    what : str
+        What needs it, for the message: ``"strategies.split"``.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If it is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise ModuleNotFoundError(f"{what} {how_to_install([package])}", name=package) from error
 
 
 def how_to_install(packages: Iterable[str]) -> str:

@@ -20,7 +20,7 @@ from flwr_vertical.node.storage import check_name, fitted_kinds
 from flwr_vertical.policy.parse import policies_by_node
 from flwr_vertical.policy.record import Policy, replaced
 from flwr_vertical.policy.requirements import ARBITER, as_node_config, asked_by, needed_by_node
-from flwr_vertical.registry import name_of
+from flwr_vertical.registry import load_strategy, name_of
 from flwr_vertical.results import Result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.settings import RunSettings, SharedOptions
@@ -344,8 +344,8 @@ def _predict(
             "the parties kept their coefficients where they ran, and this result has none; predict "
             "by a run of the app with strategy='predict' and the fit's run-name as 'fitted'"
         )
-    strategy = result.predictor.strategy_for(result)
-    return simulate(strategy, parties, labels, fitted=result, **options)
+    predicting: Any = load_strategy(result.predictor.predicted_by)
+    return simulate(predicting(result), parties, labels, fitted=result, **options)
 
 
 Result._predict_by = staticmethod(_predict)

@@ -1,5 +1,6 @@
 """Optional packages: what is said where one is absent or broken."""
 
+import importlib
 import json
 import sys
 
@@ -11,6 +12,7 @@ from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.node import MemoryStorage
 from flwr_vertical.optional import how_to_install, require
 from flwr_vertical.tables import Table
+from strategies import BUILTIN
 from tests.blocked import Absent
 
 
@@ -94,22 +96,18 @@ def test_a_strategy_that_needs_an_absent_package_says_which(deep_package):
         load_strategy("net")
 
 
-def test_a_deep_strategy_without_torch_says_so_from_whatever_it_is_imported(monkeypatch):
-    import strategies.deep
-
-    for name in [name for name in sys.modules if name.startswith("strategies.deep.")]:
+@pytest.mark.parametrize("folder", ["false_vfl", "split"])
+def test_a_deep_strategy_without_torch_says_so(monkeypatch, folder):
+    package = f"strategies.{folder}"
+    for name in [name for name in sys.modules if name.startswith(package)]:
         monkeypatch.delitem(sys.modules, name)
     block(monkeypatch, "torch")
     needs = r"needs 'torch', which is not installed here: pip install 'flwr-vertical\[torch\]'"
-    for name in strategies.deep.__all__:
-        with pytest.raises(ModuleNotFoundError, match=rf"strategies\.deep\.{name} {needs}"):
-            getattr(strategies.deep, name)
-        with pytest.raises(ConfigError, match=needs):
-            load_strategy(f"strategies.deep:{name}")
-    with pytest.raises(AttributeError, match="no attribute 'NoSuch'"):
-        strategies.deep.NoSuch  # noqa: B018
-    with pytest.raises(ImportError, match="NoSuch"):
-        from strategies.deep import NoSuch  # noqa: F401
+    with pytest.raises(ModuleNotFoundError, match=rf"{package} {needs}"):
+        importlib.import_module(package)
+    name = next(name for name, target in BUILTIN.items() if target.startswith(package + ":"))
+    with pytest.raises(ConfigError, match=needs):
+        load_strategy(name)
 
 
 def test_with_torch_the_same_module_is_loaded(deep_package):

@@ -1,1 +1,1 @@
-"""."""
+"""The command ``flwr-vertical``: one module for each subcommand."""

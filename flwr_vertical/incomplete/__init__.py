@@ -1,4 +1,4 @@
-"""How data go missing: the mechanisms of the five papers, seeded.
+"""Incomplete tables for studies and examples: mechanisms of the five papers, splits, all seeded.
 
 Block-wise mechanisms take complete tables and return a mask of shape (n_samples, n_parties), True
 where a party's block of a sample is missing; `drop_blocks` applies it. Cell-wise ones return a mask
@@ -10,8 +10,11 @@ from flwr_vertical.incomplete._inputs import Mask, Seed
 from flwr_vertical.incomplete.apply import at_least_one_party, blank_cells, drop_blocks
 from flwr_vertical.incomplete.copula import mar_complex, mar_simple
 from flwr_vertical.incomplete.false_vfl import mar_blocks_1, mar_blocks_2, mnar_blocks
+from flwr_vertical.incomplete.held_out import hide_cells, put_back
+from flwr_vertical.incomplete.imputation_error import imputation_accuracy
 from flwr_vertical.incomplete.mcar import COPULA_MCAR_RATES, mcar_blocks, mcar_cells, sample_missing
 from flwr_vertical.incomplete.registry import FALSE_VFL_REGIMES, MECHANISMS, draw_blocks
+from flwr_vertical.incomplete.splits import split_columns
 
 __all__ = [
     "COPULA_MCAR_RATES",
@@ -23,6 +26,8 @@ __all__ = [
     "blank_cells",
     "draw_blocks",
     "drop_blocks",
+    "hide_cells",
+    "imputation_accuracy",
     "mar_blocks_1",
     "mar_blocks_2",
     "mar_complex",
@@ -30,5 +35,7 @@ __all__ = [
     "mcar_blocks",
     "mcar_cells",
     "mnar_blocks",
+    "put_back",
     "sample_missing",
+    "split_columns",
 ]

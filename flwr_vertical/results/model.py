@@ -33,6 +33,8 @@ class Model:
         Name of the strategy that fits it.
     version : int
         Version of its fields. Raise it when a field changes its name or meaning.
+    predicted_by : str, optional
+        Name of the strategy that predicts new rows; it takes a result of the fit.
 
     Examples
     --------
@@ -49,6 +51,7 @@ class Model:
 
     strategy: ClassVar[str]
     version: ClassVar[int] = 1
+    predicted_by: ClassVar[str | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

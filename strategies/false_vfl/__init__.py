@@ -10,7 +10,10 @@ server has those of the latent variables and a discriminator for the labels::
     y  ~  p(y | h)                       discriminator, server
 """
 
-from strategies.false_vfl.predict import FalseVFLPredict
-from strategies.false_vfl.strategy import FalseVFL
+from flwr_vertical.optional import needing
+
+with needing("torch", __name__):
+    from strategies.false_vfl.predict import FalseVFLPredict
+    from strategies.false_vfl.strategy import FalseVFL
 
 __all__ = ["FalseVFL", "FalseVFLPredict"]

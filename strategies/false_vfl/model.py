@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from flwr_vertical import Model, Result, Strategy
+from flwr_vertical import Model
 from strategies.common.deep_part import DeepPart
 from strategies.false_vfl.hardware import to_numpy
 from strategies.false_vfl.networks import NetworkSettings
@@ -108,6 +108,7 @@ class FalseVFLModel(Model):
     """
 
     strategy = "false-vfl"
+    predicted_by = "false-vfl-predict"
 
     name: str
     networks: str
@@ -135,12 +136,6 @@ class FalseVFLModel(Model):
         """Make the discriminator again."""
         made = Discriminator(self.settings, len(self.classes) or None, 0)
         return load_arrays(made, self.head, self.precision)
-
-    def strategy_for(self, result: Result) -> Strategy:
-        """Return the strategy that predicts new rows with a result; see `Result.predict`."""
-        from strategies.false_vfl.predict import FalseVFLPredict
-
-        return FalseVFLPredict(result)
 
 
 def precision_of(nets: nn.Module) -> str:

@@ -1,1 +1,6 @@
-"""Forests of which the server learns summed votes alone: routing stays with the parties."""
+"""Random forests of which the server learns summed votes alone: routing stays with the parties."""
+
+from strategies.forest.predict import ForestPredict
+from strategies.forest.strategy import VerticalForest
+
+__all__ = ["ForestPredict", "VerticalForest"]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical import Model, Result, Strategy
+from flwr_vertical import Model
 from flwr_vertical.tables import Table
 from strategies.forest.batch import Lines
 from strategies.trees.binning import Bins, Codes
@@ -103,6 +103,7 @@ class VotesModel(Model):
     """
 
     strategy = "forest"
+    predicted_by = "forest-predict"
 
     name: str
     parties: list[str]
@@ -128,12 +129,6 @@ class VotesModel(Model):
         bits : int
         """
         return np.asarray(self.low + self.span * votes.astype(np.float64) * 2.0**-bits)
-
-    def strategy_for(self, result: Result) -> Strategy:
-        """Return what predicts new rows with this model."""
-        from strategies.forest.predict import ForestPredict
-
-        return ForestPredict(result)
 
 
 def importance(parties: list[str], told: dict[str, dict[str, Any]]) -> pd.DataFrame:

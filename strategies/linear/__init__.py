@@ -1,4 +1,4 @@
-"""What regression strategies share: tables as matrices, labels, tables of coefficients."""
+"""What linear methods share: tables as matrices, labels, moments, masked means, predictions."""
 
 from strategies.linear.coefficients import coefficient_table
 from strategies.linear.data import RegressionData

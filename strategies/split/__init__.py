@@ -14,8 +14,11 @@ The modules named `networks`, `final`, `tasks`, `simsiam`, `hybrid`, `head` and 
 PyTorch and neither Flower nor the protocol.
 """
 
-from strategies.split.final_net import FinalNet
-from strategies.split.predict import SplitPredict
-from strategies.split.strategies import FedHSSL, LaserVFL, PlugVFL, VanillaVFL
+from flwr_vertical.optional import needing
+
+with needing("torch", __name__):
+    from strategies.split.final_net import FinalNet
+    from strategies.split.predict import SplitPredict
+    from strategies.split.strategies import FedHSSL, LaserVFL, PlugVFL, VanillaVFL
 
 __all__ = ["FedHSSL", "FinalNet", "LaserVFL", "PlugVFL", "SplitPredict", "VanillaVFL"]

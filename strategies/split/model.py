@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from flwr_vertical import Model, Result, Strategy
+from flwr_vertical import Model
 from strategies.common.deep_part import DeepPart
 from strategies.false_vfl.model import load_arrays, precision_of, to_arrays
 from strategies.split.networks import Extractor, Head, SplitNetworks, make_head
@@ -105,6 +105,7 @@ class SplitModel(Model):
     """
 
     strategy = "split"
+    predicted_by = "split-predict"
 
     name: str
     networks: str
@@ -121,9 +122,3 @@ class SplitModel(Model):
         networks = SplitNetworks.from_text(self.networks)
         made = make_head(networks, len(self.classes) or None, len(self.parties), 0)
         return load_arrays(made, self.head, self.precision)
-
-    def strategy_for(self, result: Result) -> Strategy:
-        """Return the strategy that predicts new rows with a result; see `Result.predict`."""
-        from strategies.split.predict import SplitPredict
-
-        return SplitPredict(result)

@@ -1,8 +1,6 @@
-"""Trees over columns of several parties: gradient boosting, and forests."""
+"""Gradient boosting of trees over columns of several parties."""
 
-from strategies.forest.predict import ForestPredict
-from strategies.forest.strategy import VerticalForest
 from strategies.trees.predict import TreesPredict
 from strategies.trees.strategy import VerticalGBDT
 
-__all__ = ["ForestPredict", "TreesPredict", "VerticalForest", "VerticalGBDT"]
+__all__ = ["TreesPredict", "VerticalGBDT"]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical import Model, Result, Strategy
+from flwr_vertical import Model
 from flwr_vertical.tables import Table
 from strategies.trees.binning import Bins, Codes
 from strategies.trees.by_availability import Ensembles
@@ -110,6 +110,7 @@ class TreesModel(Model):
     """
 
     strategy = "gbdt"
+    predicted_by = "gbdt-predict"
 
     name: str
     parties: list[str]
@@ -222,12 +223,6 @@ class TreesModel(Model):
                     rows.append((name, column, 1, float(self.gain[at]), float(self.cover[at])))
         found = pd.DataFrame(rows, columns=[*keys, *numbers]).groupby(keys, sort=False).sum()
         return found.sort_values("gain", ascending=False, kind="stable")
-
-    def strategy_for(self, result: Result) -> Strategy:
-        """Return what predicts new rows with this model."""
-        from strategies.trees.predict import TreesPredict
-
-        return TreesPredict(result)
 
 
 def prediction_table(objective: Objective, raw: Array) -> pd.DataFrame:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical import Federation, Model, Result, Strategy
+from flwr_vertical import Federation, Model, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.server import Total
 from strategies.linear.prediction.labels import completed_labels
@@ -54,6 +54,7 @@ class Predictor(Model):
     """
 
     strategy = "predict"
+    predicted_by = "predict"
 
     digest: str
     family: str
@@ -73,12 +74,6 @@ class Predictor(Model):
     def rounding_variance(self) -> dict[str, float]:
         """Variance that each party's rounding adds to a prediction."""
         return {name: (self.grid * 2.0**c) ** 2 / 12.0 for name, c in self.coarser.items()}
-
-    def strategy_for(self, result: Result) -> Strategy:
-        """Return the strategy that predicts new rows with a result; see `Result.predict`."""
-        from strategies.predict.strategy import Predict
-
-        return Predict(result)
 
     def bits_of_sum(self, parties: list[str]) -> int:
         """Return what the sum of these parties' terms of one row tells at most.
