@@ -14,7 +14,6 @@ import argparse
 import logging
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from machine import machine_line
 from scipy.optimize import brentq
@@ -28,8 +27,6 @@ DELTA = 1e-6
 ROUNDS = 5
 BETA = np.array([1.0, -0.8, 0.6, -0.4, 0.2, 0.0])
 BOUNDS = {f"x{j}": (-4.0, 4.0) for j in range(len(BETA))} | {"y": (-10.0, 10.0)}
-
-Array = npt.NDArray[np.float64]
 
 
 def make(n: int, seed: int) -> "tuple[dict[str, pd.DataFrame], pd.Series[float]]":

@@ -24,8 +24,7 @@ from scipy.sparse.linalg import svds
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 
-Array = npt.NDArray[np.float64]
-Codes = npt.NDArray[np.int64]
+from flwr_vertical.arrays import Array, Integers
 
 BINS = 32
 
@@ -36,12 +35,12 @@ class Split:
 
     tree: int
     depth: int
-    rows: Codes
+    rows: Integers
     column: int
     at: int
 
 
-def make(n: int) -> tuple[Codes, Array]:
+def make(n: int) -> tuple[Integers, Array]:
     """Return codes of 12 columns of which six have a signal, and labels."""
     rng = np.random.default_rng(1)
     x = rng.normal(size=(n, 12))
@@ -50,7 +49,7 @@ def make(n: int) -> tuple[Codes, Array]:
     return np.argsort(np.argsort(x, axis=0), axis=0) * BINS // n, y
 
 
-def splits_of(model: Any, codes: Codes) -> list[Split]:
+def splits_of(model: Any, codes: Integers) -> list[Split]:
     """Return all splits, with the rows that come to them."""
     found = []
     for t, (predictor,) in enumerate(model._predictors):
@@ -92,7 +91,7 @@ def guess_labels(splits: list[Split], y: Array, trees: int) -> tuple[float, floa
     return float(blind), float(roc_auc_score(y[others], score[others]))
 
 
-def bits_of_columns(splits: list[Split], codes: Codes, trees: int) -> Array:
+def bits_of_columns(splits: list[Split], codes: Integers, trees: int) -> Array:
     """Return how many of 5 bits of each column's codes the server knows, on average."""
     low, high = np.zeros(codes.shape), np.full(codes.shape, BINS - 1.0)
     for split in splits:
@@ -104,7 +103,7 @@ def bits_of_columns(splits: list[Split], codes: Codes, trees: int) -> Array:
     return np.asarray(np.log2(BINS) - np.log2(high - low + 1).mean(axis=0))
 
 
-def recovered(splits: list[Split], codes: Codes, y: Array, raw: Array, trees: int) -> float:
+def recovered(splits: list[Split], codes: Integers, y: Array, raw: Array, trees: int) -> float:
     """Return the share of cells whose bin follows from open histograms of a column.
 
     Parameters
@@ -126,7 +125,7 @@ def recovered(splits: list[Split], codes: Codes, y: Array, raw: Array, trees: in
     return float(np.mean(found.argmax(axis=1) == codes[:, 0]))
 
 
-def fitted(n: int, trees: int) -> tuple[Codes, Array, Any, list[Split]]:
+def fitted(n: int, trees: int) -> tuple[Integers, Array, Any, list[Split]]:
     """Return codes, labels, a booster and its splits."""
     codes, y = make(n)
     model = HistGradientBoostingClassifier(
@@ -135,7 +134,7 @@ def fitted(n: int, trees: int) -> tuple[Codes, Array, Any, list[Split]]:
     return codes, y, model, splits_of(model, codes)
 
 
-def stages_of(model: Any, codes: Codes) -> list[Array]:
+def stages_of(model: Any, codes: Integers) -> list[Array]:
     """Return raw predictions before each tree, and after the last."""
     out = [np.full(len(codes), float(np.ravel(model._baseline_prediction)[0]))]
     out += [np.log(p[:, 1] / p[:, 0]) for p in model.staged_predict_proba(codes)]

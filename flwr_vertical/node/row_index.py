@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import ProtocolError
-
-Indices = npt.NDArray[np.int64]
 
 
 def to_aligned(values: Any, positions: Indices, n_samples: int, fill: Any) -> npt.NDArray[Any]:

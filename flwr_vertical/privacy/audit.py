@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-Array = npt.NDArray[np.float64]
-Places = npt.NDArray[np.int64]
+from flwr_vertical.arrays import Array, Integers
 
 _CELLS = 1_000_000  # distances held at a time
 _STEPS = 2.0**30  # of a column's range
@@ -58,7 +56,7 @@ class Distances:
         return total
 
 
-def nearest_rows(people: pd.DataFrame, rows: pd.DataFrame, n_neighbors: int = 1) -> Places:
+def nearest_rows(people: pd.DataFrame, rows: pd.DataFrame, n_neighbors: int = 1) -> Integers:
     """Return the rows that are nearest to each person.
 
     Parameters
@@ -71,12 +69,12 @@ def nearest_rows(people: pd.DataFrame, rows: pd.DataFrame, n_neighbors: int = 1)
     Returns
     -------
     numpy.ndarray of shape (n_people, n_neighbors), int64
-        Places of rows, the nearest first; of equals the first.
+        Integers of rows, the nearest first; of equals the first.
     """
     return nearest(Distances(people, rows), n_neighbors)
 
 
-def nearest(distances: Distances, n_neighbors: int = 1, own: Places | None = None) -> Places:
+def nearest(distances: Distances, n_neighbors: int = 1, own: Integers | None = None) -> Integers:
     """Return the rows that are nearest to each person.
 
     Parameters
@@ -90,7 +88,7 @@ def nearest(distances: Distances, n_neighbors: int = 1, own: Places | None = Non
     Returns
     -------
     numpy.ndarray of shape (n_people, n_neighbors), int64
-        Places of rows, the nearest first; of equals the first.
+        Integers of rows, the nearest first; of equals the first.
     """
     found = np.empty((distances.n_people, n_neighbors), dtype=np.int64)
     for block in distances.blocks:
@@ -98,14 +96,14 @@ def nearest(distances: Distances, n_neighbors: int = 1, own: Places | None = Non
     return found
 
 
-def pass_over(apart: Array, block: slice, own: Places | None) -> Array:
+def pass_over(apart: Array, block: slice, own: Integers | None) -> Array:
     """Return distances in which nobody is near the own row; changes the array."""
     if own is not None:
         apart[np.arange(len(apart)), own[block]] = np.inf
     return apart
 
 
-def smallest(apart: Array, count: int) -> Places:
+def smallest(apart: Array, count: int) -> Integers:
     """Return the places of the smallest distances of each row, of equals the first."""
     if count == 1:
         return np.asarray(apart.argmin(axis=1)[:, None])

@@ -22,11 +22,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import DataError
-from flwr_vertical.privacy.mixed import Distances, Places, is_number, nearest, pass_over
+from flwr_vertical.privacy.mixed import Distances, is_number, nearest, pass_over
 from flwr_vertical.privacy.predicates import (
     Predicate,
     counts_of,
@@ -35,9 +35,6 @@ from flwr_vertical.privacy.predicates import (
     with_codes,
 )
 from flwr_vertical.privacy.rates import Rate, Risk
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 TOLERANCE = 0.05
 """A number counts as guessed if it is as near as this to the guess, relative to the guess."""
@@ -48,7 +45,7 @@ class _Trial(NamedTuple):
 
     people: pd.DataFrame
     rows: pd.DataFrame
-    own: Places | None = None
+    own: Integers | None = None
 
 
 def inference(
@@ -296,7 +293,7 @@ def _guessed(trial: _Trial, targets: list[str], known: list[str]) -> dict[str, F
     }
 
 
-def _right(truth: pd.Series, column: pd.Series, rows: Places) -> Flags:
+def _right(truth: pd.Series, column: pd.Series, rows: Integers) -> Flags:
     """Return which of the guesses, a column's values in these rows, are right."""
     guess, true = column.to_numpy()[rows], truth.to_numpy()
     if not is_number(truth):
@@ -305,7 +302,7 @@ def _right(truth: pd.Series, column: pd.Series, rows: Places) -> Flags:
     return np.asarray(np.abs(guess - true) <= TOLERANCE * np.abs(guess) + 1e-12)
 
 
-def _nearest_apart(people: Array, rows: Array, own: Places | None = None) -> Array:
+def _nearest_apart(people: Array, rows: Array, own: Integers | None = None) -> Array:
     """Return each person's distance to the nearest row, but the own one."""
     from sklearn.neighbors import NearestNeighbors  # parties import this package with every message
 
@@ -338,5 +335,5 @@ def _rate(hits: Flags) -> Rate:
     return Rate(int(hits.sum()), len(hits))
 
 
-def _meet(left: Places, right: Places) -> Flags:
+def _meet(left: Integers, right: Integers) -> Flags:
     return np.asarray((left[:, :, None] == right[:, None, :]).any(axis=(1, 2)))

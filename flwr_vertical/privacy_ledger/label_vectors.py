@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Integers
 from flwr_vertical.privacy_ledger.row_sets import Refined
-
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class AtomVectors:
     labels: list[frozenset[int]]
 
     @classmethod
-    def unpack(cls, flat: Numbers, n_atoms: int) -> "AtomVectors":
+    def unpack(cls, flat: Integers, n_atoms: int) -> "AtomVectors":
         """Read what `pack` made, for atoms 0 to ``n_atoms``."""
         if not len(flat):
             return cls([frozenset()] * (n_atoms + 1))
@@ -34,7 +32,7 @@ class AtomVectors:
         starts = [0, *ends[:-1].tolist()]
         return cls([frozenset(numbers[a:b]) for a, b in zip(starts, ends.tolist(), strict=True)])
 
-    def pack(self) -> Numbers:
+    def pack(self) -> Integers:
         """Return counts of all atoms, then numbers of label sets, atom by atom."""
         counts = [len(found) for found in self.labels]
         numbers = [number for found in self.labels for number in sorted(found)]
@@ -58,7 +56,7 @@ class AtomVectors:
             out.append(before | more if group >= 0 and not more <= before else before)
         return AtomVectors(out)
 
-    def totals(self, n_vectors: Mapping[int, int]) -> Numbers:
+    def totals(self, n_vectors: Mapping[int, int]) -> Integers:
         """Return with how many vectors each atom was multiplied.
 
         Parameters

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Integers
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.row_identities import OwnRows, places
 from flwr_vertical.privacy_ledger.rules import Judged, LabelSet, RowHistory, judge
 from flwr_vertical.privacy_ledger.seals import write
 from flwr_vertical.privacy_ledger.stored_arrays import Arrays
-
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,8 @@ class ToldRows:
         What was decided beyond that: the same whenever the same is asked.
     """
 
-    atom: Numbers
-    n_vectors: Numbers
+    atom: Integers
+    n_vectors: Integers
     smallest: int
     answer: npt.NDArray[Any] | None = None
 
@@ -46,7 +45,7 @@ class ToldRows:
         return cls(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64), 0, answer)
 
 
-def located(arrays: Arrays, rows: OwnRows) -> tuple[Any, Numbers]:
+def located(arrays: Arrays, rows: OwnRows) -> tuple[Any, Integers]:
     """Return all rows that a ledger knows, the own ones among them now, and where these are.
 
     Returns
@@ -122,8 +121,8 @@ class LedgerRows:
         return int(row[0])
 
     def admit(
-        self, rows: OwnRows, own: Numbers, scope: str, label: int | None, **limits: int
-    ) -> tuple[Judged, Numbers, int]:
+        self, rows: OwnRows, own: Integers, scope: str, label: int | None, **limits: int
+    ) -> tuple[Judged, Integers, int]:
         """Refine the atoms by a request, and keep them; or refuse.
 
         Parameters

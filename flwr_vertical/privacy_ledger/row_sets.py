@@ -11,10 +11,8 @@ differ by the changed rows alone.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+from flwr_vertical.arrays import Flags, Integers
 
 
 @dataclass(frozen=True)
@@ -36,10 +34,10 @@ class Refined:
         The fewest rows that would be told of by their change alone; 0 if there are none.
     """
 
-    atom: Numbers
-    parent: Numbers
-    group: Numbers
-    size: Numbers
+    atom: Integers
+    parent: Integers
+    group: Integers
+    size: Integers
     is_new: Flags
     n_changed_alone: int
 
@@ -52,7 +50,7 @@ class Refined:
         return min(found, default=0)
 
 
-def refine(atoms: Numbers, group: Numbers, changed: Flags | None = None) -> Refined:
+def refine(atoms: Integers, group: Integers, changed: Flags | None = None) -> Refined:
     """Split atoms by the groups of rows that are told of now.
 
     Parameters

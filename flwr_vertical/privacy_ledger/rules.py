@@ -8,16 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Flags, Integers
 from flwr_vertical.errors import PolicyError
 from flwr_vertical.policy.defaults import max_vectors, min_rows
 from flwr_vertical.policy.record import Policy, key_of
 from flwr_vertical.privacy_ledger.label_vectors import AtomVectors
 from flwr_vertical.privacy_ledger.row_sets import Refined, refine
-
-Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -51,13 +48,13 @@ class RowHistory:
         The label sets by their numbers.
     """
 
-    atoms: Numbers
+    atoms: Integers
     vectors: AtomVectors
     labels: Mapping[int, LabelSet] = field(default_factory=dict)
 
     @classmethod
     def unpack(
-        cls, atoms: Numbers, vectors: Numbers, labels: Mapping[int, LabelSet]
+        cls, atoms: Integers, vectors: Integers, labels: Mapping[int, LabelSet]
     ) -> "RowHistory":
         """Return a history from arrays as they are kept; see `AtomVectors.pack`."""
         n_atoms = int(atoms.max(initial=0))
@@ -82,8 +79,8 @@ class Judged:
 
     refined: Refined
     vectors: AtomVectors
-    n_vectors: Numbers
-    n_known: Numbers
+    n_vectors: Integers
+    n_known: Integers
     is_multiplied: bool
 
 
@@ -91,7 +88,7 @@ def judge(
     who: str,
     policy: Policy,
     before: RowHistory,
-    group: Numbers,
+    group: Integers,
     label: int | None = None,
     *,
     n_columns: int = 0,
@@ -161,7 +158,7 @@ def _check_rows(who: str, refined: Refined, needed: int) -> None:
 
 
 def _check_vectors(
-    who: str, policy: Policy, refined: Refined, totals: Numbers, asked: Flags
+    who: str, policy: Policy, refined: Refined, totals: Integers, asked: Flags
 ) -> None:
     most = policy.vectors
     if most is None:

@@ -20,9 +20,8 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.products.ring import Ring, limbs_of, product_of_limbs
-
-Indices = npt.NDArray[np.int64]
+from flwr_vertical.arrays import Indices, Ring
+from flwr_vertical.products.ring import limbs_of, product_of_limbs
 
 BLOCK_ROWS = 8192
 """Rows at a time: of 50 columns, 3 MB."""

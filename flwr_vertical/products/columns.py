@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
+
 if TYPE_CHECKING:
     from flwr_vertical.products.noise import Noise
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,12 @@ streams of the group several times that.
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Ring
 from flwr_vertical.errors import FixedPointOverflowError
 from flwr_vertical.products.column_products import BLOCK_ROWS
 from flwr_vertical.products.columns import HeldColumns
-from flwr_vertical.products.ring import Ring, encode_rows, fraction_bits
-
-Array = npt.NDArray[np.float64]
+from flwr_vertical.products.ring import encode_rows, fraction_bits
 
 _LARGEST = 2.0**500
 """A column's root mean square must be below: its square has to fit a float."""

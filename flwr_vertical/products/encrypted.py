@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node import Party, StepGroup, step
-from flwr_vertical.products.columns import Array, MultipliesColumns
+from flwr_vertical.products.columns import MultipliesColumns
 from flwr_vertical.products.encrypted_groups import SIGNED_FOR
 from flwr_vertical.products.key_checks import MODE, check_key, key_payload
 from flwr_vertical.protocol import pins

@@ -20,16 +20,11 @@ import hashlib
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node import Party, StepGroup, step
-from flwr_vertical.products.column_products import (
-    Indices,
-    Layout,
-    blocks_by_group,
-    rows_by_group,
-)
+from flwr_vertical.products.column_products import Layout, blocks_by_group, rows_by_group
 from flwr_vertical.products.columns import HeldColumns
 from flwr_vertical.products.encoded import EncodedColumns
 from flwr_vertical.products.key_checks import MODE, check_key, key_payload
@@ -37,9 +32,6 @@ from flwr_vertical.products.noisy_sums import ROOM, NoisySums, noise_on_products
 from flwr_vertical.products.own_moments import own_moments
 from flwr_vertical.products.told_rows import ToldRows
 from flwr_vertical.protocol.messages import ARBITER
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 SIGNED_FOR = "product key"
 _ADMITTED, _WITHHELD = "node.products.admitted", "node.products.withheld"

@@ -11,18 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.products.column_products import Indices, rows_by_group
+from flwr_vertical.products.column_products import rows_by_group
 from flwr_vertical.products.commitment import Commitment, checked_vectors
 from flwr_vertical.products.moments import Moments, assemble, checked_groups, largest_minimum
 from flwr_vertical.products.streams import SEED_BYTES, stream
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.server import Federation
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 _ATTEMPT_BYTES = 16
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from flwr_vertical.arrays import Ring
 from flwr_vertical.products.recognised import sketched
-from flwr_vertical.products.ring import Ring
 from flwr_vertical.products.streams import SEED_BYTES, KeyStream, stream
 from flwr_vertical.products.vector_products import helpers
 from flwr_vertical.server import Federation

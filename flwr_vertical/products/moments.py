@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import row_groups
 from flwr_vertical.products.noise import variances
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

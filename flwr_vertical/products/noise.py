@@ -16,15 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Flags, Ring
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import Keystream, gaussian_integers, gaussian_sigma
 from flwr_vertical.products.column_products import Layout
-from flwr_vertical.products.ring import Ring
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 SUMS, SQUARES, PRODUCTS, VECTORS = range(4)
 """Columns of an array of levels: sums of a column, products of a column with itself, of two

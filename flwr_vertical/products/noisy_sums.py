@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Flags, Indices, Ring
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.node import Party
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.privacy import KEY_BYTES, fresh_keystream, gaussian_integers
-from flwr_vertical.products.column_products import Indices, Layout
+from flwr_vertical.products.column_products import Layout
 from flwr_vertical.products.columns import HeldColumns
 from flwr_vertical.products.encoded import EncodedColumns
 from flwr_vertical.products.noise import (
@@ -24,10 +24,7 @@ from flwr_vertical.products.noise import (
     PrivateRows,
     draw,
 )
-from flwr_vertical.products.ring import Ring, decode, fraction_bits, product
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
+from flwr_vertical.products.ring import decode, fraction_bits, product
 
 # Under a prefix that the server may not write to.
 ROOM = "node.products.room"

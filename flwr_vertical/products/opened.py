@@ -4,16 +4,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Flags, Indices, Ring
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.products import ring
-from flwr_vertical.products.column_products import (
-    Indices,
-    Layout,
-    blocks_by_group,
-    products_of_masked,
-)
+from flwr_vertical.products.column_products import Layout, blocks_by_group, products_of_masked
 from flwr_vertical.products.commitment import Commitment, checked_vectors
 from flwr_vertical.products.group_key import GroupKey
 from flwr_vertical.products.masked_vectors import BoundVectors, MaskedVectors
@@ -21,9 +16,6 @@ from flwr_vertical.products.moments import Moments, assemble, checked_groups, la
 from flwr_vertical.products.streams import KeyStream
 from flwr_vertical.products.vector_products import limb_shares
 from flwr_vertical.server import Federation, Total
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 _ATTEMPT_BYTES = 16
 
@@ -59,7 +51,7 @@ class PrivateProducts:
     room: int = 0
     vector_unit: float | None = None
     commitment: Commitment = field(init=False)
-    _masked: dict[str, ring.Ring] = field(default_factory=dict)
+    _masked: dict[str, Ring] = field(default_factory=dict)
     _n_columns: dict[str, int] = field(default_factory=dict)
     _tags: dict[str, bytes] = field(default_factory=dict)
     _minima: dict[str, int] = field(default_factory=dict)
@@ -272,7 +264,7 @@ class PrivateProducts:
             unit,
         )
 
-    def _encoded(self, vectors: Array, bits: int) -> tuple[ring.Ring, Array]:
+    def _encoded(self, vectors: Array, bits: int) -> tuple[Ring, Array]:
         # Sorted, so that rounding does not depend on the order of the samples: the parties shall
         # recognise the same labels in another order.
         unit = np.sqrt(np.mean(np.sort(vectors**2, axis=0), axis=0))
@@ -282,7 +274,7 @@ class PrivateProducts:
         return ring.encode(vectors / unit, bits, self.limbs, party="the server"), unit
 
     def _mask_vectors(
-        self, encoded: ring.Ring, common: dict[str, Any], own: dict[str, dict[str, Any]]
+        self, encoded: Ring, common: dict[str, Any], own: dict[str, dict[str, Any]]
     ) -> dict[str, KeyStream]:
         """Fill in who gets masked vectors, and who the seed of their mask; return the masks."""
         common["attempt"] = self.federation.random_bytes(_ATTEMPT_BYTES)

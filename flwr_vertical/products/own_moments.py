@@ -3,12 +3,10 @@
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.products.column_products import Indices, rows_by_group
+from flwr_vertical.arrays import Flags, Indices
+from flwr_vertical.products.column_products import rows_by_group
 from flwr_vertical.products.columns import HeldColumns
-
-Flags = npt.NDArray[np.bool_]
 
 _ROWS = 65_536
 """Rows at a time, so that no copy of the columns is made."""

@@ -22,17 +22,11 @@ import hashlib
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Flags, Indices, Ring
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node import Summands, step
-from flwr_vertical.products import ring
-from flwr_vertical.products.column_products import (
-    Indices,
-    Layout,
-    blocks_by_group,
-    corrections,
-)
+from flwr_vertical.products.column_products import Layout, blocks_by_group, corrections
 from flwr_vertical.products.encoded import EncodedColumns
 from flwr_vertical.products.encrypted_groups import EncryptedGroupSteps
 from flwr_vertical.products.group_key import GroupKeySteps
@@ -41,8 +35,6 @@ from flwr_vertical.products.own_moments import own_moments
 from flwr_vertical.products.recognised import LabelSketch
 from flwr_vertical.products.streams import KeyStream, stream, tag_of_blocks
 from flwr_vertical.products.vector_products import limb_shares
-
-Flags = npt.NDArray[np.bool_]
 
 
 class PrivateProductSteps(EncryptedGroupSteps):
@@ -120,10 +112,10 @@ class PrivateProductSteps(EncryptedGroupSteps):
         commitment: bytes = b"",
         n_vectors: int = 0,
         helper: str = "",
-        masked_vectors: ring.Ring | None = None,
+        masked_vectors: Ring | None = None,
         helps: list[str] | None = None,
         rho_seed: bytes = b"",
-        sketched: ring.Ring | None = None,
+        sketched: Ring | None = None,
     ) -> Summands:
         """Send what lets the server open products by group of rows, and nothing else.
 
@@ -284,10 +276,10 @@ class PrivateProductSteps(EncryptedGroupSteps):
         helper: str,
         helps: list[str],
         attempt: bytes,
-    ) -> dict[str, ring.Ring]:
+    ) -> dict[str, Ring]:
         """Return what the shares of products with vectors begin with: less or plus their pads."""
 
-        def pad(owner: str, other: str) -> ring.Ring:
+        def pad(owner: str, other: str) -> Ring:
             shape = n_groups, layout.limbs, layout.widths[owner], n_vectors
             return stream(seed, f"pad {owner!r} {other!r} {attempt.hex()}", shape)
 
@@ -297,7 +289,7 @@ class PrivateProductSteps(EncryptedGroupSteps):
         return begun
 
     def _blind(
-        self, total: ring.Ring, layout: Layout, withheld: Flags, seed: bytes, asked: bytes
+        self, total: Ring, layout: Layout, withheld: Flags, seed: bytes, asked: bytes
     ) -> None:
         """Make what is withheld random, and all of it unless every party was asked the same."""
         here = layout.slices[self.name]

@@ -13,13 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.products.row_groups import levels_are_safe
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 MOST_LEVELS = 20
 """A column of more different values is treated as one of real numbers."""

@@ -23,16 +23,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Indices, Ring
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node import Party
 from flwr_vertical.privacy_ledger.run_ledger import RunLedger
 from flwr_vertical.products.columns import HeldColumns
-from flwr_vertical.products.ring import Ring, product
+from flwr_vertical.products.ring import product
 from flwr_vertical.products.streams import KeyStream, stream
-
-Indices = npt.NDArray[np.int64]
 
 _KEPT = "node.products.recognised "
 _Z, _BOUND, _HELPER = _KEPT + "z", _KEPT + "vectors", _KEPT + "helper"

@@ -13,12 +13,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Ring
 from flwr_vertical.errors import FixedPointOverflowError
-
-Ring = npt.NDArray[np.uint64]
-Array = npt.NDArray[np.float64]
 
 _ROWS = 4096
 """Rows per pass of a product: what is transposed stays in the cache."""

@@ -15,11 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.crypto.normals import SecretNormals
-
-Array = npt.NDArray[np.float64]
 
 GROUP = 1024
 """Samples that are rotated together; the last group has up to twice as many."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Flags
 from flwr_vertical.policy.defaults import max_vectors, min_rows
 
 __all__ = [
@@ -26,7 +27,6 @@ __all__ = [
     "min_rows",
 ]
 
-Flags = npt.NDArray[np.bool_]
 
 _BITS = 62  # of a whole number that holds a row of flags
 

@@ -5,16 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Flags, Indices
 from flwr_vertical.node import Party
 from flwr_vertical.privacy_ledger.rules import Judged, LabelSet, RowHistory, judge
 from flwr_vertical.privacy_ledger.run_ledger import RunLedger
 from flwr_vertical.products.columns import HeldColumns
 from flwr_vertical.products.rare_levels import LevelAtoms, level_codes
-
-Indices = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 # Under a prefix that the server may not write to.
 _KEPT = "node.products."

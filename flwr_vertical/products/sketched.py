@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.node import Party, StepGroup, step
 from flwr_vertical.products.columns import HeldColumns, MultipliesColumns, RanksColumns
 from flwr_vertical.products.pair_keys import PairKeys, PairKeySteps
 from flwr_vertical.products.sketches import (
-    Array,
     estimate_products,
     rank_correlation_noise,
     rank_correlations,

@@ -21,10 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.crypto.pair_seeds import packed_signs, unpack_signs
 from flwr_vertical.errors import DataError, ProtocolError
-
-Array = npt.NDArray[np.float64]
 
 MAX_NOISE = 0.18
 """Rank correlations with a larger standard deviation under independence say nothing."""

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from flwr_vertical.arrays import Ring
 from flwr_vertical.errors import ProtocolError
-from flwr_vertical.products.ring import Ring
 
 SEED_BYTES = 32
 TAG_BYTES = 16

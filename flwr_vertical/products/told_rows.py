@@ -10,8 +10,8 @@ tables lie in memory, over the run, whose state the server cannot write.
 import hashlib
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Flags, Indices
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node import Party
 from flwr_vertical.policy.defaults import min_rows
@@ -22,9 +22,6 @@ from flwr_vertical.products.row_requests import (
     judged_over_runs,
     judged_within_run,
 )
-
-Indices = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 _KEPT = "node.products."
 _ATTEMPTS, _COMMITTED = _KEPT + "attempts", _KEPT + "committed"

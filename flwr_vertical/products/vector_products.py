@@ -14,8 +14,9 @@ different rho. `helpers` chooses so; the label of s names the attempt.
 
 from collections.abc import Sequence
 
+from flwr_vertical.arrays import Ring
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.products.ring import Ring, limbs_of, product, product_of_limbs
+from flwr_vertical.products.ring import limbs_of, product, product_of_limbs
 
 
 def owner_share(own: Ring, masked_vectors: Ring, pad: Ring) -> Ring:

@@ -15,10 +15,9 @@ import numpy.typing as npt
 import pandas as pd
 from sklearn import metrics as sk
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.results.page import format_value
-
-Array = npt.NDArray[np.float64]
 
 PROBABILITY = "probability_"
 CONSTANT = "constant"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 from sklearn import metrics as sk
 from sklearn.calibration import calibration_curve
 
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.results import figures as fg
-from flwr_vertical.results.evaluation import CONSTANT, Array, Evaluation
+from flwr_vertical.results.evaluation import CONSTANT, Evaluation
 from flwr_vertical.results.page import (
     Item,
     Section,
@@ -21,8 +21,6 @@ from flwr_vertical.results.page import (
     details_html,
     format_value,
 )
-
-Flags = npt.NDArray[np.bool_]
 
 _BINS = 10  # of the reliability curve, each with as many samples
 _MOST_CLASSES = 6  # whose curves have a colour and a name

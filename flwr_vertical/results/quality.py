@@ -10,12 +10,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
-
-Array = npt.NDArray[np.float64]
 
 _MOST_COLUMNS = 60
 

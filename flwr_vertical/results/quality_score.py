@@ -21,9 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Integers
 from flwr_vertical.results.quality import Pair, synthetic_pairs
-
-Codes = npt.NDArray[np.int64]
 
 _BINS = 10
 _MOST_COLUMNS = 60
@@ -113,7 +112,7 @@ def _correlation(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -
     return float(np.corrcoef(one, other)[0, 1])
 
 
-def _codes(pair: Pair) -> tuple[Codes, Codes, int]:
+def _codes(pair: Pair) -> tuple[Integers, Integers, int]:
     """Return the numbers of levels, or of ten parts: real, synthetic, and how many there are."""
     if pair.numeric:
         real, made = (s.to_numpy(dtype=float) for s in (pair.real, pair.made))
@@ -128,6 +127,6 @@ def _codes(pair: Pair) -> tuple[Codes, Codes, int]:
     return codes[:n].astype(np.int64), codes[n:].astype(np.int64), len(levels)
 
 
-def _variation(real: Codes, made: Codes, n: int) -> float:
+def _variation(real: Integers, made: Integers, n: int) -> float:
     shares = [np.bincount(codes, minlength=n) / max(len(codes), 1) for codes in (real, made)]
     return float(np.abs(shares[0] - shares[1]).sum() / 2)

@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError, DataError, PartyError
@@ -22,7 +21,6 @@ from flwr_vertical.validation.folds import are_classes, make_folds
 from flwr_vertical.validation.scores import FIRST, LOWER_IS_BETTER, score
 
 Grid = Mapping[str, Sequence[Any]]
-Indices = npt.NDArray[np.int64]
 
 COSTS = ("n_train", "n_test", "n_unpredicted", "rounds", "bytes", "seconds")
 """Columns of the table of folds that are no scores."""

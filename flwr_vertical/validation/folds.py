@@ -1,12 +1,9 @@
 """Folds of samples; pure numerics."""
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 MOST_CLASSES = 50
 """Whole numbers of more different values are not taken for classes."""

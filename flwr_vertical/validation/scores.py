@@ -1,10 +1,9 @@
 """Scores of predictions: of classes by scikit-learn's measures, of numbers by their errors."""
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-Array = npt.NDArray[np.float64]
+from flwr_vertical.arrays import Array
 
 PROBABILITY = "probability_"
 LOWER_IS_BETTER = ("log_loss", "brier", "rmse", "mae")

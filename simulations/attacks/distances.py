@@ -3,16 +3,13 @@
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Array, Indices
 from simulations.attacks.score import Guess
 from simulations.attacks.span import two_valued
 from simulations.attacks.vectors import Family, least_rows, row_sets
 from simulations.attacks.views import SENT, View
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 _TIED = 1e-6  # logarithms of equal distances
 _RANK = 0.3  # distances of few columns have a rank below this share of their number

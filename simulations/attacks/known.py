@@ -6,13 +6,12 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from simulations.attacks.opened import Opened, opened_of
 from simulations.attacks.score import Guess
 from simulations.attacks.span import joined
 from simulations.attacks.vectors import Family, basis, restrict
 from simulations.attacks.views import RESULT, View
-
-Array = npt.NDArray[np.float64]
 
 _CONDITION = 1e10
 _UNKNOWN = 1e-6

@@ -10,12 +10,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import r2_score, roc_auc_score
 from sklearn.model_selection import KFold, cross_val_predict
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.products.streams import SEED_BYTES, stream
 from simulations.attacks.vectors import Family, basis, families, restrict
 from simulations.attacks.views import GOT, View
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 _FOLDS = 5
 _SURE = 3.0  # standard errors by which predictions must be nearer: the best of many families counts

@@ -6,15 +6,12 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Indices
 from simulations.attacks.recording import PRODUCTS
 from simulations.attacks.score import Guess
 from simulations.attacks.vectors import row_sets
 from simulations.attacks.views import View
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 _RARE = 3  # as many ones are searched for by trying all sets of rows
 _SMALL = 34  # rows of a group of which all subsets are searched, in two halves

@@ -20,6 +20,7 @@ from scipy.sparse.linalg import svds
 from sklearn.metrics import roc_auc_score
 
 from flwr_vertical import Strategy, Table
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.results import Result
 from simulations.attacks.recording import Recording, record
 from simulations.attacks.views import GOT, SENT, SERVER, View, views_of
@@ -29,9 +30,6 @@ from strategies.trees.gain import best_of, signed
 from strategies.trees.grower import Grower
 from strategies.trees.model import TreePart
 from strategies.trees.rounds import LevelNodes, LevelRounds
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 _KNOWN = 50  # labels that a party may know
 

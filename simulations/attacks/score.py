@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
+from flwr_vertical.arrays import Array, Indices
 
 TOLERANCE = 1e-3  # of a column's standard deviation
 _FEW = 10

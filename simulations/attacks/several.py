@@ -7,7 +7,6 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from flwr.app import Context
 
@@ -21,6 +20,7 @@ from flwr_vertical import (
     party_app,
     simulate,
 )
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import PartyError, VerticalError
 from flwr_vertical.privacy import risks, seeded_noise
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
@@ -34,7 +34,6 @@ from strategies import BUILTIN
 from strategies.fknn import party as fknn_party
 from strategies.fknn.blinding import Blinding
 
-Array = npt.NDArray[np.float64]
 Tables = Mapping[str, pd.DataFrame]
 Labels = "pd.Series[Any]"
 

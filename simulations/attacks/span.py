@@ -8,12 +8,10 @@ import numpy.typing as npt
 import pandas as pd
 from sklearn.linear_model import OrthogonalMatchingPursuit
 
+from flwr_vertical.arrays import Array, Indices
 from simulations.attacks.score import Guess
 from simulations.attacks.vectors import Family, basis, restrict, row_sets
 from simulations.attacks.views import View
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 _MOST_SETS = 12  # of rows; the largest, and those that one party has alone
 _MOST_SINGLE = 24  # vectors of a family, spread over its rounds

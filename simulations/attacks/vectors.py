@@ -3,13 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Indices
 from simulations.attacks.recording import PRODUCTS
 from simulations.attacks.views import Item, View
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 _SETS_OF_A_SIZE = 3  # an array's rows may be any of so many sets of its length
 

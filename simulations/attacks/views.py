@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import Result
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import (
     ARBITER,
@@ -20,9 +21,6 @@ from flwr_vertical.protocol.messages import (
 )  # fmt: skip
 from flwr_vertical.results.model import Model
 from simulations.attacks.recording import PRODUCTS, Recording
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 SERVER, OUTPUTS = "server", "outputs"
 GOT, SENT, WORKED, RESULT = "got", "sent", "worked out", "result"

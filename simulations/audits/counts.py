@@ -7,6 +7,7 @@ from math import ceil
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.privacy import (
     Keystream,
     gaussian_integers,
@@ -14,7 +15,7 @@ from flwr_vertical.privacy import (
     laplace_integers,
     rational,
 )
-from simulations.audits.mechanism import Array, Mechanism, laplace_loss
+from simulations.audits.mechanism import Mechanism, laplace_loss
 from strategies.copula.bounds import Domain
 from strategies.copula.margins import (
     Margin,

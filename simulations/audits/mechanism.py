@@ -7,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.privacy import Keystream, gaussian_delta, seeded_noise
 from flwr_vertical.privacy.audit import Audit, audit_epsilon
 from flwr_vertical.privacy.keystream import fresh_keystream
 
-Array = npt.NDArray[np.float64]
 Scores = Callable[[int, int, Keystream], Array]
 """From which of two tables (0 or 1), number of runs and key stream to one number for each run."""
 

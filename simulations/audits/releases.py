@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.privacy import Keystream, seeded_noise
 from flwr_vertical.tables import Kind
-from simulations.audits.mechanism import Array, Mechanism
+from simulations.audits.mechanism import Mechanism
 from strategies.copula.label_column import Label
 from strategies.copula.ranks import Flip, column_ranks, perturbed_ranks
 from strategies.copula.release import Budget, make_release

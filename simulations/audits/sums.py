@@ -2,10 +2,11 @@
 
 import numpy as np
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.privacy import Keystream, seeded_noise
 from flwr_vertical.products.column_products import Layout
 from flwr_vertical.products.noise import SUMS, PrivateRows, draw
-from simulations.audits.mechanism import Array, Mechanism
+from simulations.audits.mechanism import Mechanism
 from strategies.glm.sums.block import Block
 from strategies.glm.sums.release import BOUND, Noise, composed, noise_scale
 from strategies.linear.moments.label_noise import noisy_label_sums

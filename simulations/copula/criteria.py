@@ -1,9 +1,8 @@
 """What the paper measures of a fit (Section 5.1): RMSE, G-means, false discovery rate."""
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from flwr_vertical.arrays import Array
 
 MEASURES = ("rmse", "g_means", "fdr")
 

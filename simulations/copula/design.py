@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.special import expit, softmax
 
-Array = npt.NDArray[np.float64]
+from flwr_vertical.arrays import Array
 
 KINDS = ("continuous", "multinomial", "ordinal", "binary")
 LINEAR, LOGISTIC = "linear", "logistic"

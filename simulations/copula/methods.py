@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import Result, Strategy, simulate
@@ -16,7 +15,6 @@ from simulations.replications import Metrics
 from strategies.copula import EVCDS, IEVCDS, VCDS
 from strategies.glm import CentralFit, VerticalGLM, fit_glm
 
-Array = npt.NDArray[np.float64]
 Tables = Mapping[str, pd.DataFrame]
 
 CENTRAL, FEDERATED, NOISY = "Original-C", "Original-VFL", "VFL-ADMM-DP"

@@ -21,8 +21,6 @@ from simulations.copula.methods import fit_tables, synthesise
 from simulations.replications import Metrics
 from simulations.vfem.missing import calibrate_shared, factor_mask, standardised
 
-Array = npt.NDArray[np.float64]
-
 SINGLE = "Single-"
 
 

@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.metrics import r2_score, roc_auc_score
@@ -28,12 +27,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from flwr_vertical import simulate
+from flwr_vertical.arrays import AnyArray
 from flwr_vertical.protocol import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, read_envelope
 from strategies.false_vfl.predict import FalseVFLPredict
 from strategies.false_vfl.strategy import FalseVFL
-
-Array = npt.NDArray[Any]
 
 NAMES, COLUMNS, LATENT = ("bank", "court", "shop"), 6, 4
 
@@ -55,11 +53,11 @@ class Seen:
         By party: mean and log deviation of the samples that it has.
     """
 
-    x: dict[str, Array]
-    labels: Array
-    held: dict[str, Array]
-    server: Array
-    posterior: dict[str, Array]
+    x: dict[str, AnyArray]
+    labels: AnyArray
+    held: dict[str, AnyArray]
+    server: AnyArray
+    posterior: dict[str, AnyArray]
 
 
 def look(strategy: FalseVFL, n: int, seed: int) -> Seen:
@@ -95,10 +93,10 @@ def look(strategy: FalseVFL, n: int, seed: int) -> Seen:
     )
 
 
-def _read(transcript: list[Any]) -> tuple[dict[str, Array], dict[str, Array]]:
+def _read(transcript: list[Any]) -> tuple[dict[str, AnyArray], dict[str, AnyArray]]:
     """Return the sums that the server gets, and by party the posterior that it is sent."""
-    sums: dict[str, Array] = {}
-    posterior: dict[str, Array] = {}
+    sums: dict[str, AnyArray] = {}
+    posterior: dict[str, AnyArray] = {}
     step: dict[int, str] = {}
     for record in transcript:
         if record.direction == "down":
@@ -130,7 +128,9 @@ def attack(seen: Seen, known: int, seed: int) -> pd.DataFrame:
     holders = np.sum([seen.held[name] for name in NAMES], axis=0)
     lines: list[dict[str, Any]] = []
 
-    def add(what: str, measure: str, score: Callable[[Array, bool], float], *views: Array) -> None:
+    def add(
+        what: str, measure: str, score: Callable[[AnyArray, bool], float], *views: AnyArray
+    ) -> None:
         own = score(views[1], False) if len(views) > 1 else float("nan")
         line = {"attack": what, "measure": measure, "found": score(views[0], False), "own": own}
         lines.append({**line, "chance": score(views[0], True)})
@@ -152,12 +152,12 @@ def attack(seen: Seen, known: int, seed: int) -> pd.DataFrame:
 
 
 def _columns_of(
-    target: Array, known: int, rng: np.random.Generator
-) -> Callable[[Array, bool], float]:
+    target: AnyArray, known: int, rng: np.random.Generator
+) -> Callable[[AnyArray, bool], float]:
     """Return what scores a view by how well it gives columns: R2 over the unknown rows."""
     order = rng.permutation(len(target))
 
-    def score(view: Array, shuffled: bool) -> float:
+    def score(view: AnyArray, shuffled: bool) -> float:
         x = view[rng.permutation(len(view))] if shuffled else view
         fitted = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 4, 15)))
         fitted.fit(x[order[:known]], target[order[:known]])
@@ -167,12 +167,12 @@ def _columns_of(
 
 
 def _labels_of(
-    labels: Array, known: int, rng: np.random.Generator
-) -> Callable[[Array, bool], float]:
+    labels: AnyArray, known: int, rng: np.random.Generator
+) -> Callable[[AnyArray, bool], float]:
     """Return what scores a view by how well it gives labels: AUC over the unknown rows."""
     order = rng.permutation(len(labels))
 
-    def score(view: Array, shuffled: bool) -> float:
+    def score(view: AnyArray, shuffled: bool) -> float:
         x = view[rng.permutation(len(view))] if shuffled else view
         fitted = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=500))
         fitted.fit(x[order[:known]], labels[order[:known]])

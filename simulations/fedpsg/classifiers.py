@@ -6,16 +6,14 @@ scikit-learn has the method, it is scikit-learn's; LR and FinalNet run the paper
 """
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 from sklearn.svm import LinearSVC
 from torch import Tensor, nn
 
+from flwr_vertical.arrays import Array
 from simulations.replications import Metrics
-
-Array = npt.NDArray[np.float64]
 
 _BATCH, _ITERATIONS = 64, 1000
 _HIDDEN, _PENALTY = 128, 1e-4

@@ -1,15 +1,13 @@
 """How good generated rows are: errors, dependence, margins, and whether they are copies."""
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.privacy import risks
 from flwr_vertical.results.quality import correlation_quality, margin_quality
 from simulations.fedpsg.data import Task, coded, is_level, spans
 from simulations.replications import Metrics
-
-Array = npt.NDArray[np.float64]
 
 _ATTACKED = 2000  # rows of each group in the membership attack; nearest neighbours take long
 

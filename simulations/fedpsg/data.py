@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
 from flwr_vertical.incomplete import sample_missing
 from simulations.data import Sources, fingerprint
-
-Array = npt.NDArray[np.float64]
 
 CODES, LEVELS = "codes", "levels"
 """How tables are handed over: every attribute as an integer code, which is a number (the paper's),

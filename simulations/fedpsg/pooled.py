@@ -9,17 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 from torch import Tensor
 
+from flwr_vertical.arrays import Array
 from simulations.fedpsg.data import is_level
 from strategies.fedpsg.gan.draws import draw_shown
 from strategies.fedpsg.gan.encoding import Encoding
 from strategies.fedpsg.gan.halves import PartyNets, Shape, TopNets
-
-Array = npt.NDArray[np.float64]
 
 _IMPUTED_AT_ONCE = 8192
 

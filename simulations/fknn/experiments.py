@@ -9,6 +9,7 @@ import pandas as pd
 from sklearn.impute import KNNImputer
 
 from flwr_vertical import simulate
+from flwr_vertical.arrays import Array
 from flwr_vertical.incomplete import blank_cells, mcar_cells
 from simulations.data import VerticalData
 from simulations.fknn.local import READINGS, local_imputations
@@ -18,7 +19,6 @@ from simulations.replications import Job, Metrics
 from strategies.baselines import Max, Mean, Min
 from strategies.fknn import FKNN
 
-Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 # Other settings of the method, beside the preset's; the last is no setting but a formula.

@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.exceptions import ConvergenceWarning
@@ -27,7 +26,7 @@ from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.impute import IterativeImputer, KNNImputer
 from sklearn.linear_model import LinearRegression
 
-Array = npt.NDArray[np.float64]
+from flwr_vertical.arrays import Array
 
 READINGS = ("strong", "label", "printed")
 PRINTED_NEIGHBORS = 3

@@ -7,9 +7,8 @@ one does not hide in the other.
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from flwr_vertical.arrays import Array
 
 COMBINATIONS = ("party-mean", "roots")
 

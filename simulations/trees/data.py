@@ -4,16 +4,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import Table
+from flwr_vertical.arrays import Flags
 from simulations.data import Sources, load_motor
 from simulations.fedpsg.data import Joint, coded
 from simulations.fedpsg.data import load as load_classes
 from strategies.trees.binning import fit_bins
-
-Flags = npt.NDArray[np.bool_]
 
 CLASSES = ("Bank", "Credit", "Letter")
 

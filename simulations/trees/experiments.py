@@ -4,15 +4,13 @@ import time
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.metrics import log_loss, roc_auc_score
 
+from flwr_vertical.arrays import Array
 from simulations.fedpsg.data import Joint
 from simulations.replications import Job, Metrics
 from simulations.trees.data import draw
 from simulations.trees.methods import METHODS, federated, pooled_predictions
-
-Array = npt.NDArray[np.float64]
 
 OBJECTIVES = {
     "Bank": "binary", "Credit": "binary", "Letter": "multiclass", "motor": "regression"

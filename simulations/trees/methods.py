@@ -10,10 +10,9 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.neighbors import NearestNeighbors
 
 from flwr_vertical import simulate
+from flwr_vertical.arrays import Array
 from simulations.trees.data import Task, binned
 from strategies.trees import VerticalGBDT
-
-Array = npt.NDArray[np.float64]
 
 _DONORS = 5
 

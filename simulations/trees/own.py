@@ -17,6 +17,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import log_loss, roc_auc_score
 
 from flwr_vertical import simulate
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.incomplete import blank_cells, mcar_blocks, mcar_cells
 from flwr_vertical.incomplete.splits import split_columns
@@ -30,7 +31,6 @@ from strategies.trees import VerticalGBDT
 
 logger = logging.getLogger("flwr_vertical")
 
-Array = npt.NDArray[np.float64]
 Tables = dict[str, pd.DataFrame]
 
 MECHANISMS = ("cells", "blocks")
@@ -221,9 +221,6 @@ def _replicate(job: Job, data: tuple[Tables, "pd.Series[float]"]) -> Metrics:
         "log loss": float(log_loss(y, np.clip(p, 1e-15, 1 - 1e-15))),
         "CPU seconds": seconds,
     }
-
-
-Flags = npt.NDArray[np.bool_]
 
 
 def _ours(

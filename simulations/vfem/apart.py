@@ -6,16 +6,14 @@ The strategies run as a user runs them, by the default rules on rows.
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import Strategy, simulate
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
 from simulations.replications import Metrics
 from simulations.study import FAIL, PASS
 from strategies.vfem import VFEM, CompleteCase
-
-Array = npt.NDArray[np.float64]
 
 OURS, COMPLETE = "VFEM", "CC"
 

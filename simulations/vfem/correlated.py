@@ -7,9 +7,9 @@ exactly (its tests compare the two), so hundreds of replications take minutes.
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Array
 from simulations.replications import Metrics
 from simulations.study import FAIL, PASS
 from strategies.linear.moments import (
@@ -19,8 +19,6 @@ from strategies.linear.moments import (
     fit_normal,
     least_squares,
 )
-
-Array = npt.NDArray[np.float64]
 
 FULL, BLOCK, COMPLETE, IMPUTE = "VFEM", "VFEM, block", "CC", "Impute"
 _Z = 1.959964

@@ -3,14 +3,12 @@
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.incomplete import mcar_blocks
 from simulations.vfem.missing import logistic_mask, mar_scores
 from simulations.vfem.sample import Sample, by_variable, make_frames, noise_deviation
-
-Array = npt.NDArray[np.float64]
 
 MCAR, MAR = "MCAR", "MAR"
 

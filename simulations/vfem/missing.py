@@ -10,7 +10,8 @@ from scipy.optimize import brentq
 from scipy.special import expit
 from scipy.stats import norm
 
-Array = npt.NDArray[np.float64]
+from flwr_vertical.arrays import Array
+
 Mask = npt.NDArray[np.bool_]
 
 NODES = 200  # of the Gauss-Hermite rule; the integrand is smooth

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.incomplete import drop_blocks
 
-Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 

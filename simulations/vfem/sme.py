@@ -9,13 +9,11 @@ standard errors of the complete-case regression, which are inversely proportiona
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Array
 from simulations.vfem.missing import calibrate_shared, factor_mask, standardised
 from simulations.vfem.sample import Sample, by_variable, make_frames, noise_deviation
-
-Array = npt.NDArray[np.float64]
 
 
 def scales(sme: dict[str, Any]) -> Array:

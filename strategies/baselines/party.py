@@ -1,14 +1,12 @@
 """The party half of the baselines: fill with one value per column, from the own table alone."""
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Summands, step
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables import is_numeric
 from strategies.common.imputing_party import ImputingParty
-
-Array = npt.NDArray[np.float64]
 
 
 class ConstantParty(ImputingParty):

@@ -7,10 +7,9 @@ so that a smooth density of margins about 1 hardly sees the difference.
 """
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import expit
 
-Array = npt.NDArray[np.float64]
+from flwr_vertical.arrays import Array
 
 
 def softplus(t: Array, width: float) -> Array:

@@ -5,10 +5,10 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
 from flwr_vertical.settings import setting
 from strategies.classifiers.party import ClassifierParty
@@ -21,8 +21,6 @@ from strategies.linear.moments import OpenedMoments, Pattern, complete_rows, ope
 from strategies.linear.moments.collect import Grouping
 from strategies.linear.moments.disclosure import BLUR, COLLUSION, RECOGNISED, WITHHELD
 from strategies.linear.prediction import Regressions, keep_and_predict
-
-Array = npt.NDArray[np.float64]
 
 FLAT = 1e-9
 """A column whose variance is below this, in rough units, does not vary."""

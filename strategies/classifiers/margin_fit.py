@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Federation
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import Moments, PrivateProducts
 from flwr_vertical.products.row_groups import max_vectors
@@ -34,9 +35,6 @@ from strategies.classifiers.margin_solver import (
 from strategies.linear.masked_means.by_class import ByClass
 from strategies.linear.masked_means.evaluate import Bound, MaskedMeans
 from strategies.linear.masked_means.fourier import Expansion, expand
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 _TOLERANCE = 1e-4
 """Largest error of a derivative, which is 2 at a margin of 0."""

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 from scipy import linalg
 
+from flwr_vertical.arrays import Array
 from strategies.classifiers import hinge
-
-Array = npt.NDArray[np.float64]
 
 _NODES = np.linspace(-5.0, 5.0, 401)  # the curvature has steep flanks
 _WEIGHTS = np.exp(-0.5 * _NODES**2)

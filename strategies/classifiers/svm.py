@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.products import Moments, PrivateProducts
 from flwr_vertical.results import Progress
@@ -48,8 +48,6 @@ from strategies.linear import Problem
 from strategies.linear.moments import OpenedMoments, Pattern, by_pattern, complete_rows
 from strategies.linear.prediction import Regressions
 from strategies.linear.prediction.table import MARGIN
-
-Array = npt.NDArray[np.float64]
 
 LOSSES = ("squared_hinge", "squared")
 ROWS = ("complete", "mean")

@@ -1,14 +1,9 @@
 """What a party keeps of a deep model, as far as its columns are concerned."""
 
-from typing import Any
-
-import numpy.typing as npt
-
 from flwr_vertical import Model
+from flwr_vertical.arrays import AnyArray
 from flwr_vertical.tables import Table
 from strategies.linear.prediction.party_model import fitted_features
-
-Array = npt.NDArray[Any]
 
 
 class DeepPart(Model):
@@ -29,12 +24,12 @@ class DeepPart(Model):
     levels: list[str]
     known_levels: dict[str, list[str]]
     other: dict[str, list[str]]
-    centre: Array
-    unit: Array
+    centre: AnyArray
+    unit: AnyArray
 
-    def features(self, table: Table, party: str) -> Array:
+    def features(self, table: Table, party: str) -> AnyArray:
         """Return the columns of a table as the networks see them, NaN where a cell is missing."""
         of = self.sources, self.levels, self.known_levels, self.other
         own = fitted_features(table, *of, party)
-        scaled: Array = (own - self.centre) / self.unit
+        scaled: AnyArray = (own - self.centre) / self.unit
         return scaled

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from flwr_vertical.arrays import Array
 
 LIMIT = 1e8
 """Where no range is stated, values beyond this count as this."""

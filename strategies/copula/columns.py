@@ -13,9 +13,9 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import Levels, from_codes
@@ -23,7 +23,6 @@ from strategies.copula.dates import DateForm, days_of, read_dates
 
 logger = logging.getLogger("flwr_vertical")
 
-Array = npt.NDArray[np.float64]
 
 OTHER = "other"
 """Name of the level that stands for rare ones together."""

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+from flwr_vertical.arrays import Array, Integers
 
 _FLOOR = 1e-4  # least eigenvalue of a correlation matrix: far below what ranks can tell
 _MOST = 0.1  # and the most that `least_eigenvalue` makes of it

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.tables import Kind, text_dates
-
-Array = npt.NDArray[np.float64]
 
 _STEPS = (1.0, 1 / 1440, 1 / 86400)  # a day, a minute, a second
 _NEAR = 1e-6  # of a step: days have some ten digits after the point

@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
+from flwr_vertical.arrays import Array
 from strategies.copula.bounds import Domain
 from strategies.copula.margins import Margin
 from strategies.copula.smoothing import smoothed
-
-Array = npt.NDArray[np.float64]
 
 UNIT = 0.1
 """Below it cells have one width, above it one share of the value."""

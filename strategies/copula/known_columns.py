@@ -9,12 +9,10 @@ import numpy.typing as npt
 from scipy.special import ndtr
 from scipy.stats import rankdata
 
+from flwr_vertical.arrays import Array, Integers
 from flwr_vertical.errors import DataError
 from strategies.copula.correlation import RankCorrelations, rank_correlations
 from strategies.copula.ranks import Flip
-
-Array = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

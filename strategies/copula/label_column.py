@@ -3,18 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.privacy import fresh_keystream
 from flwr_vertical.tables import Table, is_numeric
 from flwr_vertical.tables.codes import fit_levels, from_codes, to_codes
 from strategies.copula.columns import read_columns
 from strategies.copula.party import synthetic_ids
 from strategies.copula.release import Budget, Release, make_release, synthetic_codes
-
-Array = npt.NDArray[np.float64]
 
 SERVER = "server"
 

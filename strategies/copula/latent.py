@@ -6,9 +6,9 @@ Tang, Feng, Li and Wang, Algorithm 1 (lines 6 to 9) and Algorithm 2 (line 21).
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtr
 
+from flwr_vertical.arrays import Array, Integers
 from strategies.copula.correlation import (
     RankCorrelations,
     from_spearman,
@@ -24,9 +24,6 @@ from strategies.copula.rank_to_normal import (
     score_coefficients,
 )
 from strategies.copula.scores import Scores, draw_scores
-
-Array = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 
 def latent_matrix(correlations: RankCorrelations, observed: Observed) -> Array:

@@ -22,12 +22,10 @@ import numpy.typing as npt
 from scipy.stats import binom
 from sklearn.isotonic import isotonic_regression
 
+from flwr_vertical.arrays import Array, Integers
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import Keystream, laplace_integers, rational
 from strategies.copula.bounds import round_to
-
-Array = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 NOISES = ("increments", "coefficients")
 ITERATIONS = 6  # h: enough that the operator follows a normal density from degree 10 on

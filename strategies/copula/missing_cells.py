@@ -10,12 +10,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.tables import Kind, is_numeric
 from strategies.copula.margins import Margin
-
-Array = npt.NDArray[np.float64]
 
 # Of a tree without a range the noise puts a few values far out: no mean without the ends.
 _MIDDLE = 0.05 + 0.9 * (np.arange(1000) + 0.5) / 1000

@@ -22,8 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_ndtr, ndtr, ndtri
 
-Array = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+from flwr_vertical.arrays import Array, Integers
 
 _POINTS = np.linspace(-9.0, 9.0, 721)
 _NEVER = -60.0  # offset of a level without a share

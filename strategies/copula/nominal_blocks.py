@@ -15,13 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from strategies.copula.correlation import nearest_correlation
 from strategies.copula.nominal import Nominal
 from strategies.copula.rank_to_normal import hermite
-
-Array = npt.NDArray[np.float64]
 
 _DRAWS = 16_384  # of latents, by which means are taken: a share has an error of 0.004 at most
 _PASSES = 2

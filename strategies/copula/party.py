@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import Party, step
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import allows, key_of, text_of
 from flwr_vertical.privacy import (
@@ -40,7 +41,6 @@ from strategies.copula.release import (
 
 logger = logging.getLogger("flwr_vertical")
 
-Array = npt.NDArray[np.float64]
 
 REARRANGED = "rearranged-rows"
 """The exchange by which nodes agree to synthetic rows that follow real ones."""

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln, ndtri
 
-Array = npt.NDArray[np.float64]
+from flwr_vertical.arrays import Array
 
 N_TERMS = 40
 _NOTHING = 1e-3  # of the variance of ranks or scores, which is 1 without ties

@@ -23,11 +23,10 @@ from math import exp, floor, inf, log
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Integers
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import Keystream
 
-Array = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 THETA_BITS = 16

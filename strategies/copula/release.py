@@ -13,6 +13,7 @@ from math import inf
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.privacy import ColumnSpending, Keystream, split_budget
 from flwr_vertical.tables import Kind
@@ -27,8 +28,6 @@ from strategies.copula.margins import (
 from strategies.copula.missing_cells import fill_in
 from strategies.copula.ranks import Flip, column_ranks
 from strategies.copula.tree import tree_margin
-
-Array = npt.NDArray[np.float64]
 
 BUDGETS = ("per-variable", "total")
 MARGINS = ("tree", "bernstein")

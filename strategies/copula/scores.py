@@ -27,8 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
-Array = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+from flwr_vertical.arrays import Array, Integers
 
 _GRID = np.linspace(-5.5, 5.5, 111)
 _MOST_ROWS = 4000  # conditional means enter H as a sample of at most so many

@@ -10,11 +10,11 @@ spends nothing.
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 from scipy.interpolate import BSpline, make_smoothing_spline
 from scipy.special import ndtr, ndtri
 
-Array = npt.NDArray[np.float64]
+from flwr_vertical.arrays import Array
+
 Curve = Callable[[Array], Array]
 
 _LEAST_ENDS = 6  # of cells; fewer say too little of a shape

@@ -24,9 +24,9 @@ Nothing is summed, so the mode of the sums does not matter.
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Result
+from flwr_vertical.arrays import Array
 from flwr_vertical.settings import setting
 from strategies.copula.known_columns import Observed
 from strategies.copula.latent import (
@@ -39,8 +39,6 @@ from strategies.copula.latent import (
 from strategies.copula.party import REARRANGED
 from strategies.copula.scores import Scores, fit_maps, second_moments, start_scores
 from strategies.copula.synthesis import CopulaSynthesis
-
-Array = npt.NDArray[np.float64]
 
 _SHARED = (
     (

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
 from flwr_vertical.privacy import (
     ColumnSpending,
@@ -31,8 +32,6 @@ from strategies.copula.margins import NOISES
 from strategies.copula.party import CopulaParty
 from strategies.copula.ranks import Flip
 from strategies.copula.release import BUDGETS, MARGINS, MIN_LEVEL, MOST_INDICATORS, NOMINALS, Budget
-
-Array = npt.NDArray[np.float64]
 
 MISSING = ("pairwise", "complete-case", "impute")
 

@@ -23,12 +23,11 @@ from math import ceil, inf, log
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.privacy import Keystream, laplace_integers, rational
 from strategies.copula.bounds import Domain
 from strategies.copula.histogram_cdf import UNIT, margin_of_cells
 from strategies.copula.margins import Margin
-
-Array = npt.NDArray[np.float64]
 
 CUTTING = 0.4
 """Share of the budget that decides which cells are cut; the rest is for counts."""

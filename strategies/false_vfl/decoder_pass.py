@@ -1,11 +1,9 @@
 """A party's log likelihood of a batch, with what the server sent of it as leaves of the graph."""
 
-from typing import Any
-
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from flwr_vertical.arrays import AnyArray
 from flwr_vertical.errors import ProtocolError
 from strategies.false_vfl.gaussian import draw_normals
 from strategies.false_vfl.hardware import to_numpy, to_tensor
@@ -13,8 +11,6 @@ from strategies.false_vfl.party_data import Held
 from strategies.false_vfl.party_model import PartyNets
 from strategies.false_vfl.server_model import draw
 from strategies.false_vfl.shared_draws import shared_draws
-
-Array = npt.NDArray[Any]
 
 MEAN_LIMIT, PRECISION_LIMIT = 2.0**8, 2.0**12
 """What a party sends at most of an embedding's mean and precision."""
@@ -39,7 +35,7 @@ class Graph:
     terms: Tensor
 
     def __init__(
-        self, nets: PartyNets, held: Held, n_rows: int, mean: Array, log_sigma: Array
+        self, nets: PartyNets, held: Held, n_rows: int, mean: AnyArray, log_sigma: AnyArray
     ) -> None:
         self._nets, self._held, self._n_rows = nets, held, n_rows
         self.mean, self.log_sigma = (
@@ -74,13 +70,13 @@ class Graph:
         of_x = draw_normals(noise_seed, "x", (*shape, x.shape[1]), dtype).to(x.device)
         self.terms = self._nets.log_terms(x, known, places, h, of_x)
 
-    def sent(self) -> Array:
+    def sent(self) -> AnyArray:
         """Return the terms of all rows of the batch, 0 where the party has nothing to say."""
         terms = self.terms.detach().clamp(-TERM_LIMIT, TERM_LIMIT)
         return scatter(terms, self.rows, self._n_rows)
 
 
-def scatter(values: Tensor, places: Tensor, n_rows: int) -> Array:
+def scatter(values: Tensor, places: Tensor, n_rows: int) -> AnyArray:
     """Put rows at their places, among zeros; shape (n_rows, ...)."""
     full = values.new_zeros((n_rows, *values.shape[1:]))
     return to_numpy(full.index_copy(0, places, values))

@@ -4,9 +4,8 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Indices = npt.NDArray[np.int64]
+from flwr_vertical.arrays import Indices
 
 
 class EarlyStop:

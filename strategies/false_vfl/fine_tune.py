@@ -4,9 +4,9 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Result
+from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.results import Progress
 from strategies.false_vfl.discriminator import HeadTraining, Targets
@@ -17,7 +17,6 @@ from strategies.false_vfl.pretraining import Pretraining
 if TYPE_CHECKING:
     from strategies.false_vfl.strategy import FalseVFL
 
-Indices = npt.NDArray[np.int64]
 
 SCORING_ROUNDS = 58
 """Rounds of likelihoods at most: with the one that encodes, fewer than 60 for any epochs."""

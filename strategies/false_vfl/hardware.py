@@ -11,16 +11,13 @@ the same numbers; a run that goes on with another GPU, or on the CPU, gives near
 
 import functools
 import os
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from flwr_vertical.arrays import AnyArray
 from flwr_vertical.errors import ConfigError
-
-Array = npt.NDArray[Any]
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -75,12 +72,12 @@ def precision_on(device: torch.device, asked: str) -> str:
     return "float32" if asked == "mixed" and not has_bfloat16(device.type) else asked
 
 
-def to_numpy(values: Tensor) -> Array:
+def to_numpy(values: Tensor) -> AnyArray:
     """Return numbers as an array, wherever they are; it may share their memory."""
-    array: Array = values.detach().cpu().numpy()
+    array: AnyArray = values.detach().cpu().numpy()
     return array
 
 
-def to_tensor(values: Array, like: Tensor) -> Tensor:
+def to_tensor(values: AnyArray, like: Tensor) -> Tensor:
     """Return an array of a message as a tensor of the same type and place as another."""
     return torch.from_numpy(np.array(values)).to(like.device, like.dtype)

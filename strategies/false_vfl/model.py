@@ -1,14 +1,14 @@
 """What a run of FALSE-VFL leaves: a part at each party, and the server's own."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from flwr_vertical import Model
+from flwr_vertical.arrays import AnyArray
 from strategies.common.deep_part import DeepPart
 from strategies.false_vfl.hardware import to_numpy
 from strategies.false_vfl.networks import NetworkSettings
@@ -18,8 +18,7 @@ from strategies.false_vfl.server_model import Discriminator, ServerNets
 if TYPE_CHECKING:
     from strategies.false_vfl.scales import ColumnScales
 
-Array = npt.NDArray[Any]
-Weights = dict[str, Array]
+Weights = dict[str, AnyArray]
 _N = TypeVar("_N", bound=nn.Module)
 
 
@@ -53,8 +52,8 @@ class FalseVFLPart(DeepPart):
     levels: list[str]
     known_levels: dict[str, list[str]]
     other: dict[str, list[str]]
-    centre: Array
-    unit: Array
+    centre: AnyArray
+    unit: AnyArray
     weights: Weights
 
     @classmethod

@@ -1,20 +1,18 @@
 """A party's own columns as its networks see them: standardised, by own row, on tensors."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from flwr_vertical import Party, StepGroup
+from flwr_vertical.arrays import AnyArray
 from flwr_vertical.errors import ConfigError
 from strategies.common.deep_part import DeepPart
 from strategies.false_vfl.hardware import device_of
 from strategies.false_vfl.model import FalseVFLPart
 from strategies.false_vfl.scales import ColumnScales, fit_scales
-
-Array = npt.NDArray[Any]
 
 
 class Held(NamedTuple):
@@ -76,7 +74,7 @@ class OwnColumns(StepGroup):
         return self._fitted[0]
 
     @property
-    def _fitted(self) -> tuple[ColumnScales, Array]:
+    def _fitted(self) -> tuple[ColumnScales, AnyArray]:
         if "own-scales" not in self.cache:
             taken = self.party.positions >= 0
             encoding = str(self.state["encoding"])
@@ -84,7 +82,7 @@ class OwnColumns(StepGroup):
             channels = self.state.get("image-channels")  # None of a table
             made = fit_scales(self.party.table, taken, self.name, encoding, least, channels)
             self.cache["own-scales"] = made
-        found: tuple[ColumnScales, Array] = self.cache["own-scales"]
+        found: tuple[ColumnScales, AnyArray] = self.cache["own-scales"]
         return found
 
     @property

@@ -5,20 +5,17 @@ the graph of the likelihood stays in the process, and is computed again where it
 """
 
 import secrets
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from flwr_vertical import Party, StepGroup, Summands, step
+from flwr_vertical.arrays import AnyArray
 from flwr_vertical.errors import DataError
 from strategies.false_vfl.decoder_pass import GRADIENT_LIMIT, MEAN_LIMIT, Graph, scatter
 from strategies.false_vfl.hardware import to_numpy, to_tensor
 from strategies.false_vfl.party_data import OwnColumns
 from strategies.false_vfl.party_networks import Networks
-
-Array = npt.NDArray[Any]
 
 
 class PretrainingSteps(StepGroup):
@@ -29,9 +26,9 @@ class PretrainingSteps(StepGroup):
     @step
     def encode(
         self,
-        batch: Array,
-        in_mean: Array | None = None,
-        in_precision: Array | None = None,
+        batch: AnyArray,
+        in_mean: AnyArray | None = None,
+        in_precision: AnyArray | None = None,
         remember: bool = False,
         recall: bool = False,
     ) -> Summands:
@@ -74,7 +71,7 @@ class PretrainingSteps(StepGroup):
         )
 
     @step
-    def log_terms(self, mean: Array, log_sigma: Array, seed: int) -> Summands:
+    def log_terms(self, mean: AnyArray, log_sigma: AnyArray, seed: int) -> Summands:
         """Tell how likely the own columns of the batch are under draws of h.
 
         Parameters
@@ -97,7 +94,7 @@ class PretrainingSteps(StepGroup):
         return Summands({"terms": graph.sent()})
 
     @step
-    def go_backward(self, weights: Array) -> Summands:
+    def go_backward(self, weights: AnyArray) -> Summands:
         """Train the decoder by the weights of the draws; tell the gradients in the posterior.
 
         Parameters
@@ -130,7 +127,7 @@ class PretrainingSteps(StepGroup):
         self._check(told, "gradient")
         return Summands(told)
 
-    def _learn(self, in_mean: Array, in_precision: Array) -> None:
+    def _learn(self, in_mean: AnyArray, in_precision: AnyArray) -> None:
         """Train the encoder on the last batch, by computing its forward pass again."""
         networks = self.other(Networks)
         held = self.other(OwnColumns).held(self.state["batch"])
@@ -159,7 +156,7 @@ class PretrainingSteps(StepGroup):
         self._check({"terms": to_numpy(graph.terms)}, "log likelihood")
         return graph
 
-    def _check(self, arrays: dict[str, Array], what: str, limit: float = np.inf) -> None:
+    def _check(self, arrays: dict[str, AnyArray], what: str, limit: float = np.inf) -> None:
         """Raise `DataError` if there is a number that is none, or beyond a limit."""
         for array in arrays.values():
             largest = float(np.abs(array).max(initial=0.0))  # NaN if there is one
@@ -181,8 +178,8 @@ class ScoringSteps(StepGroup):
         self,
         seeds: list[int],
         n_draws: int,
-        mean: Array | None = None,
-        log_sigma: Array | None = None,
+        mean: AnyArray | None = None,
+        log_sigma: AnyArray | None = None,
     ) -> Summands:
         """Tell how likely the own columns of the batch are, for several seeds in one message.
 

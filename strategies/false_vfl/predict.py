@@ -10,6 +10,7 @@ import torch
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
@@ -25,8 +26,6 @@ from strategies.false_vfl.server_model import ServerNets
 from strategies.false_vfl.server_training import ServerStep
 from strategies.linear.prediction.base import BuildsOnAFit, check_parties
 from strategies.linear.problem import sample_index
-
-Indices = npt.NDArray[np.int64]
 
 
 class FalseVFLPredict(BuildsOnAFit):

@@ -4,11 +4,11 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from flwr_vertical import Result
+from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import DataError, PartyError
 from flwr_vertical.results import Progress
 from strategies.false_vfl.bounds import log_bound
@@ -21,8 +21,6 @@ from strategies.false_vfl.server_training import ServerStep
 
 if TYPE_CHECKING:
     from strategies.false_vfl.strategy import FalseVFL
-
-Indices = npt.NDArray[np.int64]
 
 
 class Pretraining:

@@ -3,10 +3,10 @@
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from flwr_vertical import Federation
+from flwr_vertical.arrays import AnyArray, Indices
 from strategies.false_vfl.decoder_pass import (
     GRADIENT_LIMIT,
     MEAN_LIMIT,
@@ -15,9 +15,6 @@ from strategies.false_vfl.decoder_pass import (
 )
 from strategies.false_vfl.hardware import to_numpy
 from strategies.false_vfl.server_training import ServerStep
-
-Array = npt.NDArray[Any]
-Indices = npt.NDArray[np.int64]
 
 
 class Rounds:
@@ -32,7 +29,7 @@ class Rounds:
         Whether a party gets only what concerns rows that it holds. Variant II decodes all.
     """
 
-    def __init__(self, federation: Federation, mask: Array, *, per_party: bool) -> None:
+    def __init__(self, federation: Federation, mask: AnyArray, *, per_party: bool) -> None:
         self.federation = federation
         self.parties = list(federation.parties)
         self._held = ~mask
@@ -44,7 +41,7 @@ class Rounds:
         """Number of aligned samples."""
         return len(self._held)
 
-    def usable(self, agree: Array) -> Indices:
+    def usable(self, agree: AnyArray) -> Indices:
         """Return the samples that take part.
 
         Parameters
@@ -55,7 +52,7 @@ class Rounds:
         lone = (self.counts == 1)[:, None] & self._held & ~agree
         return np.flatnonzero((self.counts > 0) & ~lone.any(axis=1))
 
-    def encode(self, batch: Indices, carried: dict[str, Any]) -> tuple[Array, Array]:
+    def encode(self, batch: Indices, carried: dict[str, Any]) -> tuple[AnyArray, AnyArray]:
         """Have parties learn from the last batch, if there was one, and encode this one.
 
         Parameters
@@ -97,7 +94,7 @@ class Rounds:
             carried[f"{name} mean"] = to_numpy(in_mean)[held]
             carried[f"{name} precision"] = to_numpy(in_precision)[held]
 
-    def log_terms(self, batch: Indices, mean: Tensor, log_sigma: Tensor, seed: int) -> Array:
+    def log_terms(self, batch: Indices, mean: Tensor, log_sigma: Tensor, seed: int) -> AnyArray:
         """Have parties draw h; return the sum of their terms, shape (n_rows, n_draws)."""
         total = self.federation.sum(
             "log_terms",
@@ -105,10 +102,10 @@ class Rounds:
             per_party=self._rows(batch, mean=mean, log_sigma=log_sigma),
             scale={"terms": TERM_LIMIT},
         )
-        terms: Array = total["terms"]
+        terms: AnyArray = total["terms"]
         return terms
 
-    def go_backward(self, batch: Indices, weights: Tensor) -> tuple[Array, Array]:
+    def go_backward(self, batch: Indices, weights: Tensor) -> tuple[AnyArray, AnyArray]:
         """Have parties go backward; return sums of gradients, shape (n_rows, h_dim)."""
         total = self.federation.sum(
             "go_backward",
@@ -119,7 +116,7 @@ class Rounds:
 
     def score(
         self, batch: Indices, step: ServerStep, seeds: list[int], n_draws: int, *, tell: bool
-    ) -> Array:
+    ) -> AnyArray:
         """Return sums of terms for several seeds, shape (n_seeds, n_rows, n_draws).
 
         Parameters
@@ -134,10 +131,10 @@ class Rounds:
             per_party=posterior,
             scale={"terms": TERM_LIMIT},
         )
-        terms: Array = total["terms"]
+        terms: AnyArray = total["terms"]
         return terms
 
-    def _rows(self, batch: Indices, **values: Tensor) -> dict[str, dict[str, Array]]:
+    def _rows(self, batch: Indices, **values: Tensor) -> dict[str, dict[str, AnyArray]]:
         arrays = {name: to_numpy(value) for name, value in values.items()}
         if not self._per_party:
             return dict.fromkeys(self.parties, arrays)

@@ -1,17 +1,15 @@
 """How a party's columns become numbers of mean 0 and variance 1, also of rows that come later."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import AnyArray
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables import Table
 from strategies.linear.design import numeric_matrix
 from strategies.linear.prediction.party_model import column_sources
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -30,8 +28,8 @@ class ColumnScales:
     levels: list[str]
     known_levels: dict[str, list[str]]
     other: dict[str, list[str]]
-    centre: Array
-    unit: Array
+    centre: AnyArray
+    unit: AnyArray
 
 
 def fit_scales(
@@ -41,7 +39,7 @@ def fit_scales(
     encoding: str,
     min_rows: int | None = None,
     channels: int | None = None,
-) -> tuple[ColumnScales, Array]:
+) -> tuple[ColumnScales, AnyArray]:
     """Measure the columns of a table.
 
     Parameters

@@ -5,11 +5,11 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
@@ -26,8 +26,6 @@ from strategies.false_vfl.pretraining import Pretraining
 from strategies.false_vfl.rounds import Rounds
 from strategies.false_vfl.server_model import ServerNets
 from strategies.linear.problem import sample_index
-
-Indices = npt.NDArray[np.int64]
 
 
 class FalseVFL(Strategy):

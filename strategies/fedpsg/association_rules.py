@@ -8,10 +8,9 @@ largest share, a random one where several are equally large.
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Indices
 from strategies.fedpsg.value_groups import NONE
 
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.uint16]
 
 RULES = ("argmax", "mean", "draw")

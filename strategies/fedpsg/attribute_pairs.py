@@ -10,11 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
-Indices = npt.NDArray[np.int64]
+from flwr_vertical.arrays import Array, Flags, Indices
+
 Correlations = Mapping[tuple[str, str], Array]
 
 

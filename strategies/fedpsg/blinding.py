@@ -1,16 +1,13 @@
 """Numbers of samples that pass the server under key streams of the group, to be added up there."""
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import StepGroup, Summands
+from flwr_vertical.arrays import Array, Ring
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node import Party
 from flwr_vertical.products import GroupKeySteps
 from flwr_vertical.products.streams import stream
-
-Array = npt.NDArray[np.float64]
-Ring = npt.NDArray[np.uint64]
 
 FRACTION_BITS = 24
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Arbiter, Summands, Uses, step
+from flwr_vertical.arrays import Flags, Indices
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products import (
@@ -28,10 +28,6 @@ from flwr_vertical.tables import is_numeric
 from strategies.common.imputing_party import ImputingParty
 from strategies.fedpsg.run_plan import LABELS, Part, Plan
 from strategies.fedpsg.value_groups import NONE, ValueGroups, group_values, indicators
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 
 class FedPSGArbiter(Arbiter):

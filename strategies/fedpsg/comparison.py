@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Federation
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import EncryptedProducts, GroupKey, Moments, PairKeys, products_of
 from flwr_vertical.products.moments import largest_minimum
@@ -21,9 +22,6 @@ from strategies.fedpsg.counts import (
     score_labels,
 )
 from strategies.fedpsg.run_plan import LABELS, told_of_features, told_of_pairs, told_of_rows
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,11 @@ from itertools import combinations
 from math import isqrt
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.products import Moments
 from flwr_vertical.products.row_groups import RowGroups, group_rows
 from strategies.fedpsg.attribute_pairs import Pair
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
-Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -5,21 +5,20 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Federation
+from flwr_vertical.arrays import Floats32
 from flwr_vertical.errors import DataError
 from flwr_vertical.results import Progress
 
 if TYPE_CHECKING:
     from strategies.fedpsg.gan.halves import Shape
 
-Floats = npt.NDArray[np.float32]
 
 MOST_CLASSES = 50
 
 
-def class_columns(federation: Federation) -> Floats:
+def class_columns(federation: Federation) -> Floats32:
     """Return what CGAIN is given of the labels: a column for each class.
 
     Raises
@@ -43,7 +42,7 @@ def class_columns(federation: Federation) -> Floats:
 def train_and_impute(
     federation: Federation,
     shape: "Shape",
-    labels: Floats | None,
+    labels: Floats32 | None,
     steps: tuple[int, int],
     common: Mapping[str, Any],
     targets: Mapping[str, Mapping[str, Any]],

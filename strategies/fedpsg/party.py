@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Uses, step
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import HeldColumns
@@ -24,9 +25,6 @@ from strategies.fedpsg.regression.steps import RegressionSteps
 from strategies.fedpsg.run_plan import Part, Plan
 from strategies.fedpsg.value_groups import NONE
 from strategies.fedpsg.values import rest_values, values_of_groups, values_of_sources
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 GENERATED = "generated"
 """The exchange by which one party tells another of single samples that this one lacks."""

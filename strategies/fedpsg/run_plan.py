@@ -5,13 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Flags, Indices
 from flwr_vertical.errors import ProtocolError
 from strategies.fedpsg.attribute_pairs import Pair
-
-Flags = npt.NDArray[np.bool_]
-Indices = npt.NDArray[np.int64]
 
 _ROWS = "fedpsg.rows"
 _MASK = "fedpsg.mask"

@@ -62,10 +62,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.optional import how_to_install
 from flwr_vertical.products import PairKeys
@@ -84,7 +84,6 @@ from strategies.fedpsg.tables import correlation_table, rule_tables
 if TYPE_CHECKING:
     from strategies.fedpsg.gan.halves import Shape
 
-Indices = npt.NDArray[np.int64]
 
 LOCAL = ("mean", "none")
 REGRESSIONS = ("mice", "forest")

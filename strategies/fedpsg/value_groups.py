@@ -8,10 +8,8 @@ values always together, and no group holds fewer rows than may be told of.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
+from flwr_vertical.arrays import Array, Indices
 
 NONE = -1
 """Number of a value that is in no group: a missing cell, or a level that is rare or new."""

@@ -1,14 +1,11 @@
 """From groups of values to values: what a party writes into a generated cell."""
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.tables import Kind, is_numeric
 from strategies.fedpsg.association_rules import Weights
 from strategies.fedpsg.value_groups import NONE, ValueGroups
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 
 def values_of_groups(

@@ -22,10 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Integers
 from flwr_vertical.products.streams import KeyStream, stream
 
-Array = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint64]
 
 SCALE_BITS, FACTOR_BITS = 4, 8

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.tables import Kind, is_numeric
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.tables import Kind, is_numeric
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 
 def listed_donors(

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Summands, Uses, step
+from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
 from flwr_vertical.privacy_ledger.ledger import HELD_BY_ALL
@@ -17,8 +18,6 @@ from strategies.fknn.blinding import Blinding, Units, halves, secret_order
 from strategies.fknn.distance_scaling import check_units, magnitude
 from strategies.fknn.distances import Features, make_features, party_terms, squared_distances
 from strategies.fknn.neighbours import impute_column, listed_donors
-
-Indices = npt.NDArray[np.int64]
 
 _MOST_COLUMNS = 2**16 - 1
 _SETTINGS, _PUBLIC = "fknn.settings", "fknn.public"

@@ -1,13 +1,11 @@
 """Rank donors by blinded distances (Du et al., 2024, Eq. 12): at the server, or the arbiter."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
-Numbers = npt.NDArray[Any]
+from flwr_vertical.arrays import AnyArray, Array
 
 _NOISE = 2.0**-44
 """Distances come from inner products, with errors of some 2^-48 of a row's mean distance."""
@@ -61,7 +59,7 @@ class Ranked:
     distances: Array
 
 
-def rank_donors(distance: Numbers, weight: Numbers, width: int, errors: Errors) -> Ranked:
+def rank_donors(distance: AnyArray, weight: AnyArray, width: int, errors: Errors) -> Ranked:
     """List the nearest donors of each row, and all that are as near as the last of them.
 
     (The paper's text says descending; nearest means ascending.)
@@ -79,7 +77,7 @@ def rank_donors(distance: Numbers, weight: Numbers, width: int, errors: Errors) 
     n_rows, n_donors = distance.shape
     width = min(width, n_donors)
     counts = np.zeros(n_rows, dtype=np.int32)
-    found: list[tuple[Numbers, Array, Array]] = []
+    found: list[tuple[AnyArray, Array, Array]] = []
     step = max(1, _PASS // max(n_donors, 1))
     for start in range(0, n_rows if width else 0, step):
         part = slice(start, start + step)
@@ -135,7 +133,7 @@ def _nth(ratio: Array, width: int) -> Array:
     return last
 
 
-def _ratio(distance: Numbers, weight: Numbers, errors: Errors) -> tuple[Array, Array]:
+def _ratio(distance: AnyArray, weight: AnyArray, errors: Errors) -> tuple[Array, Array]:
     """Return distances, infinite where undefined, and the rounding errors of each row."""
     weights = weight.astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):

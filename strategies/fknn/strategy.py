@@ -31,10 +31,10 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import GroupKey
 from flwr_vertical.results import Progress
@@ -44,8 +44,6 @@ from strategies.fknn.arbiter import FKNNArbiter
 from strategies.fknn.blinding import HALF, WEIGHT_BITS, Units, lowest
 from strategies.fknn.distance_scaling import N_EXPONENTS, common_units
 from strategies.fknn.party import FKNNParty
-
-Indices = npt.NDArray[np.int64]
 
 WEIGHTINGS = ("party-mean", "exact")
 WEIGHTS = ("uniform", "distance")

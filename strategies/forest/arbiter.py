@@ -6,13 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Uses, step
+from flwr_vertical.arrays import Flags, Ring
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
 from strategies.forest.gain_messages import winners
 from strategies.trees.arbiter import CompareSteps, TreeArbiter
-
-Ring = npt.NDArray[np.uint64]
-Flags = npt.NDArray[np.bool_]
 
 _LAST = "node.trees.judged"
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Flags
 from strategies.trees.node_sums import Indices
 
-Flags = npt.NDArray[np.bool_]
 Lines = npt.NDArray[np.int32]
 
 # Columns of the table of nodes.

@@ -18,16 +18,12 @@ parties, so that nothing tells whose candidate stands where.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Flags, Ring
 from flwr_vertical.products.streams import stream
 from strategies.trees.blinding import TOP, Factors, noise
 from strategies.trees.gain import TIE, candidates
 from strategies.trees.node_sums import Indices
-
-Ring = npt.NDArray[np.uint64]
-Flags = npt.NDArray[np.bool_]
-Array = npt.NDArray[np.float64]
 
 FLAT = 2.0**-28
 """Gains below it count as none: what is left of the noise where all rows of a node are alike."""

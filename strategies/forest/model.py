@@ -11,14 +11,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import Model
+from flwr_vertical.arrays import Array
 from flwr_vertical.tables import Table
 from strategies.forest.batch import Lines
 from strategies.trees.binning import Bins, Codes
 from strategies.trees.model import plain_level
 from strategies.trees.node_sums import Ring
 from strategies.trees.objectives import Objective
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass

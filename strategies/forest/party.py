@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import StepGroup, Uses, step
+from flwr_vertical.arrays import Flags
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import GroupKeySteps
@@ -27,8 +28,6 @@ from strategies.trees.node_sums import Held, Indices, legal_splits, slot_sums
 from strategies.trees.party import TreeParty
 from strategies.trees.routing import check_sizes, count_sides
 from strategies.trees.secret_shares import with_siblings
-
-Flags = npt.NDArray[np.bool_]
 
 _BATCH, _KEPT = "votes.batch", "votes.kept"  # live objects
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.protocol.messages import ARBITER
@@ -31,7 +32,7 @@ from strategies.forest.vote_release import bits_of, check_bits_of, opened_votes
 from strategies.linear.prediction.base import BuildsOnAFit, check_parties
 from strategies.linear.problem import sample_index
 from strategies.trees.model import prediction_table
-from strategies.trees.objectives import Array, Objective
+from strategies.trees.objectives import Objective
 
 
 class ForestPredict(BuildsOnAFit):

@@ -3,12 +3,12 @@
 import numpy as np
 import numpy.typing as npt
 
-Numbers = npt.NDArray[np.int64]
+from flwr_vertical.arrays import Integers
 
 _ROWS, _COLUMNS = 0, 1
 
 
-def weights_of(seed: int, draw: int, n_fit: int, bootstrap: bool) -> Numbers:
+def weights_of(seed: int, draw: int, n_fit: int, bootstrap: bool) -> Integers:
     """Return how often a tree has each row of the fit, shape (n_fit,).
 
     Parameters

@@ -23,6 +23,7 @@ import numpy as np
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.products.streams import SEED_BYTES, KeyStream, stream
 from flwr_vertical.products.vector_products import helpers
@@ -38,7 +39,7 @@ from strategies.trees.gain import fraction_bits, rounded
 from strategies.trees.masked_store import fetch
 from strategies.trees.model import prediction_table
 from strategies.trees.node_sums import Ring
-from strategies.trees.objectives import Array, Objective
+from strategies.trees.objectives import Objective
 from strategies.trees.train import prepare
 
 _SNAPSHOT = 1  # batches

@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Flags
 from strategies.trees.binning import Codes, Layout
 from strategies.trees.node_sums import Indices
-
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import numpy as np
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
@@ -14,10 +15,9 @@ from strategies.forest.arbiter import ForestArbiter
 from strategies.forest.disclosure import FOREST_DISCLOSURE
 from strategies.forest.party import ForestParty
 from strategies.forest.server import grow_votes
-from strategies.trees.by_availability import Flags
 from strategies.trees.ensemble import Course
 from strategies.trees.grower import Grower
-from strategies.trees.objectives import Array, Objective
+from strategies.trees.objectives import Objective
 from strategies.trees.party import COLUMN_NAMES
 from strategies.trees.secret_shares import HIDING, HISTOGRAMS
 from strategies.trees.train import grow_model, labels_of

@@ -10,13 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Flags
 from strategies.glm.inference import covariance_of
 from strategies.glm.lambda_path import grid
 from strategies.glm.penalties import CONCAVE, lla_weights
 from strategies.glm.quadratic import Quadratic, concave_fit, penalised_path
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

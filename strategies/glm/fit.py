@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
 from flwr_vertical.results import Progress
@@ -43,8 +44,6 @@ from strategies.linear.prediction import keep_and_predict
 if TYPE_CHECKING:
     from strategies.glm.strategy import VerticalGLM
 
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 _CHOICES = 4
 """How often BIC may choose another value of lambda; of two alike it would go on for ever."""

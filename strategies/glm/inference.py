@@ -10,9 +10,8 @@ Neither accounts for the selection itself.
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from flwr_vertical.arrays import Array
 
 _RESOLUTION = 2.0**-30
 

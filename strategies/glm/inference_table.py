@@ -3,18 +3,15 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import Result
+from flwr_vertical.arrays import Array, Flags
 from strategies.glm.approximation import Approximation, Selection
 from strategies.glm.model import GLMModel
 from strategies.glm.sums.fits import CONVERGED
 from strategies.least_squares.baseline import note
 from strategies.linear import Problem, coefficient_table
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 LEVEL = 0.95
 

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError
 from strategies.linear.families import Family
-
-Array = npt.NDArray[np.float64]
 
 BIC = "bic"
 

@@ -7,9 +7,9 @@ among them) have zeros throughout, and a note in the result.
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Result
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import DataError
 from strategies.glm.approximation import Approximation
 from strategies.glm.normal import from_all_rows, from_complete_rows, on_all_columns, shifted
@@ -23,8 +23,6 @@ from strategies.vfem.run import note_fit
 if TYPE_CHECKING:
     from strategies.glm.strategy import VerticalGLM
 
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 _FLAT = 1e-9  # variance in units of standard deviations
 

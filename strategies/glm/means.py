@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Federation
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.products import Moments, PrivateProducts
 from strategies.glm.approximation import Approximation
@@ -20,8 +21,6 @@ from strategies.linear.families import family_named
 from strategies.linear.masked_means.fit import fit_mean_model
 from strategies.linear.masked_means.problem import MeanFit
 from strategies.linear.moments import OpenedMoments
-
-Array = npt.NDArray[np.float64]
 
 MOST_EVALUATIONS = 30
 """Keeps a fit within 80 rounds, those of moments and path included."""

@@ -10,12 +10,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
 from strategies.glm.approximation import Approximation
 from strategies.glm.quadratic import Quadratic
 from strategies.linear.moments import Fit, Pattern
-
-Array = npt.NDArray[np.float64]
 
 _FLAT = 1e-12  # a column whose variance is a smaller share of its mean square does not vary
 

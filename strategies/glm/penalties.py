@@ -6,11 +6,9 @@ Feng, Li and Wang). SCAD is of Fan and Li (2001), MCP of Zhang (2010).
 """
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError
-
-Array = npt.NDArray[np.float64]
 
 PENALTIES = ("scad", "mcp", "lasso", "none")
 CONCAVE = ("scad", "mcp")

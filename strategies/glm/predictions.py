@@ -8,12 +8,10 @@ A row's linear predictor is ``b_0 + x'b``. Where the columns m are absent, these
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from strategies.linear.prediction import Regressions
 from strategies.linear.prediction.regressions import pattern_list
-
-Array = npt.NDArray[np.float64]
 
 
 def conditional_regressions(

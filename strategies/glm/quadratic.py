@@ -17,14 +17,11 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import lasso_path
 
+from flwr_vertical.arrays import Array, Flags
 from strategies.glm.penalties import CONCAVE, lla_weights
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 _RANK = 1e-12  # of the largest eigenvalue: what is below comes from rounding
 _GAP = 1e-10  # coordinate descent ends at this duality gap, relative to the loss at zero

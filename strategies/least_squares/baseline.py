@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
 from flwr_vertical.privacy import read_bounds
 from flwr_vertical.results import Progress
@@ -35,7 +35,6 @@ from strategies.linear.prediction import Regressions, keep_and_predict
 
 logger = logging.getLogger("flwr_vertical")
 
-Array = npt.NDArray[np.float64]
 
 LEVEL = 0.95
 _LEAST_NOISE = 1e-12  # of the labels' variance: terms are rounded to a share of the noise

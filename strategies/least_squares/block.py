@@ -3,13 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import cho_solve
 
+from flwr_vertical.arrays import Array, Flags
 from strategies.linear.data import RIDGE, constant_or_collinear
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 # Share of a coefficient's direction that the ridge takes, above which the data do not tell it.
 _UNKNOWN = 1e-3

@@ -1,10 +1,9 @@
 """Least squares on directions that come one at a time."""
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import solve_triangular
 
-Array = npt.NDArray[np.float64]
+from flwr_vertical.arrays import Array
 
 
 class Directions:

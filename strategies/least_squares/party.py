@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, Summands, step
-from strategies.least_squares.block import Array, LocalBlock
+from flwr_vertical.arrays import Array
+from strategies.least_squares.block import LocalBlock
 from strategies.linear import RegressionData
 
 Flags = npt.NDArray[np.uint8]

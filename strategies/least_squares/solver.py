@@ -16,17 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Federation
+from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.results import Progress
 from strategies.least_squares.directions import Directions
 from strategies.least_squares.moments import Moments
 from strategies.linear import Problem
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 ROWS = ("complete", "imputed")
 # In exact arithmetic, as many rounds as columns suffice; some more mend what rounding spoiled.

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from flwr_vertical import Federation, Result, Strategy
+from flwr_vertical.arrays import Flags, Indices
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.products.row_groups import RowGroups
 from flwr_vertical.settings import setting
@@ -26,7 +27,7 @@ from strategies.linear.moments import (
 )
 from strategies.linear.moments.collect import Grouping
 from strategies.linear.moments.disclosure import BLUR, COLLUSION, PRIVATE, RECOGNISED, WITHHELD
-from strategies.linear.moments.groups import Flags, Indices, Minimum
+from strategies.linear.moments.groups import Minimum
 from strategies.linear.prediction import Regressions
 
 _PREDICTIONS = (

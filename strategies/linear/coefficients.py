@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.special import ndtr, ndtri
 
-Array = npt.NDArray[np.float64]
+from flwr_vertical.arrays import Array
 
 SERVER = "server"
 INTERCEPT = "intercept"

@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, Summands, step
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
-from strategies.linear.design import Array, Design, Indices, make_design
+from strategies.linear.design import Design, make_design
 
 # Under a prefix that the server may not write to.
 PUBLIC_RANGE = "node.regression.range"

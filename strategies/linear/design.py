@@ -8,16 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import Levels, fit_levels
 from strategies.linear.encoding import encode_levels
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 ENCODINGS = ("none", "one-hot")
 MISSING_CELLS = ("error", "drop-row")

@@ -8,12 +8,10 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import expit, gammaln
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
-
-Array = npt.NDArray[np.float64]
 
 _NEWTON_STEPS = 50
 _LONGEST = 2.0  # of a Newton step: farther away the curvature says nothing

@@ -11,14 +11,13 @@ import pandas as pd
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError, PartyError
 from flwr_vertical.server import Total
 from flwr_vertical.tables import checked_ids
 
 logger = logging.getLogger("flwr_vertical")
 
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 LABEL_POLICIES = ("drop", "error")
 

@@ -6,9 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Party, Summands, step
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import DataError
-from strategies.linear.prediction.party_model import Flags, LinearPart
-from strategies.linear.prediction.steps import Array, admit_terms, check_pattern
+from strategies.linear.prediction.party_model import LinearPart
+from strategies.linear.prediction.steps import admit_terms, check_pattern
 
 # Under a prefix that the server may not write to.
 _DONE = "node.predict.done"

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.results import Progress
 from strategies.linear.prediction.base import BuildsOnAFit, check_parties
@@ -24,8 +25,6 @@ from strategies.linear.prediction.server import Predictor, narrow, note_bits
 from strategies.linear.prediction.table import CLASSES, MARGIN
 from strategies.linear.problem import sample_index
 from strategies.predict.party import PredictParty
-
-Flags = npt.NDArray[np.bool_]
 
 
 class Predict(BuildsOnAFit):

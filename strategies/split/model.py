@@ -1,11 +1,10 @@
 """What a run leaves: an extractor at each party, and the server's discriminator."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from flwr_vertical import Model
+from flwr_vertical.arrays import AnyArray
 from strategies.common.deep_part import DeepPart
 from strategies.false_vfl.model import load_arrays, precision_of, to_arrays
 from strategies.split.networks import Extractor, Head, SplitNetworks, make_head
@@ -13,8 +12,7 @@ from strategies.split.networks import Extractor, Head, SplitNetworks, make_head
 if TYPE_CHECKING:
     from strategies.false_vfl.scales import ColumnScales
 
-Array = npt.NDArray[Any]
-Weights = dict[str, Array]
+Weights = dict[str, AnyArray]
 
 
 @dataclass
@@ -45,8 +43,8 @@ class SplitPart(DeepPart):
     levels: list[str]
     known_levels: dict[str, list[str]]
     other: dict[str, list[str]]
-    centre: Array
-    unit: Array
+    centre: AnyArray
+    unit: AnyArray
     weights: Weights
 
     @classmethod

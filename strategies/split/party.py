@@ -3,19 +3,17 @@
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from flwr_vertical import Party, StepGroup, Summands, Uses, step
+from flwr_vertical.arrays import AnyArray
 from flwr_vertical.errors import DataError
 from strategies.false_vfl.decoder_pass import scatter
 from strategies.false_vfl.hardware import to_numpy, to_tensor
 from strategies.false_vfl.party_data import OwnColumns
 from strategies.false_vfl.party_networks import LONE_EMBEDDINGS
 from strategies.split.party_networks import Extractors, KeptExtractor
-
-Array = npt.NDArray[Any]
 
 
 class EmbeddingSteps(StepGroup):
@@ -26,10 +24,10 @@ class EmbeddingSteps(StepGroup):
     @step
     def embed(
         self,
-        batch: Array,
-        takes: Array | None = None,
-        gradient: Array | None = None,
-        mean: Array | None = None,
+        batch: AnyArray,
+        takes: AnyArray | None = None,
+        gradient: AnyArray | None = None,
+        mean: AnyArray | None = None,
         remember: bool = False,
         recall: bool = False,
     ) -> Summands:
@@ -78,8 +76,8 @@ class EmbeddingSteps(StepGroup):
     def keep(
         self,
         model: str,
-        gradient: Array | None = None,
-        mean: Array | None = None,
+        gradient: AnyArray | None = None,
+        mean: AnyArray | None = None,
         remember: bool = False,
         recall: bool = False,
     ) -> dict[str, Any]:
@@ -97,7 +95,7 @@ class EmbeddingSteps(StepGroup):
         return {}
 
     def _catch_up(
-        self, gradient: Array | None, mean: Array | None, *, remember: bool, recall: bool
+        self, gradient: AnyArray | None, mean: AnyArray | None, *, remember: bool, recall: bool
     ) -> None:
         """Do what rides with a message; parameters as of `embed`."""
         extractors = self.other(Extractors)
@@ -117,7 +115,7 @@ class EmbeddingSteps(StepGroup):
             noted = {name: torch.from_numpy(np.array(value)) for name, value in best.items()}
             extractors.get(changes=True).load_state_dict(noted)
 
-    def _learn(self, gradient: Array) -> None:
+    def _learn(self, gradient: AnyArray) -> None:
         """Train the extractor on the last batch, by computing its forward pass again."""
         extractors = self.other(Extractors)
         held = self.other(OwnColumns).held(self.state["batch"])
@@ -141,10 +139,10 @@ class HybridSteps(StepGroup):
     @step
     def project(
         self,
-        batch: Array | None = None,
+        batch: AnyArray | None = None,
         epoch: int = 0,
-        total: Array | None = None,
-        mean: Array | None = None,
+        total: AnyArray | None = None,
+        mean: AnyArray | None = None,
         ends: bool = False,
     ) -> Summands:
         """Learn from the last batch, go through the own rows if it ends an epoch, project a batch.
@@ -170,7 +168,7 @@ class HybridSteps(StepGroup):
         """
         extractors, own = self.other(Extractors), self.other(OwnColumns)
         hybrid = extractors.hybrid()
-        told: dict[str, Array] = {}
+        told: dict[str, AnyArray] = {}
         if mean is not None:
             hybrid.shared = to_tensor(mean, hybrid.shared)
         if total is not None:

@@ -4,7 +4,6 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -17,8 +16,6 @@ from strategies.split.methods import Training
 from strategies.split.model import SplitPart
 from strategies.split.networks import Extractor, SplitNetworks, TwoEncoders
 from strategies.split.simsiam import pretrain
-
-Array = npt.NDArray[Any]
 
 WEIGHTS, PRETRAINING = "split weights", "split pretraining"
 """What a party draws its own random numbers for."""

@@ -3,12 +3,12 @@
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
@@ -20,8 +20,6 @@ from strategies.split.model import SplitModel
 from strategies.split.networks import Head
 from strategies.split.party import SplitParty
 from strategies.split.rounds import SplitRounds
-
-Indices = npt.NDArray[np.int64]
 
 
 class SplitPredict(BuildsOnAFit):

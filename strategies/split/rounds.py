@@ -4,15 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from flwr_vertical import Federation
+from flwr_vertical.arrays import AnyArray, Flags, Indices
 from strategies.false_vfl.hardware import to_numpy, to_tensor
-from strategies.split.tasks import Flags, Tasks
-
-Array = npt.NDArray[Any]
-Indices = npt.NDArray[np.int64]
+from strategies.split.tasks import Tasks
 
 EMBEDDING_LIMIT, WEIGHT_LIMIT = 2.0**8, 2.0**6
 """What a party sends at most of an embedding, and of a weight that parties average."""
@@ -53,7 +50,7 @@ class SplitRounds:
         refused = ((counts == 1)[:, None] & self.held & ~lone).any(axis=1)
         return np.flatnonzero((counts > 0) & ~refused)
 
-    def embed(self, batch: Indices, tasks: Tasks | None = None) -> tuple[Array, Array]:
+    def embed(self, batch: Indices, tasks: Tasks | None = None) -> tuple[AnyArray, AnyArray]:
         """Have parties learn from the last batch, if there was one, and embed this one.
 
         Parameters

@@ -4,12 +4,12 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.results import Progress
 from flwr_vertical.results.evaluation import evaluate
@@ -28,8 +28,6 @@ from strategies.split.party_networks import to_text
 from strategies.split.predict import predict_rows, table_of
 from strategies.split.rounds import SplitRounds
 from strategies.split.training import LabelTraining, pretrain_across
-
-Indices = npt.NDArray[np.int64]
 
 
 def epochs(default: int) -> Any:

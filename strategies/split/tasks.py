@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Flags = npt.NDArray[np.bool_]
+from flwr_vertical.arrays import Flags
 
 
 class Tasks(NamedTuple):

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from flwr_vertical import Result
+from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.results import Progress
 from strategies.false_vfl.discriminator import Targets
@@ -21,8 +22,6 @@ from strategies.split.tasks import Tasks, draw_tasks
 
 if TYPE_CHECKING:
     from strategies.split.strategy import SplitNetwork
-
-Indices = npt.NDArray[np.int64]
 
 
 class LabelTraining:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Arbiter, Party, StepGroup, Uses, step
+from flwr_vertical.arrays import Ring
 from flwr_vertical.crypto import generate_keypair
 from flwr_vertical.crypto.pair_seeds import pair_seed
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
@@ -19,8 +20,6 @@ from flwr_vertical.products.key_checks import MODE, check_key, key_payload
 from flwr_vertical.protocol import pins
 from flwr_vertical.protocol.messages import ARBITER
 from strategies.trees.gain import best_of, signed
-
-Ring = npt.NDArray[np.uint64]
 
 # Under a prefix that the server may not write to.
 _PRIVATE, _PUBLIC, _SEED = "node.trees.private", "node.trees.public", "node.trees.seed"

@@ -16,13 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import fit_levels
 
-Array = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.uint8]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,9 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Ring
 from flwr_vertical.products.streams import KeyStream
-from strategies.trees.gain import Array
 
-Ring = npt.NDArray[np.uint64]
 _T = TypeVar("_T", bound=np.generic)
 
 TOP = 2.0**61

@@ -6,11 +6,12 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Result
+from flwr_vertical.arrays import Array, Flags
 from strategies.trees.by_availability import Ensembles
 from strategies.trees.ensemble import Course
 from strategies.trees.grower import Grower
-from strategies.trees.objectives import Array, Objective
-from strategies.trees.tree import Flags, Tree, leaf_values
+from strategies.trees.objectives import Objective
+from strategies.trees.tree import Tree, leaf_values
 
 if TYPE_CHECKING:
     from strategies.trees.strategy import VerticalGBDT

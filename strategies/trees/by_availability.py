@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Flags = npt.NDArray[np.bool_]
+from flwr_vertical.arrays import Flags
 
 
 @dataclass(frozen=True)

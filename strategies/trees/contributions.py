@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from strategies.trees.model import Array, TreesModel
+from flwr_vertical.arrays import Array
+from strategies.trees.model import TreesModel
 
 Leaves = npt.NDArray[np.integer]
 

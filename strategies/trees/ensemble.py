@@ -8,11 +8,12 @@ import numpy.typing as npt
 from sklearn.metrics import roc_auc_score
 
 from flwr_vertical import Result
-from strategies.trees.by_availability import Ensembles, Flags
+from flwr_vertical.arrays import Array, Flags
+from strategies.trees.by_availability import Ensembles
 from strategies.trees.grower import Grower
 from strategies.trees.model import LEAF, TreesModel
 from strategies.trees.node_sums import Indices
-from strategies.trees.objectives import Array, Objective
+from strategies.trees.objectives import Objective
 from strategies.trees.tree import Tree
 
 # Columns of the table of nodes.

@@ -21,10 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Integers
 from strategies.trees.node_sums import Indices, Ring
-
-Array = npt.NDArray[np.float64]
-Numbers = npt.NDArray[np.int64]
 
 FLAT = 1e-9
 """Rows whose ``v`` are all below this share of the tree's largest gradient count as alike."""
@@ -42,7 +40,7 @@ def to_ring(values: npt.NDArray[np.number], dtype: npt.DTypeLike) -> Ring:
     return whole.astype(dtype, copy=False)
 
 
-def signed(ring: Ring) -> Numbers:
+def signed(ring: Ring) -> Integers:
     """Return numbers modulo 2^64 or 2^32 as numbers with a sign."""
     if ring.dtype == np.uint32:
         return np.ascontiguousarray(ring).view(np.int32).astype(np.int64)
@@ -83,7 +81,7 @@ class Curvature:
         A power of two, or 0: ``2 l2`` is at most ``extra 2^bits``.
     """
 
-    whole: Numbers
+    whole: Integers
     unit: float
     l2: int
     bits: int
@@ -122,11 +120,11 @@ class Level:
         Whether all rows of the node are alike, so that no split changes the loss.
     """
 
-    vector: Numbers
-    correction: Numbers
-    total_v: Numbers
-    total_h: Numbers
-    l2: Numbers
+    vector: Integers
+    correction: Integers
+    total_v: Integers
+    total_h: Integers
+    l2: Integers
     limit_v: Array
     limit_h: Array
     flat: npt.NDArray[np.bool_]
@@ -247,6 +245,6 @@ def best_of(
     return np.asarray(legal & (gain >= best * (1.0 - TIE)))
 
 
-def _whole_sums(at: npt.NDArray[np.intp], values: Numbers, n_nodes: int) -> Numbers:
+def _whole_sums(at: npt.NDArray[np.intp], values: Integers, n_nodes: int) -> Integers:
     # Below 2^53, so exact.
     return np.bincount(at, values.astype(np.float64), n_nodes).astype(np.int64)

@@ -7,10 +7,11 @@ last level's splits rows are on goes to the server only.
 import numpy as np
 import numpy.typing as npt
 
-from strategies.trees.gain import Array, Curvature, combined, level_of
+from flwr_vertical.arrays import Array, Flags
+from strategies.trees.gain import Curvature, combined, level_of
 from strategies.trees.node_sums import Indices
 from strategies.trees.rounds import LevelNodes, LevelRounds
-from strategies.trees.tree import Flags, Growth, Node, Tree, divide
+from strategies.trees.tree import Growth, Node, Tree, divide
 
 
 class Grower:

@@ -9,13 +9,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import Model
+from flwr_vertical.arrays import Array
 from flwr_vertical.tables import Table
 from strategies.trees.binning import Bins, Codes
 from strategies.trees.by_availability import Ensembles
 from strategies.trees.objectives import Objective
 from strategies.trees.routing import Splits
 
-Array = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int32]
 
 LEAF = -1

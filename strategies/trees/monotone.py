@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.node.config import NodeKey
 from flwr_vertical.settings import nearest
 from strategies.trees.binning import Bins, Layout
 
 Directions = npt.NDArray[np.int8]
-Flags = npt.NDArray[np.bool_]
 
 KEY = "trees.monotone."
 TOLD = "node.trees.monotone"

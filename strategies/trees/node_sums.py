@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csc_array
 
+from flwr_vertical.arrays import Flags
 from flwr_vertical.products.streams import KeyStream
-from strategies.trees.binning import Codes, Flags, Layout
+from strategies.trees.binning import Codes, Layout
 
 Ring = npt.NDArray[np.unsignedinteger]
 Indices = npt.NDArray[np.signedinteger]

@@ -7,11 +7,9 @@ error, the Poisson deviance with a log link, the log loss of two and of several 
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
-
-Array = npt.NDArray[np.float64]
 
 OBJECTIVES = ("binary", "multiclass", "regression", "poisson")
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import PartyError
 from flwr_vertical.products.streams import SEED_BYTES, stream
 from flwr_vertical.products.vector_products import helpers
@@ -28,11 +29,11 @@ from flwr_vertical.server import Federation
 from strategies.trees.binning import narrowest
 from strategies.trees.blinding import Factors
 from strategies.trees.features import Slots
-from strategies.trees.gain import Array, Curvature, Level, best_of, candidates, signed, to_ring
+from strategies.trees.gain import Curvature, Level, best_of, candidates, signed, to_ring
 from strategies.trees.monotone import allowed_signs, right_way
 from strategies.trees.node_sums import Indices, Ring, dense_sums
 from strategies.trees.secret_shares import Places, with_siblings
-from strategies.trees.tree import Flags, Tree
+from strategies.trees.tree import Tree
 
 Masks = dict[str, tuple[bytes, Ring, Ring]]
 """By helper: the seed of rho, rho, and vectors under it."""

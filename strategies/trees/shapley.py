@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Federation
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.results import Progress
 from strategies.trees.binning import narrowest
 from strategies.trees.contributions import coalitions
-from strategies.trees.model import Array, TreesModel
+from strategies.trees.model import TreesModel
 
 Lines = npt.NDArray[np.int32]
-Flags = npt.NDArray[np.bool_]
 
 
 def descend_without(

@@ -3,11 +3,11 @@
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.protocol.messages import ARBITER
@@ -25,8 +25,6 @@ from strategies.trees.model import prediction_table
 from strategies.trees.node_sums import Indices
 from strategies.trees.rounds import LevelRounds
 from strategies.trees.tree import Growth
-
-Array = npt.NDArray[np.float64]
 
 _SNAPSHOT = 10  # iterations
 

@@ -3,12 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from strategies.trees.gain import Array
+from flwr_vertical.arrays import Array, Flags
 from strategies.trees.node_sums import Indices
-
-Flags = npt.NDArray[np.bool_]
 
 MIN_WEIGHT = 1e-3
 """The least sum of second derivatives of a leaf, as scikit-learn's."""

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Party, Summands, step
+from flwr_vertical.arrays import Array, Floats32
 from flwr_vertical.errors import DataError
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.tables import is_numeric
@@ -16,8 +17,6 @@ from strategies.fedpsg.gan.encoding import Encoding
 if TYPE_CHECKING:
     from strategies.vertigan.networks import Branch
 
-Array = npt.NDArray[np.float64]
-Floats = npt.NDArray[np.float32]
 
 NETWORKS = "networks"
 """The exchange by which networks are trained on a party's samples, without noise."""
@@ -64,7 +63,7 @@ class VertiGANParty(Party):
         return {"rows": len(whole)}
 
     @step
-    def train(self, hidden: Floats) -> Summands:
+    def train(self, hidden: Floats32) -> Summands:
         """Move critic and branch, and send the gradient by what the branch was given.
 
         Parameters
@@ -89,7 +88,7 @@ class VertiGANParty(Party):
         return Summands({"gradient": gradient.numpy()})
 
     @step
-    def make(self, hidden: Floats, start: int) -> dict[str, Any]:
+    def make(self, hidden: Floats32, start: int) -> dict[str, Any]:
         """Make some synthetic samples.
 
         Parameters

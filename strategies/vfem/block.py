@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.vfem.parameters import Array, BlockParameters
+from flwr_vertical.arrays import Array
+from strategies.vfem.parameters import BlockParameters
 
 
 @dataclass(frozen=True)

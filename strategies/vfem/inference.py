@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
+from flwr_vertical.arrays import Array
 from flwr_vertical.products import (
     PairKeys,
     encrypted_products,
@@ -24,7 +24,6 @@ from strategies.vfem.information import (
 )
 from strategies.vfem.rank_check import RankCheck, summarise_rank_correlations
 
-Array = npt.NDArray[np.float64]
 Pair = tuple[int, int]
 
 _SKETCH_NUMBERS, _LEAST_SKETCH, _LARGEST_SKETCH = 4_000_000, 1000, 4000

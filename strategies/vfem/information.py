@@ -23,11 +23,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from strategies.vfem.expectation import EStep
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from strategies.linear.moments import (
     BlockCovariance,
@@ -18,10 +18,6 @@ from strategies.linear.moments import (
     fit_normal,
 )
 from strategies.linear.moments.identifiable import redundant, restrict, unobserved
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
-Indices = npt.NDArray[np.int64]
 
 FEWEST_JOINT = 30
 """Of columns held together in fewer rows, the covariance is not identified."""

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Arbiter, Summands, Uses, step
+from flwr_vertical.arrays import Array
 from flwr_vertical.node.steps import steps_of
 from flwr_vertical.products import (
     EncryptedProductSteps,
@@ -28,7 +29,7 @@ from strategies.vfem.block import (
     weighted_gram,
 )
 from strategies.vfem.information import directions
-from strategies.vfem.parameters import Array, BlockParameters
+from strategies.vfem.parameters import BlockParameters
 
 _LONGEST = 1e3
 _WITHOUT_PRODUCTS = "check_correlation=False and standard_errors='expected'"

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ProtocolError
-from flwr_vertical.products.sketches import MAX_NOISE, Array
+from flwr_vertical.products.sketches import MAX_NOISE
 
 Pair = tuple[str, str]
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.products.row_groups import distinct_rows
 from flwr_vertical.results import Progress
 from strategies.linear import coefficient_table
@@ -19,9 +19,6 @@ from strategies.vfem.maximum_likelihood import FEWEST_JOINT, Maximum, listed, ma
 from strategies.vfem.outcome import LEVEL, VFEMModel
 
 logger = logging.getLogger("flwr_vertical")
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 
 def fit_from_moments(

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Federation
+from flwr_vertical.arrays import Array
 from flwr_vertical.results import Progress
 from flwr_vertical.server import Total
 from strategies.linear import Problem
@@ -20,7 +20,6 @@ from strategies.vfem.expectation import EStep, NoisePrior, Patterns, couplings, 
 
 logger = logging.getLogger("flwr_vertical")
 
-Array = npt.NDArray[np.float64]
 
 CONVERGED, EXHAUSTED, DIVERGED, STALLED = "converged", "max iterations", "diverged", "stalled"
 _SHORTEST = 2.0**-10

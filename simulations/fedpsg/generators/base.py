@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-Array = npt.NDArray[np.float64]
+from flwr_vertical.arrays import Array
 
 _DRAWN_AT_ONCE = 8192
 

@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import BayesianGaussianMixture
 from sklearn.preprocessing import QuantileTransformer
 
-Array = npt.NDArray[np.float64]
+from flwr_vertical.arrays import Array
 
 _MODES = 10
 _WEIGHT = 0.005  # of a mode that is kept (Xu et al., the authors' code)

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.tables import Kind, is_numeric
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,12 @@
 """The networks of one party alone: the paper's local imputation, with the same losses and draws."""
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from flwr_vertical.arrays import Array
 from strategies.fedpsg.gan.draws import draw_shown
 from strategies.fedpsg.gan.encoding import Encoding
 from strategies.fedpsg.gan.halves import PartyNets, Shape, TopNets
-
-Array = npt.NDArray[np.float64]
 
 
 def impute_alone(

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import StepGroup, Summands, step
+from flwr_vertical.arrays import Array, Floats32, Ring
 from flwr_vertical.tables import is_numeric
 from strategies.common.imputing_party import ImputingParty
 from strategies.fedpsg.blinding import BlindingSteps
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
 
     from strategies.fedpsg.gan.halves import PartyNets
 
-Array = npt.NDArray[np.float64]
-Floats = npt.NDArray[np.float32]
-Ring = npt.NDArray[np.uint64]
 
 BACK = ("by_discriminator", "by_generator", "by_loss")
 """What the server answers a forward pass: the fields of `halves.Back`."""
@@ -94,7 +92,7 @@ class GanSteps(StepGroup):
         self,
         batch: npt.NDArray[np.int64],
         seed: int,
-        labels: Floats | None = None,
+        labels: Floats32 | None = None,
         others: Ring | None = None,
         number: int = 0,
     ) -> Summands:
@@ -168,7 +166,7 @@ class GanSteps(StepGroup):
         self,
         batch: npt.NDArray[np.int64],
         seed: int,
-        labels: Floats | None = None,
+        labels: Floats32 | None = None,
         others: Ring | None = None,
         number: int = 0,
     ) -> dict[str, Any]:
@@ -237,7 +235,7 @@ class GanSteps(StepGroup):
         rows = torch.as_tensor(np.array(batch, dtype=np.int64))
         return x[rows], mask[rows]
 
-    def _labels(self, labels: Floats | None, count: int) -> "Tensor":
+    def _labels(self, labels: Floats32 | None, count: int) -> "Tensor":
         import torch
 
         return torch.zeros(count, 0) if labels is None else torch.as_tensor(np.array(labels))
@@ -257,7 +255,7 @@ class GanSteps(StepGroup):
         self,
         batch: npt.NDArray[np.int64],
         seed: int,
-        labels: Floats | None,
+        labels: Floats32 | None,
         others: Ring | None,
         number: int,
     ) -> tuple[Any, Any]:

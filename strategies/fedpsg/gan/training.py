@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Federation
+from flwr_vertical.arrays import Floats32, Indices
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.results import Progress
 from strategies.fedpsg.gan.steps import BACK
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
     from strategies.fedpsg.gan.halves import Shape, TopNets
 
-Floats = npt.NDArray[np.float32]
-Indices = npt.NDArray[np.int64]
 
 IMPUTE_ROWS = 8192
 NOTED_EVERY = 50
@@ -45,7 +44,7 @@ class Training:
     shape: "Shape"
     widths: dict[str, Indices]
     missing: dict[str, npt.NDArray[np.uint8]]
-    labels: Floats
+    labels: Floats32
     top: "TopNets" = field(init=False)
 
     def __post_init__(self) -> None:
@@ -138,7 +137,7 @@ def _number(total: Any) -> int:
     return numbers.pop()
 
 
-def one_hot(labels: npt.NDArray[np.float64]) -> Floats:
+def one_hot(labels: npt.NDArray[np.float64]) -> Floats32:
     """Return a column for each different label; zeros where there is none.
 
     Parameters
@@ -147,5 +146,5 @@ def one_hot(labels: npt.NDArray[np.float64]) -> Floats:
         NaN = unlabelled.
     """
     classes = np.unique(labels[~np.isnan(labels)])
-    columns: Floats = (labels[:, None] == classes).astype(np.float32)
+    columns: Floats32 = (labels[:, None] == classes).astype(np.float32)
     return columns

@@ -12,12 +12,10 @@ which they do (as thresholds of a probit model are).
 """
 
 import numpy as np
-import numpy.typing as npt
 from scipy.stats import norm
 
+from flwr_vertical.arrays import Array
 from strategies.fedpsg.regression.features import Features
-
-Array = npt.NDArray[np.float64]
 
 ROWS_FOR_EACH_COLUMN = 4
 """Least rows for each column in which noise is balanced; in fewer, little noise would be left."""

@@ -11,14 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.stats import norm
 
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.tables import Kind, is_numeric
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
-Indices = npt.NDArray[np.int64]
 
 LEAVES = 4
 """Leaves of a random tree at most."""

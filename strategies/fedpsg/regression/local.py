@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.tables import Kind
 from strategies.fedpsg.regression.drawing import draw_codes
 from strategies.fedpsg.regression.features import Features, n_trees_of
 from strategies.fedpsg.regression.targets import GroupSums, Told, jobs_of, solve
-
-Array = npt.NDArray[np.float64]
 
 
 def regress_alone(

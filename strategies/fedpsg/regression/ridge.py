@@ -11,10 +11,8 @@ validation (Golub, Heath and Wahba, 1979, (1.4)), which needs moments only, too.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
+from flwr_vertical.arrays import Array, Indices
 
 PENALTIES = np.logspace(-6, 1, 15)
 """Tried, in units of a column of variance 1."""

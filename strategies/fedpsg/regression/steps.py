@@ -4,21 +4,18 @@ import hashlib
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import StepGroup, Summands, step
+from flwr_vertical.arrays import Array, Ring
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
 from flwr_vertical.products import HeldColumns
 from flwr_vertical.tables import is_numeric
 from strategies.common.imputing_party import ImputingParty
-from strategies.fedpsg.blinding import BlindingSteps, Ring
+from strategies.fedpsg.blinding import BlindingSteps
 from strategies.fedpsg.regression.drawing import draw_codes
 from strategies.fedpsg.regression.features import Features, n_trees_of
 from strategies.fedpsg.run_plan import Plan
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 TERM = "term"
 """Name of a job's predictions, before its number."""

@@ -4,16 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products.row_groups import distinct_rows
 from strategies.fedpsg.regression.features import WHOLE
 from strategies.fedpsg.regression.ridge import Regression, RowMoments, regress
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
-Indices = npt.NDArray[np.int64]
 
 MOST_JOBS = 400
 

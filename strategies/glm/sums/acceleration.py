@@ -13,12 +13,9 @@ word.
 """
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Indices
 from strategies.linear.families import Family
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 RECENT = 4
 """How many iterates are combined, and kept by the parties."""

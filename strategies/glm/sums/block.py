@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Indices
 from strategies.glm.penalties import lla_weights
 from strategies.glm.sums.acceleration import RECENT
 from strategies.glm.sums.lasso import descend, violation
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 _FAR = 1e4  # a squared violation so large says no more than that the fit is far from optimal
 

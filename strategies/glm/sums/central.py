@@ -7,14 +7,13 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from strategies.glm.lambda_path import BIC, grid, information_criterion, parse_lambdas, stated
 from strategies.glm.penalties import check_penalty
 from strategies.glm.sums.block import Block, Request, combined, largest_correlation
 from strategies.glm.sums.fits import CONVERGED, Fits, Settings
 from strategies.glm.sums.solver import Solver
 from strategies.linear.families import Family, check_labels, family_named
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

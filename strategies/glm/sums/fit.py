@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
+from flwr_vertical.arrays import Array
 from flwr_vertical.results import Progress
 from strategies.glm.lambda_path import BIC, information_criterion, parse_lambdas
 from strategies.glm.penalties import check_penalty
@@ -22,8 +23,6 @@ from strategies.linear.families import Family, check_labels, family_named
 
 if TYPE_CHECKING:
     from strategies.glm.strategy import VerticalGLM
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from flwr_vertical.arrays import Array
 
 CONVERGED, EXHAUSTED, SEPARATED = "converged", "max iterations", "separated"
 PASSED_OVER = "passed over"

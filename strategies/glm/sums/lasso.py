@@ -9,9 +9,8 @@ sweeps over a matrix of the number of columns, not of samples.
 """
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from flwr_vertical.arrays import Array
 
 _MAX_SWEEPS = 400
 

@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Array
 from flwr_vertical.products import PairKeys, products_of_rotated
 from flwr_vertical.results import Progress
 from flwr_vertical.server import Total
@@ -23,7 +23,6 @@ from strategies.linear.problem import sample_index
 if TYPE_CHECKING:
     from strategies.glm.strategy import VerticalGLM
 
-Array = npt.NDArray[np.float64]
 
 LEVEL = 0.95
 

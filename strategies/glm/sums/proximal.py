@@ -9,11 +9,9 @@ method, whose matrix is an arrow. Then the multiplier (4.6) is ``psi'(eta) - y``
 """
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from strategies.linear.families import Family, Gaussian
-
-Array = npt.NDArray[np.float64]
 
 _STEPS = 60
 _LONGEST = 4.0

@@ -25,10 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.crypto.normals import SecretNormals
 from strategies.glm.sums.block import Block
-
-Array = npt.NDArray[np.float64]
 
 BOUND = 1.0
 """Largest fit of one sample by one party that the promise covers, in standardised units."""

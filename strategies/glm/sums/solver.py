@@ -24,8 +24,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Indices
 from strategies.glm.lambda_path import information_criterion
 from strategies.glm.penalties import CONCAVE
 from strategies.glm.sums.acceleration import RECENT, Accelerator, best_combination
@@ -35,8 +35,6 @@ from strategies.glm.sums.proximal import proximal_step
 from strategies.glm.sums.spectrum import Lanczos
 from strategies.linear.families import Binomial, Family
 
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 Exchange = Callable[[Request], dict[str, Array]]
 
 _RELAXATION = 1.6

@@ -6,9 +6,8 @@ the same time by all parties must be shortened by the largest.
 """
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from flwr_vertical.arrays import Array
 
 _MARGIN = 1.1
 

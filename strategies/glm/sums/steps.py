@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, Summands, step
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError, PolicyError, ProtocolError
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.products import PairKeySteps, rotate_for_peers
@@ -13,7 +14,6 @@ from strategies.glm.sums import EXCHANGE
 from strategies.glm.sums.block import Block, Coefficients, Request, largest_correlation
 from strategies.glm.sums.release import BOUND, Noise, composed
 from strategies.linear import RegressionData
-from strategies.linear.design import Array, Indices
 
 Flags = npt.NDArray[np.uint8]
 

@@ -15,14 +15,10 @@ which row is of which class; parties see features under a mask, as ever.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.products.ring import Ring
+from flwr_vertical.arrays import Flags, Ring
 from strategies.linear.masked_means.fixed_point import rounded
 from strategies.linear.masked_means.fourier import Expansion, harmonics
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

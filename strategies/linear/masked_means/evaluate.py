@@ -16,13 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Federation
+from flwr_vertical.arrays import Array, Indices, Ring
 from flwr_vertical.errors import ConfigError, PartyError, ProtocolError
 from flwr_vertical.products.column_products import Layout
 from flwr_vertical.products.group_key import GroupKey
-from flwr_vertical.products.ring import Ring
 from flwr_vertical.products.streams import SEED_BYTES, stream
 from flwr_vertical.products.vector_products import open_vector_products
 from strategies.linear.masked_means.by_class import ByClass
@@ -40,9 +39,6 @@ from strategies.linear.masked_means.fourier import Expansion, to_circle
 from strategies.linear.masked_means.information import Roles, open_information
 from strategies.linear.masked_means.shares import with_ones
 from strategies.linear.masked_means.steps import REACH_STEP
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 _ATTEMPT_BYTES = 16
 

@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Federation
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import Moments as Opened
 from flwr_vertical.products import PrivateProducts
@@ -38,9 +38,6 @@ from strategies.linear.masked_means.separation import (
     without_maximum,
 )
 from strategies.linear.masked_means.solver import Maximum, OutOfReachError, expanded, maximise
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 _STAYS = 0.01
 """Standard errors to the next coefficients at which these are the last: they are a step of Newton's

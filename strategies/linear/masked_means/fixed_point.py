@@ -17,13 +17,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Ring
 from flwr_vertical.errors import DataError
-from flwr_vertical.products.ring import Ring
 from strategies.linear.masked_means.fourier import Expansion, harmonics
-
-Array = npt.NDArray[np.float64]
 
 DIGIT_BITS = 8
 N_DIGITS = 3

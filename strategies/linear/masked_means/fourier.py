@@ -19,13 +19,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy import linalg
 
+from flwr_vertical.arrays import Array, Ring
 from flwr_vertical.errors import DataError
-from flwr_vertical.products.ring import Ring
-
-Array = npt.NDArray[np.float64]
 
 CIRCLE = 1024.0
 """Units of the linear predictor around the circle."""

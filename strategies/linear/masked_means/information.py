@@ -22,8 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Ring
 from flwr_vertical.products.column_products import Layout
-from flwr_vertical.products.ring import Ring, product
+from flwr_vertical.products.ring import product
 from flwr_vertical.products.vector_products import helpers
 
 

@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import Moments as Opened
 from strategies.linear.families import Family
 from strategies.linear.masked_means.evaluate import Bound, MaskedMeans, Placed
 from strategies.linear.masked_means.fourier import Expansion, expand
 from strategies.linear.masked_means.solver import Maximum, Moments
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 REACH = {"binomial": 112.0, "poisson": 14.0}
 """Linear predictors farther from their centre are refused: the sums would need too many terms."""

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Indices
 from strategies.linear.masked_means.problem import REACH, Problem
 from strategies.linear.masked_means.solver import Maximum
-
-Indices = npt.NDArray[np.int64]
 
 RIDGE = 0.5
 """Of a slope without a maximum, on its square, the column in standard deviations: a normal prior of

@@ -19,9 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import linalg, optimize
 
+from flwr_vertical.arrays import Array
 from strategies.linear.families import Family
-
-Array = npt.NDArray[np.float64]
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(64)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()

@@ -22,17 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, Summands, step
+from flwr_vertical.arrays import Array, Indices, Ring
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PrivateProductSteps
-from flwr_vertical.products.ring import Ring
 from flwr_vertical.products.streams import KeyStream, content_tag, stream
 from strategies.linear.masked_means.fixed_point import N_DIGITS, combine, to_digits
 from strategies.linear.masked_means.fourier import CIRCLE, to_circle
 from strategies.linear.masked_means.information import Roles
 from strategies.linear.masked_means.shares import Answer
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 REACH_STEP = 0.25
 """Grid of what is told of the largest and the smallest fit."""

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import parse_bounds
 from flwr_vertical.products.noise import PrivateRows
-
-Array = npt.NDArray[np.float64]
 
 LABEL = "label"
 

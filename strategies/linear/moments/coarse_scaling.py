@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from flwr_vertical.arrays import Array
 
 _STEPS = 4  # a centre is a multiple of the unit over this
 

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import (
     EncryptedProducts,
@@ -50,8 +51,6 @@ from strategies.linear.moments.noisy_opening import (
 from strategies.linear.moments.patterns import Pattern, Patterns
 from strategies.linear.problem import Problem, open_problem
 
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 Grouping = Callable[[npt.NDArray[np.bool_], npt.NDArray[np.int64], Minimum], RowGroups]
 
 # Two limbs take four times the work, and matter where rows are few: there they cost nothing.

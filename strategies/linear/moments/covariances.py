@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
+from flwr_vertical.arrays import Array, Indices
 
 _CYCLES = 1000
 _EXACT = 1e-12  # of correlations

@@ -13,13 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Flags
 from strategies.linear.moments.linear import LinearFit
 from strategies.linear.moments.patterns import Pattern
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 _DRAWS = 400
 

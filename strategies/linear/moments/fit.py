@@ -8,15 +8,13 @@ concave. Both work on sums by pattern; their cost does not depend on the number 
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy import linalg, sparse
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
 from strategies.linear.moments.covariances import CovarianceModel
 from strategies.linear.moments.no_intercept import Through
 from strategies.linear.moments.patterns import Patterns
-
-Array = npt.NDArray[np.float64]
 
 _EM_STEPS = 25
 _HALVINGS = 30

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products.row_groups import RowGroups, group_rows, max_vectors, min_rows
-
-Flags = npt.NDArray[np.bool_]
-Indices = npt.NDArray[np.int64]
 
 N_VECTORS = 1  # the labels
 # Of fewer rows, parties multiply no vector of the server at all.

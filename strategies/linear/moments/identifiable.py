@@ -1,14 +1,10 @@
 """Which columns a fit can use: observed in some group, and no combination of others."""
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Flags, Indices
 from strategies.linear.moments.linear import dependent_columns
 from strategies.linear.moments.patterns import Pattern, Patterns
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
-Indices = npt.NDArray[np.int64]
 
 _TOLERANCE = 1e-9
 _COUNTS = 1e-5  # coefficients of standardised columns below this do not explain another column

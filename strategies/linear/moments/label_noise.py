@@ -9,13 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.privacy import fresh_keystream, gaussian_integers
 from flwr_vertical.products.noise import VECTORS, PrivateRows
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 _GRID = 40
 """Binary digits of a standard deviation: noise is in whole numbers of that share of it."""

@@ -3,14 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve
 
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import DataError
 from strategies.linear.moments.patterns import Pattern
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,9 @@ Where the label's regression is zero at a point t, the label's mean is ``(mu - t
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from strategies.linear.moments.covariances import RegressionCovariance
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

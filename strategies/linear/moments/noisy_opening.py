@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
+from flwr_vertical.arrays import Array
 from flwr_vertical.privacy import KEY_BYTES
 from flwr_vertical.products import Moments
 from flwr_vertical.products.noise import PRODUCTS, Blur, Noise
@@ -15,8 +15,6 @@ from strategies.linear.moments.dp_moments import GroupNoise
 from strategies.linear.moments.label_noise import LabelSums, noisy_label_sums, server_noise
 from strategies.linear.moments.patterns import Patterns
 from strategies.linear.problem import Problem
-
-Array = npt.NDArray[np.float64]
 
 
 def noise_rule(problem: Problem, budget: Budget | None) -> Noise | None:

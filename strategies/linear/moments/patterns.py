@@ -13,12 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, Summands, step
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import HeldColumns, PairKeySteps
 from flwr_vertical.products.noise import PrivateRows
@@ -16,8 +17,6 @@ from flwr_vertical.products.row_groups import min_rows
 from strategies.linear.data import PUBLIC_RANGE, RegressionData
 from strategies.linear.moments.budget import brought_in, column_ranges, middle_and_half
 from strategies.linear.moments.coarse_scaling import rough_units
-
-Array = npt.NDArray[np.float64]
 
 # Under a prefix that the server may not write to.
 _FIXED = "node.moments.rows"

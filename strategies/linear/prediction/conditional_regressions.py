@@ -17,15 +17,12 @@ predictions take the noise plus the leverage; with missing blocks this holds to 
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 from scipy import linalg
 
+from flwr_vertical.arrays import Array, Flags
 from strategies.linear.moments import CovarianceModel, Fit, Patterns
 from strategies.linear.moments.fit import _information
 from strategies.linear.prediction.regressions import Regressions, pattern_list
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 
 def joint_regressions(

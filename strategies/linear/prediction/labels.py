@@ -7,9 +7,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Array
 from strategies.linear.problem import sample_index
-
-Array = npt.NDArray[np.float64]
 
 
 def completed_labels(

@@ -9,13 +9,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import Model
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables import Table
 from flwr_vertical.tables.codes import fit_levels
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
-Indices = npt.NDArray[np.int64]
 
 
 @dataclass

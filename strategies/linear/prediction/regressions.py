@@ -13,13 +13,9 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
-Indices = npt.NDArray[np.int64]
 
 GRID = 0.01
 """Step to which a party rounds its term, as a share of the residual standard deviation."""

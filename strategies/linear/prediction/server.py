@@ -17,16 +17,10 @@ import pandas as pd
 
 from flwr_vertical import Federation, Model, Result
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.server import Total
 from strategies.linear.prediction.labels import completed_labels
-from strategies.linear.prediction.regressions import (
-    GRID,
-    Array,
-    Flags,
-    Indices,
-    Regressions,
-    find_patterns,
-)
+from strategies.linear.prediction.regressions import GRID, Regressions, find_patterns
 from strategies.linear.prediction.table import prediction_table
 from strategies.linear.problem import sample_index
 

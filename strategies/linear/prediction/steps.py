@@ -7,13 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, Summands, step
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
 from strategies.linear.data import RegressionData
 from strategies.linear.prediction.party_model import LinearPart, column_sources
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
-Indices = npt.NDArray[np.int64]
 
 # Under a prefix that the server may not write to.
 _KEPT = "node.prediction.kept"

@@ -1,11 +1,10 @@
 """From the linear predictor and its variances to the table of predictions; pure numerics."""
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.special import expit, ndtri
 
-Array = npt.NDArray[np.float64]
+from flwr_vertical.arrays import Array
 
 LEVEL = 0.95
 MEANS = {"gaussian": lambda eta: eta, "binomial": expit, "poisson": np.exp}

@@ -12,8 +12,6 @@ from strategies.trees.encrypted.scheme import Adder
 from strategies.trees.node_sums import Indices, legal_splits
 from strategies.trees.secret_shares import HISTOGRAMS, renumbered
 
-Flags = npt.NDArray[np.bool_]
-
 MOST_BINS = 126
 """The library numbers bins by 8 bits with a sign, and missing cells need one."""
 

@@ -16,17 +16,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array, Integers
 from flwr_vertical.errors import PartyError
 from flwr_vertical.server import Federation
 from strategies.trees.binning import Layout, narrowest
 from strategies.trees.encrypted.scheme import G_BITS, Server
 from strategies.trees.features import Slots
-from strategies.trees.gain import Array, Curvature, Level, best_of, candidates
+from strategies.trees.gain import Curvature, Level, best_of, candidates
 from strategies.trees.monotone import right_way
 from strategies.trees.rounds import LevelNodes, LevelRounds
 from strategies.trees.secret_shares import with_siblings
-
-Numbers = npt.NDArray[np.int64]
 
 
 class EncryptedRounds(LevelRounds):
@@ -41,9 +40,9 @@ class EncryptedRounds(LevelRounds):
     def __init__(self, federation: Federation, slots: Slots) -> None:
         super().__init__(federation, slots, False, {})
         self._scheme = Server()
-        self._g: Numbers = np.zeros((0, 0), dtype=np.int64)
+        self._g: Integers = np.zeros((0, 0), dtype=np.int64)
         self._unit: Array = np.zeros(0)
-        self._sums: dict[str, Numbers] = {}
+        self._sums: dict[str, Integers] = {}
 
     def begin(self, g: Array) -> None:
         """Take the first derivatives of the trees that begin, shape (n_trees, n_samples)."""
@@ -92,7 +91,7 @@ class EncryptedRounds(LevelRounds):
 
     def _opened(
         self, name: str, told: dict[str, Any], direct: npt.NDArray[np.signedinteger]
-    ) -> tuple[Numbers, Numbers]:
+    ) -> tuple[Integers, Integers]:
         """Decrypt a party's sums, and return those of its slots, of g and of h."""
         full, sums = np.asarray(told["full"], dtype=bool), told["sums"]
         layout = self.slots.layouts[name]
@@ -124,7 +123,7 @@ class EncryptedRounds(LevelRounds):
         return [int(np.flatnonzero(row)[0]) if row.any() else -1 for row in wins]
 
 
-def slots_of(bins: Numbers, layout: Layout) -> Numbers:
+def slots_of(bins: Integers, layout: Layout) -> Integers:
     """Return sums over slots from sums over bins.
 
     Parameters

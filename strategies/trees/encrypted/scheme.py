@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Flags, Integers
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.optional import require
-
-Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 KEY_BITS = 2048
 G_BITS = 36
@@ -41,7 +39,7 @@ class Server:
         """The public key."""
         return bytes(self._kit.public_key().serialize())
 
-    def encrypt(self, g: Numbers, h: Numbers) -> bytes:
+    def encrypt(self, g: Integers, h: Integers) -> bytes:
         """Return ciphertexts of rows.
 
         Parameters
@@ -54,7 +52,7 @@ class Server:
         plain = self._arrays.array(packed.reshape(-1, 1), encoder)
         return bytes(self._kit.encryptor().encrypt(plain).serialize())
 
-    def decrypt(self, content: bytes, count: int) -> tuple[Numbers, Numbers]:
+    def decrypt(self, content: bytes, count: int) -> tuple[Integers, Integers]:
         """Return sums of g and of h, shape (count,) each.
 
         Raises

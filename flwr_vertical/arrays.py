@@ -1,0 +1,15 @@
+"""Types of arrays, by what they hold: one name for each, everywhere."""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+AnyArray: TypeAlias = npt.NDArray[Any]
+Array: TypeAlias = npt.NDArray[np.float64]
+Floats32: TypeAlias = npt.NDArray[np.float32]
+Flags: TypeAlias = npt.NDArray[np.bool_]
+Indices: TypeAlias = npt.NDArray[np.int64]
+Integers: TypeAlias = npt.NDArray[np.int64]
+Ring: TypeAlias = npt.NDArray[np.uint64]
+"""Whole numbers modulo 2^64."""
