@@ -16,13 +16,7 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
 
 
 def commands_text(name: str) -> str:
-    """Return a section for each subcommand of a program, for a page of the documentation.
-
-    Parameters
-    ----------
-    name : str
-        One of `PARSERS`.
-    """
+    """Return a section for each subcommand of a program, for a page of the documentation."""
     lines: list[str] = []
     for title, parser in subcommands(PARSERS[name]()):
         lines += [f"### {title}", "", *textwrap.wrap(_sentence(parser), _WIDTH), ""]

@@ -61,13 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def generated(root: Path) -> dict[Path, str]:
-    """Return the text that every generated file should have.
-
-    Raises
-    ------
-    ConfigError
-        If a file names a part that there is none of.
-    """
+    """Return the text that every generated file should have."""
     register_all()
     methods = {name: load_strategy(name) for name in sorted(BUILTIN)}
     defaults = app_config()
@@ -97,13 +91,7 @@ def generated(root: Path) -> dict[Path, str]:
 
 
 def places_of(names: Iterable[str], docs: Path) -> dict[str, str]:
-    """Return the page of the documentation that describes each strategy, from `docs`.
-
-    Raises
-    ------
-    ConfigError
-        If there is none, or more than one.
-    """
+    """Return the page of the documentation that describes each strategy, from `docs`."""
     texts = {path: path.read_text() for path in sorted((docs / "methods").glob("*.md"))}
     found = {}
     for name in names:
@@ -137,14 +125,7 @@ def config_tables() -> str:
 
 
 def preset(method: type[Strategy], defaults: Mapping[str, Any]) -> str:
-    """Return a preset: the demonstration of a strategy, and all of its settings.
-
-    Parameters
-    ----------
-    method : type of Strategy
-    defaults : Mapping[str, Any]
-        The app's whole run config.
-    """
+    """Return a preset: the demonstration of a strategy, and all of its settings."""
     own = method.config_defaults(f"{method.name}.")
     config = {"strategy": method.name, **method.demo}
     whole = {**defaults, **own, **config}

@@ -14,27 +14,14 @@ from flwr_vertical.results.storage import result_digest
 
 
 class RunFolder:
-    """The server's folder of a run, as it was when the run began.
-
-    Parameters
-    ----------
-    path : Path
-        The folder; it need not be there.
-    """
+    """The server's folder of a run, as it was when the run began."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._found = result_digest(path)
 
     def check_unchanged(self) -> None:
-        """Refuse to replace a result that came into the folder since the run began.
-
-        Raises
-        ------
-        ConfigError
-            If the folder holds another result than at the start: a server on another machine, where
-            the lock is not seen, may have put it there.
-        """
+        """Refuse to replace a result that came into the folder since the run began."""
         if result_digest(self.path) != self._found:
             raise ConfigError(
                 f"{self.path} holds another result than when this run began, which is not replaced "
@@ -48,20 +35,6 @@ def taken(folder: Path, run_id: int) -> Iterator[RunFolder]:
     """Lock the server's folder of a run while it lasts.
 
     The file lies beside the folder. It may stay there after a crash, but its lock does not.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder.
-    run_id : int
-        Flower's number of the run, for others to read.
-
-    Raises
-    ------
-    ConfigError
-        If another run of this name is under way: says which.
-    StorageError
-        If the file cannot be written.
     """
     path = folder.with_name(f"{TEMPORARY_PREFIX}{folder.name}.lock")
     made = not folder.parent.exists()

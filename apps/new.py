@@ -28,22 +28,7 @@ _NODES = " --federation-config 'num-supernodes=3'"  # of presets, which name no 
 
 
 def write_app(folder: Path, strategy: str, parties: Sequence[str]) -> str:
-    """Write the app and return what to do next.
-
-    Parameters
-    ----------
-    folder : Path
-        Where; its name is the app's. It must not exist, or be empty.
-    strategy : str
-        Name of a built-in strategy, whose settings are in the app's run config.
-    parties : Sequence[str]
-        Names of the parties.
-
-    Raises
-    ------
-    ConfigError
-        If a name cannot be used or there is something in the folder; nothing is written then.
-    """
+    """Write the app and return what to do next."""
     folder = folder.expanduser().absolute()
     if not _NAME.fullmatch(folder.name):
         raise ConfigError(

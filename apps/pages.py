@@ -30,15 +30,7 @@ says who learns what; so does `flwr-vertical strategies NAME`, for any installed
 
 
 def settings_table(name: str, *fields: str) -> str:
-    """Return a table of settings, for a page of the documentation.
-
-    Parameters
-    ----------
-    name : str
-        ``"run"`` for the keys of the run config, or a strategy, as called from Python.
-    *fields : str
-        Which of the strategy's settings, in order (default: all).
-    """
+    """Return a table of settings, for a page of the documentation."""
     if name == "run":
         rows = ["| key | default | meaning |", "|---|---|---|"]
         for record, prefix in ((AppSettings, ""), (RunSettings, ""), (DemoSettings, "demo.")):
@@ -71,14 +63,7 @@ def node_table() -> str:
 
 
 def strategies_page(methods: Sequence[type[Strategy]], places: Mapping[str, str]) -> str:
-    """Return the page of the documentation that lists the strategies.
-
-    Parameters
-    ----------
-    methods : Sequence[type of Strategy]
-    places : Mapping[str, str]
-        By name of a strategy: the page of its method, as a link from this page.
-    """
+    """Return the page of the documentation that lists the strategies."""
     rows = []
     for method in methods:
         link = f"[`{method.name}`]({places[method.name]}#{method.name})"

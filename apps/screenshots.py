@@ -120,15 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def photographs(page: str, height: int) -> dict[str, Image.Image]:
-    """Return a page as a browser shows it: ``light``, ``dark``, ``phone`` and ``print``.
-
-    Parameters
-    ----------
-    page : str
-        HTML.
-    height : int
-        Pixels from the top.
-    """
+    """Return a page as a browser shows it: ``light``, ``dark``, ``phone`` and ``print``."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         file = folder / "report.html"
@@ -171,13 +163,7 @@ def _palette(picture: Image.Image) -> Image.Image:
 
 
 def chromium(*options: str) -> None:
-    """Run headless Chromium.
-
-    Raises
-    ------
-    ConfigError
-        If there is none, or it fails.
-    """
+    """Run headless Chromium."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     program = program or shutil.which("google-chrome")
     if program is None:

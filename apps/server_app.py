@@ -146,23 +146,7 @@ def _job(context: Context, folder: Path) -> _Job:
 
 
 def check_here(config: Mapping[str, Any]) -> int:
-    """Check a run whose server will be on this machine as the server does, before it starts.
-
-    Parameters
-    ----------
-    config : Mapping[str, Any]
-        The run config, whole.
-
-    Returns
-    -------
-    int
-        How many nodes the server waits for.
-
-    Raises
-    ------
-    ConfigError, DataError
-        As the server would.
-    """
+    """Check a run whose server will be on this machine as the server does, before it starts."""
     context = Context(0, 0, {}, RecordDict(), dict(config))
     job = _job(context, _folder(context))
     return job.run.min_nodes or 1

@@ -63,20 +63,8 @@ def on_page_markdown(markdown: str, /, *, page: Page, config: MkDocsConfig, file
 def target_in_site(docs: str, page: str, link: str) -> tuple[str, str] | None:
     """Find where a link leads that leaves the documentation.
 
-    Parameters
-    ----------
-    docs : str
-        Name of the documentation's folder, in the root of the repository.
-    page : str
-        The page, from that folder.
-    link : str
-        The link's path, from the page.
-
-    Returns
-    -------
-    tuple[str, str] or None
-        The file, from the root of the repository, and the link in the site; None for a link
-        within the documentation.
+    Shapes: returns the file, from the root of the repository, and the link in the site; None for a
+    link within the documentation.
     """
     here = posixpath.dirname(page)
     path = posixpath.normpath(posixpath.join(docs, here, link))
@@ -91,13 +79,7 @@ def target_in_site(docs: str, page: str, link: str) -> tuple[str, str] | None:
 
 
 def pages_of(notebook: Path) -> dict[str, str | bytes]:
-    """Return a notebook as Markdown, and its pictures, by name.
-
-    Parameters
-    ----------
-    notebook : Path
-        In the root's folder of notebooks, so that links to ``../docs`` are to the site's root.
-    """
+    """Return a notebook as Markdown, and its pictures, by name."""
     exporter = MarkdownExporter()  # type: ignore[no-untyped-call]
     text, resources = exporter.from_filename(str(notebook))
     pictures = resources.get("outputs") or {}

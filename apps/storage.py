@@ -147,16 +147,7 @@ class AppStorage(FileStorage):
         tables: dict[str, pd.DataFrame],
         compared: tuple[pd.DataFrame, ...] = (),
     ) -> None:
-        """Write the party's own report; only its owner can read it.
-
-        Parameters
-        ----------
-        context : Context
-        tables : dict of str to DataFrame
-            What the party holds afterwards, if the run made a table.
-        compared : tuple of DataFrame
-            Where cells were held out: the table that the run had, what it made, and the truth.
-        """
+        """Write the party's own report; only its owner can read it."""
         # Figures take more than a second to import, and a SuperNode may start a process for
         # every message.
         from flwr_vertical.results.report import write_report
@@ -280,27 +271,7 @@ def _demo(context: Context, which: int) -> dict[str, pd.DataFrame]:
 
 
 def check_free(folder: Path, resume: bool, strategy: Strategy) -> bool:
-    """Refuse a folder that holds what an earlier run of this name left, before anybody computes.
-
-    Parameters
-    ----------
-    folder : Path
-        The server's folder of this run.
-    resume : bool
-        Whether this run goes on with an earlier one.
-    strategy : Strategy
-        Its method.
-
-    Returns
-    -------
-    bool
-        Whether the run that shall be resumed is finished, and nothing is left to be done.
-
-    Raises
-    ------
-    ConfigError
-        If the folder is not free, or the run that is finished had other settings.
-    """
+    """Refuse a folder that holds what an earlier run of this name left, before a run."""
     if not resume:
         Journal.refuse_unfinished(folder)
         if holds_result(folder):

@@ -22,13 +22,6 @@ def compare(tables: dict[str, pd.DataFrame], labels: "pd.Series[Any]", settings:
 
     What the server computes between rounds is the same in both, so it is taken from the run in this
     process. How long nodes take to start is printed, and no part of the projection.
-
-    Parameters
-    ----------
-    tables : dict of str to DataFrame
-    labels : Series
-    settings : dict
-        Of `VerticalGBDT`.
     """
     trees = settings["n_trees"]
     started = time.perf_counter()

@@ -106,11 +106,7 @@ def bits_of_columns(splits: list[Split], codes: Integers, trees: int) -> Array:
 def recovered(splits: list[Split], codes: Integers, y: Array, raw: Array, trees: int) -> float:
     """Return the share of cells whose bin follows from open histograms of a column.
 
-    Parameters
-    ----------
-    splits, codes, y, trees
-    raw : numpy.ndarray of shape (n_trees, n_samples)
-        Raw predictions before each tree.
+    Shapes: raw (n_trees, n_samples): raw predictions before each tree.
     """
     used = [split for split in splits if split.tree < trees]
     at = np.concatenate([np.full(len(s.rows), i) for i, s in enumerate(used)])

@@ -17,21 +17,7 @@ class ConfigError(VerticalError, ValueError):
 
 
 class PolicyError(ConfigError):
-    """A node's policy, or its ledger, does not allow what a run asks for.
-
-    Parameters
-    ----------
-    node : str
-        Who refuses, such as ``"party 'bank'"``.
-    key : str
-        Key of the policy that decides, such as ``"policy.labels"``.
-    asked : str
-        What the run asks for, in words.
-    allowed : str
-        What the policy allows, in words.
-    advice : str, optional
-        What else can be done.
-    """
+    """A node's policy, or its ledger, does not allow what a run asks for."""
 
     def __init__(self, node: str, key: str, asked: str, allowed: str, advice: str = "") -> None:
         end = f"; {advice}" if advice else ""
@@ -72,17 +58,7 @@ class StateLostError(ProtocolError):
 
 
 class PartyError(VerticalError, RuntimeError):
-    """A party failed, did not answer in time or answered wrongly; the run stops.
-
-    Parameters
-    ----------
-    party : str
-        Name of the party.
-    step : str
-        Name of the step that it was asked to take.
-    cause : str
-        What went wrong, in one sentence.
-    """
+    """A party failed, did not answer in time or answered wrongly; the run stops."""
 
     def __init__(self, party: str, step: str, cause: str) -> None:
         super().__init__(f"party {party!r} failed in step {step!r}: {cause}")

@@ -23,23 +23,6 @@ EXTRAS = {
 def require(package: str, what: str) -> ModuleType:
     """Import an optional package, or say what needs it and how to install it.
 
-    Parameters
-    ----------
-    package : str
-        Name under which it is imported, such as ``"torch"``.
-    what : str
-        What needs it, for the message: ``"strategy 'false-vfl'"``.
-
-    Returns
-    -------
-    types.ModuleType
-        The package.
-
-    Raises
-    ------
-    ConfigError
-        If it is not installed, or cannot be imported.
-
     Examples
     --------
     >>> require("json", "this example").dumps([1])
@@ -57,20 +40,7 @@ def require(package: str, what: str) -> ModuleType:
 
 @contextmanager
 def needing(package: str, what: str) -> Iterator[None]:
-    """Say how to install an optional package where imports in this block do not find it.
-
-    Parameters
-    ----------
-    package : str
-        Name under which it is imported, such as ``"torch"``.
-    what : str
-        What needs it, for the message: ``"strategies.split"``.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If it is not installed.
-    """
+    """Say how to install an optional package where imports in this block do not find it."""
     try:
         yield
     except ModuleNotFoundError as error:

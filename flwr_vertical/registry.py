@@ -53,11 +53,8 @@ def available_strategies() -> dict[str, str]:
 def _installed(places: tuple[tuple[str, int], ...]) -> dict[str, str]:
     """Return the entry points of all packages; to read them takes tens of milliseconds.
 
-    Parameters
-    ----------
-    places : tuple of (str, int)
-        Where Python looks for packages, and when these places changed last: a package that is
-        installed later is found.
+    Shapes: places (str, int): where Python looks for packages, and when these places changed last:
+    a package that is installed later is found.
     """
     return {point.name: point.value for point in entry_points(group=GROUP)}
 
@@ -166,13 +163,7 @@ sys.meta_path.append(_ShadowFinder)
 
 
 def name_of(strategy: type[Strategy]) -> str:
-    """Return what a run config would call a strategy: its name, or ``module:Class``.
-
-    Parameters
-    ----------
-    strategy : type[Strategy]
-        Available by name or not.
-    """
+    """Return what a run config would call a strategy: its name, or ``module:Class``."""
     target = available_strategies().get(strategy.name, "")
     module, _, attribute = target.partition(":")
     if module.partition(".")[0] == strategy.__module__.partition(".")[0]:
@@ -186,11 +177,6 @@ def own_settings(strategy: type[Strategy], run_config: Mapping[str, Any]) -> dic
 
     Flower delivers nested tables flat: ``fknn.n-neighbors = 5``. The JSON text ``settings`` is for
     strategies that have no table in the app's run config; it counts more than a table.
-
-    Raises
-    ------
-    ConfigError
-        If ``settings`` is no JSON object.
     """
     prefix = f"{strategy.name}."
     table = {key[len(prefix) :]: v for key, v in run_config.items() if key.startswith(prefix)}
@@ -235,13 +221,7 @@ def setting_names(strategy: type[Strategy]) -> list[str]:
 
 
 def _import_strategy(name: str) -> None:
-    """Import a strategy so that its models can be read; a name from a file is not ``module:Class``.
-
-    Raises
-    ------
-    ConfigError
-        If it is not available here, or cannot be imported.
-    """
+    """Import a strategy so that its models can be read; never ``module:Class``."""
     if name not in available_strategies():
         raise ConfigError(f"no strategy {name!r} is installed or registered here")
     load_strategy(name)

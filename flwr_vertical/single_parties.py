@@ -23,23 +23,7 @@ def single_party_results(
     parties: Mapping[str, Table],
     run: Callable[[Mapping[str, Any]], Result],
 ) -> tuple[dict[str, Result], list[str]]:
-    """Run a strategy with each party alone.
-
-    Parameters
-    ----------
-    strategy : Strategy
-        The method and its settings.
-    parties : Mapping of str to Table
-    run : Callable[[Mapping], Result]
-        Runs it with some parties.
-
-    Returns
-    -------
-    results : dict of str to Result
-        By party.
-    notes : list of str
-        Which parties could not be run alone, and why.
-    """
+    """Run a strategy with each party alone."""
     found, notes = {}, []
     for name, table in parties.items():
         alone: dict[str, Any] = {name: table}
@@ -58,14 +42,7 @@ def single_party_results(
 
 
 def predictions_of(results: Mapping[str, Result]) -> tuple[dict[str, pd.DataFrame], list[str]]:
-    """Return what parties predict alone, and notes on those that predict nothing.
-
-    Returns
-    -------
-    predictions : dict of str to DataFrame
-        By ``"<party> alone"``.
-    notes : list of str
-    """
+    """Return what parties predict alone, and notes on those that predict nothing."""
     found, notes = {}, []
     for name, result in results.items():
         if result.predictions is None or not len(result.predictions):

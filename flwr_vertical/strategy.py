@@ -303,10 +303,8 @@ def align_labels(
 ) -> Any:
     """Bring the labels into the aligned order.
 
-    Returns
-    -------
-    numpy.ndarray of shape (n_samples,) or None
-        NaN where a sample has no label; None if there are no labels at all.
+    Shapes: returns (n_samples,): NaN where a sample has no label; None if there are no labels at
+    all.
     """
     if label_holder is not None:
         reply = federation.call("labels", parties=[label_holder])[label_holder]

@@ -21,24 +21,15 @@ ROOT = HERE.parent
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set that a study reads; see ``data_sets.toml`` for what each field says.
-
-    Parameters
-    ----------
-    title, holds, origin, licence, make : str
-    studies : list of str
-        Names of the studies that read it.
-    files : dict of str to str
-        SHA-256 of the content of each file, "" where it is not known.
-    """
+    """A data set that a study reads; see ``data_sets.toml`` for what each field says."""
 
     title: str
     holds: str
     origin: str
     licence: str
     make: str
-    studies: list[str]
-    files: dict[str, str]
+    studies: list[str]  # Names of the studies that read it
+    files: dict[str, str]  # SHA-256 of the content of each file, "" where it is not known
 
 
 DATA_SETS = {
@@ -50,15 +41,9 @@ DATA_SETS = {
 
 @dataclass(frozen=True)
 class Sources:
-    """The folder of data sets.
+    """The folder of data sets."""
 
-    Parameters
-    ----------
-    data : Path
-        Has one folder for each data set.
-    """
-
-    data: Path
+    data: Path  # Has one folder for each data set
 
     @classmethod
     def find(cls, data: Path | None = None) -> "Sources":
@@ -93,21 +78,11 @@ def read_paper(study: str, table: str) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class VerticalData:
-    """A complete data set, split by parties.
+    """A complete data set, split by parties."""
 
-    Parameters
-    ----------
-    parties : dict of str to DataFrame
-        Tables on a common index.
-    labels : Series
-        On the same index.
-    fingerprint : str
-        Tells whether replications kept from an earlier run saw the same data.
-    """
-
-    parties: dict[str, pd.DataFrame]
-    labels: "pd.Series[float]"
-    fingerprint: str
+    parties: dict[str, pd.DataFrame]  # Tables on a common index
+    labels: "pd.Series[float]"  # On the same index
+    fingerprint: str  # Tells whether replications kept from an earlier run saw the same data
 
 
 def load_motor(sources: Sources) -> VerticalData:

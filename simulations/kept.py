@@ -35,13 +35,7 @@ def keep_beside(page: Path, study: str, store: FolderStore, jobs: list[Job], con
 
 
 def read_kept(path: Path) -> dict[str, Record]:
-    """Return the records of a file by the keys of their jobs; none if there is no such file.
-
-    Raises
-    ------
-    DataError
-        If the file is not what `write_kept` writes; says which line.
-    """
+    """Return the records of a file by the keys of their jobs; none if there is no such file."""
     if not path.is_file():
         return {}
     found: dict[str, Record] = {}
@@ -66,15 +60,7 @@ def read_kept(path: Path) -> dict[str, Record]:
 
 
 def write_kept(path: Path, records: Mapping[str, Record]) -> None:
-    """Write records, the same ones always to the same text.
-
-    Parameters
-    ----------
-    path : Path
-        Made with its folder if needed.
-    records : mapping of str to dict
-        By key: ``part``, ``settings``, ``metrics``, ``seconds``.
-    """
+    """Write records, the same ones always to the same text."""
     names = sorted({tuple(of["metrics"]) for of in records.values()})
     lines = sorted(
         json.dumps(

@@ -13,22 +13,11 @@ from simulations.study import Options
 
 @dataclass(frozen=True)
 class StudyPreset:
-    """The settings of one run of a study, from the ``preset.toml`` beside the class.
+    """The settings of one run of a study, from the ``preset.toml`` beside the class."""
 
-    Parameters
-    ----------
-    values : dict
-        As in ``preset.toml``, without ``quick``.
+    values: dict[str, Any]  # As in ``preset.toml``, without ``quick``
 
-    Attributes
-    ----------
-    repeated : tuple of str
-        Sections whose replications ``--seeds`` sets.
-    """
-
-    values: dict[str, Any]
-
-    repeated: ClassVar[tuple[str, ...]]
+    repeated: ClassVar[tuple[str, ...]]  # Sections whose replications ``--seeds`` sets
 
     @classmethod
     def load(cls, options: Options) -> Self:
@@ -47,27 +36,7 @@ class StudyPreset:
 
 
 def load_preset(path: Path, options: Options, repeated: Sequence[str]) -> dict[str, Any]:
-    """Read a preset.
-
-    Parameters
-    ----------
-    path : Path
-        A TOML file; its table ``quick`` says what a quick run changes, by section.
-    options : Options
-        Of the command line: `quick`; `seeds`, the runs of every part; `changes`.
-    repeated : sequence of str
-        Sections that have runs.
-
-    Returns
-    -------
-    dict[str, Any]
-        The sections, without ``quick``.
-
-    Raises
-    ------
-    ConfigError
-        If a change is no TOML, or names a setting that the preset has not.
-    """
+    """Read a preset."""
     values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     quick = values.pop("quick")
     if options.quick:

@@ -9,34 +9,21 @@ from simulations.study import Options, Outcome
 
 @dataclass(frozen=True)
 class Study:
-    """A study that the command line offers.
+    """A study that the command line offers."""
 
-    Parameters
-    ----------
-    summary : str
-        One line for ``list``.
-    module : str
-        Module that defines ``run(options) -> Outcome``; imported only when the study runs.
-    description : str
-        What ``--help`` shows: what is reproduced, from which data, how long it takes.
-    writes : str
-        Page of the documentation that ``--write`` writes; empty if there is none.
-    choices : dict of str to str
-        Options that choose among the replications, where these take hours: name and help. Such a
-        study can also make its page of the replications that are there (``--report``).
-    own_files : bool
-        Whether it takes a user's file in place of its data sets (``--file``).
-    keeps : bool
-        Whether replications are kept in the repository (`simulations.kept`): a run starts from
-        them, and ``--write`` writes them with the page.
-    """
-
-    summary: str
+    summary: str  # One line for ``list``
+    # Module that defines ``run(options) -> Outcome``; imported only when the study runs
     module: str
+    # What ``--help`` shows: what is reproduced, from which data, how long it takes
     description: str
-    writes: str = ""
+    writes: str = ""  # Page of the documentation that ``--write`` writes; empty if there is none
+    # Options that choose among the replications, where these take hours: name and help. Such a
+    # study can also make its page of the replications that are there (``--report``).
     choices: dict[str, str] = field(default_factory=dict)
+    # Whether replications are kept in the repository (`simulations.kept`): a run starts from
+    # them, and ``--write`` writes them with the page
     keeps: bool = False
+    # Whether it takes a user's file in place of its data sets (``--file``)
     own_files: bool = False
 
     def run(self, options: Options) -> Outcome:

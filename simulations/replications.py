@@ -25,18 +25,10 @@ COLUMNS = ("key", "part", "settings", "metrics", "seconds")
 
 @dataclass(frozen=True)
 class Job:
-    """One replication.
+    """One replication."""
 
-    Parameters
-    ----------
-    part : str
-        Which part of the study.
-    settings : dict
-        Everything its numbers depend on except the data; JSON values only.
-    """
-
-    part: str
-    settings: dict[str, Any]
+    part: str  # Which part of the study
+    settings: dict[str, Any]  # Everything its numbers depend on except the data; JSON values only
 
     def key(self, context: str) -> str:
         """Return a hash of the job; `context` stands for the data and the study's version."""
@@ -48,15 +40,7 @@ Replicate = Callable[[Job, Any], Metrics]
 
 
 class Records(Protocol):
-    """Where finished replications are kept.
-
-    Attributes
-    ----------
-    path : Path
-        File or folder, as it is shown to the user.
-    found : dict of str to dict
-        Numbers of finished replications, by the keys of their jobs.
-    """
+    """Where finished replications are kept."""
 
     path: Path
     found: dict[str, Metrics]
@@ -66,13 +50,7 @@ class Records(Protocol):
 
 
 class Store:
-    """Finished replications in a CSV file, one line each.
-
-    Parameters
-    ----------
-    path : Path
-        The file; lines are appended, so that a stop at any moment loses running ones only.
-    """
+    """Finished replications in a CSV file, one line each."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -114,13 +92,6 @@ class FolderStore:
     """Finished replications in files of their own, for those that take minutes or hours.
 
     Several commands can write to one folder at the same time, each its own choice of replications.
-
-    Parameters
-    ----------
-    path : Path
-        The folder; made with the first file. A file is whole or not there.
-    kept : mapping of str to dict, optional
-        Records to start from (`simulations.kept`); those of the folder go first.
     """
 
     def __init__(self, path: Path, kept: Mapping[str, dict[str, Any]] | None = None) -> None:
@@ -160,31 +131,7 @@ def run_all(
     workers: int | None = None,
     cost: Callable[[Job], int] | None = None,
 ) -> pd.DataFrame:
-    """Run the jobs that are not in the store yet and return the numbers of all.
-
-    Parameters
-    ----------
-    jobs : sequence of Job
-    replicate : callable
-        ``replicate(job, shared)`` returns the numbers of one replication; a module's function.
-    shared : Any
-        What every replication reads, such as the data; sent to each process once.
-    store : Store
-    context : str
-        Names the data and the study's version (see `Job.key`).
-    title : str
-        Shown with the progress.
-    workers : int, optional
-        Processes, default all cores; 0 = in this process, without Ray.
-    cost : callable, optional
-        ``cost(job)`` says how long a job takes in some unit, such as seconds, where jobs differ
-        much: the progress and the time left are then in this unit.
-
-    Returns
-    -------
-    DataFrame
-        As `to_frame`.
-    """
+    """Run the jobs that are not in the store yet and return the numbers of all."""
     keys = {job.key(context): job for job in jobs}
     open_jobs = {key: job for key, job in keys.items() if key not in store.found}
     if len(open_jobs) < len(keys):
@@ -204,13 +151,7 @@ def run_all(
 
 
 def to_frame(jobs: Sequence[Job], store: Records, context: str) -> pd.DataFrame:
-    """Return the numbers of those jobs that are finished.
-
-    Returns
-    -------
-    DataFrame
-        One row per number: part, the settings that are not nested, metric, value.
-    """
+    """Return the numbers of those jobs that are finished."""
     keys = {job.key(context): job for job in jobs}
     rows = [
         {"part": job.part, **_flat(job.settings), "metric": name, "value": value}

@@ -27,54 +27,27 @@ PASS, FAIL = "PASS", "FAIL"
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says.
+    """What the command line says."""
 
-    Parameters
-    ----------
-    output : Path
-        Where everything goes; made if needed.
-    data : Path, optional
-        Folder of the data sets.
-    workers : int, optional
-        Processes for Ray, default all cores; 0 = without Ray.
-    seeds : int, optional
-        Replications of every part, default as in the preset.
-    quick : bool
-        Whether to run the preset's small version.
-    write : Path, optional
-        A page of the documentation that the study writes, where it writes one.
-    changes : tuple of str
-        Settings that differ from the preset's, each a line of TOML such as ``complete.runs = 3``.
-    chosen : mapping of str to tuple of str
-        Which replications to run, where a study lets one choose: names by option.
-    report : bool
-        Whether to run nothing and make tables and page of the replications that are there.
-    fresh : bool
-        Whether to leave aside the replications that are kept in the repository.
-    own : mapping of str to Any
-        A user's file and what is asked of it, where a study takes one; empty without a file.
-    """
-
-    output: Path
-    data: Path | None = None
-    workers: int | None = None
-    seeds: int | None = None
-    quick: bool = False
+    output: Path  # Where everything goes; made if needed
+    data: Path | None = None  # Folder of the data sets
+    workers: int | None = None  # Processes for Ray, default all cores; 0 = without Ray
+    seeds: int | None = None  # Replications of every part, default as in the preset
+    quick: bool = False  # Whether to run the preset's small version
+    # A page of the documentation that the study writes, where it writes one
     write: Path | None = None
+    # Settings that differ from the preset's, each a line of TOML such as ``complete.runs = 3``
     changes: tuple[str, ...] = ()
+    # Which replications to run, where a study lets one choose: names by option
     chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Whether to run nothing and make tables and page of the replications that are there
     report: bool = False
-    fresh: bool = False
+    fresh: bool = False  # Whether to leave aside the replications that are kept in the repository
+    # A user's file and what is asked of it, where a study takes one; empty without a file
     own: Mapping[str, Any] = field(default_factory=dict)
 
     def choice(self, name: str, known: Sequence[str]) -> list[str]:
-        """Return what was chosen of some names, all of them if nothing was; in the order known.
-
-        Raises
-        ------
-        ConfigError
-            If a chosen name is not known.
-        """
+        """Return what was chosen of some names, all of them if nothing was; in the order known."""
         chosen = self.chosen.get(name) or tuple(known)
         if unknown := [each for each in chosen if each not in known]:
             raise ConfigError(
@@ -85,34 +58,18 @@ class Options:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a study found.
+    """What a study found."""
 
-    Parameters
-    ----------
-    reached : bool
-        Whether all targets were met.
-    tables : dict of str to DataFrame
-        Its tables, as written to CSV.
-    page : Path
-        The HTML page.
-    """
-
-    reached: bool
-    tables: dict[str, pd.DataFrame]
-    page: Path
+    reached: bool  # Whether all targets were met
+    tables: dict[str, pd.DataFrame]  # Its tables, as written to CSV
+    page: Path  # The HTML page
 
 
 @dataclass
 class Output:
-    """The folder of a study: CSV, PNG and HTML files, each whole or not there.
+    """The folder of a study: CSV, PNG and HTML files, each whole or not there."""
 
-    Parameters
-    ----------
-    folder : Path
-        Made if it is not there.
-    """
-
-    folder: Path
+    folder: Path  # Made if it is not there
 
     def __post_init__(self) -> None:
         try:
@@ -140,15 +97,7 @@ class Output:
 
 
 def beside_paper(ours: pd.DataFrame, paper: pd.DataFrame, digits: int = 3) -> pd.DataFrame:
-    """Return ours and the paper's numbers in one cell: ``0.345 (0.385)``, a dash where unknown.
-
-    Parameters
-    ----------
-    ours, paper : DataFrame
-        Numbers with equal labels; what the paper lacks is left out.
-    digits : int
-        Decimals shown.
-    """
+    """Return ours and the paper's numbers in one cell: ``0.345 (0.385)``, a dash where unknown."""
     text = pd.DataFrame("", index=ours.index, columns=ours.columns, dtype=object)
     for column in ours.columns:
         for row in ours.index:

@@ -13,17 +13,7 @@ from simulations.vfem.page import marked
 def html_page(
     title: str, notes: Sequence[str], titles: Mapping[str, str], tables: Mapping[str, pd.DataFrame]
 ) -> str:
-    """Return the HTML page.
-
-    Parameters
-    ----------
-    title : str
-    notes : sequence of str
-        What a reader must know.
-    titles : mapping of table name to str
-        The tables that are shown, in order.
-    tables : mapping of table name to DataFrame
-    """
+    """Return the HTML page."""
     sections = [Section("How", [bullet_list(notes)], "")]
     sections += [
         Section(heading, [marked(dataframe_html(tables[name], max_rows=200))], "")

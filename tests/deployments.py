@@ -74,15 +74,7 @@ class Run:
 
 
 class Deployment:
-    """SuperLink and SuperNodes, insecure, on loopback.
-
-    Parameters
-    ----------
-    home : Path
-        Folder of logs, results and of Flower itself.
-    parties : dict of str to str
-        Node config by name of the party, besides the name.
-    """
+    """SuperLink and SuperNodes, insecure, on loopback."""
 
     def __init__(self, home, parties):
         self.flower, self.parties = Flower(home), parties

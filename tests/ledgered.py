@@ -47,17 +47,7 @@ class Forgetful:
 
 
 class Nodes:
-    """The disks of some parties.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-    parties : dict of str to pandas.DataFrame
-    storage : Storage, optional
-        How a node finds its files.
-    **keys
-        Of every node config.
-    """
+    """The disks of some parties."""
 
     def __init__(self, folder, parties, storage=None, **keys):
         self.storage = storage

@@ -17,15 +17,7 @@ class SecondAnswerError(AssertionError):
 
 
 class Repetition:
-    """What was asked twice.
-
-    Attributes
-    ----------
-    steps : set of str
-        Steps of sums (and calls that are asked twice) that answered the same bytes both times.
-    declared : set of str
-        Steps of sums that are declared as not repeatable; nobody sends such a message again.
-    """
+    """What was asked twice."""
 
     def __init__(self):
         self.steps, self.declared = set(), set()
@@ -55,20 +47,6 @@ def every_sum_twice(also=()):
     """Within it every message of a sum is answered by a fresh process first.
 
     That process has the live objects as they were, as from its own disk, and nothing else.
-
-    Parameters
-    ----------
-    also : collection of str
-        Steps that are asked twice although they are calls.
-
-    Yields
-    ------
-    Repetition
-
-    Raises
-    ------
-    SecondAnswerError
-        At the end, if a step that is not declared as unrepeatable answered two different things.
     """
     repetition = Repetition()
     once = StepServer.answer

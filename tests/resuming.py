@@ -45,16 +45,8 @@ METHODS = {
 
 
 class FaultyGrid(RecordingGrid):
-    """Kills server or party at a given round; rounds are counted from 1, greetings by `open` too.
-
-    Parameters
-    ----------
-    die_before, die_after : int, optional
-        Round before or after whose messages the server is killed.
-    lose : dict of int to str, optional
-        By round, what happens to the party of node 2: ``"before"`` or ``"after"`` it takes the
-        step its process ends and its answer is lost, ``"moved"`` the same with a new node ID,
-        ``"lost"`` only the answer is lost, ``"gone"`` it never comes back.
+    """Kills server or party at a given round; rounds are counted from 1, greetings by `open`
+    too.
     """
 
     def __init__(self, grid, app, die_before=None, die_after=None, lose=None):

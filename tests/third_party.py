@@ -44,16 +44,8 @@ class KnownCells(Strategy):
 
 
 def install(folder, modules, entry_points):
-    """Lay a package into a folder as pip would, so that it is installed where the folder is found.
-
-    Parameters
-    ----------
-    folder : Path
-        To be put on ``sys.path`` or ``PYTHONPATH``.
-    modules : dict of str to str
-        Source by name of the module.
-    entry_points : dict of str to str
-        ``module:Class`` by name of the strategy.
+    """Lay a package into a folder as pip would, so that it is installed where the folder is
+    found.
     """
     about = folder / "somebody_elses-1.0.dist-info"
     about.mkdir(parents=True)

@@ -39,34 +39,17 @@ _NO_USAGE = dict.fromkeys(
 
 @dataclass(frozen=True)
 class ServerCertificate:
-    """A server's certificate and what goes with it, all PEM.
+    """A server's certificate and what goes with it, all PEM."""
 
-    Parameters
-    ----------
-    ca : bytes
-        Certificate of the CA, for everybody who dials the server.
-    certificate : bytes
-        The server's own, signed by the CA.
-    key : bytes
-        The server's private key.
-    """
-
-    ca: bytes
-    certificate: bytes
-    key: bytes
+    ca: bytes  # Certificate of the CA, for everybody who dials the server
+    certificate: bytes  # The server's own, signed by the CA
+    key: bytes  # The server's private key
 
 
 def make_server_certificate(names: Sequence[str] = LOOPBACK, days: int = 90) -> ServerCertificate:
     """Make a CA that signs one server certificate and is then forgotten.
 
     The CA's private key is not returned: whoever trusts the CA trusts this one server.
-
-    Parameters
-    ----------
-    names : Sequence[str], default localhost and 127.0.0.1
-        DNS names and IP addresses under which the server is dialled (subject alternative names).
-    days : int, default 90
-        How long both certificates are valid.
     """
     ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     ca_name = _name("flwr-vertical trial CA")

@@ -27,25 +27,17 @@ STATE = "federation.json"
 
 @dataclass(frozen=True)
 class Plan:
-    """Who takes part in a trial federation.
+    """Who takes part in a trial federation."""
 
-    Parameters
-    ----------
-    parties : dict[str, str]
-        Each party's own file, or an empty text for its share of the demonstration data.
-    arbiter : bool
-        Whether there is a node that holds the CKKS key.
-    labels, label_column, id_column : str
-        The server's label file and its column; the column of IDs of the parties' files.
-    policies : dict[str, dict[str, Any]]
-        By node, keys of its config that say what it agrees to beyond the defaults.
-    """
-
+    # Each party's own file, or an empty text for its share of the demonstration data
     parties: dict[str, str]
-    arbiter: bool = False
+    arbiter: bool = False  # Whether there is a node that holds the CKKS key
+    # labels, label_column, id_column: The server's label file and its column; the column of IDs
+    # of the parties' files
     labels: str = ""
     label_column: str = ""
     id_column: str = ""
+    # By node, keys of its config that say what it agrees to beyond the defaults
     policies: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def check(self) -> None:
@@ -77,20 +69,11 @@ class Plan:
 
 @dataclass
 class State:
-    """What `up` leaves for the other commands, in `STATE`.
+    """What `up` leaves for the other commands, in `STATE`."""
 
-    Parameters
-    ----------
-    plan : Plan
-        Who takes part.
-    port : int
-        The SuperLink's.
-    processes : list[dict[str, Any]]
-        See ``apps.deploy.processes.Process``.
-    """
-
-    plan: Plan
-    port: int
+    plan: Plan  # Who takes part
+    port: int  # The SuperLink's
+    # See ``apps.deploy.processes.Process``
     processes: list[dict[str, Any]] = field(default_factory=list)
 
     def save(self, home: Path) -> None:
@@ -99,13 +82,7 @@ class State:
 
 
 def load_state(home: Path) -> State:
-    """Read what `up` left.
-
-    Raises
-    ------
-    ConfigError
-        If there is no federation in this folder.
-    """
+    """Read what `up` left."""
     try:
         found = json.loads((home / STATE).read_text())
         return State(Plan(**found["plan"]), found["port"], found["processes"])

@@ -17,24 +17,12 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class Process:
-    """A process that was started.
+    """A process that was started."""
 
-    Parameters
-    ----------
-    name : str
-        What it is, for people.
-    pid : int
-        Its number.
-    started : str
-        When it began: a number may be given to another process later.
-    log : str
-        Its log file.
-    """
-
-    name: str
-    pid: int
-    started: str
-    log: str
+    name: str  # What it is, for people
+    pid: int  # Its number
+    started: str  # When it began: a number may be given to another process later
+    log: str  # Its log file
 
     @property
     def alive(self) -> bool:

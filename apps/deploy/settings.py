@@ -27,26 +27,7 @@ def run_config(
     labels: str = "",
     label_column: str = "",
 ) -> dict[str, Any]:
-    """Run config of a strategy: its defaults, this federation's files, then settings.
-
-    Parameters
-    ----------
-    home : Path
-        Folder of the federation.
-    plan : Plan
-        Who takes part, and the labels named when it was brought up.
-    strategy, run_name : str
-        What to run, and under which name.
-    settings : Sequence[str]
-        Options of ``--run-config``.
-    labels, label_column : str
-        A label file for this run, whatever the strategy says about labels.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such strategy or file, or a setting cannot be read.
-    """
+    """Run config of a strategy: its defaults, this federation's files, then settings."""
     register_all()
     method = load_strategy(strategy)
     config = {} if strategy not in BUILTIN else method.config_defaults(f"{strategy}.")
@@ -69,20 +50,7 @@ def run_config(
 
 
 def policies_for(plan: Plan, runs: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return what the nodes of a federation must state to take part in runs.
-
-    Parameters
-    ----------
-    plan : Plan
-        Who takes part.
-    runs : Sequence[str]
-        For each run, what its run config says, as for ``--run-config``.
-
-    Raises
-    ------
-    ConfigError
-        If a setting cannot be read or used.
-    """
+    """Return what the nodes of a federation must state to take part in runs."""
     register_all()
     found: dict[str, dict[str, Any]] = {}
     for given in runs:

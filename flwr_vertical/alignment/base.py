@@ -187,14 +187,7 @@ class Aligner(ABC):
 def to_tokens(sets: Sequence[npt.NDArray[np.uint8]]) -> list[npt.NDArray[Any]]:
     """Give pseudonyms numbers, equal ones the same, in whichever set they are.
 
-    Parameters
-    ----------
-    sets : sequence of numpy.ndarray of shape (n_k, 32), uint8
-        Pseudorandom bytes.
-
-    Returns
-    -------
-    list of numpy.ndarray of shape (n_k,)
+    Shapes: sets (n_k, 32): pseudorandom bytes; returns (n_k,).
     """
     rows = np.ascontiguousarray(np.concatenate(sets))
     # Eight bytes tell two million pseudonyms apart but for a chance of 1e-7; all 32 are compared.

@@ -45,19 +45,10 @@ class PrivateIdSteps(AlignmentSteps):
     def blind_ids(self, nonce: bytes, normalise: list[str], labels: Any = None) -> dict[str, Any]:
         """Hash, blind and shuffle the own IDs.
 
-        Parameters
-        ----------
-        nonce : bytes
-            Of this run, the same at all parties: hashes of different runs have nothing in common.
-        normalise : list of str
-            Normalisation steps.
-        labels : numpy.ndarray of shape (n_labels, 32), uint8, optional
-            The server's blinded label IDs, to be blinded once more.
-
-        Returns
-        -------
-        dict[str, Any]
-            ``points`` of shape (n_own, 32), ``id_type``, and ``labels`` blinded.
+        Message: nonce: of this run, the same at all parties: hashes of different runs have nothing
+        in common; normalise: normalisation steps; labels (n_labels, 32): the server's blinded
+        label IDs, to be blinded once more; returns ``points`` of shape (n_own, 32), ``id_type``,
+        and ``labels`` blinded.
         """
         self.state[_KEY] = commutative.generate_blinding_key()
         ids = self.shuffled_ids(normalise)

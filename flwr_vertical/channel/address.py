@@ -6,22 +6,7 @@ from flwr_vertical.errors import ConfigError
 
 
 def split_address(text: str, key: str, *, default_port: int | None = None) -> tuple[str, int]:
-    """Split ``host:port`` (``[host]:port`` for IPv6).
-
-    Parameters
-    ----------
-    text : str
-        The address.
-    key : str
-        Key of the run config that it comes from, for the error.
-    default_port : int, optional
-        Taken where the text names none; without it a port is needed.
-
-    Raises
-    ------
-    ConfigError
-        If the text is no address.
-    """
+    """Split ``host:port`` (``[host]:port`` for IPv6)."""
     host, colon, port = text.strip().rpartition(":")
     if default_port is not None and (not colon or text.strip().endswith("]")):
         host, port = text.strip(), str(default_port)
@@ -54,14 +39,7 @@ def is_loopback(host: str) -> bool:
 
 
 def advertised(bind_host: str, port: int, configured: str) -> tuple[str, int]:
-    """Return the host and port that parties dial.
-
-    Raises
-    ------
-    ConfigError
-        If nothing is configured and the endpoint listens on all interfaces: that address cannot
-        be dialled.
-    """
+    """Return the host and port that parties dial."""
     if configured:
         host, dialled = split_address(configured, "channel-address", default_port=port)
         return host, dialled or port

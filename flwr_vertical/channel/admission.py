@@ -98,17 +98,7 @@ class Admission:
     def judge(
         self, metadata: Iterable[tuple[str, str | bytes]]
     ) -> tuple[int, grpc.StatusCode, str]:
-        """Look at what a caller presents, and use up its token.
-
-        Returns
-        -------
-        node_id : int
-            Who calls.
-        code : grpc.StatusCode
-            ``OK``, or why it is refused.
-        text : str
-            The refusal in words; it never holds the token.
-        """
+        """Look at what a caller presents, and use up its token."""
         given = {key: str(value) for key, value in metadata}
         token = given.get(TOKEN_KEY, "").encode()
         version = given.get(VERSION_KEY, "unknown")

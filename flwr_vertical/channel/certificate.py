@@ -21,20 +21,7 @@ VALID_FOR = datetime.timedelta(days=3)
 def make_certificate(
     hosts: Iterable[str], now: datetime.datetime | None = None
 ) -> tuple[bytes, bytes]:
-    """Make a self-signed certificate on P-256.
-
-    Parameters
-    ----------
-    hosts : Iterable[str]
-        Host names and IP addresses under which the endpoint is dialled.
-    now : datetime.datetime, optional
-        Time at which it begins to count (default: the present).
-
-    Returns
-    -------
-    certificate, private_key : bytes
-        Both in PEM form; the key stays in the server's memory.
-    """
+    """Make a self-signed certificate on P-256."""
     key = ec.generate_private_key(ec.SECP256R1())
     now = now or datetime.datetime.now(datetime.UTC)
     # A name of its own for each run: OpenSSL tells certificates apart by it.

@@ -61,20 +61,7 @@ class Stream:
         self._beats.start()
 
     def serve(self, handle: Handler, finish: Callable[[bool], None] | None = None) -> None:
-        """Answer messages until the server says goodbye.
-
-        Parameters
-        ----------
-        handle : Callable[[Message], Message]
-            Answers one message.
-        finish : Callable[[bool], None], optional
-            Called at the goodbye, before it is answered; told whether state shall be kept.
-
-        Raises
-        ------
-        ChannelError
-            If the stream broke before, and another one could not be opened in time.
-        """
+        """Answer messages until the server says goodbye."""
         connection = self._current
         assert connection is not None
         try:
@@ -207,13 +194,7 @@ class Stream:
 
 
 def dial(offer: Offer, node_id: int) -> Stream:
-    """Open a channel.
-
-    Raises
-    ------
-    ChannelError
-        If that fails; says which address was tried, why it failed, and what to change.
-    """
+    """Open a channel."""
     deadline = time.monotonic() + offer.dial_timeout
     for pause in (*_PAUSES, None):
         try:

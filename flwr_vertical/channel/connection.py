@@ -15,37 +15,7 @@ _WELCOME_BYTES = 1024
 
 
 class Connection:
-    """A stream that the server has welcomed; iterating over it gives its frames.
-
-    Parameters
-    ----------
-    offer : Offer
-        Where to dial.
-    node_id : int
-        Who dials.
-    token : str
-        Lets this stream in.
-    timeout : float
-        Seconds in which the welcome must come.
-    on_end : Callable[[Connection], None]
-        Called once, by another thread, when the stream has ended.
-    number : int, default 0
-        How many streams of the channel there were before.
-
-    Attributes
-    ----------
-    outbox : Outbox
-        What goes to the server.
-    back : str
-        Token by which the party may come back if this stream is cut.
-
-    Raises
-    ------
-    grpc.RpcError
-        If the server does not let it in, or cannot be reached.
-    FrameError
-        If whoever listens there says something else.
-    """
+    """A stream that the server has welcomed; iterating over it gives its frames."""
 
     def __init__(
         self,
@@ -112,13 +82,7 @@ class Connection:
         return code
 
     def await_end(self, patience: float) -> None:
-        """Let what was sent travel: closing at once could overtake it.
-
-        Raises
-        ------
-        grpc.RpcError
-            If the stream does not end in order, or in time.
-        """
+        """Let what was sent travel: closing at once could overtake it."""
         timer = threading.Timer(patience, self._call.cancel)
         timer.daemon = True
         timer.start()

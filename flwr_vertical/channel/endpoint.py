@@ -37,39 +37,7 @@ _OPTIONS = [
 
 
 class Endpoint:
-    """Listens for parties, sends them messages and collects their replies.
-
-    Parameters
-    ----------
-    bind : str, default "127.0.0.1:0"
-        Where to listen; port 0 is any free one.
-    address : str, optional
-        Where parties dial, if that is another address.
-    max_bytes : int
-        Largest message either way.
-    heartbeat : float
-        Seconds between a party's signs of life.
-    silence : float
-        Seconds without any after which a party is lost.
-    dial_timeout : float
-        Seconds a party tries to dial.
-    reconnect : float
-        Seconds in which a party whose stream was cut may come back by another one; messages to it
-        and replies wait so long, and none is lost or handled twice. After that the party is lost.
-
-    Attributes
-    ----------
-    admission : Admission
-        Who may open a channel.
-    mailbox : Mailbox
-        Messages and replies.
-    address : str
-        Where parties dial.
-    only_local : bool
-        Whether only this machine can.
-    lost : dict[int, str]
-        Nodes whose stream ended, and why.
-    """
+    """Listens for parties, sends them messages and collects their replies."""
 
     def __init__(
         self,

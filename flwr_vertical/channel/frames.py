@@ -58,13 +58,7 @@ def cut(
 
 
 class Assembler:
-    """Puts the frames of one direction together again.
-
-    Parameters
-    ----------
-    max_bytes : int
-        Largest message; a larger one is refused by its announcement, before it is kept.
-    """
+    """Puts the frames of one direction together again."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -74,13 +68,7 @@ class Assembler:
         self._pieces: list[memoryview] = []
 
     def feed(self, frame: bytes) -> Assembled | None:
-        """Take a frame; return the message that it completes, if it does.
-
-        Raises
-        ------
-        FrameError
-            If the frame is too large, malformed or out of order.
-        """
+        """Take a frame; return the message that it completes, if it does."""
         if len(frame) < HEADER.size:
             raise FrameError(f"a frame of {len(frame)} bytes is shorter than its header")
         kind, number, part, parts, total, settled = HEADER.unpack_from(frame)
@@ -112,13 +100,7 @@ class Assembler:
 
 
 class Outbox:
-    """What waits to be sent on a stream; iterating over it blocks until there is a frame.
-
-    Parameters
-    ----------
-    depth : int
-        Number of messages that may wait; `put` blocks while there are more.
-    """
+    """What waits to be sent on a stream; iterating over it blocks until there is a frame."""
 
     def __init__(self, depth: int = 8) -> None:
         self._depth = depth

@@ -140,11 +140,6 @@ class ChannelGrid(WrappingGrid):
 
         Call it again until they are open. Where one does not open in time, messages go Flower's
         way with ``transport="auto"``.
-
-        Returns
-        -------
-        list[int]
-            The nodes among them that a message can be sent to now.
         """
         return list(node_ids) if self._opening is None else self._opening.reopen(node_ids)
 

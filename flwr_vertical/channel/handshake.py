@@ -27,28 +27,7 @@ _OFFLINE = "Flower does not take messages for it: it is not connected"
 
 
 class Opening:
-    """Invites nodes and remembers which of them have a channel.
-
-    Parameters
-    ----------
-    grid : flwr.serverapp.Grid
-        Carries the invitations.
-    endpoint : Endpoint
-        Where nodes dial.
-    timeout : float
-        Seconds in which they must have dialled.
-    transport : {"auto", "channel"}
-        What happens if they have not.
-    names : Callable[[Collection[int]], Mapping[int, str]], optional
-        Returns names by node ID of those that have no channel, for messages to people.
-
-    Attributes
-    ----------
-    channels : set[int]
-        Nodes whose messages go over a channel.
-    silent : set[int]
-        Nodes that neither dialled nor answered the invitation in time.
-    """
+    """Invites nodes and remembers which of them have a channel."""
 
     def __init__(
         self,
@@ -70,21 +49,7 @@ class Opening:
         self._invited: dict[int, tuple[float, str | None]] = {}  # until when; the message's ID
 
     def open(self, node_ids: Sequence[int], enough: int | None = None) -> None:
-        """Invite those nodes that were not invited yet, and wait for them.
-
-        Parameters
-        ----------
-        node_ids : Sequence[int]
-            The nodes.
-        enough : int, optional
-            Once so many have a channel, the others are waited for as long again, and at least
-            some seconds; they may still dial later.
-
-        Raises
-        ------
-        ConfigError
-            If one does not dial and the transport is ``"channel"``.
-        """
+        """Invite those nodes that were not invited yet, and wait for them."""
         fresh = [n for n in dict.fromkeys(node_ids) if n not in self.channels | self._plain]
         if not fresh:
             return
@@ -114,14 +79,7 @@ class Opening:
             self._give_up(causes)
 
     def reopen(self, node_ids: Sequence[int]) -> list[int]:
-        """Invite those nodes that have no channel, also such as have lost it, and do not wait.
-
-        Returns
-        -------
-        list[int]
-            The nodes that a message can be sent to now: over a channel, or Flower's way where none
-            opened in time.
-        """
+        """Invite those nodes that have no channel, also such as have lost it, and do not wait."""
         lost = {n for n in self.channels.intersection(node_ids) if n in self._endpoint.lost}
         self.channels -= lost
         known = self.channels | self._plain | self._invited.keys()

@@ -18,32 +18,16 @@ CLOSED, LOST, UNREACHABLE, DETACHED = "closed", "lost", "unreachable", "detached
 
 @dataclass(frozen=True)
 class Offer:
-    """An invitation to dial.
+    """An invitation to dial."""
 
-    Parameters
-    ----------
-    address : str
-        Host and port, as gRPC dials them.
-    certificate : str
-        The endpoint's certificate in PEM form; no other one is accepted.
-    token : str
-        Lets one stream of one node in.
-    heartbeat : float
-        Seconds between the party's signs of life.
-    max_bytes : int
-        Largest message.
-    dial_timeout : float
-        Seconds after which the party gives up dialling.
-    reconnect : float
-        Seconds in which a party whose stream was cut may come back by another one.
-    """
-
-    address: str
+    address: str  # Host and port, as gRPC dials them
+    # The endpoint's certificate in PEM form; no other one is accepted
     certificate: str = field(repr=False)
-    token: str = field(repr=False)
-    heartbeat: float
-    max_bytes: int
-    dial_timeout: float
+    token: str = field(repr=False)  # Lets one stream of one node in
+    heartbeat: float  # Seconds between the party's signs of life
+    max_bytes: int  # Largest message
+    dial_timeout: float  # Seconds after which the party gives up dialling
+    # Seconds in which a party whose stream was cut may come back by another one
     reconnect: float = 0.0
 
     def records(self) -> RecordDict:

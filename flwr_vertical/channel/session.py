@@ -17,22 +17,7 @@ _DIED = "its stream was cut: the party's process ended, or the connection broke"
 
 
 class Peer:
-    """One admitted stream.
-
-    Parameters
-    ----------
-    node_id : int
-        The node at the other end.
-    max_bytes : int
-        Largest message it may send.
-    on_reply : Callable[[int, int, flwr.app.Message], str]
-        Told node, number and message of every reply; returns what is wrong with it, or nothing.
-    on_end : Callable[[Peer, str, bool], None]
-        Told once how the stream ended, and whether the party may come back by another one; an
-        empty reason is an orderly goodbye.
-    on_heard : Callable[[Peer], None]
-        Told once that the party has said something, so that it knows the welcome.
-    """
+    """One admitted stream."""
 
     def __init__(
         self,

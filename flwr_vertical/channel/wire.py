@@ -58,13 +58,7 @@ def pack(message: Message) -> list[Piece]:
 
 
 def unpack(pieces: Sequence[Piece]) -> Message:
-    """Rebuild a message from the pieces in which it arrived, however they were cut.
-
-    Raises
-    ------
-    WireError
-        If they are not a message.
-    """
+    """Rebuild a message from the pieces in which it arrived, however they were cut."""
     source = _Source(pieces)
     try:
         length, count = _COUNTS.unpack(source.take(_COUNTS.size))

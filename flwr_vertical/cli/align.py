@@ -53,22 +53,7 @@ def align_files(
     rows: str = "union",
     normalise: str = "",
 ) -> Result:
-    """Align the tables in some files, each as a party named after its file.
-
-    Parameters
-    ----------
-    paths : sequence of str
-        At least two CSV or Parquet files.
-    id_column : str, optional
-        Column of sample IDs in every file, or several with commas (default: the first).
-    alignment, rows, normalise
-        See `Strategy.start`.
-
-    Returns
-    -------
-    Result
-        ``model`` is the `Alignment`.
-    """
+    """Align the tables in some files, each as a party named after its file."""
     if len(paths) < 2:
         raise ConfigError(f"alignment needs at least two files, got {len(paths)}")
     names = [Path(path).name.split(".")[0] for path in paths]

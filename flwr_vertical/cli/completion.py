@@ -14,20 +14,7 @@ _FUNCTION = "_flwr_vertical_strategies"
 
 
 def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """Return the script, made by shtab.
-
-    Parameters
-    ----------
-    parser : argparse.ArgumentParser
-        The command line's.
-    shell : {"bash", "zsh", "tcsh"}
-        The shell.
-
-    Raises
-    ------
-    ConfigError
-        If shtab is not installed.
-    """
+    """Return the script, made by shtab."""
     try:
         import shtab
     except ModuleNotFoundError as error:

@@ -28,17 +28,10 @@ _SECONDS = 10.0  # for a process to end when it is asked to
 
 @dataclass(frozen=True)
 class LocalSuperLink:
-    """The process that listens where Flower looks for its local SuperLink.
-
-    Parameters
-    ----------
-    process : psutil.Process
-    program : Path
-        The command that it runs, which lies in its environment.
-    """
+    """The process that listens where Flower looks for its local SuperLink."""
 
     process: Any
-    program: Path
+    program: Path  # The command that it runs, which lies in its environment
 
     def __str__(self) -> str:
         """Name it for messages."""
@@ -47,18 +40,7 @@ class LocalSuperLink:
 
 
 def local_options(superlink: str | None) -> Mapping[str, Any] | None:
-    """Return options of simulations that Flower's configuration has for the local SuperLink.
-
-    Parameters
-    ----------
-    superlink : str, optional
-        Its name there (default: that of Flower's default).
-
-    Returns
-    -------
-    Mapping of str to Any or None
-        None if that name is of another SuperLink.
-    """
+    """Return options of simulations that Flower's configuration has for the local SuperLink."""
     import click
     from flwr.cli.constant import (
         LOCAL_SUPERLINK_ADDRESS_MAGIC_VALUE,
@@ -89,14 +71,7 @@ def run_environment() -> dict[str, str]:
 
 
 def check_simulation() -> None:
-    """Raise unless a simulation can run here, by packages of this environment.
-
-    Raises
-    ------
-    ConfigError
-        If the Simulation Runtime is not installed; or if a local SuperLink is running that has
-        other packages, or was started with other environment variables.
-    """
+    """Raise unless a simulation can run here, by packages of this environment."""
     missing = [name for name in ("ray", "psutil") if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(
@@ -133,13 +108,7 @@ def _environment_of(found: LocalSuperLink) -> dict[str, str]:
 
 
 def stop_local_superlink() -> str:
-    """End the local SuperLink and what it started; returns what was done, in words.
-
-    Raises
-    ------
-    ConfigError
-        If its process belongs to somebody else.
-    """
+    """End the local SuperLink and what it started; returns what was done, in words."""
     psutil = require("psutil", "'flwr-vertical stop'")
     found = find_local_superlink()
     if found is None:

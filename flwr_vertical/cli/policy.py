@@ -21,31 +21,7 @@ _WIDTH = 96
 def explain_policy(
     node_config: Sequence[str], file: str | None, run_config: Sequence[str], app: str
 ) -> tuple[str, bool]:
-    """Say what a node with a policy does, and whether a run could take place.
-
-    Parameters
-    ----------
-    node_config : sequence of str
-        As for ``--node-config`` of a SuperNode.
-    file : str, optional
-        A policy file instead.
-    run_config : sequence of str
-        As for ``--run-config``; without, no run is looked at.
-    app : str
-        Folder of the app, whose run config holds where nothing else is said.
-
-    Returns
-    -------
-    text : str
-        In words.
-    agreed : bool
-        Whether the node would take part.
-
-    Raises
-    ------
-    ConfigError
-        If a key is unknown or a value cannot be used.
-    """
+    """Say what a node with a policy does, and whether a run could take place."""
     config = read_items(node_config)
     party = str(config.get("party", "NAME"))
     who = "the arbiter" if config.get("role") == "arbiter" else f"party {party!r}"
@@ -71,17 +47,7 @@ def explain_policy(
 
 
 def request_of(given: Mapping[str, Any], app: str, party: str) -> RunRequest:
-    """Return what a run with these settings asks of a party.
-
-    Parameters
-    ----------
-    given : Mapping[str, Any]
-        What the user sets, flat.
-    app : str
-        Folder of the app.
-    party : str
-        Name of the party.
-    """
+    """Return what a run with these settings asks of a party."""
     defaults = app_defaults(Path(app))
     config = {**defaults, **given}
     name = str(config.get("strategy", ""))

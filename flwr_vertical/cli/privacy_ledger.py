@@ -27,17 +27,7 @@ _PATIENCE = 30.0
 
 
 def show_ledgers(place: Path, as_json: bool, console: Console | None = None) -> None:
-    """Print the ledgers of a folder.
-
-    Parameters
-    ----------
-    place : Path
-        The folder that ``output`` of a node config names, or a ledger's file.
-    as_json : bool
-        Whether to print JSON, one object for each ledger, in a list.
-    console : rich.console.Console, optional
-        Where to (default: standard output).
-    """
+    """Print the ledgers of a folder."""
     found = [LedgerSummary.of(path) for path in find_ledgers(place)]
     if as_json:
         print(json.dumps([asdict(one) for one in found], indent=1))
@@ -55,18 +45,6 @@ def repair_clocks(place: Path, clock: Callable[[], float] = time.time) -> None:
     """Let ledgers go on whose last entry was made when the machine's clock was ahead.
 
     Each repair is an entry of its ledger, and nothing that was told is forgotten.
-
-    Parameters
-    ----------
-    place : Path
-        See `show_ledgers`.
-    clock : Callable[[], float], optional
-        Tells the time in seconds.
-
-    Raises
-    ------
-    LedgerError
-        If there is no ledger, or one cannot be used.
     """
     for path in find_ledgers(place):
         who = f"ledger {path.name!r}"

@@ -10,15 +10,7 @@ from flwr_vertical.server.journal import FILE_NAME
 
 
 def resume_hint(app: Path, run_config: Sequence[str]) -> str:
-    """Say how a run that failed can go on; "" if it kept no journal.
-
-    Parameters
-    ----------
-    app : Path
-        Folder of the app.
-    run_config : Sequence[str]
-        The options ``--run-config``: settings, or the names of TOML files.
-    """
+    """Say how a run that failed can go on; "" if it kept no journal."""
     config = _run_config(app, run_config)
     name = str(config.get("run-name", ""))
     if not name or True not in (config.get("checkpoint"), config.get("resume")):

@@ -28,13 +28,7 @@ _NODES = "num-supernodes"
 
 
 def app_defaults(app: Path) -> dict[str, Any]:
-    """Return the run config of an app's ``pyproject.toml``, flat.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read.
-    """
+    """Return the run config of an app's ``pyproject.toml``, flat."""
     try:
         project = tomllib.loads((app / "pyproject.toml").read_text())
     except (OSError, ValueError) as error:
@@ -50,21 +44,6 @@ def checked_config(
 
     Flower knows the keys of the app alone, and refuses others without a word on which. So keys of
     the table of a strategy that the app has none for go into its text key ``settings``.
-
-    Parameters
-    ----------
-    defaults : Mapping[str, Any]
-        Run config of the app.
-    given : Mapping[str, Any]
-        What the user sets, flat.
-    here : bool, default True
-        Whether the run takes place on this machine, so that what it needs must be installed.
-
-    Raises
-    ------
-    ConfigError
-        If a key is unknown, with the nearest valid one, or a value cannot be used; or one looks
-        like a secret, which is not shown.
     """
     refuse_secrets(given)
     strategy = _strategy(defaults, given, here)
@@ -95,27 +74,7 @@ def checked_config(
 def checked_here(
     defaults: Mapping[str, Any], settings: Mapping[str, Any], federation: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Check a simulation of this package's app as its server would, a minute later.
-
-    Parameters
-    ----------
-    defaults, settings : Mapping[str, Any]
-        Run config of the app, and what `checked_config` returned.
-    federation : Mapping[str, Any]
-        What the user states of the simulation.
-
-    Returns
-    -------
-    settings : dict of str to Any
-        With files by their whole paths: the local SuperLink has a folder of its own.
-    nodes : list of str
-        How many nodes Flower shall simulate, if the run names its parties and nothing is stated.
-
-    Raises
-    ------
-    ConfigError, DataError
-        If fewer nodes are stated than the run waits for, or as the server.
-    """
+    """Check a simulation of this package's app as its server would, a minute later."""
     found = dict(settings)
     apps = importlib.import_module("apps.server_app")  # a layer above this package
     if not apps.AppSettings.config_defaults().keys() <= defaults.keys():

@@ -25,13 +25,7 @@ def check_n_parties(n_parties: int) -> None:
 
 
 def real_array(values: ArrayLike, name: str, party: str | None) -> NDArray[Any]:
-    """Return `values` as a C-contiguous array of real numbers, copied only if it has to be.
-
-    Raises
-    ------
-    DataError
-        If the values are not real numbers.
-    """
+    """Return `values` as a C-contiguous array of real numbers, copied only if it has to be."""
     # Not ascontiguousarray, which would turn a scalar into a vector.
     array = np.asarray(values, order="C")
     if array.dtype.kind not in "fiub":
@@ -56,24 +50,6 @@ def raise_out_of_range(
 
     The message leaves the node, and who asks chooses the limit: it has no value and no count of
     them, and the largest only to a power of two, which the remedy needs.
-
-    Parameters
-    ----------
-    values : ndarray of any shape
-        Values of which at least one is not finite or is larger than `limit`.
-    limit : float
-        Largest absolute value that one party may send.
-    name, party : str
-        Where the values come from.
-    remedy : str
-        What to do when they are too large.
-
-    Raises
-    ------
-    DataError
-        If any value is NaN or infinite.
-    FixedPointOverflowError
-        Otherwise.
     """
     where = label(name, party)
     magnitude = np.abs(values.astype(np.float64, copy=False))

@@ -64,22 +64,6 @@ def id_hasher(
     BLAKE2b (RFC 7693), keyed if there is a secret. The purpose is its personalisation, so that no
     two uses share a function; the context comes with its length before it, the message last, so
     that no two inputs read alike.
-
-    Parameters
-    ----------
-    purpose : bytes of length 16 or less
-        What the hash is for, with a version number.
-    context : bytes
-        Public; what the hash is bound to, such as a run.
-    secret : bytes of length 16 or more, or None
-        Key; None for a hash that anybody can compute.
-    digest_size : int
-        Bytes that the hash returns, 1 to 64.
-
-    Raises
-    ------
-    ConfigError
-        If the secret is too short to withstand a search.
     """
     key = b""
     if secret is not None:

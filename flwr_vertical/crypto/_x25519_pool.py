@@ -34,25 +34,7 @@ def usable_cpus() -> int:
 
 
 def multiply(points: memoryview, key: bytes, out: memoryview, processes: int) -> None:
-    """Write X25519 of each point to `out`.
-
-    Parameters
-    ----------
-    points, out : memoryview of 32 n bytes
-        u-coordinates, one after the other.
-    key : bytes of length 32
-        The scalar. It reaches the other processes through a pipe, never by their command line.
-    processes : int
-        Processes that share the work; 1 for none but this one, which also does it alone where no
-        other can be started.
-
-    Raises
-    ------
-    LowOrderError
-        If a point is of low order.
-    VerticalError
-        If a process failed.
-    """
+    """Write X25519 of each point to `out`."""
     starts = range(0, len(points), BLOCK_BYTES)
     processes = min(processes, len(starts))
     # On an error or Ctrl-C the children end first, so no thread goes on waiting for an answer.

@@ -19,13 +19,7 @@ OK, LOW_ORDER, FAILED = 0, 1, 2
 
 
 class LowOrderError(ValueError):
-    """A multiple is zero: the point is of low order.
-
-    Parameters
-    ----------
-    row : int
-        Index of the point.
-    """
+    """A multiple is zero: the point is of low order."""
 
     def __init__(self, row: int) -> None:
         super().__init__(row)
@@ -33,20 +27,7 @@ class LowOrderError(ValueError):
 
 
 def multiply(points: bytes | memoryview, key: bytes) -> bytes:
-    """Return X25519 of each point (RFC 7748, section 5).
-
-    Parameters
-    ----------
-    points : bytes-like of length 32 n
-        u-coordinates, one after the other.
-    key : bytes of length 32
-        The scalar.
-
-    Raises
-    ------
-    LowOrderError
-        If a point is of low order.
-    """
+    """Return X25519 of each point (RFC 7748, section 5)."""
     # Not at the top: the worker learns only from its input where to find it.
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 

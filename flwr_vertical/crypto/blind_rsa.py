@@ -49,27 +49,6 @@ def fdh(ids: Sequence[bytes], n: int, context: bytes, secret: bytes | None = Non
     """Hash each ID to a number modulo n, over the full domain.
 
     Keyed BLAKE2b of the ID, stretched with `full_domain`.
-
-    Parameters
-    ----------
-    ids : sequence of k bytes
-        Sample IDs, encoded alike at both parties.
-    n : int
-        Modulus of the signer's key.
-    context : bytes
-        Public, the same at both parties.
-    secret : bytes of length 16 or more, optional
-        Shared by the two parties and unknown to the server.
-
-    Returns
-    -------
-    ndarray of uint8, shape (k, width of n)
-        Equal for equal IDs, n, context and secret.
-
-    Raises
-    ------
-    ConfigError
-        If the secret is too short.
     """
     hasher = id_hasher(_HASH_DOMAIN, context, secret, 64)
     return _pack((full_domain(hasher(sample), n) for sample in ids), n)
@@ -78,28 +57,7 @@ def fdh(ids: Sequence[bytes], n: int, context: bytes, secret: bytes | None = Non
 def blind(
     hashes: Numbers, public: RsaPublic, random: Callable[[int], bytes] = secrets.token_bytes
 ) -> tuple[Numbers, Numbers]:
-    """Hide each hash h behind a fresh random r, as h r^65537 modulo n, which is uniform.
-
-    Parameters
-    ----------
-    hashes : ndarray of uint8, shape (k, width of n)
-        From `fdh`.
-    public : RsaPublic
-        The signer's key.
-    random : Callable[[int], bytes], optional
-        Returns so many random bytes; asked for `blinding_bytes` for each hash.
-
-    Returns
-    -------
-    blinded, factors : ndarray of uint8, shape (k, width of n)
-        What to send to the signer, and the **secret** inverses of r, for `unblind`.
-
-    Raises
-    ------
-    ProtocolError
-        If the hashes have another shape or type, or one shares a factor with n. Blinding would
-        not hide that, and the modulus would be made for it: no honest one has small factors.
-    """
+    """Hide each hash h behind a fresh random r, as h r^65537 modulo n, which is uniform."""
     numbers = _unpack(hashes, public.n, "the hashes to blind")
     product = 1
     for number in numbers:
@@ -118,28 +76,7 @@ def blind(
 
 
 def sign(blinded: Numbers, key: RsaKey, sender: str) -> Numbers:
-    """Sign the other party's blinded hashes, about 2.5 ms each with 3072 bits.
-
-    Parameters
-    ----------
-    blinded : ndarray of uint8, shape (k, width of n)
-        From `blind`.
-    key : RsaKey
-        This party's key.
-    sender : str
-        Name of the other party, for the message.
-
-    Returns
-    -------
-    ndarray of uint8, shape (k, width of n)
-
-    Raises
-    ------
-    ProtocolError
-        If the array has another shape or type or holds a number that is not in 1 to n - 1.
-    VerticalError
-        If a signature came out wrong; nothing must be sent then.
-    """
+    """Sign the other party's blinded hashes, about 2.5 ms each with 3072 bits."""
     numbers = _unpack(blinded, key.n, f"the blinded hashes of party {sender!r}")
     return _pack((key.sign(number) for number in numbers), key.n)
 
@@ -153,29 +90,7 @@ def sign_own(hashes: Numbers, key: RsaKey) -> Numbers:
 def unblind(
     signed: Numbers, factors: Numbers, hashes: Numbers, public: RsaPublic, sender: str
 ) -> Numbers:
-    """Return the signatures of `hashes`, checked one by one.
-
-    Parameters
-    ----------
-    signed : ndarray of uint8, shape (k, width of n)
-        The signer's answer to `blind`, in the same order.
-    factors, hashes : ndarray of uint8, shape (k, width of n)
-        What `blind` returned and took.
-    public : RsaPublic
-        The signer's key.
-    sender : str
-        Name of the signer, for the message.
-
-    Returns
-    -------
-    ndarray of uint8, shape (k, width of n)
-        What `sign_own` of the same hashes returns.
-
-    Raises
-    ------
-    ProtocolError
-        If the answer has another shape or type, or a signature is not that of its hash.
-    """
+    """Return the signatures of `hashes`, checked one by one."""
     if signed.shape != hashes.shape:
         raise ProtocolError(
             f"party {sender!r} answered {hashes.shape[0]} blinded hashes with an array of shape "
@@ -203,17 +118,7 @@ def unblind(
 
 
 def tags(signatures: Numbers) -> Numbers:
-    """Return what the parties compare: SHA-256 of each signature.
-
-    Parameters
-    ----------
-    signatures : ndarray of uint8, shape (k, width of n)
-        From `sign_own` or `unblind`.
-
-    Returns
-    -------
-    ndarray of uint8, shape (k, 32)
-    """
+    """Return what the parties compare: SHA-256 of each signature."""
     data = b"".join(hashlib.sha256(_TAG_DOMAIN + row.tobytes()).digest() for row in signatures)
     return np.frombuffer(bytearray(data), dtype=np.uint8).reshape(-1, TAG_BYTES)
 

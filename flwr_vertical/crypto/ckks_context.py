@@ -84,13 +84,7 @@ def tenseal() -> Any:
 # Loading takes 17 ms, as long as encrypting 30 000 values, and a run has one public context.
 @lru_cache(maxsize=4)
 def load_public(public: bytes) -> Any:
-    """Load the context that parties and server share.
-
-    Raises
-    ------
-    ProtocolError
-        If it is no public context with the parameters above, or holds the secret key.
-    """
+    """Load the context that parties and server share."""
     context = _load_context(public)
     if context.is_private():
         raise ProtocolError("these CKKS keys hold the secret key, which must not leave the arbiter")
@@ -100,13 +94,7 @@ def load_public(public: bytes) -> Any:
 
 
 def load_secret(secret: bytes) -> Any:
-    """Load the arbiter's context.
-
-    Raises
-    ------
-    ProtocolError
-        If it is no context with the parameters above, or lacks a key.
-    """
+    """Load the arbiter's context."""
     context = _load_context(secret)
     if not context.is_private():
         raise ProtocolError("these CKKS keys hold no secret key; only the arbiter's open sums")
@@ -149,26 +137,13 @@ def key_name(context: Any, n_first: int = len(COEFF_MOD_BIT_SIZES) * POLY_MODULU
 
 
 def check_key(name: bytes, message: bytes, where: str) -> None:
-    """Raise if a ciphertext does not begin with the name of a key.
-
-    Raises
-    ------
-    ProtocolError
-        `where` names the ciphertext.
-    """
+    """Raise if a ciphertext does not begin with the name of a key."""
     if not message.startswith(name):
         raise ProtocolError(f"{where} is not a CKKS ciphertext, or was made under another key")
 
 
 def load_block(context: Any, block: bytes, where: str) -> Any:
-    """Load one ciphertext.
-
-    Raises
-    ------
-    ProtocolError
-        If `block` is not one ciphertext of 1 to `SLOTS` values under the context's key; `where`
-        names it.
-    """
+    """Load one ciphertext."""
     name = key_name(context)
     check_key(name, block, where)
     try:

@@ -146,31 +146,7 @@ def generate_product_keys() -> CkksKeys:
 def encrypt_columns(
     public: bytes, matrix: ArrayLike, name: str = "matrix", party: str | None = None
 ) -> list[list[bytes]]:
-    """Encrypt the columns of A, at party k.
-
-    Parameters
-    ----------
-    public : bytes
-        `CkksKeys.public` from `generate_product_keys`.
-    matrix : array_like of real numbers, shape (n, p)
-        Rows in the common order, zeros where the party lacks the row.
-    name, party : str, optional
-        What errors call the matrix and its owner.
-
-    Returns
-    -------
-    list of p lists of bytes
-        ``ceil(n / SLOTS)`` ciphertexts for each column.
-
-    Raises
-    ------
-    DataError
-        If a value is NaN or infinite, or this is no matrix of real numbers with at least one row.
-    FixedPointOverflowError
-        If the root mean square of a column is above `RMS_LIMIT`.
-    ProtocolError
-        If `public` is no public context of these parameters, or holds the secret key.
-    """
+    """Encrypt the columns of A, at party k."""
     ring = _load_public(public)
     A = _checked_matrix(matrix, name, party)
     header, scale = _HEADER.pack(ring.key_name, len(A)), 2.0 ** _scale_bits(len(A))[0]
@@ -192,26 +168,7 @@ def cross_products(
     name: str = "matrix",
     party: str | None = None,
 ) -> list[bytes]:
-    """Multiply encrypted columns of A by the columns of B, at party l.
-
-    Parameters
-    ----------
-    public, matrix, name, party
-        As for `encrypt_columns`; the matrix is B, of shape (n, q), weights multiplied in.
-    columns : sequence of p sequences of bytes
-        From `encrypt_columns` of party k. Let A be the matrix with fewer columns.
-
-    Returns
-    -------
-    list of p * q bytes
-        What opens the entries of A'B, in C order, and nothing else. For the arbiter.
-
-    Raises
-    ------
-    DataError, FixedPointOverflowError, ProtocolError
-        As `encrypt_columns`, or if the blocks are no ciphertexts under this key, or not of as many
-        rows as the matrix has.
-    """
+    """Multiply encrypted columns of A by the columns of B, at party l."""
     ring = _load_public(public)
     B = _checked_matrix(matrix, name, party)
     n_rows, q = B.shape
@@ -241,28 +198,7 @@ def cross_products(
 def open_products(
     secret: bytes, ciphertexts: Sequence[bytes], shape: tuple[int, int]
 ) -> NDArray[np.float64]:
-    """Decrypt A'B, at the arbiter.
-
-    Parameters
-    ----------
-    secret : bytes
-        `CkksKeys.secret` from `generate_product_keys`.
-    ciphertexts : sequence of p * q bytes
-        From `cross_products`.
-    shape : tuple of int
-        (p, q).
-
-    Returns
-    -------
-    ndarray of float64, shape (p, q)
-        Rounded to multiples of 2^-32 times the power of two that is not below n.
-
-    Raises
-    ------
-    ProtocolError
-        If `secret` is no context of these parameters with a secret key, there are not p * q
-        ciphertexts, or one was not made by `cross_products` under this key.
-    """
+    """Decrypt A'B, at the arbiter."""
     if len(ciphertexts) != math.prod(shape):
         raise ProtocolError(
             f"products of shape {tuple(shape)} need {math.prod(shape)} ciphertexts, got "
@@ -283,22 +219,6 @@ def blind(
 
     Modulo the prime under which they are opened, uniform pads leave uniform numbers: the arbiter
     learns nothing of the products, and without its key the pads tell the server nothing either.
-
-    Parameters
-    ----------
-    public : bytes
-        As of `encrypt_columns`.
-    ciphertexts : sequence of bytes
-        From `cross_products`.
-    pads : sequence of int
-        As many, uniform below 2^128, used once.
-
-    Returns
-    -------
-    blinded : list of bytes
-        For `open_blinded`.
-    pads : list of int
-        What was added, for `unblind`.
     """
     prime = _load_public(public).primes[0]
     out, used = [], []
@@ -317,35 +237,12 @@ def product_unit(public: bytes, n_rows: int) -> float:
 
 
 def add_noise(public: bytes, ciphertexts: Sequence[bytes], noise: Sequence[int]) -> list[bytes]:
-    """Add whole numbers of `product_unit` to products, at the party that made them.
-
-    Parameters
-    ----------
-    public : bytes
-        As of `encrypt_columns`.
-    ciphertexts : sequence of bytes
-        From `cross_products`.
-    noise : sequence of int
-        As many, of any sign.
-    """
+    """Add whole numbers of `product_unit` to products, at the party that made them."""
     return blind(public, ciphertexts, noise)[0]
 
 
 def open_blinded(secret: bytes, ciphertexts: Sequence[bytes]) -> NDArray[np.float64]:
-    """Decrypt products that were blinded, at the arbiter.
-
-    Parameters
-    ----------
-    secret : bytes
-        As of `open_products`.
-    ciphertexts : sequence of bytes
-        From `blind`.
-
-    Returns
-    -------
-    ndarray of float64, shape (n_products,)
-        Whole numbers modulo the prime, rounded as `open_products` rounds what it releases.
-    """
+    """Decrypt products that were blinded, at the arbiter."""
     phases = _phases(secret, ciphertexts)[1]
     unit = 1 << _RELEASE_SHIFT
     return np.array([(phase + unit // 2) // unit * unit for _, phase in phases], dtype=np.float64)
@@ -356,23 +253,7 @@ def unblind(
 ) -> NDArray[np.float64]:
     """Take the pads off what the arbiter opened, at the server.
 
-    Parameters
-    ----------
-    public, pads
-        As of `blind`.
-    opened : ndarray of shape (n_products,)
-        From `open_blinded`.
-    n_rows : sequence of int
-        Of the matrices that were multiplied.
-
-    Returns
-    -------
-    ndarray of float64, shape (n_products,)
-
-    Raises
-    ------
-    ProtocolError
-        If a product is larger than any can be.
+    Shapes: opened (n_products,): from `open_blinded`.
     """
     ring = _load_public(public)
     return np.array(

@@ -69,26 +69,6 @@ def hash_ids(ids: Sequence[bytes], context: bytes, secret: bytes | None = None) 
 
     The number of tries, hence the time, depends on the ID. That is no concern where a party
     hashes its own IDs, all at once, and answers later.
-
-    Parameters
-    ----------
-    ids : sequence of n bytes
-        Sample IDs, encoded alike at all parties.
-    context : bytes
-        Public, the same at all parties; the points of two contexts have nothing in common.
-    secret : bytes of length 16 or more, optional
-        Shared by the parties and unknown to the server. Without it, whoever holds a party's key
-        can try out all IDs of a small space (social security numbers, names and birthdays).
-
-    Returns
-    -------
-    ndarray of uint8, shape (n, 32)
-        Equal for equal IDs, context and secret.
-
-    Raises
-    ------
-    ConfigError
-        If the secret is too short.
     """
     hasher = id_hasher(_DOMAIN, context, secret, POINT_BYTES)
     is_square = square_test(PRIME)
@@ -108,30 +88,6 @@ def blind(points: Points, key: bytes, *, processes: int | None = None) -> Points
     """Multiply each point with the key.
 
     Takes about 30 us per point and process.
-
-    Parameters
-    ----------
-    points : ndarray of uint8, shape (n, 32)
-        Own IDs (`hash_ids`), or what other parties have blinded, checked with `check_points`.
-    key : bytes of length 32
-        From `generate_blinding_key`; new for each run.
-    processes : int, optional
-        Processes to spread the points over. By default one for each usable processor if there are
-        more than `MANY_POINTS` points, else none but this one.
-
-    Returns
-    -------
-    ndarray of uint8, shape (n, 32)
-        In the order of `points`.
-
-    Raises
-    ------
-    ConfigError
-        If `processes` is less than 1.
-    ProtocolError
-        If the points or the key are malformed or a point is of low order.
-    VerticalError
-        If one of the other processes failed.
     """
     if processes is not None and processes < 1:
         raise ConfigError(f"processes must be 1 or more, or None, got {processes}")
@@ -155,26 +111,14 @@ def blind(points: Points, key: bytes, *, processes: int | None = None) -> Points
 def hash_and_blind(
     ids: Sequence[bytes], context: bytes, key: bytes, secret: bytes | None = None
 ) -> Points:
-    """Return ``blind(hash_ids(ids, context, secret), key)``, hashing while others blind.
-
-    Returns
-    -------
-    ndarray of uint8, shape (n, 32)
-        In the order of `ids`.
-    """
+    """Return ``blind(hash_ids(ids, context, secret), key)``, hashing while others blind."""
     return _in_two_stages(
         len(ids), lambda start, stop: hash_ids(ids[start:stop], context, secret), key
     )
 
 
 def check_and_blind(points: Points, sender: str, key: bytes) -> Points:
-    """Return ``blind(points, key)`` after `check_points`, checking while others blind.
-
-    Returns
-    -------
-    ndarray of uint8, shape (n, 32)
-        In the order of `points`.
-    """
+    """Return ``blind(points, key)`` after `check_points`, checking while others blind."""
     _check_shape(points, f"the points of party {sender!r}")
 
     def checked(start: int, stop: int) -> Points:
@@ -202,21 +146,7 @@ def _in_two_stages(count: int, prepare: Callable[[int, int], Points], key: bytes
 
 
 def check_points(points: Points, sender: str) -> None:
-    """Refuse points that another party cannot have got by honest hashing and blinding.
-
-    Parameters
-    ----------
-    points : ndarray of uint8, shape (n, 32)
-        What the sender sent.
-    sender : str
-        Name of the party, for the message.
-
-    Raises
-    ------
-    ProtocolError
-        If the array has another shape or type, or holds a u-coordinate that is not reduced modulo
-        p, not on the curve (but its twist), or of low order.
-    """
+    """Refuse points that another party cannot have got by honest hashing and blinding."""
     _check_shape(points, f"the points of party {sender!r}")
     is_square = square_test(PRIME)
     data = points.tobytes()
@@ -233,25 +163,7 @@ def check_points(points: Points, sender: str) -> None:
 
 
 def points_from_bytes(data: bytes, sender: str) -> Points:
-    """Return the points in a message of another party, not checked otherwise (`check_points`).
-
-    Parameters
-    ----------
-    data : bytes of length 32 n
-        Points, one after the other.
-    sender : str
-        Name of the party, for the message.
-
-    Returns
-    -------
-    ndarray of uint8, shape (n, 32)
-        A copy, writeable.
-
-    Raises
-    ------
-    ProtocolError
-        If the length is not a multiple of 32.
-    """
+    """Return the points in a message of another party, not checked otherwise (`check_points`)."""
     if len(data) % POINT_BYTES:
         raise ProtocolError(
             f"the points of party {sender!r} must be a multiple of {POINT_BYTES} bytes, got "

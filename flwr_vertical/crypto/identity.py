@@ -42,13 +42,7 @@ def generate_identity() -> Ed25519PrivateKey:
 
 
 def write_identity(path: str | os.PathLike[str], private: Ed25519PrivateKey) -> Path:
-    """Write a private identity key as PEM that its owner alone can read, whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If there is a file already (it is never replaced), or the folder cannot be written to.
-    """
+    """Write a private identity key as PEM that its owner alone can read, whole or not at all."""
     target = Path(path)
     pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
@@ -79,11 +73,6 @@ def load_identity(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
     """Read a private identity key.
 
     A file that others than its owner can read is used, with a warning in the log.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such file, or it is no unencrypted PEM of an Ed25519 private key.
     """
     remedy = "make an identity key with `flwr-vertical keygen PATH`"
     try:
@@ -126,13 +115,7 @@ def identity_text(public: bytes) -> str:
 
 
 def parse_identity(text: object) -> bytes:
-    """Return the public identity key that a text stands for.
-
-    Raises
-    ------
-    ConfigError
-        If it is not what `identity_text` makes (one trailing ``=`` is allowed).
-    """
+    """Return the public identity key that a text stands for."""
     try:
         if not isinstance(text, str):
             raise TypeError
@@ -149,22 +132,7 @@ def parse_identity(text: object) -> bytes:
 
 
 def sign_greeting(private: Ed25519PrivateKey, name: str, payload: Mapping[str, bytes]) -> bytes:
-    """Sign what a node says of itself.
-
-    Parameters
-    ----------
-    private : Ed25519PrivateKey
-        The node's private identity key.
-    name : str
-        The node's name.
-    payload : Mapping[str, bytes]
-        What the signature binds to the name: keys of the run (or their hashes), and whatever
-        must not be taken from another context.
-
-    Returns
-    -------
-    bytes of length 64
-    """
+    """Sign what a node says of itself."""
     return private.sign(_message(name, payload))
 
 

@@ -9,13 +9,7 @@ _CHUNK = 1 << 12
 
 
 class SecretNormals:
-    """Standard normal numbers from the key stream of a seed (ChaCha20), in order.
-
-    Parameters
-    ----------
-    seed : bytes of length 32
-        Used for this stream alone.
-    """
+    """Standard normal numbers from the key stream of a seed (ChaCha20), in order."""
 
     def __init__(self, seed: bytes) -> None:
         self._stream = Cipher(algorithms.ChaCha20(seed, bytes(16)), None).encryptor()

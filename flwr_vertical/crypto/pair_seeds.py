@@ -39,32 +39,7 @@ def pair_seed(
     nonce: bytes,
     purpose: str,
 ) -> bytes:
-    """Return the seed that this party and a peer share for one purpose of one run.
-
-    Parameters
-    ----------
-    private : bytes of length 32
-        This party's own X25519 private key.
-    own_name, peer_name : str
-        Names of the two parties.
-    own_public, peer_public : bytes of length 32
-        Their raw X25519 public keys.
-    nonce : bytes of length 16 or more
-        Random, public, the same at both parties, new for each run.
-    purpose : str
-        What the seed is for. Another purpose gives an unrelated seed.
-
-    Returns
-    -------
-    bytes of length 32
-        The same at both parties.
-
-    Raises
-    ------
-    ProtocolError
-        If a key is malformed, of low order or not its owner's (the message names the owner), both
-        names are the same, or the nonce is too short.
-    """
+    """Return the seed that this party and a peer share for one purpose of one run."""
     if own_name == peer_name:
         raise ProtocolError(f"a pair seed needs two parties, got {own_name!r} twice")
     if len(nonce) < MIN_NONCE_BYTES:
@@ -114,27 +89,6 @@ def packed_signs(
     Column ``i`` belongs to aligned sample ``i`` and takes the bytes from ``i * ceil(size / 8)`` of
     the ChaCha20 key stream, so that it is the same wherever a party starts and whatever rows it
     holds, on any machine.
-
-    Parameters
-    ----------
-    seed : bytes of length 32
-        Of `pair_seed`.
-    n_columns : int
-        Number of columns to draw.
-    size : int
-        Number of rows of the sign matrix.
-    first : int
-        First column to draw.
-
-    Yields
-    ------
-    numpy.ndarray of shape (n_block, ceil(size / 8)), uint8
-        Consecutive columns, one per row of the block, for `unpack_signs`; about 128 KiB.
-
-    Raises
-    ------
-    ProtocolError
-        If the seed is malformed, a number out of range or the matrix larger than 256 GiB of bits.
     """
     if len(seed) != SEED_BYTES:
         raise ProtocolError(f"a seed must be {SEED_BYTES} bytes, got {len(seed)}")
@@ -155,19 +109,7 @@ def packed_signs(
 def unpack_signs(packed: NDArray[np.uint8], size: int, dtype: type[_Number]) -> NDArray[_Number]:
     """Turn bits into signs.
 
-    Parameters
-    ----------
-    packed : numpy.ndarray of shape (n_block, ceil(size / 8)), uint8
-        Of `packed_signs`, or any of its rows. The lowest bit comes first.
-    size : int
-        Number of rows of the sign matrix.
-    dtype : type
-        `numpy.int8`, `numpy.float32` or `numpy.float64`.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_block, size)
-        +1 for a set bit, else -1.
+    Shapes: returns (n_block, size): +1 for a set bit, else -1.
     """
     bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
     signs_of_byte = (2 * bits.astype(np.int8) - 1).astype(dtype)
@@ -183,10 +125,8 @@ def random_signs(
 
     Parameters and errors are those of `packed_signs`, whose bits these are.
 
-    Yields
-    ------
-    numpy.ndarray of shape (n_block, size), int8
-        +1 and -1; consecutive columns, one per row of the block; about 1 MiB.
+    Shapes: returns (n_block, size): +1 and -1; consecutive columns, one per row of the block;
+    about 1 MiB.
     """
     return (
         unpack_signs(packed, size, np.int8) for packed in packed_signs(seed, n_columns, size, first)

@@ -19,15 +19,9 @@ _N_PROOFS = 8
 
 @dataclass(frozen=True)
 class RsaPublic:
-    """A checked RSA public key, with exponent 65537; from `load_public`.
+    """A checked RSA public key, with exponent 65537; from `load_public`."""
 
-    Parameters
-    ----------
-    n : int
-        The modulus.
-    """
-
-    n: int
+    n: int  # The modulus
 
     @property
     def width(self) -> int:
@@ -37,16 +31,10 @@ class RsaPublic:
 
 @dataclass(frozen=True)
 class RsaKey:
-    """An RSA signing key with exponent 65537; use `generate`.
+    """An RSA signing key with exponent 65537; use `generate`."""
 
-    Parameters
-    ----------
-    p, q : int
-        The **secret** prime factors of the modulus.
-    """
-
-    p: int = field(repr=False)
-    q: int = field(repr=False)
+    p: int = field(repr=False)  # The **secret** prime factors of the modulus
+    q: int = field(repr=False)  # The **secret** prime factors of the modulus
     # The inverses of the exponent modulo p - 1 and q - 1, and that of q modulo p.
     _dp: int = field(init=False, repr=False, compare=False)
     _dq: int = field(init=False, repr=False, compare=False)
@@ -60,13 +48,7 @@ class RsaKey:
 
     @classmethod
     def generate(cls, bits: int = 3072) -> "RsaKey":
-        """Return a fresh key, new for each run; 3072 bits are 128 bits of security.
-
-        Raises
-        ------
-        ConfigError
-            If `bits` is not a multiple of 16 from 2048 to 16384.
-        """
+        """Return a fresh key, new for each run; 3072 bits are 128 bits of security."""
         if not MIN_BITS <= bits <= MAX_BITS or bits % 16:
             raise ConfigError(
                 f"an RSA key has {MIN_BITS} to {MAX_BITS} bits, a multiple of 16, got bits={bits}"
@@ -106,14 +88,7 @@ class RsaKey:
         )
 
     def sign(self, number: int) -> int:
-        """Return the 65537th root of `number` modulo n, checked.
-
-        Raises
-        ------
-        VerticalError
-            If the root is wrong. It must not leave the process: one that is wrong modulo only one
-            of the factors reveals them (Boneh, DeMillo and Lipton, EUROCRYPT 1997).
-        """
+        """Return the 65537th root of `number` modulo n, checked."""
         by_p = power_secret(number % self.p, self._dp, self.p)
         by_q = power_secret(number % self.q, self._dq, self.q)
         root = by_q + (by_p - by_q) * self._q_inverse % self.p * self.q
@@ -126,21 +101,7 @@ class RsaKey:
 
 
 def load_public(data: bytes, sender: str) -> RsaPublic:
-    """Return the other party's key, from the bytes of `RsaKey.public`.
-
-    Parameters
-    ----------
-    data : bytes
-        Exponent, n and proof.
-    sender : str
-        Name of the party, for the message.
-
-    Raises
-    ------
-    ProtocolError
-        If the message is malformed, the exponent is not 65537, or n is even, shorter than 2048
-        bits, longer than 16384, or such that x^65537 does not permute the numbers modulo n.
-    """
+    """Return the other party's key, from the bytes of `RsaKey.public`."""
 
     def refuse(why: str) -> ProtocolError:
         return ProtocolError(

@@ -15,38 +15,13 @@ _NONCE_BYTES = 12
 
 
 def seal(seed: bytes, secret: bytes, place: bytes) -> bytes:
-    """Seal a secret.
-
-    Parameters
-    ----------
-    seed : bytes of length 32
-        Shared by sender and recipient alone, and used for nothing else.
-    secret : bytes
-        What is sent.
-    place : bytes
-        What it is and for whom: the recipient must expect the same.
-    """
+    """Seal a secret."""
     nonce = secrets.token_bytes(_NONCE_BYTES)
     return nonce + ChaCha20Poly1305(seed).encrypt(nonce, secret, place)
 
 
 def open_sealed(seed: bytes, sealed: bytes, place: bytes, sender: str) -> bytes:
-    """Return a sealed secret.
-
-    Parameters
-    ----------
-    seed, place
-        As in `seal`.
-    sealed : bytes
-        What came.
-    sender : str
-        In whose name it came, for errors.
-
-    Raises
-    ------
-    ProtocolError
-        If it was not sealed under this seed for this place.
-    """
+    """Return a sealed secret."""
     try:
         return ChaCha20Poly1305(seed).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], place)
     except (InvalidTag, ValueError) as error:

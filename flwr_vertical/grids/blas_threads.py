@@ -41,11 +41,6 @@ class ThreadLimits:
 
         Within another use, also of another thread, this changes nothing: libraries let only the
         thread that has set a limit lift it.
-
-        Parameters
-        ----------
-        threads : int
-            At least 1. Libraries that were set to fewer keep that.
         """
         with ExitStack() as stack:
             with self._lock:

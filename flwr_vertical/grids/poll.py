@@ -6,15 +6,7 @@ _FIRST = 0.01
 
 
 def pauses(longest: float, first: float = _FIRST) -> Iterator[float]:
-    """Yield seconds between looks: short at first, for what is there already, then longer ones.
-
-    Parameters
-    ----------
-    longest : float
-        Seconds that pauses grow to.
-    first : float, default 0.01
-        Of the first pause, in seconds.
-    """
+    """Yield seconds between looks: short at first, for what is there already, then longer ones."""
     pause = min(first, longest)
     while True:
         yield pause

@@ -11,13 +11,7 @@ from flwr_vertical.grids.base import NodesGrid
 
 
 def reopen(grid: Grid, node_ids: Sequence[int]) -> list[int]:
-    """Open what messages to these nodes need, on grids that know such a thing; do not wait.
-
-    Returns
-    -------
-    list[int]
-        The nodes that can be sent messages now; ask again for the others.
-    """
+    """Open what messages to these nodes need, on grids that know such a thing; do not wait."""
     return grid.reopen(node_ids) if isinstance(grid, WrappingGrid) else list(node_ids)
 
 
@@ -38,13 +32,7 @@ def silent(grid: Grid, node_ids: Sequence[int]) -> list[int]:
 
 
 class WrappingGrid(Grid):
-    """Asks another grid for runs and nodes; a subclass says how messages travel.
-
-    Parameters
-    ----------
-    grid : flwr.serverapp.Grid
-        The grid inside.
-    """
+    """Asks another grid for runs and nodes; a subclass says how messages travel."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid

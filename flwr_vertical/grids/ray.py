@@ -25,13 +25,7 @@ MakeApp = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[ClientApp, Outp
 
 
 def start_ray(**options: Any) -> None:
-    """Start Ray, or join it; where its own start times out on a busy machine, try again.
-
-    Parameters
-    ----------
-    **options
-        Of ``ray.init``.
-    """
+    """Start Ray, or join it; where its own start times out on a busy machine, try again."""
     ray: Any = require("ray", "engine 'ray'")
     for left in reversed(range(_STARTS)):
         try:

@@ -21,11 +21,6 @@ def generator(seed: Seed, purpose: str) -> np.random.Generator:
     An integer is combined with the purpose. Otherwise a study that draws its data and its masks
     from the same seed would get masks that depend on the data, and no mechanism would be what it
     says.
-
-    Raises
-    ------
-    ConfigError
-        If the seed is neither a non-negative integer nor a `numpy.random.Generator`.
     """
     if isinstance(seed, np.random.Generator):
         return seed
@@ -86,22 +81,6 @@ def numeric_blocks(
     Numbers and booleans stand for themselves; labels become 0, 1, ... in the order of their
     categories (alphabetical where they have none). The papers' mechanisms are stated for numbers
     only.
-
-    Parameters
-    ----------
-    tables : mapping of party to pandas.DataFrame, shapes (n_samples, p_k)
-        With the same index.
-    standardize : bool
-        Whether to bring each column to mean 0 and variance 1 (constant columns to 0).
-
-    Returns
-    -------
-    list of ndarray of float64, shapes (n_samples, p_k)
-
-    Raises
-    ------
-    DataError
-        If the indices differ or a cell is missing.
     """
     shared_index(tables)
     blocks = []

@@ -155,17 +155,7 @@ def demo_names(n_parties: int) -> list[str]:
 def demo_labels(
     dataset: str = "breast-cancer", missing_labels: float = 0.0, seed: int = 0
 ) -> "pd.Series[Any]":
-    """Labels of a demonstration data set, indexed by sample ID; NaN where they were removed.
-
-    Parameters
-    ----------
-    dataset : {"breast-cancer", "diabetes", "wine", "blood-pressure"}
-        See `load_demo`.
-    missing_labels : float in [0, 1)
-        Share of labels to remove, at random.
-    seed : int
-        Of what is removed.
-    """
+    """Labels of a demonstration data set, indexed by sample ID; NaN where they were removed."""
     labels = _load(dataset)[1].astype(float)
     removed = round(missing_labels * len(labels))
     return labels.mask(np.random.default_rng(seed).permutation(len(labels)) < removed)
@@ -178,24 +168,7 @@ def demo_tables(
     missing_blocks: float = 0.05,
     seed: int = 0,
 ) -> tuple[dict[str, pd.DataFrame], dict[str, pd.DataFrame]]:
-    """Split a data set over parties and remove cells and blocks at random (MCAR).
-
-    Parameters
-    ----------
-    dataset : {"breast-cancer", "diabetes", "wine", "blood-pressure"}
-        See `load_demo`.
-    n_parties : int
-        Number of parties.
-    missing_cells, missing_blocks : float in [0, 1)
-        Share of cells, and of a party's rows, to remove.
-    seed : int
-        Of the split and of what is removed.
-
-    Returns
-    -------
-    incomplete, complete : dict[str, pandas.DataFrame]
-        Tables by party, indexed by sample ID.
-    """
+    """Split a data set over parties and remove cells and blocks at random (MCAR)."""
     frame, _ = _load(dataset)
     if not 1 <= n_parties <= frame.shape[1]:
         raise ConfigError(

@@ -29,29 +29,6 @@ _WHAT = "MissingBlockPartitioner"
 class MissingBlockPartitioner(Partitioner):  # type: ignore[misc]
     """Gives each party some columns, sample IDs, and not all of the rows.
 
-    Parameters
-    ----------
-    columns : flwr_datasets.partitioner.Partitioner
-        Deals the columns: a ``VerticalEvenPartitioner`` or ``VerticalSizePartitioner``. It must be
-        new, without a dataset.
-    missing : float or Sequence[float], default 0.2
-        Share of the rows, in [0, 1), that a party lacks, for all parties or for each. There is no
-        row that all lack: where the draw has one, a party lacks another row instead.
-    overlap : float, default 0
-        Share of the rows, in [0, 1], that every party has.
-    id_column : str, optional
-        Column of the dataset with the sample IDs, which every partition gets (default: a new column
-        ``id`` with ``sample-000000`` and so on).
-    seed : int, default 0
-        Of the rows that are missing, and of the order of rows.
-
-    Raises
-    ------
-    ConfigError
-        If a share cannot be used, or IDs occur twice or are absent.
-
-    Notes
-    -----
     Each partition has an order of rows of its own, as tables of different organisations have.
 
     Examples
@@ -193,15 +170,7 @@ class MissingBlockPartitioner(Partitioner):  # type: ignore[misc]
 def tables_of(
     partitioner: MissingBlockPartitioner, names: Sequence[str]
 ) -> dict[str, pd.DataFrame]:
-    """Return all partitions as tables by party, ready for `flwr_vertical.simulate`.
-
-    Parameters
-    ----------
-    partitioner : MissingBlockPartitioner
-        With its dataset.
-    names : Sequence[str]
-        Names of the parties, one for each partition.
-    """
+    """Return all partitions as tables by party, ready for `flwr_vertical.simulate`."""
     if len(names) != partitioner.num_partitions or len(set(names)) < len(names):
         raise ConfigError(
             f"{list(names)} are not the names of {partitioner.num_partitions} different parties"

@@ -47,40 +47,16 @@ _BESIDE = re.compile(r"(snapshot-\d+|live-[0-9a-f]+)(\.\d+\.new)?|\d+\.new")
 
 @dataclass(frozen=True)
 class SavedCheckpoint:
-    """What a checkpoint holds.
+    """What a checkpoint holds."""
 
-    Parameters
-    ----------
-    sequence : int
-        Number of the last message that was answered.
-    request : bytes
-        Digest of what it asked for.
-    state : RecordDict
-        The contents of ``context.state`` after it.
-    reply : RecordDict
-        The reply to it.
-    """
-
-    sequence: int
-    request: bytes
-    state: RecordDict
-    reply: RecordDict
+    sequence: int  # Number of the last message that was answered
+    request: bytes  # Digest of what it asked for
+    state: RecordDict  # The contents of ``context.state`` after it
+    reply: RecordDict  # The reply to it
 
 
 class Checkpoint:
-    """A node's checkpoint of one run.
-
-    Parameters
-    ----------
-    path : Path
-        The file, in a folder of its own.
-    token : bytes
-        The run's random name. A run does not touch the checkpoint of another one.
-    name, role : str
-        The node's.
-    data_version : Callable[[], str]
-        Tells a version of the node's data; other data, another version.
-    """
+    """A node's checkpoint of one run."""
 
     def __init__(
         self, path: Path, token: bytes, name: str, role: str, data_version: Callable[[], str]
@@ -94,13 +70,7 @@ class Checkpoint:
 
     @classmethod
     def of(cls, envelope: ConfigRecord, context: Context, storage: Storage) -> "Checkpoint | None":
-        """Return the checkpoint that belongs to a message, None if its run keeps none.
-
-        Raises
-        ------
-        ConfigError
-            If the run has no name.
-        """
+        """Return the checkpoint that belongs to a message, None if its run keeps none."""
         token = envelope.get("checkpoint")
         if not isinstance(token, bytes):
             return None
@@ -157,13 +127,7 @@ class Checkpoint:
         return self._load()
 
     def resume(self) -> SavedCheckpoint:
-        """Return what is kept of a run that goes on.
-
-        Raises
-        ------
-        ConfigError
-            If there is nothing, or it is of another run or of other data.
-        """
+        """Return what is kept of a run that goes on."""
         head = self._head()
         if head is None:
             raise ConfigError(
@@ -190,22 +154,7 @@ class Checkpoint:
         data: str,
         live: str = "",
     ) -> None:
-        """Replace the file by what the node remembers now; on disk when this returns.
-
-        Parameters
-        ----------
-        sequence, request, state, reply
-            See `SavedCheckpoint`.
-        data : str
-            Version of the node's data when the run began; "" if it has none.
-        live : str
-            Version of the live objects that belong to the state.
-
-        Raises
-        ------
-        ProtocolError
-            If another run of the same name, or another process of this run, has been here.
-        """
+        """Replace the file by what the node remembers now; on disk when this returns."""
         head = self._head()
         if head is not None and head["token"] != self._token:
             raise ProtocolError(
@@ -292,11 +241,6 @@ def clear_openings(path: Path) -> None:
 
     Such a run is not resumed but begun anew, so nobody needs the private keys in these files. A run
     that is being opened meanwhile writes its checkpoint again with its first step.
-
-    Parameters
-    ----------
-    path : Path
-        The node's checkpoint of this run.
     """
     prefix, suffix = f"{path.name}.", ".new"
     for folder in path.parents[2].glob(f"*/{FOLDER_NAME}"):

@@ -15,24 +15,12 @@ from flwr_vertical.errors import ConfigError
 
 @dataclass(frozen=True)
 class NodeKey:
-    """A key of the node config.
+    """A key of the node config."""
 
-    Parameters
-    ----------
-    name : str
-        As it is written; one that ends in a dot is a prefix, such as ``kind.``.
-    types : tuple[type, ...]
-        What its value may be.
-    doc : str
-        One sentence for users.
-    at_least : int, optional
-        The smallest number that it may be.
-    """
-
-    name: str
-    types: tuple[type, ...]
-    doc: str
-    at_least: int | None = None
+    name: str  # As it is written; one that ends in a dot is a prefix, such as ``kind.``
+    types: tuple[type, ...]  # What its value may be
+    doc: str  # One sentence for users
+    at_least: int | None = None  # The smallest number that it may be
 
     @property
     def is_prefix(self) -> bool:
@@ -162,23 +150,7 @@ def find_keys_by(find: Callable[[], Iterable[NodeKey]]) -> None:
 def check_node_config(
     who: str, config: Mapping[str, Any], declared: Iterable[NodeKey] = ()
 ) -> None:
-    """Refuse keys that nobody reads, and values of another type.
-
-    Parameters
-    ----------
-    who : str
-        The node, for errors.
-    config : Mapping[str, Any]
-        Its node config.
-    declared : Iterable[NodeKey]
-        Keys that the run's strategy and alignment read, beside those of the core. Those of other
-        strategies, which a node may have for other runs, are known as well.
-
-    Raises
-    ------
-    ConfigError
-        Names the key, and the one that is meant perhaps.
-    """
+    """Refuse keys that nobody reads, and values of another type."""
     known = [*NODE_KEYS, *declared]
     if any(_find(key, known) is None for key in config):
         known += [key for find in _ELSEWHERE for key in find()]

@@ -19,19 +19,7 @@ _CHECKED = "data-checked"
 
 
 class DataWatch:
-    """Compares a version of the data with the first one of the run, once in a process.
-
-    Parameters
-    ----------
-    storage : Storage
-        Where the data lie. One without ``data_version`` is not watched.
-    context : flwr.app.Context
-        The node's.
-    state : State
-        Remembers the version.
-    cache : dict
-        The process's.
-    """
+    """Compares a version of the data with the first one of the run, once in a process."""
 
     def __init__(
         self, storage: Storage, context: Context, state: State, cache: dict[str, Any]

@@ -28,17 +28,7 @@ class LabelColumn(StepGroup):
 
     @step
     def labels(self) -> dict[str, Any]:
-        """Hand the labels to the server, if the run config names this party as their holder.
-
-        Raises
-        ------
-        PolicyError
-            If the policy does not name the column.
-        ConfigError
-            If the run config does not ask this party for labels.
-        DataError
-            If there is no such column, or it holds other things than numbers.
-        """
+        """Hand the labels to the server, if the run config names this party as their holder."""
         column = self.column
         if not column:
             raise ConfigError(

@@ -50,34 +50,7 @@ class LiveObjects:
     # -- for steps -------------------------------------------------------------------------
 
     def get(self, name: str, make: Callable[[], Any] | None = None, *, changes: bool = True) -> Any:
-        """Return an object, as the last step left it.
-
-        Parameters
-        ----------
-        name : str
-            Its name.
-        make : Callable[[], Any], optional
-            Makes it: called where the run has none of that name yet, and in a process that has
-            lost it, before it takes up what the disk holds. Always the same structure, therefore;
-            it may ask for other objects, as an optimiser does for its parameters.
-        changes : bool, default True
-            Whether this step may change it. A step that only reads says False, so that nothing is
-            written to disk for it.
-
-        Returns
-        -------
-        Any
-            The object itself: what the step does to it stays.
-
-        Raises
-        ------
-        StateLostError
-            If neither process nor disk has what the last step left.
-        CodecError
-            If it is of a kind that cannot be written down.
-        KeyError
-            If there is none of that name, and no way to make it.
-        """
+        """Return an object, as the last step left it."""
         self._settle()
         if name not in self._objects:
             if make is None and name not in self._packed:

@@ -15,13 +15,7 @@ _TABLE, _MODEL = ".table.npz", ".model.npz"
 
 
 class OutputFolder:
-    """Tables and models of all parties in one folder.
-
-    Parameters
-    ----------
-    path : path-like
-        The folder; it is made when something is saved.
-    """
+    """Tables and models of all parties in one folder."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)

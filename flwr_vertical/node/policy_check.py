@@ -17,23 +17,13 @@ from flwr_vertical.policy.run_request import RunRequest, check_request
 
 @dataclass(frozen=True)
 class NodeTypes:
-    """What a node runs.
+    """What a node runs."""
 
-    Parameters
-    ----------
-    party : type[Party]
-        On a node with the role of a party.
-    arbiter : type[Arbiter]
-        On a node with the role of the arbiter.
-    groups : tuple[type[StepGroup], ...]
-        Step groups that every party of the run offers: its alignment's.
-    asked : RunRequest
-        What the code asks of the node, as far as that is known: strategy, exchanges, epsilon.
-    """
-
-    party: type[Party]
-    arbiter: type[Arbiter] = Arbiter
+    party: type[Party]  # On a node with the role of a party
+    arbiter: type[Arbiter] = Arbiter  # On a node with the role of the arbiter
+    # Step groups that every party of the run offers: its alignment's
     groups: tuple[type[StepGroup], ...] = ()
+    # What the code asks of the node, as far as that is known: strategy, exchanges, epsilon
     asked: RunRequest = field(default_factory=RunRequest)
 
     def of(self, role: str) -> tuple[type[Party | Arbiter], tuple[type[StepGroup], ...]]:
@@ -43,36 +33,15 @@ class NodeTypes:
 
 @dataclass(frozen=True)
 class Admitted:
-    """A run that a node takes part in.
+    """A run that a node takes part in."""
 
-    Parameters
-    ----------
-    run_config : dict[str, Any]
-        For which this holds.
-    policy : Policy
-        The node's.
-    types : NodeTypes
-        What the node runs.
-    """
-
-    run_config: dict[str, Any]
-    policy: Policy
-    types: NodeTypes
+    run_config: dict[str, Any]  # For which this holds
+    policy: Policy  # The node's
+    types: NodeTypes  # What the node runs
 
 
 class Guard:
-    """Asks the policy what a node runs, once for each run and process.
-
-    Parameters
-    ----------
-    names : Callable[[Context], RunRequest]
-        Strategy and alignment by the names under which they would be imported; empty where nothing
-        is imported for the run.
-    types : Callable[[Context], NodeTypes]
-        Imports it, and tells what the node runs.
-    storage : Storage
-        Knows the node's role, name and policy.
-    """
+    """Asks the policy what a node runs, once for each run and process."""
 
     def __init__(
         self,
@@ -83,24 +52,7 @@ class Guard:
         self._names, self._types, self._storage = names, types, storage
 
     def admit(self, context: Context, mode: str, n_parties: int | None) -> Admitted:
-        """Return what the node runs, or refuse the run.
-
-        Parameters
-        ----------
-        context : Context
-            The node's.
-        mode : str
-            Mode of the private sums of the run.
-        n_parties : int, optional
-            How many parties the server says there are.
-
-        Raises
-        ------
-        PolicyError
-            Names the key that forbids the run.
-        ConfigError
-            If the policy cannot be used.
-        """
+        """Return what the node runs, or refuse the run."""
         policy = self.policy(context)
         is_arbiter = self._storage.role(context) == "arbiter"
         who = self.who(context)
@@ -136,24 +88,7 @@ class Guard:
 
 
 def check_n_parties(who: str, policy: Policy, told: Mapping[str, Any], peers: int | None) -> None:
-    """Refuse to go on with fewer parties than the policy wants.
-
-    Parameters
-    ----------
-    who : str
-        The node, for errors.
-    policy : Policy
-        The node's.
-    told : Mapping[str, Any]
-        Where ``n-parties`` may stand: an envelope, or what the server hands over.
-    peers : int, optional
-        Of how many parties the server has handed over keys.
-
-    Raises
-    ------
-    PolicyError
-        Names ``policy.min-parties``.
-    """
+    """Refuse to go on with fewer parties than the policy wants."""
     counts = [int(told["n-parties"])] if "n-parties" in told else []
     counts += [] if peers is None else [peers]
     if counts:

@@ -26,37 +26,12 @@ _TABLES = (
 
 
 def remember(context: Context, cache: dict[str, Any], first: int) -> None:
-    """Remember the state before a step, while the process lives.
-
-    Parameters
-    ----------
-    context : flwr.app.Context
-        The node's.
-    cache : dict
-        The process's.
-    first : int
-        Number of the message; of the first one if the round is taken again.
-    """
+    """Remember the state before a step, while the process lives."""
     cache[_BEFORE] = first, _copy(context.state)
 
 
 def take_back(context: Context, cache: dict[str, Any], first: int, sequence: int) -> None:
-    """Go back to the state before a message, where it was answered, to take its step again.
-
-    Parameters
-    ----------
-    context, cache
-        As in `remember`.
-    first : int
-        Number of the message under which the step was asked for first.
-    sequence : int
-        Its number now.
-
-    Raises
-    ------
-    ProtocolError
-        If the node answered the message, but another process remembers the state before it.
-    """
+    """Go back to the state before a message, where it was answered, to take its step again."""
     known = int(State(context).get(SEQUENCE, -1))
     if known >= sequence:  # taken already; the kept reply, or an error, follows
         return

@@ -12,26 +12,9 @@ from flwr_vertical.errors import ProtocolError
 def to_aligned(values: Any, positions: Indices, n_samples: int, fill: Any) -> npt.NDArray[Any]:
     """Scatter values of own rows into the aligned order.
 
-    Parameters
-    ----------
-    values : array_like of shape (n_own, ...)
-        A value for each own row.
-    positions : numpy.ndarray of shape (n_own,), int64
-        Aligned row number of each own row, -1 if it is left out.
-    n_samples : int
-        Number of aligned rows.
-    fill : scalar
-        Stands where there is no own row.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_samples, ...)
-        Of the values' dtype, or the smallest that holds `fill`, too.
-
-    Raises
-    ------
-    ProtocolError
-        If there is not one value for each own row.
+    Shapes: values (n_own, ...): A value for each own row; positions (n_own,): aligned row number
+    of each own row, -1 if it is left out; returns (n_samples, ...): of the values' dtype, or the
+    smallest that holds `fill`, too.
     """
     own = np.asarray(values)
     if own.ndim == 0 or len(own) != len(positions):
@@ -49,10 +32,7 @@ def to_aligned(values: Any, positions: Indices, n_samples: int, fill: Any) -> np
 def own_rows(positions: Indices, n_samples: int) -> Indices:
     """Return the own row of each aligned one.
 
-    Returns
-    -------
-    numpy.ndarray of shape (n_samples,), int64
-        -1 where there is no own row.
+    Shapes: returns (n_samples,): -1 where there is no own row.
     """
     return to_aligned(np.arange(len(positions)), positions, n_samples, -1)
 
@@ -60,24 +40,9 @@ def own_rows(positions: Indices, n_samples: int) -> Indices:
 def rows_of(batch: Any, own: Indices) -> tuple[Indices, Indices]:
     """Find which rows of a batch are held.
 
-    Parameters
-    ----------
-    batch : array_like of shape (n_batch,)
-        Aligned row numbers, in any order; one may occur several times.
-    own : numpy.ndarray of shape (n_samples,), int64
-        As `own_rows` returns it.
-
-    Returns
-    -------
-    places : numpy.ndarray of shape (n_held,), int64
-        Where in the batch the rows held stand, ascending.
-    rows : numpy.ndarray of shape (n_held,), int64
-        Which own rows these are.
-
-    Raises
-    ------
-    ProtocolError
-        If the batch is no vector of aligned row numbers.
+    Shapes: batch (n_batch,): aligned row numbers, in any order; one may occur several times; own
+    (n_samples,): as `own_rows` returns it; returns (n_held,): where in the batch the rows held
+    stand, ascending; returns (n_held,): which own rows these are.
     """
     numbers = np.asarray(batch)
     if numbers.size == 0:

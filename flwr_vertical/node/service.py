@@ -69,17 +69,7 @@ _SEED, _SECRET = "node.seed", "node.secret"
 
 
 class StepServer:
-    """Answers requests on behalf of the node whose context comes with them.
-
-    Parameters
-    ----------
-    types : Callable[[Context], NodeTypes]
-        Tells what a node runs.
-    storage : Storage
-        Where tables are read from and written to.
-    names : Callable[[Context], RunRequest], optional
-        Tells, before `types` imports anything, what it would import (default: nothing).
-    """
+    """Answers requests on behalf of the node whose context comes with them."""
 
     def __init__(
         self,

@@ -32,13 +32,7 @@ _LIVE = re.compile(r"live-([0-9a-f]+)")
 
 
 class Snapshots:
-    """The files beside a node's checkpoint.
-
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-        The node's.
-    """
+    """The files beside a node's checkpoint."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
@@ -79,13 +73,7 @@ class Snapshots:
         return True
 
     def load_live(self, version: str) -> dict[str, Any] | None:
-        """Read live objects; None if this version does not lie here.
-
-        Raises
-        ------
-        ProtocolError
-            If the file is damaged, or of another run.
-        """
+        """Read live objects; None if this version does not lie here."""
         path = self._live_path(version)
         try:
             with path.open("rb") as file:
@@ -131,19 +119,7 @@ class Snapshots:
 def tell_snapshot(
     checkpoint: Checkpoint, envelope: ConfigRecord, context: Context, last: int
 ) -> RecordDict:
-    """Answer a resuming greeting between snapshots: who is here, and whether it can go back.
-
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-        The node's.
-    envelope : ConfigRecord
-        Of the greeting; names the snapshot.
-    context : Context
-        The node's.
-    last : int
-        Number of the last message that its state knows of.
-    """
+    """Answer a resuming greeting between snapshots: who is here, and whether it can go back."""
     told: dict[str, Any] = {"party": checkpoint.name, "role": checkpoint.role}
     try:
         Snapshots(checkpoint).at(_number(envelope)).resume()

@@ -20,19 +20,7 @@ FOLDER_NAME = ".sources"
 
 
 class SourceCopy:
-    """The copy of one party and run.
-
-    Parameters
-    ----------
-    folder : Path
-        The party's folder of results.
-    party : str
-        Its name.
-    run : str
-        Name of the run.
-    read : Callable[[], tuple[pandas.DataFrame, str, list[str]]]
-        Reads the database: rows, where they come from, and what the owner should know.
-    """
+    """The copy of one party and run."""
 
     def __init__(
         self,

@@ -15,11 +15,6 @@ class State(MutableMapping[str, Any]):
 
     Carries what the codec carries; decoded arrays are read-only, so assign a new array rather
     than writing into one. Only the values that were assigned are encoded again.
-
-    Parameters
-    ----------
-    context : flwr.app.Context
-        The context of the node that handles the message.
     """
 
     def __init__(self, context: Context) -> None:

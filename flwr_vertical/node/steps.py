@@ -89,75 +89,42 @@ def _without_storage(*_: object) -> Any:
 
 @dataclass
 class NodeServices:
-    """What a node gives to a party or an arbiter for the time of one message.
+    """What a node gives to a party or an arbiter for the time of one message."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the party.
-    run_config, node_config : Mapping[str, Any]
-        The run config and the node config (kebab-case keys), as Flower delivers them.
-    state : MutableMapping[str, Any]
-        Survives between messages of a run.
-    cache : dict
-        Survives as long as the process does.
-    load_table, load_fitted, load_truth, save_output, save_model, load_model : Callable
-        Access to the node's own storage.
-    seed : str
-        Seed of the run's simulation randomness.
-    secret : bytes
-        Random bytes that this node drew for this run and that nobody else knows.
-    sequence : int or None
-        Number of the message; None where there is none, as in a release step at the server.
-    course : int or None
-        Its number if the run had never broken off: a step that is taken again has it again.
-    asked : Callable[[], bytes]
-        Digest of what the message asks for.
-    policy : Policy
-        What the node agrees to, whatever the run config asks for.
-    ledger : RunLedger or None
-        Where what leaves is written down before it does, over runs; None where tables lie in
-        memory, and the rules hold within the run.
-    in_memory : bool
-        Whether the tables lie in memory of the server's own process, from which nothing is hidden.
-    """
-
-    name: str
+    name: str  # Name of the party
+    # run_config, node_config: The run config and the node config (kebab-case keys), as Flower
+    # delivers them
     run_config: Mapping[str, Any]
     node_config: Mapping[str, Any]
-    state: MutableMapping[str, Any]
-    cache: dict[str, Any]
+    state: MutableMapping[str, Any]  # Survives between messages of a run
+    cache: dict[str, Any]  # Survives as long as the process does
+    # load_table, load_fitted, load_truth, save_output, save_model, load_model: Access to the
+    # node's own storage
     load_table: Callable[[], "Table"]
     load_fitted: Callable[[], "Table | None"]
     load_truth: Callable[[], "pd.DataFrame | None"]
     save_output: Callable[[pd.DataFrame], str]
     save_model: Callable[[bytes], str] = _without_storage
     load_model: Callable[[str], bytes | None] = _without_storage
-    seed: str = "0"
+    seed: str = "0"  # Seed of the run's simulation randomness
+    # Random bytes that this node drew for this run and that nobody else knows
     secret: bytes = field(default=b"", repr=False)
+    # Number of the message; None where there is none, as in a release step at the server
     sequence: int | None = None
+    # Its number if the run had never broken off: a step that is taken again has it again
     course: int | None = None
-    asked: Callable[[], bytes] = bytes
+    asked: Callable[[], bytes] = bytes  # Digest of what the message asks for
+    # What the node agrees to, whatever the run config asks for
     policy: Policy = field(default_factory=Policy)
+    # Where what leaves is written down before it does, over runs; None where tables lie in
+    # memory, and the rules hold within the run
     ledger: RunLedger | None = None
+    # Whether the tables lie in memory of the server's own process, from which nothing is hidden
     in_memory: bool = False
 
 
 class Node:
-    """Shared by `Party` and `Arbiter`: steps, state, cache.
-
-    Parameters
-    ----------
-    services : NodeServices
-        What the node gives.
-    groups : tuple[type[StepGroup], ...]
-        Step groups of the run, beside those that the class declares: the alignment's.
-
-    Attributes
-    ----------
-    node_keys : tuple[NodeKey, ...]
-        Keys of the node config that the class reads, beside those of the core.
-    """
+    """Shared by `Party` and `Arbiter`: steps, state, cache."""
 
     node_keys: ClassVar[tuple[NodeKey, ...]] = ()
 
@@ -191,13 +158,6 @@ class Node:
         They follow from random bytes that the node drew when the run began and from the message, so
         that a step that is taken again draws the same noise (one pad never covers two different
         arrays), and one that is asked for something else draws other noise.
-
-        Parameters
-        ----------
-        purpose : str
-            Tells several draws in one message apart.
-        count : int
-            How many, at most 64.
         """
         if not self.services.secret:
             raise ProtocolError(f"{self.name!r} has no secret of this run to draw {purpose!r} from")
@@ -210,15 +170,6 @@ class Node:
 
         Keys of noise on numbers that may be asked for again: the same numbers get the same noise,
         since the mean of many noisy answers would be the exact one.
-
-        Parameters
-        ----------
-        purpose : str
-            What the bytes are for.
-        content : bytes
-            Identifies the numbers.
-        count : int
-            How many, at most 64.
         """
         if not self.services.secret:
             raise ProtocolError(f"{self.name!r} has no secret of this run to draw {purpose!r} from")
@@ -231,11 +182,6 @@ class Node:
         For what protects no number by itself, but is none of the server's business either, such as
         the weights with which a network begins. On a node nobody else can know them; where tables
         lie in memory they follow from the run's seed, so that a simulation can be repeated.
-
-        Parameters
-        ----------
-        purpose, content, count
-            See `secret_of`.
         """
         if self.services.in_memory:
             return bytes_in_memory(self.services.seed, self.name, purpose, content, count)
@@ -251,13 +197,7 @@ class Node:
         return f"{self.name}\0{number}"
 
     def take(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """Take one step by name.
-
-        Raises
-        ------
-        ProtocolError
-            If there is no such step, or the arguments do not fit it.
-        """
+        """Take one step by name."""
         known = step_owners(type(self), self._groups)
         if name not in known:
             raise ProtocolError(
@@ -274,13 +214,7 @@ class Node:
         return getattr(offered, name)(**arguments)
 
     def find_group(self, kind: "type[_G]") -> "_G":
-        """Return the step group of a kind that the class declares.
-
-        Raises
-        ------
-        ProtocolError
-            If it declares none.
-        """
+        """Return the step group of a kind that the class declares."""
         for cls in type(self).__mro__:
             for name, member in vars(cls).items():
                 if isinstance(member, Uses) and issubclass(member.group, kind):
@@ -295,17 +229,7 @@ class Node:
 def bytes_in_memory(
     seed: str | int, name: str, purpose: str, content: bytes = b"", count: int = 32
 ) -> bytes:
-    """Return what `Node.own_bytes` gives where tables lie in memory, from a run's seed.
-
-    Parameters
-    ----------
-    seed : str or int
-        The run's.
-    name : str
-        The party's.
-    purpose, content, count
-        See `Node.secret_of`.
-    """
+    """Return what `Node.own_bytes` gives where tables lie in memory, from a run's seed."""
     text = f"{seed}\0{name}\0own\0{purpose}\0".encode() + content
     return hashlib.blake2b(text, digest_size=count).digest()
 
@@ -387,26 +311,7 @@ def steps_of(cls: type, groups: "tuple[type[StepGroup], ...]" = ()) -> set[str]:
 def step_owners(
     cls: type, groups: "tuple[type[StepGroup], ...]" = ()
 ) -> dict[str, "str | type[StepGroup] | None"]:
-    """Find the steps that a class offers; an override need not be marked again.
-
-    Parameters
-    ----------
-    cls : type
-        A `Party`, `Arbiter` or `StepGroup`.
-    groups : tuple[type[StepGroup], ...]
-        Further groups of the run.
-
-    Returns
-    -------
-    dict[str, str or type[StepGroup] or None]
-        By name of the step, who takes it: None for the class itself, the attribute that holds a
-        group it declares, or a group of the run.
-
-    Raises
-    ------
-    ProtocolError
-        If two groups have a step of the same name. The class's own steps replace a group's.
-    """
+    """Find the steps that a class offers; an override need not be marked again."""
     if (cls, groups) in _STEPS:
         return _STEPS[cls, groups]
     own = {

@@ -2,15 +2,7 @@
 
 
 def min_rows(n_columns: int, n_vectors: int) -> int:
-    """Return the fewest rows of a set whose sums may be opened.
-
-    Parameters
-    ----------
-    n_columns : int
-        Columns of the sums.
-    n_vectors : int
-        Vectors of the server (labels) that are multiplied with them.
-    """
+    """Return the fewest rows of a set whose sums may be opened."""
     return max(100, 3 * (n_columns + n_vectors))
 
 

@@ -12,21 +12,7 @@ Stated = Policy | Mapping[str, Any]
 
 
 def policies_by_node(given: Stated, nodes: Sequence[str]) -> dict[str, Policy]:
-    """Return the policy of each node.
-
-    Parameters
-    ----------
-    given : Policy or Mapping[str, Any]
-        One for all nodes, as a record or as keys; or by node, where those that are not named have
-        the defaults.
-    nodes : sequence of str
-        Names of the nodes.
-
-    Raises
-    ------
-    ConfigError
-        If a key or a node is unknown, or a value cannot be used.
-    """
+    """Return the policy of each node."""
     if isinstance(given, Policy):
         return dict.fromkeys(nodes, given)
     if not isinstance(given, Mapping):

@@ -26,23 +26,7 @@ PLAIN_KEYS = {
 def read_policy(
     who: str, config: Mapping[str, Any], unstated: Mapping[str, Any] | None = None
 ) -> Policy:
-    """Return the policy of a node.
-
-    Parameters
-    ----------
-    who : str
-        The node, for errors, such as ``"party 'bank'"``.
-    config : Mapping[str, Any]
-        Its node config. Keys that are no part of a policy are not looked at.
-    unstated : Mapping[str, Any], optional
-        Values of fields of `Policy` that hold where the node states nothing (default: the safe
-        ones).
-
-    Raises
-    ------
-    ConfigError
-        Names an unknown key, or a value that cannot be used, and what is allowed.
-    """
+    """Return the policy of a node."""
     stated = {k.removeprefix(PREFIX): v for k, v in config.items() if k.startswith(PREFIX)}
     spelt = {key: f"node config {PREFIX}{key}" for key in stated}
     path = config.get(FILE)
@@ -66,13 +50,7 @@ def read_policy(
 
 
 def read_policy_file(who: str, path: Path) -> dict[str, Any]:
-    """Return the keys of a policy file, TOML, one key a line.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be read.
-    """
+    """Return the keys of a policy file, TOML, one key a line."""
     try:
         found = flat(tomllib.loads(path.expanduser().read_text()))
     except (OSError, ValueError) as error:

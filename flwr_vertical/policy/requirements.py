@@ -21,15 +21,7 @@ _OPEN = {
 
 
 def asked_by(strategy: Any, name: str = "") -> RunRequest:
-    """Return what a strategy asks of nodes by its settings.
-
-    Parameters
-    ----------
-    strategy : Strategy
-        The method and its settings.
-    name : str, optional
-        As the run config names it (default: the strategy's own).
-    """
+    """Return what a strategy asks of nodes by its settings."""
     epsilon = getattr(strategy, "epsilon", None)
     if getattr(strategy, "dp", "admm") == "none":  # stated, but not used
         epsilon = None
@@ -57,11 +49,6 @@ def open_to(run_config: Mapping[str, Any]) -> dict[str, Any]:
 
     It is for nodes that have no owner to ask: tables in memory, and demonstration data, which are
     public. The rules on rows are not among them; they hold there as well.
-
-    Parameters
-    ----------
-    run_config : Mapping[str, Any]
-        The run's, flat.
     """
     named = [str(run_config.get(key, "")) for key in ("strategy", "alignment")]
     return {
@@ -79,26 +66,7 @@ def needed_by_node(
     policies: Mapping[str, Policy] | None = None,
     arbiter: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """Return which keys the nodes of a federation would need for a run, nothing else being stated.
-
-    Parameters
-    ----------
-    request : RunRequest
-        What the run asks of every party; the number of parties is that of `parties`.
-    parties : Sequence[str]
-        Their names.
-    labels : Mapping[str, str], optional
-        By party, the column that it is asked to hand over as labels.
-    policies : Mapping[str, Policy], optional
-        Under which the run took place: its rules on rows change numbers, so they are stated again.
-    arbiter : bool, default False
-        Whether the run needs an arbiter; its keys stand under ``"arbiter"``.
-
-    Returns
-    -------
-    dict[str, dict[str, Any]]
-        By node, values as a node config takes them. Nodes that need none are left out.
-    """
+    """Return which keys the nodes of a federation would need for a run by default."""
     request = replace(request, n_parties=len(parties))
     found = {}
     for name in parties:

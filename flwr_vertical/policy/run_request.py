@@ -10,31 +10,16 @@ from flwr_vertical.policy.record import ANY, Policy, allows, key_of, text_of
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What is known of a run before it begins.
+    """What is known of a run before it begins."""
 
-    Parameters
-    ----------
-    strategy : str
-        Its name, or ``module:Class``; "" where it is not known.
-    aggregation, alignment : str
-        As in the run config; "" where not known.
-    n_parties : int, optional
-        How many parties take part, if that is known.
-    label_column : str
-        The column that this node is asked to hand over as labels; "" for none.
-    exchanges : tuple[str, ...]
-        Exchanges that tell more than the method's default one.
-    epsilon : float, optional
-        What privacy noise may spend on a column.
-    """
-
-    strategy: str = ""
-    aggregation: str = ""
-    alignment: str = ""
-    n_parties: int | None = None
+    strategy: str = ""  # Its name, or ``module:Class``; "" where it is not known
+    aggregation: str = ""  # As in the run config; "" where not known
+    alignment: str = ""  # As in the run config; "" where not known
+    n_parties: int | None = None  # How many parties take part, if that is known
+    # The column that this node is asked to hand over as labels; "" for none
     label_column: str = ""
-    exchanges: tuple[str, ...] = ()
-    epsilon: float | None = None
+    exchanges: tuple[str, ...] = ()  # Exchanges that tell more than the method's default one
+    epsilon: float | None = None  # What privacy noise may spend on a column
 
     @classmethod
     def of(
@@ -45,20 +30,7 @@ class RunRequest:
         exchanges: Iterable[str] = (),
         epsilon: float | None = None,
     ) -> "RunRequest":
-        """Read it from a run config.
-
-        Parameters
-        ----------
-        config : Mapping[str, Any]
-            The run config, flat. An app may use a key of ours for something else: ``parties``
-            that are no names are none of ours.
-        party : str
-            Name of the node's party.
-        n_parties : int, optional
-            How many take part; the parties named in the run config where that is not given.
-        exchanges, epsilon
-            See the class.
-        """
+        """Read it from a run config."""
         if n_parties is None:
             n_parties = len(_names(config.get("parties"))) or None
         holder = str(config.get("label-holder", ""))
@@ -75,22 +47,12 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A key of a policy that forbids something a run asks for.
+    """A key of a policy that forbids something a run asks for."""
 
-    Parameters
-    ----------
-    key : str
-        As in a node config, ``policy.labels``.
-    asked, allowed : str
-        In words.
-    needed : Any
-        A value of the key that would allow it.
-    """
-
-    key: str
-    asked: str
-    allowed: str
-    needed: Any
+    key: str  # As in a node config, ``policy.labels``
+    asked: str  # In words
+    allowed: str  # In words
+    needed: Any  # A value of the key that would allow it
 
     @property
     def line(self) -> str:
@@ -143,13 +105,7 @@ def refusals(policy: Policy, request: RunRequest) -> list[Refusal]:
 
 
 def check_request(who: str, policy: Policy, request: RunRequest) -> None:
-    """Raise if a policy forbids a run.
-
-    Raises
-    ------
-    PolicyError
-        Names the first key, and how many more.
-    """
+    """Raise if a policy forbids a run."""
     found = refusals(policy, request)
     if not found:
         return
@@ -165,15 +121,7 @@ def check_request(who: str, policy: Policy, request: RunRequest) -> None:
 
 
 def needed_keys(request: RunRequest, policy: Policy | None = None) -> dict[str, Any]:
-    """Return keys of a node config by which a node would take part in a run.
-
-    Parameters
-    ----------
-    request : RunRequest
-        The run.
-    policy : Policy, optional
-        What the node has now (default: nothing stated).
-    """
+    """Return keys of a node config by which a node would take part in a run."""
     return {r.key: r.needed for r in refusals(policy or Policy(), request)}
 
 

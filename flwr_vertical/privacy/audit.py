@@ -17,24 +17,12 @@ from flwr_vertical.errors import DataError
 
 @dataclass(frozen=True)
 class Audit:
-    """What many runs on two neighbouring tables show.
+    """What many runs on two neighbouring tables show."""
 
-    Parameters
-    ----------
-    epsilon : float
-        Lower bound, at the stated confidence.
-    confidence : float
-        Of the bound.
-    n_runs : int
-        On each table.
-    threshold : float
-        The outcome is a score on one side of it.
-    """
-
-    epsilon: float
-    confidence: float
-    n_runs: int
-    threshold: float
+    epsilon: float  # Lower bound, at the stated confidence
+    confidence: float  # Of the bound
+    n_runs: int  # On each table
+    threshold: float  # The outcome is a score on one side of it
 
 
 def audit_epsilon(
@@ -51,19 +39,8 @@ def audit_epsilon(
     Pearson (1934), as in Jagielski et al. (2020), "Auditing Differentially Private Machine
     Learning".
 
-    Parameters
-    ----------
-    scores, neighbour_scores : array of shape (n_runs,)
-        One number for each run, such as the likelihood ratio or the released number itself.
-    delta : float, default 0
-        Of the mechanism.
-    confidence : float, default 0.99
-        Of the bound.
-
-    Raises
-    ------
-    DataError
-        If there are fewer than 100 runs on either table.
+    Shapes: scores, neighbour_scores (n_runs,): one number for each run, such as the likelihood
+    ratio or the released number itself.
     """
     from scipy.stats import beta
 

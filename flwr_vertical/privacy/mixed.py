@@ -20,12 +20,8 @@ class Distances:
     share of their range in both tables, and of 1 for each level that differs. Shares are rounded to
     multiples of 2^-30, so that sums are exact and rows at the same distance are found to be so.
 
-    Parameters
-    ----------
-    people : pandas.DataFrame of shape (n_people, n_columns)
-        Complete.
-    rows : pandas.DataFrame of shape (n_rows, n_columns)
-        Complete, with the same columns.
+    Shapes: people (n_people, n_columns): complete; rows (n_rows, n_columns): complete, with the
+    same columns.
     """
 
     def __init__(self, people: pd.DataFrame, rows: pd.DataFrame) -> None:
@@ -59,17 +55,8 @@ class Distances:
 def nearest_rows(people: pd.DataFrame, rows: pd.DataFrame, n_neighbors: int = 1) -> Integers:
     """Return the rows that are nearest to each person.
 
-    Parameters
-    ----------
-    people, rows : pandas.DataFrame
-        See `Distances`.
-    n_neighbors : int, default 1
-        How many.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_people, n_neighbors), int64
-        Integers of rows, the nearest first; of equals the first.
+    Shapes: returns (n_people, n_neighbors): integers of rows, the nearest first; of equals the
+    first.
     """
     return nearest(Distances(people, rows), n_neighbors)
 
@@ -77,18 +64,8 @@ def nearest_rows(people: pd.DataFrame, rows: pd.DataFrame, n_neighbors: int = 1)
 def nearest(distances: Distances, n_neighbors: int = 1, own: Integers | None = None) -> Integers:
     """Return the rows that are nearest to each person.
 
-    Parameters
-    ----------
-    distances : Distances
-    n_neighbors : int, default 1
-        How many.
-    own : numpy.ndarray of shape (n_people,), int64, optional
-        Place of each person's own row, which is passed over.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_people, n_neighbors), int64
-        Integers of rows, the nearest first; of equals the first.
+    Shapes: own (n_people,): place of each person's own row, which is passed over; returns
+    (n_people, n_neighbors): integers of rows, the nearest first; of equals the first.
     """
     found = np.empty((distances.n_people, n_neighbors), dtype=np.int64)
     for block in distances.blocks:

@@ -30,17 +30,7 @@ def counts_of(predicates: Sequence[Predicate], table: pd.DataFrame) -> npt.NDArr
 
 
 def rare_predicates(table: pd.DataFrame, most: int, rng: np.random.Generator) -> list[Predicate]:
-    """Return predicates on one column that hold for one row: extreme values, and unique ones.
-
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        Complete.
-    most : int
-        How many; a random choice if there are more.
-    rng : numpy.random.Generator
-        Of the choice.
-    """
+    """Return predicates on one column that hold for one row: extreme values, and unique ones."""
     found: list[Predicate] = []
     columns = _columns_of(table)
     for name, column in table.items():
@@ -61,20 +51,6 @@ def random_predicates(
     """Return predicates on a few columns each, made from random rows.
 
     Numbers are compared with ``>=`` above the median and with ``<=`` below, levels for equality.
-
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        Complete.
-    n_columns : int
-        Of a predicate.
-    most : int
-        How many are sought; fewer are returned if there are none after many tries.
-    rng : numpy.random.Generator
-        Of rows and columns.
-    unique : bool, default True
-        Whether a predicate must hold for one row alone. Else it is made of cells of unrelated rows
-        with random relations, as by somebody who knows the columns' values only.
     """
     names = np.array([str(name) for name in table])
     medians = {n: float(table[n].median()) for n in names if is_number(table[n])}

@@ -20,19 +20,11 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Rate:
-    """A share of successes, with Wilson's (1927) interval.
+    """A share of successes, with Wilson's (1927) interval."""
 
-    Parameters
-    ----------
-    successes, n : int
-        Successes among n attacks; n is 1 or more.
-    confidence : float, default 0.95
-        Of the interval.
-    """
-
-    successes: int
-    n: int
-    confidence: float = CONFIDENCE
+    successes: int  # Successes among n attacks; n is 1 or more
+    n: int  # Successes among n attacks; n is 1 or more
+    confidence: float = CONFIDENCE  # Of the interval
 
     @property
     def share(self) -> float:
@@ -57,24 +49,13 @@ class Rate:
 
 @dataclass(frozen=True)
 class Risk:
-    """How an attack did, beside what it would have found out without a leak.
+    """How an attack did, beside what it would have found out without a leak."""
 
-    Parameters
-    ----------
-    attack : str
-        Its name.
-    members : Rate
-        Of people whose rows the table was made from.
-    chance : Rate
-        Of the same attack where nothing can leak; see `flwr_vertical.privacy.risks`.
-    guessing : Rate, optional
-        Of somebody who does without the synthetic rows where the attack can: one that does no
-        better against members was too weak to tell anything.
-    """
-
-    attack: str
-    members: Rate
-    chance: Rate
+    attack: str  # Its name
+    members: Rate  # Of people whose rows the table was made from
+    chance: Rate  # Of the same attack where nothing can leak; see `flwr_vertical.privacy.risks`
+    # Of somebody who does without the synthetic rows where the attack can: one that does no
+    # better against members was too weak to tell anything
     guessing: Rate | None = None
 
     @property

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import DataError
 from flwr_vertical.privacy.mixed import Distances, is_number, nearest, pass_over
 from flwr_vertical.privacy.predicates import (
@@ -57,23 +57,7 @@ def inference(
     n_attacks: int = 1000,
     seed: int = 0,
 ) -> Risk:
-    """Guess a column of people whose other columns are known, from the nearest synthetic row.
-
-    Parameters
-    ----------
-    members, synthetic : pandas.DataFrame
-        With the same columns.
-    others : pandas.DataFrame or None
-        People that the table was not made from, with the same columns.
-    target : str
-        The column to guess. Numbers are right within `TOLERANCE` of the guess.
-    known : sequence of str, optional
-        What is known of people; all other columns by default.
-    n_attacks : int, default 1000
-        How many people of each kind are tried at most.
-    seed : int, default 0
-        Of the choice of people, and of guessing.
-    """
+    """Guess a column of people whose other columns are known, from the nearest synthetic row."""
     return inferences(members, others, synthetic, [target], known, n_attacks, seed)[0]
 
 
@@ -86,15 +70,7 @@ def inferences(
     n_attacks: int = 1000,
     seed: int = 0,
 ) -> list[Risk]:
-    """Guess several columns, each as `inference` does, of the same people.
-
-    Parameters
-    ----------
-    members, others, synthetic, known, n_attacks, seed
-        See `inference`.
-    targets : sequence of str, optional
-        The columns; all by default.
-    """
+    """Guess several columns, each as `inference` does, of the same people."""
     rng = np.random.default_rng(seed)
     chosen = [str(name) for name in members] if targets is None else list(targets)
     given = [str(name) for name in members] if known is None else list(known)
@@ -122,19 +98,7 @@ def linkability(
     n_attacks: int = 1000,
     seed: int = 0,
 ) -> Risk:
-    """Link two parts of a person's columns through a synthetic row that is near to both.
-
-    Parameters
-    ----------
-    members, others, synthetic : pandas.DataFrame
-        See `inference`.
-    left, right : sequence of str
-        The two parts, such as the columns of two parties.
-    n_neighbors : int, default 1
-        How many of the nearest synthetic rows are looked at for each part.
-    n_attacks, seed : int
-        As of `inference`.
-    """
+    """Link two parts of a person's columns through a synthetic row that is near to both."""
     rng = np.random.default_rng(seed)
 
     def linked(trial: _Trial) -> Flags:
@@ -171,20 +135,6 @@ def singling_out(
     A success is a predicate that holds for exactly one person. As the chance of that depends on how
     many people there are, as many members as others are taken. Without others, predicates of one
     half of the members are tried on the other half.
-
-    Parameters
-    ----------
-    members, others, synthetic : pandas.DataFrame
-        See `inference`.
-    n_columns : int, default 3
-        How many columns a predicate is about; with 1, rare and extreme values are taken.
-    n_attacks, seed : int
-        How many predicates are sought, and the seed of their choice.
-
-    Raises
-    ------
-    DataError
-        If no row can be singled out.
     """
     rng = np.random.default_rng(seed)
 
@@ -233,15 +183,6 @@ def membership(
     taken for members. Whoever guesses about as many members as others is right in 1/2 and half of
     the gain. Without others, a member's distance to the nearest synthetic row stands beside that to
     the nearest row of another member.
-
-    Parameters
-    ----------
-    members, others, synthetic : pandas.DataFrame
-        See `inference`.
-    n_attacks : int, optional
-        How many people of each kind are tried at most, as many of each (default: all).
-    seed : int, default 0
-        Of the choice of people.
     """
     rng = np.random.default_rng(seed)
     most = min(len(members), len(members if others is None else others))

@@ -41,33 +41,7 @@ def check_bits(
     predictions: bool = False,
     agreed: bool = False,
 ) -> None:
-    """Raise if so many bits of single rows may not be told.
-
-    Parameters
-    ----------
-    who : str
-        The node, for errors.
-    policy : Policy
-        Its policy.
-    bits : float
-        Of each row, now.
-    n_rows : int
-        Of how many rows.
-    most : float
-        The most bits of one of them that were told before.
-    what : str
-        What is told, in words.
-    predictions : bool, default False
-        Whether they are predictions, which have limits of their own.
-    agreed : bool, default False
-        Whether the node has agreed to what opens them: a method's default exchange, or one that
-        ``exchanges`` of its policy names. It may then tell of rows, unless ``openings`` is stated.
-
-    Raises
-    ------
-    PolicyError
-        Names ``policy.grid``, ``policy.predictions`` or ``policy.openings``.
-    """
+    """Raise if so many bits of single rows may not be told."""
     if not n_rows:
         return
     if predictions and bits > policy.grid:
@@ -94,24 +68,7 @@ def check_bits(
 def check_epsilon(
     who: str, policy: Policy, epsilon: float, spent: float, releases: int, what: str
 ) -> None:
-    """Raise if so much privacy budget may not be spent.
-
-    Parameters
-    ----------
-    who, policy, what
-        As of `check_bits`.
-    epsilon : float
-        Of the whole release; infinite for one without noise.
-    spent : float
-        Before.
-    releases : int
-        How many have spent it.
-
-    Raises
-    ------
-    PolicyError
-        Names ``policy.epsilon-total``.
-    """
+    """Raise if so much privacy budget may not be spent."""
     total = policy.epsilon_total
     asked = f"epsilon {epsilon:g} ({what}), after {spent:g} in {releases} release(s)"
     allowed = "one release, as it states no total"
@@ -128,22 +85,7 @@ def check_epsilon(
 
 
 def check_foreign_ids(who: str, policy: Policy, count: int, n_own: int) -> None:
-    """Raise if a node would blind too many IDs of others in a run.
-
-    Parameters
-    ----------
-    who, policy
-        As of `check_bits`.
-    count : int
-        In the run, with those of now.
-    n_own : int
-        Own rows.
-
-    Raises
-    ------
-    PolicyError
-        Names ``policy.foreign-ids``.
-    """
+    """Raise if a node would blind too many IDs of others in a run."""
     stated = policy.foreign_ids
     most = max(FOREIGN_IDS * n_own, FEW_IDS) if stated is None else stated * n_own
     if count <= most:

@@ -34,13 +34,7 @@ _OF_THE_DISK = (
 
 
 def create(path: Path, party: str, who: str) -> None:
-    """Make an empty ledger; one that is there, whole or not, stays as it is.
-
-    Raises
-    ------
-    LedgerError
-        If the folder cannot be written.
-    """
+    """Make an empty ledger; one that is there, whole or not, stays as it is."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,22 +65,7 @@ def create(path: Path, party: str, who: str) -> None:
 
 @contextmanager
 def transaction(path: Path, who: str, patience: float) -> Iterator[sqlite3.Connection]:
-    """Open the ledger for one entry; it is on disk, or nothing is, when the block ends.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    who : str
-        The node, for errors.
-    patience : float
-        Seconds to wait for another process that makes an entry.
-
-    Raises
-    ------
-    LedgerError
-        If it cannot be read or written, is damaged, or is no ledger.
-    """
+    """Open the ledger for one entry; it is on disk, or nothing is, when the block ends."""
     try:
         with _connected(path, patience) as connection:
             # Takes the lock at once: what is read below is what the entry is made of.
@@ -108,13 +87,7 @@ def transaction(path: Path, who: str, patience: float) -> Iterator[sqlite3.Conne
 
 @contextmanager
 def reading(path: Path, who: str) -> Iterator[sqlite3.Connection]:
-    """Open the ledger to be read alone.
-
-    Raises
-    ------
-    LedgerError
-        If it cannot be read, is damaged, or is no ledger.
-    """
+    """Open the ledger to be read alone."""
     try:
         # Whose writer was killed is rolled back by its next reader, who needs to write for that.
         mode = "rw" if os.access(path, os.W_OK) else "ro"
@@ -130,13 +103,7 @@ def reading(path: Path, who: str) -> Iterator[sqlite3.Connection]:
 
 
 def check_whole(connection: sqlite3.Connection, path: Path, who: str) -> None:
-    """Raise if the file, or a row of any table, is not what was written.
-
-    Raises
-    ------
-    LedgerDamagedError
-        Says what was found and how to go on.
-    """
+    """Raise if the file, or a row of any table, is not what was written."""
     if found := find_damage(connection):
         raise damaged(path, who, found)
 

@@ -25,67 +25,30 @@ _REAL = {"at", "bits", "epsilon", "delta"}
 
 @dataclass(frozen=True)
 class Entry:
-    """Something that was told.
+    """Something that was told."""
 
-    Parameters
-    ----------
-    kind : str
-        ``"rows"``, ``"bits"``, ``"predictions"``, ``"epsilon"``, ``"ids"``, ``"refused"`` or
-        ``"clock"``.
-    receiver : str
-        To whom.
-    what : str
-        In words.
-    n_rows : int
-        How many own rows it is about.
-    smallest : int
-        Rows of the smallest set that was told of; 0 where that does not apply.
-    n_vectors : int
-        Vectors of the server that rows were multiplied with.
-    bits : float
-        Of each of these rows.
-    epsilon, delta : float
-        Of differential privacy.
-    colluding : str
-        Who together could see more than that.
-    """
-
+    # ``"rows"``, ``"bits"``, ``"predictions"``, ``"epsilon"``, ``"ids"``, ``"refused"`` or
+    # ``"clock"``
     kind: str
-    receiver: str
-    what: str
-    n_rows: int = 0
-    smallest: int = 0
-    n_vectors: int = 0
-    bits: float = 0.0
-    epsilon: float = 0.0
-    delta: float = 0.0
-    colluding: str = ""
+    receiver: str  # To whom
+    what: str  # In words
+    n_rows: int = 0  # How many own rows it is about
+    smallest: int = 0  # Rows of the smallest set that was told of; 0 where that does not apply
+    n_vectors: int = 0  # Vectors of the server that rows were multiplied with
+    bits: float = 0.0  # Of each of these rows
+    epsilon: float = 0.0  # Of differential privacy
+    delta: float = 0.0  # Of differential privacy
+    colluding: str = ""  # Who together could see more than that
 
 
 class Book:
-    """Runs and entries within one transaction.
-
-    Parameters
-    ----------
-    connection : sqlite3.Connection
-        Open.
-    path : Path
-        The file, for errors.
-    who : str
-        The node, for errors.
-    """
+    """Runs and entries within one transaction."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, who: str) -> None:
         self._connection, self._path, self._who = connection, path, who
 
     def check_clock(self, now: float) -> None:
-        """Raise if an entry is later than now.
-
-        Raises
-        ------
-        LedgerError
-            Says by how much.
-        """
+        """Raise if an entry is later than now."""
         last = _latest(self._connection)
         if now < last - CLOCK_TOLERANCE:
             raise LedgerError(
@@ -116,13 +79,7 @@ class Book:
         return what
 
     def run(self, token: str) -> int:
-        """Return the number of a run.
-
-        Raises
-        ------
-        ProtocolError
-            If it was not begun.
-        """
+        """Return the number of a run."""
         row = self._connection.execute("SELECT id FROM runs WHERE token = ?", (token,)).fetchone()
         if row is None:
             raise ProtocolError(f"{self._who}: the privacy ledger has no run {token!r} yet")

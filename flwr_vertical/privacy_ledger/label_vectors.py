@@ -11,15 +11,10 @@ from flwr_vertical.privacy_ledger.row_sets import Refined
 
 @dataclass(frozen=True)
 class AtomVectors:
-    """Sets of labels by atom.
+    """Sets of labels by atom."""
 
-    Parameters
-    ----------
-    labels : list of frozenset of int
-        Of each atom, the numbers of the label sets that its rows were multiplied with; the first
-        entry is that of atom 0.
-    """
-
+    # Of each atom, the numbers of the label sets that its rows were multiplied with; the first
+    # entry is that of atom 0
     labels: list[frozenset[int]]
 
     @classmethod
@@ -39,15 +34,7 @@ class AtomVectors:
         return np.array(counts + numbers, dtype=np.int64)
 
     def after(self, refined: Refined, label: int | None) -> "AtomVectors":
-        """Return those of the atoms that others were split into.
-
-        Parameters
-        ----------
-        refined : Refined
-            The atoms afterwards.
-        label : int, optional
-            The label set that the rows told of now are multiplied with.
-        """
+        """Return those of the atoms that others were split into."""
         more = frozenset() if label is None else frozenset([label])
         empty: frozenset[int] = frozenset()
         out = []
@@ -57,13 +44,7 @@ class AtomVectors:
         return AtomVectors(out)
 
     def totals(self, n_vectors: Mapping[int, int]) -> Integers:
-        """Return with how many vectors each atom was multiplied.
-
-        Parameters
-        ----------
-        n_vectors : Mapping[int, int]
-            Vectors of each label set.
-        """
+        """Return with how many vectors each atom was multiplied."""
         known: dict[frozenset[int], int] = {}
         for found in self.labels:
             if found not in known:

@@ -48,26 +48,7 @@ Decision = Callable[[Judged, npt.NDArray[np.int64]], npt.NDArray[Any]]
 
 
 class PrivacyLedger:
-    """What left a node, on its own disk.
-
-    Parameters
-    ----------
-    path : path-like
-        The file; made with its folder if it is not there.
-    party : str
-        Whose it is.
-    policy : Policy, optional
-        The node's policy; its limits hold over all entries.
-    clock : Callable[[], float], optional
-        Tells the time in seconds.
-    patience : float, optional
-        Seconds to wait while another process makes an entry.
-
-    Raises
-    ------
-    LedgerError
-        If the file cannot be used; so do all methods.
-    """
+    """What left a node, on its own disk."""
 
     def __init__(
         self,
@@ -97,15 +78,7 @@ class PrivacyLedger:
             )
 
     def rows(self, ids: "pd.Index[Any]", frame: pd.DataFrame | None = None) -> OwnRows:
-        """Return own rows as this ledger knows them.
-
-        Parameters
-        ----------
-        ids : pandas.Index
-            The sample IDs.
-        frame : pandas.DataFrame, optional
-            The cells: with them, rows whose cells have changed are noticed.
-        """
+        """Return own rows as this ledger knows them."""
         return OwnRows.of(ids, self._secret, frame, self._who)
 
     def row_secrets(
@@ -121,15 +94,7 @@ class PrivacyLedger:
         return digest_of("values", self._secret, rows.keys[order].tobytes(), ordered.tobytes())
 
     def rows_of_version(self, version: str, load: Callable[[], OwnRows]) -> OwnRows:
-        """Return the own rows, hashed once for each version of the table.
-
-        Parameters
-        ----------
-        version : str
-            Another one where the table is another; "" where that is not known.
-        load : Callable[[], OwnRows]
-            Hashes them; called where the ledger has another version.
-        """
+        """Return the own rows, hashed once for each version of the table."""
         name = digest_of("version", version).hex()
         if version:
             with reading(self.path, self._who) as connection:
@@ -160,27 +125,7 @@ class PrivacyLedger:
         *,
         all_new: bool = False,
     ) -> None:
-        """Write down that a run greets this node; a second greeting resets nothing.
-
-        Parameters
-        ----------
-        run : str
-            The run's own token; entries refer to it.
-        name, strategy : str
-            Of the run.
-        settings : Mapping[str, Any]
-            Of the strategy, as JSON takes them.
-        rows : OwnRows
-            The node's rows.
-        all_new : bool, default False
-            Whether none of them need be known: a run that builds on an earlier one may be about
-            new rows only. Otherwise that says that the ledger is another table's.
-
-        Raises
-        ------
-        LedgerError
-            If the ledger is damaged, or that of another table, or the clock went back.
-        """
+        """Write down that a run greets this node; a second greeting resets nothing."""
         with self._entry(run) as (connection, _, arrays):
             if not self._is_checked:  # as it was when this process opened it
                 check_whole(connection, self.path, self._who)
@@ -192,15 +137,7 @@ class PrivacyLedger:
     def note_refused(
         self, run: str, name: str, strategy: str, settings: Mapping[str, Any], error: PolicyError
     ) -> None:
-        """Write down that the policy forbade a run before it began; nothing is spent.
-
-        Parameters
-        ----------
-        run, name, strategy, settings
-            See `begin`.
-        error : PolicyError
-            Names the key.
-        """
+        """Write down that the policy forbade a run before it began; nothing is spent."""
         with transaction(self.path, self._who, self._patience) as connection:
             if not has_run(connection, run):
                 add_run(connection, run, name, strategy, settings, self._clock(), greetings=0)
@@ -230,44 +167,7 @@ class PrivacyLedger:
         Whatever is combined of all that was ever opened must describe at least the minimum of rows,
         and be multiplied with few vectors.
 
-        Parameters
-        ----------
-        run : str
-            Token of the run.
-        rows : OwnRows
-            The own rows.
-        group : array_like of shape (n_rows,)
-            Number of each own row's group, -1 for rows that are not told of.
-        at_least : int
-            The minimum of rows where the policy states none, if that is more than the rule
-            (`limits.min_rows`).
-        n_vectors : int
-            Vectors that rows are multiplied with.
-        commitment : bytes
-            What tells the same vectors from others; without, they count as new.
-        known : bool, default True
-            Whether the server knows the vectors.
-        n_columns : int
-            Columns of the sums.
-        decide : Callable[[Judged, numpy.ndarray], numpy.ndarray], optional
-            Decides what else is withheld, from the atoms afterwards and those of the own rows. It
-            is kept with the entry, so that the same request gets the same answer.
-        about : bytes
-            What, beside rows and vectors, tells the same request from others, if `decide` depends
-            on more.
-        streams : Mapping[str, bytes], optional
-            Key streams or pads that the sums are told under, see `note_stream`.
-        scope : str
-            Sums of which columns: what is told in one scope is not combined with another's.
-        what, receiver, colluding
-            See `Entry`.
-
-        Raises
-        ------
-        PolicyError
-            Names ``policy.min-rows`` or ``policy.vectors``.
-        ProtocolError
-            If a stream hid something else.
+        Shapes: group (n_rows,): number of each own row's group, -1 for rows that are not told of.
         """
         own = np.asarray(group, dtype=np.int64)
         if own.shape != (len(rows),):
@@ -319,29 +219,7 @@ class PrivacyLedger:
     ) -> None:
         """Tell something of single rows, or refuse.
 
-        Parameters
-        ----------
-        run : str
-            Token of the run.
-        rows : OwnRows
-            The own rows.
-        chosen : array_like of shape (n_rows,), bool
-            Of which rows.
-        bits : float
-            Of each of them at most.
-        content : bytes
-            What tells the same numbers of the same rows from others; told again, they cost nothing.
-        predictions : bool, default False
-            Whether they are predictions, which have a limit of their own.
-        agreed : bool, default False
-            Whether the node has agreed to what opens them; see `check_bits`.
-        what, receiver, colluding
-            See `Entry`.
-
-        Raises
-        ------
-        PolicyError
-            Names ``policy.grid``, ``policy.predictions`` or ``policy.openings``.
+        Shapes: chosen (n_rows,): of which rows.
         """
         mask = np.asarray(chosen, dtype=bool)
         if mask.shape != (len(rows),) or not (np.isfinite(bits) and bits >= 0):
@@ -388,25 +266,7 @@ class PrivacyLedger:
         what: str,
         receiver: str = "server",
     ) -> None:
-        """Spend privacy budget on a release with noise, or refuse.
-
-        Parameters
-        ----------
-        run : str
-            Token of the run.
-        epsilon, delta : float
-            Of the whole release: over all its columns and groups. Infinite without noise, which is
-            refused.
-        release : bytes
-            What tells this release from others. The same one again, with the same noise, is free.
-        what, receiver
-            See `Entry`.
-
-        Raises
-        ------
-        PolicyError
-            Names ``policy.epsilon-total``.
-        """
+        """Spend privacy budget on a release with noise, or refuse."""
         if not (epsilon > 0 and 0 <= delta < 1):
             raise ProtocolError(
                 f"{self._who}: epsilon must be above 0 and delta in [0, 1), got {epsilon!r}, "
@@ -424,22 +284,7 @@ class PrivacyLedger:
             book.add(number, self._clock(), entry)
 
     def note_stream(self, run: str, name: str, content: bytes) -> None:
-        """Use a key stream, or a pad, for a content; refuse it for another one.
-
-        Parameters
-        ----------
-        run : str
-            Token of the run.
-        name : str
-            Names the stream among all of all runs: it has the run's keys in it.
-        content : bytes
-            Tag of what it hides. The same content again is a repeat, and free.
-
-        Raises
-        ------
-        ProtocolError
-            If the stream hid something else: the difference of both would be in clear.
-        """
+        """Use a key stream, or a pad, for a content; refuse it for another one."""
         self.note_streams(run, {name: content})
 
     def note_streams(self, run: str, streams: Mapping[str, bytes]) -> None:
@@ -452,26 +297,7 @@ class PrivacyLedger:
     def note_foreign_ids(
         self, run: str, count: int, n_own: int, sender: str = "server", content: bytes = b""
     ) -> None:
-        """Blind IDs of others, or refuse.
-
-        Parameters
-        ----------
-        run : str
-            Token of the run.
-        count : int
-            How many now.
-        n_own : int
-            Own rows.
-        sender : str
-            Whose they are.
-        content : bytes
-            What tells them from others: the same ones again in this run count once.
-
-        Raises
-        ------
-        PolicyError
-            Names ``policy.foreign-ids``.
-        """
+        """Blind IDs of others, or refuse."""
         with self._entry(run) as (connection, book, _):
             number = book.run(run)
             digest = digest_of("ids", run, content)

@@ -13,17 +13,7 @@ _MOST_RUNS = 200
 
 
 def ledger_sections(summary: LedgerSummary, policy: Policy, run: str) -> Iterator[Section]:
-    """Make the sections of a report.
-
-    Parameters
-    ----------
-    summary : LedgerSummary
-        What the ledger holds.
-    policy : Policy
-        The node's.
-    run : str
-        Name of the run that the report is about.
-    """
+    """Make the sections of a report."""
     found = standing(summary, policy)
     state = pd.DataFrame(
         [(one.what, one.so_far, one.allowed, one.key) for one in found],

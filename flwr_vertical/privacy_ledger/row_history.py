@@ -19,24 +19,15 @@ from flwr_vertical.privacy_ledger.stored_arrays import Arrays
 
 @dataclass(frozen=True)
 class ToldRows:
-    """What was told of a node's own rows, after a request that its ledger allowed.
+    """What was told of a node's own rows, after a request that its ledger allowed."""
 
-    Parameters
-    ----------
-    atom : numpy.ndarray of shape (n_rows,)
-        Number of each own row's atom, over all runs; 0 for rows that nothing was told of. Empty if
-        all of it was told before.
-    n_vectors : numpy.ndarray of shape (n_atoms + 1,)
-        With how many vectors of the server each atom was multiplied.
-    smallest : int
-        Rows of the smallest set that was not told of before; 0 if nothing is new.
-    answer : numpy.ndarray, optional
-        What was decided beyond that: the same whenever the same is asked.
-    """
-
+    # (n_rows,): number of each own row's atom, over all runs; 0 for rows that nothing was told
+    # of. Empty if all of it was told before.
     atom: Integers
+    # (n_atoms + 1,): with how many vectors of the server each atom was multiplied
     n_vectors: Integers
-    smallest: int
+    smallest: int  # Rows of the smallest set that was not told of before; 0 if nothing is new
+    # What was decided beyond that: the same whenever the same is asked
     answer: npt.NDArray[Any] | None = None
 
     @classmethod
@@ -48,10 +39,7 @@ class ToldRows:
 def located(arrays: Arrays, rows: OwnRows) -> tuple[Any, Integers]:
     """Return all rows that a ledger knows, the own ones among them now, and where these are.
 
-    Returns
-    -------
-    people : numpy.ndarray of shape (n_known,), uint64
-    at : numpy.ndarray of shape (n_rows,), int64
+    Shapes: returns (n_known,); returns (n_rows,).
     """
     people = arrays.get("people", np.uint64)
     at = places(people, rows.keys)
@@ -64,19 +52,7 @@ def located(arrays: Arrays, rows: OwnRows) -> tuple[Any, Integers]:
 
 
 class LedgerRows:
-    """Histories of rows within one transaction.
-
-    Parameters
-    ----------
-    connection : sqlite3.Connection
-        Open.
-    arrays : Arrays
-        Of the same ledger.
-    who : str
-        The node, for errors.
-    policy : Policy
-        Its limits.
-    """
+    """Histories of rows within one transaction."""
 
     def __init__(
         self, connection: sqlite3.Connection, arrays: Arrays, who: str, policy: Policy
@@ -85,24 +61,7 @@ class LedgerRows:
         self._policy = policy
 
     def label(self, run: int, n_vectors: int, commitment: bytes, known: bool) -> int | None:
-        """Return the number of a set of vectors; None where there are none.
-
-        Parameters
-        ----------
-        run : int
-            Number of the run.
-        n_vectors : int
-            How many they are.
-        commitment : bytes
-            What tells them from others; without, they count as new.
-        known : bool
-            Whether the server knows them.
-
-        Raises
-        ------
-        ProtocolError
-            If the same commitment was to another number of them.
-        """
+        """Return the number of a set of vectors; None where there are none."""
         if not n_vectors:
             return None
         name = commitment or secrets.token_bytes(32)
@@ -125,31 +84,8 @@ class LedgerRows:
     ) -> tuple[Judged, Integers, int]:
         """Refine the atoms by a request, and keep them; or refuse.
 
-        Parameters
-        ----------
-        rows : OwnRows
-            The own rows.
-        own : numpy.ndarray of shape (n_rows,)
-            Group of each, -1 for none.
-        scope : str
-            Sums of which columns.
-        label : int, optional
-            See `label`.
-        **limits
-            ``n_columns`` and ``at_least`` of `judge`.
-
-        Returns
-        -------
-        judged : Judged
-        at : numpy.ndarray of shape (n_rows,)
-            Where the own rows are among all.
-        n_new : int
-            With how many vectors some rows are multiplied that they were not before.
-
-        Raises
-        ------
-        PolicyError
-            Names the key.
+        Shapes: own (n_rows,): group of each, -1 for none; returns (n_rows,): where the own rows
+        are among all.
         """
         arrays = self._arrays
         people, at = located(arrays, rows)

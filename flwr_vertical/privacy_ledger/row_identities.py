@@ -20,41 +20,17 @@ SECRET_LENGTH = 16
 
 @dataclass(frozen=True)
 class OwnRows:
-    """The rows of a table as the ledger knows them.
+    """The rows of a table as the ledger knows them."""
 
-    Parameters
-    ----------
-    keys : numpy.ndarray of shape (n_rows,), uint64
-        Keyed hash (SipHash) of each ID, as text.
-    contents : numpy.ndarray of shape (n_rows,), uint32, optional
-        Digest of each row's cells; without, changes of cells are not noticed.
-    """
-
-    keys: Keys
+    keys: Keys  # (n_rows,): keyed hash (SipHash) of each ID, as text
+    # (n_rows,): digest of each row's cells; without, changes of cells are not noticed
     contents: Contents | None = None
 
     @classmethod
     def of(
         cls, ids: "pd.Index", secret: str, frame: pd.DataFrame | None = None, who: str = ""
     ) -> "OwnRows":
-        """Hash IDs and rows.
-
-        Parameters
-        ----------
-        ids : pandas.Index
-            The sample IDs, each once.
-        secret : str
-            Of the ledger, `SECRET_LENGTH` characters.
-        frame : pandas.DataFrame, optional
-            The cells; the order of columns does not count.
-        who : str
-            The node, for errors.
-
-        Raises
-        ------
-        DataError
-            If an ID comes twice.
-        """
+        """Hash IDs and rows."""
         texts = np.asarray(ids.astype(str), dtype=object)
         keys = pd.util.hash_array(texts, hash_key=secret, categorize=False)
         if len(np.unique(keys)) != len(keys):
@@ -83,19 +59,8 @@ class OwnRows:
 def secrets_of(keys: Keys, secret: str) -> tuple[Keys, bytes]:
     """Return a pseudorandom number of each row that only the ledger's secret gives.
 
-    Parameters
-    ----------
-    keys : numpy.ndarray of shape (n_rows,), uint64
-        The rows.
-    secret : str
-        Of the ledger.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_rows,), uint64
-        AES-128 of each key, under a key of its own.
-    bytes
-        A keyed digest of the set of rows.
+    Shapes: keys (n_rows,): the rows; returns (n_rows,): AES-128 of each key, under a key of its
+    own.
     """
     derived = hashlib.blake2b(b"row secrets", key=secret.encode(), digest_size=16).digest()
     blocks = np.zeros((len(keys), 2), dtype="<u8")
@@ -109,11 +74,7 @@ def secrets_of(keys: Keys, secret: str) -> tuple[Keys, bytes]:
 def places(known: Keys, keys: Keys) -> npt.NDArray[np.int64]:
     """Return where the ledger has each row, -1 where it does not.
 
-    Parameters
-    ----------
-    known : numpy.ndarray of shape (n_known,), uint64
-        Rows that the ledger has, in its order.
-    keys : numpy.ndarray of shape (n_rows,), uint64
+    Shapes: known (n_known,): rows that the ledger has, in its order; keys (n_rows,).
     """
     if len(keys) <= len(known) and np.array_equal(known[: len(keys)], keys):  # the usual case
         return np.arange(len(keys), dtype=np.int64)

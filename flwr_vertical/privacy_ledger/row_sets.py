@@ -17,28 +17,17 @@ from flwr_vertical.arrays import Flags, Integers
 
 @dataclass(frozen=True)
 class Refined:
-    """Atoms after rows were told of.
+    """Atoms after rows were told of."""
 
-    Parameters
-    ----------
-    atom : numpy.ndarray of shape (n_rows,)
-        Number of each row's atom, from 1; 0 for rows that nothing was ever told of.
-    parent, group : numpy.ndarray of shape (n_atoms + 1,)
-        Of each atom, the one that it was part of (0: none) and its group now (-1: none). The first
-        entry is that of atom 0.
-    size : numpy.ndarray of shape (n_atoms + 1,)
-        How many rows are in it.
-    is_new : numpy.ndarray of shape (n_atoms + 1,), bool
-        Whether it is another set of rows than its parent.
-    n_changed_alone : int
-        The fewest rows that would be told of by their change alone; 0 if there are none.
-    """
-
+    # (n_rows,): number of each row's atom, from 1; 0 for rows that nothing was ever told of
     atom: Integers
+    # parent, group: (n_atoms + 1,): of each atom, the one that it was part of (0: none) and its
+    # group now (-1: none). The first entry is that of atom 0.
     parent: Integers
     group: Integers
-    size: Integers
-    is_new: Flags
+    size: Integers  # (n_atoms + 1,): how many rows are in it
+    is_new: Flags  # (n_atoms + 1,): whether it is another set of rows than its parent
+    # The fewest rows that would be told of by their change alone; 0 if there are none
     n_changed_alone: int
 
     @property
@@ -53,14 +42,9 @@ class Refined:
 def refine(atoms: Integers, group: Integers, changed: Flags | None = None) -> Refined:
     """Split atoms by the groups of rows that are told of now.
 
-    Parameters
-    ----------
-    atoms : numpy.ndarray of shape (n_rows,)
-        Number of each row's atom, from 1 without gaps; 0 for rows that nothing was told of.
-    group : numpy.ndarray of shape (n_rows,)
-        Number of each row's group, -1 for rows that are not told of now.
-    changed : numpy.ndarray of shape (n_rows,), bool, optional
-        Rows whose content is another one than when they were told of.
+    Shapes: atoms (n_rows,): number of each row's atom, from 1 without gaps; 0 for rows that
+    nothing was told of; group (n_rows,): number of each row's group, -1 for rows that are not told
+    of now; changed (n_rows,): rows whose content is another one than when they were told of.
     """
     atoms, group = np.asarray(atoms, dtype=np.int64), np.asarray(group, dtype=np.int64)
     n_before = int(atoms.max(initial=0)) + 1

@@ -19,38 +19,23 @@ from flwr_vertical.privacy_ledger.row_sets import Refined, refine
 
 @dataclass(frozen=True)
 class LabelSet:
-    """Vectors that rows are multiplied with.
+    """Vectors that rows are multiplied with."""
 
-    Parameters
-    ----------
-    n_vectors : int
-        How many.
-    known : bool
-        Whether the server knows them. Means of a model that it never sees, say, count against the
-        limit on vectors, and cannot single out the rows of a level.
-    """
-
-    n_vectors: int
+    n_vectors: int  # How many
+    # Whether the server knows them. Means of a model that it never sees, say, count against the
+    # limit on vectors, and cannot single out the rows of a level.
     known: bool = True
 
 
 @dataclass(frozen=True)
 class RowHistory:
-    """What was told of rows before.
+    """What was told of rows before."""
 
-    Parameters
-    ----------
-    atoms : numpy.ndarray of shape (n_rows,)
-        Number of each row's atom, from 1 without gaps; 0 for rows that nothing was told of.
-    vectors : AtomVectors
-        Which label sets the rows of each atom were multiplied with.
-    labels : Mapping[int, LabelSet]
-        The label sets by their numbers.
-    """
-
+    # (n_rows,): number of each row's atom, from 1 without gaps; 0 for rows that nothing was told
+    # of
     atoms: Integers
-    vectors: AtomVectors
-    labels: Mapping[int, LabelSet] = field(default_factory=dict)
+    vectors: AtomVectors  # Which label sets the rows of each atom were multiplied with
+    labels: Mapping[int, LabelSet] = field(default_factory=dict)  # The label sets by their numbers
 
     @classmethod
     def unpack(
@@ -63,24 +48,15 @@ class RowHistory:
 
 @dataclass(frozen=True)
 class Judged:
-    """A request that is allowed, and the history after it.
+    """A request that is allowed, and the history after it."""
 
-    Parameters
-    ----------
-    refined : Refined
-        The atoms of all rows.
-    vectors : AtomVectors
-        Which label sets their rows were multiplied with.
-    n_vectors, n_known : numpy.ndarray of shape (n_atoms + 1,)
-        With how many vectors in all, and with how many that the server knows.
-    is_multiplied : bool
-        Whether some rows are multiplied with vectors with which they were not before.
-    """
-
-    refined: Refined
-    vectors: AtomVectors
+    refined: Refined  # The atoms of all rows
+    vectors: AtomVectors  # Which label sets their rows were multiplied with
+    # n_vectors, n_known: (n_atoms + 1,): with how many vectors in all, and with how many that the
+    # server knows
     n_vectors: Integers
     n_known: Integers
+    # Whether some rows are multiplied with vectors with which they were not before
     is_multiplied: bool
 
 
@@ -97,29 +73,8 @@ def judge(
 ) -> Judged:
     """Decide whether sums over groups of rows may be told.
 
-    Parameters
-    ----------
-    who : str
-        The node, for errors.
-    policy : Policy
-        Its limits go before all others.
-    before : RowHistory
-        Of all rows.
-    group : numpy.ndarray of shape (n_rows,)
-        Number of each row's group, -1 for rows that are not told of now.
-    label : int, optional
-        The label set that the rows are multiplied with; among ``before.labels``.
-    n_columns : int
-        Columns of the sums.
-    at_least : int
-        Fewest rows of a set where the policy states none, if that is more than `min_rows`.
-    changed : numpy.ndarray of shape (n_rows,), bool, optional
-        Rows whose cells have changed since they were told of.
-
-    Raises
-    ------
-    PolicyError
-        Names ``policy.min-rows`` or ``policy.vectors``.
+    Shapes: group (n_rows,): number of each row's group, -1 for rows that are not told of now;
+    changed (n_rows,): rows whose cells have changed since they were told of.
     """
     refined = refine(before.atoms, group, changed)
     vectors = before.vectors.after(refined, label)

@@ -17,15 +17,6 @@ class RunLedger:
     """A node's privacy ledger, for one run and the rows of its table.
 
     Each method is that of `PrivacyLedger` of the same name, without run and rows.
-
-    Parameters
-    ----------
-    ledger : PrivacyLedger
-        Of the node.
-    token : str
-        Names the run; the same after the run was resumed, and in a second greeting.
-    find_rows : Callable[[PrivacyLedger], OwnRows]
-        Hashes the own rows; called once a process, when rows are first needed.
     """
 
     def __init__(
@@ -48,19 +39,8 @@ class RunLedger:
     ) -> tuple[npt.NDArray[np.uint64], bytes]:
         """Return a secret number of each of some rows, the same in all runs, and a name of these.
 
-        Parameters
-        ----------
-        rows : OwnRows
-            Own rows.
-        at : numpy.ndarray of shape (n_chosen,)
-            Which of them.
-
-        Returns
-        -------
-        numpy.ndarray of shape (n_chosen,), uint64
-            Uniform, known to this node alone.
-        bytes
-            The same for the same rows in any order; says nothing of them.
+        Shapes: at (n_chosen,): which of them; returns (n_chosen,): uniform, known to this node
+        alone.
         """
         return self.ledger.row_secrets(rows, at)
 

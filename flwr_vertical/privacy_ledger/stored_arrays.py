@@ -13,29 +13,13 @@ from flwr_vertical.privacy_ledger.seals import checksum_of_array, write
 
 
 class Arrays:
-    """The arrays of a ledger within one transaction.
-
-    Parameters
-    ----------
-    connection : sqlite3.Connection
-        Open.
-    path : Path
-        The file, for errors.
-    who : str
-        The node, for errors.
-    """
+    """The arrays of a ledger within one transaction."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, who: str) -> None:
         self._connection, self._path, self._who = connection, path, who
 
     def get(self, name: str, dtype: Any, length: int | None = None) -> npt.NDArray[Any]:
-        """Return an array; what is missing up to a length is 0.
-
-        Raises
-        ------
-        LedgerDamagedError
-            If its checksum is another one.
-        """
+        """Return an array; what is missing up to a length is 0."""
         row = self._connection.execute(
             "SELECT dtype, data, checksum FROM arrays WHERE name = ?", (name,)
         ).fetchone()
@@ -53,14 +37,7 @@ class Arrays:
     def put(self, name: str, values: npt.NDArray[Any], hashes: bool = False) -> None:
         """Write an array in the place of the one of that name.
 
-        Parameters
-        ----------
-        name : str
-            Its name.
-        values : numpy.ndarray of shape (n,)
-            Integers from 0 are written as short as they can be.
-        hashes : bool, default False
-            Whether they are hashes: those cannot be compressed, and trying takes time.
+        Shapes: values (n,): integers from 0 are written as short as they can be.
         """
         if values.dtype.kind == "i":
             values = values.astype(np.min_scalar_type(int(values.max(initial=0))))

@@ -15,36 +15,19 @@ from flwr_vertical.privacy_ledger.stored_arrays import Arrays
 
 @dataclass(frozen=True)
 class LedgerSummary:
-    """A ledger as its owner sees it.
+    """A ledger as its owner sees it."""
 
-    Parameters
-    ----------
-    path : str
-        The file.
-    party : str
-        Whose it is.
-    state : dict[str, float]
-        Where the node stands over all runs: rows known and told of, sets of rows, the smallest of
-        them, the most vectors with one set, bits of the row that most is known of, epsilon.
-    runs, entries : list of dict
-        In the order in which they came.
-    """
-
-    path: str
-    party: str
+    path: str  # The file
+    party: str  # Whose it is
+    # Where the node stands over all runs: rows known and told of, sets of rows, the smallest of
+    # them, the most vectors with one set, bits of the row that most is known of, epsilon
     state: dict[str, float]
-    runs: list[dict[str, Any]]
-    entries: list[dict[str, Any]]
+    runs: list[dict[str, Any]]  # In the order in which they came
+    entries: list[dict[str, Any]]  # In the order in which they came
 
     @classmethod
     def of(cls, path: Path) -> "LedgerSummary":
-        """Read a ledger.
-
-        Raises
-        ------
-        LedgerError
-            If it is damaged, or no ledger.
-        """
+        """Read a ledger."""
         who = f"ledger {path.name!r}"
         with reading(path, who) as connection:
             check_whole(connection, path, who)
@@ -68,13 +51,7 @@ class LedgerSummary:
 
 
 def find_ledgers(place: Path) -> list[Path]:
-    """Return the ledgers in a folder, or the one that is named.
-
-    Raises
-    ------
-    LedgerError
-        If there is none.
-    """
+    """Return the ledgers in a folder, or the one that is named."""
     found = [place] if place.is_file() else sorted(place.glob(f"*{SUFFIX}"))
     if not found:
         raise LedgerError(

@@ -49,22 +49,13 @@ _UNSTATED = {
 
 @dataclass(frozen=True)
 class Standing:
-    """One number of a ledger.
+    """One number of a ledger."""
 
-    Parameters
-    ----------
-    what, so_far : str
-        In words.
-    key, allowed : str
-        Key of the policy that bounds it and what it allows, in words; "" for none.
-    used : float or None
-        Share of the limit that is used, if that is a number; None otherwise.
-    """
-
-    what: str
-    so_far: str
-    key: str = ""
-    allowed: str = ""
+    what: str  # In words
+    so_far: str  # In words
+    key: str = ""  # Key of the policy that bounds it and what it allows, in words; "" for none
+    allowed: str = ""  # Key of the policy that bounds it and what it allows, in words; "" for none
+    # Share of the limit that is used, if that is a number; None otherwise
     used: float | None = None
 
 

@@ -32,17 +32,7 @@ class Budgets(Protocol):
 
 
 class RunBudgets:
-    """The budgets of a policy within one run; each method is that of `PrivacyLedger`.
-
-    Parameters
-    ----------
-    who : str
-        The node, for errors.
-    policy : Policy
-        Its policy.
-    state : MutableMapping[str, Any]
-        Of the node in this run.
-    """
+    """The budgets of a policy within one run; each method is that of `PrivacyLedger`."""
 
     def __init__(self, who: str, policy: Policy, state: MutableMapping[str, Any]) -> None:
         self._who, self._policy, self._state = who, policy, state

@@ -29,18 +29,10 @@ BLOCK_ROWS = 8192
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each party's columns stand in the matrix of all columns.
+    """Where each party's columns stand in the matrix of all columns."""
 
-    Parameters
-    ----------
-    widths : Mapping[str, int]
-        By party, in the order of the matrix, its number of columns.
-    limbs : {1, 2}
-        See `ring`.
-    """
-
-    widths: Mapping[str, int]
-    limbs: int = 1
+    widths: Mapping[str, int]  # By party, in the order of the matrix, its number of columns
+    limbs: int = 1  # See `ring`
 
     @property
     def total(self) -> int:
@@ -78,12 +70,7 @@ class Layout:
 def rows_by_group(group: npt.NDArray[np.int64], n_groups: int) -> list[Indices]:
     """Return the rows of each group, ascending; rows with group -1 are in none.
 
-    Parameters
-    ----------
-    group : numpy.ndarray of shape (n_rows,)
-        Number of each row's group.
-    n_groups : int
-        How many groups there are.
+    Shapes: group (n_rows,): number of each row's group.
     """
     order = np.argsort(group, kind="stable")
     starts = np.searchsorted(group[order], np.arange(n_groups + 1))
@@ -93,15 +80,7 @@ def rows_by_group(group: npt.NDArray[np.int64], n_groups: int) -> list[Indices]:
 def blocks_by_group(
     group: npt.NDArray[np.int64], n_groups: int
 ) -> Iterator[tuple[int, int, list[Indices]]]:
-    """Go through the rows in blocks.
-
-    Yields
-    ------
-    start, stop : int
-        First row of the block, and the one after its last.
-    groups : list of numpy.ndarray
-        Rows of each group within the block, counted from its start.
-    """
+    """Go through the rows in blocks."""
     for start in range(0, len(group), BLOCK_ROWS):
         stop = min(start + BLOCK_ROWS, len(group))
         yield start, stop, rows_by_group(group[start:stop], n_groups)
@@ -117,26 +96,10 @@ def corrections(
 ) -> Ring:
     """Return a party's term of the corrections, for every group of rows.
 
-    Parameters
-    ----------
-    party : str
-        Its name.
-    own : numpy.ndarray of shape (n_rows, limbs * n_own), uint64
-        Its encoded columns, 0 in rows that it lacks.
-    streams : Mapping[str, numpy.ndarray of shape (n_rows, limbs * n_columns)]
-        By party, the key stream of its columns.
-    layout : Layout
-        Where the columns stand.
-    groups : sequence of numpy.ndarray
-        Rows of each group.
-    first : bool
-        Whether this party adds the products of the streams of different parties.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_groups, limbs, n_columns, n_columns), uint64
-        Of each pair of parties, the block in the rows of the later one; the rest is zero. A
-        party's own moments are local numbers, so they need no such block.
+    Shapes: own (n_rows, limbs * n_own): its encoded columns, 0 in rows that it lacks; streams
+    (n_rows, limbs * n_columns): by party, the key stream of its columns; returns (n_groups, limbs,
+    n_columns, n_columns): of each pair of parties, the block in the rows of the later one; the
+    rest is zero.
     """
     masks = layout.together(streams)
     mine, here = limbs_of(own, layout.limbs), layout.slices[party]
@@ -159,17 +122,8 @@ def products_of_masked(
 ) -> Ring:
     """Return ``U_k'U_l`` of different parties; less all corrections, it is ``X_k'X_l``.
 
-    Parameters
-    ----------
-    masked : Mapping[str, numpy.ndarray of shape (n_rows, limbs * n_columns)]
-        What each party sent, ``U_k``.
-    layout, groups
-        As of `corrections`.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_groups, limbs, n_columns, n_columns), uint64
-        In the places of `corrections`. Less their sum, decode with `ring.decode`.
+    Shapes: masked (n_rows, limbs * n_columns): what each party sent, ``U_k``; returns (n_groups,
+    limbs, n_columns, n_columns): in the places of `corrections`.
     """
     everything = layout.together(masked)
     out = layout.zeros(len(groups))

@@ -16,18 +16,6 @@ class Commitment:
 
     The parties keep the digest and refuse products with vectors under another one. Whether it is
     that of the true labels an auditor can check, to whom the server gives nonce and labels.
-
-    Parameters
-    ----------
-    federation : Federation
-        Whose random bytes the nonce comes from.
-
-    Attributes
-    ----------
-    digest : bytes
-        What the parties were told; empty before.
-    nonce : bytes
-        What opens it.
     """
 
     def __init__(self, federation: Federation) -> None:
@@ -37,19 +25,7 @@ class Commitment:
     def of(self, vectors: npt.NDArray[np.float64]) -> bytes:
         """Commit to vectors, or check that they are those committed to.
 
-        Parameters
-        ----------
-        vectors : numpy.ndarray of shape (n_samples, n_vectors)
-
-        Returns
-        -------
-        bytes
-            The digest, 32 bytes.
-
-        Raises
-        ------
-        DataError
-            If the run has committed to others.
+        Shapes: vectors (n_samples, n_vectors).
         """
         if not self.nonce:
             self.nonce = self._federation.random_bytes(_NONCE_BYTES)
@@ -66,23 +42,14 @@ class Commitment:
 def digest_of(nonce: bytes, vectors: npt.NDArray[np.float64]) -> bytes:
     """Return the digest that commits to vectors: for an auditor who has nonce and vectors.
 
-    Parameters
-    ----------
-    nonce : bytes of length 32
-    vectors : numpy.ndarray of shape (n_samples, n_vectors)
+    Shapes: vectors (n_samples, n_vectors).
     """
     content = np.ascontiguousarray(vectors, dtype="<f8")
     return hashlib.sha256(nonce + repr(content.shape).encode() + content.tobytes()).digest()
 
 
 def checked_vectors(vectors: npt.NDArray[np.float64], n_samples: int) -> npt.NDArray[np.float64]:
-    """Return vectors of the server as floats, if they have the right shape and are finite.
-
-    Raises
-    ------
-    DataError
-        Otherwise.
-    """
+    """Return vectors of the server as floats, if they have the right shape and are finite."""
     vectors = np.asarray(vectors, dtype=float)
     if vectors.ndim != 2 or len(vectors) != n_samples:
         raise DataError(f"vectors have shape {vectors.shape}, expected ({n_samples}, n_vectors)")

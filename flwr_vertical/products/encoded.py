@@ -19,33 +19,7 @@ _LARGEST = 2.0**500
 
 
 class EncodedColumns:
-    """Columns divided by a power of two each, encoded, 0 in samples that the party lacks.
-
-    Parameters
-    ----------
-    held : HeldColumns
-        The columns.
-    limbs : {1, 2}
-        See `ring`.
-    party : str
-        Its name, for errors.
-    room : int, default 0
-        By how many bits values are made smaller, to leave room in the ring for noise.
-
-    Attributes
-    ----------
-    scale : numpy.ndarray of shape (n_columns,)
-        What each column was divided by: its root mean square over all samples, rounded up to a
-        power of two. The exact one, less what is opened, would tell of the rows in no group. Of
-        columns with noise of their own it is the same whatever the values.
-    shape : tuple of int
-        Of the whole encoded matrix: ``(n_samples, limbs * n_columns)``.
-
-    Raises
-    ------
-    FixedPointOverflowError
-        If a column is too large, or not finite: names it and its size.
-    """
+    """Columns divided by a power of two each, encoded, 0 in samples that the party lacks."""
 
     def __init__(self, held: HeldColumns, limbs: int, party: str, room: int = 0) -> None:
         self.held, self._limbs, self.room = held, limbs, room

@@ -39,17 +39,7 @@ _WITHOUT = "aggregation='masked'"
 
 
 class EncryptedGroupSteps(StepGroup):
-    """Encrypts and multiplies columns by group of rows, under the rules of private products.
-
-    Parameters
-    ----------
-    party : Party
-        Whose columns they are.
-    purpose : str
-        What the products are for.
-    **rules
-        See `ToldRows`.
-    """
+    """Encrypts and multiplies columns by group of rows, under the rules of private products."""
 
     party: Party
 
@@ -82,35 +72,16 @@ class EncryptedGroupSteps(StepGroup):
     ) -> dict[str, Any]:
         """Tell the own moments by group, and encrypt the own columns for the other parties.
 
-        Parameters
-        ----------
-        group, n_groups, n_vectors, attempt, commitment
-            See `PrivateProductSteps.open_products`.
-        missing : numpy.ndarray of shape (n_groups,), bool, optional
-            Where the own block counts as missing.
-        recognised : bytes
-            By what the privacy ledger shall recognise the vectors in another run: the server's
-            word for it, as the party cannot compare ciphertexts.
-        public, nonce, identity, signature : bytes
-            The arbiter's key, the run's number, and who vouches for the key; empty where no
-            columns are wanted.
-        names, widths : list, optional
-            Every party's name and number of columns, where there is to be noise on the sums.
-        absent : numpy.ndarray of shape (n_groups, n_parties), bool, optional
-            Likewise, where each party's block counts as missing.
-
-        Returns
-        -------
-        dict[str, Any]
-            ``sums``, ``products``, ``withheld``, ``scale`` and, if there is any, ``noise`` as of
-            `open_products`; with a key ``"<group>:<column>"``, a list of ciphertexts, where the
-            column is not withheld.
-
-        Raises
-        ------
-        PolicyError
-            If the node's policy wants noise on all that is opened, and there are other parties:
-            products with their columns have the noise of one of both only.
+        Message: group, n_groups, n_vectors, attempt, commitment: see
+        `PrivateProductSteps.open_products`; missing (n_groups,): where the own block counts as
+        missing; recognised: by what the privacy ledger shall recognise the vectors in another run:
+        the server's word for it, as the party cannot compare ciphertexts; public, nonce, identity,
+        signature: the arbiter's key, the run's number, and who vouches for the key; empty where no
+        columns are wanted; names, widths: every party's name and number of columns, where there is
+        to be noise on the sums; absent (n_groups, n_parties): likewise, where each party's block
+        counts as missing; returns ``sums``, ``products``, ``withheld``, ``scale`` and, if there is
+        any, ``noise`` as of `open_products`; with a key ``"<group>:<column>"``, a list of
+        ciphertexts, where the column is not withheld.
         """
         held = self._columns()
         others = names is None or len(names) > 1
@@ -170,25 +141,11 @@ class EncryptedGroupSteps(StepGroup):
     ) -> dict[str, Any]:
         """Multiply encrypted columns and vectors by the own columns, group by group.
 
-        Parameters
-        ----------
-        group : numpy.ndarray of shape (n_samples,)
-            As of `encrypt_groups`, which comes first.
-        public, nonce, identity, signature : bytes
-            The key under which the columns are encrypted; the arbiter's, if there is a nonce.
-        **columns : list of bytes
-            ``"<group>:<number>"``: columns of other parties and vectors of the server, encrypted.
-
-        Returns
-        -------
-        dict[str, list of bytes]
-            By group, what opens the products in C order: given columns by own columns that are not
-            withheld.
-
-        Raises
-        ------
-        ProtocolError
-            If other groups were asked for than those whose sums were told.
+        Message: group (n_samples,): as of `encrypt_groups`, which comes first; public, nonce,
+        identity, signature: the key under which the columns are encrypted; the arbiter's, if there
+        is a nonce; **columns: ``"<group>:<number>"``: columns of other parties and vectors of the
+        server, encrypted; returns by group, what opens the products in C order: given columns by
+        own columns that are not withheld.
         """
         group = np.asarray(group, dtype=np.int64)
         if self.state.get(_ADMITTED) != _digest(group):

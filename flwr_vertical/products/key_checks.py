@@ -15,17 +15,7 @@ MODE = "products"
 
 
 def key_payload(purpose: str, key: bytes, nonce: bytes) -> dict[str, bytes]:
-    """Return what the owner of a key signs.
-
-    Parameters
-    ----------
-    purpose : str
-        What the key is for; a signature for one purpose is none for another.
-    key : bytes
-        The public key, of any length.
-    nonce : bytes
-        Of the run.
-    """
+    """Return what the owner of a key signs."""
     return {"purpose": purpose.encode(), "key": hashlib.sha256(key).digest(), "run": nonce}
 
 
@@ -39,28 +29,7 @@ def check_key(
     sends: str,
     without: str,
 ) -> None:
-    """Check on behalf of a party that a key is that of the node in whose name it came.
-
-    Parameters
-    ----------
-    node : NodeIdentity
-        Who is to use the key: ``Party.identity(MODE)``.
-    owner : str
-        A party's name, or `ARBITER`.
-    payload : dict[str, bytes]
-        Of `key_payload`.
-    identity, signature : bytes
-        The owner's, as the server handed them on; empty where it has none.
-    sends : str
-        What the party is to send under the key, for errors.
-    without : str
-        What to use instead, for errors.
-
-    Raises
-    ------
-    ProtocolError
-        If the party pins others but not the owner, or the key is not signed by the pinned one.
-    """
+    """Check on behalf of a party that a key is that of the node in whose name it came."""
     pinned = pins.read_pins(node, None)
     if pinned and owner not in pinned.keys:
         who = "the arbiter" if owner == ARBITER else f"party {owner!r}"

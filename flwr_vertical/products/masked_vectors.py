@@ -19,16 +19,7 @@ _ATTEMPT_BYTES = 16
 class MaskedVectors:
     """Encoded vectors plus rho for owners of columns, and the seed of rho for their helpers.
 
-    Parameters
-    ----------
-    federation : Federation
-        Of the run.
-    encoded : numpy.ndarray of shape (n_samples, limbs * n_vectors), uint64
-
-    Attributes
-    ----------
-    rho : dict[str, KeyStream]
-        By helper.
+    Shapes: encoded (n_samples, limbs * n_vectors).
     """
 
     def __init__(self, federation: Federation, encoded: Ring) -> None:
@@ -60,22 +51,7 @@ class MaskedVectors:
 class BoundVectors:
     """Vectors that the parties' privacy ledgers are to recognise; see `recognised`.
 
-    Parameters
-    ----------
-    federation : Federation
-        Of the run.
-    encoded : numpy.ndarray of shape (n_samples, limbs * n_vectors), uint64
-    remembering : sequence of str
-        Parties that keep a ledger.
-
-    Attributes
-    ----------
-    attempt : bytes
-        Names the pads.
-    masks : MaskedVectors
-        In which products are opened, too.
-    sketched : dict[str, numpy.ndarray of shape (limbs * n_vectors,)]
-        By party that keeps a ledger, what it recognises the vectors by.
+    Shapes: encoded (n_samples, limbs * n_vectors).
     """
 
     def __init__(self, federation: Federation, encoded: Ring, remembering: Sequence[str]) -> None:

@@ -47,19 +47,7 @@ def checked_groups(
 ) -> npt.NDArray[np.int64]:
     """Return groups of rows if sums over them can be asked for.
 
-    Parameters
-    ----------
-    group : numpy.ndarray of shape (n_samples,)
-        Number of each row's group, -1 for rows in none.
-    n_groups : int
-        How many groups there are.
-    n_samples : int, optional
-        How many samples there are, where that is known.
-
-    Raises
-    ------
-    DataError
-        If there is no group, or the numbers do not fit.
+    Shapes: group (n_samples,): number of each row's group, -1 for rows in none.
     """
     group = np.asarray(group, dtype=np.int64)
     if n_groups < 1:
@@ -81,16 +69,7 @@ def checked_groups(
 def largest_minimum(
     parties: Sequence[str], own: Mapping[str, int], n_columns: int, n_vectors: int
 ) -> int:
-    """Return the largest minimum of rows of all parties.
-
-    Parameters
-    ----------
-    parties : sequence of str
-    own : Mapping[str, int]
-        By party, its own minimum; the default holds for the others.
-    n_columns, n_vectors
-        See `row_groups.min_rows`.
-    """
+    """Return the largest minimum of rows of all parties."""
     default = row_groups.min_rows(n_columns, n_vectors)
     return max(own.get(name, default) for name in parties)
 
@@ -105,25 +84,10 @@ def assemble(
 ) -> dict[str, Any]:
     """Put together what parties told of their own columns and what was opened.
 
-    Parameters
-    ----------
-    told : Mapping[str, Mapping]
-        By party, ``sums``, ``products``, ``withheld`` and ``scale``.
-    names : sequence of str
-        Parties in the order of the columns.
-    products : Mapping[tuple[str, str], numpy.ndarray of shape (n_groups, n_a, n_b)]
-        By two parties, the later one first, products of their scaled columns.
-    with_vectors : Mapping[str, numpy.ndarray of shape (n_groups, n_columns, n_vectors)]
-        By party, products of its scaled columns with the server's vectors.
-    n_vectors : int
-        How many vectors there are.
-    unit : numpy.ndarray of shape (n_vectors,), optional
-        What the vectors were divided by, for the variance of noise.
-
-    Returns
-    -------
-    dict[str, numpy.ndarray]
-        The fields of `Moments`.
+    Shapes: products (n_groups, n_a, n_b): by two parties, the later one first, products of their
+    scaled columns; with_vectors (n_groups, n_columns, n_vectors): by party, products of its scaled
+    columns with the server's vectors; unit (n_vectors,): what the vectors were divided by, for the
+    variance of noise.
     """
     unit = np.ones(n_vectors) if unit is None else unit
     withheld = np.concatenate([np.asarray(told[n]["withheld"], bool) for n in names], axis=1)

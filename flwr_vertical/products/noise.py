@@ -39,22 +39,9 @@ class Noise(ABC):
     ) -> Array:
         """Return standard deviations by group and kind of sum.
 
-        Parameters
-        ----------
-        widths : sequence of int
-            Number of columns of each party.
-        present : numpy.ndarray of shape (n_groups, n_parties), bool
-            Whose columns are in the sums of a group.
-        n_vectors : int
-            Vectors of the server.
-        step : float
-            What values of columns are rounded to.
-
-        Returns
-        -------
-        numpy.ndarray of shape (n_groups, 4)
-            `SUMS`, `SQUARES`, `PRODUCTS`, `VECTORS`; of columns in the units in which they are
-            offered (`Blur`: of root mean square 1).
+        Shapes: present (n_groups, n_parties): whose columns are in the sums of a group; returns
+        (n_groups, 4): `SUMS`, `SQUARES`, `PRODUCTS`, `VECTORS`; of columns in the units in which
+        they are offered (`Blur`: of root mean square 1).
         """
 
     @property
@@ -65,14 +52,9 @@ class Noise(ABC):
 
 @dataclass(frozen=True)
 class Blur(Noise):
-    """Noise of a stated size on each number.
+    """Noise of a stated size on each number."""
 
-    Parameters
-    ----------
-    size : float
-        In units of one row's size: of the product of the root mean squares of what is multiplied.
-    """
-
+    # In units of one row's size: of the product of the root mean squares of what is multiplied
     size: float
 
     def levels(
@@ -92,22 +74,14 @@ class PrivateRows(Noise):
     the same in all directions of symmetric matrices, is a Gaussian mechanism. ``c^2 = a^2 =
     max |x|^2 / 2`` weigh sums and vectors against products. Groups of rows have no row in common,
     so each gets the noise of one release.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        Of all sums of a run together.
-    row_norm : float
-        Largest root mean square of a party's values of one row; the columns are offered so that
-        none is above 1 and no row above this. Vectors of the server are at most 1.
-    at_least : float
-        The least standard deviation, whatever epsilon is.
     """
 
-    epsilon: float
-    delta: float
+    epsilon: float  # Of all sums of a run together
+    delta: float  # Of all sums of a run together
+    # Largest root mean square of a party's values of one row; the columns are offered so that
+    # none is above 1 and no row above this. Vectors of the server are at most 1.
     row_norm: float = 1.0
-    at_least: float = 0.0
+    at_least: float = 0.0  # The least standard deviation, whatever epsilon is
 
     def levels(
         self, widths: Sequence[int], present: Flags, n_vectors: int, step: float = 0.0
@@ -130,9 +104,7 @@ class PrivateRows(Noise):
     ) -> tuple[Array, Array]:
         """Return standard deviations for sums of a vector, and for its sum of squares.
 
-        Returns
-        -------
-        tuple of numpy.ndarray of shape (n_groups,)
+        Shapes: returns (n_groups,).
         """
         columns = np.maximum(np.asarray(present, float) @ np.asarray(widths, float), 1.0)
         weight = self.weight(columns)
@@ -152,12 +124,7 @@ class PrivateRows(Noise):
 def room_for(levels: Array, n_rows: int) -> int:
     """Return by how many bits columns must be smaller for their noisy products to fit the ring.
 
-    Parameters
-    ----------
-    levels : numpy.ndarray of shape (n_groups, 4)
-        Of the largest noise of any party.
-    n_rows : int
-        Of the columns; products of columns of mean square 1 take ``n_rows`` of the range.
+    Shapes: levels (n_groups, 4): of the largest noise of any party.
     """
     if not levels.size:
         return 0
@@ -179,22 +146,13 @@ _MOST_ROOM = 10
 
 @dataclass(frozen=True)
 class Drawn:
-    """Noise of one party, in whole numbers of the ring.
+    """Noise of one party, in whole numbers of the ring."""
 
-    Parameters
-    ----------
-    sums : numpy.ndarray of shape (n_groups, n_own), uint64
-    own : numpy.ndarray of shape (n_groups, n_own, n_own), uint64
-        Symmetric.
-    across : numpy.ndarray of shape (n_groups, 1, n_columns, n_columns), uint64
-        In the places of `column_products.corrections`.
-    vectors : numpy.ndarray of shape (n_groups, n_own, n_vectors), uint64
-    """
-
-    sums: Ring
-    own: Ring
+    sums: Ring  # (n_groups, n_own)
+    own: Ring  # (n_groups, n_own, n_own): symmetric
+    # (n_groups, 1, n_columns, n_columns): in the places of `column_products.corrections`
     across: Ring
-    vectors: Ring
+    vectors: Ring  # (n_groups, n_own, n_vectors)
 
 
 def draw(
@@ -207,19 +165,7 @@ def draw(
 ) -> Drawn:
     """Draw noise for all sums of a party.
 
-    Parameters
-    ----------
-    scaled : numpy.ndarray of shape (n_groups, 4)
-        Levels, of columns and vectors as they are encoded.
-    bits : int
-        Fraction bits of an encoded value; a product has twice as many.
-    party : str
-        Whose noise it is.
-    layout : Layout
-        Of all columns, in one limb.
-    n_vectors : int
-    streams : sequence of Keystream
-        One for each group, used for its sums alone.
+    Shapes: scaled (n_groups, 4): levels, of columns and vectors as they are encoded.
     """
     here, n_groups = layout.slices[party], len(scaled)
     width = here.stop - here.start
@@ -261,21 +207,7 @@ def variances(
 ) -> dict[str, Array]:
     """Return the variance of the noise of each opened number.
 
-    Parameters
-    ----------
-    told : Mapping[str, Mapping]
-        By party, ``noise`` of shape (n_groups, 4), its levels of scaled columns, and ``scale``.
-    names : sequence of str
-        Parties in the order of the columns.
-    withheld : numpy.ndarray of shape (n_groups, n_columns), bool
-    unit : numpy.ndarray of shape (n_vectors,)
-        What the vectors were divided by.
-
-    Returns
-    -------
-    dict[str, numpy.ndarray]
-        ``sums_variance``, ``products_variance`` and ``vectors_variance``, of the shapes of the
-        sums themselves; 0 where withheld. Empty if no party adds noise.
+    Shapes: withheld (n_groups, n_columns); unit (n_vectors,): what the vectors were divided by.
     """
     if not any("noise" in told[name] for name in names):
         return {}

@@ -46,13 +46,7 @@ def noise_of(party: Party, held: HeldColumns) -> Noise | None:
 
 
 def check_epsilon(party: Party, epsilon: float) -> None:
-    """Refuse a release that spends more than the node allows for a run.
-
-    Raises
-    ------
-    PolicyError
-        Names the key.
-    """
+    """Refuse a release that spends more than the node allows for a run."""
     most = party.policy.max_epsilon
     if most is not None and epsilon > most:
         asked = f"epsilon {epsilon:g} on a row"
@@ -60,13 +54,7 @@ def check_epsilon(party: Party, epsilon: float) -> None:
 
 
 def fix_room(party: Party, room: int) -> None:
-    """Keep how much room the columns of a run leave for noise, and refuse another.
-
-    Raises
-    ------
-    ProtocolError
-        If the run had another: the same sums in other units would get other noise.
-    """
+    """Keep how much room the columns of a run leave for noise, and refuse another."""
     if party.state.setdefault(ROOM, room) != room:
         raise ProtocolError(
             f"party {party.name!r}: columns were sent with {party.state[ROOM]} bits left free, and "
@@ -75,15 +63,7 @@ def fix_room(party: Party, room: int) -> None:
 
 
 def refuse_exact(party: Party, what: str, held: HeldColumns | None = None) -> None:
-    """Refuse to open sums without noise where the method or the node's policy wants some.
-
-    Raises
-    ------
-    PolicyError
-        Names ``policy.blur``.
-    ProtocolError
-        If it is the method that does.
-    """
+    """Refuse to open sums without noise where the method or the node's policy wants some."""
     if held is not None and held.noise is not None:
         raise ProtocolError(
             f"party {party.name!r}: {what} are opened without noise, and this method has promised "
@@ -100,24 +80,7 @@ def refuse_exact(party: Party, what: str, held: HeldColumns | None = None) -> No
 
 
 def noise_on_products(party: Party, g: int, n_given: int, n_own: int, unit: float) -> list[int]:
-    """Draw the noise of products from ciphertexts, by the plan that was kept.
-
-    Parameters
-    ----------
-    party : Party
-        Whose noise it is.
-    g : int
-        The group.
-    n_given, n_own : int
-        Columns of others and vectors, which come last; own columns.
-    unit : float
-        What 1 stands for, in products of scaled columns.
-
-    Returns
-    -------
-    list of int
-        In C order: given by own. Zeros if there is to be no noise.
-    """
+    """Draw the noise of products from ciphertexts, by the plan that was kept."""
     if _CONTENTS not in party.state:
         return [0] * (n_given * n_own)
     content, levels = bytes(party.state[_CONTENTS][g]), np.asarray(party.state[_LEVELS])[g]
@@ -134,27 +97,7 @@ def noise_on_products(party: Party, g: int, n_given: int, n_own: int, unit: floa
 class NoisySums:
     """Noise for the sums of one request, and the own sums with it.
 
-    Parameters
-    ----------
-    party : Party
-        Whose columns they are.
-    rule : Noise
-        How much noise.
-    encoded : EncodedColumns
-        The columns, in one limb.
-    layout : Layout
-        Of all parties' columns.
-    sets : sequence of bytes
-        Identifies the rows of each group, and whose columns are in its sums.
-    present : numpy.ndarray of shape (n_groups, n_parties), bool
-        Whose columns are in the sums of a group.
-    n_vectors : int
-        Vectors of the server.
-
-    Raises
-    ------
-    ProtocolError
-        If the columns are in two limbs: the second would tell what noise on the first hides.
+    Shapes: present (n_groups, n_parties): whose columns are in the sums of a group.
     """
 
     def __init__(
@@ -213,25 +156,7 @@ class NoisySums:
         return np.asarray(self._levels * 2.0**-smaller)
 
     def release(self, columns: bytes, attempt: bytes) -> None:
-        """Draw the noise of what is asked for, and write down what it spends.
-
-        Parameters
-        ----------
-        columns : bytes
-            Identifies columns and vectors. With the rows of a group it decides the noise: the same
-            sums have the same noise, so asking again tells nothing.
-        attempt : bytes
-            Name of the attempt, if there are vectors of the server; else empty. Under another name
-            the vectors could be others, and the same noise would cancel in the difference.
-
-        Raises
-        ------
-        ProtocolError
-            If the run has asked for these sums under another name, or, with differential privacy,
-            for any other sums.
-        PolicyError
-            If the node's policy or its privacy ledger forbid it.
-        """
+        """Draw the noise of what is asked for, and write down what it spends."""
         common = columns + repr(self._n_vectors).encode() + self._rule.agreed
         contents = [hashlib.sha256(rows + common).digest() for rows in self._sets]
         self._check_once(contents, hashlib.sha256(attempt).digest())
@@ -300,11 +225,7 @@ class NoisySums:
     def own_moments(self, withheld: Flags, scale: Array) -> dict[str, Any]:
         """Return the own sums with noise, as `own_moments.own_moments`, and ``noise``, its levels.
 
-        Parameters
-        ----------
-        withheld : numpy.ndarray of shape (n_groups, n_own), bool
-        scale : numpy.ndarray of shape (n_own,)
-            What the columns were divided by.
+        Shapes: withheld (n_groups, n_own); scale (n_own,): what the columns were divided by.
         """
         noisy = (self._sums + self._drawn.sums).view(np.int64)
         sums = noisy.astype(np.float64) * 2.0**-self._bits * scale

@@ -15,20 +15,8 @@ _ROWS = 65_536
 def own_moments(held: HeldColumns, group: Indices, withheld: Flags) -> dict[str, Any]:
     """Return sums and products of a party's columns by group of rows.
 
-    Parameters
-    ----------
-    held : HeldColumns
-        The columns.
-    group : numpy.ndarray of shape (n_samples,)
-        Number of each row's group, -1 for rows in none.
-    withheld : numpy.ndarray of shape (n_groups, n_columns), bool
-        Where a column is not told of.
-
-    Returns
-    -------
-    dict[str, numpy.ndarray]
-        ``sums`` of shape (n_groups, n_columns) and ``products`` of shape (n_groups, n_columns,
-        n_columns), 0 where withheld.
+    Shapes: group (n_samples,): number of each row's group, -1 for rows in none; withheld
+    (n_groups, n_columns): where a column is not told of.
     """
     n_groups, n_columns = withheld.shape
     sums = np.zeros((n_groups, n_columns))

@@ -27,14 +27,8 @@ _HEAD = 4096
 def level_codes(column: Array) -> Indices | None:
     """Return numbers of the different values of a column.
 
-    Parameters
-    ----------
-    column : numpy.ndarray of shape (n_rows,)
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_rows,) or None
-        From 0; None if there are more than `MOST_LEVELS` of them, or one alone.
+    Shapes: column (n_rows,); returns (n_rows,): from 0; None if there are more than `MOST_LEVELS`
+    of them, or one alone.
     """
     if len(np.unique(column[:_HEAD])) > MOST_LEVELS:
         return None
@@ -48,20 +42,14 @@ class LevelAtoms:
 
     Those of all columns count, also where a column was withheld before: it may be withheld once
     more than it had to be, never less.
-
-    Parameters
-    ----------
-    of_row : numpy.ndarray of shape (n_rows,)
-        Number of each row's atom.
-    parent, group : numpy.ndarray of shape (n_atoms,)
-        Of each atom, the one that it was part of (0: none), and its group now (-1: none).
-    n_vectors : numpy.ndarray of shape (n_atoms,)
-        With how many vectors of the server its rows were multiplied in all.
     """
 
-    of_row: Indices
+    of_row: Indices  # (n_rows,): number of each row's atom
+    # parent, group: (n_atoms,): of each atom, the one that it was part of (0: none), and its
+    # group now (-1: none)
     parent: Indices
     group: Indices
+    # (n_atoms,): with how many vectors of the server its rows were multiplied in all
     n_vectors: Indices
 
     def withheld(
@@ -69,19 +57,8 @@ class LevelAtoms:
     ) -> Flags:
         """Decide where columns are withheld.
 
-        Parameters
-        ----------
-        codes : Mapping[int, numpy.ndarray of shape (n_rows,)]
-            Of each column of few values, the level of each row.
-        n_groups, n_columns : int
-            Of the request.
-        minimum : int, optional
-            See `levels_are_safe`.
-
-        Returns
-        -------
-        numpy.ndarray of shape (n_groups, n_columns), bool
-            True where a column is withheld.
+        Shapes: codes (n_rows,): of each column of few values, the level of each row; returns
+        (n_groups, n_columns): true where a column is withheld.
         """
         out = np.zeros((n_groups, n_columns), dtype=bool)
         for j, levels in codes.items():

@@ -39,13 +39,7 @@ _HELPED, _RHO = _KEPT + "helped", _KEPT + "rho"
 
 
 class LabelSketch:
-    """A party's half.
-
-    Parameters
-    ----------
-    party : Party
-        Whose rows they are.
-    """
+    """A party's half."""
 
     def __init__(self, party: Party) -> None:
         self._party, self._name, self._state = party, party.name, party.state
@@ -64,35 +58,7 @@ class LabelSketch:
     ) -> dict[str, Any]:
         """Multiply the row secrets, and help others.
 
-        Parameters
-        ----------
-        seed : bytes
-            The group seed.
-        attempt : bytes
-            Names the pads; used once.
-        n_vectors : int
-            Columns of the encoded vectors.
-        held : HeldColumns
-            Which samples the party holds.
-        at : numpy.ndarray of shape (n_held,)
-            Which of its own rows these are.
-        helper, masked_vectors
-            For the own rows, see `PrivateProductSteps.open_products`.
-        helps, rho_seed
-            Whose rows this party helps with, and the seed of the rho of those.
-
-        Returns
-        -------
-        dict[str, Any]
-            ``sketch``, the row secrets under the group's key stream, shape (n_samples,);
-            ``sketch_owner`` of shape (n_vectors,); ``sketch_rows``, which tells these rows from
-            others; and ``sketch_helper:<name>`` of shape (n_vectors,) for each party it helps.
-
-        Raises
-        ------
-        ProtocolError
-            If the vectors do not have the shape that pads are made for, or a pad would hide a
-            second content.
+        Shapes: at (n_held,): which of its own rows these are.
         """
         told: dict[str, Any] = {}
         shape = held.n_samples, n_vectors
@@ -196,13 +162,7 @@ class LabelSketch:
 def sketched(told: Mapping[str, Any], helper: Mapping[str, Any], name: str, rho: Ring) -> Ring:
     """Return ``r'v - z`` of a party; the server's part.
 
-    Parameters
-    ----------
-    told, helper : Mapping[str, Any]
-        Answers of the party and of its helper.
-    name : str
-        The party.
-    rho : numpy.ndarray of shape (n_samples, n_vectors)
+    Shapes: rho (n_samples, n_vectors).
     """
     masked = np.asarray(told["sketch"])[:, None]
     shares: Ring = np.asarray(told["sketch_owner"]) + np.asarray(helper[f"sketch_helper:{name}"])

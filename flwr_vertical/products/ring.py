@@ -22,13 +22,7 @@ _ROWS = 4096
 
 
 def fraction_bits(n_rows: int) -> int:
-    """Return the most fraction bits with which products over so many rows cannot overflow.
-
-    Parameters
-    ----------
-    n_rows : int
-        Number of rows, at least 1.
-    """
+    """Return the most fraction bits with which products over so many rows cannot overflow."""
     return max((62 - math.ceil(math.log2(max(n_rows, 1)))) // 2, 0)
 
 
@@ -37,28 +31,8 @@ def encode(
 ) -> Ring:
     """Encode columns.
 
-    Parameters
-    ----------
-    x : numpy.ndarray of shape (n_rows, n_columns)
-        Finite, each column of mean square at most 1 (to rounding) over the rows.
-    bits : int
-        Fraction bits, see `fraction_bits`.
-    limbs : {1, 2}
-        How many limbs to carry.
-    names : list of str, optional
-        Names of the columns, for errors.
-    party : str
-        Name of the party, for errors.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_rows, limbs * n_columns), uint64
-        All high limbs, then all low ones.
-
-    Raises
-    ------
-    FixedPointOverflowError
-        If a column is too long for the ring, or is not finite: names column and size.
+    Shapes: x (n_rows, n_columns): finite, each column of mean square at most 1 (to rounding) over
+    the rows; returns (n_rows, limbs * n_columns): all high limbs, then all low ones.
     """
     n_rows = max(len(x), 1)
     square = np.einsum("ij,ij->j", x, x) / n_rows
@@ -88,14 +62,7 @@ def encode_rows(x: Array, bits: int, limbs: int) -> Ring:
 def product(a: Ring, b: Ring) -> Ring:
     """Return ``a' b`` modulo 2^64.
 
-    Parameters
-    ----------
-    a : numpy.ndarray of shape (n_rows, n_a), uint64
-    b : numpy.ndarray of shape (n_rows, n_b), uint64
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_a, n_b), uint64
+    Shapes: a (n_rows, n_a); b (n_rows, n_b); returns (n_a, n_b).
     """
     total = np.zeros((a.shape[1], b.shape[1]), dtype=np.uint64)
     for start in range(0, len(a), _ROWS):
@@ -119,16 +86,8 @@ def limbs_of(encoded: Ring, limbs: int) -> list[Ring]:
 def product_of_limbs(a: Sequence[Ring], b: Sequence[Ring]) -> Ring:
     """Return ``a' b`` of columns in limbs, modulo 2^64.
 
-    Parameters
-    ----------
-    a, b : sequence of numpy.ndarray of shape (n_a, n_rows) and (n_b, n_rows), uint64
-        Of `limbs_of`, as many of both.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_limbs, n_a, n_b), uint64
-        ``high'high``, and ``high'low + low'high`` where there are two limbs. Low times low is
-        below the resolution of the rest.
+    Shapes: a, b (n_a, n_rows): of `limbs_of`, as many of both; returns (n_limbs, n_a, n_b):
+    ``high'high``, and ``high'low + low'high`` where there are two limbs.
     """
     found = [_product(a[0], b[0])]
     if len(a) == 2:
@@ -139,16 +98,7 @@ def product_of_limbs(a: Sequence[Ring], b: Sequence[Ring]) -> Ring:
 def decode(ring: Ring, bits: int) -> Array:
     """Turn a product of encoded columns into numbers.
 
-    Parameters
-    ----------
-    ring : numpy.ndarray of shape (n_limbs, n_a, n_b), uint64
-        Of `product_of_limbs`.
-    bits : int
-        Fraction bits of both factors.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_a, n_b)
+    Shapes: ring (n_limbs, n_a, n_b): of `product_of_limbs`; returns (n_a, n_b).
     """
     signed = np.ascontiguousarray(ring).view(np.int64)
     total = np.zeros(ring.shape[1:])

@@ -28,18 +28,8 @@ _ROTATED = "rotated:"
 def rotate(matrix: Array, seed: bytes, group: int = GROUP) -> Array:
     """Rotate columns by the orthogonal matrix of a seed.
 
-    Parameters
-    ----------
-    matrix : numpy.ndarray of shape (n_samples, n_columns)
-        Rows in the order that both parties have.
-    seed : bytes of length 32
-        Shared with one other party (`flwr_vertical.crypto.pair_seeds.pair_seed`).
-    group : int
-        Samples rotated together.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_samples, n_columns)
+    Shapes: matrix (n_samples, n_columns): rows in the order that both parties have; returns
+    (n_samples, n_columns).
     """
     normals = SecretNormals(seed)
     order = np.argsort(normals.integers(len(matrix)), kind="stable")

@@ -32,17 +32,7 @@ _BITS = 62  # of a whole number that holds a row of flags
 
 
 def flag_is_safe(n_rows: int, n_rarer: int, n_vectors: int) -> bool:
-    """Tell whether products of a column of two values leave open which rows have the rarer one.
-
-    Parameters
-    ----------
-    n_rows : int
-        Rows of the group.
-    n_rarer : int
-        How many have the rarer value; 0 tells nothing and is safe.
-    n_vectors : int
-        Vectors of the server that are multiplied with the column, 64 bits each.
-    """
+    """Tell whether products of a column of two values leave open which rows have the rarer one."""
     return levels_are_safe(np.array([n_rows - n_rarer, n_rarer]), n_vectors)
 
 
@@ -53,14 +43,7 @@ def levels_are_safe(
 
     The rows must be able to have the values in ``2^(64 T + 20)`` ways.
 
-    Parameters
-    ----------
-    counts : numpy.ndarray of shape (n_levels,)
-        Rows of each value.
-    n_vectors : int
-        Vectors of the server that are multiplied with the column, 64 bits each.
-    minimum : int, optional
-        The owner's own minimum of rows: a column is safe too if each value has so many.
+    Shapes: counts (n_levels,): rows of each value.
     """
     present = counts[counts > 0]
     if len(present) < 2 or (minimum is not None and present.min() >= minimum):
@@ -71,24 +54,13 @@ def levels_are_safe(
 
 @dataclass(frozen=True)
 class RowGroups:
-    """Groups of rows with the same blocks counted as missing.
+    """Groups of rows with the same blocks counted as missing."""
 
-    Parameters
-    ----------
-    mask : numpy.ndarray of shape (n_groups, n_parties), bool
-        True where the group counts a party's block as missing.
-    group : numpy.ndarray of shape (n_rows,)
-        Number of each row's group, -1 where the row is left out.
-    n_merged : int
-        Rows of which a block that exists counts as missing.
-    n_left_out : int
-        Rows that are in no group although somebody has them.
-    """
-
-    mask: Flags
+    mask: Flags  # (n_groups, n_parties): true where the group counts a party's block as missing
+    # (n_rows,): number of each row's group, -1 where the row is left out
     group: npt.NDArray[np.int64]
-    n_merged: int
-    n_left_out: int
+    n_merged: int  # Rows of which a block that exists counts as missing
+    n_left_out: int  # Rows that are in no group although somebody has them
 
 
 def group_rows(
@@ -100,16 +72,8 @@ def group_rows(
     Further groups are made in the same way of the rows that remain. So rows of all parties are a
     group by themselves wherever they are enough, and a pattern that is large enough loses nothing.
 
-    Parameters
-    ----------
-    mask : numpy.ndarray of shape (n_rows, n_parties), bool
-        True where a party has no row.
-    widths : numpy.ndarray of shape (n_parties,)
-        Number of columns of each party.
-    n_vectors : int
-        Vectors of the server.
-    at_least : int, optional
-        Fewest rows of a group (default: `min_rows` of its columns).
+    Shapes: mask (n_rows, n_parties): true where a party has no row; widths (n_parties,): number of
+    columns of each party.
     """
     kinds, member, counts = distinct_rows(mask)
     present, left = ~kinds, counts.copy()
@@ -182,15 +146,8 @@ def distinct_rows(
 ) -> tuple[Flags, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the different rows of a table of flags, which one each row is, and how often.
 
-    Parameters
-    ----------
-    mask : numpy.ndarray of shape (n_rows, n_columns), bool
-
-    Returns
-    -------
-    kinds : numpy.ndarray of shape (n_kinds, n_columns), bool
-    member : numpy.ndarray of shape (n_rows,)
-    counts : numpy.ndarray of shape (n_kinds,)
+    Shapes: mask (n_rows, n_columns); returns (n_kinds, n_columns); returns (n_rows,); returns
+    (n_kinds,).
     """
     if mask.shape[1] > _BITS:
         kinds, member, counts = np.unique(mask, axis=0, return_inverse=True, return_counts=True)

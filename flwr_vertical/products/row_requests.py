@@ -21,30 +21,15 @@ _LABELS, _SIZES, _KNOWN = _KEPT + "labels", _KEPT + "label-sizes", _KEPT + "labe
 
 @dataclass(frozen=True)
 class RowRequest:
-    """Sums over groups of rows that a party is asked for.
+    """Sums over groups of rows that a party is asked for."""
 
-    Parameters
-    ----------
-    held : HeldColumns
-        The columns.
-    own : numpy.ndarray of shape (n_held,)
-        Number of each row's group, -1 for rows that are not told of.
-    n_groups : int
-        How many groups there are.
-    purpose : str
-        What the sums are for.
-    label : tuple of bytes and LabelSet, optional
-        What tells the vectors that the columns are multiplied with from others, and how they count.
-    attempt : bytes
-        With vectors, the name of the pads.
-    """
-
-    held: HeldColumns
-    own: Indices
-    n_groups: int
-    purpose: str
+    held: HeldColumns  # The columns
+    own: Indices  # (n_held,): number of each row's group, -1 for rows that are not told of
+    n_groups: int  # How many groups there are
+    purpose: str  # What the sums are for
+    # What tells the vectors that the columns are multiplied with from others, and how they count
     label: tuple[bytes, LabelSet] | None = None
-    attempt: bytes = b""
+    attempt: bytes = b""  # With vectors, the name of the pads
 
     @property
     def n_columns(self) -> int:
@@ -86,28 +71,8 @@ def judged_over_runs(
 ) -> Flags:
     """Have the privacy ledger judge a request, and write it down.
 
-    Parameters
-    ----------
-    party : Party
-        Whose rows they are.
-    ledger : RunLedger
-        Its ledger.
-    asked : RowRequest
-        The request.
-    at : numpy.ndarray of shape (n_held,)
-        Which of the own rows they are.
-    at_least : int
-        See `judge`.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_groups, n_columns), bool
-        True where a column is withheld; the same whenever the same is asked.
-
-    Raises
-    ------
-    PolicyError
-        Names the key.
+    Shapes: at (n_held,): which of the own rows they are; returns (n_groups, n_columns): true where
+    a column is withheld; the same whenever the same is asked.
     """
     codes = asked.codes(party.cache)
     rows = party.rows_in_ledger(ledger)

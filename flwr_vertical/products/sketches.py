@@ -34,28 +34,8 @@ def sketch(
 ) -> Array:
     """Multiply a party's columns by the signs of a seed.
 
-    Parameters
-    ----------
-    matrix : numpy.ndarray of shape (n_rows, p)
-        The party's columns in the rows it holds, finite. Put 0 where a cell is missing.
-    rows : numpy.ndarray of shape (n_rows,)
-        Aligned samples of these rows, each once, in any order.
-    n_samples : int
-        Number of aligned samples.
-    seed : bytes of length 32
-        Of `flwr_vertical.crypto.pair_seeds.pair_seed`.
-    size : int
-        Number m of rows of the sketch.
-
-    Returns
-    -------
-    numpy.ndarray of shape (size, p)
-        ``S X / sqrt(m)``.
-
-    Raises
-    ------
-    DataError
-        If the rows do not match the matrix, repeat or are out of range, or a value is not finite.
+    Shapes: matrix (n_rows, p): the party's columns in the rows it holds, finite; rows (n_rows,):
+    aligned samples of these rows, each once, in any order; returns (size, p): ``S X / sqrt(m)``.
     """
     matrix, rows = np.asarray(matrix, dtype=np.float64), np.asarray(rows)
     if matrix.ndim != 2 or rows.shape != matrix.shape[:1]:
@@ -90,20 +70,8 @@ def sketch(
 def estimate_products(sketch_a: Array, sketch_b: Array) -> Array:
     """Estimate the products of the columns of two parties from sketches of one seed.
 
-    Parameters
-    ----------
-    sketch_a, sketch_b : numpy.ndarray of shape (size, p_a) and (size, p_b)
-        Of `sketch`.
-
-    Returns
-    -------
-    numpy.ndarray of shape (p_a, p_b)
-        Unbiased for ``X_a' X_b`` over the samples that both hold.
-
-    Raises
-    ------
-    ProtocolError
-        If the sketches are not of one size.
+    Shapes: sketch_a, sketch_b (size, p_a): of `sketch`; returns (p_a, p_b): unbiased for ``X_a'
+    X_b`` over the samples that both hold.
     """
     if sketch_a.ndim != 2 or sketch_b.ndim != 2 or len(sketch_a) != len(sketch_b):
         raise ProtocolError(
@@ -125,22 +93,10 @@ def standard_error_of_products(
 
     For columns a and b, ``Var = (|a|^2 |b|^2 + (a'b)^2 - 2 sum_i a_i^2 b_i^2) / m``.
 
-    Parameters
-    ----------
-    squares_a, squares_b : numpy.ndarray of shape (p_a,) and (p_b,)
-        Sums of squares of the columns over **all** rows that their party holds, shared or not:
-        exact, or those of the columns of a sketch.
-    products : numpy.ndarray of shape (p_a, p_b)
-        Of the columns; estimates will do.
-    size : int
-        Number m of rows of the sketches.
-    products_of_squares : numpy.ndarray of shape (p_a, p_b) or 0
-        ``sum_i a_i^2 b_i^2`` over shared samples, which the server cannot know. Without it, the
-        result is an upper bound, close unless few cells dominate.
-
-    Returns
-    -------
-    numpy.ndarray of shape (p_a, p_b)
+    Shapes: squares_a, squares_b (p_a,): sums of squares of the columns over **all** rows that
+    their party holds, shared or not: exact, or those of the columns of a sketch; products (p_a,
+    p_b): of the columns; estimates will do; products_of_squares (p_a, p_b): ``sum_i a_i^2 b_i^2``
+    over shared samples, which the server cannot know; returns (p_a, p_b).
     """
     variance = np.outer(squares_a, squares_b) + np.square(products) - 2.0 * products_of_squares
     # Estimates need not fit together as exact values do.
@@ -151,16 +107,9 @@ def standard_error_of_products(
 def rank_scores(matrix: Array) -> Array:
     """Turn columns into standardised ranks, bounded whatever the units and tails.
 
-    Parameters
-    ----------
-    matrix : numpy.ndarray of shape (n_rows, p)
-        NaN = missing.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_rows, p)
-        Average ranks with mean 0 and variance 1 (divisor: their number) over the observed cells of
-        each column. 0 in missing cells and in columns with fewer than two different values.
+    Shapes: matrix (n_rows, p): NaN = missing; returns (n_rows, p): average ranks with mean 0 and
+    variance 1 (divisor: their number) over the observed cells of each column. 0 in missing cells
+    and in columns with fewer than two different values.
     """
     scores = np.zeros(matrix.shape)
     for j in range(matrix.shape[1]):
@@ -178,18 +127,9 @@ def rank_scores(matrix: Array) -> Array:
 def rank_correlations(scores_sketch_a: Array, scores_sketch_b: Array, n_shared: int) -> Array:
     """Estimate Spearman correlations between the columns of two parties.
 
-    Parameters
-    ----------
-    scores_sketch_a, scores_sketch_b : numpy.ndarray of shape (size, p_a) and (size, p_b)
-        `sketch` of the `rank_scores` of each party, of one seed.
-    n_shared : int
-        Number of samples that both parties hold.
-
-    Returns
-    -------
-    numpy.ndarray of shape (p_a, p_b)
-        With noise, so possibly beyond 1; NaN if no sample is shared. Cells missing in shared
-        samples pull it towards 0.
+    Shapes: scores_sketch_a, scores_sketch_b (size, p_a): `sketch` of the `rank_scores` of each
+    party, of one seed; returns (p_a, p_b): with noise, so possibly beyond 1; NaN if no sample is
+    shared.
     """
     products = estimate_products(scores_sketch_a, scores_sketch_b)
     return products / n_shared if n_shared > 0 else np.full_like(products, np.nan)
@@ -203,20 +143,6 @@ def rank_correlation_noise(n_a: int, n_b: int, n_shared: int, size: int) -> floa
     ``E t = 0``, ``E t^2 = n_shared + n_shared (n_shared - 1) / ((n_a - 1) (n_b - 1))`` (the chance
     correlation of finite samples), and signs add ``(n_a n_b + E t^2 - 2 n_shared) / m``. Mostly,
     the first term of this, ``n_a n_b / (m n_shared^2)`` of the result's square, is all that counts.
-
-    Parameters
-    ----------
-    n_a, n_b : int
-        Number of samples that each party holds.
-    n_shared : int
-        Number of samples that both hold.
-    size : int
-        Number m of rows of the sketches.
-
-    Returns
-    -------
-    float
-        Infinite with fewer than two shared samples.
     """
     if min(n_a, n_b, n_shared) < 2:
         return float("inf")

@@ -29,30 +29,12 @@ _ZEROS = memoryview(bytes(_CHUNK_BYTES))
 
 
 def content_tag(seed: bytes, content: Ring) -> bytes:
-    """Return the tag of a matrix: a hash keyed by the group seed, bytes of length 16.
-
-    Parameters
-    ----------
-    seed : bytes of length 32
-        The group seed.
-    content : numpy.ndarray of uint64
-        What is to be masked.
-    """
+    """Return the tag of a matrix: a hash keyed by the group seed, bytes of length 16."""
     return tag_of_blocks(seed, content.shape, [content])
 
 
 def tag_of_blocks(seed: bytes, shape: tuple[int, ...], blocks: Iterable[Ring]) -> bytes:
-    """Return the tag of a matrix that comes in blocks of rows; see `content_tag`.
-
-    Parameters
-    ----------
-    seed : bytes of length 32
-        The group seed.
-    shape : tuple of int
-        Of the whole matrix.
-    blocks : iterable of numpy.ndarray, uint64
-        Its rows, in order.
-    """
+    """Return the tag of a matrix that comes in blocks of rows; see `content_tag`."""
     _check(seed)
     mac = hmac.new(_derive(seed, "tag"), f"<u8 {tuple(shape)}".encode(), hashlib.sha256)
     for block in blocks:
@@ -61,35 +43,12 @@ def tag_of_blocks(seed: bytes, shape: tuple[int, ...], blocks: Iterable[Ring]) -
 
 
 def stream(seed: bytes, label: str, shape: tuple[int, ...], tag: bytes = b"") -> Ring:
-    """Return the key stream of a label as numbers modulo 2^64.
-
-    Parameters
-    ----------
-    seed : bytes of length 32
-        Shared by those who need the stream.
-    label : str
-        What the stream is for: the run, the owner, the purpose, the attempt. Another label gives
-        an unrelated stream.
-    shape : tuple of int
-        Of the array.
-    tag : bytes
-        Of the content that is masked, where it is (`content_tag`).
-
-    Returns
-    -------
-    numpy.ndarray of that shape, uint64
-    """
+    """Return the key stream of a label as numbers modulo 2^64."""
     return KeyStream(seed, label, shape, tag).rows(0, shape[0])
 
 
 class KeyStream:
-    """A key stream of which any rows can be had without the others.
-
-    Parameters
-    ----------
-    seed, label, shape, tag
-        See `stream`.
-    """
+    """A key stream of which any rows can be had without the others."""
 
     def __init__(self, seed: bytes, label: str, shape: tuple[int, ...], tag: bytes = b"") -> None:
         _check(seed)
@@ -100,14 +59,7 @@ class KeyStream:
     def rows(self, start: int, stop: int) -> Ring:
         """Return rows of the stream.
 
-        Parameters
-        ----------
-        start, stop : int
-            First row, and the one after the last.
-
-        Returns
-        -------
-        numpy.ndarray of shape (stop - start, ...), uint64
+        Shapes: returns (stop - start, ...).
         """
         out = np.empty((stop - start, *self.shape[1:]), dtype="<u8")
         # Counter mode: the bytes before are passed over by starting at a later counter.

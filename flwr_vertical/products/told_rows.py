@@ -35,23 +35,6 @@ class ToldRows:
 
     All columns count as one: sums of other columns over other rows are still sums over the same
     people, and what a party knows of one column may help with another.
-
-    Parameters
-    ----------
-    party : Party
-        Whose rows they are.
-    purpose : str
-        What the products are for.
-    at_least : int, default 0
-        Fewest rows of a set that may be told of, if more than the rule (`limits.min_rows`); where
-        the party's policy states ``min-rows``, that holds.
-    label_sets : int, default 1
-        With how many different sets of vectors of the server the columns are multiplied in a run.
-
-    Attributes
-    ----------
-    minimum : int or None
-        The party's own minimum of rows; None where the default holds.
     """
 
     def __init__(self, party: Party, purpose: str, at_least: int = 0, label_sets: int = 1) -> None:
@@ -61,13 +44,7 @@ class ToldRows:
         self.minimum: int | None = party.policy.min_rows
 
     def commit(self, commitment: bytes) -> None:
-        """Keep what the server commits to for its vectors, and refuse another one later.
-
-        Raises
-        ------
-        ProtocolError
-            If the server has committed to others in this run.
-        """
+        """Keep what the server commits to for its vectors, and refuse another one later."""
         kept = list(self._state.get(_COMMITTED, []))
         if commitment in kept:
             return
@@ -98,44 +75,10 @@ class ToldRows:
     ) -> Flags:
         """Decide what may be told, and note it.
 
-        Parameters
-        ----------
-        held : HeldColumns
-            The columns.
-        group : numpy.ndarray of shape (n_samples,)
-            Number of each row's group, -1 for rows in none.
-        n_groups : int
-            How many groups there are.
-        missing : numpy.ndarray of shape (n_groups,), bool, optional
-            Groups in which the party's rows are not to be told of.
-        n_vectors : int
-            Vectors of the server that the columns are multiplied with.
-        attempt : bytes
-            Name of the attempt, if there are vectors.
-        commitment : bytes
-            Of the server to its vectors; None if they are such as the server does not know.
-        recognised : bytes
-            What tells the vectors from others over runs (`recognised`); without, the privacy ledger
-            counts them as new.
-        private : bool, default False
-            The sums are differentially private: their noise covers what they add up to, and rare
-            levels, and what a party refused for these would itself tell of its values.
-
-        Returns
-        -------
-        numpy.ndarray of shape (n_groups, n_columns), bool
-            True where nothing of a column may be told of a group: the party has none of its rows
-            (or is to leave them out), or the column has a level that is too rare there. A party
-            with fewer rows than its minimum tells nothing at all.
-
-        Raises
-        ------
-        DataError
-            If it has some rows of a group and not all.
-        PolicyError
-            If a set of rows is too small for what is asked for, or the vectors are too many.
-        ProtocolError
-            If an attempt is used twice, or the vectors are not those committed to.
+        Shapes: group (n_samples,): number of each row's group, -1 for rows in none; missing
+        (n_groups,): groups in which the party's rows are not to be told of; returns (n_groups,
+        n_columns): true where nothing of a column may be told of a group: the party has none of
+        its rows (or is to leave them out), or the column has a level that is too rare there.
         """
         group = np.asarray(group, dtype=np.int64)
         if group.shape != (held.n_samples,) or group.max(initial=-1) >= n_groups:
@@ -217,13 +160,7 @@ class ToldRows:
         return recognised or new, LabelSet(n_vectors)
 
     def own_rows(self, held: HeldColumns) -> Indices:
-        """Return which of the own rows the columns are of, shape (n_held,).
-
-        Raises
-        ------
-        ProtocolError
-            If the columns do not say so, and their numbers are no aligned ones.
-        """
+        """Return which of the own rows the columns are of, shape (n_held,)."""
         if not len(held.rows):
             return np.zeros(0, dtype=np.int64)
         if held.own is not None:

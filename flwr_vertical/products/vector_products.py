@@ -22,14 +22,8 @@ from flwr_vertical.products.ring import limbs_of, product, product_of_limbs
 def owner_share(own: Ring, masked_vectors: Ring, pad: Ring) -> Ring:
     """Return ``A``, from the owner of the columns.
 
-    Parameters
-    ----------
-    own : numpy.ndarray of shape (n_rows, n_columns), uint64
-        Its encoded columns.
-    masked_vectors : numpy.ndarray of shape (n_rows, n_vectors), uint64
-        ``v + rho``.
-    pad : numpy.ndarray of shape (n_columns, n_vectors), uint64
-        ``s``.
+    Shapes: own (n_rows, n_columns): its encoded columns; masked_vectors (n_rows, n_vectors): ``v +
+    rho``; pad (n_columns, n_vectors): ``s``.
     """
     return product(own, masked_vectors) - pad
 
@@ -37,14 +31,8 @@ def owner_share(own: Ring, masked_vectors: Ring, pad: Ring) -> Ring:
 def helper_share(stream: Ring, rho: Ring, pad: Ring) -> Ring:
     """Return ``B``, from the helper, of the same shape.
 
-    Parameters
-    ----------
-    stream : numpy.ndarray of shape (n_rows, n_columns), uint64
-        ``R_k``, the stream of the owner's columns.
-    rho : numpy.ndarray of shape (n_rows, n_vectors), uint64
-        What the server masked its vectors with.
-    pad : numpy.ndarray of shape (n_columns, n_vectors), uint64
-        ``s``.
+    Shapes: stream (n_rows, n_columns): ``R_k``, the stream of the owner's columns; rho (n_rows,
+    n_vectors): what the server masked its vectors with; pad (n_columns, n_vectors): ``s``.
     """
     return product(stream, rho) + pad
 
@@ -52,13 +40,8 @@ def helper_share(stream: Ring, rho: Ring, pad: Ring) -> Ring:
 def open_vector_products(masked: Ring, rho: Ring, owner: Ring, helper: Ring) -> Ring:
     """Return ``X_k'v``, encoded, of shape (n_columns, n_vectors); the server's part.
 
-    Parameters
-    ----------
-    masked : numpy.ndarray of shape (n_rows, n_columns), uint64
-        ``U_k``.
-    rho : numpy.ndarray of shape (n_rows, n_vectors), uint64
-    owner, helper : numpy.ndarray of shape (n_columns, n_vectors), uint64
-        ``A`` and ``B``.
+    Shapes: masked (n_rows, n_columns): ``U_k``; rho (n_rows, n_vectors); owner, helper (n_columns,
+    n_vectors): ``A`` and ``B``.
     """
     return owner + helper - product(masked, rho)
 
@@ -66,19 +49,9 @@ def open_vector_products(masked: Ring, rho: Ring, owner: Ring, helper: Ring) -> 
 def limb_shares(columns: Ring, vectors: Ring, limbs: int) -> Ring:
     """Return what the shares are made of where columns and vectors come in limbs.
 
-    Parameters
-    ----------
-    columns : numpy.ndarray of shape (n_rows, limbs * n_columns), uint64
-        ``X_k``, ``R_k`` or ``U_k``.
-    vectors : numpy.ndarray of shape (n_rows, limbs * n_vectors), uint64
-        ``v + rho``, or ``rho``.
-    limbs : {1, 2}
-        See `ring`.
-
-    Returns
-    -------
-    numpy.ndarray of shape (limbs, n_columns, n_vectors), uint64
-        To be added over blocks of rows, then less or plus the pad.
+    Shapes: columns (n_rows, limbs * n_columns): ``X_k``, ``R_k`` or ``U_k``; vectors (n_rows,
+    limbs * n_vectors): ``v + rho``, or ``rho``; returns (limbs, n_columns, n_vectors): to be added
+    over blocks of rows, then less or plus the pad.
     """
     return product_of_limbs(limbs_of(columns, limbs), limbs_of(vectors, limbs))
 
@@ -88,22 +61,6 @@ def helpers(parties: Sequence[str]) -> dict[str, str]:
 
     With three parties and more, the first helps all others and the second helps the first, so two
     masks of each vector suffice. With two, each helps the other.
-
-    Parameters
-    ----------
-    parties : sequence of str
-        All parties.
-
-    Returns
-    -------
-    dict[str, str]
-        By owner, its helper. Products with the same helper share one rho, others have their own,
-        so that no node gets ``v + rho`` and the seed of its rho.
-
-    Raises
-    ------
-    ConfigError
-        If there is one party alone.
     """
     if len(parties) < 2:
         raise ConfigError(

@@ -48,13 +48,7 @@ _KINDS: dict[str, type[Any]] = {"values": ConfigRecord, "metrics": MetricRecord}
 
 
 def pack(meta: Mapping[str, Any], records: RecordDict) -> list[bytes]:
-    """Return a payload, in pieces: something that JSON can carry, and records.
-
-    Raises
-    ------
-    CodecError
-        If a record is of a kind that nobody here makes.
-    """
+    """Return a payload, in pieces: something that JSON can carry, and records."""
     blobs: list[bytes] = []
     index: dict[str, Any] = {}
     for name, record in records.items():
@@ -123,11 +117,6 @@ def read_frame(file: BinaryIO, path: Path) -> bytes | None:
     """Return the next frame's payload; None at the end, or where a last frame was torn.
 
     After None the file stands where that frame begins.
-
-    Raises
-    ------
-    ProtocolError
-        If the file is damaged in another way than by a write that did not finish.
     """
     start = file.tell()
     header = file.read(_HEADER.size)
@@ -156,22 +145,7 @@ def flush_to_disk(file: BinaryIO) -> None:
 
 
 def replace_file(path: Path, pieces: Iterable[bytes | memoryview], what: str) -> None:
-    """Write a private file of one frame; it is whole under its name, or not there.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    pieces : iterable of bytes
-        Its content.
-    what : str
-        Whose it is and what, for errors.
-
-    Raises
-    ------
-    StorageError
-        If it cannot be written; names the file.
-    """
+    """Write a private file of one frame; it is whole under its name, or not there."""
     pieces = list(pieces)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
     with writing(what, path, sum(map(len, pieces))):
@@ -202,17 +176,7 @@ def flush_folder(path: Path) -> None:
 
 @contextmanager
 def writing(what: str, path: Path, needed: int = 0) -> Iterator[None]:
-    """Say what could not be written, and where, if the system refuses it.
-
-    Parameters
-    ----------
-    what : str
-        Whose it is and what.
-    path : Path
-        The file or folder.
-    needed : int, default 0
-        How many bytes are written, where that is known.
-    """
+    """Say what could not be written, and where, if the system refuses it."""
     try:
         yield
     except OSError as error:
@@ -291,18 +255,7 @@ def private_folder(path: Path) -> None:
 
 
 def digest(step: str, records: RecordDict, known: dict[int, bytes] | None = None) -> bytes:
-    """Digest what a request asks for: its step and all its records but the envelope.
-
-    Parameters
-    ----------
-    step : str
-        Its step.
-    records : RecordDict
-        Its content.
-    known : dict[int, bytes], optional
-        Digests of arrays by their ``id``, to be filled and used again: requests to several
-        parties share the arrays that all get. It must not outlive the requests.
-    """
+    """Digest what a request asks for: its step and all its records but the envelope."""
     known = {} if known is None else known
     found = hashlib.blake2b(step.encode(), digest_size=16)
     for name in sorted(set(records) - {ENVELOPE}):

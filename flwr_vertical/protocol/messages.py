@@ -79,18 +79,7 @@ def make_reply(envelope: Mapping[str, Any], values: Mapping[str, Any]) -> Record
 
 
 def make_error_reply(error: BaseException, party: str = "", in_full: bool = True) -> RecordDict:
-    """Compose the content of a reply that reports a failed step of a party, if it has a name.
-
-    Parameters
-    ----------
-    error : BaseException
-        What was raised.
-    party : str
-        Name of the party.
-    in_full : bool, default True
-        Whether the text of an error of another library may leave the node. It may quote the cell
-        that it stumbled over; without it, the reply says where in the code it was raised.
-    """
+    """Compose the content of a reply that reports a failed step of a party, if it has a name."""
     text = str(error) or type(error).__name__
     if not (in_full or isinstance(error, VerticalError | ImportError)):
         text = f"raised in {place_of(error)}; what it says may quote data, see the party's own log"
@@ -105,17 +94,7 @@ def place_of(error: BaseException) -> str:
 
 
 def renumber(content: RecordDict, sequence: int, retake: int) -> RecordDict:
-    """Return a request under another number, to be taken again from the state before a message.
-
-    Parameters
-    ----------
-    content : RecordDict
-        A request.
-    sequence : int
-        Its new number.
-    retake : int
-        The number under which the round was asked for first.
-    """
+    """Return a request under another number, to be taken again from the state before a message."""
     envelope: Any = content[ENVELOPE]
     other = ConfigRecord({**envelope, "sequence": sequence, "retake": retake})
     return RecordDict({**content, ENVELOPE: other})

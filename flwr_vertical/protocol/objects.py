@@ -28,33 +28,12 @@ class Packable(Protocol):
 
 
 def pack_object(name: str, value: Any) -> Any:
-    """Return what an object holds, as a tree that shares its memory.
-
-    Raises
-    ------
-    CodecError
-        If it is of no known kind.
-    """
+    """Return what an object holds, as a tree that shares its memory."""
     return _way(name, value)[0](value)
 
 
 def unpack_object(name: str, value: Any, tree: Any) -> Any:
-    """Have an object take up a tree; returns it, or the array in its place.
-
-    Parameters
-    ----------
-    name : str
-        The object's, for messages.
-    value : Any
-        An object of the kind that was packed, as it is when it has just been made.
-    tree : Any
-        Of `pack_object`.
-
-    Raises
-    ------
-    ProtocolError
-        If they do not fit each other: the code has changed since, perhaps.
-    """
+    """Have an object take up a tree; returns it, or the array in its place."""
     take_up = _way(name, value)[1]
     try:
         return take_up(value, tree)

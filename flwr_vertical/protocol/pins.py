@@ -56,25 +56,13 @@ _HANDED_ON = {
 
 @dataclass(frozen=True)
 class NodeIdentity:
-    """A node as far as identities go.
+    """A node as far as identities go."""
 
-    Parameters
-    ----------
-    name, role : str
-        Its name (``"arbiter"`` for the arbiter) and role.
-    mode : str
-        Mode of the private sums of this run.
-    run_id : int
-        Number of the run.
-    config : Mapping[str, Any]
-        Its node config.
-    """
-
-    name: str
-    role: str
-    mode: str
-    run_id: int
-    config: Mapping[str, Any] = field(repr=False)
+    name: str  # Its name (``"arbiter"`` for the arbiter) and role
+    role: str  # Its name (``"arbiter"`` for the arbiter) and role
+    mode: str  # Mode of the private sums of this run
+    run_id: int  # Number of the run
+    config: Mapping[str, Any] = field(repr=False)  # Its node config
 
     def __str__(self) -> str:
         return f"party {self.name!r}" if self.role == "party" else "the arbiter"
@@ -82,18 +70,11 @@ class NodeIdentity:
 
 @dataclass(frozen=True)
 class Pins:
-    """Whom a node pins.
+    """Whom a node pins."""
 
-    Parameters
-    ----------
-    keys : dict[str, bytes]
-        Public identity keys of the other nodes by name, the arbiter's under `ARBITER`.
-    every : bool
-        Whether every other node whose keys are used must be pinned (``pin-all``).
-    """
-
+    # Public identity keys of the other nodes by name, the arbiter's under `ARBITER`
     keys: dict[str, bytes]
-    every: bool
+    every: bool  # Whether every other node whose keys are used must be pinned (``pin-all``)
 
     def __bool__(self) -> bool:
         return self.every or bool(self.keys)
@@ -106,20 +87,7 @@ class Pins:
 
 
 def introduce(node: NodeIdentity, keys: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return what a node adds to its greeting: its identity and a signature, if it has a key.
-
-    Parameters
-    ----------
-    node : NodeIdentity
-        The node.
-    keys : Mapping[str, bytes]
-        The public keys of the run in its greeting.
-
-    Raises
-    ------
-    ConfigError
-        If its identity key or a pin cannot be used, or its pins do not protect this run's sums.
-    """
+    """Return what a node adds to its greeting: its identity and a signature, if it has a key."""
     greeting = endorse(node, _signed(node, node.role, keys))
     pins = read_pins(node, greeting.get("identity"))
     if pins and node.role == "arbiter":
@@ -142,13 +110,7 @@ def introduce(node: NodeIdentity, keys: Mapping[str, bytes]) -> dict[str, bytes]
 
 
 def endorse(node: NodeIdentity, payload: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return ``identity`` and ``signature`` of a payload; nothing if the node has no key.
-
-    Raises
-    ------
-    ConfigError
-        If the identity key cannot be used.
-    """
+    """Return ``identity`` and ``signature`` of a payload; nothing if the node has no key."""
     path = node.config.get("identity-key")
     if path is None:
         return {}
@@ -168,45 +130,14 @@ def endorse(node: NodeIdentity, payload: Mapping[str, bytes]) -> dict[str, bytes
 
 
 def introduce_again(node: NodeIdentity, token: bytes, last: int) -> dict[str, bytes]:
-    """Return what a node adds to its resuming greeting: identity and signature, if it has a key.
-
-    Parameters
-    ----------
-    node : NodeIdentity
-        The node.
-    token : bytes
-        Random name of the run.
-    last : int
-        Number of the last message that the node answered.
-
-    Raises
-    ------
-    ConfigError
-        If its identity key or a pin cannot be used.
-    """
+    """Return what a node adds to its resuming greeting: identity and signature, if any."""
     greeting = endorse(node, _back(node, node.role, token, last))
     read_pins(node, greeting.get("identity"))
     return greeting
 
 
 def verify_returned(node: NodeIdentity, envelope: Mapping[str, Any], token: bytes) -> None:
-    """Check, on behalf of a node, who came back into the run.
-
-    Parameters
-    ----------
-    node : NodeIdentity
-        The node.
-    envelope : Mapping[str, Any]
-        Of a message; `RETURNED` in it.
-    token : bytes
-        Random name of the run.
-
-    Raises
-    ------
-    ProtocolError
-        If one of them is pinned and has no identity or another one, if a signature is not its
-        owner's, or if ``pin-all`` is set and one is not pinned.
-    """
+    """Check, on behalf of a node, who came back into the run."""
     pins = read_pins(node, None)
     own = ARBITER if node.role == "arbiter" else node.name
     for name, last, *shown in zip(*(envelope[key] for key in RETURNED), strict=True):
@@ -232,11 +163,6 @@ def read_pins(node: NodeIdentity, own: bytes | None) -> Pins:
 
     The list may be the same at all nodes: a pin of the node itself is compared with its own
     identity.
-
-    Raises
-    ------
-    ConfigError
-        If a pin is no public identity key, or the node's own is not its identity.
     """
     every = node.config.get("pin-all", False)
     if not isinstance(every, bool):
@@ -272,13 +198,7 @@ def hand_on(greetings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def check_updates(updates: Mapping[str, Any]) -> bool:
-    """Return whether the server hands on keys of the run.
-
-    Raises
-    ------
-    ProtocolError
-        If it would write into what belongs to the node alone: its private keys, its counters.
-    """
+    """Return whether the server hands on keys of the run."""
     wrong = sorted(key for key in updates if key.startswith(_OWN) and key not in _HANDED_ON)
     if wrong:
         raise ProtocolError(f"the server may not set {wrong} in a node's state; who sent this?")
@@ -289,19 +209,6 @@ def verify(node: NodeIdentity, handed_on: Mapping[str, Any]) -> None:
     """Check the keys that were handed to a party, before it keeps or uses them.
 
     A signature must be valid whether its owner is pinned or not.
-
-    Parameters
-    ----------
-    node : NodeIdentity
-        The party.
-    handed_on : Mapping[str, Any]
-        The state as it would be with the new keys.
-
-    Raises
-    ------
-    ProtocolError
-        If a pinned node is absent, has no identity or another one, or did not sign the key that
-        was handed on in its name; or if ``pin-all`` is set and a node is not pinned.
     """
     pins = read_pins(node, None)
     if not pins and NAMES not in handed_on:
@@ -334,13 +241,7 @@ def check_endorsement(
     identity: bytes,
     signature: bytes,
 ) -> None:
-    """Check, on behalf of a node, that a key is that of the node in whose name it came.
-
-    Raises
-    ------
-    ProtocolError
-        As `verify`.
-    """
+    """Check, on behalf of a node, that a key is that of the node in whose name it came."""
     who, pin = _who(name), _pin(name)
     expected = pins.keys.get(name)
     if expected is None:

@@ -68,13 +68,7 @@ def check_mode(aggregation: str) -> str:
 
 
 def check_scales(scale: float | Mapping[str, float] | None) -> dict[str, float]:
-    """Return scales by summand, powers of two; one number stands for all (`EVERY`).
-
-    Raises
-    ------
-    ConfigError
-        If a scale is no positive number, or out of range.
-    """
+    """Return scales by summand, powers of two; one number stands for all (`EVERY`)."""
     if scale is None:
         return {}
     named = scale if isinstance(scale, Mapping) else {EVERY: scale}
@@ -99,34 +93,7 @@ def protect(
     scales: Mapping[str, float] | None = None,
     modular: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Turn a party's summands into what travels.
-
-    Parameters
-    ----------
-    values : Mapping[str, numpy.ndarray]
-        The summands, floating or integer arrays of any shape.
-    mode : {"plain", "masked", "ckks"}
-        How they are protected.
-    party : str
-        The party's own name.
-    sequence : int
-        Number of the message; each number masks once.
-    n_parties : int
-        How many terms the sum has, for the overflow check.
-    fraction_bits : int
-        Fixed-point resolution of float64 summands without a scale is ``2**-fraction_bits``.
-    state, cache : MutableMapping
-        The node's state (keys, last mask used) and process cache.
-    scales : Mapping[str, float], optional
-        Scales that the server asks for, as `check_scales` returns them.
-    modular : Collection[str]
-        Names of uint64 summands whose sum is wanted modulo 2^64, so that nothing overflows.
-
-    Returns
-    -------
-    dict[str, Any]
-        A payload; in ``ckks`` mode lists of ciphertexts, with ``shape:<name>`` beside them.
-    """
+    """Turn a party's summands into what travels."""
     arrays = {name: np.asarray(value) for name, value in values.items()}
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub":
@@ -180,23 +147,7 @@ def combine(
     ckks_public: bytes | None = None,
     scales: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """Add up what the parties sent, in the order given.
-
-    Parameters
-    ----------
-    replies : Sequence[Mapping[str, Any]]
-        What `protect` made at each party.
-    mode, fraction_bits, scales
-        As in `protect`.
-    ckks_public : bytes, optional
-        The arbiter's public key, in ``ckks`` mode.
-
-    Returns
-    -------
-    dict[str, Any]
-        Totals by name (float32 or float64 as sent, or the integers of the ring); in ``ckks`` mode
-        the summed ciphertexts, which only the arbiter can open.
-    """
+    """Add up what the parties sent, in the order given."""
     if mode == "ckks":
         return _add_encrypted(replies, ckks_public)
     if mode == "plain" or not replies[0]:
@@ -221,17 +172,7 @@ def limit(
     dtype: Any = np.float64,
     scale: float | None = None,
 ) -> float:
-    """Largest absolute value that one party may send into a sum over ``n_parties`` parties.
-
-    Parameters
-    ----------
-    mode, n_parties, fraction_bits
-        As in `protect`.
-    dtype : numpy dtype, default float64
-        Of a floating summand.
-    scale : float, optional
-        The scale that the server asks for.
-    """
+    """Largest absolute value that one party may send into a sum over ``n_parties`` parties."""
     if mode == "masked":
         return _codec(is_narrow(dtype), n_parties, fraction_bits, scale).limit(n_parties)
     if mode == "ckks":
@@ -283,22 +224,7 @@ def check_terms(
     terms: Mapping[str, Mapping[str, Any]],
     expected: Mapping[str, tuple[int, ...]] | None = None,
 ) -> None:
-    """Compare what the parties sent with what was asked for, and with the first of them.
-
-    Parameters
-    ----------
-    step : str
-        Name of the step, for errors.
-    terms : Mapping[str, Mapping[str, Any]]
-        By party, what `protect` made.
-    expected : Mapping[str, tuple[int, ...]], optional
-        Shapes asked for (default: those of the first party).
-
-    Raises
-    ------
-    PartyError
-        If a party sent other names, shapes or types of numbers.
-    """
+    """Compare what the parties sent with what was asked for, and with the first of them."""
     first = next(iter(terms))
     wanted = dict(expected) if expected is not None else shapes(terms[first])
     source = "expected" if expected is not None else f"party {first!r} returned"

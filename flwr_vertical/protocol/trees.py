@@ -29,25 +29,7 @@ _REMEDY = (
 
 
 def pack_tree(meta: Mapping[str, Any], tree: Any) -> list[Piece]:
-    """Return a payload, in pieces: something that JSON can carry, and a tree.
-
-    Parameters
-    ----------
-    meta : Mapping[str, Any]
-        What `unpack_meta` of `disk` reads, too.
-    tree : Any
-        Dicts (keys of any plain type), lists, tuples, arrays, tensors, numbers, text, bytes, None.
-
-    Returns
-    -------
-    list of bytes or memoryview
-        Pieces that share the memory of the arrays: write them before anything changes.
-
-    Raises
-    ------
-    CodecError
-        If a value is of another type; says where in the tree.
-    """
+    """Return a payload, in pieces: something that JSON can carry, and a tree."""
     blobs: list[Piece] = []
     outline = _outline(tree, blobs, "")
     text = json.dumps([dict(meta), outline], separators=(",", ":")).encode()

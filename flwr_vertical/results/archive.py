@@ -29,23 +29,7 @@ _READING = threading.Lock()
 
 
 def pack(value: Any, what: str, head: Mapping[str, Any] | None = None) -> bytes:
-    """Return the file's bytes.
-
-    Parameters
-    ----------
-    value : Any
-        None, booleans, numbers, text, bytes, arrays, DataFrames, Series; and lists, tuples and
-        dicts of these.
-    what : str
-        What it is, for messages.
-    head : Mapping[str, Any], optional
-        Told with it: `unpack` then returns a dict of these and ``"value"``.
-
-    Raises
-    ------
-    ConfigError
-        If something in it cannot be written, saying where.
-    """
+    """Return the file's bytes."""
     arrays: list[npt.NDArray[Any]] = []
     plain = _plain(value, arrays, what)
     if head is not None:
@@ -60,13 +44,7 @@ def pack(value: Any, what: str, head: Mapping[str, Any] | None = None) -> bytes:
 
 
 def unpack(data: bytes, where: str) -> Any:
-    """Read what `pack` made.
-
-    Raises
-    ------
-    DataError
-        If it is none, or damaged.
-    """
+    """Read what `pack` made."""
     try:
         with _READING, np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             return _revive(json.loads(arrays[_TEXT].tobytes()), arrays)

@@ -79,26 +79,14 @@ _TELLING = (
 
 
 def most_telling_first(metrics: Iterable[str]) -> list[str]:
-    """Return names of figures of merit: the one that says most, then all others in their order.
-
-    Parameters
-    ----------
-    metrics : iterable of str
-        Names.
-    """
+    """Return names of figures of merit: the one that says most, then all others in their order."""
     names = list(metrics)
     first = next((name for name in _TELLING if name in names), None)
     return names if first is None else [first, *(name for name in names if name != first)]
 
 
 def meaning_of(metric: str) -> str:
-    """Return what a figure of merit means, in a sentence; ``""`` if that is not known here.
-
-    Parameters
-    ----------
-    metric : str
-        Its name, with hyphens or underscores.
-    """
+    """Return what a figure of merit means, in a sentence; ``""`` if that is not known here."""
     name, where = metric.replace("-", "_"), ""
     for prefix, samples in _PREFIXES.items():
         if name.startswith(prefix):

@@ -18,25 +18,13 @@ _SHORT_SECONDS = 0.5
 
 
 class Seen(NamedTuple):
-    """What a display shows of a run.
+    """What a display shows of a run."""
 
-    Parameters
-    ----------
-    done, total : int, int or None
-        Steps done, and steps to take as far as that is known.
-    name : str
-        What is going on.
-    seconds : float
-        Since the beginning.
-    parts : list of str
-        What stands behind it: round, values, rate, time left.
-    """
-
-    done: int
-    total: int | None
-    name: str
-    seconds: float
-    parts: list[str]
+    done: int  # Steps done, and steps to take as far as that is known
+    total: int | None  # Steps done, and steps to take as far as that is known
+    name: str  # What is going on
+    seconds: float  # Since the beginning
+    parts: list[str]  # What stands behind it: round, values, rate, time left
 
 
 class Display(Protocol):
@@ -55,19 +43,7 @@ class Display(Protocol):
 def open_display(
     stream: IO[str] | None, title: str, seen: Seen, ask: Callable[[], Seen]
 ) -> Display | None:
-    """Return a display: of a notebook, or of a terminal; None where neither is there.
-
-    Parameters
-    ----------
-    stream : text file, optional
-        Draw here, if it is a terminal, whatever runs this process.
-    title : str
-        What is running.
-    seen : Seen
-        How far it is.
-    ask : Callable[[], Seen]
-        Tells how far it is later on, in any thread.
-    """
+    """Return a display: of a notebook, or of a terminal; None where neither is there."""
     if stream is None and in_notebook():
         return NotebookLine(title, ask)
     stream = stream or sys.stderr
@@ -82,17 +58,7 @@ def in_notebook() -> bool:
 
 
 class TerminalBar:
-    """A bar of rich's, which redraws itself.
-
-    Parameters
-    ----------
-    stream : text file
-        A terminal.
-    title : str
-        What is running.
-    seen : Seen
-        How far it is.
-    """
+    """A bar of rich's, which redraws itself."""
 
     def __init__(self, stream: IO[str], title: str, seen: Seen) -> None:
         from rich.console import Console
@@ -138,13 +104,6 @@ class NotebookLine:
     """A line of HTML in a notebook, drawn anew each second while it changes.
 
     It needs no widgets: a page that a notebook was exported to shows the last state.
-
-    Parameters
-    ----------
-    title : str
-        What is running.
-    ask : Callable[[], Seen]
-        Tells how far it is.
     """
 
     def __init__(self, title: str, ask: Callable[[], Seen]) -> None:

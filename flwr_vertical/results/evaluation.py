@@ -29,33 +29,18 @@ _MOST_LISTED = 10  # classes that a message names
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """Predictions beside the true labels of the same samples; `evaluate` makes it.
+    """Predictions beside the true labels of the same samples; `evaluate` makes it."""
 
-    Parameters
-    ----------
-    samples : pandas.DataFrame
-        Index sample; ``label``, ``prediction``, and of classes ``probability_<class>``.
-    task : {"classes", "numbers"}
-        What labels are.
-    what : str
-        Which samples these are, in words.
-    threshold : float
-        Of two classes: the probability of the second one from which it is predicted.
-    rule : str
-        How the threshold came about, in words.
-    beside : dict of str to DataFrame
-        Other predictions of the same samples, in the same form: of the constant, of single parties.
-    notes : list of str
-        What a reader should know.
-    """
-
+    # Index sample; ``label``, ``prediction``, and of classes ``probability_<class>``
     samples: pd.DataFrame
-    task: str
-    what: str = "test samples"
+    task: str  # What labels are
+    what: str = "test samples"  # Which samples these are, in words
+    # Of two classes: the probability of the second one from which it is predicted
     threshold: float = 0.5
-    rule: str = "as given"
+    rule: str = "as given"  # How the threshold came about, in words
+    # Other predictions of the same samples, in the same form: of the constant, of single parties
     beside: dict[str, pd.DataFrame] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # What a reader should know
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -79,13 +64,7 @@ class Evaluation:
         return [float(c) for c in np.unique(self.samples[["label", "prediction"]].to_numpy(float))]
 
     def probabilities(self, name: str = "") -> Array | None:
-        """Return probabilities of the classes, shape (n_samples, n_classes); None without any.
-
-        Parameters
-        ----------
-        name : str, optional
-            Whose predictions, of `beside`; by default those that are evaluated.
-        """
+        """Return probabilities of the classes, shape (n_samples, n_classes); None without any."""
         frame = self._of(name)
         columns = [column for column in frame if str(column).startswith(PROBABILITY)]
         return frame[columns].to_numpy(dtype=float) if columns else None
@@ -110,21 +89,7 @@ class Evaluation:
         )
 
     def metrics(self, name: str = "") -> dict[str, float]:
-        """Return figures of merit.
-
-        Parameters
-        ----------
-        name : str, optional
-            Whose predictions, of `beside`; by default those that are evaluated.
-
-        Returns
-        -------
-        dict of str to float
-            Of numbers ``r2``, ``rmse``, ``mae`` and ``bias``, the mean of prediction less label. Of
-            classes ``auc``, ``average_precision``, ``log_loss``, ``brier``, ``accuracy`` and
-            ``f1``; without probabilities the last two. ``brier`` of two classes is the mean squared
-            error of the second one's probability, of more the sum over classes.
-        """
+        """Return figures of merit."""
         y = self.labels
         if self.task == "numbers":
             found = self.predicted(name)
@@ -195,35 +160,7 @@ def evaluate(
     beside: Mapping[str, pd.DataFrame] | None = None,
     what: str = "test samples",
 ) -> Evaluation:
-    """Compare predictions with true labels.
-
-    Parameters
-    ----------
-    predictions : pandas.DataFrame
-        As `Result.predictions`.
-    labels : pandas.Series
-        True labels, indexed by sample ID; samples that are not predicted, or whose label is NaN,
-        are left out.
-    known : pandas.Series, optional
-        Labels of the fit: what a constant prediction is made of. By default, the true ones.
-    task : {"classes", "numbers"}, optional
-        What labels are. By default, classes where the predictions have probabilities, or are the
-        expectation of a label that is 0 or 1.
-    threshold : float or "youden", default 0.5
-        Of two classes: the probability of the second from which it is predicted. ``"youden"`` takes
-        the one with the largest difference of true and false positive rates, on these samples.
-    beside : Mapping of str to DataFrame, optional
-        Other predictions, by name. Samples that they lack get the constant one.
-    what : str, optional
-        Which samples these are, in words.
-
-    Raises
-    ------
-    DataError
-        If no predicted sample has a label, or a sample stands twice.
-    ConfigError
-        If a setting cannot be used.
-    """
+    """Compare predictions with true labels."""
     if task is not None and task not in TASKS:
         raise ConfigError(f"task must be one of {list(TASKS)}, got {task!r}")
     y = _labels_of(predictions, labels)

@@ -112,15 +112,7 @@ def gain_curve(positive: Flags, score: Array) -> tuple[Array, Array]:
 
     Equal scores are chosen together.
 
-    Parameters
-    ----------
-    positive : numpy.ndarray of shape (n_samples,), bool
-    score : numpy.ndarray of shape (n_samples,)
-
-    Returns
-    -------
-    chosen, found : numpy.ndarray of shape (n_points,)
-        Both from 0 to 1.
+    Shapes: positive (n_samples,); score (n_samples,); returns (n_points,): both from 0 to 1.
     """
     wrong, right, _ = sk.roc_curve(positive, score, drop_intermediate=False)
     share = float(np.mean(positive))

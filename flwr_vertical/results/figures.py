@@ -124,20 +124,7 @@ def to_png(figure: Figure, dpi: int = 150) -> bytes:
 
 
 def history_figure(history: Sequence[Mapping[str, object]], most: int = 9) -> str | None:
-    """Draw each numeric series of a run's history against its round, iteration or epoch.
-
-    Parameters
-    ----------
-    history : sequence of mapping
-        One entry per round or iteration; entries may have different keys.
-    most : int, optional
-        Series drawn at most; the first ones win.
-
-    Returns
-    -------
-    str or None
-        SVG, or None where there is no series of two finite values.
-    """
+    """Draw each numeric series of a run's history against its round, iteration or epoch."""
     frame = pd.DataFrame([{k: v for k, v in h.items() if _is_real(v)} for h in history])
     clocks = [k for k in ("iteration", "epoch", "round", "step") if k in frame]
     clock = clocks[0] if clocks else None
@@ -169,24 +156,7 @@ def history_figure(history: Sequence[Mapping[str, object]], most: int = 9) -> st
 def coefficients_figure(
     coefficients: pd.DataFrame, spreads: pd.Series | None = None, most: int = 60
 ) -> str | None:
-    """Draw estimates with their confidence intervals, grouped by party.
-
-    Parameters
-    ----------
-    coefficients : DataFrame
-        Index (party, variable); column estimate, and ci_low, ci_high where known. Intercepts are
-        left out: they are on another scale.
-    spreads : Series, optional
-        Standard deviations of the variables, by the same index, as far as they are known. Drawn
-        beside are the estimates times these.
-    most : int, optional
-        Coefficients drawn at most; the largest win.
-
-    Returns
-    -------
-    str or None
-        SVG, or None where there is nothing to draw.
-    """
+    """Draw estimates with their confidence intervals, grouped by party."""
     frame = coefficients[np.isfinite(coefficients["estimate"].astype(float))]
     frame = frame[[not _is_intercept(key) for key in frame.index]]
     scale = np.ones(len(frame)) if spreads is None else spreads.reindex(frame.index).to_numpy()

@@ -21,23 +21,7 @@ _ROUNDING = 1e-9
 def imputation_quality(
     columns: Sequence[Imputed], alone: Mapping[str, pd.DataFrame] | None = None
 ) -> pd.DataFrame:
-    """Compare imputed cells with their true values.
-
-    Parameters
-    ----------
-    columns : sequence of Imputed
-        Those without a truth are left out.
-    alone : Mapping of str to DataFrame, optional
-        By party, its table as imputed without the others.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Index (party, column); ``cells``, and of numbers ``rmse``, ``rmse_mean`` (of the column's
-        observed mean) and ``rmse_alone``; of levels ``accuracy``, ``accuracy_mode`` and
-        ``accuracy_alone``, shares of right cells; and ``skill``, the share of the mean's squared
-        error, or of the mode's wrong cells, that is removed: below 0 the mean is better.
-    """
+    """Compare imputed cells with their true values."""
     rows, keys = [], []
     for item in (item for item in columns if item.truth is not None):
         own = (alone or {}).get(item.party)
@@ -55,19 +39,7 @@ def imputation_quality(
 
 
 def imputation_metrics(quality: pd.DataFrame) -> dict[str, float]:
-    """Return figures of merit over all columns.
-
-    Parameters
-    ----------
-    quality : pandas.DataFrame
-        As `imputation_quality` returns.
-
-    Returns
-    -------
-    dict of str to float
-        ``imputation_skill``: the mean of the columns' skill, each weighed by its cells.
-        ``imputation_skill_alone``: the same of the method without the other parties.
-    """
+    """Return figures of merit over all columns."""
     found = {}
     for name in ("skill", "skill_alone"):
         if name in quality and (known := quality[name].notna()).any():
@@ -77,13 +49,7 @@ def imputation_metrics(quality: pd.DataFrame) -> dict[str, float]:
 
 
 def worse_than_mean(quality: pd.DataFrame) -> list[str]:
-    """Return a note that names the columns which their own mean would have filled better.
-
-    Parameters
-    ----------
-    quality : pandas.DataFrame
-        As `imputation_quality` returns.
-    """
+    """Return a note that names the columns which their own mean would have filled better."""
     if "skill" not in quality:
         return []
     bad = quality[(quality["skill"] < -_ROUNDING) & (quality["cells"] >= _ENOUGH)].sort_values(

@@ -15,15 +15,7 @@ from flwr_vertical.results.page import Item, Section, dataframe_html, details_ht
 def sections(
     importance: pd.DataFrame | None, contributions: pd.DataFrame | None
 ) -> Iterator[Section]:
-    """Return the report's section, if there is anything to show.
-
-    Parameters
-    ----------
-    importance : pandas.DataFrame, optional
-        See `importance_figure`.
-    contributions : pandas.DataFrame, optional
-        See `contributions_figure`.
-    """
+    """Return the report's section, if there is anything to show."""
     items: list[Item] = []
     if importance is not None and (figure := importance_figure(importance)):
         by, all_of = ("column", "columns") if importance.index.nlevels > 1 else ("party", "parties")
@@ -43,15 +35,7 @@ def sections(
 
 
 def importance_figure(importance: pd.DataFrame, most: int = 30) -> str | None:
-    """Draw importance as bars: of parties, or of their columns, the largest first; as SVG.
-
-    Parameters
-    ----------
-    importance : pandas.DataFrame
-        Index party, or (party, column); ``gain``, and what else is told.
-    most : int
-        Bars at most.
-    """
+    """Draw importance as bars: of parties, or of their columns, the largest first; as SVG."""
     frame = importance.sort_values("gain", ascending=False, kind="stable").head(most)
     frame = frame[frame["gain"] > 0]
     if frame.empty:
@@ -78,15 +62,7 @@ def importance_figure(importance: pd.DataFrame, most: int = 30) -> str | None:
 
 
 def contributions_figure(contributions: pd.DataFrame, most: int = 12) -> str:
-    """Draw how far each party moves the predictions of samples: a box for each, as SVG.
-
-    Parameters
-    ----------
-    contributions : pandas.DataFrame
-        ``base``, and a column for each party.
-    most : int
-        Parties drawn at most; those that move predictions most win.
-    """
+    """Draw how far each party moves the predictions of samples: a box for each, as SVG."""
     frame = contributions.drop(columns="base")
     order = frame.abs().mean().sort_values(ascending=False, kind="stable").index[:most]
     figure, (ax,) = fg.new_figure(1.0 + 0.42 * len(order))

@@ -49,21 +49,7 @@ def matrix_figure(
 ) -> str:
     """Draw which cells and blocks are missing, and the share missing of each column.
 
-    Parameters
-    ----------
-    state : array of shape (n_samples, n_columns)
-        0 = present, 1 = missing cell, 2 = missing block.
-    parties, columns : sequence of str
-        Party and name of each column; columns of a party stand together.
-    most : int, optional
-        Rows drawn at most, evenly spaced.
-    of : str, optional
-        What the columns of `state` are.
-
-    Returns
-    -------
-    str
-        SVG. Samples with the same missing blocks stand together, in their own order.
+    Shapes: state (n_samples, n_columns): 0 = present, 1 = missing cell, 2 = missing block.
     """
     n, p = state.shape
     starts = [j for j in range(p) if j == 0 or parties[j] != parties[j - 1]]

@@ -114,50 +114,21 @@ class Model:
 
 @dataclasses.dataclass
 class UnknownModel:
-    """A model of a strategy that is not available here, as plain values.
+    """A model of a strategy that is not available here, as plain values."""
 
-    Parameters
-    ----------
-    strategy, name : str
-        The strategy, and the name of the class.
-    version : int
-        Version of its fields.
-    fields : dict[str, Any]
-        Its fields.
-    """
-
-    strategy: str
-    name: str
-    version: int
-    fields: dict[str, Any]
+    strategy: str  # The strategy, and the name of the class
+    name: str  # The strategy, and the name of the class
+    version: int  # Version of its fields
+    fields: dict[str, Any]  # Its fields
 
 
 def find_strategies_by(find: Callable[[str], None]) -> None:
-    """Register what imports a strategy, so that its models are known.
-
-    Parameters
-    ----------
-    find : Callable[[str], None]
-        Imports the strategy of a name; raises `ConfigError` if it cannot.
-    """
+    """Register what imports a strategy, so that its models are known."""
     _FINDERS.append(find)
 
 
 def pack_model(model: Any, strategy: str = "") -> bytes:
-    """Return a model as the bytes of an ``.npz`` file; plain values are models, too.
-
-    Parameters
-    ----------
-    model : Model, UnknownModel or plain values
-        The model.
-    strategy : str
-        Whose plain values they are; a `Model` knows it.
-
-    Raises
-    ------
-    ConfigError
-        If something in it cannot be written, saying what.
-    """
+    """Return a model as the bytes of an ``.npz`` file; plain values are models, too."""
     head = {
         "format": FORMAT,
         "format-version": FORMAT_VERSION,
@@ -173,29 +144,7 @@ def pack_model(model: Any, strategy: str = "") -> bytes:
 
 
 def unpack_model(data: bytes, where: str, told: Mapping[str, Any]) -> Any:
-    """Read what `pack_model` made.
-
-    Parameters
-    ----------
-    data : bytes
-        The bytes.
-    where : str
-        Where they come from, for messages.
-    told : Mapping[str, Any]
-        What `describe_model` said of the model that is expected there.
-
-    Returns
-    -------
-    Model, UnknownModel or plain values
-        An `UnknownModel` if its strategy is not available here.
-
-    Raises
-    ------
-    ConfigError
-        If it is another model than the one expected, or of a newer version.
-    DataError
-        If it is damaged.
-    """
+    """Read what `pack_model` made."""
     head, value = _read(data, where)
     if any(head[key] != told.get(key) for key in ("strategy", "model", "version")):
         expected = {"strategy": "", "model": "", "version": "?", **told}

@@ -15,15 +15,7 @@ _MOST_COLUMNS = 12
 
 
 def own_facts(result: Result, party: str) -> dict[str, str]:
-    """Return the cards under the title of a party's page.
-
-    Parameters
-    ----------
-    result : Result
-        With the party's own table in `originals`, and what it holds afterwards in `tables`.
-    party : str
-        Its name.
-    """
+    """Return the cards under the title of a party's page."""
     before, after = result.originals[party], result.tables.get(party)
     facts = {"Own rows": f"{len(before):,}", "Columns": f"{before.shape[1]:,}"}
     if before.size:

@@ -16,25 +16,7 @@ def path_figure(
     spreads: pd.Series | None = None,
     chosen: float | None = None,
 ) -> str | None:
-    """Draw each coefficient along the path, and the criterion of choice where there is one.
-
-    Parameters
-    ----------
-    path : pandas.DataFrame
-        Index lambda; ``bic`` where it was worked out.
-    estimates : pandas.DataFrame
-        Index (party, variable), a column for each lambda in the order of `path`.
-    spreads : pandas.Series, optional
-        Standard deviations of variables; coefficients of all variables are drawn times these, if
-        all are known.
-    chosen : float, optional
-        The lambda of the model that was chosen.
-
-    Returns
-    -------
-    str or None
-        SVG; None of fewer than three lambdas, which are no path, or without coefficients.
-    """
+    """Draw each coefficient along the path, and the criterion of choice where there is one."""
     lambdas = path.index.to_numpy(dtype=float)
     if len(lambdas) < 3 or estimates.shape[1] != len(lambdas) or (lambdas <= 0).any():
         return None

@@ -52,19 +52,7 @@ def write_report(
     mode: int = 0o600,
     party: str = "",
 ) -> Path:
-    """Write the report of a run; see `Result.report`.
-
-    Parameters
-    ----------
-    result, folder
-        As there.
-    more : iterable of Section, optional
-        Sections after those of the run.
-    mode : int, optional
-        Of the file, less the umask.
-    party : str, optional
-        Whose page it is, if not the whole run's.
-    """
+    """Write the report of a run; see `Result.report`."""
     path = folder if folder.suffix == ".html" else folder / "report.html"
     path = path.expanduser().absolute()
     if path.exists() and not is_own_report(path):
@@ -75,21 +63,7 @@ def write_report(
 def report_html(
     result: Result, *, date: str = "", more: Iterable[Section] = (), party: str = ""
 ) -> str:
-    """Return the report of a run as one self-contained HTML page.
-
-    Parameters
-    ----------
-    result : Result
-        The run; sections without content are left out.
-    date : str, optional
-        Shown above the title (default: when the run ended, if the result knows).
-    more : iterable of Section, optional
-        Sections after those of the run.
-    party : str, optional
-        Whose page it is, if not the whole run's: it names the party and shows the rows it got.
-        A run's page grades synthetic tables itself where the result has the real ones, a party's
-        shows the grade that the result has.
-    """
+    """Return the report of a run as one self-contained HTML page."""
     ungraded = "" if party else gr.grade_if_synthetic(result)
     size = _size(result)
     kind = "party report" if party else "run report"

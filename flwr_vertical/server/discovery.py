@@ -36,21 +36,7 @@ _KEPT = 256  # node IDs in the file: restarted SuperNodes have new ones
 
 
 class Presence:
-    """Waits for nodes, at most ``patience`` seconds from its making on, and names who is absent.
-
-    Parameters
-    ----------
-    patience : float
-        Seconds.
-    expected : Sequence[str], optional
-        Names of the parties that must take part.
-    arbiter_for : str, optional
-        What needs an arbiter among the nodes, if anything does.
-    path : Path, optional
-        File of the server's, in which node IDs and names of the last runs are kept.
-    until : float, optional
-        Moment of `time.monotonic` at which the patience ends, where the waiting began earlier.
-    """
+    """Waits for nodes, at most ``patience`` seconds in all, and names who is absent."""
 
     def __init__(
         self,
@@ -77,20 +63,7 @@ class Presence:
         return max(0.0, self.until - time.monotonic())
 
     def wait(self, grid: Grid, wanted: int) -> list[int]:
-        """Wait until so many nodes are connected and return their IDs.
-
-        Parameters
-        ----------
-        grid : flwr.serverapp.Grid
-        wanted : int
-            How many.
-
-        Raises
-        ------
-        ConfigError
-            If they are not there when the patience is over; names who is absent, as far as that is
-            known, and says how to start more.
-        """
+        """Wait until so many nodes are connected and return their IDs."""
         started = told = time.monotonic()
         waits = pauses(min(1.0, self.patience / 10))
         one = self._arbiter_for

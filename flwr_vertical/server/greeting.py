@@ -30,24 +30,7 @@ _LEAST, _LEAST_BESIDE_OTHERS = 15.0, 1.0
 
 
 class Greeting:
-    """Greets nodes until all that must take part have answered.
-
-    Parameters
-    ----------
-    grid : flwr.serverapp.Grid
-        Carries the messages.
-    nodes : Mapping[str, int]
-        Node ID by a name for it, since nobody has told its own yet.
-    expected : Sequence[str] or None
-        Names of the parties that must take part; None if all that are connected do.
-    arbiter_for : str or None
-        What needs an arbiter, if anything does.
-    presence : Presence
-        Knows how long nodes are waited for, and names those that are silent.
-    send : Callable
-        Sends a request to each node, as one round that ends when enough have answered, or after
-        some seconds.
-    """
+    """Greets nodes until all that must take part have answered."""
 
     def __init__(
         self,
@@ -68,13 +51,6 @@ class Greeting:
         Where the parties are known, nodes that do not answer hold nobody up: a node whose machine
         died stays in Flower's list for a minute. Nodes that have given no sign of life are greeted
         last, and must answer before the patience ends.
-
-        Parameters
-        ----------
-        wanted : int
-            How many nodes the run needs.
-        envelope : Mapping[str, Any]
-            What the greeting says beside its step.
         """
         asked = list(self._nodes)
         if self._expected:
@@ -118,15 +94,7 @@ class Greeting:
         return max(self._presence.left, _LEAST_BESIDE_OTHERS if others_answered else _LEAST)
 
     def _named(self, error: PartyError, heard: Mapping[int, Payload]) -> PartyError:
-        """Say which party a silent node is: the one that all others are not, or of an earlier run.
-
-        Parameters
-        ----------
-        error : PartyError
-            Names a node by its number.
-        heard : Mapping[int, dict[str, Any]]
-            What the other nodes said.
-        """
+        """Say which party a silent node is: the one that no other is, or of an earlier run."""
         node_id = self._nodes[error.party]
         who, cause = error.party, f"{error.cause}; {_GONE}"
         if known := self._presence.known(node_id):
@@ -152,19 +120,7 @@ def keys_of_run(
     greetings: Mapping[str, Payload],
     random: Callable[[int], bytes],
 ) -> Payload:
-    """Return what every party is told of the others' keys, and who made them.
-
-    Parameters
-    ----------
-    mode : str
-        Mode of the private sum.
-    parties : Sequence[str]
-        Names of the parties.
-    greetings : Mapping[str, dict[str, Any]]
-        By name, what each node said; the arbiter under `ARBITER`.
-    random : Callable[[int], bytes]
-        Draws the nonce of masked sums.
-    """
+    """Return what every party is told of the others' keys, and who made them."""
     if mode == "masked":
         keys: Payload = {
             private_sum.PEERS: list(parties),

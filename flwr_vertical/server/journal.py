@@ -50,47 +50,16 @@ Identity = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Entry:
-    """One round in the journal.
+    """One round in the journal."""
 
-    Parameters
-    ----------
-    position : dict[str, Any]
-        Where the federation stood afterwards: numbers of messages, rows of the ledger.
-    values : dict[str, Any]
-        Sums, or what was released of them.
-    public : dict[str, dict[str, Any]]
-        By party, its answer or public values.
-    """
-
+    # Where the federation stood afterwards: numbers of messages, rows of the ledger
     position: dict[str, Any]
-    values: Payload
-    public: dict[str, Payload]
+    values: Payload  # Sums, or what was released of them
+    public: dict[str, Payload]  # By party, its answer or public values
 
 
 class Journal:
-    """An append-only file; make one by `create` or `resume`.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    token : bytes
-        Random name of the run: tells its checkpoints from those of another run of that name.
-    opening : Entry or None
-        The greetings of the nodes; without them there is nothing to go on from.
-    last : dict[str, Any]
-        The position of the last entry in it.
-    last_round : int
-        Number of the last round in it, as the ledger counts.
-    done : bool
-        Whether the run was finished, and its parties told so.
-    started : bool
-        Whether it holds a round: without one a run that is resumed begins anew.
-    snapshot : int or None
-        Number of the snapshot that it ends with, if it does: all nodes go back to that one.
-    snapshots : ServerSnapshots
-        The files that snapshots name.
-    """
+    """An append-only file; make one by `create` or `resume`."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path = path
@@ -111,13 +80,7 @@ class Journal:
 
     @classmethod
     def create(cls, folder: Path, identity: Identity) -> Self:
-        """Begin the journal of a new run.
-
-        Raises
-        ------
-        ConfigError
-            If the folder holds the journal of a run that can still be resumed.
-        """
+        """Begin the journal of a new run."""
         folder.mkdir(parents=True, exist_ok=True)
         journal = cls._open(folder / FILE_NAME)
         try:
@@ -131,13 +94,7 @@ class Journal:
 
     @classmethod
     def refuse_unfinished(cls, folder: Path) -> None:
-        """Refuse a new run where one of the same name, that can be resumed, broke off.
-
-        Raises
-        ------
-        ConfigError
-            Says how to go on with that run.
-        """
+        """Refuse a new run where one of the same name, that can be resumed, broke off."""
         path = folder / FILE_NAME
         if not path.is_file():
             return
@@ -153,11 +110,6 @@ class Journal:
         """Read the journal of a run that broke off. One without a round begins anew.
 
         The parties clear away what they keep of a run that did not get beyond its opening.
-
-        Raises
-        ------
-        ConfigError
-            If there is none, or it is that of another run: says what differs.
         """
         path = folder / FILE_NAME
         if not path.is_file():
@@ -277,13 +229,7 @@ class Journal:
         return str(found.get("step", ""))
 
     def next_round(self, step: str, digest: str) -> Entry | None:
-        """Return the round that comes next in the journal, or None if it has ended.
-
-        Raises
-        ------
-        ProtocolError
-            If it is not the one that is asked for: the run has taken another course.
-        """
+        """Return the round that comes next in the journal, or None if it has ended."""
         found = self._next("round", f"step {step!r}")
         if found is None:
             self.sync()
@@ -317,18 +263,7 @@ class Journal:
         self.opening = _read(meta, records)
 
     def next_loop(self) -> list[dict[str, Any]]:
-        """Return what the journal has of the loop that comes next; empty if it has ended before.
-
-        Returns
-        -------
-        list of dict
-            Snapshots (``number``, ``step``, ``done``, ``course``) and rows, with a ``position``.
-
-        Raises
-        ------
-        ProtocolError
-            If something else comes next: the run has taken another course.
-        """
+        """Return what the journal has of the loop that comes next, if any."""
         found: list[dict[str, Any]] = []
         while self._entries:
             self._file.seek(self._entries[-1])
@@ -353,15 +288,7 @@ class Journal:
         self._append({"kind": "rows", "position": dict(position)}, RecordDict())
 
     def add_snapshot(self, position: Mapping[str, Any], **meta: Any) -> None:
-        """Write down that a snapshot is complete, at all nodes and here; on disk when it returns.
-
-        Parameters
-        ----------
-        position : Mapping[str, Any]
-            Where the federation stands.
-        **meta
-            ``number``, ``step``, ``done``, ``course``, and ``begin`` for the first of a loop.
-        """
+        """Write down that a snapshot is complete everywhere; on disk when it returns."""
         self._append({"kind": "snapshot", "position": dict(position), **meta}, RecordDict())
         self.sync()
 

@@ -21,18 +21,7 @@ _BYTES = 32
 
 
 class LabelMemory:
-    """Numbers that follow from a secret and the labels of a run.
-
-    Parameters
-    ----------
-    path : Path, optional
-        The secret's file; made when it is first needed. Without, nothing is recognised.
-
-    Attributes
-    ----------
-    find_labels : Callable[[], bytes]
-        Returns a digest of the labels by sample, the same in every order; b"" where it is unknown.
-    """
+    """Numbers that follow from a secret and the labels of a run."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -40,15 +29,7 @@ class LabelMemory:
         self.find_labels: Callable[[], bytes] = bytes
 
     def mark(self, purpose: str, *parts: bytes) -> bytes:
-        """Return 32 bytes of these labels for a purpose, the same in every run; b"" without secret.
-
-        Parameters
-        ----------
-        purpose : str
-            Another one gives unrelated bytes.
-        *parts : bytes
-            What else they shall depend on.
-        """
+        """Return 32 bytes of these labels for a purpose, the same in every run; b"" without one."""
         labels = b"" if self._path is None else self.find_labels()
         if self._path is None or not labels:
             return b""

@@ -28,28 +28,14 @@ _AGAIN = 1.0  # seconds until a node that could not be reached is greeted again
 
 @dataclass(frozen=True)
 class ReturnedNode:
-    """A node that answered a resuming greeting.
+    """A node that answered a resuming greeting."""
 
-    Parameters
-    ----------
-    node_id : int
-        Its node ID now.
-    last : int
-        Number of the last message that it answered.
-    bytes_up : int
-        Size of its answer.
-    seconds : float
-        How long it took.
-    identity, signature : bytes
-        Of the answer; empty where the node has no identity key.
-    """
-
-    node_id: int
-    last: int
-    bytes_up: int
-    seconds: float
-    identity: bytes = b""
-    signature: bytes = b""
+    node_id: int  # Its node ID now
+    last: int  # Number of the last message that it answered
+    bytes_up: int  # Size of its answer
+    seconds: float  # How long it took
+    identity: bytes = b""  # Of the answer; empty where the node has no identity key
+    signature: bytes = b""  # Of the answer; empty where the node has no identity key
 
 
 def greet(
@@ -60,34 +46,7 @@ def greet(
     *,
     busy: Collection[int] = (),
 ) -> tuple[dict[str, ReturnedNode], list[str]]:
-    """Greet nodes as they connect until all that are wanted have answered, or time is over.
-
-    Parameters
-    ----------
-    grid : flwr.serverapp.Grid
-        Carries the messages.
-    wanted : Collection[str]
-        Names of the nodes to be found.
-    greeting : RecordDict
-        What to send.
-    patience : float
-        Seconds to wait.
-    busy : Collection[int]
-        Node IDs of others, which are left alone.
-
-    Returns
-    -------
-    found : dict[str, ReturnedNode]
-        By name, who has answered.
-    troubles : list[str]
-        Replies of other nodes that are no names.
-
-    Raises
-    ------
-    PartyError
-        If a wanted node is there, but cannot or will not go on: its checkpoint is absent or
-        damaged, or its policy forbids the run now.
-    """
+    """Greet nodes as they connect until all that are wanted have answered, or time is over."""
     started = time.monotonic()
     waits = pauses(min(1.0, patience / 50))
     found: dict[str, ReturnedNode] = {}
@@ -151,30 +110,7 @@ def exchange_patiently(
     patience: float,
     replies_kept: bool,
 ) -> tuple[dict[str, RecordDict], dict[str, ReturnedNode]]:
-    """As `rounds.exchange`, but nodes that are lost may come back under other node IDs.
-
-    Parameters
-    ----------
-    grid, requests, step, timeout
-        As there.
-    nodes : dict[str, int]
-        Node ID by name; put right where a node has come back.
-    greeting : RecordDict
-        The resuming greeting.
-    retries : int
-        How often nodes may be lost in one round, at least once.
-    patience : float
-        Seconds to wait for them, each time, and until a silent node is asked again.
-    replies_kept : bool
-        Whether nodes keep the reply on their disks, so that one that is silent can be asked again.
-
-    Returns
-    -------
-    answered : dict[str, RecordDict]
-        A reply for every request.
-    back : dict[str, ReturnedNode]
-        Who was lost, and came back.
-    """
+    """As `rounds.exchange`, but nodes that are lost may come back under other node IDs."""
     answered: dict[str, RecordDict] = {}
     back: dict[str, ReturnedNode] = {}
     pending = dict(requests)
@@ -208,13 +144,6 @@ def find_all(
     """Find all nodes of a run that broke off, each where the journal ends.
 
     Where it ends with a snapshot they need only have that one.
-
-    Raises
-    ------
-    ConfigError
-        If some do not answer in time.
-    PartyError
-        If one cannot go on, or is at another message.
     """
     found, troubles = greet(grid, names, greeting, patience)
     if absent := sorted(set(names) - set(found)):
@@ -254,24 +183,7 @@ def say_farewell(grid: Grid, nodes: Mapping[str, int], request: RecordDict, time
 def check_numbers(
     found: Mapping[str, ReturnedNode], answered: Mapping[str, int], sequence: int, where: str
 ) -> None:
-    """Check that every node is where the journal ends, or one message further.
-
-    Parameters
-    ----------
-    found : Mapping[str, ReturnedNode]
-        The nodes that came back.
-    answered : Mapping[str, int]
-        By name, the last message that each answered, as the journal knows it.
-    sequence : int
-        Number of the last message in the journal.
-    where : str
-        The journal, for errors.
-
-    Raises
-    ------
-    PartyError
-        If a node is not: names both numbers.
-    """
+    """Check that every node is where the journal ends, or one message further."""
     for name, node in sorted(found.items()):
         # A sum in ckks mode is two messages, the second to the arbiter.
         ahead = range(sequence + 1, sequence + (3 if name == ARBITER else 2))

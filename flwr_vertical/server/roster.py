@@ -11,18 +11,11 @@ from flwr_vertical.version import __version__
 
 @dataclass(frozen=True)
 class Roster:
-    """The nodes of a run.
+    """The nodes of a run."""
 
-    Parameters
-    ----------
-    parties : list[str]
-        Names of the parties, sorted: results must not depend on who connects first.
-    nodes : dict[str, int]
-        Node ID by name; the arbiter under `ARBITER`.
-    """
-
+    # Names of the parties, sorted: results must not depend on who connects first
     parties: list[str]
-    nodes: dict[str, int]
+    nodes: dict[str, int]  # Node ID by name; the arbiter under `ARBITER`
 
     @property
     def has_arbiter(self) -> bool:
@@ -33,23 +26,7 @@ class Roster:
 def make_roster(
     greetings: Mapping[int, Payload], expected: Sequence[str] | None, arbiter_for: str | None
 ) -> Roster:
-    """Make the roster from the nodes' greetings.
-
-    Parameters
-    ----------
-    greetings : Mapping[int, dict[str, Any]]
-        What each node said, by node ID: ``party``, ``role`` and ``version``.
-    expected : Sequence[str] or None
-        Parties that must be there.
-    arbiter_for : str, optional
-        What needs an arbiter, if anything does.
-
-    Raises
-    ------
-    ConfigError
-        If a name occurs twice, an expected party is absent, there are two arbiters, or none
-        where one is needed, or a node has another version of this package.
-    """
+    """Make the roster from the nodes' greetings."""
     check_versions(greetings)
     nodes: dict[str, int] = {}
     for node_id, greeting in sorted(greetings.items()):
@@ -78,13 +55,7 @@ def make_roster(
 
 
 def check_versions(greetings: Mapping[int, Payload]) -> None:
-    """Refuse nodes that have another version of this package than the server.
-
-    Raises
-    ------
-    ConfigError
-        Says who has which.
-    """
+    """Refuse nodes that have another version of this package than the server."""
     other = {
         str(greeting["party"]): str(greeting.get("version", "an older one"))
         for _, greeting in sorted(greetings.items())

@@ -35,40 +35,7 @@ def exchange(
     enough: Callable[[Mapping[str, RecordDict]], bool] | None = None,
     limit: float | None = None,
 ) -> dict[str, RecordDict]:
-    """Send one request to each node and return all replies.
-
-    Parameters
-    ----------
-    grid : flwr.serverapp.Grid
-        Carries the messages.
-    nodes : Mapping[str, int]
-        Node ID by name.
-    requests : Mapping[str, RecordDict]
-        What to send, by name.
-    step : str
-        Name of the step, for messages to the user.
-    timeout : float
-        Seconds to wait for replies, each time.
-    retries : int
-        How often a request is sent again.
-    renew : Callable[[], Mapping[str, RecordDict]], optional
-        Returns all requests under a new number: for a step that is not repeatable, which all nodes
-        take again if one answer is lost.
-    enough : Callable[[Mapping[str, RecordDict]], bool], optional
-        Told the replies there are; says whether the others can be done without.
-    limit : float, optional
-        Seconds that all tries together may take.
-
-    Returns
-    -------
-    dict[str, RecordDict]
-        A reply for every request, or enough of them.
-
-    Raises
-    ------
-    PartyError
-        If a node's step raised, or it still has not answered after the last try.
-    """
+    """Send one request to each node and return all replies."""
     answered: dict[str, RecordDict] = {}
     causes: dict[str, str] = {}
     pending = dict(requests)
@@ -102,31 +69,7 @@ def attempt(
     timeout: float,
     ask_again: float | None = None,
 ) -> tuple[dict[str, RecordDict], dict[str, str]]:
-    """Send one request to each node, once; or again where nothing at all has come back.
-
-    Parameters
-    ----------
-    grid, nodes, requests, step
-        As in `exchange`.
-    timeout : float
-        Seconds to wait for replies, in all.
-    ask_again : float, optional
-        Seconds after which a silent node gets the same message again, then after twice as many
-        more, and so on: its reply may be lost, or it is busy with the step. For nodes that keep
-        their last reply; one that is busy takes the second message after the first.
-
-    Returns
-    -------
-    answered : dict[str, RecordDict]
-        The replies that came.
-    causes : dict[str, str]
-        Why there is none from the other nodes; a second try may cure it.
-
-    Raises
-    ------
-    PartyError
-        If a node's step raised.
-    """
+    """Send one request to each node, once; or again where nothing at all has come back."""
     answered: dict[str, RecordDict] = {}
     causes: dict[str, str] = {}
     silent = list(requests)

@@ -26,28 +26,7 @@ Answers = tuple[Payload, dict[str, Payload]]
 
 
 class RunRecord:
-    """Writes down what every round cost and gave.
-
-    Parameters
-    ----------
-    journal : Journal, optional
-        Keeps what the parties answer.
-
-    Attributes
-    ----------
-    ledger : Ledger
-        What the run has cost.
-    sequence : int
-        Number of the last message.
-    answered : dict[str, int]
-        By name, the last message that each node answered.
-    course : int
-        How many messages the strategy itself has sent, in an unbroken run. Goes back with a
-        snapshot, and where a resumed run asks again, where `sequence` never does: what is drawn at
-        random by it is drawn again.
-    transient : bool
-        Whether rounds leave only their rows of the ledger in the journal: between snapshots.
-    """
+    """Writes down what every round cost and gave."""
 
     def __init__(self, journal: Journal | None) -> None:
         self.journal = journal
@@ -74,17 +53,7 @@ class RunRecord:
     def once(
         self, step: str, requests: Mapping[str, RecordDict], live: Callable[[], Answers]
     ) -> Answers:
-        """Return what a round gave, from the journal if it is there, else by taking it.
-
-        Parameters
-        ----------
-        step : str
-            Its step.
-        requests : Mapping[str, RecordDict]
-            What is asked for, by name.
-        live : Callable
-            Takes the round; returns sums, and by party its public values.
-        """
+        """Return what a round gave, from the journal if it is there, else by taking it."""
         if self.journal is None:
             return live()
         if self.transient:

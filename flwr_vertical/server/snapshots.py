@@ -14,13 +14,7 @@ _NUMBER = re.compile(r"snapshot-(\d+)(\.\d+\.new)?")
 
 
 class ServerSnapshots:
-    """Snapshots of the objects that a strategy trains on the server.
-
-    Parameters
-    ----------
-    journal : Path
-        The journal beside which they lie, as ``<journal>.snapshot-<number>``.
-    """
+    """Snapshots of the objects that a strategy trains on the server."""
 
     def __init__(self, journal: Path) -> None:
         self._journal = journal
@@ -32,13 +26,7 @@ class ServerSnapshots:
         replace_file(self._path(number), content, "the server's snapshot")
 
     def read(self, number: int, token: bytes, live: Mapping[str, Any]) -> None:
-        """Have objects take up what they held.
-
-        Raises
-        ------
-        ProtocolError
-            If the file is absent, damaged or of another run, or the objects are others.
-        """
+        """Have objects take up what they held."""
         path = self._path(number)
         try:
             with path.open("rb") as file:

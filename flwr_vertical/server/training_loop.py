@@ -24,21 +24,7 @@ Body = Callable[[int], Any]
 
 
 class SnapshotLoop:
-    """One loop of a strategy.
-
-    Parameters
-    ----------
-    federation : Federation
-        Sends the messages.
-    journal : Journal
-        Says which snapshots are complete.
-    record : RunRecord
-        The run's.
-    total, body, live
-        See `Federation.loop`.
-    every : int
-        Steps between two snapshots.
-    """
+    """One loop of a strategy."""
 
     def __init__(
         self,
@@ -63,13 +49,7 @@ class SnapshotLoop:
         self._losses = 0
 
     def run(self) -> None:
-        """Take the steps.
-
-        Raises
-        ------
-        PartyError
-            If a party fails or is lost for good, or again and again in one step.
-        """
+        """Take the steps."""
         self._record.begin_loop()
         try:
             if self._known():

@@ -22,13 +22,7 @@ class Params:
         return [p.name for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the settings by name, as the constructor takes them.
-
-        Parameters
-        ----------
-        deep : bool, default True
-            Has no effect: no setting has settings of its own. scikit-learn passes it.
-        """
+        """Return the settings by name, as the constructor takes them."""
         return {name: getattr(self, name) for name in self._param_names()}
 
     def set_params(self, **params: Any) -> Self:
@@ -36,16 +30,6 @@ class Params:
 
         All settings are checked together first; if that fails, none is changed. A record is
         frozen otherwise, so no setting changes while a run uses it: do not call this then.
-
-        Parameters
-        ----------
-        **params
-            Settings by name.
-
-        Raises
-        ------
-        ConfigError
-            If there is no setting of that name, or a value cannot be used.
         """
         known = self._param_names()
         for name in params:

@@ -33,18 +33,7 @@ def names_secret(key: str) -> bool:
 
 
 def refuse_secrets(config: Mapping[str, Any]) -> None:
-    """Raise if a run config holds what looks like a secret.
-
-    Parameters
-    ----------
-    config : Mapping[str, Any]
-        Flat.
-
-    Raises
-    ------
-    ConfigError
-        Names the key, and not the value.
-    """
+    """Raise if a run config holds what looks like a secret."""
     for key, value in config.items():
         if looks_secret(str(value)) or (names_secret(key) and value not in ("", None)):
             # A key may hold it as well, if quotes are missing.

@@ -14,18 +14,7 @@ _PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
 
 
 def read_items(items: Sequence[str]) -> dict[str, Any]:
-    """Read options of ``--run-config``; the last value of a key counts.
-
-    Parameters
-    ----------
-    items : sequence of str
-        Each a TOML file, or ``key=value`` pairs with spaces between.
-
-    Raises
-    ------
-    ConfigError
-        If one is neither.
-    """
+    """Read options of ``--run-config``; the last value of a key counts."""
     found: dict[str, Any] = {}
     for item in items:
         found |= read_item(item.strip())

@@ -51,27 +51,15 @@ class Limits:
 
 @dataclass(frozen=True)
 class Values:
-    """The values that an annotation takes.
+    """The values that an annotation takes."""
 
-    Parameters
-    ----------
-    scalars : tuple[type, ...]
-        Of ``bool``, ``int``, ``float`` and ``str`` those that may be given.
-    none : bool
-        Whether None may be.
-    items : type or None
-        Of a tuple, the type of its items.
-    anything : bool
-        Whether there is more to the annotation than that, so that types are not checked.
-    text : str
-        The annotation in words.
-    """
-
+    # Of ``bool``, ``int``, ``float`` and ``str`` those that may be given
     scalars: tuple[type, ...]
-    none: bool
-    items: type | None
+    none: bool  # Whether None may be
+    items: type | None  # Of a tuple, the type of its items
+    # Whether there is more to the annotation than that, so that types are not checked
     anything: bool
-    text: str
+    text: str  # The annotation in words
 
     @classmethod
     def of(cls, annotation: Any) -> "Values":

@@ -44,23 +44,13 @@ _DEFAULTS = {
 
 @dataclass(frozen=True)
 class Address:
-    """Where a database is.
-
-    Parameters
-    ----------
-    kind : {"postgresql", "duckdb", "sqlite"}
-    shown : str
-        The address as messages may show it.
-    uri : str
-        What the driver is given, with the password; empty for a file.
-    path : Path, optional
-        The file of a DuckDB or SQLite database.
-    """
+    """Where a database is."""
 
     kind: str
-    shown: str
+    shown: str  # The address as messages may show it
+    # What the driver is given, with the password; empty for a file
     uri: str = field(default="", repr=False)
-    path: Path | None = None
+    path: Path | None = None  # The file of a DuckDB or SQLite database
 
     def __str__(self) -> str:
         """Return what messages may show."""

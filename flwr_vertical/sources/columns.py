@@ -19,15 +19,7 @@ _DAYS_KEY = "csv.dates"
 
 
 class Columns:
-    """Makes frames of Arrow columns.
-
-    Parameters
-    ----------
-    where : str
-        Where they come from, to begin messages with.
-    days : bool
-        Whether dates become days since 1970-01-01, in UTC where they say no zone.
-    """
+    """Makes frames of Arrow columns."""
 
     def __init__(self, where: str, days: bool) -> None:
         self._where, self._days = where, days
@@ -35,19 +27,7 @@ class Columns:
         """What the table's owner should know."""
 
     def frame(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pd.DataFrame:
-        """Return a frame of all columns, without an index.
-
-        Parameters
-        ----------
-        schema : pyarrow.Schema
-        batches : iterable of pyarrow.RecordBatch
-            Taken one by one, so that nothing but their plain columns is kept.
-
-        Raises
-        ------
-        DataError
-            If there is no column, a name comes twice, or a type cannot be a table's.
-        """
+        """Return a frame of all columns, without an index."""
         names = list(schema.names)
         if not names:
             raise DataError(f"{self._where} is not a query: it returns no columns")
@@ -120,21 +100,7 @@ def in_order(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_ids(frame: pd.DataFrame, id_column: str | None, where: str) -> pd.DataFrame:
-    """Take the sample IDs from a column, or from several with commas, into the index.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-    id_column : str, optional
-        Default: the first column.
-    where : str
-        Whose columns they are, to begin messages with.
-
-    Raises
-    ------
-    DataError
-        If there is no such column, or no row.
-    """
+    """Take the sample IDs from a column, or from several with commas, into the index."""
     ids = id_columns(list(frame.columns), id_column, where)
     if not len(frame):
         raise DataError(f"{where} has no rows, expected one for each sample")

@@ -22,15 +22,7 @@ _ROWS = 65_536  # of a batch
 def read(
     address: Address, wanted: Wanted, columns: list[str] | None, made: Columns
 ) -> pd.DataFrame:
-    """Return the rows of a table or query; the file is opened to be read only.
-
-    Raises
-    ------
-    ConfigError
-        If DuckDB is not installed, or the statement is none that reads.
-    DataError
-        If the file cannot be opened or a type cannot be a table's.
-    """
+    """Return the rows of a table or query; the file is opened to be read only."""
     with _connected(address, read_only=True) as connection, _explained(address, wanted.what):
         duckdb = require("duckdb", f"the database {address}")
         statements = connection.extract_statements(wanted.statement())

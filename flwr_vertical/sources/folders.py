@@ -20,11 +20,6 @@ def files_of(folder: Path) -> list[Path]:
 
     Names that begin with a dot or an underscore are left out, as other tools do: these are files
     that are being written, and marks such as ``_SUCCESS``.
-
-    Raises
-    ------
-    DataError
-        If there is none.
     """
     found = sorted(
         path
@@ -43,19 +38,6 @@ def read_folder(folder: Path, columns: Sequence[str] | None, made: Columns) -> p
 
     Folders named ``key=value`` make a column ``key``. An index that pandas stored in the files is
     a column, the first.
-
-    Parameters
-    ----------
-    folder : Path
-    columns : sequence of str, optional
-        Read only these.
-    made : Columns
-        Makes plain columns.
-
-    Raises
-    ------
-    DataError
-        If there is no file, one cannot be read, or one has other columns than the first.
     """
     files = files_of(folder)
     first, *others = [(path, _schema(path)) for path in files]

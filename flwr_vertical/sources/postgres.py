@@ -54,24 +54,7 @@ _REFUSED = {
 def read(
     address: Address, wanted: Wanted, columns: list[str] | None, made: Columns
 ) -> pd.DataFrame:
-    """Return the rows of a table or query, in a transaction that cannot change anything.
-
-    Parameters
-    ----------
-    address : Address
-    wanted : Wanted
-    columns : list of str, optional
-        Read only these.
-    made : Columns
-        Makes plain columns.
-
-    Raises
-    ------
-    ConfigError
-        If the driver is not installed, or the statement is none that reads.
-    DataError
-        If the database cannot be reached or refuses, or a type cannot be a table's.
-    """
+    """Return the rows of a table or query, in a transaction that cannot change anything."""
     with _connected(address) as connection, connection.cursor() as cursor:
         with _explained(address, wanted.what):
             cursor.execute("SET TRANSACTION READ ONLY")
@@ -94,19 +77,7 @@ def exists(address: Address, table: str) -> bool:
 def write(
     address: Address, table: str, data: pa.Table, replace: bool, taken: Callable[[], NoReturn]
 ) -> None:
-    """Write a table in one transaction: others see the old state or the new one.
-
-    Parameters
-    ----------
-    address : Address
-    table : str
-        Its name; a schema before a dot must be there.
-    data : pyarrow.Table
-    replace : bool
-        Whether a table of this name is replaced.
-    taken : Callable
-        Raises the error of a name that is taken and may not be replaced.
-    """
+    """Write a table in one transaction: others see the old state or the new one."""
     *schema, name = table_parts(table)
     new = f"{name[:40]}__new"
     options: dict[str, Any] = {"db_schema_name": schema[-1]} if schema else {}

@@ -29,15 +29,7 @@ _TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 def read(
     address: Address, wanted: Wanted, columns: list[str] | None, made: Columns
 ) -> pd.DataFrame:
-    """Return the rows of a table or query; the file is opened to be read only.
-
-    Raises
-    ------
-    ConfigError
-        If the statement is none that reads.
-    DataError
-        If the file cannot be opened, or a column holds values of several types.
-    """
+    """Return the rows of a table or query; the file is opened to be read only."""
     if address.path is None or not address.path.is_file():
         raise DataError(f"the database {address} does not exist, expected the file of a database")
     with _connected(address, "ro") as connection, _explained(address, wanted.what):

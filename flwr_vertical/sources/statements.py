@@ -8,28 +8,14 @@ from flwr_vertical.errors import ConfigError
 
 @dataclass(frozen=True)
 class Wanted:
-    """A table or a query; exactly one of the two.
+    """A table or a query; exactly one of the two."""
 
-    Parameters
-    ----------
-    table : str, optional
-        Name of a table or view, with its schema before a dot if need be.
-    query : str, optional
-        One statement that only reads.
-    """
-
-    table: str | None = None
-    query: str | None = None
+    table: str | None = None  # Name of a table or view, with its schema before a dot if need be
+    query: str | None = None  # One statement that only reads
 
     @classmethod
     def of(cls, table: str | None, query: str | None, where: str) -> "Wanted":
-        """Return it, or say that exactly one must be given.
-
-        Raises
-        ------
-        ConfigError
-            If both are given, none, or an empty one.
-        """
+        """Return it, or say that exactly one must be given."""
         if (table is None) == (query is None):
             came = "neither" if table is None else "both"
             raise ConfigError(
@@ -60,13 +46,7 @@ class Wanted:
 
 
 def table_parts(name: str) -> list[str]:
-    """Return the schema, if there is one, and the name of a table.
-
-    Raises
-    ------
-    ConfigError
-        If a part is empty.
-    """
+    """Return the schema, if there is one, and the name of a table."""
     parts = name.split(".")
     if len(parts) > 3 or not all(part.strip() for part in parts):
         raise ConfigError(f"{name!r} is no name of a table; expected 'name' or 'schema.name'")

@@ -18,18 +18,7 @@ Levels = dict[str, list[Any]]
 
 
 def fit_levels(tables: Sequence[Table]) -> Levels:
-    """Collect the levels of every column that is not numeric, sorted (ordinal: in their order).
-
-    Parameters
-    ----------
-    tables : Sequence[Table]
-        Tables with the same columns; of a Categorical, only the categories that occur count.
-
-    Returns
-    -------
-    dict[str, list]
-        Levels by column.
-    """
+    """Collect the levels of every column that is not numeric, sorted (ordinal: in their order)."""
     levels: Levels = {}
     for name, kind in tables[0].kinds.items():
         if is_numeric(kind):
@@ -47,24 +36,7 @@ def fit_levels(tables: Sequence[Table]) -> Levels:
 def to_codes(table: Table, levels: Levels, party: str) -> npt.NDArray[np.float64]:
     """Turn a table into numbers: values of numeric columns, level numbers of all others.
 
-    Parameters
-    ----------
-    table : Table
-        Any kinds of columns.
-    levels : dict[str, list]
-        As `fit_levels` returned them.
-    party : str
-        Name of the party, for errors.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_samples, n_columns)
-        NaN where a cell is missing.
-
-    Raises
-    ------
-    DataError
-        If a column holds a level that was not seen when the levels were fitted.
+    Shapes: returns (n_samples, n_columns): NaN where a cell is missing.
     """
     codes = np.empty(table.frame.shape, dtype=np.float64)
     for j, name in enumerate(table.columns):
@@ -96,20 +68,8 @@ def from_codes(
 ) -> pd.DataFrame:
     """Turn numbers back into a table with the columns and dtypes of another.
 
-    Parameters
-    ----------
-    codes : numpy.ndarray of shape (n_rows, n_columns)
-        As `to_codes` makes them; no NaN is needed but NaN stays missing.
-    like : Table
-        Gives columns, kinds and dtypes. Whole-number dtypes round what was imputed.
-    levels : dict[str, list]
-        Levels by column.
-    index : pandas.Index
-        Of the new frame.
-
-    Returns
-    -------
-    pandas.DataFrame of shape (n_rows, n_columns)
+    Shapes: codes (n_rows, n_columns): as `to_codes` makes them; no NaN is needed but NaN stays
+    missing; returns (n_rows, n_columns).
     """
     columns: dict[str, Any] = {}
     for j, name in enumerate(like.columns):
@@ -140,17 +100,9 @@ def fill_values(
 ) -> npt.NDArray[np.float64]:
     """Return one value per column that fills a cell of which nothing is known.
 
-    Parameters
-    ----------
-    codes : numpy.ndarray of shape (n_rows, n_columns)
-        With at least one observed cell in each column.
-    kinds : Mapping[str, Kind]
-        Of the columns, in order.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_columns,)
-        The mean of a numeric column, the most frequent level of another (ties: the first).
+    Shapes: codes (n_rows, n_columns): with at least one observed cell in each column; returns
+    (n_columns,): the mean of a numeric column, the most frequent level of another (ties: the
+    first).
     """
     filled = np.empty(codes.shape[1])
     for j, kind in enumerate(kinds.values()):

@@ -53,24 +53,8 @@ def convert_texts(
 ) -> tuple[pd.DataFrame, list[Finding]]:
     """Make numbers of text columns that hold numbers with marks, and of dates on request.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame of shape (n_rows, n_columns)
-        As pandas reads it; changed in place.
-    columns : sequence of str
-        All that are no IDs.
-    stated : CsvFormat
-        What the owner says.
-    read_texts : Callable[[sequence of str], pandas.DataFrame]
-        Reads columns as they are written.
-    separator : str
-        Of the file. In a file with commas between fields a plain "1.234" has a decimal point; in
-        others it may be 1234.
-
-    Returns
-    -------
-    frame : pandas.DataFrame of shape (n_rows, n_columns)
-    findings : list of Finding
+    Shapes: frame (n_rows, n_columns): as pandas reads it; changed in place; returns (n_rows,
+    n_columns).
     """
     texts = {name: _Texts.of(frame[name]) for name in columns if is_text(frame[name])}
     numbers = {name: found for name, found in texts.items() if found.forms}

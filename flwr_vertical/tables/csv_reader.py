@@ -88,27 +88,7 @@ def read_csv(
 ) -> tuple[pd.DataFrame, tuple[Finding, ...]]:
     """Read a CSV file into a frame indexed by sample ID.
 
-    Parameters
-    ----------
-    path : Path
-        Plain or packed by gzip.
-    id_column : str, optional
-        See `read_table`.
-    usual : str
-        Separator that the suffix stands for.
-    stated : CsvFormat
-        What the owner says of the format.
-
-    Returns
-    -------
-    frame : pandas.DataFrame of shape (n_samples, n_columns)
-    findings : tuple of Finding
-        What was found out, and what is not certain.
-
-    Raises
-    ------
-    DataError
-        If header or IDs cannot be used; pandas' own errors if cells cannot be read.
+    Shapes: returns (n_samples, n_columns).
     """
     findings: list[Finding] = []
     file = _File(path)

@@ -18,15 +18,6 @@ def plain(frame: pd.DataFrame) -> pd.DataFrame:
     objects that are all numbers or all booleans become such. Only a boolean column with gaps
     keeps pandas' nullable `boolean`, since NumPy has no boolean NaN; `DataFrame.to_numpy(float)`
     turns it to 0, 1 and NaN. Columns that no rule covers (dates, mixtures) are left alone.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame, shape (n_samples, n_columns)
-
-    Returns
-    -------
-    pandas.DataFrame, shape (n_samples, n_columns)
-        Same index and columns, no memory shared with `frame`.
     """
     columns = [plain_column(frame.iloc[:, j]) for j in range(frame.shape[1])]
     result = pd.concat(columns, axis=1) if columns else frame.copy()

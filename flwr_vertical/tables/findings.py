@@ -82,16 +82,7 @@ def examples_of(values: Iterable[object], most: int = 3) -> tuple[str, ...]:
 
 
 def lines_of(findings: Sequence[Finding], values: bool = True, most: int = 3) -> list[str]:
-    """Return findings as lines; of many columns with the same finding, one line.
-
-    Parameters
-    ----------
-    findings : sequence of Finding
-    values : bool, default True
-        See `Finding.text`.
-    most : int, default 3
-        Up to so many columns have lines of their own.
-    """
+    """Return findings as lines; of many columns with the same finding, one line."""
     alike: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         alike.setdefault((finding.severity, finding.code), []).append(finding)

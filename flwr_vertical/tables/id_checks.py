@@ -44,13 +44,7 @@ def type_of_ids(index: "pd.Index[Any]") -> str:
 
 
 def check_ids(index: "pd.Index[Any]") -> Iterator[Finding]:
-    """Check the sample IDs of one table.
-
-    Yields
-    ------
-    Finding
-        Whatever a run would refuse, and ways of writing that make IDs miss those of other tables.
-    """
+    """Check the sample IDs of one table."""
     try:
         ids = checked_ids(index, "the table")
     except DataError as error:
@@ -94,18 +88,7 @@ def check_ids(index: "pd.Index[Any]") -> Iterator[Finding]:
 
 
 def overlap_of(indices: "Mapping[str, pd.Index[Any]]") -> pd.DataFrame:
-    """Count the samples of every pattern of who has them.
-
-    Parameters
-    ----------
-    indices : mapping of party to pandas.Index
-        Sample IDs as `checked_ids` returns them.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A column of booleans for each party and ``samples``, most frequent first.
-    """
+    """Count the samples of every pattern of who has them."""
     columns = {}
     union: pd.Index[Any] = pd.Index([])
     for index in indices.values():
@@ -117,19 +100,7 @@ def overlap_of(indices: "Mapping[str, pd.Index[Any]]") -> pd.DataFrame:
 
 
 def check_overlap_of(indices: "Mapping[str, pd.Index[Any]]") -> Iterator[Finding]:
-    """Check whether the IDs of several tables can meet.
-
-    Parameters
-    ----------
-    indices : mapping of party to pandas.Index
-        Sample IDs as `checked_ids` returns them.
-
-    Yields
-    ------
-    Finding
-        IDs of different types, tables without a common sample, and ways of writing IDs by which
-        more of them would meet.
-    """
+    """Check whether the IDs of several tables can meet."""
     by_type: dict[str, list[str]] = {}
     for party, index in indices.items():
         by_type.setdefault(type_of_ids(index), []).append(party)

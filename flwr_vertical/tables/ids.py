@@ -22,14 +22,7 @@ _FORMS: dict[str, Callable[[str], str]] = {
 
 
 def check_normalisation(normalise: "Sequence[str] | str") -> list[str]:
-    """Return the names of normalisation steps, or raise `ConfigError` listing the valid ones.
-
-    Parameters
-    ----------
-    normalise : sequence of str, or str
-        Of ``"strip"`` (white space around each part), ``"casefold"`` and ``"nfc"`` (Unicode), in
-        the order in which they are applied; as one string, separated by commas.
-    """
+    """Return the names of normalisation steps, or raise `ConfigError` listing the valid ones."""
     parts = normalise.split(",") if isinstance(normalise, str) else list(normalise)
     names = [part.strip() for part in parts if part.strip()]
     unknown = [name for name in names if name not in _FORMS]
@@ -39,13 +32,7 @@ def check_normalisation(normalise: "Sequence[str] | str") -> list[str]:
 
 
 def id_type(index: "pd.Index[Any]", party: str) -> str:
-    """Return ``"integer"`` or ``"text"``; the two never match each other.
-
-    Raises
-    ------
-    DataError
-        If the IDs are neither all integers nor all strings.
-    """
+    """Return ``"integer"`` or ``"text"``; the two never match each other."""
     if pd.api.types.is_integer_dtype(index.dtype):
         return "integer"
     if all(isinstance(value, str) for value in index):
@@ -58,24 +45,7 @@ def id_type(index: "pd.Index[Any]", party: str) -> str:
 def normal_ids(index: "pd.Index[Any]", normalise: Sequence[str], party: str) -> Any:
     """Return sample IDs in their normal form, as an array that can travel.
 
-    Parameters
-    ----------
-    index : pandas.Index of shape (n_samples,)
-        Unique sample IDs.
-    normalise : sequence of str
-        As `check_normalisation` returned them; integers need none.
-    party : str
-        Name of the party, for errors.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_samples,)
-        int64 or fixed-width text.
-
-    Raises
-    ------
-    DataError
-        If two IDs become equal, one ends in NUL, or they are of mixed type.
+    Shapes: index (n_samples,): unique sample IDs; returns (n_samples,): int64 or fixed-width text.
     """
     if id_type(index, party) == "integer":
         return index.to_numpy(dtype="int64")

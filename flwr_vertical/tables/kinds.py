@@ -37,13 +37,7 @@ def is_discrete(kind: Kind | str) -> bool:
 
 
 def refuse_dates(kinds: Mapping[str, Kind], party: str | None = None) -> None:
-    """Raise if a column holds points in time, which few methods take.
-
-    Raises
-    ------
-    DataError
-        Names the column, and says what to do.
-    """
+    """Raise if a column holds points in time, which few methods take."""
     for name, kind in kinds.items():
         if kind is Kind.DATE:
             raise DataError(

@@ -24,18 +24,6 @@ def sniff_encoding(stream: BinaryIO) -> tuple[str, bool]:
 
     Byte order marks and zero bytes tell the Unicode encodings apart, and text in another encoding
     is hardly ever valid UTF-8. One-byte encodings cannot be told from each other with certainty.
-
-    Parameters
-    ----------
-    stream : binary file
-        Read to its end.
-
-    Returns
-    -------
-    encoding : str
-        For Python's codecs.
-    certain : bool
-        False if it is a guess.
     """
     head = stream.read(_HEAD)
     for mark, encoding in _MARKS.items():
@@ -74,21 +62,7 @@ def _chunks(head: bytes, stream: BinaryIO) -> Iterator[bytes]:
 
 
 def sniff_separator(head: str, usual: str) -> list[str]:
-    """Find the separators that split the beginning of a file into a table.
-
-    Parameters
-    ----------
-    head : str
-        Whole lines, the header first.
-    usual : str
-        The one that the file's suffix stands for.
-
-    Returns
-    -------
-    list of str
-        Those that give the same number of fields, at least two, in every line; the one with most
-        fields first, of equals the usual one. Empty if there is none.
-    """
+    """Find the separators that split the beginning of a file into a table."""
     found: dict[str, int] = {}
     for separator in dict.fromkeys((usual, *SEPARATORS)):
         try:

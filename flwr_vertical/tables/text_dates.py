@@ -22,17 +22,7 @@ AMBIGUOUS, SHORT_YEAR = "day or month first", "years of two digits"
 def order_of(texts: pa.Array) -> str | None:
     """Find how dates are written.
 
-    Parameters
-    ----------
-    texts : pyarrow.Array of shape (n_texts,)
-        Without missing cells and white space around them.
-
-    Returns
-    -------
-    str or None
-        ``"year first"``; ``"day first"`` or ``"month first"`` where a number above 12 or the dots
-        of 31.12.2024 tell which; ``"day or month first"`` where nothing does; ``"years of two
-        digits"``; None if not all texts are dates.
+    Shapes: texts (n_texts,): without missing cells and white space around them.
     """
     if not len(texts):
         return None

@@ -16,18 +16,10 @@ _DECIMALS = {".": "\\.", ",": ","}
 
 @dataclass(frozen=True)
 class NumberForm:
-    """How numbers are written.
+    """How numbers are written."""
 
-    Parameters
-    ----------
-    decimal : str
-        "." or ",".
-    thousands : str
-        Mark between groups of three digits: ",", ".", " ", "'", or "" for none.
-    """
-
-    decimal: str
-    thousands: str
+    decimal: str  # "." or ","
+    thousands: str  # Mark between groups of three digits: ",", ".", " ", "'", or "" for none
 
     @property
     def pattern(self) -> str:
@@ -70,13 +62,7 @@ def share_of_numbers(texts: pa.Array) -> tuple[float, npt.NDArray[np.bool_]]:
 
 
 def possible_forms(texts: pa.Array) -> list[NumberForm]:
-    """Return the forms that fit all texts; those that read them in the same way count once.
-
-    Returns
-    -------
-    list of NumberForm
-        Two of them, with different decimal marks, if the texts are ambiguous, such as "1,234".
-    """
+    """Return the forms that fit all texts; those that read them in the same way count once."""
     head = texts.slice(0, 200)
     fitting = [form for form in FORMS if len(head) and bool(fits(head, form).all())]
     fitting = [form for form in fitting if bool(fits(texts, form).all())]

@@ -12,9 +12,7 @@ MOST_CLASSES = 50
 def are_classes(labels: Array) -> bool:
     """Tell whether labels look like classes: few different whole numbers from 0 on.
 
-    Parameters
-    ----------
-    labels : numpy.ndarray of shape (n_labelled,)
+    Shapes: labels (n_labelled,).
     """
     found = np.unique(labels)
     return bool(
@@ -27,23 +25,7 @@ def are_classes(labels: Array) -> bool:
 def make_folds(labels: Array, n_folds: int, seed: int, stratify: bool) -> Indices:
     """Assign each sample to a fold.
 
-    Parameters
-    ----------
-    labels : numpy.ndarray of shape (n_labelled,)
-    n_folds : int
-    seed : int
-    stratify : bool
-        Whether each label is to have the same share in all folds.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_labelled,)
-        Numbers of the folds, from 0.
-
-    Raises
-    ------
-    DataError
-        If there are fewer samples than folds, or of some class.
+    Shapes: labels (n_labelled,); returns (n_labelled,): numbers of the folds, from 0.
     """
     # Parties import this package with every message; scikit-learn costs them a second.
     from sklearn.model_selection import KFold, StratifiedKFold

@@ -16,21 +16,8 @@ _LEAST = 1e-15
 def score(predictions: pd.DataFrame, labels: Array) -> dict[str, float]:
     """Return how good predictions are.
 
-    Parameters
-    ----------
-    predictions : pandas.DataFrame of shape (n_samples, ...)
-        ``prediction``; of classes also ``probability_<class>`` or ``decision``. Probabilities of
-        a 1, as of a binomial model, come with ``linear_predictor``.
-    labels : numpy.ndarray of shape (n_samples,)
-        True ones.
-
-    Returns
-    -------
-    dict of str to float
-        Of classes ``accuracy``, ``f1`` (of class 1; of several classes their mean) and, where
-        there are values to rank by and several classes among the labels, ``auc`` (of several
-        classes the mean of one against the rest), ``log_loss`` and of two classes ``brier``. Of
-        numbers ``rmse``, ``mae`` and, where labels differ, ``r2``.
+    Shapes: predictions (n_samples, ...): ``prediction``; of classes also ``probability_<class>``
+    or ``decision``; labels (n_samples,): true ones.
     """
     from sklearn import metrics  # parties import this package with every message
 

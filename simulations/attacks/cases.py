@@ -90,24 +90,12 @@ summed votes alone, unless ``routing="server"``."""
 
 @dataclass(frozen=True)
 class Case:
-    """A strategy with settings.
+    """A strategy with settings."""
 
-    Parameters
-    ----------
-    name : str
-        As in tables: the strategy's name, and what differs from its defaults.
-    strategy : str
-        Name in `BUILTIN`.
-    settings : Mapping[str, Any]
-        That differ from the defaults.
-    family : {"gaussian", "binomial", "poisson"}
-        Of the labels.
-    """
-
-    name: str
-    strategy: str
-    settings: Mapping[str, Any]
-    family: str = "gaussian"
+    name: str  # As in tables: the strategy's name, and what differs from its defaults
+    strategy: str  # Name in `BUILTIN`
+    settings: Mapping[str, Any]  # That differ from the defaults
+    family: str = "gaussian"  # Of the labels
 
     @property
     def consented(self) -> bool:
@@ -125,12 +113,6 @@ def cases(consented: bool = False) -> list[Case]:
     """Return every built-in strategy at its default settings or as few others as its tables need.
 
     Trees are left out, see `routed_cases`.
-
-    Parameters
-    ----------
-    consented : bool
-        Whether to return those instead that need each node's consent: methods that always do, and
-        the papers' exchanges.
     """
     return [case for case in _all() if case.consented == consented and not case.routed]
 
@@ -181,27 +163,7 @@ ROWS = {"fedpsg-ar": 1500}
 def make_case_tables(
     case: Case, n: int, n_parties: int, seed: int = 0, missing: float = 0.3
 ) -> tuple[dict[str, pd.DataFrame], "pd.Series[Any]"]:
-    """Return tables with a number, a count and a flag at each party, and labels.
-
-    Parameters
-    ----------
-    case : Case
-        Imputers get missing cells as well.
-    n, n_parties : int
-        Samples and parties.
-    seed : int
-        Of everything.
-    missing : float
-        Share of samples that the last party lacks; syntheses and families other than gaussian
-        are given complete tables.
-
-    Returns
-    -------
-    tables : dict of str to DataFrame
-        Shuffled rows, as files have them.
-    labels : Series
-        By sample; a tenth is unknown.
-    """
+    """Return tables with a number, a count and a flag at each party, and labels."""
     rng = np.random.default_rng([seed, n, n_parties])
     ids = np.array([f"c{i:05}" for i in range(n)])
     common = rng.normal(size=n)

@@ -121,17 +121,7 @@ def scale_candidates(rows: Array, tol: float = 1e-9) -> Array:
     Rows i, j, k of distances, each scaled and in an order of its own, have D_ij, D_ik and D_jk in
     common; so ``c_i/c_j * c_j/c_k = c_i/c_k`` for the ratios of the right entries.
 
-    Parameters
-    ----------
-    rows : numpy.ndarray of shape (3, n_donors)
-        Positive.
-    tol : float
-        Of logarithms.
-
-    Returns
-    -------
-    numpy.ndarray
-        Candidates for log c_0 / c_1; one or two mean that it is found.
+    Shapes: rows (3, n_donors): positive.
     """
     first, second, third = np.log(rows)
     found = []

@@ -80,19 +80,7 @@ def as_markdown(
     refused: Sequence[str],
     quick: bool,
 ) -> str:
-    """Return the page.
-
-    Parameters
-    ----------
-    found : Mapping[str, DataFrame]
-        Tables by name.
-    titles : Mapping[str, str]
-        Their titles, in order.
-    refused : sequence of str
-        Strategies that do not offer ``ckks``.
-    quick : bool
-        Whether the tables are of the quick form, which the page then says.
-    """
+    """Return the page."""
     command = COMMAND + (" --quick" if quick else "")
     head = f"<!-- Written by `{command}`; do not edit. -->"
     words = pd.DataFrame({"what it does": ATTACKS_IN_WORDS}).rename_axis("attack")

@@ -19,15 +19,7 @@ _MOST_COLUMNS = 200  # of a party; longer arrays are no coefficients
 
 
 def known_coefficients(view: View, found: list[Family]) -> Iterator[Guess]:
-    """Solve ``F = X B`` for X, where a view has as many fits F as coefficients B.
-
-    Parameters
-    ----------
-    view : View
-        Of the server.
-    found : list of Family
-        Its vectors.
-    """
+    """Solve ``F = X B`` for X, where a view has as many fits F as coefficients B."""
     for coefficients in _coefficients(view):
         if np.linalg.matrix_rank(coefficients) < len(coefficients):
             continue
@@ -43,13 +35,6 @@ def moments_and_span(view: View, found: list[Family]) -> Iterator[Guess]:
 
     ``X = U Q R`` with ``R'R = X'X`` known and Q a rotation. Fits with known coefficients and
     products of columns with known vectors say where Q sends vectors (Schoenemann, 1966).
-
-    Parameters
-    ----------
-    view : View
-        Of the server.
-    found : list of Family
-        Its vectors.
     """
     for opened in opened_of(view):
         rows = np.flatnonzero(opened.group >= 0)

@@ -23,16 +23,10 @@ _STREAMS = ("rho",)  # labels of streams whose seeds a party is sent
 
 @dataclass(frozen=True)
 class Telling:
-    """How well labels follow, out of the sample, from a party's own columns and from all it has.
+    """How well labels follow, out of the sample, from a party's columns and from all it has."""
 
-    Parameters
-    ----------
-    own, all : float
-        R squared of numbers, AUC of classes, at least 0 and 0.5.
-    """
-
-    own: float
-    all: float
+    own: float  # R squared of numbers, AUC of classes, at least 0 and 0.5
+    all: float  # R squared of numbers, AUC of classes, at least 0 and 0.5
 
     @property
     def gain(self) -> float:
@@ -46,19 +40,7 @@ def labels_from(view: View, labels: Array, seed: int = 0) -> Telling:
     Every family of vectors is tried with the party's columns, also numbers modulo 2^64 as they are
     and less the streams whose seeds the party has; the best counts.
 
-    Parameters
-    ----------
-    view : View
-        Of a party.
-    labels : numpy.ndarray of shape (n_samples,)
-        The truth, NaN where there is none.
-    seed : int
-        Of the folds.
-
-    Returns
-    -------
-    Telling
-        R squared (AUC of labels of two values) over five folds.
+    Shapes: labels (n_samples,): the truth, NaN where there is none.
     """
     assert view.own is not None
     return told_by(received_by(view), labels, view.own.to_numpy(dtype=float), seed)
@@ -84,19 +66,7 @@ def told_by(
 ) -> Telling:
     """Predict numbers of samples from own columns, and from these with what was received.
 
-    Parameters
-    ----------
-    received : sequence of Family
-        Each is tried with the own columns; the best counts.
-    target : numpy.ndarray of shape (n_samples,)
-        The truth, NaN where there is none.
-    own : numpy.ndarray of shape (n_samples, n_own)
-    seed, folds : int
-        Of the folds, and how many.
-    classes : bool, default True
-        Whether a target of two values is one of classes.
-    reduced : dict, optional
-        Directions of families by rows, kept from one target to the next.
+    Shapes: target (n_samples,): the truth, NaN where there is none; own (n_samples, n_own).
     """
     reduced = {} if reduced is None else reduced
     usable = ~np.isnan(target) & ~np.isnan(own).any(axis=1)

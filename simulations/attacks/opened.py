@@ -21,27 +21,13 @@ _EXACT = 1e-8  # of the labels' length: as exact as products are opened
 
 @dataclass(frozen=True)
 class Opened:
-    """Moments of groups of rows, and which rows these are.
+    """Moments of groups of rows, and which rows these are."""
 
-    Parameters
-    ----------
-    group : numpy.ndarray of shape (n_samples,)
-        Number of each row's group, -1 for none.
-    vectors : numpy.ndarray of shape (n_samples, n_vectors)
-        The server's own.
-    sums : numpy.ndarray of shape (n_groups, n_columns)
-        Of the columns.
-    products : numpy.ndarray of shape (n_groups, n_columns, n_columns)
-        Of two columns.
-    with_vectors : numpy.ndarray of shape (n_groups, n_columns, n_vectors)
-        Of columns and vectors.
-    """
-
-    group: Indices
-    vectors: Array
-    sums: Array
-    products: Array
-    with_vectors: Array
+    group: Indices  # (n_samples,): number of each row's group, -1 for none
+    vectors: Array  # (n_samples, n_vectors): the server's own
+    sums: Array  # (n_groups, n_columns): of the columns
+    products: Array  # (n_groups, n_columns, n_columns): of two columns
+    with_vectors: Array  # (n_groups, n_columns, n_vectors): of columns and vectors
 
 
 def opened_of(view: View) -> list[Opened]:
@@ -111,14 +97,7 @@ def subset_sums(view: View) -> Iterator[Guess]:
 def find_subset(vectors: Array, sums: Array, count: int) -> Indices | None:
     """Return the only set of ``count`` rows over which vectors have given sums, or None.
 
-    Parameters
-    ----------
-    vectors : numpy.ndarray of shape (n_rows, n_vectors)
-        The labels.
-    sums : numpy.ndarray of shape (n_vectors,)
-        Of the rows looked for.
-    count : int
-        How many rows these are.
+    Shapes: vectors (n_rows, n_vectors): the labels; sums (n_vectors,): of the rows looked for.
     """
     n_rows = len(vectors)
     tolerance = _EXACT * np.sqrt((vectors**2).sum(axis=0)) + 1e-12
@@ -139,16 +118,9 @@ def find_subset(vectors: Array, sums: Array, count: int) -> Indices | None:
 def isolated(groups: Sequence[Indices]) -> list[tuple[Indices, Array]]:
     """Return the sets of rows that sums over groups can be combined to, small ones first.
 
-    Parameters
-    ----------
-    groups : sequence of numpy.ndarray of shape (n_samples,)
-        Of every opening, numbers of groups, -1 for none.
-
-    Returns
-    -------
-    list of (rows, weights)
-        Weights, over all groups of all openings in order, whose combination is the sum over these
-        rows: those that are in the same opened sets as each other and no others.
+    Shapes: groups (n_samples,): of every opening, numbers of groups, -1 for none; returns (rows,
+    weights): weights, over all groups of all openings in order, whose combination is the sum over
+    these rows: those that are in the same opened sets as each other and no others.
     """
     sets = [group == g for group in groups for g in range(int(group.max()) + 1)]
     if not sets:
@@ -169,12 +141,7 @@ def isolated(groups: Sequence[Indices]) -> list[tuple[Indices, Array]]:
 def atoms(views: Sequence[View], names: Sequence[tuple[str, str]] = ()) -> Iterator[Guess]:
     """Read off rows that opened sets isolate, by sums and differences (A+B, A+i, B).
 
-    Parameters
-    ----------
-    views : sequence of View
-        Of the server, in one run or in several over the same samples.
-    names : sequence of (party, column)
-        The columns of the moments in order, where they are known.
+    Shapes: names (party, column): the columns of the moments in order, where they are known.
     """
     openings = [opened for view in views for opened in opened_of(view)]
     if not openings or len({o.sums.shape[1] for o in openings}) > 1:

@@ -18,11 +18,6 @@ def reused_pads(view: View) -> list[Family]:
 
     A stream that masked two contents leaves their difference, one that masks and unmasks their
     sum. A single array that is not uniform is not masked at all, and is returned as well.
-
-    Parameters
-    ----------
-    view : View
-        Of any node.
     """
     by_shape: dict[tuple[int, ...], list[tuple[str, npt.NDArray[np.uint64]]]] = {}
     for item in view.items:

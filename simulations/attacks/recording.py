@@ -23,54 +23,26 @@ _ONE_AT_A_TIME = threading.RLock()
 
 @dataclass(frozen=True)
 class Worked:
-    """Values that a node worked out of messages, as the protocol lets it.
+    """Values that a node worked out of messages, as the protocol lets it."""
 
-    Parameters
-    ----------
-    who : {"server", "arbiter"}
-        The node.
-    step : str
-        For which step.
-    at : int
-        How many messages had travelled.
-    values : dict[str, Any]
-        By name.
-    """
-
-    who: str
-    step: str
-    at: int
-    values: dict[str, Any]
+    who: str  # The node
+    step: str  # For which step
+    at: int  # How many messages had travelled
+    values: dict[str, Any]  # By name
 
 
 @dataclass
 class Recording:
-    """A run with everything that passed.
+    """A run with everything that passed."""
 
-    Parameters
-    ----------
-    strategy : Strategy
-        What ran.
-    mode : str
-        Of the private sum.
-    tables : Mapping[str, DataFrame]
-        What the parties hold: the truth that guesses are compared with.
-    labels : Series or None
-        What the server holds.
-    result : Result
-        What came of it.
-    transcript : list of Record
-        Every message.
-    worked : list of Worked
-        Sums, products and openings, in their order.
-    """
-
-    strategy: Strategy
-    mode: str
+    strategy: Strategy  # What ran
+    mode: str  # Of the private sum
+    # What the parties hold: the truth that guesses are compared with
     tables: Mapping[str, pd.DataFrame]
-    labels: "pd.Series[Any] | None"
-    result: Result
-    transcript: list[Any]
+    labels: "pd.Series[Any] | None"  # What the server holds
+    result: Result  # What came of it
+    transcript: list[Any]  # Every message
+    # Sums, products and openings, in their order
     worked: list[Worked] = field(default_factory=list)
 
 
@@ -81,26 +53,7 @@ def record(
     mode: str = "masked",
     **options: Any,
 ) -> Recording:
-    """Run a strategy and keep all that passes.
-
-    Parameters
-    ----------
-    strategy : Strategy
-        The method.
-    tables : Mapping[str, DataFrame]
-        By party.
-    labels : Series, optional
-        Held by the server.
-    mode : {"masked", "plain", "ckks"}, default "masked"
-        Of the private sum.
-    **options
-        As of `simulate`.
-
-    Returns
-    -------
-    Recording
-        Alignment is plain: rows are known to everybody, which only helps an attacker.
-    """
+    """Run a strategy and keep all that passes."""
     transcript: list[Any] = []
     worked: list[Worked] = []
     with watching(worked, transcript):
@@ -117,13 +70,6 @@ def watching(worked: list[Worked], transcript: list[Any]) -> Iterator[None]:
     The server decodes sums and corrects products within the library; repeating that here would
     show what an attacker's copy finds, not what the server's does. So these functions are
     wrapped, in this process only.
-
-    Parameters
-    ----------
-    worked : list of Worked
-        Is appended to.
-    transcript : list of Record
-        Of the run; only its length is read.
     """
     step = [""]
     sum_of, keep_of = Federation.sum, Federation.keep

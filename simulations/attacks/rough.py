@@ -16,22 +16,7 @@ from simulations.attacks.views import View
 
 
 def columns_from(view: View, truth: Mapping[str, pd.DataFrame], seed: int = 0) -> Telling:
-    """Predict others' columns from what a node has of its own, and from this with its messages.
-
-    Parameters
-    ----------
-    view : View
-        Of the server, who has no columns, or of a party.
-    truth : Mapping[str, DataFrame]
-        By party, in the order of samples; NaN where it has no row.
-    seed : int
-        Draws the half that is known.
-
-    Returns
-    -------
-    Telling
-        R squared, averaged over the columns of others.
-    """
+    """Predict others' columns from what a node has of its own, and from this with its messages."""
     own = np.zeros((view.n_samples, 0)) if view.own is None else view.own.to_numpy(dtype=float)
     received = received_by(view)
     reduced: dict[tuple[int, bytes], npt.NDArray[np.float64]] = {}

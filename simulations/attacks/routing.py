@@ -36,20 +36,14 @@ _KNOWN = 50  # labels that a party may know
 
 @dataclass
 class TreesRun:
-    """A recorded run, and what server and arbiter work with.
-
-    Parameters
-    ----------
-    run : Recording
-    levels : list of (g, h, node, active)
-        Of each level of a batch of trees: derivatives and nodes of shape (n_trees, n_samples), and
-        numbers of the nodes whose histograms are made.
-    compared : list of (numerator, left, right, legal)
-        What the arbiter compared, each of shape (n_nodes, n_candidates).
-    """
+    """A recorded run, and what server and arbiter work with."""
 
     run: Recording
+    # (g, h, node, active): of each level of a batch of trees: derivatives and nodes of shape
+    # (n_trees, n_samples), and numbers of the nodes whose histograms are made
     levels: list[tuple[Array, Array, Indices, Indices]] = field(default_factory=list)
+    # (numerator, left, right, legal): what the arbiter compared, each of shape (n_nodes,
+    # n_candidates)
     compared: list[tuple[Array, Array, Array, npt.NDArray[np.bool_]]] = field(default_factory=list)
 
 
@@ -89,10 +83,7 @@ def record_trees(
 def possible_codes(trees: TreesRun) -> dict[str, list[npt.NDArray[np.bool_]]]:
     """Return which codes each cell can still have, as far as the server knows.
 
-    Returns
-    -------
-    dict of str to list of numpy.ndarray of shape (n_samples, n_codes), bool
-        By party, of each of its columns.
+    Shapes: returns (n_samples, n_codes): by party, of each of its columns.
     """
     view = views_of(trees.run)[SERVER]
     found = {}
@@ -112,16 +103,7 @@ def possible_codes(trees: TreesRun) -> dict[str, list[npt.NDArray[np.bool_]]]:
 
 
 def bits_told(trees: TreesRun) -> tuple[float, float, float]:
-    """Return what the server knows of codes.
-
-    Returns
-    -------
-    told, whole : float
-        Bits of a cell, on average over the rows that its party holds and over all columns; bits
-        that the codes have.
-    known : float
-        Share of these cells whose code is known.
-    """
+    """Return what the server knows of codes."""
     positions = views_of(trees.run)[SERVER].positions
     told, whole, known = [], [], []
     for name, columns in possible_codes(trees).items():
@@ -183,17 +165,8 @@ def labels_guessed(trees: TreesRun) -> tuple[float, float]:
 def guess_labels(last: list[Indices], labels: Array) -> tuple[float, float]:
     """Return AUC of guesses from the nodes that rows are in.
 
-    Parameters
-    ----------
-    last : list of numpy.ndarray of shape (n_samples,)
-        Of each tree, a number of the last node that is seen; 0 for rows that are not fitted.
-    labels : numpy.ndarray of shape (n_samples,)
-        0 and 1; NaN where there is none.
-
-    Returns
-    -------
-    blind, known : float
-        Of an eigenvector, whichever is the best; of rows that share nodes with 50 known ones.
+    Shapes: last (n_samples,): of each tree, a number of the last node that is seen; 0 for rows
+    that are not fitted; labels (n_samples,): 0 and 1; NaN where there is none.
     """
     rows = np.flatnonzero(~np.isnan(labels))
     y, n = labels[rows], len(rows)
@@ -215,17 +188,7 @@ def guess_labels(last: list[Indices], labels: Array) -> tuple[float, float]:
 
 
 def seen_by_arbiter(trees: TreesRun, seed: int = 0) -> tuple[float, float, float]:
-    """Return how what the arbiter sees goes with the sums behind it.
-
-    Returns
-    -------
-    sign : float
-        Share of legal candidates whose ``N`` it sees with the right sign.
-    correlation : float
-        Of ``N`` as seen and as it is, in absolute value, on average over nodes.
-    chance : float
-        The same with the signs of what it sees drawn anew.
-    """
+    """Return how what the arbiter sees goes with the sums behind it."""
     rng = np.random.default_rng(seed)
     right, correlations, by_chance = [], [], []
     factors = _factors(views_of(trees.run)[SERVER])

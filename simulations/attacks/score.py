@@ -16,43 +16,24 @@ _FEWEST = 3  # an affine map has two unknowns, so that it fits fewer cells alway
 
 @dataclass(frozen=True)
 class Guess:
-    """What an attack says of a column.
+    """What an attack says of a column."""
 
-    Parameters
-    ----------
-    rows : numpy.ndarray of shape (n_rows,)
-        Samples.
-    values : numpy.ndarray of shape (n_rows,)
-        Their cells, NaN where the attack says nothing.
-    target : tuple of str, optional
-        (party, column) that is meant; without it the attacker does not know, and any may be it.
-    affine : bool, default True
-        Whether origin and unit are unknown. Two cells that the attacker knows would fix them.
-    """
-
-    rows: Indices
-    values: Array
+    rows: Indices  # (n_rows,): samples
+    values: Array  # (n_rows,): their cells, NaN where the attack says nothing
+    # (party, column) that is meant; without it the attacker does not know, and any may be it
     target: tuple[str, str] | None = None
+    # Whether origin and unit are unknown. Two cells that the attacker knows would fix them.
     affine: bool = True
 
 
 @dataclass(frozen=True)
 class Score:
-    """What an attack found.
+    """What an attack found."""
 
-    Parameters
-    ----------
-    cells : float
-        Share of all cells recovered, beyond what the commonest value of a column would score.
-    columns : int
-        Columns recovered in 99 of 100 of the cells guessed, in ten rows at least.
-    best : float
-        The largest share of a column's cells that was recovered.
-    """
-
+    # Share of all cells recovered, beyond what the commonest value of a column would score
     cells: float = 0.0
-    columns: int = 0
-    best: float = 0.0
+    columns: int = 0  # Columns recovered in 99 of 100 of the cells guessed, in ten rows at least
+    best: float = 0.0  # The largest share of a column's cells that was recovered
 
 
 def score(
@@ -61,19 +42,7 @@ def score(
     exclude: str = "",
     tolerance: float = TOLERANCE,
 ) -> Score:
-    """Compare guesses with the tables.
-
-    Parameters
-    ----------
-    guesses : iterable of Guess
-        Of one attack.
-    truth : Mapping[str, DataFrame]
-        By party, in the order of samples; NaN where there is nothing to guess.
-    exclude : str
-        A party whose columns do not count: the attacker itself.
-    tolerance : float
-        How near a guess must be, in standard deviations of the column.
-    """
+    """Compare guesses with the tables."""
     targets = {
         (party, str(name)): frame[name].to_numpy(dtype=float)
         for party, frame in truth.items()

@@ -46,28 +46,7 @@ def runs_with_other_labels(
     seed: int = 0,
     tolerance: float = 1e-3,
 ) -> Score:
-    """Solve coefficients and predictions of honest runs with invented labels for columns.
-
-    Parameters
-    ----------
-    strategy : Strategy
-        A linear method.
-    tables : Mapping[str, DataFrame]
-        Complete.
-    n_runs : int
-        As many as there are columns, or more against rounding.
-    labelled : float
-        Share of the samples that have labels; the others are predicted.
-    seed : int
-        Of the labels.
-    tolerance : float
-        See `score`.
-
-    Returns
-    -------
-    Score
-        Of the predicted samples' cells.
-    """
+    """Solve coefficients and predictions of honest runs with invented labels for columns."""
     rng = np.random.default_rng(seed)
     ids = next(iter(tables.values())).index
     chosen = rng.random(len(ids)) < labelled
@@ -95,15 +74,7 @@ def runs_with_other_labels(
 def runs_with_one_label_less(
     strategy: Strategy, tables: Tables, labels: Any
 ) -> tuple[Score, int | None]:
-    """Subtract what two runs opened, of which the second lacks one label.
-
-    Returns
-    -------
-    Score
-        Of all cells; of a single row at most.
-    int or None
-        Rows of the smallest set whose sums the two runs give away; None if nothing was opened.
-    """
+    """Subtract what two runs opened, of which the second lacks one label."""
     runs = [record(strategy, tables, given) for given in (labels, _one_less(labels))]
     views = [views_of(run)[SERVER] for run in runs]
     truth = aligned_truth(runs[0], views[0].positions)
@@ -113,20 +84,7 @@ def runs_with_one_label_less(
 def refused_with_one_label_less(
     strategy: Strategy, tables: Tables, labels: Any, folder: Path
 ) -> str:
-    """Ask for the same two runs of parties that keep a privacy ledger each.
-
-    Parameters
-    ----------
-    strategy, tables, labels
-        As of `runs_with_one_label_less`.
-    folder : Path
-        Of the ledgers.
-
-    Returns
-    -------
-    str
-        What the second run was refused with; "" if it was answered.
-    """
+    """Ask for the same two runs of parties that keep a privacy ledger each."""
     for number, given in enumerate((labels, _one_less(labels))):
         own = {name: Table.of(frame, party=name) for name, frame in tables.items()}
         app = party_app(strategy.party, storage=_WithLedger(own, folder))
@@ -162,22 +120,7 @@ def _one_less(labels: Any) -> Any:
 
 
 def chosen_model(predictor: Callable[[Result], Strategy], fitted: Result, tables: Tables) -> Score:
-    """Ask for predictions of a model that the server made up: one coefficient 1, others 0.
-
-    Parameters
-    ----------
-    predictor : callable
-        Makes the strategy that predicts out of a result.
-    fitted : Result
-        Of an honest fit; what the server holds of it is edited.
-    tables : Mapping[str, DataFrame]
-        To be predicted.
-
-    Returns
-    -------
-    Score
-        Of all cells. A refusal is no find.
-    """
+    """Ask for predictions of a model that the server made up: one coefficient 1, others 0."""
     guesses, rows = [], None
     assert fitted.coefficients is not None
     for key in fitted.coefficients.index:
@@ -206,21 +149,8 @@ def flags_from_predictions(
 ) -> float:
     """Find rows of flags by trying all for the prediction that was told.
 
-    Parameters
-    ----------
-    predictions : numpy.ndarray of shape (n_rows,)
-        As told.
-    coefficients : numpy.ndarray of shape (n_flags,)
-        Known to the server; some ten flags.
-    truth : numpy.ndarray of shape (n_rows, n_flags)
-        Zeros and ones.
-    intercept : float
-        Of the model.
-
-    Returns
-    -------
-    float
-        Share of flags found beyond the rows' commonest values, between 0 and 1.
+    Shapes: predictions (n_rows,): as told; coefficients (n_flags,): known to the server; some ten
+    flags; truth (n_rows, n_flags): zeros and ones.
     """
     n_flags = len(coefficients)
     every = (np.arange(2**n_flags)[:, None] >> np.arange(n_flags)) & 1
@@ -240,20 +170,6 @@ def scales_found(
 
     Sums of logarithms meet by chance as well: of 40 donors, a few of the 1,600 pairs of entries. So
     what is found is compared with the scales that the parties used.
-
-    Parameters
-    ----------
-    strategy : Strategy
-        Nearest neighbours.
-    tables, labels, **options
-        As of `record`.
-    n_triples : int
-        How many triples of rows are tried: the time grows with the fourth power of the donors.
-
-    Returns
-    -------
-    bool
-        Whether one candidate in a hundred or fewer is left, and the true ratio is among them.
     """
     used: list[Blinding] = []
 
@@ -283,22 +199,7 @@ def scales_found(
 
 
 def synthetic_tables(name: str, n: int, n_runs: int, seed: int = 0) -> dict[str, float]:
-    """Attack synthetic tables: who was in the data, who is singled out, linked, and guessed about.
-
-    Parameters
-    ----------
-    name : str
-        Of a synthesis in `BUILTIN`, at its defaults.
-    n, n_runs : int
-        Samples, and runs that are averaged.
-    seed : int
-        Of the first run.
-
-    Returns
-    -------
-    dict of str to float
-        Points above chance of each attack: its success with members less that with others.
-    """
+    """Attack synthetic tables: who was in the data, who is singled out, linked, guessed about."""
     found = []
     for run in range(seed, seed + n_runs):
         rng = np.random.default_rng(run)

@@ -22,13 +22,7 @@ _NULL = 1e-7
 
 
 def single_vectors(found: list[Family]) -> Iterator[Guess]:
-    """Guess that a vector is a column, up to origin and unit: no knowledge needed.
-
-    Parameters
-    ----------
-    found : list of Family
-        Of a view.
-    """
+    """Guess that a vector is a column, up to origin and unit: no knowledge needed."""
     for family in found:
         n_vectors = family.values.shape[1]
         chosen = np.unique(np.linspace(0, n_vectors - 1, min(n_vectors, _MOST_SINGLE)).astype(int))
@@ -42,17 +36,6 @@ def known_rows(
 
     The attacker knows half of the cells: the strongest form of every linear attack, since it needs
     neither coefficients nor moments. What it finds was in the span.
-
-    Parameters
-    ----------
-    view : View
-        A party's own columns are among its vectors.
-    found : list of Family
-        Of the view.
-    truth : Mapping[str, DataFrame]
-        The tables, of which one half is read.
-    seed : int
-        Decides which half.
     """
     rng = np.random.default_rng(seed)
     for rows in chosen_sets(view, found):
@@ -73,15 +56,7 @@ def known_rows(
 
 
 def flags_in_span(view: View, found: list[Family]) -> Iterator[Guess]:
-    """Find vectors of two values in the span: b b = b is linear in the products of a basis.
-
-    Parameters
-    ----------
-    view : View
-        A party's own columns are among its vectors.
-    found : list of Family
-        Of the view.
-    """
+    """Find vectors of two values in the span: b b = b is linear in the products of a basis."""
     for rows in chosen_sets(view, found):
         parts = [p for f in found if (p := restrict(f, rows)) is not None]
         for span in [joined(view, found, rows), *_spans(parts)]:
@@ -104,15 +79,8 @@ def two_valued(span: Array) -> list[Array]:
     the products of columns of U, in U and in 1. Each such b gives a quadratic form ``a a'`` in the
     null space, and two mixtures of these forms have the vectors a as generalised eigenvectors.
 
-    Parameters
-    ----------
-    span : numpy.ndarray of shape (n_rows, n_dimensions)
-        Orthonormal, centred.
-
-    Returns
-    -------
-    list of numpy.ndarray of shape (n_rows,)
-        Zeros and ones, up to complement; NaN in rows that nothing is said of.
+    Shapes: span (n_rows, n_dimensions): orthonormal, centred; returns (n_rows,): zeros and ones,
+    up to complement; NaN in rows that nothing is said of.
     """
     # A row with a direction of its own makes every product with it linear; what the span says of
     # the other rows does not need it.

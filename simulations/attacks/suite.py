@@ -31,25 +31,13 @@ class Material:
 
 @dataclass(frozen=True)
 class Finding:
-    """What an attack on a view found.
+    """What an attack on a view found."""
 
-    Parameters
-    ----------
-    view, attack : str
-        Which.
-    cells : float
-        Share of others' cells recovered; of labels, what R squared or AUC gains.
-    columns : int
-        Columns recovered as a whole.
-    allowed : float
-        Share of cells that the same attack recovers from the outputs alone.
-    """
-
-    view: str
-    attack: str
-    cells: float
-    columns: int
-    allowed: float = 0.0
+    view: str  # Which
+    attack: str  # Which
+    cells: float  # Share of others' cells recovered; of labels, what R squared or AUC gains
+    columns: int  # Columns recovered as a whole
+    allowed: float = 0.0  # Share of cells that the same attack recovers from the outputs alone
 
     @property
     def beyond(self) -> float:
@@ -76,20 +64,7 @@ The sums are outputs, but that excuses no find."""
 
 
 def attack_run(run: Recording, only: Iterable[str] | None = None) -> list[Finding]:
-    """Attack every view of a run.
-
-    Parameters
-    ----------
-    run : Recording
-        With its transcript.
-    only : iterable of str, optional
-        Names of attacks; all by default.
-
-    Returns
-    -------
-    list of Finding
-        One for each view and attack; ``labels`` for each party where there are labels.
-    """
+    """Attack every view of a run."""
     views = views_of(run)
     truth = aligned_truth(run, views[SERVER].positions)
     names = list(ATTACKS if only is None else only)

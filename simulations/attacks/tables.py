@@ -14,15 +14,7 @@ _NONE = "nothing"
 
 
 def findings(frame: pd.DataFrame, part: str) -> pd.DataFrame:
-    """Return one row for each run, view and attack: cells, columns, what outputs allow.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Of `run_all`.
-    part : {"grid", "consented"}
-        Of the study.
-    """
+    """Return one row for each run, view and attack: cells, columns, what outputs allow."""
     rows = frame[(frame["part"] == part) & frame["metric"].str.contains(SEPARATOR, regex=False)]
     names = rows["metric"].str.split(SEPARATOR, expand=True)
     rows = rows.assign(view=names[0], attack=names[1], what=names[2])
@@ -160,15 +152,7 @@ def smallest_sets(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def targets(frame: pd.DataFrame, goals: dict[str, float]) -> pd.DataFrame:
-    """Return what was aimed at and what came, each with PASS or FAIL.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Of `run_all`.
-    goals : dict of str to float
-        ``labels`` and ``points``.
-    """
+    """Return what was aimed at and what came, each with PASS or FAIL."""
     found = findings(frame, "grid")
     safe = found[(found["mode"] != "plain") | (found["side"] != SERVER)]
     cells = safe[safe["attack"] != LABELS]["beyond"].max()

@@ -13,21 +13,11 @@ _SETS_OF_A_SIZE = 3  # an array's rows may be any of so many sets of its length
 
 @dataclass(frozen=True)
 class Family:
-    """Vectors of one name and step over the same samples, of all rounds.
+    """Vectors of one name and step over the same samples, of all rounds."""
 
-    Parameters
-    ----------
-    key : str
-        Where they come from.
-    rows : numpy.ndarray of shape (n_rows,)
-        Their samples, ascending.
-    values : numpy.ndarray of shape (n_rows, n_vectors)
-        The numbers.
-    """
-
-    key: str
-    rows: Indices
-    values: Array
+    key: str  # Where they come from
+    rows: Indices  # (n_rows,): their samples, ascending
+    values: Array  # (n_rows, n_vectors): the numbers
 
 
 def row_sets(view: View) -> list[Indices]:
@@ -61,15 +51,7 @@ def least_rows(n_samples: int) -> int:
 
 
 def families(view: View, rings: bool = False) -> list[Family]:
-    """Return the vectors of a view.
-
-    Parameters
-    ----------
-    view : View
-        What a node has.
-    rings : bool, default False
-        Whether to return numbers modulo 2^64, as float64 of their signed value, instead of others.
-    """
+    """Return the vectors of a view."""
     by_size: dict[int, list[Indices]] = {}
     for rows in row_sets(view):
         by_size.setdefault(len(rows), []).append(rows)
@@ -99,12 +81,7 @@ def families(view: View, rings: bool = False) -> list[Family]:
 
 
 class _Batches:
-    """Which samples the last message of each conversation was about: methods that train name them.
-
-    Parameters
-    ----------
-    view : View
-    """
+    """Which samples the last message of each conversation was about: training names them."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -145,12 +122,7 @@ def restrict(family: Family, rows: Indices) -> Array | None:
 def basis(vectors: Array, tol: float = 1e-9) -> Array:
     """Return an orthonormal basis of the centred vectors' span.
 
-    Parameters
-    ----------
-    vectors : numpy.ndarray of shape (n_rows, n_vectors)
-        Finite.
-    tol : float
-        Directions below this share of the largest, after every vector got length 1, are rounding.
+    Shapes: vectors (n_rows, n_vectors): finite.
     """
     centred = vectors - vectors.mean(axis=0)
     length = np.sqrt((centred**2).sum(axis=0))

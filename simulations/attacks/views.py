@@ -28,66 +28,33 @@ GOT, SENT, WORKED, RESULT = "got", "sent", "worked out", "result"
 
 @dataclass(frozen=True)
 class Item:
-    """One value in a view.
+    """One value in a view."""
 
-    Parameters
-    ----------
-    at : int
-        Number of the round.
-    step : str
-        Step that it belongs to.
-    way : {"got", "sent", "worked out", "result"}
-        How the node came to it.
-    other : str
-        The node at the other end; empty where there is none.
-    name : str
-        Its name in the message.
-    value : Any
-        Array, number, text, bytes or list.
-    ring : bool
-        Whether it is a number modulo 2^64, a term of a masked sum or a masked column.
-    """
-
-    at: int
-    step: str
-    way: str
-    other: str
-    name: str
-    value: Any
+    at: int  # Number of the round
+    step: str  # Step that it belongs to
+    way: str  # How the node came to it
+    other: str  # The node at the other end; empty where there is none
+    name: str  # Its name in the message
+    value: Any  # Array, number, text, bytes or list
+    # Whether it is a number modulo 2^64, a term of a masked sum or a masked column
     ring: bool = False
 
 
 @dataclass(frozen=True)
 class View:
-    """All that a node has.
+    """All that a node has."""
 
-    Parameters
-    ----------
-    who : str
-        "server", "outputs" (what the result holds and no message), the arbiter or a party.
-    items : list of Item
-        In order of time.
-    mask : numpy.ndarray of shape (n_samples, n_parties), bool
-        True where a party lacks the sample; parties in the order of their names.
-    parties : list of str
-        Names, sorted.
-    positions : dict of str to numpy.ndarray
-        By party, the sample of each of its rows.
-    labelled : numpy.ndarray of shape (n_samples,), bool
-        Which samples have a label, as steps tell the parties.
-    labels : numpy.ndarray of shape (n_samples,), optional
-        The server's own.
-    own : DataFrame, optional
-        A party's own columns in the order of samples; NaN where it lacks the row.
-    """
-
-    who: str
-    items: list[Item]
+    who: str  # "server", "outputs" (what the result holds and no message), the arbiter or a party
+    items: list[Item]  # In order of time
+    # (n_samples, n_parties): true where a party lacks the sample; parties in the order of their
+    # names
     mask: npt.NDArray[np.bool_]
-    parties: list[str]
-    positions: dict[str, Indices]
+    parties: list[str]  # Names, sorted
+    positions: dict[str, Indices]  # By party, the sample of each of its rows
+    # (n_samples,): which samples have a label, as steps tell the parties
     labelled: npt.NDArray[np.bool_]
-    labels: Array | None = None
+    labels: Array | None = None  # (n_samples,): the server's own
+    # A party's own columns in the order of samples; NaN where it lacks the row
     own: pd.DataFrame | None = None
 
     @property
@@ -101,14 +68,7 @@ class View:
 
 
 def views_of(run: Recording) -> dict[str, View]:
-    """Return the view of every node of a run, and ``outputs``: the result alone.
-
-    Returns
-    -------
-    dict[str, View]
-        By node; "outputs" has what the server is meant to learn: the result with its model, and
-        the moments that private products open.
-    """
+    """Return the view of every node of a run, and ``outputs``: the result alone."""
     messages, who = _messages(run)
     positions = _positions(run, messages)
     parties = sorted(positions)

@@ -18,36 +18,18 @@ Scores = Callable[[int, int, Keystream], Array]
 
 @dataclass(frozen=True)
 class Mechanism:
-    """Something that is told with noise.
+    """Something that is told with noise."""
 
-    Parameters
-    ----------
-    name : str
-        What is told.
-    differ : str
-        In what the two tables differ.
-    epsilon : float
-        Stated, of that difference.
-    scores : Scores
-        Runs the mechanism; one number tells of each outcome which table it is likelier from.
-    delta : float, default 0
-        Stated.
-    tight : bool, default False
-        Whether outcomes that are not rare attain epsilon, so that the bound must be above half.
-    cost : float, default 1
-        Of one run, relative to others; runs are divided by it.
-    holds : bool, default True
-        Whether it promises epsilon at all.
-    """
-
-    name: str
-    differ: str
-    epsilon: float
+    name: str  # What is told
+    differ: str  # In what the two tables differ
+    epsilon: float  # Stated, of that difference
+    # Runs the mechanism; one number tells of each outcome which table it is likelier from
     scores: Scores
-    delta: float = 0.0
+    delta: float = 0.0  # Stated
+    # Whether outcomes that are not rare attain epsilon, so that the bound must be above half
     tight: bool = False
-    cost: float = 1.0
-    holds: bool = True
+    cost: float = 1.0  # Of one run, relative to others; runs are divided by it
+    holds: bool = True  # Whether it promises epsilon at all
 
 
 def audit(mechanism: Mechanism, n_runs: int, seed: int, confidence: float = 0.99) -> Audit:

@@ -10,9 +10,7 @@ MEASURES = ("rmse", "g_means", "fdr")
 def selection_criteria(estimate: Array, truth: Array) -> dict[str, float]:
     """Return RMSE of all coefficients, G-means and FDR of the selection.
 
-    Parameters
-    ----------
-    estimate, truth : numpy.ndarray of shape (n_columns,)
+    Shapes: estimate, truth (n_columns,).
     """
     chosen, real = estimate != 0, truth != 0
     sensitivity = float((chosen & real).sum() / real.sum())

@@ -24,24 +24,12 @@ _TRIES = 10_000
 
 @dataclass(frozen=True)
 class CopulaSample:
-    """A complete data set, split by parties.
+    """A complete data set, split by parties."""
 
-    Parameters
-    ----------
-    tables : dict of str to DataFrame
-        On a common index.
-    labels : Series
-        On the same index.
-    truth : Series
-        Coefficients, index (party, variable).
-    kinds : Series
-        Kind of each column, same index.
-    """
-
-    tables: dict[str, pd.DataFrame]
-    labels: "pd.Series[float]"
-    truth: "pd.Series[float]"
-    kinds: "pd.Series[str]"
+    tables: dict[str, pd.DataFrame]  # On a common index
+    labels: "pd.Series[float]"  # On the same index
+    truth: "pd.Series[float]"  # Coefficients, index (party, variable)
+    kinds: "pd.Series[str]"  # Kind of each column, same index
 
 
 def effects(design: dict[str, Any]) -> Array:
@@ -65,10 +53,8 @@ def component_covariances(owner: npt.NDArray[np.int64]) -> list[Array]:
 def column_order(design: dict[str, Any], rng: np.random.Generator) -> npt.NDArray[np.int64]:
     """Shuffle the columns until the expected predictor is within ``level`` of 0.
 
-    Returns
-    -------
-    numpy.ndarray of shape (n_columns,)
-        For each place, party by party, the number of the column that comes there.
+    Shapes: returns (n_columns,): for each place, party by party, the number of the column that
+    comes there.
     """
     weights = np.asarray(design["level_weights"], dtype=np.float64)
     # The mixture is symmetric around 0 and so are the weights: every mean is that at 0.
@@ -85,16 +71,7 @@ def column_order(design: dict[str, Any], rng: np.random.Generator) -> npt.NDArra
 def draw_copula(
     design: dict[str, Any], *, model: str = LINEAR, rows: int = 1000, seed: int = 0
 ) -> CopulaSample:
-    """Draw one data set.
-
-    Parameters
-    ----------
-    design : dict
-        As in the preset.
-    model : {"linear", "logistic"}
-    rows : int
-    seed : int
-    """
+    """Draw one data set."""
     rng = np.random.default_rng([seed, rows, MODELS.index(model)])
     p, n_parties = design["columns"], design["parties"]
     order = column_order(design, rng)

@@ -27,19 +27,7 @@ _REACH = 60.0
 def draw_mask(sample: CopulaSample, mechanism: str, share: float, seed: int) -> Mask:
     """Draw which blocks are missing.
 
-    Parameters
-    ----------
-    sample : CopulaSample
-    mechanism : {"MCAR", "MAR Simple", "MAR Complicated"}
-        The paper's names in its tables.
-    share : float
-        Share of complete rows: expected under MCAR, met (to a row or so) under MAR.
-    seed : int
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_samples, n_parties), bool
-        True where a block is missing.
+    Shapes: returns (n_samples, n_parties): true where a block is missing.
     """
     n_parties = len(sample.tables)
     if mechanism == MCAR:

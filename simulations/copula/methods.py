@@ -37,17 +37,7 @@ _CLASSES: dict[str, Callable[..., Strategy]] = {"VCDS": VCDS, "EVCDS": EVCDS, "I
 
 
 def make_synthesis(name: str, epsilon: float, rows: int = 0) -> Strategy:
-    """Return the strategy that makes synthetic tables, such as ``Impute-EVCDS``.
-
-    Parameters
-    ----------
-    name : str
-        One of `SYNTHESES`, perhaps after ``CC-`` or ``Impute-``, or before ``(trees)``.
-    epsilon : float
-        Of each variable.
-    rows : int
-        How many to make; 0 = as many as there are samples.
-    """
+    """Return the strategy that makes synthetic tables, such as ``Impute-EVCDS``."""
     prefix = next((start for start in BASELINES if name.startswith(start)), "")
     kind = name.removeprefix(prefix).removesuffix(TREES)
     margin = "tree" if name.endswith(TREES) else "bernstein"
@@ -88,21 +78,7 @@ def measure(
     settings: Mapping[str, Any],
     seed: int,
 ) -> Metrics:
-    """Run one method and return what the tables need; ``failed`` alone where it cannot run.
-
-    Parameters
-    ----------
-    name : str
-    sample : CopulaSample
-    held : mapping of str to DataFrame
-        The tables as the parties hold them; no row is a missing block.
-    model : {"linear", "logistic"}
-    epsilon : float
-        Of methods that spend it.
-    settings : mapping
-        Section ``glm`` of the preset.
-    seed : int
-    """
+    """Run one method and return what the tables need; ``failed`` alone where it cannot run."""
     family = "gaussian" if model == LINEAR else "binomial"
     started = time.perf_counter()
     try:

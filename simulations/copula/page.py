@@ -36,16 +36,7 @@ Pictures = dict[str, bytes]
 
 
 def make_page(found: Tables, pictures: Pictures, preset: Preset) -> str:
-    """Return the page.
-
-    Parameters
-    ----------
-    found : dict of str to DataFrame
-        The study's tables by name.
-    pictures : dict of str to bytes
-        PNG figures by name.
-    preset : Preset
-    """
+    """Return the page."""
     goals = [found[name] for name in GOALS]
     return render_page(
         "Synthetic tables by copulas, sparse GLMs by ADMM",

@@ -29,13 +29,7 @@ def draw_firms(
 ) -> tuple[dict[str, pd.DataFrame], "pd.Series[float]", npt.NDArray[np.bool_]]:
     """Draw complete tables, labels and the mask of missing blocks.
 
-    Returns
-    -------
-    tables : dict of str to DataFrame
-        The label's holder last.
-    labels : Series
-        1 for a risky firm.
-    mask : numpy.ndarray of shape (rows, n_parties), bool
+    Shapes: returns (rows, n_parties).
     """
     rng = np.random.default_rng([seed, rows])
     sizes = [party["variables"] for party in sme["parties"].values()]
@@ -74,14 +68,7 @@ def draw_firms(
 
 
 def measure_sme(settings: dict[str, Any]) -> Metrics:
-    """Fit one method and predict complete rows that were held out.
-
-    Returns
-    -------
-    dict
-        ``recall``, ``auc``, ``ns`` (how many variables are selected); ``failed`` alone where the
-        method cannot run.
-    """
+    """Fit one method and predict complete rows that were held out."""
     sme, seed, name = settings["sme"], settings["seed"], settings["method"]
     tables, labels, mask = draw_firms(sme, settings["rows"], seed)
     complete = np.flatnonzero(~mask.any(axis=1))

@@ -47,18 +47,7 @@ def order(methods: Sequence[str]) -> list[str]:
 def beside(
     ours: pd.DataFrame, paper: pd.DataFrame, measure: str, keys: Sequence[str]
 ) -> pd.DataFrame:
-    """One measure by setting and method: ``0.0374 (0.0401)``, the paper's in brackets.
-
-    Parameters
-    ----------
-    ours : DataFrame
-        Of `means`.
-    paper : DataFrame
-        Long, with columns `keys` and ``metric``, ``value``.
-    measure : str
-    keys : sequence of str
-        The last is ``method``.
-    """
+    """One measure by setting and method: ``0.0374 (0.0401)``, the paper's in brackets."""
     table = ours[measure].unstack("method")
     table = table[order([str(name) for name in table])]
     text = table.map(lambda value: f"{value:.3f}" if pd.notna(value) else "–")

@@ -21,17 +21,7 @@ def verdict(good: bool, value: float, limit: float) -> str:
 
 
 def synthetic(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
-    """RMSE and G-means of synthetic tables against limits from the paper's Tables 1 and 2.
-
-    Parameters
-    ----------
-    ours : DataFrame
-        Means by (model, rows, epsilon, method).
-    paper : DataFrame
-        `tables.paper_complete`.
-    part : dict
-        Section ``complete`` of the preset.
-    """
+    """RMSE and G-means of synthetic tables against limits from the paper's Tables 1 and 2."""
     rows = {}
     for key in ours.index:
         model, n, epsilon, name = key

@@ -38,25 +38,13 @@ NAMES, COLUMNS, LATENT = ("bank", "court", "shop"), 6, 4
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """What was told of samples in the last two rounds.
+    """What was told of samples in the last two rounds."""
 
-    Parameters
-    ----------
-    x : dict of str to numpy.ndarray of shape (n, n_columns)
-        By party, the columns: what is attacked.
-    labels : numpy.ndarray of shape (n,)
-    held : dict of str to bool numpy.ndarray of shape (n,)
-        By party, which samples it has.
-    server : numpy.ndarray of shape (n, 2 h_dim)
-        Sums of means, and logarithms of sums of precisions.
-    posterior : dict of str to numpy.ndarray of shape (n_held, 2 h_dim)
-        By party: mean and log deviation of the samples that it has.
-    """
-
-    x: dict[str, AnyArray]
-    labels: AnyArray
-    held: dict[str, AnyArray]
-    server: AnyArray
+    x: dict[str, AnyArray]  # (n, n_columns): by party, the columns: what is attacked
+    labels: AnyArray  # (n,)
+    held: dict[str, AnyArray]  # (n,): by party, which samples it has
+    server: AnyArray  # (n, 2 h_dim): sums of means, and logarithms of sums of precisions
+    # (n_held, 2 h_dim): by party: mean and log deviation of the samples that it has
     posterior: dict[str, AnyArray]
 
 
@@ -114,16 +102,7 @@ def _read(transcript: list[Any]) -> tuple[dict[str, AnyArray], dict[str, AnyArra
 
 
 def attack(seen: Seen, known: int, seed: int) -> pd.DataFrame:
-    """Return a line for each attack: ``found``, ``own`` (own columns only) and ``chance``.
-
-    Parameters
-    ----------
-    seen : Seen
-    known : int
-        Of how many samples the attacker has the columns, or the labels.
-    seed : int
-        Draws which they are.
-    """
+    """Return a line for each attack: ``found``, ``own`` (own columns only) and ``chance``."""
     rng = np.random.default_rng(seed)
     holders = np.sum([seen.held[name] for name in NAMES], axis=0)
     lines: list[dict[str, Any]] = []

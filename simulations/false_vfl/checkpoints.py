@@ -15,17 +15,10 @@ logger = logging.getLogger("flwr_vertical")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One file, written every few epochs.
-
-    Parameters
-    ----------
-    path : Path
-    every : int
-        Epochs between two checkpoints; 0 writes none.
-    """
+    """One file, written every few epochs."""
 
     path: Path
-    every: int
+    every: int  # Epochs between two checkpoints; 0 writes none
 
     def due(self, epoch: int) -> bool:
         """Whether to write one after so many epochs."""

@@ -27,27 +27,16 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Split:
-    """Complete tables of training and test samples.
+    """Complete tables of training and test samples."""
 
-    Parameters
-    ----------
-    train, test : dict of str to DataFrame
-        By party, standardised by the training samples.
-    train_labels, test_labels : numpy.ndarray of int64
-        Classes, from 0.
-    n_classes : int
-    image_shape : tuple of int, optional
-        Height and width of a party's images, whose pixels are its columns, row by row.
-    budget : float
-        Excessive variance that "MAR 2" may use up (Algorithm 2: B, 0.5 for ModelNet10).
-    """
-
-    train: dict[str, pd.DataFrame]
-    test: dict[str, pd.DataFrame]
-    train_labels: Labels
-    test_labels: Labels
+    train: dict[str, pd.DataFrame]  # By party, standardised by the training samples
+    test: dict[str, pd.DataFrame]  # By party, standardised by the training samples
+    train_labels: Labels  # Classes, from 0
+    test_labels: Labels  # Classes, from 0
     n_classes: int
+    # Height and width of a party's images, whose pixels are its columns, row by row
     image_shape: tuple[int, int] | None = None
+    # Excessive variance that "MAR 2" may use up (Algorithm 2: B, 0.5 for ModelNet10)
     budget: float = 0.7
 
     def draw_mask(self, part: str, regime: str, seed: int, aligned: Labels) -> Mask:
@@ -83,11 +72,6 @@ def load_isolet(
     """Load subsets of Isolet; each has 30 speakers of its own.
 
     The test samples are the data set's own, subset 5; the one column dropped is the last.
-
-    Raises
-    ------
-    DataError
-        If the file is not there or has other columns.
     """
     path = sources.path("isolet/isolet.csv")
     frame = pd.read_csv(path)
@@ -115,11 +99,7 @@ def draw_labelled(
 ) -> tuple[Labels, Labels]:
     """Draw which samples have a label, and which of those are aligned.
 
-    Returns
-    -------
-    labelled : numpy.ndarray of shape (n_labels,)
-    aligned : numpy.ndarray of shape (n_aligned,)
-        Among `labelled`.
+    Shapes: returns (n_labels,); returns (n_aligned,): among `labelled`.
     """
     rng = np.random.default_rng([seed, 7])
     labelled = rng.choice(n_samples, n_labels, replace=False)

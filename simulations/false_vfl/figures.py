@@ -11,15 +11,7 @@ _NUMBERS = {name: number for number, name in enumerate(METHODS)}
 
 
 def tests_figure(found: pd.DataFrame, dataset: str) -> Figure:
-    """Accuracy against the test mechanism by training: mean and one deviation, the paper's dotted.
-
-    Parameters
-    ----------
-    found : DataFrame
-        Of `tables.cells`.
-    dataset : str
-        As in its index.
-    """
+    """Accuracy against the test mechanism by training: mean and deviation, the paper's dotted."""
     own = found.xs(dataset, level="dataset")
     trains = list(dict.fromkeys(own.index.get_level_values("train")))
     figure, axes = small_multiples(len(trains), columns=3, height=3.0)
@@ -41,14 +33,7 @@ def tests_figure(found: pd.DataFrame, dataset: str) -> Figure:
 
 
 def parties_figure(shares: pd.DataFrame, dataset: str) -> Figure:
-    """Accuracy against the number of parties that hold a test sample, by training.
-
-    Parameters
-    ----------
-    shares : DataFrame
-        Of `tables.by_parties`.
-    dataset : str
-    """
+    """Accuracy against the number of parties that hold a test sample, by training."""
     own = shares.xs(dataset, level="dataset")
     trains = list(dict.fromkeys(own.index.get_level_values("train")))
     figure, axes = small_multiples(len(trains), columns=3, height=2.8)

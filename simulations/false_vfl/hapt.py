@@ -17,13 +17,7 @@ N_COLUMNS, N_CLASSES, COLUMNS_EACH = 561, 12, 70
 
 
 def load_hapt(sources: Sources) -> Split:
-    """Load HAPT.
-
-    Raises
-    ------
-    DataError
-        If a file is not there, or has other columns, labels or lengths.
-    """
+    """Load HAPT."""
     (train, train_labels), (test, test_labels) = (
         _part(sources, name) for name in ("Train", "Test")
     )

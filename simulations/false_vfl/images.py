@@ -33,13 +33,7 @@ _VIEW_NAME = re.compile(r"(?P<model>.+?)[._-]v?(?P<view>\d+)$")
 
 
 def load_fashion_mnist(sources: Sources) -> Split:
-    """Load Fashion-MNIST: 60,000 training and 10,000 test images, ten classes.
-
-    Raises
-    ------
-    DataError
-        If a file is not there or is not of its format.
-    """
+    """Load Fashion-MNIST: 60,000 training and 10,000 test images, ten classes."""
     parts: dict[str, tuple[Pixels, Labels]] = {}
     for name, prefix in (("train", "train"), ("test", "t10k")):
         images = _idx(sources.path(f"fashion_mnist/{prefix}-images-idx3-ubyte"), 3)
@@ -63,13 +57,7 @@ def _tiles(images: Pixels) -> Pixels:
 
 
 def load_modelnet10(sources: Sources) -> Split:
-    """Load rendered views of ModelNet10; which view of a pair is used follows from a fixed seed.
-
-    Raises
-    ------
-    DataError
-        If the folder is not there, a model has not twelve views, or a class has no models.
-    """
+    """Load rendered views of ModelNet10; which view of a pair is used follows from a seed."""
     from PIL import Image
 
     folder = sources.data / "modelnet10"

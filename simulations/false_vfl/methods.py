@@ -35,69 +35,36 @@ Blocks = Mapping[str, Block]
 
 @dataclass(frozen=True)
 class Task:
-    """What a method is fitted to.
+    """What a method is fitted to."""
 
-    Parameters
-    ----------
-    blocks : mapping of str to Block
-        By party, training samples.
-    n_samples : int
-    labelled : int64 Tensor of shape (n_labelled,)
-        Samples that have a label; the first `n_aligned` of them all parties hold.
-    n_aligned : int
-    y : int64 Tensor of shape (n_labelled,)
-    n_classes : int
-    image_shape : tuple of int, optional
-    seed : int
-    checkpoint : Checkpoint
-    name : str
-        Tells tasks apart: what blocks, labels and weights follow from.
-    title : str
-        What the log calls it.
-    """
-
-    blocks: Blocks
+    blocks: Blocks  # By party, training samples
     n_samples: int
+    # (n_labelled,): samples that have a label; the first `n_aligned` of them all parties hold
     labelled: torch.Tensor
     n_aligned: int
-    y: torch.Tensor
+    y: torch.Tensor  # (n_labelled,)
     n_classes: int
     image_shape: tuple[int, int] | None
     seed: int
     checkpoint: Checkpoint
-    name: str
-    title: str
+    name: str  # Tells tasks apart: what blocks, labels and weights follow from
+    title: str  # What the log calls it
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted method.
+    """A fitted method."""
 
-    Parameters
-    ----------
-    predict : callable
-        ``predict(blocks, n_samples)`` returns the class of each sample.
-    numbers : dict of str to float
-        Of the training, such as ``seconds pretraining``.
-    """
-
+    # ``predict(blocks, n_samples)`` returns the class of each sample
     predict: Callable[[Blocks, int], npt.NDArray[np.int64]]
-    numbers: dict[str, float]
+    numbers: dict[str, float]  # Of the training, such as ``seconds pretraining``
 
 
 Method = Callable[[Task, dict[str, Any]], Fitted]
 
 
 def fit_false_vfl(variant: str, task: Task, fit: dict[str, Any]) -> Fitted:
-    """Fit a variant of FALSE-VFL: both stages; the first one writes checkpoints.
-
-    Parameters
-    ----------
-    variant : {"I", "II"}
-    task : Task
-    fit : dict
-        Section ``<data set>.FALSE-VFL`` of the preset.
-    """
+    """Fit a variant of FALSE-VFL: both stages; the first one writes checkpoints."""
     networks = NetworkSettings.from_text(json.dumps(fit["networks"]))
     stages = Stages(
         n_draws=fit["draws"],
@@ -140,17 +107,7 @@ def fit_false_vfl(variant: str, task: Task, fit: dict[str, Any]) -> Fitted:
 
 
 def fit_baseline(kind: str, task: Task, fit: dict[str, Any]) -> Fitted:
-    """Fit a baseline.
-
-    Parameters
-    ----------
-    kind : str
-        A key of `strategies.split.methods.METHODS`.
-    task : Task
-    fit : dict
-        Section ``<data set>.<baseline>`` of the preset; without a table ``simsiam`` nothing is
-        pretrained.
-    """
+    """Fit a baseline."""
     own = {name: fit[name] for name in ("epochs", "batch_size", "learning_rate", "weight_decay")}
     before = {f"pretrain_{name}": value for name, value in fit.get("simsiam", {}).items()}
     training = Training(**own, **before, pretrain="simsiam" if before else "none")

@@ -55,16 +55,7 @@ def titles(found: Mapping[str, pd.DataFrame], preset: Preset) -> dict[str, str]:
 def make_page(
     found: Mapping[str, pd.DataFrame], pictures: Mapping[str, bytes], preset: Preset
 ) -> str:
-    """Return the HTML page.
-
-    Parameters
-    ----------
-    found : Mapping[str, DataFrame]
-        The study's tables by name.
-    pictures : Mapping[str, bytes]
-        PNG figures by name.
-    preset : Preset
-    """
+    """Return the HTML page."""
     sections = [Section("How to read it", [bullet_list(notes(preset))])]
     sections += [
         Section(title, [marked(dataframe_html(found[name], max_rows=400))])

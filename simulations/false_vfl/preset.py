@@ -35,19 +35,7 @@ class Preset(StudyPreset):
         return f"false_vfl {self.values['version']}"
 
     def jobs(self, options: Options | None = None, everything: bool = False) -> list[Job]:
-        """Return all runs, or those that `options` choose; those that take long come first.
-
-        Parameters
-        ----------
-        options : Options, optional
-        everything : bool, default False
-            Whether to count in all data sets, also those that the preset leaves out.
-
-        Raises
-        ------
-        ConfigError
-            If a chosen name is unknown.
-        """
+        """Return all runs, or those that `options` choose; those that take long come first."""
         study = self["study"]
         seeds = [str(seed) for seed in range(study["runs"])]
         chosen = {

@@ -35,23 +35,12 @@ TEST_SEEDS = 1000  # added to a run's seed: blocks of test samples are missing b
 
 @dataclass(frozen=True)
 class Shared:
-    """What every run reads.
-
-    Parameters
-    ----------
-    sources : Sources
-    checkpoints : Path
-        Folder for checkpoints.
-    every : int
-        Epochs between two of them.
-    context : str
-        Of the jobs' keys.
-    """
+    """What every run reads."""
 
     sources: Sources
-    checkpoints: Path
-    every: int
-    context: str
+    checkpoints: Path  # Folder for checkpoints
+    every: int  # Epochs between two of them
+    context: str  # Of the jobs' keys
 
 
 @functools.lru_cache(maxsize=1)

@@ -52,31 +52,16 @@ CANDIDATES: dict[str, NetworkSettings] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What a candidate goes through.
+    """What a candidate goes through."""
 
-    Parameters
-    ----------
-    regime : str
-        Of training blocks.
-    variant : str
-    stops : tuple of int
-        Epochs of the first stage after which the second is trained and validated.
-    epochs : int
-        Of the second stage.
-    seed : int
-    tests : tuple of str
-        Regimes of validation blocks.
-    n_draws : int
-        Draws of a prediction.
-    """
-
-    regime: str = "MCAR 2"
+    regime: str = "MCAR 2"  # Of training blocks
     variant: str = "I"
+    # Epochs of the first stage after which the second is trained and validated
     stops: tuple[int, ...] = (30,)
-    epochs: int = 150
+    epochs: int = 150  # Of the second stage
     seed: int = 0
-    tests: tuple[str, ...] = tuple(FALSE_VFL_REGIMES)
-    n_draws: int = 50
+    tests: tuple[str, ...] = tuple(FALSE_VFL_REGIMES)  # Regimes of validation blocks
+    n_draws: int = 50  # Draws of a prediction
 
 
 def try_out(
@@ -114,13 +99,7 @@ def try_out(
 
 
 def add_line(path: Path, line: dict[str, Any]) -> None:
-    """Add a line to a CSV file, which is made with a header if it is not there.
-
-    Raises
-    ------
-    DataError
-        If the file has other columns.
-    """
+    """Add a line to a CSV file, which is made with a header if it is not there."""
     fresh = not path.exists()
     with path.open("a+", newline="") as file:
         file.seek(0)

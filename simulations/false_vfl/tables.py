@@ -20,23 +20,7 @@ _ACCURACY = "accuracy "
 
 
 def cells(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
-    """Return the reported accuracy of each cell and method, beside the paper's.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Of `simulations.replications.to_frame`.
-    paper : DataFrame
-        Its Tables 12 to 17, ``paper/tables.csv``.
-
-    Returns
-    -------
-    DataFrame
-        Index dataset, train, test, method. Columns accuracy (percent, mean over seeds), sd (over
-        them; missing for one), runs, labelled_only (the better of a baseline's two forms is the one
-        without SimSiam), forms (how many forms were run); paper, paper sd, paper labelled_only,
-        difference.
-    """
+    """Return the reported accuracy of each cell and method, beside the paper's."""
     own = frame[frame["metric"].str.startswith(_ACCURACY)] if len(frame) else frame
     if own.empty:
         return pd.DataFrame()
@@ -98,15 +82,7 @@ def by_training(found: pd.DataFrame, train: str) -> pd.DataFrame:
 
 
 def gaps(found: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
-    """Return Table 2: the best variant of FALSE-VFL minus the best baseline, averaged.
-
-    Parameters
-    ----------
-    found : DataFrame
-        Of `cells`.
-    paper : DataFrame
-        ``paper/table2.csv``.
-    """
+    """Return Table 2: the best variant of FALSE-VFL minus the best baseline, averaged."""
     pairs = rivals(found)
     rows = []
     levels = {"dataset": "dataset", "train": "train_mechanism", "test": "test_mechanism"}
@@ -133,12 +109,6 @@ def rivals(found: pd.DataFrame, proposed: Sequence[str] = tuple(PROPOSED)) -> pd
     """Return the best of `proposed` and the best baseline, of each cell where all were run.
 
     Cells that lack one of the baselines are left out: the best of the others says little.
-
-    Returns
-    -------
-    DataFrame
-        Index dataset, train, test. Columns proposed and baseline, accuracies; paper proposed and
-        paper baseline, of the same methods.
     """
     if found.empty:
         return pd.DataFrame()
@@ -214,21 +184,7 @@ def minutes(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_parties(frame: pd.DataFrame, better: pd.DataFrame) -> pd.DataFrame:
-    """Return accuracy in percent by how many parties hold a test sample, all tests together.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Of `simulations.replications.to_frame`.
-    better : DataFrame
-        Of `better_forms`: which form of a baseline counts.
-
-    Returns
-    -------
-    DataFrame
-        Index dataset, train, method; a column for each number of parties. A number that fewer than
-        50 test samples have is left out.
-    """
+    """Return accuracy in percent by how many parties hold a test sample, all tests together."""
     own = frame[frame["metric"].str.match(r"(samples|correct) ")] if len(frame) else frame
     if own.empty:
         return pd.DataFrame()

@@ -12,15 +12,7 @@ _DATASET = "Isolet"
 
 
 def accuracy(found: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
-    """FALSE-VFL near the paper on every test mechanism, above it on average.
-
-    Parameters
-    ----------
-    found : DataFrame
-        Of `tables.cells`.
-    part : dict
-        Section ``targets`` of the preset.
-    """
+    """FALSE-VFL near the paper on every test mechanism, above it on average."""
     rows = {}
     for wanted in part["cells"]:
         own = _differences(found, *split_cell(wanted))

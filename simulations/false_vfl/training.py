@@ -18,46 +18,18 @@ from strategies.false_vfl.central import Block, CentralModel
 
 @dataclass(frozen=True)
 class Stages:
-    """Settings of both stages; the defaults are those of Table 10 for Isolet.
+    """Settings of both stages; the defaults are those of Table 10 for Isolet."""
 
-    Parameters
-    ----------
-    n_draws : int
-        kappa.
-    pretrain_rate, rate : float
-        Adam's, of the first and of the second stage.
-    pretrain_batch, batch : int
-    weight_decay : float
-    """
-
-    n_draws: int = 10
-    pretrain_rate: float = 5e-4
-    rate: float = 2e-4
+    n_draws: int = 10  # kappa
+    pretrain_rate: float = 5e-4  # Adam's, of the first and of the second stage
+    rate: float = 2e-4  # Adam's, of the first and of the second stage
     pretrain_batch: int = 512
     batch: int = 128
     weight_decay: float = 1e-4
 
 
 class Pretraining:
-    """The first stage, epoch by epoch.
-
-    Parameters
-    ----------
-    model : CentralModel
-    blocks : Mapping[str, Block]
-    n_samples : int
-        Samples, each held by one party at least.
-    stages : Stages
-    seed : int
-
-    Attributes
-    ----------
-    epochs_done : int
-    seconds : float
-        That they took.
-    loss : float
-        Mean of the last one.
-    """
+    """The first stage, epoch by epoch."""
 
     def __init__(
         self,
@@ -127,15 +99,7 @@ def fit_head(
 ) -> CentralModel:
     """Train the discriminator of a copy of the model: the second stage.
 
-    Parameters
-    ----------
-    model, blocks
-        As the first stage left them; nothing but the discriminator is trained.
-    rows : Tensor of shape (n_labelled,), int64
-    y : Tensor of shape (n_labelled,)
-    epochs : int
-    stages : Stages
-    seed : int
+    Shapes: rows (n_labelled,); y (n_labelled,).
     """
     model = copy.deepcopy(model)
     rng = np.random.default_rng([seed, 2])

@@ -27,11 +27,6 @@ class FinalNet(nn.Module):
     Zhu, Jia, Cai et al., "FINAL: factorized interaction layer for CTR prediction" (SIGIR 2023):
     a layer maps x to ``u + u * v`` with u and v linear in x, so that two layers give interactions
     of up to four attributes.
-
-    Parameters
-    ----------
-    width : int
-        Attributes.
     """
 
     def __init__(self, width: int) -> None:
@@ -75,14 +70,8 @@ def _net_scores(name: str, x: Array, y: Array, test: Array, seed: int) -> Array:
 def scores(name: str, x: Array, y: Array, test: Array, seed: int) -> Array:
     """Train a classifier and return its scores of test rows: positive = the second class.
 
-    Parameters
-    ----------
-    name : str
-        One of `CLASSIFIERS`.
-    x, y : ndarray of shape (n, n_columns), (n,)
-        Training rows and labels 0 or 1, both of them there.
-    test : ndarray of shape (m, n_columns)
-    seed : int
+    Shapes: x, y (n, n_columns): training rows and labels 0 or 1, both of them there; test (m,
+    n_columns).
     """
     if name in ("LR", "FinalNet"):
         return _net_scores(name, x, y, test, seed)
@@ -99,22 +88,7 @@ def scores(name: str, x: Array, y: Array, test: Array, seed: int) -> Array:
 
 
 def evaluate(x: Array, y: Array, test: Array, truth: Array, seed: int) -> Metrics:
-    """Return accuracy, AUC and F1 of every classifier.
-
-    Parameters
-    ----------
-    x, y
-        Training rows.
-    test, truth
-        Test rows, all of them real, and their labels.
-    seed : int
-
-    Returns
-    -------
-    dict of str to float
-        ``<classifier> acc``, ``auc`` and ``f1``; not a number where the training rows have one
-        class only.
-    """
+    """Return accuracy, AUC and F1 of every classifier."""
     center, spread = x.mean(axis=0), x.std(axis=0)
     scale = np.where(spread > 0, spread, 1.0)
     # Attributes that are almost constant in few rows would blow up other values.

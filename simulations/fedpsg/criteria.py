@@ -55,28 +55,13 @@ def level_accuracy(made: pd.DataFrame, task: Task) -> float:
 
 
 def dependence(made: pd.DataFrame, task: Task) -> tuple[float, float]:
-    """Return how far correlations and margins of B's rows are from the true ones.
-
-    Returns
-    -------
-    correlation : float
-        Mean absolute difference of Spearman's correlation, over pairs with an attribute of B;
-        a constant attribute counts as uncorrelated.
-    margin : float
-        Mean distance of B's margins (`flwr_vertical.results.quality.margin_quality`).
-    """
+    """Return how far correlations and margins of B's rows are from the true ones."""
     real = {"a": task.a.loc[made.index], "b": task.truth.loc[made.index]}
     return compare(real, {"a": real["a"], "b": as_valid(made, task)})
 
 
 def compare(real: dict[str, pd.DataFrame], made: dict[str, pd.DataFrame]) -> tuple[float, float]:
-    """Compare tables of both parties; see `dependence`.
-
-    Parameters
-    ----------
-    real, made : dict of str to DataFrame
-        Of the parties ``a`` and ``b``.
-    """
+    """Compare tables of both parties; see `dependence`."""
     # The quality report takes tables for synthetic whose samples are none of the real ones.
     fresh = {}
     for name, frame in made.items():

@@ -43,32 +43,16 @@ NEWS_NAME = "News"
 
 @dataclass(frozen=True)
 class Joint:
-    """A complete data set of two parties.
+    """A complete data set of two parties."""
 
-    Parameters
-    ----------
-    a, b : DataFrame
-        The parties' attributes on one index; levels are text.
-    labels : Series
-        0 and 1, or numbers of classes.
-    fingerprint : str
-        Of the values.
-    """
-
-    a: pd.DataFrame
-    b: pd.DataFrame
-    labels: "pd.Series[float]"
-    fingerprint: str
+    a: pd.DataFrame  # The parties' attributes on one index; levels are text
+    b: pd.DataFrame  # The parties' attributes on one index; levels are text
+    labels: "pd.Series[float]"  # 0 and 1, or numbers of classes
+    fingerprint: str  # Of the values
 
 
 def load(name: str, sources: Sources) -> Joint:
-    """Load ``Bank``, ``Credit``, ``Letter`` or ``News``.
-
-    Raises
-    ------
-    DataError
-        If the file is not there, or is not what it should be.
-    """
+    """Load ``Bank``, ``Credit``, ``Letter`` or ``News``."""
     if name == "Bank":
         frame = pd.read_csv(sources.path("bank/bank_full.csv"))
         first, second, labels = *_BANK, frame.get("y", pd.Series(dtype=object)).eq("yes")
@@ -104,15 +88,7 @@ def is_level(column: "pd.Series[Any]") -> bool:
 
 
 def coded(frame: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
-    """Return every attribute as a number: levels by their place in the order of their names.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Levels or codes already; missing cells stay missing.
-    like : DataFrame
-        The complete table, which says what levels there are.
-    """
+    """Return every attribute as a number: levels by their place in the order of their names."""
     out = {}
     for name in like:
         column = frame[name]
@@ -132,27 +108,13 @@ def spans(like: pd.DataFrame) -> Array:
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be generated: B's rows of the samples that A alone has.
+    """What is to be generated: B's rows of the samples that A alone has."""
 
-    Parameters
-    ----------
-    a : DataFrame
-        All samples.
-    seen : DataFrame
-        B's rows of the aligned samples.
-    truth : DataFrame
-        B's rows that are missing, in the order of A's.
-    labels : Series
-        Of all samples, held by A's side.
-    whole : DataFrame
-        B's complete table, for the ranges and names of levels.
-    """
-
-    a: pd.DataFrame
-    seen: pd.DataFrame
-    truth: pd.DataFrame
-    labels: "pd.Series[float]"
-    whole: pd.DataFrame
+    a: pd.DataFrame  # All samples
+    seen: pd.DataFrame  # B's rows of the aligned samples
+    truth: pd.DataFrame  # B's rows that are missing, in the order of A's
+    labels: "pd.Series[float]"  # Of all samples, held by A's side
+    whole: pd.DataFrame  # B's complete table, for the ranges and names of levels
 
     @property
     def missing(self) -> pd.Index:
@@ -160,14 +122,7 @@ class Task:
         return self.truth.index
 
     def encoded(self, encoding: str, a: pd.DataFrame) -> "Task":
-        """Return the task with all attributes as codes, if ``encoding`` asks for it.
-
-        Parameters
-        ----------
-        encoding : {"codes", "levels"}
-        a : DataFrame
-            A's complete table.
-        """
+        """Return the task with all attributes as codes, if ``encoding`` asks for it."""
         if encoding == LEVELS:
             return self
         seen, truth, whole = (
@@ -177,17 +132,7 @@ class Task:
 
 
 def draw_task(joint: Joint, ratio: float, seed: int, rows: int = 0) -> Task:
-    """Take B's rows of some samples away.
-
-    Parameters
-    ----------
-    joint : Joint
-    ratio : float
-        Share of the samples that B lacks (MisR-B).
-    seed : int
-    rows : int, default 0
-        Samples drawn first; 0 = all.
-    """
+    """Take B's rows of some samples away."""
     index = joint.a.index
     if rows and rows < len(index):
         chosen = np.random.default_rng([seed, rows]).choice(len(index), rows, replace=False)

@@ -16,16 +16,7 @@ COMMAND = "python -m simulations fedpsg --report --write docs/fedpsg-study.md"
 
 
 def as_markdown(found: Mapping[str, pd.DataFrame], preset: Preset, absent: list[str]) -> str:
-    """Return the page.
-
-    Parameters
-    ----------
-    found : mapping of str to DataFrame
-        The study's tables by name; those without rows were not run and are left out.
-    preset : Preset
-    absent : list of str
-        Data sets that are not here.
-    """
+    """Return the page."""
     networks = preset["networks"]
     least = preset["targets"]
     notes = [

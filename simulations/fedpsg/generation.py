@@ -38,21 +38,7 @@ NETWORKS = ("gain", "cgain", "vgain")
 def generate(
     task: Task, joint: Joint, method: dict[str, Any], cnum: int, settings: dict[str, Any], seed: int
 ) -> pd.DataFrame:
-    """Return the rows of B that a method generates, on the index of the missing ones.
-
-    Parameters
-    ----------
-    task : Task
-    joint : Joint
-        That the task is of.
-    method : dict
-        Of the preset.
-    cnum : int
-        How many attributes rules (or a local generator) generate first.
-    settings : dict
-        ``iterations`` of networks and ``local_iterations`` of local generators.
-    seed : int
-    """
+    """Return the rows of B that a method generates, on the index of the missing ones."""
     kind = method["kind"]
     if kind == "floor":
         return FLOORS[method["name"]](task, joint.a, seed)
@@ -140,15 +126,7 @@ def run_fedpsg(task: Task, cnum: int, seed: int, **settings: Any) -> pd.DataFram
 
 
 def first_attributes(task: Task, by: str, count: int) -> list[str]:
-    """Return the attributes that a local generator generates first.
-
-    Parameters
-    ----------
-    task : Task
-    by : {"ag", "cag"}
-        By correlation with A's attributes, or within B.
-    count : int
-    """
+    """Return the attributes that a local generator generates first."""
     own = coded(task.seen, task.whole)
     other = coded(task.a.loc[own.index], task.a)
     other.columns = [f"a {name}" for name in other]
@@ -162,16 +140,7 @@ def first_attributes(task: Task, by: str, count: int) -> list[str]:
 
 
 def copula_tables(task: Task, name: str, epsilon: float, seed: int) -> dict[str, pd.DataFrame]:
-    """Return tables that a copula method makes of the aligned rows, as many rows as B lacks.
-
-    Parameters
-    ----------
-    task : Task
-    name : {"VCDS", "EVCDS"}
-    epsilon : float
-        Of each variable.
-    seed : int
-    """
+    """Return tables that a copula method makes of the aligned rows, as many rows as B lacks."""
     real = {"a": task.a.loc[task.seen.index], "b": task.seen}
     # As many rows as are compared elsewhere: distances have a part that is due to few rows.
     strategy = (VCDS if name == "VCDS" else EVCDS)(
@@ -182,22 +151,7 @@ def copula_tables(task: Task, name: str, epsilon: float, seed: int) -> dict[str,
 
 
 def joint_tables(task: Task, rows: int, iterations: int, seed: int) -> dict[str, pd.DataFrame]:
-    """Return new joint samples by VertiGAN, trained on the aligned ones: the paper's AB-GM.
-
-    Parameters
-    ----------
-    task : Task
-    rows : int
-        How many samples to make.
-    iterations : int
-        Training steps.
-    seed : int
-
-    Returns
-    -------
-    dict of str to DataFrame
-        Of the parties ``a``, with a last column ``label``, and ``b``; row i belongs together.
-    """
+    """Return new joint samples by VertiGAN, trained on the aligned ones: the paper's AB-GM."""
     aligned = task.seen.index
     labelled = task.a.loc[aligned].assign(label=task.labels.loc[aligned].map("class {:g}".format))
     strategy = VertiGAN(rows=rows, iterations=iterations)

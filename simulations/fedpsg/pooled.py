@@ -24,15 +24,7 @@ _IMPUTED_AT_ONCE = 8192
 
 @dataclass(frozen=True)
 class Imputation:
-    """Settings of the networks, as of `strategies.fedpsg.FedPSGAR`.
-
-    Parameters
-    ----------
-    imputer : {"gain", "cgain", "vgain"}
-    generator : {"local", "joint"}
-    iterations, batch : int
-    learning_rate, alpha, hidden : float
-    """
+    """Settings of the networks, as of `strategies.fedpsg.FedPSGAR`."""
 
     imputer: str = "gain"
     generator: str = "local"
@@ -49,22 +41,7 @@ def impute(
     settings: Imputation,
     seed: int,
 ) -> dict[str, pd.DataFrame]:
-    """Fill missing cells of all parties' tables by networks trained together.
-
-    Parameters
-    ----------
-    tables : mapping of str to DataFrame
-        By party, on one index; NaN = missing. One party alone imputes by itself.
-    labels : Series
-        On the same index; used by ``cgain`` only.
-    settings : Imputation
-    seed : int
-
-    Returns
-    -------
-    dict of str to DataFrame
-        The tables, complete.
-    """
+    """Fill missing cells of all parties' tables by networks trained together."""
     data = {name: _Encoded(frame) for name, frame in tables.items()}
     shown_labels = _class_columns(labels) if settings.imputer == "cgain" else None
     n_labels = 0 if shown_labels is None else shown_labels.shape[1]

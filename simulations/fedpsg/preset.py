@@ -44,13 +44,7 @@ class Preset(StudyPreset):
         return sorted(once.values(), key=self._effort)
 
     def chosen(self, options: Options) -> list[Job]:
-        """Return the jobs that the command line chooses, of those that `jobs` returns.
-
-        Raises
-        ------
-        ConfigError
-            If a chosen name is not known.
-        """
+        """Return the jobs that the command line chooses, of those that `jobs` returns."""
         every = jobs = self.jobs()
         if options.chosen.get("parts"):
             parts = options.choice("parts", PARTS)

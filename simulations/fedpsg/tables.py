@@ -19,17 +19,7 @@ _TABLE3 = {"Mean": "mean", "VF-MissFI": "VF-MissFI", "VF-MICE": "VF-MICE"}
 
 
 def means(frame: pd.DataFrame, part: str, keys: Sequence[str], metric: str) -> pd.DataFrame:
-    """Return mean, standard deviation and number of seeds of one metric.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Of `simulations.replications.run_all`.
-    part : str
-    keys : sequence of str
-        Settings that tell rows apart.
-    metric : str
-    """
+    """Return mean, standard deviation and number of seeds of one metric."""
     names = ["mean", "sd", SEEDS]
     if frame.empty:
         return pd.DataFrame(columns=[*keys, *names]).set_index(list(keys))
@@ -42,13 +32,7 @@ def means(frame: pd.DataFrame, part: str, keys: Sequence[str], metric: str) -> p
 
 
 def paper_errors(papers: Sequence[pd.DataFrame]) -> "pd.Series[float]":
-    """Return all RMSEs that the paper prints, by `KEYS` and in our names.
-
-    Parameters
-    ----------
-    papers : sequence of DataFrame
-        Its Tables 1 to 7; fewer if they are not here.
-    """
+    """Return all RMSEs that the paper prints, by `KEYS` and in our names."""
     found: dict[tuple[Any, ...], float] = {}
     for table in papers:
         for row in table.to_dict("records"):
@@ -98,15 +82,7 @@ def laid_out(
 ) -> pd.DataFrame:
     """Return a table of text, and the floors and numbers of seeds beside it.
 
-    Parameters
-    ----------
-    found : DataFrame
-        Of `means`, by `KEYS`.
-    paper : Series
-        Of `paper_errors`.
-    rows : sequence of str
-        ``["dataset", "ratio"]``.
-    columns : sequence of (title, method, cnum)
+    Shapes: columns (title, method, cnum).
     """
     out: dict[tuple[Any, ...], dict[str, str]] = {}
     for dataset, ratio in sorted(set(zip(*_levels(found, rows), strict=True))):
@@ -276,13 +252,7 @@ def _by_classifier(frame: pd.DataFrame, part: str, keys: list[str], measure: str
 
 
 def paired(frame: pd.DataFrame) -> pd.DataFrame:
-    """AUC of completed tables less that of the aligned rows alone, seed by seed.
-
-    Returns
-    -------
-    DataFrame
-        By aligned, method and classifier: mean, standard error, and number of paired seeds.
-    """
+    """AUC of completed tables less that of the aligned rows alone, seed by seed."""
     names = ["aligned", "method", "classifier"]
     rows: dict[tuple[Any, ...], dict[str, float]] = {}
     chosen = frame[frame["part"] == "aligned"] if not frame.empty else frame

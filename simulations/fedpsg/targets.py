@@ -21,15 +21,7 @@ def verdict(good: bool, text: str) -> str:
 
 
 def errors(frame: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
-    """Compare the best variant's RMSE with the conditional mean's, and with what it must beat.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Numbers of all replications; those on all rows of a data set count.
-    part : dict
-        Section ``targets`` of the preset.
-    """
+    """Compare the best variant's RMSE with the conditional mean's, and with what it must beat."""
     rows: dict[Any, dict[str, str]] = {}
     for place, (here, seeds) in by_place(frame, "rmse", part["datasets"]).items():
         ours = {name: here[name] for name in part["best"] if name in here}

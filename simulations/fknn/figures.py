@@ -62,15 +62,7 @@ def runs_figure(frame: pd.DataFrame, paper: pd.DataFrame) -> Figure:
 
 
 def table4_figure(readings: dict[str, pd.DataFrame], paper: pd.DataFrame) -> Figure:
-    """Figure 8: RMSE against the missing rate, a panel for each reading, the paper's dotted.
-
-    Parameters
-    ----------
-    readings : dict of str to DataFrame
-        Title of the panel and its `table4`.
-    paper : DataFrame
-        `paper_table` of Table 4.
-    """
+    """Figure 8: RMSE against the missing rate, a panel for each reading, the paper's dotted."""
     figure, axes = new_figure(4.3, 1, len(readings))
     for ax, (title, ours) in zip(axes, readings.items(), strict=True):
         for j, name in enumerate(TABLE4):
@@ -91,13 +83,7 @@ def table4_figure(readings: dict[str, pd.DataFrame], paper: pd.DataFrame) -> Fig
 
 
 def bars_figure(table: pd.DataFrame) -> Figure:
-    """Figures 11 and 15: means of explained variance and RMSE, grouped by missing rate.
-
-    Parameters
-    ----------
-    table : DataFrame
-        `regression_table` of one scope.
-    """
+    """Figures 11 and 15: means of explained variance and RMSE, grouped by missing rate."""
     figure, axes = new_figure(3.3, 1, 2)
     for ax, (measure, hint) in zip(axes, MEASURES.items(), strict=True):
         values = table.loc[measure]

@@ -45,25 +45,8 @@ def local_imputations(
 ) -> Iterator[tuple[str, Array]]:
     """Yield the name and the imputed table of each local method.
 
-    Parameters
-    ----------
-    table : DataFrame of shape (n_samples, n_features)
-        The guest's features with NaN where cells are missing, indexed by ``idx``.
-    labels : Series of shape (n_samples,)
-        Complete.
-    readings : tuple of {"strong", "label", "printed"}
-        Names come as ``reading/method``; MEAN is the same in all and comes as ``MEAN``.
-    n_neighbors : int
-        K of KNN in the readings ``strong`` and ``label``.
-    trees, lr_iterations, rf_iterations : int
-        Trees of a forest; sweeps over the columns.
-    seed : int
-        Seed of the forests.
-
-    Yields
-    ------
-    name : str
-    values : ndarray of shape (n_samples, n_features)
+    Shapes: table (n_samples, n_features): the guest's features with NaN where cells are missing,
+    indexed by ``idx``; labels (n_samples,): complete; returns (n_samples, n_features).
     """
     X = table.to_numpy(dtype=float)
     y = labels.to_numpy(dtype=np.float64)[:, None].astype(np.float64)

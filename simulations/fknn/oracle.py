@@ -16,19 +16,8 @@ COMBINATIONS = ("party-mean", "roots")
 def distances(tables: Sequence[Array], combination: str) -> Array:
     """Return the distance of all pairs of samples.
 
-    Parameters
-    ----------
-    tables : sequence of ndarray of shape (n_samples, p_k)
-        The parties' tables, NaN = missing.
-    combination : {"party-mean", "roots"}
-        ``party-mean``: Eq. (6) in each party, summed (Eq. 10); where a party shares no column of
-        the pair, the other parties' mean. ``roots``: each party's root of Eq. (6), summed, and
-        nothing where no column is shared.
-
-    Returns
-    -------
-    ndarray of shape (n_samples, n_samples)
-        Infinite where nothing is shared at all, and from each sample to itself.
+    Shapes: tables (n_samples, p_k): the parties' tables, NaN = missing; returns (n_samples,
+    n_samples): infinite where nothing is shared at all, and from each sample to itself.
     """
     n = len(tables[0])
     total, defined = np.zeros((n, n)), np.zeros((n, n))
@@ -49,15 +38,8 @@ def distances(tables: Sequence[Array], combination: str) -> Array:
 def impute(table: Array, distance: Array, n_neighbors: int) -> Array:
     """Fill each missing cell with the mean of its nearest donors that have it (Eq. 13).
 
-    Parameters
-    ----------
-    table : ndarray of shape (n_samples, n_columns)
-    distance : ndarray of shape (n_samples, n_samples)
-    n_neighbors : int
-
-    Returns
-    -------
-    ndarray of shape (n_samples, n_columns)
+    Shapes: table (n_samples, n_columns); distance (n_samples, n_samples); returns (n_samples,
+    n_columns).
     """
     values = table.copy()
     for i, j in np.argwhere(np.isnan(table)):

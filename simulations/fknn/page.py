@@ -60,18 +60,7 @@ def make_page(
     pictures: dict[str, bytes],
     preset: Preset,
 ) -> str:
-    """Return the page.
-
-    Parameters
-    ----------
-    found : dict of str to DataFrame
-        The study's tables by name.
-    paper : dict of str to DataFrame
-        The paper's Tables 3 and 4.
-    pictures : dict of str to bytes
-        PNG figures by name.
-    preset : Preset
-    """
+    """Return the page."""
     return render_page(
         "FKNN on the motor data",
         [

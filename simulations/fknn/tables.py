@@ -33,23 +33,7 @@ def table4(frame: pd.DataFrame, reading: str, part: str = "table4") -> pd.DataFr
 
 
 def targets(frame: pd.DataFrame, paper: pd.DataFrame, largest: float) -> pd.DataFrame:
-    """Compare FKNN with the paper's FKNN and with every local method in every reading.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        The study's numbers.
-    paper : DataFrame
-        `paper_table` of Table 4.
-    largest : float
-        Ratio to the paper that is still good.
-
-    Returns
-    -------
-    DataFrame
-        A row for each missing rate and one, ``average``, for the mean over rates; PASS or FAIL
-        against the paper and against the local methods of each reading, naming those not beaten.
-    """
+    """Compare FKNN with the paper's FKNN and with every local method in every reading."""
     ours = table4(frame, "strong")["FKNN"]
     rows: dict[str, dict[str, object]] = {}
     for rate in [*ours.index, None]:
@@ -79,13 +63,7 @@ def reached(table: pd.DataFrame) -> bool:
 
 
 def closeness(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
-    """Root mean squared difference to the paper's Table 4, over rates, for every reading.
-
-    Returns
-    -------
-    DataFrame
-        Index (missing cells, reading of the local methods), one column for each method.
-    """
+    """Root mean squared difference to the paper's Table 4, over rates, for every reading."""
     rows = {}
     for part, pattern in (("table4", "cell by cell"), ("rows", "whole rows of the guest")):
         for reading in READINGS:
@@ -123,16 +101,7 @@ def variants(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
 
 
 def lossless(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
-    """Table 5: federated against centralised imputation.
-
-    Returns
-    -------
-    DataFrame
-        For ``masked`` and ``ckks`` (against the same distance centralised) and ``exact`` (against
-        scikit-learn on the pooled table): the largest difference of an imputed value in all runs,
-        imputed cells that differ, and the p-value of the paired t-test on the runs' RMSE; and the
-        p-value of the preset's distance against scikit-learn's, which are different methods.
-    """
+    """Table 5: federated against centralised imputation."""
     chosen = frame[frame["part"] == "lossless"]
     rows = {}
     for rate, group in chosen.groupby("rate"):

@@ -26,15 +26,7 @@ _SEPARATOR = "|"
 
 
 def attack_jobs(part: dict[str, Any], fingerprints: dict[str, str]) -> list[Job]:
-    """Return the jobs of the study's attacks.
-
-    Parameters
-    ----------
-    part : dict
-        The preset's section ``attacks``.
-    fingerprints : dict of str to str
-        Of the data, by data set.
-    """
+    """Return the jobs of the study's attacks."""
     trials = [(method, epsilon) for method in FRESH for epsilon in part["epsilons"]]
     trials += [(REARRANGED, max(part["epsilons"])), (COPIES, np.inf)]
     return [
@@ -98,15 +90,7 @@ def _synthesise(
 
 
 def attack_table(frame: pd.DataFrame, most: float) -> pd.DataFrame:
-    """Return what members risk above others, over all seeds, with 95 % intervals.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Of `run_all`.
-    most : float
-        What rows drawn afresh may gain.
-    """
+    """Return what members risk above others, over all seeds, with 95 % intervals."""
     rows = frame[
         (frame["part"] == "attacks") & frame["metric"].str.contains(_SEPARATOR, regex=False)
     ]

@@ -11,15 +11,7 @@ AGAIN = ", drawn again"
 
 
 def load(name: str, sources: Sources) -> pd.DataFrame:
-    """Return a whole data set as one table; that of generated columns is empty.
-
-    Parameters
-    ----------
-    name : str
-        "Bank", "German Credit", "motor" or "generated"; perhaps with `AGAIN`.
-    sources : Sources
-        Folders that are read.
-    """
+    """Return a whole data set as one table; that of generated columns is empty."""
     name = name.removesuffix(AGAIN)
     if name == "Bank":
         return pd.read_csv(sources.path("bank/bank_full.csv"))

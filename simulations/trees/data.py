@@ -17,13 +17,7 @@ CLASSES = ("Bank", "Credit", "Letter")
 
 
 def load(name: str, sources: Sources) -> Joint:
-    """Load ``Bank``, ``Credit`` or ``Letter``, levels as numbers, or ``motor``.
-
-    Raises
-    ------
-    DataError
-        If the file is not there, or is not what it should be.
-    """
+    """Load ``Bank``, ``Credit`` or ``Letter``, levels as numbers, or ``motor``."""
     if name == "motor":
         data = load_motor(sources)
         return Joint(data.parties["guest"], data.parties["host"], data.labels, data.fingerprint)
@@ -34,25 +28,13 @@ def load(name: str, sources: Sources) -> Joint:
 
 @dataclass(frozen=True)
 class Task:
-    """What a method is given, and the labels it is judged by.
+    """What a method is given, and the labels it is judged by."""
 
-    Parameters
-    ----------
-    a, b : DataFrame
-        Of all samples; NaN where a cell is missing.
-    labels : Series
-        Of all samples.
-    test : numpy.ndarray of shape (n_samples,), bool
-        Samples whose label no method sees.
-    lacks : numpy.ndarray of shape (n_samples,), bool
-        Samples that party b lacks: its columns are NaN there.
-    """
-
-    a: pd.DataFrame
-    b: pd.DataFrame
-    labels: "pd.Series[float]"
-    test: Flags
-    lacks: Flags
+    a: pd.DataFrame  # Of all samples; NaN where a cell is missing
+    b: pd.DataFrame  # Of all samples; NaN where a cell is missing
+    labels: "pd.Series[float]"  # Of all samples
+    test: Flags  # (n_samples,): samples whose label no method sees
+    lacks: Flags  # (n_samples,): samples that party b lacks: its columns are NaN there
 
     @property
     def pooled(self) -> pd.DataFrame:
@@ -71,16 +53,7 @@ class Task:
 
 
 def draw(joint: Joint, settings: dict[str, Any], blocks: bool) -> Task:
-    """Draw the rows, the samples without a label, and what is missing.
-
-    Parameters
-    ----------
-    joint : Joint
-    settings : dict
-        Of a job: ``seed``, ``rows``, ``test``, ``share``.
-    blocks : bool
-        Whether `share` is of the samples that party b lacks; else of all cells.
-    """
+    """Draw the rows, the samples without a label, and what is missing."""
     rng = np.random.default_rng(settings["seed"])
     n = len(joint.labels)
     rows = np.arange(n)

@@ -43,13 +43,7 @@ def _pooled(settings: dict[str, Any], joint: Joint) -> Metrics:
 def judged(y: Array, found: Array, spread: float) -> Metrics:
     """Return figures of merit.
 
-    Parameters
-    ----------
-    y : numpy.ndarray of shape (n_test,)
-    found : numpy.ndarray of shape (n_test,) or (n_test, n_classes)
-        Predicted numbers, or probabilities.
-    spread : float
-        By which errors of numbers are divided.
+    Shapes: y (n_test,); found (n_test,): predicted numbers, or probabilities.
     """
     if found.ndim == 1:
         return {"RMSE": float(np.sqrt(np.mean((found - y) ** 2)) / spread)}

@@ -20,9 +20,7 @@ _DONORS = 5
 def federated(task: Task, objective: str, booster: dict[str, Any], histograms: str) -> Array:
     """Predict by `VerticalGBDT`: probabilities of classes, or numbers.
 
-    Returns
-    -------
-    numpy.ndarray of shape (n_test, n_classes) or (n_test,)
+    Shapes: returns (n_test, n_classes).
     """
     strategy = VerticalGBDT(objective=objective, histograms=histograms, **booster)
     result = simulate(strategy, task.tables, task.hidden_labels, progress=False)

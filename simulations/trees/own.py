@@ -89,24 +89,7 @@ def _checked(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def load(settings: Mapping[str, Any]) -> tuple[Tables, "pd.Series[float]"]:
-    """Read the file, split its columns, and code its label as 0 and 1.
-
-    Parameters
-    ----------
-    settings : mapping
-        ``file``, ``label``, ``positive``, ``drop``, ``parties``: see ``--help``.
-
-    Returns
-    -------
-    tables : dict of str to pandas.DataFrame
-        By party; rows without a label are left out.
-    labels : pandas.Series
-
-    Raises
-    ------
-    DataError, ConfigError
-        If the file cannot be read, lacks a column, or has not two classes.
-    """
+    """Read the file, split its columns, and code its label as 0 and 1."""
     path = Path(settings["file"])
     try:
         frame = pd.read_csv(path, skipinitialspace=True)
@@ -184,15 +167,7 @@ def _jobs(settings: Mapping[str, Any], tables: Tables, methods: list[str]) -> li
 
 
 def drawn(tables: Tables, settings: Mapping[str, Any]) -> tuple[Tables, npt.NDArray[np.bool_]]:
-    """Return the tables with what is missing, and which samples are held out.
-
-    Parameters
-    ----------
-    tables : dict of str to pandas.DataFrame
-    settings : mapping
-        ``seed``, ``test``, ``missing`` and ``mechanism``: ``cells`` of all tables, or ``blocks``,
-        samples of each party but the first, at random.
-    """
+    """Return the tables with what is missing, and which samples are held out."""
     seed, share = settings["seed"], settings["missing"]
     first, *others = tables
     n = len(tables[first])
@@ -272,15 +247,7 @@ METHODS: dict[str, Callable[[Tables, "pd.Series[float]", Flags, Mapping[str, Any
 
 
 def summary(wide: pd.DataFrame, within: float) -> pd.DataFrame:
-    """Return the means by method, and whether the federated AUC is within some margin of others.
-
-    Parameters
-    ----------
-    wide : pandas.DataFrame
-        Numbers by method and seed.
-    within : float
-        By how much AUC may be below another method's, on average over seeds.
-    """
+    """Return the means by method, and whether the federated AUC is near that of others."""
     auc = wide["AUC"].unstack("method")
     rows: dict[str, dict[str, str]] = {}
     for method in wide.index.get_level_values("method").unique():

@@ -16,15 +16,9 @@ _CHOICES = {"datasets": "dataset", "shares": "share", "methods": "method", "only
 
 @dataclass(frozen=True)
 class Preset:
-    """The settings of one run of the study.
+    """The settings of one run of the study."""
 
-    Parameters
-    ----------
-    values : dict
-        As in ``preset.toml``, without ``quick``.
-    """
-
-    values: dict[str, Any]
+    values: dict[str, Any]  # As in ``preset.toml``, without ``quick``
 
     @classmethod
     def load(cls, options: Options) -> "Preset":
@@ -49,13 +43,7 @@ class Preset:
         return sorted(self._pooled() + self._blocks(), key=lambda job: job.settings["seed"])
 
     def chosen(self, options: Options) -> list[Job]:
-        """Return the jobs that the command line chooses, of those that `jobs` returns.
-
-        Raises
-        ------
-        ConfigError
-            If a chosen name is not known.
-        """
+        """Return the jobs that the command line chooses, of those that `jobs` returns."""
         parts = options.choice("parts", PARTS)
         every = jobs = self.jobs()
         for option, setting in _CHOICES.items():

@@ -21,15 +21,7 @@ OURS, COMPLETE = "VFEM", "CC"
 def draw_apart(
     settings: dict[str, Any],
 ) -> tuple[dict[str, pd.DataFrame], "pd.Series[float]", Array]:
-    """Draw the parties' tables, the labels, and the coefficients.
-
-    Parameters
-    ----------
-    settings : dict
-        ``rows``, ``widths`` of the parties, ``correlation`` of every two columns, ``rate`` of
-        missing rows, ``apart``: whether the first two parties share no row, and ``seed``. A third
-        of the label's variance is noise.
-    """
+    """Draw the parties' tables, the labels, and the coefficients."""
     rng = np.random.default_rng(settings["seed"])
     widths, n = settings["widths"], settings["rows"]
     p = sum(widths)
@@ -102,15 +94,7 @@ def _root(runs: pd.DataFrame, method: str) -> float:
 
 
 def apart_target(table: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
-    """Whether intervals that are given cover, and errors are not above those of complete cases.
-
-    Parameters
-    ----------
-    table : DataFrame
-        From `apart_table`.
-    settings : dict
-        Section ``apart`` of the preset.
-    """
+    """Whether intervals that are given cover, and errors are not above those of complete cases."""
     low, high = settings["coverage"]
     covers = table["coverage"].between(low, high)
     none = table["intervals given"] == 0.0

@@ -27,17 +27,8 @@ _Z = 1.959964
 def draw(settings: dict[str, Any]) -> tuple[Array, Array]:
     """Draw a table with blocks missing completely at random, and its coefficients.
 
-    Parameters
-    ----------
-    settings : dict
-        ``rows``, ``widths`` of the parties, ``correlation`` of every two columns, ``rate`` of
-        missing blocks, ``noise`` of the label and ``seed``.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_rows, n_columns + 1)
-        NaN where a block is missing, the label last.
-    numpy.ndarray of shape (n_columns,)
+    Shapes: returns (n_rows, n_columns + 1): NaN where a block is missing, the label last; returns
+    (n_columns,).
     """
     rng = np.random.default_rng([settings["seed"], round(1000 * settings["correlation"])])
     widths, n = settings["widths"], settings["rows"]
@@ -92,15 +83,7 @@ def correlated_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def correlated_target(table: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
-    """Whether intervals cover, and errors are below the baselines', in every cell.
-
-    Parameters
-    ----------
-    table : DataFrame
-        From `correlated_table`.
-    settings : dict
-        Section ``correlated`` of the preset.
-    """
+    """Whether intervals cover, and errors are below the baselines', in every cell."""
     low, high = settings["coverage"]
     rmse, coverage = table["RMSE"], table["coverage"][FULL]
     verdict = {True: PASS, False: FAIL}

@@ -50,24 +50,7 @@ def draw_design(
     held_out: int = 0,
     seed: int = 0,
 ) -> Sample:
-    """Draw one data set.
-
-    Parameters
-    ----------
-    design : dict
-        As in the preset.
-    rows : int
-        Rows with label.
-    rates : list of float
-        Expected share of missing blocks of each party.
-    mechanism : {"MCAR", "MAR"}
-        ``MAR``: log-odds depend on the label and the first party's columns; its rate must be 0.
-    cross : float
-        Correlation of columns of different parties.
-    held_out : int
-        Further rows, whose label the methods do not see; blocks are missing as in the others.
-    seed : int
-    """
+    """Draw one data set."""
     rng = np.random.default_rng([seed, rows])
     n, names = rows + held_out, column_names(design)
     beta = np.concatenate([np.asarray(row, dtype=np.float64) for row in design["coefficients"]])

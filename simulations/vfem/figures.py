@@ -16,13 +16,7 @@ STYLES = ("-", "-", "--")
 
 
 def rates_figure(tables: dict[str, pd.DataFrame]) -> Figure:
-    """Errors against the missing rate, a column for each mechanism and size.
-
-    Parameters
-    ----------
-    tables : dict of str to DataFrame
-        Title of the vertical axis and its `finite`.
-    """
+    """Errors against the missing rate, a column for each mechanism and size."""
     first = next(iter(tables.values()))
     settings = list(dict.fromkeys((key[0], key[1]) for key in first.index))
     columns = max(len(settings), 2)
@@ -51,17 +45,7 @@ def rates_figure(tables: dict[str, pd.DataFrame]) -> Figure:
 
 
 def coverage_figure(table: pd.DataFrame, band: list[float], within: float) -> Figure:
-    """Coverage and standard errors by party and kind, what is aimed at shaded.
-
-    Parameters
-    ----------
-    table : DataFrame
-        `inference` of the part of that name.
-    band : list of float
-        Coverage aimed at.
-    within : float
-        Largest relative error of standard errors aimed at.
-    """
+    """Coverage and standard errors by party and kind, what is aimed at shaded."""
     figure, axes = new_figure(3.2, 1, 2)
     flat = table.droplevel(["rows", "cross"])
     panels = (
@@ -84,13 +68,7 @@ def coverage_figure(table: pd.DataFrame, band: list[float], within: float) -> Fi
 
 
 def parting_figure(table: pd.DataFrame) -> Figure:
-    """Bias, coverage and standard errors against the correlation between parties.
-
-    Parameters
-    ----------
-    table : DataFrame
-        `over_parties` of the part ``parting``.
-    """
+    """Bias, coverage and standard errors against the correlation between parties."""
     sizes = sorted(table.index.get_level_values("rows").unique())
     figure, axes = new_figure(2.7 * len(sizes), len(sizes), 3)
     for i, rows in enumerate(sizes):
@@ -121,13 +99,7 @@ def parting_figure(table: pd.DataFrame) -> Figure:
 
 
 def convergence_figure(table: pd.DataFrame) -> Figure:
-    """Gap of the log likelihood against iterations, each variant a line, each rate a panel.
-
-    Parameters
-    ----------
-    table : DataFrame
-        `convergence`.
-    """
+    """Gap of the log likelihood against iterations, each variant a line, each rate a panel."""
     rates = list(dict.fromkeys(table.index.get_level_values("rate")))
     figure, axes = new_figure(3.4, 1, max(len(rates), 2))
     for ax in axes[len(rates) :]:

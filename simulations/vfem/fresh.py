@@ -17,13 +17,7 @@ KIB = 1024
 
 
 def measure_fresh(settings: dict[str, Any]) -> Metrics:
-    """Run `measure_here` in a new Python process.
-
-    Raises
-    ------
-    VerticalError
-        If that process fails; with what it said.
-    """
+    """Run `measure_here` in a new Python process."""
     command = [sys.executable, "-m", "simulations.vfem.fresh"]
     done = subprocess.run(
         command, input=json.dumps(settings), capture_output=True, text=True, cwd=ROOT, check=False

@@ -17,18 +17,7 @@ INITIAL = {"VFEM": "zeros", "CC-VFEM": "complete-case", "Impute-VFEM": "mean-imp
 
 
 def make_method(name: str, holder: str, settings: dict[str, Any]) -> Strategy:
-    """Return the strategy that the paper calls `name`.
-
-    Parameters
-    ----------
-    name : str
-        One of `BASELINES`, or of `INITIAL`: VFEM by where it starts; or `STEADIED`: with
-        ``noise_prior=PRIOR``.
-    holder : str
-        The party with the label, the only one that ``Single`` uses.
-    settings : dict
-        Arguments of `VFEM`, which iterates as in the paper (``exchange="sums"``).
-    """
+    """Return the strategy that the paper calls `name`."""
     if name == "Single":
         return Single(party_name=holder)
     if name == "CC":
@@ -54,18 +43,7 @@ def run_method(strategy: Strategy, sample: Sample, aggregation: str, seed: int) 
 
 
 def measure(name: str, sample: Sample, holder: str, settings: dict[str, Any], seed: int) -> Metrics:
-    """Fit one method and return what the tables need; ``failed`` alone where it cannot fit.
-
-    Parameters
-    ----------
-    name : str
-        See `make_method`.
-    sample : Sample
-    holder : str
-    settings : dict
-        Of the preset's section ``method``.
-    seed : int
-    """
+    """Fit one method and return what the tables need; ``failed`` alone where it cannot fit."""
     arguments = dict(settings)
     aggregation = arguments.pop("aggregation")
     arguments.setdefault("standard_errors", None)

@@ -20,12 +20,7 @@ NODES = 200  # of the Gauss-Hermite rule; the integrand is smooth
 def logistic_mask(scores: Array, rates: Sequence[float], rng: np.random.Generator) -> Mask:
     """Drop blocks with log-odds `scores` plus an offset that meets each party's rate.
 
-    Parameters
-    ----------
-    scores : ndarray of shape (n_samples,)
-    rates : sequence of float
-        Expected share of missing blocks of each party; 0 misses nothing.
-    rng : numpy.random.Generator
+    Shapes: scores (n_samples,).
     """
     mask = np.zeros((len(scores), len(rates)), dtype=np.bool_)
     for k, rate in enumerate(rates):
@@ -62,15 +57,7 @@ def factor_mask(
 
     Each party misses its rate; a sample that one party lacks is likelier to be lacking at another.
 
-    Parameters
-    ----------
-    common : ndarray of shape (n_samples,)
-        The factor behind the correlation, standard normal. Blocks are missing completely at random
-        if it is independent of the data, and at random if it is a function of the labels.
-    rates : sequence of float
-        Expected share of missing blocks of each party.
-    shared : float
-    rng : numpy.random.Generator
+    Shapes: common (n_samples,): the factor behind the correlation, standard normal.
     """
     own = rng.standard_normal((len(common), len(rates)))
     latent = np.sqrt(shared) * common[:, None] + np.sqrt(1 - shared) * own

@@ -49,16 +49,7 @@ TITLES = {
 
 
 def make_page(found: dict[str, pd.DataFrame], pictures: dict[str, bytes], preset: Preset) -> str:
-    """Return the page.
-
-    Parameters
-    ----------
-    found : dict of str to DataFrame
-        The study's tables by name.
-    pictures : dict of str to bytes
-        PNG figures by name.
-    preset : Preset
-    """
+    """Return the page."""
     return render_page(
         "VFEM on generated data",
         [

@@ -14,30 +14,14 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Sample:
-    """Data of a linear model, split by parties.
+    """Data of a linear model, split by parties."""
 
-    Parameters
-    ----------
-    complete : dict of str to DataFrame
-        Tables on a common index, nothing missing.
-    labels : Series
-        Of every row, on the same index.
-    truth : Series
-        Coefficients, index (party, variable).
-    scale : Series
-        Standard deviation of each column, same index.
-    mask : ndarray of bool, shape (n_samples, n_parties)
-        True where a block is missing.
-    held_out : ndarray of bool, shape (n_samples,)
-        Rows whose label the methods do not see.
-    """
-
-    complete: dict[str, pd.DataFrame]
-    labels: "pd.Series[float]"
-    truth: "pd.Series[float]"
-    scale: "pd.Series[float]"
-    mask: Mask
-    held_out: Mask
+    complete: dict[str, pd.DataFrame]  # Tables on a common index, nothing missing
+    labels: "pd.Series[float]"  # Of every row, on the same index
+    truth: "pd.Series[float]"  # Coefficients, index (party, variable)
+    scale: "pd.Series[float]"  # Standard deviation of each column, same index
+    mask: Mask  # True where a block is missing
+    held_out: Mask  # Rows whose label the methods do not see
 
     @property
     def parties(self) -> dict[str, pd.DataFrame]:

@@ -49,27 +49,7 @@ def draw_sme(
     test_share: float = 0.0,
     split: int = 0,
 ) -> Sample:
-    """Draw one data set.
-
-    Parameters
-    ----------
-    sme : dict
-        As in the preset.
-    rows : int
-    seed : int
-        Of the data and of what is missing.
-    shape : float
-        0: normal columns. Otherwise each is log-normal, with this standard deviation of the
-        logarithm, brought to the same mean and variance.
-    by_label : bool
-        Whether the label is the factor that the institutions' missing blocks have in common,
-        instead of one that is independent of the data. Then they are missing at random, not
-        completely at random.
-    test_share : float
-        Share of the complete cases whose labels are held out.
-    split : int
-        Seed of that draw.
-    """
+    """Draw one data set."""
     parties = sme["parties"]
     names = {party: list(values["variables"]) for party, values in parties.items()}
     beta = np.concatenate([values["coefficients"] for values in parties.values()])

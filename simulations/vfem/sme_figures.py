@@ -14,15 +14,7 @@ WIDE = 1.96
 def forest_figure(
     found: pd.DataFrame, truth: "pd.Series[float]", scale: "pd.Series[float]"
 ) -> Figure:
-    """Estimates with 95 % intervals minus the truth, in standard units, a panel for each method.
-
-    Parameters
-    ----------
-    found : DataFrame
-        `simulations.vfem.sme_tables.estimates`.
-    truth, scale : Series
-        Index (party, variable).
-    """
+    """Estimates with 95 % intervals minus the truth, in standard units, by method."""
     methods = [name for name in PAPER_NAMES if ("estimate", name) in found]
     figure, axes = new_figure(0.17 * len(truth) + 1.1, 1, max(len(methods), 2))
     places = -np.arange(len(truth), dtype=float)
@@ -57,13 +49,7 @@ def forest_figure(
 
 
 def boxes_figure(panels: dict[str, pd.DataFrame]) -> Figure:
-    """Figure 4: a box for each method, every split as a dot.
-
-    Parameters
-    ----------
-    panels : dict of str to DataFrame
-        Title and values: a row for each split, a column for each method.
-    """
+    """Figure 4: a box for each method, every split as a dot."""
     figure, axes = new_figure(3.4, 1, max(len(panels), 2))
     for ax, (title, table) in zip(axes, panels.items(), strict=False):
         for j, name in enumerate(table):

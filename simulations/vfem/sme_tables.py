@@ -14,13 +14,7 @@ INDEPENDENT = "complete cases if institutions were independent"
 
 
 def estimates(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return estimates, standard errors and p-values of the SME-like data.
-
-    Returns
-    -------
-    DataFrame
-        Index (party, variable), columns (number, method).
-    """
+    """Return estimates, standard errors and p-values of the SME-like data."""
     chosen = frame[frame["part"] == "sme"]
     split = chosen["metric"].str.split("/", expand=True).reindex(columns=range(3))
     cells = chosen.assign(number=split[0], party=split[1], variable=split[2])
@@ -40,15 +34,6 @@ def like_table3(
     """Return estimates (standard errors), * where significant at 5 %, the paper's beside ours.
 
     Parties are numbered as in the paper's Table 1.
-
-    Parameters
-    ----------
-    found : DataFrame
-        `estimates`.
-    truth : Series
-        Index (party, variable).
-    paper : DataFrame
-        `paper_cells`.
     """
     text = pd.DataFrame({"truth": [f"{value:.4f}" for value in truth]}, index=truth.index)
     for method in PAPER_NAMES:

@@ -38,13 +38,7 @@ def _named(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def paired(frame: pd.DataFrame, number: str, method: str = "VFEM") -> pd.DataFrame:
-    """Mean difference of each baseline to a method over the runs that both could fit.
-
-    Returns
-    -------
-    DataFrame
-        Rows as `finite`; positive where the method is better, NaN where the baseline fits no run.
-    """
+    """Mean difference of each baseline to a method over the runs that both could fit."""
     chosen = part(frame, "finite")
     chosen = chosen[chosen["number"] == number]
     runs = chosen.pivot_table(index=[*SETTING, "seed"], columns="method", values="value")
@@ -72,16 +66,7 @@ def effort(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def inference(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Coverage and standard errors by kind and party.
-
-    Returns
-    -------
-    DataFrame
-        Index (rows, cross, kind, party). ``with SE``: share of fits that have standard errors;
-        ``coverage``: of their 95 % intervals; ``SE / SD``: mean standard error over the standard
-        deviation of the estimates, averaged over the party's columns; ``bias``, less what chance
-        makes of it, and ``SD``: root mean squares over the columns.
-    """
+    """Coverage and standard errors by kind and party."""
     chosen = part(frame, name)
     chosen = chosen[chosen["number"] != ""]
     keys = ["rows", "cross", "kind", "number"]
@@ -122,13 +107,7 @@ def over_parties(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def convergence(frame: pd.DataFrame) -> pd.DataFrame:
-    """Log likelihood short of the best one that any variant reached.
-
-    Returns
-    -------
-    DataFrame
-        Index (rate, iteration), a column for each variant.
-    """
+    """Log likelihood short of the best one that any variant reached."""
     chosen = frame[frame["part"] == "convergence"]
     chosen = chosen.assign(iteration=chosen["metric"].astype(int) + 1)
     table = chosen.pivot_table(index=["rate", "iteration"], columns="variant", values="value")

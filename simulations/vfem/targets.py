@@ -37,15 +37,7 @@ def _verdict(ahead: list[str]) -> str:
 
 
 def intervals(frame: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
-    """Whether intervals cover, and standard errors are right, for every party.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        The study's numbers.
-    settings : dict
-        Section ``inference`` of the preset.
-    """
+    """Whether intervals cover, and standard errors are right, for every party."""
     low, high = settings["coverage"]
     table = inference(frame, "inference")
     table = table[table.index.get_level_values("kind").isin(settings["targets"])]
@@ -58,15 +50,7 @@ def intervals(frame: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
 
 
 def cost(summary: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
-    """Whether VFEM on the SME-like data is fast, small and closer to the truth than others.
-
-    Parameters
-    ----------
-    summary : DataFrame
-        `simulations.vfem.sme_tables.summary`.
-    settings : dict
-        Section ``sme`` of the preset.
-    """
+    """Whether VFEM on the SME-like data is fast, small and closer to the truth than others."""
     rmse = summary["RMSE, standard units"]
     rows = {}
     for name in summary.index:

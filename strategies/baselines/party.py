@@ -41,12 +41,7 @@ class ConstantParty(ImputingParty):
 def constant(observed: Array, statistic: str) -> float:
     """Return the constant that a statistic gives.
 
-    Parameters
-    ----------
-    observed : numpy.ndarray of shape (n_observed,)
-        At least one value.
-    statistic : {"mean", "min", "max", "most-frequent"}
-        Ties of the most frequent value go to the smallest.
+    Shapes: observed (n_observed,): at least one value.
     """
     if statistic == "most-frequent":
         values, counts = np.unique(observed, return_counts=True)

@@ -11,17 +11,7 @@ from flwr_vertical.errors import DataError
 def check_two_classes(labels: "npt.NDArray[Any] | None", name: str) -> None:
     """Raise unless labels are 0 and 1, and both occur.
 
-    Parameters
-    ----------
-    labels : numpy.ndarray of shape (n_samples,), optional
-        NaN where there is none.
-    name : str
-        Of the strategy, for the error.
-
-    Raises
-    ------
-    DataError
-        Saying what came, and how to code it.
+    Shapes: labels (n_samples,): NaN where there is none.
     """
     if labels is None:
         raise DataError(

@@ -151,18 +151,7 @@ def on_present_columns(
 ) -> Regressions:
     """Return what predicts: absent parties' columns are expected given those of the others.
 
-    Parameters
-    ----------
-    opened : OpenedMoments
-    rows : Pattern
-        Moments of the complete rows.
-    intercept : float
-    beta : numpy.ndarray of shape (n_columns,)
-        In the units of the columns.
-    noise : float
-        Decides the grid of predictions, see `Regressions`.
-    family : str
-        See `prediction_table`.
+    Shapes: beta (n_columns,): in the units of the columns.
     """
     mean, covariance = moments_of(rows, opened)
     widths = [own.stop - own.start for own in opened.parties.values()]

@@ -49,27 +49,13 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class MarginFit:
-    """A fitted support vector machine.
+    """A fitted support vector machine."""
 
-    Parameters
-    ----------
-    intercept : float
-        Decision value where all offered columns are 0; 0 if there is none.
-    beta : numpy.ndarray of shape (n_columns,)
-        Of the offered columns of all parties; 0 of one that does not vary.
-    evaluations : int
-        How often sums of derivatives were opened, two rounds each.
-    distance : float
-        Length of the last step; see `Minimum`.
-    width : float
-        Of the corner that could be evaluated.
-    """
-
-    intercept: float
-    beta: Array
-    evaluations: int
-    distance: float
-    width: float
+    intercept: float  # Decision value where all offered columns are 0; 0 if there is none
+    beta: Array  # (n_columns,): of the offered columns of all parties; 0 of one that does not vary
+    evaluations: int  # How often sums of derivatives were opened, two rounds each
+    distance: float  # Length of the last step; see `Minimum`
+    width: float  # Of the corner that could be evaluated
 
 
 def fit_margins(
@@ -90,37 +76,10 @@ def fit_margins(
 
     The parties use `MaskedMeanSteps`, `PrivateProductSteps`, `GroupKeySteps` and `PairKeySteps`.
 
-    Parameters
-    ----------
-    federation : Federation
-        Of the run; two parties or more, sums ``masked`` or ``plain``.
-    products : PrivateProducts
-        Of the same run; the columns have been sent.
-    second_class : numpy.ndarray of shape (n_labelled,), bool
-        Which labelled samples are of the second class.
-    group : numpy.ndarray of shape (n_labelled,)
-        0 for samples of the fit, which all parties hold, else -1.
-    columns : mapping of str to sequence of str
-        By party, the names of its columns, for errors.
-    moments : Moments
-        Of this group; the vector of the labels is -1 and 1.
-    ridge : float
-        What the sum of squared coefficients is multiplied by.
-    width : float
-        Of the corner, see `hinge`: a fit with a wide corner comes first, then one with this width,
-        or with the next power of two times it that can be evaluated.
-    intercept : bool, default True
-    units : numpy.ndarray of shape (n_columns,), optional
-        Units of the columns in which the ridge treats coefficients; by default each column's
-        standard deviation.
-    max_evaluations : int
-        Most evaluations; fewer where parties would refuse them: each is a vector of the server that
-        columns are multiplied with, as the labels are.
-
-    Raises
-    ------
-    DataError
-        If decision values grow out of reach.
+    Shapes: second_class (n_labelled,): which labelled samples are of the second class; group
+    (n_labelled,): 0 for samples of the fit, which all parties hold, else -1; units (n_columns,):
+    units of the columns in which the ridge treats coefficients; by default each column's standard
+    deviation.
     """
     group = np.asarray(group, dtype=np.int64)
     means = MaskedMeans(federation, products.group_key)
@@ -150,20 +109,7 @@ def _within_reach(
 ) -> Minimum | None:
     """Find the minimum, the corner's width doubled while decision values reach too far for it.
 
-    Parameters
-    ----------
-    evaluated : _Evaluated
-    most : int
-        Evaluations, those before counted.
-    start : numpy.ndarray of shape (1 + n_columns,), optional
-        Level and slopes to begin at.
-    below : float
-        The width stays below it.
-
-    Returns
-    -------
-    Minimum or None
-        None where no width will do.
+    Shapes: start (1 + n_columns,): level and slopes to begin at.
     """
     while evaluated.width < below:
         left = most - evaluated.evaluations
@@ -258,13 +204,7 @@ class _Evaluated:
         return total, columns[self._kept] / self._scale
 
     def narrowest(self, width: float) -> float:
-        """Return the narrowest corner that can be evaluated about where the last one was.
-
-        Parameters
-        ----------
-        width : float
-            What is wanted; else it is doubled.
-        """
+        """Return the narrowest corner that can be evaluated about where the last one was."""
         middle, radius = self._place
         while width < self.width and _expand(middle, _MARGIN * radius, width) is None:
             width *= 2.0

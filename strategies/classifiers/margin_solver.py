@@ -26,26 +26,16 @@ _MOST_HALVINGS = 1
 
 @dataclass(frozen=True)
 class LabelledMoments:
-    """What is known without evaluations, labels being -1 and 1.
+    """What is known without evaluations, labels being -1 and 1."""
 
-    Parameters
-    ----------
-    n_rows, labels : float
-        Number of rows, and the sum of their labels.
-    second : numpy.ndarray of shape (n_columns, n_columns)
-        Mean products of the columns: covariances, where there is an intercept.
-    sums, with_labels : numpy.ndarray of shape (n_columns,)
-        Sums of each column, and of each times the label.
-    intercept : bool
-        With one, columns are centred.
-    """
-
-    n_rows: float
-    labels: float
+    n_rows: float  # Number of rows, and the sum of their labels
+    labels: float  # Number of rows, and the sum of their labels
+    # (n_columns, n_columns): mean products of the columns: covariances, where there is an
+    # intercept
     second: Array
-    sums: Array
-    with_labels: Array
-    intercept: bool = True
+    sums: Array  # (n_columns,): sums of each column, and of each times the label
+    with_labels: Array  # (n_columns,): sums of each column, and of each times the label
+    intercept: bool = True  # With one, columns are centred
 
 
 class Gradient(Protocol):
@@ -57,32 +47,20 @@ class Gradient(Protocol):
 
 @dataclass(frozen=True)
 class Minimum:
-    """The fit.
+    """The fit."""
 
-    Parameters
-    ----------
-    level : float
-        Decision value where all columns are 0 (their mean, with an intercept).
-    slopes : numpy.ndarray of shape (n_columns,)
-    evaluations : int
-    distance : float
-        Length of the last step, in units of decision values: the root of its mean square over
-        the rows.
-    """
-
-    level: float
-    slopes: Array
+    level: float  # Decision value where all columns are 0 (their mean, with an intercept)
+    slopes: Array  # (n_columns,)
     evaluations: int
+    # Length of the last step, in units of decision values: the root of its mean square over the
+    # rows
     distance: float
 
 
 class OutOfReachError(Exception):
     """Decision values grow beyond what can be evaluated.
 
-    Parameters
-    ----------
-    here : numpy.ndarray of shape (1 + n_columns,), optional
-        Level and slopes that could be evaluated last.
+    Shapes: here (1 + n_columns,): level and slopes that could be evaluated last.
     """
 
     def __init__(self, here: Array | None = None) -> None:
@@ -93,11 +71,7 @@ class OutOfReachError(Exception):
 def least_squares(moments: LabelledMoments, ridge: Array) -> tuple[float, Array]:
     """Return level and slopes of the least squares SVM: a ridge regression of the labels.
 
-    Parameters
-    ----------
-    moments : LabelledMoments
-    ridge : numpy.ndarray of shape (n_columns,)
-        What the square of each slope is multiplied by.
+    Shapes: ridge (n_columns,): what the square of each slope is multiplied by.
     """
     n = moments.n_rows
     level = moments.labels / n if moments.intercept else 0.0
@@ -119,23 +93,8 @@ def minimise(
 ) -> Minimum:
     """Find the minimum of the sum of hinges plus ``sum(ridge * slopes**2)``.
 
-    Parameters
-    ----------
-    moments : LabelledMoments
-    ridge : numpy.ndarray of shape (n_columns,)
-    width : float
-        Of the corner, see `hinge`.
-    source : Gradient
-    start : numpy.ndarray of shape (1 + n_columns,), optional
-        Level and slopes to begin at; by default those of least squares.
-    tol : float
-        The step that comes after the last evaluation is shorter, in units of decision values.
-    max_evaluations : int
-
-    Raises
-    ------
-    OutOfReachError
-        If the way to the minimum leads out of reach.
+    Shapes: ridge (n_columns,); start (1 + n_columns,): level and slopes to begin at; by default
+    those of least squares.
     """
     weight = 2.0 * np.append(0.0, ridge)
     curvature = _Curvature(moments, weight, width)
@@ -221,18 +180,8 @@ def predicted_curvature(moments: LabelledMoments, here: Array, width: float) -> 
     ``E[w x] = E[w] mean + E[w'] s`` and
     ``E[w x x'] = E[w] (cov + mean mean') + E[w'] (s mean' + mean s') + E[w''] s s'`` (Stein, 1981).
 
-    Parameters
-    ----------
-    moments : LabelledMoments
-    here : numpy.ndarray of shape (1 + n_columns,)
-        Level and slopes.
-    width : float
-        Of the corner.
-
-    Returns
-    -------
-    numpy.ndarray of shape (1 + n_columns, 1 + n_columns)
-        Of level and slopes.
+    Shapes: here (1 + n_columns,): level and slopes; returns (1 + n_columns, 1 + n_columns): of
+    level and slopes.
     """
     n, slopes = moments.n_rows, here[1:]
     classes = []

@@ -29,15 +29,7 @@ class ClassifierParty(Party):
     def finish_moments(self, **model: Any) -> Summands:
         """Keep the own coefficients, and erase the group seed: nothing more will be opened.
 
-        Parameters
-        ----------
-        **model
-            See `PredictionSteps.keep_model`.
-
-        Returns
-        -------
-        Summands
-            As there.
+        Message: **model: see `PredictionSteps.keep_model`; returns as there.
         """
         self.group_key.erase_group_seed()
         return self.prediction.keep_model(**model)

@@ -7,17 +7,7 @@ from strategies.linear.prediction.party_model import fitted_features
 
 
 class DeepPart(Model):
-    """A party's part of a deep model; subclass it as a dataclass with these fields and others.
-
-    Attributes
-    ----------
-    model : str
-        Which model it belongs to: the name by which the server calls it.
-    sources, levels, known_levels, other
-        Where the columns come from: see `column_sources`.
-    centre, unit : numpy.ndarray of shape (n_columns,)
-        What the columns' values are less and in units of.
-    """
+    """A party's part of a deep model; subclass it as a dataclass with these fields and others."""
 
     model: str
     sources: list[str]

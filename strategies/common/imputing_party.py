@@ -77,19 +77,7 @@ class ImputingParty(Party):
     def write(self, codes: npt.NDArray[np.float64], complete_blocks: bool) -> pd.DataFrame:
         """Write the imputed table to the party's own storage.
 
-        Parameters
-        ----------
-        codes : numpy.ndarray of shape (n_samples, n_columns)
-            With imputed cells filled in.
-        complete_blocks : bool
-            Append the samples of which this party had no row.
-
-        Returns
-        -------
-        pandas.DataFrame
-            The own rows in their own order, then completed blocks. Their index is the sample ID
-            where IDs are public. Where they are not it is ``aligned-<row>``, or, beside own IDs
-            that are integers, a negative number.
+        Shapes: codes (n_samples, n_columns): with imputed cells filled in.
         """
         first = 0 if self.fitted is None else self.fitted.n_samples
         positions = self.positions[first:]
@@ -129,13 +117,7 @@ class ImputingParty(Party):
         return pd.Index([f"aligned-{row}" for row in rows])
 
     def missing_cells(self, complete_blocks: bool) -> npt.NDArray[np.bool_]:
-        """Which cells are to be imputed, array of shape (n_samples, n_columns).
-
-        Parameters
-        ----------
-        complete_blocks : bool
-            Count the samples of which this party has no row.
-        """
+        """Which cells are to be imputed, array of shape (n_samples, n_columns)."""
         missing = np.isnan(self.codes)
         if not complete_blocks:
             missing[self._absent] = False

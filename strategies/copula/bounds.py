@@ -13,19 +13,11 @@ LIMIT = 1e8
 
 @dataclass(frozen=True)
 class Domain:
-    """What is public of a numeric column.
+    """What is public of a numeric column."""
 
-    Parameters
-    ----------
-    low, high : float
-        Range; values beyond it count as its ends.
-    step : float, default 0
-        Resolution, of which all values are multiples; 0 for none.
-    """
-
-    low: float = -LIMIT
-    high: float = LIMIT
-    step: float = 0.0
+    low: float = -LIMIT  # Range; values beyond it count as its ends
+    high: float = LIMIT  # Range; values beyond it count as its ends
+    step: float = 0.0  # Resolution, of which all values are multiples; 0 for none
 
     def snap(self, values: npt.ArrayLike) -> Array:
         """Return values on the grid and within the range, array of their shape."""

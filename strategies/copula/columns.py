@@ -35,46 +35,17 @@ _FEW_ROWS = 50  # with fewer, numbers in a row are no sign of an identifier
 
 @dataclass(frozen=True)
 class Columns:
-    """A table as synthesis takes it.
+    """A table as synthesis takes it."""
 
-    Parameters
-    ----------
-    table : Table
-        With the kinds that are used; dates are numbers of days.
-    steps : dict of str to float
-        Resolution of each numeric column, 0 for none.
-    recast : list of str
-        Columns of numbers that are taken for levels.
-    like_ids : list of str
-        Columns that may be identifiers.
-    dates : dict of str to DateForm
-        How columns of dates were given.
-    """
-
-    table: Table
-    steps: dict[str, float]
-    recast: list[str]
-    like_ids: list[str]
-    dates: dict[str, DateForm]
+    table: Table  # With the kinds that are used; dates are numbers of days
+    steps: dict[str, float]  # Resolution of each numeric column, 0 for none
+    recast: list[str]  # Columns of numbers that are taken for levels
+    like_ids: list[str]  # Columns that may be identifiers
+    dates: dict[str, DateForm]  # How columns of dates were given
 
 
 def read_columns(table: Table, resolution: Mapping[str, float], who: str) -> Columns:
-    """Decide how each column is taken.
-
-    Parameters
-    ----------
-    table : Table
-        The holder's, with the kinds that were inferred or stated.
-    resolution : mapping of column name to float
-        As stated; names of other holders' columns are passed over.
-    who : str
-        Whose columns they are, to begin messages with.
-
-    Raises
-    ------
-    DataError
-        If values contradict a resolution, or a column has more levels than a tenth of its rows.
-    """
+    """Decide how each column is taken."""
     kinds, steps, recast, like_ids = dict(table.kinds), {}, [], []
     dates: dict[str, DateForm] = {}
     frame = table.frame.copy(deep=False)
@@ -151,14 +122,7 @@ def _check_levels(column: "pd.Series[Any]", name: str, who: str) -> None:
 
 
 def other_level(table: Table, name: str, levels: Levels) -> int | None:
-    """Return the number of the level that stands for a column's rare ones.
-
-    Returns
-    -------
-    int or None
-        That of "other" (one more than there are, if the column has none); None for ordered levels
-        and for numbers, where a rare level is put with its neighbour.
-    """
+    """Return the number of the level that stands for a column's rare ones."""
     own = levels.get(name, [])
     if table.kinds[name] is not Kind.CATEGORICAL or not all(isinstance(v, str) for v in own):
         return None
@@ -168,16 +132,8 @@ def other_level(table: Table, name: str, levels: Levels) -> int | None:
 def with_others(codes: Array, table: Table, levels: Levels, index: "pd.Index[Any]") -> pd.DataFrame:
     """Turn numbers into a table; a number that no level of a column has is "other".
 
-    Parameters
-    ----------
-    codes : numpy.ndarray of shape (n_rows, n_columns)
-        Values, and numbers of levels.
-    table : Table
-        Gives columns, kinds and dtypes; a Categorical gets one more category where it is needed.
-    levels : dict of str to list
-        By column.
-    index : pandas.Index of shape (n_rows,)
-        Of the new table.
+    Shapes: codes (n_rows, n_columns): values, and numbers of levels; index (n_rows,): of the new
+    table.
     """
     frame, known = table.frame.iloc[:0].copy(), dict(levels)
     for j, name in enumerate(table.columns):
@@ -192,18 +148,7 @@ def with_others(codes: Array, table: Table, levels: Levels, index: "pd.Index[Any
 
 
 def read_resolution(resolution: "str | Mapping[str, float] | None") -> str:
-    """Return resolutions of columns as JSON text, checked.
-
-    Parameters
-    ----------
-    resolution : mapping of column name to float, or JSON text of one, optional
-        Positive.
-
-    Raises
-    ------
-    ConfigError
-        If one is no positive number.
-    """
+    """Return resolutions of columns as JSON text, checked."""
     if not resolution:
         return ""
     try:

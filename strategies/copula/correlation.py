@@ -20,21 +20,12 @@ _LEAST_VARIANCE = 0.25
 
 @dataclass(frozen=True)
 class RankCorrelations:
-    """Rank correlations between all columns.
+    """Rank correlations between all columns."""
 
-    Parameters
-    ----------
-    debiased : numpy.ndarray of shape (p, p)
-        Estimates for the true ranks; 1 on the diagonal, not yet a correlation matrix.
-    raw : numpy.ndarray of shape (p, p)
-        Those of the perturbed ranks themselves, nearer to zero.
-    n_joint : numpy.ndarray of shape (p, p), int64
-        How many rows have both columns.
-    """
-
+    # (p, p): estimates for the true ranks; 1 on the diagonal, not yet a correlation matrix
     debiased: Array
-    raw: Array
-    n_joint: Integers
+    raw: Array  # (p, p): those of the perturbed ranks themselves, nearer to zero
+    n_joint: Integers  # (p, p): how many rows have both columns
 
 
 def rank_correlations(
@@ -46,15 +37,9 @@ def rank_correlations(
     too, ranks are those among all n, their mean over these rows is taken off, and the variance is
     the noisy one less the known variance of the noise.
 
-    Parameters
-    ----------
-    scores : numpy.ndarray of shape (n_samples, p)
-        Debiased ranks less their mean (`Flip.debias`), NaN where a row lacks the column.
-    noise : numpy.ndarray of shape (p,)
-        Variance of their noise (`Flip.noise_variance`).
-    indicators : numpy.ndarray of shape (p,), bool, optional
-        Which columns are ranks of indicators. They have two expected ranks, always half of n
-        apart, so their variance is left as that of n values without ties.
+    Shapes: scores (n_samples, p): debiased ranks less their mean (`Flip.debias`), NaN where a row
+    lacks the column; noise (p,): variance of their noise (`Flip.noise_variance`); indicators (p,):
+    which columns are ranks of indicators.
     """
     seen = ~np.isnan(scores)
     mask, filled = seen.astype(np.float64), np.where(seen, scores, 0.0)
@@ -109,15 +94,8 @@ def nearest_correlation(
     projections with Dykstra's correction; then a step towards the identity where an eigenvalue is
     still too small.
 
-    Parameters
-    ----------
-    matrix : numpy.ndarray of shape (p, p)
-        Symmetric.
-    least : float
-        No eigenvalue is smaller.
-    fixed : numpy.ndarray of shape (p, p), bool, optional
-        Entries that stay, where these are of blocks along the diagonal that are larger than
-        `least` themselves; by default the diagonal stays 1.
+    Shapes: matrix (p, p): symmetric; fixed (p, p): entries that stay, where these are of blocks
+    along the diagonal that are larger than `least` themselves; by default the diagonal stays 1.
     """
     found = (matrix + matrix.T) / 2
     if fixed is None:

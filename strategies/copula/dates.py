@@ -29,21 +29,12 @@ _TIMES = ("", " %H:%M", " %H:%M:%S", "T%H:%M", "T%H:%M:%S")
 
 @dataclass(frozen=True)
 class DateForm:
-    """How a column of dates was given.
+    """How a column of dates was given."""
 
-    Parameters
-    ----------
-    dtype : Any
-        Of the column.
-    pattern : str
-        How text writes a date, as of `time.strftime`; empty where the column has points in time.
-    step : float
-        Days of which values are multiples; 0 for none.
-    """
-
-    dtype: Any
+    dtype: Any  # Of the column
+    # How text writes a date, as of `time.strftime`; empty where the column has points in time
     pattern: str
-    step: float
+    step: float  # Days of which values are multiples; 0 for none
 
     def written(self, days: "pd.Series[Any]") -> "pd.Series[Any]":
         """Return days since 1970-01-01 in this form, Series of shape (n_rows,).
@@ -65,14 +56,7 @@ class DateForm:
 def read_dates(column: "pd.Series[Any]", kind: Kind, most_levels: int) -> DateForm | None:
     """Return the form of a column of dates; None if it is none.
 
-    Parameters
-    ----------
-    column : pandas.Series of shape (n_rows,)
-        With missing cells.
-    kind : Kind
-        Its kind.
-    most_levels : int
-        Text of so few values at most stays a column of levels. So does a Categorical.
+    Shapes: column (n_rows,): with missing cells.
     """
     if kind is Kind.DATE:
         return DateForm(column.dtype, "", _step(days_of(column)))
@@ -96,12 +80,7 @@ def read_dates(column: "pd.Series[Any]", kind: Kind, most_levels: int) -> DateFo
 def days_of(column: "pd.Series[Any]", form: DateForm | None = None) -> "pd.Series[Any]":
     """Return dates as days since 1970-01-01, NaN where there is none, Series of shape (n_rows,).
 
-    Parameters
-    ----------
-    column : pandas.Series of shape (n_rows,)
-        Points in time, or text.
-    form : DateForm, optional
-        Of text.
+    Shapes: column (n_rows,): points in time, or text.
     """
     if form is not None and form.pattern:
         column = pd.to_datetime(column, format=form.pattern)

@@ -32,16 +32,8 @@ _WIDE = 0.02  # a point mass below it is told to nobody
 def margin_of_cells(low: Array, high: Array, mass: Array, domain: Domain, error: float) -> Margin:
     """Return the distribution function of cells and what they hold.
 
-    Parameters
-    ----------
-    low, high : numpy.ndarray of shape (n_cells,)
-        Ends of the cells, ascending.
-    mass : numpy.ndarray of shape (n_cells,)
-        How many values each holds; not negative.
-    domain : Domain
-        What is public of the column.
-    error : float
-        Standard deviation of the noise of a mass.
+    Shapes: low, high (n_cells,): ends of the cells, ascending; mass (n_cells,): how many values
+    each holds; not negative.
     """
     held = mass > 0
     low, high, mass = low[held], high[held], mass[held]
@@ -109,12 +101,7 @@ def _shorter_tails(
 def _reach(far: Array, near: Array, beyond: float, further: float) -> float:
     """Return where the last of samples lies, by the slope of asinh(10 x) over normal scores.
 
-    Parameters
-    ----------
-    far, near : numpy.ndarray of shape (n_cells,)
-        Ends of cells, from the outermost on; values rise outwards.
-    beyond, further : float
-        Shares of samples beyond the first of ``far`` and beyond the last of ``near``.
+    Shapes: far, near (n_cells,): ends of cells, from the outermost on; values rise outwards.
     """
     start, end = np.arcsinh(np.array([near[-1], far[0]]) / UNIT)
     scores = -ndtri(np.array([further, beyond]))
@@ -131,13 +118,7 @@ def _runs(single: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
 def _smooth(low: Array, high: Array, shares: Array, error: float, domain: Domain) -> Array | None:
     """Return points of a smooth distribution function in neighbouring cells; None if there is none.
 
-    Parameters
-    ----------
-    low, high : numpy.ndarray of shape (n_cells,)
-    shares : numpy.ndarray of shape (n_cells, 2)
-        Where each cell begins and ends.
-    error : float
-        Standard deviation of the noise of a cell's share.
+    Shapes: low, high (n_cells,); shares (n_cells, 2): where each cell begins and ends.
     """
     ends = np.concatenate([low[:1], high])
     levels = np.concatenate([shares[:1, 0], shares[:, 1]])

@@ -17,28 +17,17 @@ from strategies.copula.ranks import Flip
 
 @dataclass(frozen=True)
 class Observed:
-    """Perturbed ranks and noisy shares of all columns.
+    """Perturbed ranks and noisy shares of all columns."""
 
-    Parameters
-    ----------
-    ranks : numpy.ndarray of shape (n_samples, d), int32
-        Perturbed ranks, 0 where a sample lacks the column. The labels come first, if there are any.
-        A nominal column may have one for each level, any other has one.
-    flips : sequence of Flip
-        One for each of p columns: what comparisons of its values spend.
-    cuts : sequence of (array of shape (n_levels - 1,) or (n_atoms, 2), or None)
-        Noisy shares of columns of levels; of numeric columns, where point masses begin and end.
-    owners : sequence of str
-        Whose column it is.
-    widths : sequence of int
-        How many ranks each column has.
-    """
-
+    # (n_samples, d): perturbed ranks, 0 where a sample lacks the column. The labels come first,
+    # if there are any. A nominal column may have one for each level, any other has one.
     ranks: npt.NDArray[np.int32]
-    flips: Sequence[Flip]
+    flips: Sequence[Flip]  # One for each of p columns: what comparisons of its values spend
+    # (n_levels - 1,): noisy shares of columns of levels; of numeric columns, where point masses
+    # begin and end
     cuts: Sequence[Array | None]
-    owners: Sequence[str]
-    widths: Sequence[int]
+    owners: Sequence[str]  # Whose column it is
+    widths: Sequence[int]  # How many ranks each column has
 
     @property
     def places(self) -> list[slice]:

@@ -19,20 +19,7 @@ SERVER = "server"
 class Label:
     """The labels as a table of one column, released like any party's.
 
-    Parameters
-    ----------
-    name : str
-        Their name.
-    values : numpy.ndarray of shape (n_samples,)
-        NaN where a sample has none.
-    dtype : Any
-        Of the labels as given, if they were.
-    impute : bool
-        Fill missing ones.
-    bounds, resolution, budget
-        As of parties.
-    key : bytes
-        Of the noise.
+    Shapes: values (n_samples,): NaN where a sample has none.
     """
 
     def __init__(

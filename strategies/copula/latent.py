@@ -74,16 +74,8 @@ def latent_from_scores(
 ) -> Array:
     """Return the latents' covariance matrix given that of normal scores, shape (d, d).
 
-    Parameters
-    ----------
-    matrix : numpy.ndarray of shape (d, d)
-        Correlations of normal scores of perturbed ranks.
-    observed : Observed
-        Tells how noisy the ranks are.
-    scores : Scores
-        Correct shares of levels and of point masses for what is missing.
-    n_joint : numpy.ndarray of shape (d, d), int64
-        How many rows have both.
+    Shapes: matrix (d, d): correlations of normal scores of perturbed ranks; n_joint (d, d): how
+    many rows have both.
     """
     errors = (np.sqrt(observed.noise) / observed.n).tolist()
     features, signal = [], np.ones(len(matrix))
@@ -152,22 +144,7 @@ def fresh_levels(
 ) -> Array:
     """Draw synthetic rows as shares of each column's *observed* values.
 
-    Parameters
-    ----------
-    omega : numpy.ndarray of shape (d, d)
-        Covariance matrix of latents.
-    observed : Observed
-        Has the shares of levels.
-    rows : int
-        How many.
-    rng : numpy.random.Generator
-        Simulation randomness.
-    scores : Scores, optional
-        Carry the margins' correction H.
-
-    Returns
-    -------
-    numpy.ndarray of shape (rows, p)
+    Shapes: omega (d, d): covariance matrix of latents; returns (rows, p).
     """
     latents = draw_latents(omega, rows, rng)
     even = spread_evenly(latents, rng)
@@ -179,18 +156,7 @@ def following_levels(
 ) -> Array:
     """Make synthetic rows that follow the ranks of real ones, in a random order.
 
-    Parameters
-    ----------
-    scores : Scores
-        Of the real rows; carry the margins' correction H.
-    matrix : numpy.ndarray of shape (d, d)
-        Their correlations.
-    observed, rows, rng
-        As of `fresh_levels`.
-
-    Returns
-    -------
-    numpy.ndarray of shape (rows, p)
+    Shapes: matrix (d, d): their correlations; returns (rows, p).
     """
     copies = -(-rows // len(scores.z))
     drawn = np.vstack([draw_scores(scores, matrix, rng) for _ in range(copies)])

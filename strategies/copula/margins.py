@@ -34,26 +34,14 @@ _GRID = 1001
 
 @dataclass(frozen=True)
 class Margin:
-    """A distribution function on a grid of values.
+    """A distribution function on a grid of values."""
 
-    Parameters
-    ----------
-    values : numpy.ndarray of shape (n_points,)
-        Increasing; of levels, their numbers.
-    cumulative : numpy.ndarray of shape (n_points,)
-        Share of samples up to each value; the last is 1.
-    discrete : bool
-        Whether only these values occur.
-    step : float, default 0
-        Resolution, to which what lies between them is rounded; 0 for none.
-    atoms : numpy.ndarray of shape (n_atoms, 2)
-        Point masses of a margin that is not discrete: the shares that each begins and ends at.
-    """
-
-    values: Array
-    cumulative: Array
-    discrete: bool
-    step: float = 0.0
+    values: Array  # (n_points,): increasing; of levels, their numbers
+    cumulative: Array  # (n_points,): share of samples up to each value; the last is 1
+    discrete: bool  # Whether only these values occur
+    step: float = 0.0  # Resolution, to which what lies between them is rounded; 0 for none
+    # (n_atoms, 2): point masses of a margin that is not discrete: the shares that each begins and
+    # ends at
     atoms: Array = field(default_factory=lambda: np.empty((0, 2)))
 
     def quantile(self, levels: npt.ArrayLike) -> Array:
@@ -97,20 +85,7 @@ def continuous_margin(
 ) -> Margin:
     """Estimate a continuous margin with ``epsilon``-differential privacy, given its range.
 
-    Parameters
-    ----------
-    values : array of shape (n,)
-        Observed values; those outside of the range count as its ends.
-    low, high : float
-        The range.
-    epsilon : float
-        Budget; infinite for no noise.
-    stream : Keystream
-        Random bits.
-    noise : {"increments", "coefficients"}, default "increments"
-        Where noise is added; "coefficients" is the paper's way.
-    l : int, default 0
-        Degree; 0 chooses by `degree`.
+    Shapes: values (n,): observed values; those outside of the range count as its ends.
     """
     values = np.sort(np.clip(np.asarray(values, dtype=np.float64), low, high))
     n = len(values)
@@ -133,15 +108,8 @@ def noisy_counts(
 ) -> Integers:
     """Add integer Laplace noise to cumulative counts of one column.
 
-    Parameters
-    ----------
-    counts : numpy.ndarray of shape (l + 1,), int64
-        How many values lie below each knot.
-
-    Returns
-    -------
-    numpy.ndarray of shape (l + 1,), int64
-        Not monotone any more.
+    Shapes: counts (l + 1,): how many values lie below each knot; returns (l + 1,): not monotone
+    any more.
     """
     if noise not in NOISES:
         raise ConfigError(f"noise must be one of {list(NOISES)}, got {noise!r}")
@@ -157,18 +125,8 @@ def noisy_counts(
 def bernstein(x: Array, coefficients: Array, h: int) -> Array:
     """Evaluate the iterated Bernstein operator of order h (Eq. 2.4).
 
-    Parameters
-    ----------
-    x : numpy.ndarray of shape (n,)
-        In [0, 1].
-    coefficients : numpy.ndarray of shape (l + 1,)
-        The function at v / l for v = 0, ..., l.
-    h : int
-        1 is the plain operator, infinity the polynomial through all coefficients.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n,)
+    Shapes: x (n,): in [0, 1]; coefficients (l + 1,): the function at v / l for v = 0, ..., l;
+    returns (n,).
     """
     # sum_i C(h, i) (-1)^(i - 1) B^i f: the operator again and again, all at the knots but the last.
     l = len(coefficients) - 1  # noqa: E741
@@ -183,20 +141,11 @@ def bernstein(x: Array, coefficients: Array, h: int) -> Array:
 
 @dataclass(frozen=True)
 class LevelMargin:
-    """The margin of a column of levels, rare ones put together.
+    """The margin of a column of levels, rare ones put together."""
 
-    Parameters
-    ----------
-    margin : Margin
-        Its values are level numbers; ``n_levels`` stands for all others together.
-    place : numpy.ndarray of shape (n_levels,), int64
-        Of each level, its place among the margin's values.
-    chance : float
-        That a level which one sample holds is not put with others, by the noise; 1 if none are.
-    """
-
-    margin: Margin
-    place: Integers
+    margin: Margin  # Its values are level numbers; ``n_levels`` stands for all others together
+    place: Integers  # (n_levels,): of each level, its place among the margin's values
+    # That a level which one sample holds is not put with others, by the noise; 1 if none are
     chance: float
 
 
@@ -211,21 +160,7 @@ def level_margin(
 ) -> LevelMargin:
     """Estimate the margin of a column of levels; those with a small noisy count are put together.
 
-    Parameters
-    ----------
-    codes : array of shape (n,)
-        Observed level numbers.
-    n_levels : int
-        How many levels there are.
-    epsilon : float
-        Budget; infinite for no noise.
-    stream : Keystream
-        Random bits.
-    least : int
-        Noisy count below which a level is rare; 0 if the names of all levels are public.
-    other : int or None
-        Number of the level that stands for the rare ones together; None where they are put with
-        the next one that is not rare, since levels have an order.
+    Shapes: codes (n,): observed level numbers.
     """
     codes = np.asarray(codes, dtype=np.int64)
     counts = _noisy_levels(np.bincount(codes, minlength=n_levels), epsilon, stream)
@@ -271,16 +206,8 @@ def discrete_margin(
 ) -> Margin:
     """Estimate the margin of a column of levels with ``epsilon``-differential privacy.
 
-    Parameters
-    ----------
-    codes : array of shape (n,)
-        Observed level numbers (of counts: the counts); those out of range count as its ends.
-    first, n_levels : int
-        The levels are first, ..., first + n_levels - 1.
-    epsilon : float
-        Budget; infinite for no noise. Replacing one value changes two shares by 1 / n each.
-    stream : Keystream
-        Random bits.
+    Shapes: codes (n,): observed level numbers (of counts: the counts); those out of range count as
+    its ends.
     """
     codes = np.clip(np.asarray(codes, dtype=np.int64) - first, 0, n_levels - 1)
     counts = _noisy_levels(np.bincount(codes, minlength=n_levels), epsilon, stream)

@@ -22,18 +22,8 @@ _MIDDLE = 0.05 + 0.9 * (np.arange(1000) + 0.5) / 1000
 def fill_in(margins: list[Margin], values: Array, kinds: Mapping[str, Kind]) -> Array:
     """Fill missing cells, and put them into the margins.
 
-    Parameters
-    ----------
-    margins : list of Margin
-        Of the observed values; replaced by those of all cells.
-    values : numpy.ndarray of shape (n_samples, n_columns)
-        Values, or their places among the levels of the margin; NaN = missing.
-    kinds : mapping of column name to Kind
-        In the order of the columns.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_samples, n_columns)
+    Shapes: values (n_samples, n_columns): values, or their places among the levels of the margin;
+    NaN = missing; returns (n_samples, n_columns).
     """
     whole = values.copy()
     for j, kind in enumerate(kinds.values()):
@@ -48,15 +38,7 @@ def fill_in(margins: list[Margin], values: Array, kinds: Mapping[str, Kind]) -> 
 
 
 def likely_value(margin: Margin, kind: Kind) -> float:
-    """Return what fills a cell: the mean of the middle nine tenths, or the place of a level.
-
-    Parameters
-    ----------
-    margin : Margin
-        With its noise.
-    kind : Kind
-        Counts are rounded; of levels it is the most frequent one (ties: the first).
-    """
+    """Return what fills a cell: the mean of the middle nine tenths, or the place of a level."""
     if not is_numeric(kind):
         return float(np.diff(margin.cumulative, prepend=0.0).argmax())
     mean = float(margin.quantile(_MIDDLE).mean())
@@ -66,17 +48,7 @@ def likely_value(margin: Margin, kind: Kind) -> float:
 
 
 def with_filled(margin: Margin, value: float, share: float) -> Margin:
-    """Return a margin of which a share of all cells has one value more.
-
-    Parameters
-    ----------
-    margin : Margin
-        Of the other cells.
-    value : float
-        Of a discrete margin one of its values.
-    share : float
-        In (0, 1).
-    """
+    """Return a margin of which a share of all cells has one value more."""
     rest = 1.0 - share
     if margin.discrete:
         cumulative = rest * margin.cumulative + share * (margin.values >= value)

@@ -31,31 +31,19 @@ _TRIES = 30
 
 @dataclass(frozen=True)
 class Nominal:
-    """Levels as the largest of normal latents.
+    """Levels as the largest of normal latents."""
 
-    Parameters
-    ----------
-    shares : numpy.ndarray of shape (k,)
-        Of the levels; they add up to 1.
-    offsets : numpy.ndarray of shape (k,)
-        Of their latents.
-    slopes : numpy.ndarray of shape (k, k)
-        Derivatives of the shares by the offsets, which are the covariances of indicators with
-        latents.
-    """
-
-    shares: Array
-    offsets: Array
+    shares: Array  # (k,): of the levels; they add up to 1
+    offsets: Array  # (k,): of their latents
+    # (k, k): derivatives of the shares by the offsets, which are the covariances of indicators
+    # with latents
     slopes: Array
 
     @classmethod
     def of(cls, shares: npt.ArrayLike) -> "Nominal":
         """Find the offsets for independent latents, by Newton's method.
 
-        Parameters
-        ----------
-        shares : array of shape (k,)
-            Not negative; they are divided by their sum.
+        Shapes: shares (k,): not negative; they are divided by their sum.
         """
         given = np.maximum(np.asarray(shares, dtype=np.float64), 0.0)
         given = given / given.sum()
@@ -84,12 +72,8 @@ class Nominal:
     def calibrated(self, latents: Array, wanted: Array) -> Array:
         """Return offsets that give levels about so many of the rows, array of shape (k,).
 
-        Parameters
-        ----------
-        latents : numpy.ndarray of shape (n_rows, k)
-            Of any distribution; the slopes only say where to look.
-        wanted : numpy.ndarray of shape (k,)
-            Rows of each level.
+        Shapes: latents (n_rows, k): of any distribution; the slopes only say where to look; wanted
+        (k,): rows of each level.
         """
         inverse = np.linalg.pinv(self.slopes, rcond=1e-9, hermitian=True)
         best, offsets, step = self.offsets, self.offsets, np.zeros(len(wanted))
@@ -143,20 +127,9 @@ def _shares(offsets: Array) -> tuple[Array, Array]:
 def assign_levels(latents: Array, shares: Array, rng: np.random.Generator) -> Integers:
     """Give rows levels by their latents so that each level has its share of them.
 
-    Parameters
-    ----------
-    latents : numpy.ndarray of shape (n_rows, k)
-        One for each level; they need not be independent.
-    shares : numpy.ndarray of shape (k,)
-        Of the levels. Counts are their parts of the rows, rounded up or down at random.
-    rng : numpy.random.Generator
-        Simulation randomness.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_rows,), int64
-        The level of the largest latent, each plus an offset of the level. The last few rows that
-        this would give a level too many have the next one that is short of rows.
+    Shapes: latents (n_rows, k): one for each level; they need not be independent; shares (k,): of
+    the levels; returns (n_rows,): the level of the largest latent, each plus an offset of the
+    level.
     """
     n = len(latents)
     nominal = Nominal.of(shares)
@@ -177,16 +150,7 @@ def assign_levels(latents: Array, shares: Array, rng: np.random.Generator) -> In
 
 
 def indicator_gap(share: float, error: float) -> float:
-    """Return by how much the normal scores of an indicator's noisy ranks differ in the mean.
-
-    Parameters
-    ----------
-    share : float
-        Of the rows with the level.
-    error : float
-        Standard deviation of the noise of ranks, as a share of their number. Without noise the
-        ranks of rows with the level and without it are 1/2 apart.
-    """
+    """Return by how much the normal scores of an indicator's noisy ranks differ in the mean."""
     share, error = min(max(share, 1e-6), 1 - 1e-6), max(error, 1e-6)
     chances = (np.arange(2000) + 0.5) / 2000
     with_it, without = 0.5 + error * ndtri(chances), error * ndtri(chances)

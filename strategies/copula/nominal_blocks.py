@@ -31,23 +31,12 @@ _FLAT = 1e-9  # slope of a direction in which nothing changes
 
 @dataclass(frozen=True)
 class Feature:
-    """What is observed of a column, as a function of its latents.
+    """What is observed of a column, as a function of its latents."""
 
-    Parameters
-    ----------
-    at : slice
-        Its latents, among all.
-    series : numpy.ndarray of shape (40,) or None
-        Hermite coefficients of an ordinary column (`bridge`).
-    nominal : Nominal or None
-        Of a nominal column.
-    scale : float or numpy.ndarray of shape (k,)
-        What an indicator counts in the observed correlations.
-    """
-
-    at: slice
-    series: Array | None = None
-    nominal: Nominal | None = None
+    at: slice  # Its latents, among all
+    series: Array | None = None  # (40,): hermite coefficients of an ordinary column (`bridge`)
+    nominal: Nominal | None = None  # Of a nominal column
+    # (k,): what an indicator counts in the observed correlations
     scale: Array = field(default_factory=lambda: np.ones(1))
 
     @property
@@ -60,11 +49,8 @@ class Feature:
     def fitted(self, latents: Array, covariance: Array) -> "Feature":
         """Return the same for latents of another covariance.
 
-        Parameters
-        ----------
-        latents : numpy.ndarray of shape (n_rows, n_latents)
-            Drawn from it; slopes are ``cov(1_a, L) covariance^-1``, by Stein's lemma.
-        covariance : numpy.ndarray of shape (n_latents, n_latents)
+        Shapes: latents (n_rows, n_latents): drawn from it; slopes are ``cov(1_a, L)
+        covariance^-1``, by Stein's lemma; covariance (n_latents, n_latents).
         """
         if self.nominal is None:
             return self
@@ -86,23 +72,10 @@ def fit_blocks(
 ) -> Array:
     """Solve for the covariances of nominal columns' latents with all others.
 
-    Parameters
-    ----------
-    start : numpy.ndarray of shape (d, d)
-        Correlations of latents; of ordinary columns with each other, as they shall be.
-    observed : numpy.ndarray of shape (d, d)
-        Correlations of what is observed.
-    noise : numpy.ndarray of shape (d, d)
-        Their variances by privacy noise.
-    features : sequence of Feature
-        Of the columns, in order.
-    least : float
-        No eigenvalue of the result is smaller.
-
-    Returns
-    -------
-    numpy.ndarray of shape (d, d)
-        A covariance matrix; variances are 1, but for latents of nominal columns.
+    Shapes: start (d, d): correlations of latents; of ordinary columns with each other, as they
+    shall be; observed (d, d): correlations of what is observed; noise (d, d): their variances by
+    privacy noise; returns (d, d): A covariance matrix; variances are 1, but for latents of nominal
+    columns.
     """
     matrix = start.copy()
     features = list(features)
@@ -161,11 +134,6 @@ class _Block:
     variance v. If correlations r have variance t, their best linear estimate is
     ``g c / (g^2 + v / t)``. All pairs of directions of a block have the same t, which is the one
     that their sum of squares shows.
-
-    Attributes
-    ----------
-    target : numpy.ndarray of shape (n_latents, n_other_latents)
-        What is observed, less noise, as covariances of indicators.
     """
 
     def __init__(

@@ -271,11 +271,6 @@ def check_rows(rows: npt.ArrayLike, n_samples: int, party: str) -> npt.NDArray[n
     """Return the aligned rows that take part, if each is there once.
 
     A row that came twice would be ranked twice, under fresh noise each time.
-
-    Raises
-    ------
-    ProtocolError
-        If they are not ascending numbers of aligned rows.
     """
     given = np.asarray(rows)
     numbers = given.astype(np.int64)

@@ -27,11 +27,9 @@ _LARGEST = 0.995
 def rank_coefficients(cuts: npt.ArrayLike | None) -> Array:
     """Return ``sqrt(12) a_k`` for k = 1, ..., 40 of one column, array of shape (40,).
 
-    Parameters
-    ----------
-    cuts : array of shape (n_levels - 1,) or (n_atoms, 2), or None
-        Shares of samples up to each level but the last; or where each point mass of a column that
-        is continuous elsewhere begins and ends; None for a continuous column.
+    Shapes: cuts (n_levels - 1,): shares of samples up to each level but the last; or where each
+    point mass of a column that is continuous elsewhere begins and ends; None for a continuous
+    column.
     """
     if cuts is None or np.ndim(cuts) == 2:
         found = np.zeros(N_TERMS)
@@ -55,12 +53,7 @@ def rank_coefficients(cuts: npt.ArrayLike | None) -> Array:
 def score_coefficients(cuts: npt.ArrayLike | None, error: float = 0.0) -> Array:
     """Return the coefficients of one column's normal scores of noisy ranks, array of shape (40,).
 
-    Parameters
-    ----------
-    cuts : array of shape (n_levels - 1,) or None
-        As in `rank_coefficients`.
-    error : float, default 0
-        Standard deviation of the noise of ranks, as a share of their number.
+    Shapes: cuts (n_levels - 1,): as in `rank_coefficients`.
     """
     if cuts is None and error == 0:  # the score is the latent itself
         found = np.zeros(N_TERMS)
@@ -88,15 +81,7 @@ def score_coefficients(cuts: npt.ArrayLike | None, error: float = 0.0) -> Array:
 def noisy_scores(error: float) -> tuple[Array, Array]:
     """Return shares and the mean normal scores that ranks there have after noise.
 
-    Parameters
-    ----------
-    error : float
-        Standard deviation of the noise of ranks, as a share of their number.
-
-    Returns
-    -------
-    tuple of two numpy.ndarray of shape (2000,)
-        The scores have variance 1 over shares *and* noise.
+    Shapes: returns (2000,): the scores have variance 1 over shares *and* noise.
     """
     middles = (np.arange(2000) + 0.5) / 2000
     if error == 0:
@@ -122,17 +107,9 @@ def hermite(x: Array) -> Array:
 def step_coefficients(steps: Array, cuts: npt.ArrayLike) -> Array:
     """Expand a step function of a standard normal variable in Hermite polynomials.
 
-    Parameters
-    ----------
-    steps : numpy.ndarray of shape (n_cuts,)
-        By how much the function rises.
-    cuts : array of shape (n_cuts,)
-        Where, as shares.
-
-    Returns
-    -------
-    numpy.ndarray of shape (40,)
-        ``E[g(Z) He_k(Z)] / sqrt(k!)``: the integral of He_k phi beyond c is He_(k-1)(c) phi(c).
+    Shapes: steps (n_cuts,): by how much the function rises; cuts (n_cuts,): where, as shares;
+    returns (40,): ``E[g(Z) He_k(Z)] / sqrt(k!)``: the integral of He_k phi beyond c is He_(k-1)(c)
+    phi(c).
     """
     where = ndtri(np.clip(np.asarray(cuts, dtype=np.float64), 1e-12, 1 - 1e-12))
     density = np.exp(-(where**2) / 2) / np.sqrt(2 * np.pi)
@@ -144,18 +121,9 @@ def step_coefficients(steps: Array, cuts: npt.ArrayLike) -> Array:
 def latent_correlations(observed: Array, coefficients: Array) -> Array:
     """Solve for the latents' correlations, pair by pair.
 
-    Parameters
-    ----------
-    observed : numpy.ndarray of shape (p, p)
-        Correlations of ranks (or of normal scores).
-    coefficients : numpy.ndarray of shape (p, 40)
-        Of each column.
-
-    Returns
-    -------
-    numpy.ndarray of shape (p, p)
-        1 on the diagonal; at most 0.995 elsewhere, which is also the answer where the observed
-        correlation is larger than any latent correlation gives.
+    Shapes: observed (p, p): correlations of ranks (or of normal scores); coefficients (p, 40): of
+    each column; returns (p, p): 1 on the diagonal; at most 0.995 elsewhere, which is also the
+    answer where the observed correlation is larger than any latent correlation gives.
     """
     one, other = np.triu_indices(len(observed), k=1)
     target = observed[one, other]

@@ -41,15 +41,9 @@ _TOO_SMALL = (
 
 @dataclass(frozen=True)
 class Flip:
-    """The chance that a comparison is turned round, as a multiple of 2^-16.
+    """The chance that a comparison is turned round, as a multiple of 2^-16."""
 
-    Parameters
-    ----------
-    numerator : int
-        ``theta = numerator / 2^16``, in [0, 1/2).
-    """
-
-    numerator: int
+    numerator: int  # ``theta = numerator / 2^16``, in [0, 1/2)
 
     @classmethod
     def of(cls, epsilon: float) -> "Flip":
@@ -93,12 +87,7 @@ class Flip:
     def debias(self, ranks: npt.ArrayLike, n: int) -> Array:
         """Return unbiased estimates of the ranks (Eq. 2.3), less their mean (n + 1) / 2.
 
-        Parameters
-        ----------
-        ranks : array of shape (n,) or fewer of them
-            Perturbed ranks.
-        n : int
-            How many were compared.
+        Shapes: ranks (n,): perturbed ranks.
         """
         centred: Array = np.asarray(ranks, dtype=np.float64) - (n + 1) / 2
         return centred / (1 - 2 * self.theta)
@@ -124,20 +113,8 @@ _COIN = Flip(2 ** (THETA_BITS - 1))
 def perturbed_ranks(values: npt.ArrayLike, flip: Flip, stream: Keystream) -> Integers:
     """Rank a column, turning comparisons round at random.
 
-    Parameters
-    ----------
-    values : array of shape (n,)
-        Without missing ones. Equal values are ranked among each other in a random order, drawn
-        from the key stream, so that every column has the ranks 1, ..., n.
-    flip : Flip
-        Chance of a comparison to be turned round.
-    stream : Keystream
-        Random bits.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n,), int64
-        In 1, ..., n; not a permutation, but their sum is that of one.
+    Shapes: values (n,): without missing ones; returns (n,): in 1, ..., n; not a permutation, but
+    their sum is that of one.
     """
     values = np.asarray(values)
     n = len(values)
@@ -155,20 +132,7 @@ def perturbed_ranks(values: npt.ArrayLike, flip: Flip, stream: Keystream) -> Int
 def column_ranks(values: npt.ArrayLike, width: int, flip: Flip, stream: Keystream) -> Integers:
     """Rank a column in its order, or each of its levels against all others.
 
-    Parameters
-    ----------
-    values : array of shape (n,)
-        Without missing ones.
-    width : int
-        1, or the number of levels of a nominal column, whose values are then 0, ..., width - 1.
-    flip : Flip
-        What a comparison of two values may spend, over all that it tells.
-    stream : Keystream
-        Random bits.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n, width), int64
+    Shapes: values (n,): without missing ones; returns (n, width).
     """
     if width == 1:
         return perturbed_ranks(values, flip, stream)[:, None]
@@ -179,20 +143,8 @@ def column_ranks(values: npt.ArrayLike, width: int, flip: Flip, stream: Keystrea
 def indicator_ranks(held: npt.ArrayLike, flip: Flip, stream: Keystream) -> Integers:
     """Rank an indicator, turning comparisons of unequal values round at random.
 
-    Parameters
-    ----------
-    held : array of shape (n,), bool
-        Which rows have the level. Equal values win against each other with chance 1/2, in each
-        comparison anew; so they have the same expected rank.
-    flip : Flip
-        Chance of a comparison of unequal values to be turned round.
-    stream : Keystream
-        Random bits.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n,), int64
-        In 1, ..., n; not a permutation, but their sum is that of one.
+    Shapes: held (n,): which rows have the level; returns (n,): in 1, ..., n; not a permutation,
+    but their sum is that of one.
     """
     held = np.asarray(held, dtype=np.bool_)
     n = len(held)
@@ -215,9 +167,7 @@ def rectangle_sums(
 ) -> tuple[Integers, Integers]:
     """Return row and column sums of a rectangle of random bits.
 
-    Returns
-    -------
-    tuple of numpy.ndarray of shape (n_rows,) and of shape (n_columns,), int64
+    Shapes: returns (n_rows,), (n_columns,).
     """
     rows = np.zeros(n_rows + _ROWS, dtype=np.int64)
     columns = np.zeros(n_columns + _WIDTH, dtype=np.int64)
@@ -240,10 +190,7 @@ def rectangle_sums(
 def flip_sums(n: int, flip: Flip, stream: Keystream) -> tuple[Integers, Integers]:
     """Return row and column sums of a strictly lower triangular matrix of random bits.
 
-    Returns
-    -------
-    tuple of two numpy.ndarray of shape (n,), int64
-        ``sum_{j < i} f_ij`` and ``sum_{j > i} f_ji``.
+    Shapes: returns (n,): ``sum_{j < i} f_ij`` and ``sum_{j > i} f_ji``.
     """
     rows = np.zeros(n + _ROWS, dtype=np.int64)
     columns = np.zeros(n + _ROWS, dtype=np.int64)
@@ -256,11 +203,8 @@ def flip_sums(n: int, flip: Flip, stream: Keystream) -> tuple[Integers, Integers
 def flip_tiles(n: int, flip: Flip, stream: Keystream) -> Iterator[tuple[int, int, Words]]:
     """Make the random bits f_ij of all comparisons, tile by tile.
 
-    Yields
-    ------
-    tuple of int, int and numpy.ndarray of shape (256, n_words), uint64
-        First row, first column, bits: bit b of word w in row r is f of row ``first + r`` and column
-        ``left + 64 w + b``. Zero where there is no comparison.
+    Shapes: returns (256, n_words): first row, first column, bits: bit b of word w in row r is f of
+    row ``first + r`` and column ``left + 64 w + b``.
     """
     buffer = np.empty((2, _ROWS * _WORDS), dtype=np.uint64)
     corner = np.tril(np.ones((_ROWS, _ROWS), dtype=np.uint8), k=-1)
@@ -294,13 +238,7 @@ def _bernoulli(out: Words, spare: Words, numerator: int, stream: Keystream) -> W
 def column_counts(bits: Words) -> Integers:
     """Count the bits of each column, adding whole words bit by bit.
 
-    Parameters
-    ----------
-    bits : numpy.ndarray of shape (a power of two, n_words), uint64
-
-    Returns
-    -------
-    numpy.ndarray of shape (64 n_words,), int64
+    Shapes: bits (a power of two, n_words); returns (64 n_words,).
     """
     planes = [bits]  # the binary digits of one number for each row and column, lowest first
     while len(planes[0]) > 1:

@@ -40,47 +40,20 @@ MOST_LEVELS = 64  # a count column with a wider range is treated as continuous, 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much a holder may spend, and how.
+    """How much a holder may spend, and how."""
 
-    Parameters
-    ----------
-    epsilon : float
-        The whole budget of a column ("per-variable") or of a party ("total").
-    budget : {"per-variable", "total"}
-        Which of the two.
-    rank_share : float
-        Share of the ranks; the margin has the rest.
-    margin_noise : {"increments", "coefficients"}
-        See `margins`; of "bernstein".
-    margin : {"tree", "bernstein"}
-        How numeric columns' margins are estimated: see `tree` and `margins`.
-    min_level : int
-        Levels with a smaller noisy count are put together; 0 if the names of levels are public.
-    nominal : {"indicators", "order"}
-        Whether each of up to 12 levels of a nominal column has ranks, or all levels have one order.
-    """
-
-    epsilon: float
-    budget: str = "per-variable"
-    rank_share: float = 0.25
-    margin_noise: str = "increments"
-    margin: str = "tree"
+    epsilon: float  # The whole budget of a column ("per-variable") or of a party ("total")
+    budget: str = "per-variable"  # Which of the two
+    rank_share: float = 0.25  # Share of the ranks; the margin has the rest
+    margin_noise: str = "increments"  # See `margins`; of "bernstein"
+    margin: str = "tree"  # How numeric columns' margins are estimated: see `tree` and `margins`
+    # Levels with a smaller noisy count are put together; 0 if the names of levels are public
     min_level: int = MIN_LEVEL
+    # Whether each of up to 12 levels of a nominal column has ranks, or all levels have one order
     nominal: str = NOMINALS[0]
 
     def check(self, who: str) -> None:
-        """Raise if it is no budget; parties get it from the server.
-
-        Parameters
-        ----------
-        who : str
-            Whose columns are meant, to begin messages with.
-
-        Raises
-        ------
-        ConfigError
-            Names what is wrong.
-        """
+        """Raise if it is no budget; parties get it from the server."""
         for name, value, choices in (
             ("budget", self.budget, BUDGETS),
             ("margin_noise", self.margin_noise, NOISES),
@@ -103,11 +76,6 @@ class Budget:
         """Return the epsilon of replacing one record, by basic composition.
 
         A value takes part in a comparison with each other value of its column, and in the margin.
-
-        Parameters
-        ----------
-        observed : sequence of int
-            How many values each column has.
         """
         ranks, margin = split_budget(self.epsilon, self.budget, len(observed), self.rank_share)
         each = Flip.of(ranks).epsilon
@@ -116,43 +84,25 @@ class Budget:
 
 @dataclass
 class Release:
-    """What one holder made of its columns.
+    """What one holder made of its columns."""
 
-    Parameters
-    ----------
-    ranks : numpy.ndarray of shape (n_samples, n_ranks), int32
-        Perturbed ranks among the observed values of the column, 0 where it has none; of a nominal
-        column, those of the indicators of its levels.
-    flips : list of Flip
-        Chance of each column's comparisons to be turned round (`Flip.of_indicators` of those of
-        indicators).
-    widths : list of int
-        How many ranks each column has.
-    margins : list of Margin
-        Noisy margins. They stay with the holder, but for cuts of columns of levels.
-    epsilon_margins : list of float
-        What each margin spent.
-    exact_range : list of bool
-        Of each column, whether its observed range was used.
-    rare : list of int
-        Columns with a level that a single sample holds.
-    n_bounded : int
-        How many of the bounds are those of a numeric column here.
-    name_chance : float
-        Largest chance of a level that a single sample holds to be named.
-    least_epsilon : float
-        That of a column with which all margins would be more than noise; 0 where they are.
-    """
-
+    # (n_samples, n_ranks): perturbed ranks among the observed values of the column, 0 where it
+    # has none; of a nominal column, those of the indicators of its levels
     ranks: npt.NDArray[np.int32]
+    # Chance of each column's comparisons to be turned round (`Flip.of_indicators` of those of
+    # indicators)
     flips: list[Flip] = field(default_factory=list)
-    widths: list[int] = field(default_factory=list)
+    widths: list[int] = field(default_factory=list)  # How many ranks each column has
+    # Noisy margins. They stay with the holder, but for cuts of columns of levels.
     margins: list[Margin] = field(default_factory=list)
-    epsilon_margins: list[float] = field(default_factory=list)
+    epsilon_margins: list[float] = field(default_factory=list)  # What each margin spent
+    # Of each column, whether its observed range was used
     exact_range: list[bool] = field(default_factory=list)
+    # Columns with a level that a single sample holds
     rare: list[int] = field(default_factory=list)
-    n_bounded: int = 0
-    name_chance: float = 0.0
+    n_bounded: int = 0  # How many of the bounds are those of a numeric column here
+    name_chance: float = 0.0  # Largest chance of a level that a single sample holds to be named
+    # That of a column with which all margins would be more than noise; 0 where they are
     least_epsilon: float = 0.0
 
 
@@ -170,34 +120,9 @@ def make_release(
 ) -> Release:
     """Perturb ranks and margins of all columns.
 
-    Parameters
-    ----------
-    codes : numpy.ndarray of shape (n_samples, n_columns)
-        Values of numeric columns, level numbers of others; NaN = missing.
-    kinds : mapping of column name to Kind
-        In the order of the columns.
-    n_levels : sequence of int
-        How many levels each column has; 0 for numeric ones.
-    bounds : mapping of column name to (low, high)
-        Ranges of numeric columns that are public.
-    steps : mapping of column name to float
-        Resolutions of numeric columns, of which their values are multiples; 0 or absent for none.
-    others : sequence of (int or None)
-        Of each column, the number of the level that stands for rare ones; None where they are put
-        with a neighbour.
-    budget : Budget
-        What may be spent.
-    stream : Keystream
-        Random bits.
-    who : str
-        Whose columns they are, to begin messages with.
-    fill : bool, default False
-        Whether missing cells are filled, and then ranked as all others.
-
-    Raises
-    ------
-    DataError
-        If a column is constant, or has too few values to be compared.
+    Shapes: codes (n_samples, n_columns): values of numeric columns, level numbers of others; NaN =
+    missing; others (int or None): of each column, the number of the level that stands for rare
+    ones; None where they are put with a neighbour.
     """
     check_columns(codes, kinds, who)
     n_columns = codes.shape[1]
@@ -281,13 +206,7 @@ def _ranks(
 
 
 def check_columns(codes: Array, kinds: Mapping[str, Kind], who: str) -> None:
-    """Raise if a column has no ranks.
-
-    Raises
-    ------
-    DataError
-        Names the column.
-    """
+    """Raise if a column has no ranks."""
     for j, name in enumerate(kinds):
         values = codes[~np.isnan(codes[:, j]), j]
         if len(values) < 2 or values.min() == values.max():
@@ -300,14 +219,7 @@ def check_columns(codes: Array, kinds: Mapping[str, Kind], who: str) -> None:
 def synthetic_codes(margins: Sequence[Margin], levels: Array, kinds: Mapping[str, Kind]) -> Array:
     """Turn probabilities into values or level numbers, column by column.
 
-    Parameters
-    ----------
-    margins : sequence of Margin
-        One for each column.
-    levels : numpy.ndarray of shape (n_rows, n_columns)
-        In [0, 1].
-    kinds : mapping of column name to Kind
-        In the order of the columns; counts are rounded.
+    Shapes: levels (n_rows, n_columns): in [0, 1].
     """
     codes = np.empty(levels.shape)
     for j, (margin, kind) in enumerate(zip(margins, kinds.values(), strict=True)):

@@ -35,20 +35,12 @@ _MOST_ROWS = 4000  # conditional means enter H as a sample of at most so many
 
 @dataclass
 class Scores:
-    """Latent scores of all samples.
+    """Latent scores of all samples."""
 
-    Parameters
-    ----------
-    z : numpy.ndarray of shape (n_samples, p)
-        NaN where a sample lacks the column.
-    order : list of numpy.ndarray of shape (n_j,), int64
-        For each column, the samples that have it, in the order of their perturbed ranks.
-    patterns : list of (columns, rows)
-        Columns that are observed together, and the samples where just these are.
-    """
-
-    z: Array
+    z: Array  # (n_samples, p): naN where a sample lacks the column
+    # (n_j,): for each column, the samples that have it, in the order of their perturbed ranks
     order: list[Integers]
+    # (columns, rows): columns that are observed together, and the samples where just these are
     patterns: list[tuple[Integers, Integers]]
 
     def observed_share(self, j: int, probability: Array) -> Array:
@@ -80,12 +72,7 @@ def middles(n: int) -> Array:
 def start_scores(ranks: npt.NDArray[np.int32], rng: np.random.Generator) -> Scores:
     """Give every rank its normal score, array of shape (n_samples, p).
 
-    Parameters
-    ----------
-    ranks : numpy.ndarray of shape (n_samples, p)
-        Perturbed ranks, 0 = missing. Equal ones are ordered at random.
-    rng : numpy.random.Generator
-        Simulation randomness.
+    Shapes: ranks (n_samples, p): perturbed ranks, 0 = missing.
     """
     z = np.full(ranks.shape, np.nan)
     order = []
@@ -105,12 +92,7 @@ def start_scores(ranks: npt.NDArray[np.int32], rng: np.random.Generator) -> Scor
 def fit_maps(scores: Scores, omega: Array) -> None:
     """Solve for each column's function h, one after the other; in place.
 
-    Parameters
-    ----------
-    scores : Scores
-        As `start_scores` or an earlier call left them.
-    omega : numpy.ndarray of shape (p, p)
-        Correlation matrix of the scores.
+    Shapes: omega (p, p): correlation matrix of the scores.
     """
     chain = _Chain(scores, omega)
     for j in chain.columns:
@@ -135,10 +117,7 @@ def draw_scores(scores: Scores, omega: Array, rng: np.random.Generator) -> Array
     the next lower and the next higher rank (2.8), so all even ranks can be drawn at once, and then
     all odd ones.
 
-    Returns
-    -------
-    numpy.ndarray of shape (n_samples, p)
-        Complete.
+    Shapes: returns (n_samples, p): complete.
     """
     drawn = Scores(scores.z.copy(), scores.order, scores.patterns)
     chain = _Chain(drawn, omega)
@@ -229,11 +208,6 @@ class _Chain:
 
     With L the Cholesky factor of a pattern's correlations, its columns in order, the scores are L e
     for independent e: the mean of the next column is its row of L times the e known so far.
-
-    Attributes
-    ----------
-    columns : list of int
-        The order: from the most to the least observed.
     """
 
     def __init__(self, scores: Scores, omega: Array) -> None:

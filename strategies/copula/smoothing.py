@@ -30,21 +30,8 @@ _FAR = 4.5  # a normal score that one of 300,000 samples has
 def smoothed(ends: Array, shares: Array, error: float, limits: tuple[float, float]) -> Array | None:
     """Return points of a smooth distribution function, array of shape (n_points, 2).
 
-    Parameters
-    ----------
-    ends : numpy.ndarray of shape (n_ends,)
-        Ends of cells, ascending.
-    shares : numpy.ndarray of shape (n_ends,)
-        Noisy shares of samples below each, ascending and in (0, 1).
-    error : float
-        Standard deviation of the noise of a share between two ends.
-    limits : tuple of two float
-        Where values end. A tail reaches beyond the first or last end unless that is a limit.
-
-    Returns
-    -------
-    numpy.ndarray or None
-        Values and shares, both ascending; None if no smooth function is as near as that.
+    Shapes: ends (n_ends,): ends of cells, ascending; shares (n_ends,): noisy shares of samples
+    below each, ascending and in (0, 1).
     """
     if len(ends) < _LEAST_ENDS:
         return None

@@ -40,21 +40,7 @@ _NOTHING = 1e-6  # values: less is rounding
 def tree_margin(values: npt.ArrayLike, domain: Domain, epsilon: float, stream: Keystream) -> Margin:
     """Estimate the margin of a numeric column with ``epsilon``-differential privacy.
 
-    Parameters
-    ----------
-    values : array of shape (n,)
-        Observed values.
-    domain : Domain
-        What is public of them.
-    epsilon : float
-        Budget of replacing one value; infinite for no noise.
-    stream : Keystream
-        Random bits.
-
-    Returns
-    -------
-    Margin
-        Point masses are steps of its distribution function.
+    Shapes: values (n,): observed values.
     """
     ordered = np.sort(domain.snap(values))
     if epsilon == inf:
@@ -75,10 +61,7 @@ def tree_margin(values: npt.ArrayLike, domain: Domain, epsilon: float, stream: K
 def roots(domain: Domain) -> tuple[Array, Array]:
     """Return the ends of the cells that are there from the start: below 0, 0 itself, and above.
 
-    Returns
-    -------
-    tuple of two numpy.ndarray of shape (at most 3,)
-        A cell includes its lower end only.
+    Shapes: returns (at most 3,): A cell includes its lower end only.
     """
     half = domain.step / 2
     bottom = domain.low - half
@@ -93,24 +76,6 @@ def decomposition(
 ) -> tuple[Array, Array]:
     """Choose cells that are narrow where values are, with ``epsilon``-differential privacy.
 
-    Parameters
-    ----------
-    ordered : numpy.ndarray of shape (n,)
-        Values, ascending.
-    domain : Domain
-        What is public of them.
-    epsilon : float
-        Budget of replacing one value.
-    stream : Keystream
-        Random bits.
-
-    Returns
-    -------
-    tuple of two numpy.ndarray of shape (n_cells,)
-        Lower ends, which a cell includes, and upper ends; ascending.
-
-    Notes
-    -----
     Let the noise N be integer with scale s, and ``delta = ceil(s log 2)``. A cell with count c at
     depth d is cut if ``max(c - d delta, -delta) + N > 0``. Compare two tables, one with a value
     more, and the chances of one tree. Only cells that contain the value differ. They lie on one
@@ -120,6 +85,9 @@ def decomposition(
     these has ``x >= 1 + i delta`` and gives ``2^-i / s``. So with the larger table a tree is more
     likely by at most 3 / s, and less likely, by the one cell that is not cut, by at most 1 / s.
     Replacing a value takes one away and adds one: 4 / s, which is epsilon.
+
+    Shapes: ordered (n,): values, ascending; returns (n_cells,): lower ends, which a cell includes,
+    and upper ends; ascending.
     """
     scale = Fraction(0) if epsilon == inf else 4 / rational(epsilon)
     fall = max(ceil(float(scale) * log(2.0)), 1)

@@ -15,10 +15,7 @@ from torch import Tensor
 def log_bound(log_weights: Tensor) -> Tensor:
     """Return the logarithm of the mean weight of each row: log R_kappa, shape (n_rows,).
 
-    Parameters
-    ----------
-    log_weights : Tensor of shape (n_rows, kappa)
-        For the second stage, with log p(y | h) added (R'_kappa).
+    Shapes: log_weights (n_rows, kappa): for the second stage, with log p(y | h) added (R'_kappa).
     """
     return torch.logsumexp(log_weights, dim=-1) - math.log(log_weights.shape[-1])
 

@@ -19,21 +19,11 @@ from strategies.false_vfl.server_model import Discriminator, Prediction, ServerN
 
 @dataclass(frozen=True)
 class Block:
-    """What a party holds of aligned samples.
+    """What a party holds of aligned samples."""
 
-    Parameters
-    ----------
-    x : Tensor of shape (n_held, n_columns)
-        Standardised columns, 0 where a cell is missing.
-    known : Tensor of shape (n_held, n_columns)
-        1 where the cell is there.
-    row : Tensor of shape (n_samples,), int64
-        Where in `x` each sample is, -1 where the party lacks it.
-    """
-
-    x: Tensor
-    known: Tensor
-    row: Tensor
+    x: Tensor  # (n_held, n_columns): standardised columns, 0 where a cell is missing
+    known: Tensor  # (n_held, n_columns): 1 where the cell is there
+    row: Tensor  # (n_samples,): where in `x` each sample is, -1 where the party lacks it
 
     def select(self, batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return x and known of the rows held of a batch, and their places in it."""
@@ -44,19 +34,7 @@ class Block:
 
 
 class CentralModel(nn.Module):
-    """The networks of all parties and of the server.
-
-    Parameters
-    ----------
-    blocks : Mapping[str, Block]
-        By party.
-    settings : NetworkSettings
-    variant : {"I", "II"}
-    n_classes : int or None
-        None for a regression.
-    seed : int
-    dtype : torch.dtype, default float32
-    """
+    """The networks of all parties and of the server."""
 
     def __init__(
         self,
@@ -84,19 +62,8 @@ class CentralModel(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return draws of h and their log weights.
 
-        Parameters
-        ----------
-        blocks : Mapping[str, Block]
-            A party that is absent holds none of the samples.
-        batch : Tensor of shape (n_rows,), int64
-            Which samples.
-        n_draws, seed : int
-            How many draws, and what they follow from.
-
-        Returns
-        -------
-        h : Tensor of shape (n_rows, n_draws, h_dim)
-        log_weights : Tensor of shape (n_rows, n_draws)
+        Shapes: batch (n_rows,): which samples; returns (n_rows, n_draws, h_dim); returns (n_rows,
+        n_draws).
         """
         n_rows, settings = len(batch), self.settings
         means = precisions = torch.zeros(n_rows, settings.h_dim, dtype=self.dtype)

@@ -22,14 +22,7 @@ TERM_LIMIT, GRADIENT_LIMIT = 2.0**18, 2.0**14
 class Graph:
     """The log likelihood of a batch, with the posterior's parameters as leaves.
 
-    Parameters
-    ----------
-    nets : PartyNets
-    held : Held
-        Of the batch.
-    n_rows : int
-        Of the batch.
-    mean, log_sigma : numpy.ndarray of shape (n_given, h_dim)
+    Shapes: mean, log_sigma (n_given, h_dim).
     """
 
     terms: Tensor
@@ -49,17 +42,7 @@ class Graph:
             )
 
     def forward(self, seed: int, n_draws: int, noise_seed: int, dtype: torch.dtype) -> None:
-        """Compute `terms`, shape (n_given, n_draws).
-
-        Parameters
-        ----------
-        seed, n_draws : int
-            What the draws of h follow from, and how many they are.
-        noise_seed : int
-            What variant II draws missing columns by: the party's own.
-        dtype : torch.dtype
-            Of what is drawn.
-        """
+        """Compute `terms`, shape (n_given, n_draws)."""
         shape = self._n_rows, n_draws
         noise = shared_draws.normals(seed, "h", (*shape, self.mean.shape[1]), dtype)
         x, known, places = self._held

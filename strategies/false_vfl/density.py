@@ -28,19 +28,9 @@ def row_log_density(
 
     Gradients go to `given` and `x`, once: they have no gradients of their own.
 
-    Parameters
-    ----------
-    given : Tensor of shape (n_rows, n_draws, 2 * n_columns)
-        Means, then raw scales; see `GaussianNet`.
-    x : Tensor of shape (n_rows, n_draws or 1, n_columns)
-    bounds : tuple of float
-        Of the log standard deviation.
-    known : Tensor of shape (n_rows, n_columns), optional
-        1 where a cell counts, 0 where it counts for nothing; without it all cells count.
-
-    Returns
-    -------
-    Tensor of shape (n_rows, n_draws)
+    Shapes: given (n_rows, n_draws, 2 * n_columns): means, then raw scales; see `GaussianNet`; x
+    (n_rows, n_draws or 1, n_columns); known (n_rows, n_columns): 1 where a cell counts, 0 where it
+    counts for nothing; without it all cells count; returns (n_rows, n_draws).
     """
     total: Tensor = _RowLogDensity.apply(given, x, known, *bounds)  # type: ignore[no-untyped-call]
     return total

@@ -23,16 +23,8 @@ MAX_CLASSES = 1000
 class Targets:
     """Labels as the discriminator has them.
 
-    Parameters
-    ----------
-    known : numpy.ndarray of shape (n_samples,), bool
-        Which samples have one.
-    y : numpy.ndarray of shape (n_samples,)
-        Numbers of classes, or standardised labels; anything where none is known.
-    classes : list of float
-        Labels of the classes; none for a regression.
-    centre, unit : float
-        What standardised labels are in units of: the labels' mean and standard deviation.
+    Shapes: known (n_samples,): which samples have one; y (n_samples,): numbers of classes, or
+    standardised labels; anything where none is known.
     """
 
     def __init__(
@@ -48,13 +40,7 @@ class Targets:
 
     @classmethod
     def of(cls, labels: npt.NDArray[np.float64], task: str) -> "Targets":
-        """Take labels, NaN where a sample has none.
-
-        Raises
-        ------
-        DataError
-            If there is none, or they are not of that task.
-        """
+        """Take labels, NaN where a sample has none."""
         known = ~np.isnan(labels)
         if not known.any():
             raise DataError("no sample has a label; expected some, NaN where there is none")
@@ -80,16 +66,7 @@ class Targets:
 
 
 class HeadTraining:
-    """The discriminator and its optimiser.
-
-    Parameters
-    ----------
-    strategy : FalseVFL
-        Whose settings count.
-    targets : Targets
-    seed : int
-        Initial weights follow from it.
-    """
+    """The discriminator and its optimiser."""
 
     def __init__(self, strategy: "FalseVFL", targets: Targets, seed: int) -> None:
         self.targets = targets
@@ -109,15 +86,8 @@ class HeadTraining:
     ) -> float:
         """Go once through the labelled samples; return the mean loss.
 
-        Parameters
-        ----------
-        h : Tensor of shape (n_rows, n_draws, h_dim)
-        logs : Tensor of shape (n_rows, n_draws)
-            Log weights of the draws, without the labels' part.
-        rows : numpy.ndarray of shape (n_rows,)
-            Which samples they are.
-        rng : numpy.random.Generator
-            Draws the order.
+        Shapes: h (n_rows, n_draws, h_dim); logs (n_rows, n_draws): log weights of the draws,
+        without the labels' part; rows (n_rows,): which samples they are.
         """
         y = self._labels(rows)
         total = 0.0
@@ -154,19 +124,7 @@ def prediction_table(
 ) -> pd.DataFrame:
     """Return predictions of samples, a line each.
 
-    Parameters
-    ----------
-    net : Discriminator
-    h : Tensor of shape (n_rows, n_draws, h_dim)
-    logs : Tensor of shape (n_rows, n_draws)
-        Log weights of the draws.
-    classes, centre, unit
-        See `Targets`; no classes for a regression.
-
-    Returns
-    -------
-    pandas.DataFrame
-        ``prediction``, and of classes ``probability_<class>``, of numbers ``std_error``.
+    Shapes: h (n_rows, n_draws, h_dim); logs (n_rows, n_draws): log weights of the draws.
     """
     with torch.no_grad():
         found = net.predict(h, normalised_weights(logs))

@@ -9,13 +9,7 @@ from flwr_vertical.arrays import Indices
 
 
 class EarlyStop:
-    """The best validation so far; belongs to the snapshots of a run.
-
-    Parameters
-    ----------
-    patience : int
-        Epochs without a better one after which to stop.
-    """
+    """The best validation so far; belongs to the snapshots of a run."""
 
     def __init__(self, patience: int) -> None:
         self._patience = patience
@@ -44,16 +38,7 @@ class EarlyStop:
 def split_off(rows: Indices, share: float, rng: np.random.Generator) -> tuple[Indices, Indices]:
     """Draw which rows train and which validate.
 
-    Parameters
-    ----------
-    rows : numpy.ndarray of shape (n_rows,)
-    share : float
-        Of those that validate. With 0 nothing is drawn; else at least one row is on each side.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    train, validate : numpy.ndarray
+    Shapes: rows (n_rows,).
     """
     if not share:
         return rows, rows[:0]

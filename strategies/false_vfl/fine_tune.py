@@ -35,25 +35,7 @@ def fit_head(
     Parties hear mean and deviation of the labelled samples' posterior once, then seeds for several
     epochs at a time.
 
-    Parameters
-    ----------
-    strategy : FalseVFL
-        Whose settings count.
-    first : Pretraining
-        The first stage, done.
-    head : HeadTraining
-        To be trained; with validation it ends with its best weights.
-    usable : numpy.ndarray of shape (n_usable,)
-        Samples that take part.
-    result : Result
-        Gets a line of history for each epoch.
-    progress : Progress
-
-    Raises
-    ------
-    DataError
-        If no sample that takes part has a label, or too few to train and to validate; if all
-        samples of a class were left out.
+    Shapes: usable (n_usable,): samples that take part.
     """
     rows = usable[head.targets.known[usable]]
     needed = 2 if strategy.validation_share else 1

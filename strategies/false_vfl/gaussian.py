@@ -18,13 +18,7 @@ HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 def log_density(x: Tensor, mean: Tensor, log_sigma: Tensor) -> Tensor:
-    """Return the log density of each number, without summing over the last axis.
-
-    Parameters
-    ----------
-    x, mean, log_sigma : Tensor
-        Of shapes that broadcast; `log_sigma` is the logarithm of the standard deviation.
-    """
+    """Return the log density of each number, without summing over the last axis."""
     standardised = (x - mean) * torch.exp(-log_sigma)
     return -0.5 * standardised.square() - log_sigma - HALF_LOG_TWO_PI
 
@@ -40,18 +34,9 @@ def log_density_of_draw(noise: Tensor, log_sigma: Tensor) -> Tensor:
 def posterior(mean_sum: Tensor, precision_sum: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and log standard deviation of h given the observed parties (Eq. 1).
 
-    Parameters
-    ----------
-    mean_sum : Tensor of shape (n_rows, d)
-        Sum over the parties that hold a row of their encoders' means.
-    precision_sum : Tensor of shape (n_rows, d)
-        Sum of their precisions, ``exp(-2 log_sigma_k)``.
-    counts : Tensor of shape (n_rows,)
-        How many parties hold each row, at least one.
-
-    Returns
-    -------
-    mean, log_sigma : Tensor of shape (n_rows, d)
+    Shapes: mean_sum (n_rows, d): sum over the parties that hold a row of their encoders' means;
+    precision_sum (n_rows, d): sum of their precisions, ``exp(-2 log_sigma_k)``; counts (n_rows,):
+    how many parties hold each row, at least one; returns (n_rows, d).
     """
     return mean_sum / counts[:, None], -0.5 * torch.log(precision_sum)
 
@@ -61,18 +46,9 @@ def posterior_gradients(
 ) -> tuple[Tensor, Tensor]:
     """Return what each observed party needs to go back through `posterior`.
 
-    Parameters
-    ----------
-    grad_mean, grad_log_sigma : Tensor of shape (n_rows, d)
-        Gradients of the loss in what `posterior` returns.
-    precision_sum, counts
-        As there.
-
-    Returns
-    -------
-    in_mean, in_precision : Tensor of shape (n_rows, d)
-        Gradients in a party's own mean and in its own precision: the same for all of them, since
-        both enter sums.
+    Shapes: grad_mean, grad_log_sigma (n_rows, d): gradients of the loss in what `posterior`
+    returns; returns (n_rows, d): gradients in a party's own mean and in its own precision: the
+    same for all of them, since both enter sums.
     """
     return grad_mean / counts[:, None], -0.5 * grad_log_sigma / precision_sum
 
@@ -83,16 +59,6 @@ def draw_normals(
     """Draw standard normal numbers that follow from a seed, the same at every node.
 
     NumPy's generator draws them, on the CPU: PyTorch's numbers depend on the device.
-
-    Parameters
-    ----------
-    seed : int
-        Not negative.
-    purpose : str
-        Tells draws of one seed apart; with a party's name in it, those of parties.
-    shape : tuple of int
-    dtype : torch.dtype, default float32
-        float32 or float64. The two draw different numbers.
     """
     kind: Any = np.float64 if dtype == torch.float64 else np.float32
     generator = np.random.Generator(np.random.PCG64(draw_seed(seed, purpose)))

@@ -23,18 +23,7 @@ DEVICES = ("auto", "cpu", "cuda")
 
 
 def device_of(choice: str) -> torch.device:
-    """Return where this process computes.
-
-    Parameters
-    ----------
-    choice : {"auto", "cpu", "cuda"}
-        auto takes a GPU where PyTorch finds one.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such device.
-    """
+    """Return where this process computes."""
     found = torch.cuda.is_available()
     if choice == "cuda" and not found:
         raise ConfigError(
@@ -53,13 +42,7 @@ def device_of(choice: str) -> torch.device:
 
 @functools.cache
 def has_bfloat16(device: str) -> bool:
-    """Return whether matrix products in bfloat16 are native, and so quicker than in float32.
-
-    Parameters
-    ----------
-    device : str
-        PyTorch's name of a kind of device: ``"cpu"``, ``"cuda"``.
-    """
+    """Return whether matrix products in bfloat16 are native, and so quicker than in float32."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     # Without these instructions PyTorch computes the same, but slower than in float32.

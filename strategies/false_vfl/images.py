@@ -48,24 +48,7 @@ class ImageShape:
 
 
 def parse_shapes(text: str) -> dict[str, ImageShape]:
-    """Read the shapes of parties' images.
-
-    Parameters
-    ----------
-    text : str
-        ``"14x7"`` (height, width) or ``"3x32x32"`` (channels, height, width) of all parties;
-        ``"left=14x7, right=14x14"`` of some, while the others have tables.
-
-    Returns
-    -------
-    dict of str to ImageShape
-        By party; ``""`` stands for all parties that are not named.
-
-    Raises
-    ------
-    ConfigError
-        If the text is none of these.
-    """
+    """Read the shapes of parties' images."""
     found: dict[str, ImageShape] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         party, _, numbers = item.rpartition("=")
@@ -91,17 +74,7 @@ def check_size(image: ImageShape, n_columns: int, party: str) -> None:
 
 
 class ImageEncoder(nn.Module):
-    """Numbers from images that come as rows of pixels: channel by channel, row by row.
-
-    Parameters
-    ----------
-    image : ImageShape
-    n_out : int
-        Numbers of an image.
-    kind : {"cnn", "resnet18"}
-    channels : int
-        Of the first layer of ``cnn``.
-    """
+    """Numbers from images that come as rows of pixels: channel by channel, row by row."""
 
     def __init__(self, image: ImageShape, n_out: int, kind: str, channels: int) -> None:
         super().__init__()
@@ -125,16 +98,7 @@ class ImageEncoder(nn.Module):
 
 
 class ImageDecoder(nn.Module):
-    """Mean and raw scale of every pixel of an image: all means, then all scales.
-
-    Parameters
-    ----------
-    n_in : int
-        Numbers of which an image is made.
-    image : ImageShape
-    channels : int
-        Before the last layer; twice as many with each halving of the size.
-    """
+    """Mean and raw scale of every pixel of an image: all means, then all scales."""
 
     def __init__(self, n_in: int, image: ImageShape, channels: int) -> None:
         super().__init__()

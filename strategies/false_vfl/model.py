@@ -24,37 +24,21 @@ _N = TypeVar("_N", bound=nn.Module)
 
 @dataclass
 class FalseVFLPart(DeepPart):
-    """A party's own networks, and how its columns become what they see.
-
-    Parameters
-    ----------
-    model : str
-        Which model it belongs to: the name by which the server calls it.
-    networks : str
-        `NetworkSettings` as text.
-    variant, precision : str
-        Of the fit.
-    sources, levels, known_levels, other
-        Where the columns come from: see `column_sources`.
-    centre, unit : numpy.ndarray of shape (n_columns,)
-        What the columns' values are less and in units of.
-    weights : dict of str to numpy.ndarray
-        Of `PartyNets`.
-    """
+    """A party's own networks, and how its columns become what they see."""
 
     strategy = "false-vfl"
 
-    model: str
-    networks: str
-    variant: str
-    precision: str
-    sources: list[str]
-    levels: list[str]
-    known_levels: dict[str, list[str]]
-    other: dict[str, list[str]]
-    centre: AnyArray
-    unit: AnyArray
-    weights: Weights
+    model: str  # Which model it belongs to: the name by which the server calls it
+    networks: str  # `NetworkSettings` as text
+    variant: str  # Of the fit
+    precision: str  # Of the fit
+    sources: list[str]  # Where the columns come from: see `column_sources`
+    levels: list[str]  # Where the columns come from: see `column_sources`
+    known_levels: dict[str, list[str]]  # Where the columns come from: see `column_sources`
+    other: dict[str, list[str]]  # Where the columns come from: see `column_sources`
+    centre: AnyArray  # (n_columns,): what the columns' values are less and in units of
+    unit: AnyArray  # (n_columns,): what the columns' values are less and in units of
+    weights: Weights  # Of `PartyNets`
 
     @classmethod
     def of(
@@ -84,43 +68,23 @@ class FalseVFLPart(DeepPart):
 
 @dataclass
 class FalseVFLModel(Model):
-    """The server's networks; it has no party's.
-
-    Parameters
-    ----------
-    name : str
-        Names the model at the parties.
-    networks : str
-        `NetworkSettings` as text.
-    variant, precision : str
-        Of the fit.
-    parties : list of str
-        Parties of the fit.
-    classes : list of float
-        Labels of the classes; empty for a regression.
-    centre, unit : float
-        What standardised labels are in units of.
-    weights, head : dict of str to numpy.ndarray
-        Of `ServerNets` and of `Discriminator`.
-    prediction_samples, prediction_rows : int
-        See `FalseVFL`.
-    """
+    """The server's networks; it has no party's."""
 
     strategy = "false-vfl"
     predicted_by = "false-vfl-predict"
 
-    name: str
-    networks: str
-    variant: str
-    precision: str
-    parties: list[str]
-    classes: list[float]
-    centre: float
-    unit: float
-    weights: Weights
-    head: Weights
-    prediction_samples: int
-    prediction_rows: int
+    name: str  # Names the model at the parties
+    networks: str  # `NetworkSettings` as text
+    variant: str  # Of the fit
+    precision: str  # Of the fit
+    parties: list[str]  # Parties of the fit
+    classes: list[float]  # Labels of the classes; empty for a regression
+    centre: float  # What standardised labels are in units of
+    unit: float  # What standardised labels are in units of
+    weights: Weights  # Of `ServerNets` and of `Discriminator`
+    head: Weights  # Of `ServerNets` and of `Discriminator`
+    prediction_samples: int  # See `FalseVFL`
+    prediction_rows: int  # See `FalseVFL`
 
     @property
     def settings(self) -> NetworkSettings:

@@ -29,48 +29,33 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """Sizes and bounds of all networks.
+    """Sizes and bounds of all networks."""
 
-    Parameters
-    ----------
-    h_dim, z_dim : int
-        Dimensions of the latent variables (Table 10: 128 and 64 for Isolet and HAPT).
-    party_width, global_width : int
-        Units of a hidden layer at a party, and at the server.
-    party_layers, global_layers, head_layers, indicator_layers : int
-        Layers with weights: of a party's encoder and decoder, of the global ones (Table 5: 3), of
-        the discriminator (Table 5: 2) and of a party's missing indicator (Table 5: 3).
-    activation : str
-        A key of `ACTIVATIONS`.
-    x_bounds, h_bounds, z_bounds : tuple of float
-        Smallest and largest logarithm of a standard deviation: of columns given h (columns are
-        standardised), of h (at a party's encoder and at the global decoder), of z given h.
-    mixed : bool
-        Whether matrix products of the generative networks are computed in bfloat16; see `apply`.
-    networks : {"mlp", "cnn", "resnet18"}
-        Of parties whose columns are an image's pixels; others have perceptrons.
-    image_shape : str
-        See `parse_shapes`.
-    image_channels : int
-        Of ``cnn`` and its decoder at the image's full size.
-    """
-
+    # h_dim, z_dim: Dimensions of the latent variables (Table 10: 128 and 64 for Isolet and HAPT)
     h_dim: int = 128
     z_dim: int = 64
-    party_width: int = 128
-    global_width: int = 128
+    party_width: int = 128  # Units of a hidden layer at a party, and at the server
+    global_width: int = 128  # Units of a hidden layer at a party, and at the server
+    # party_layers, global_layers, head_layers, indicator_layers: Layers with weights: of a
+    # party's encoder and decoder, of the global ones (Table 5: 3), of the discriminator (Table 5:
+    # 2) and of a party's missing indicator (Table 5: 3)
     party_layers: int = 2
     global_layers: int = 3
     head_layers: int = 2
     indicator_layers: int = 3
-    activation: str = "relu"
+    activation: str = "relu"  # A key of `ACTIVATIONS`
+    # x_bounds, h_bounds, z_bounds: Smallest and largest logarithm of a standard deviation: of
+    # columns given h (columns are standardised), of h (at a party's encoder and at the global
+    # decoder), of z given h
     x_bounds: tuple[float, float] = (-2.0, 1.0)
     h_bounds: tuple[float, float] = (-4.0, 2.0)
     z_bounds: tuple[float, float] = (-4.0, 2.0)
+    # Whether matrix products of the generative networks are computed in bfloat16; see `apply`
     mixed: bool = False
+    # Of parties whose columns are an image's pixels; others have perceptrons
     networks: str = "mlp"
-    image_shape: str = ""
-    image_channels: int = 16
+    image_shape: str = ""  # See `parse_shapes`
+    image_channels: int = 16  # Of ``cnn`` and its decoder at the image's full size
 
     def image_of(self, party: str) -> ImageShape | None:
         """Return the shape of a party's image; None of one whose columns are a table."""
@@ -97,13 +82,6 @@ def bounded(raw: Tensor, bounds: tuple[float, float]) -> Tensor:
     """Map any number between two bounds, smoothly, zero to zero.
 
     A hard clamp would stop the gradient at the bounds; this one only lets it fade.
-
-    Parameters
-    ----------
-    raw : Tensor
-        What a network gives.
-    bounds : tuple of float
-        The lower one below 0, the upper one above.
     """
     lower, upper = bounds
     width = upper - lower
@@ -120,19 +98,7 @@ def unbounded(value: float, bounds: tuple[float, float]) -> float:
 def perceptron(
     n_in: int, n_out: int, width: int, layers: int, activation: str, generator: torch.Generator
 ) -> nn.Sequential:
-    """Make a multilayer perceptron whose weights follow from a generator.
-
-    Parameters
-    ----------
-    n_in, n_out, width : int
-        Units before, after and between.
-    layers : int
-        How many layers with weights; 1 is a linear map.
-    activation : str
-        A key of `ACTIVATIONS`.
-    generator : torch.Generator
-        Weights and biases are uniform within one over the root of the inputs, as PyTorch's own.
-    """
+    """Make a multilayer perceptron whose weights follow from a generator."""
     sizes = [n_in, *[width] * (layers - 1), n_out]
     parts: list[nn.Module] = []
     for i in range(layers):
@@ -147,17 +113,7 @@ def perceptron(
 
 
 def apply(net: nn.Module, x: Tensor, mixed: bool) -> Tensor:
-    """Return what a network gives, in the type of its input.
-
-    Parameters
-    ----------
-    net : nn.Module
-    x : Tensor
-    mixed : bool
-        Whether to round what enters matrix products and convolutions to bfloat16 (8 bits of
-        precision), and their results. Weights, gradients of weights, densities and sums stay as
-        they are. Where bfloat16 is not native, nothing is rounded.
-    """
+    """Return what a network gives, in the type of its input."""
     given: Tensor
     if not mixed or not hardware.has_bfloat16(x.device.type):
         given = net(x)
@@ -168,17 +124,7 @@ def apply(net: nn.Module, x: Tensor, mixed: bool) -> Tensor:
 
 
 class GaussianNet(nn.Module):
-    """A network that gives mean and log standard deviation.
-
-    Parameters
-    ----------
-    net : nn.Module
-        Gives twice as many numbers as the distribution has: means, then raw scales.
-    bounds : tuple of float
-        Of the log standard deviation; see `bounded`.
-    mixed : bool, default False
-        See `apply`.
-    """
+    """A network that gives mean and log standard deviation."""
 
     def __init__(self, net: nn.Module, bounds: tuple[float, float], mixed: bool = False) -> None:
         super().__init__()
@@ -193,12 +139,8 @@ class GaussianNet(nn.Module):
     def log_density(self, x: Tensor, of: Tensor, known: Tensor | None = None) -> Tensor:
         """Return the log density of rows of `of` given x; parameters as of `row_log_density`.
 
-        Parameters
-        ----------
-        x : Tensor of shape (n_rows, n_draws, n_in)
-            What the network sees.
-        of : Tensor of shape (n_rows, n_draws or 1, n_columns)
-        known : Tensor of shape (n_rows, n_columns), optional
+        Shapes: x (n_rows, n_draws, n_in): what the network sees; of (n_rows, n_draws or 1,
+        n_columns); known (n_rows, n_columns).
         """
         return row_log_density(apply(self.net, x, self.mixed), of, self.bounds, known)
 

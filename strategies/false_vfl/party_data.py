@@ -16,21 +16,11 @@ from strategies.false_vfl.scales import ColumnScales, fit_scales
 
 
 class Held(NamedTuple):
-    """The rows of a batch that a party holds.
+    """The rows of a batch that a party holds."""
 
-    Parameters
-    ----------
-    x : Tensor of shape (n_held, n_columns)
-        Standardised columns, 0 where a cell is missing.
-    known : Tensor of shape (n_held, n_columns)
-        1 where the cell is there.
-    places : Tensor of shape (n_held,), int64
-        Where in the batch they stand.
-    """
-
-    x: Tensor
-    known: Tensor
-    places: Tensor
+    x: Tensor  # (n_held, n_columns): standardised columns, 0 where a cell is missing
+    known: Tensor  # (n_held, n_columns): 1 where the cell is there
+    places: Tensor  # (n_held,): where in the batch they stand
 
 
 class OwnColumns(StepGroup):
@@ -107,13 +97,7 @@ class KeptPart(StepGroup):
 
     @property
     def part(self) -> DeepPart | None:
-        """The part; None in a run that trains.
-
-        Raises
-        ------
-        DataError, ConfigError
-            If there is none, or it belongs to another model.
-        """
+        """The part; None in a run that trains."""
         wanted = self.state.get("model")
         if wanted is None:
             return None

@@ -22,34 +22,7 @@ VARIANTS = ("I", "II")
 
 
 class PartyNets(nn.Module):
-    """The networks of one party.
-
-    Parameters
-    ----------
-    n_columns : int
-        Columns of its table, as numbers.
-    settings : NetworkSettings
-    variant : {"I", "II"}
-        "II" models whether a block is missing as a function of that block (Appendix A.2).
-    seed : int
-        Initial weights follow from it and `name`.
-    name : str
-        The party's.
-
-    Raises
-    ------
-    DataError
-        If its columns are not the pixels of the image that settings say it has.
-
-    Attributes
-    ----------
-    encoder : GaussianNet
-        From columns to its term of the posterior of h.
-    decoder : GaussianNet
-        From h to the distribution of the columns.
-    indicator : nn.Sequential or None
-        From columns to the logit of "this block is missing".
-    """
+    """The networks of one party."""
 
     def __init__(
         self, n_columns: int, settings: NetworkSettings, variant: str, seed: int, name: str
@@ -82,14 +55,8 @@ class PartyNets(nn.Module):
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the party's mean and precision of h for rows that it holds.
 
-        Parameters
-        ----------
-        x : Tensor of shape (n_held, n_columns)
-            Standardised columns, 0 where a cell is missing.
-
-        Returns
-        -------
-        mean, precision : Tensor of shape (n_held, h_dim)
+        Shapes: x (n_held, n_columns): standardised columns, 0 where a cell is missing; returns
+        (n_held, h_dim).
         """
         mean, log_sigma = self.encoder(x)
         return mean, torch.exp(-2.0 * log_sigma)
@@ -103,23 +70,11 @@ class PartyNets(nn.Module):
         all rows, where the columns of a row that the party lacks are drawn from the decoder; the
         gradient goes through the draw.
 
-        Parameters
-        ----------
-        x : Tensor of shape (n_held, n_columns)
-            Rows that the party holds.
-        known : Tensor of shape (n_held, n_columns)
-            1 where the cell is there, 0 where it is missing and counts for nothing.
-        places : Tensor of shape (n_held,), int64
-            Which rows of `h` they are, ascending.
-        h : Tensor of shape (n_rows, n_draws, h_dim)
-            Draws of h. Variant I may leave out rows that the party lacks.
-        noise : Tensor of shape (n_rows, n_draws, n_columns), optional
-            Standard normal; variant II needs it.
-
-        Returns
-        -------
-        Tensor of shape (n_rows, n_draws)
-            0 where a row says nothing.
+        Shapes: x (n_held, n_columns): rows that the party holds; known (n_held, n_columns): 1
+        where the cell is there, 0 where it is missing and counts for nothing; places (n_held,):
+        which rows of `h` they are, ascending; h (n_rows, n_draws, h_dim): draws of h; noise
+        (n_rows, n_draws, n_columns): standard normal; variant II needs it; returns (n_rows,
+        n_draws): 0 where a row says nothing.
         """
         everywhere = len(places) == len(h)
         observed = self.decoder.log_density(h if everywhere else h[places], x[:, None], known)

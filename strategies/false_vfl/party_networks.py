@@ -42,39 +42,12 @@ class Networks(StepGroup):
     ) -> dict[str, Any]:
         """Agree to take part, and note the settings of the run.
 
-        Parameters
-        ----------
-        networks : str
-            `NetworkSettings` as text.
-        variant : {"I", "II"}
-            See `PartyNets`.
-        seed : int
-            What the numbers follow from that are checked. Initial weights do not: the party draws
-            them, and nobody else knows them.
-        precision : {"float32", "mixed", "float64"}
-            What networks compute in.
-        encoding : {"none", "one-hot"}
-            See `numeric_matrix`.
-        learning_rate, weight_decay : float
-            Adam's.
-        n_draws : int
-            Draws of h in a pretraining step.
-        device : {"auto", "cpu", "cuda"}
-            Where to compute.
-
-        Returns
-        -------
-        dict
-            ``lone``: whether samples that this party alone holds may take part. ``drawn``: the
-            first of the numbers that seed and precision give, which must be the server's.
-            ``precision``: what this node computes in, see `precision_on`.
-
-        Raises
-        ------
-        PolicyError
-            If the node does not agree.
-        DataError
-            If its table cannot be used.
+        Message: networks: `NetworkSettings` as text; variant: see `PartyNets`; seed: what the
+        numbers follow from that are checked; precision: what networks compute in; encoding: see
+        `numeric_matrix`; learning_rate, weight_decay: adam's; n_draws: draws of h in a pretraining
+        step; device: where to compute; returns ``lone``: whether samples that this party alone
+        holds may take part. ``drawn``: the first of the numbers that seed and precision give,
+        which must be the server's. ``precision``: what this node computes in, see `precision_on`.
         """
         agreed = self._consent()
         self.state["networks"], self.state["variant"] = networks, variant
@@ -90,10 +63,7 @@ class Networks(StepGroup):
     def keep(self, model: str) -> dict[str, Any]:
         """Keep this party's part of the model on its own disk, for later predictions.
 
-        Parameters
-        ----------
-        model : str
-            Name of the model.
+        Message: model: name of the model.
         """
         settings = NetworkSettings.from_text(str(self.state["networks"]))
         scales = self.other(OwnColumns).scales
@@ -105,17 +75,7 @@ class Networks(StepGroup):
     def open_networks(self, model: str, seed: int, device: str) -> dict[str, Any]:
         """Take up what an earlier run left here, to predict with it.
 
-        Parameters
-        ----------
-        model : str
-            Name of the model.
-        seed, device
-            As in `prepare`.
-
-        Returns
-        -------
-        dict
-            As of `prepare`.
+        Message: model: name of the model; seed, device: as in `prepare`; returns as of `prepare`.
         """
         agreed = self._consent()
         self.state["model"] = model
@@ -175,14 +135,7 @@ class Networks(StepGroup):
         return nets.to(own.device, own.dtype)
 
     def noise_seed(self, seed: int) -> int:
-        """Return the seed of what variant II draws of blocks that the party lacks.
-
-        Parameters
-        ----------
-        seed : int
-            Of the draws of h, which everybody knows. The same one gives the same numbers, so that a
-            step that is taken again answers the same.
-        """
+        """Return the seed of what variant II draws of blocks that the party lacks."""
         return int.from_bytes(self.party.own_bytes(NOISE, str(seed).encode()), "little")
 
     def _new_optimiser(self, part: str) -> torch.optim.Adam:

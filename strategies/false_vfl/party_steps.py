@@ -34,20 +34,11 @@ class PretrainingSteps(StepGroup):
     ) -> Summands:
         """Take the step that the last batch's gradient asks for, then encode a batch.
 
-        Parameters
-        ----------
-        batch : numpy.ndarray of shape (n_rows,), int64
-            Aligned rows.
-        in_mean, in_precision : numpy.ndarray of shape (n_held of the last batch, h_dim), optional
-            Gradients of the loss in what this party sent of that batch.
-        remember, recall : bool, default False
-            Whether to note the networks as the best ones, before anything else; whether to go back
-            to those noted.
-
-        Returns
-        -------
-        Summands
-            ``mean`` and ``precision``, shape (n_rows, h_dim): 0 for rows that the party lacks.
+        Message: batch (n_rows,): aligned rows; in_mean, in_precision (n_held of the last batch,
+        h_dim): gradients of the loss in what this party sent of that batch; remember, recall:
+        whether to note the networks as the best ones, before anything else; whether to go back to
+        those noted; returns ``mean`` and ``precision``, shape (n_rows, h_dim): 0 for rows that the
+        party lacks.
         """
         networks = self.other(Networks)
         if remember:
@@ -74,17 +65,9 @@ class PretrainingSteps(StepGroup):
     def log_terms(self, mean: AnyArray, log_sigma: AnyArray, seed: int) -> Summands:
         """Tell how likely the own columns of the batch are under draws of h.
 
-        Parameters
-        ----------
-        mean, log_sigma : numpy.ndarray of shape (n_given, h_dim)
-            Of the posterior of h, of the rows that the party holds; of all rows in variant II.
-        seed : int
-            The draws follow from it.
-
-        Returns
-        -------
-        Summands
-            ``terms``, shape (n_rows, n_draws).
+        Message: mean, log_sigma (n_given, h_dim): of the posterior of h, of the rows that the
+        party holds; of all rows in variant II; seed: the draws follow from it; returns ``terms``,
+        shape (n_rows, n_draws).
         """
         self.party.live.put("posterior", {"mean": mean, "log_sigma": log_sigma, "seed": seed})
         graph = self._build()
@@ -97,16 +80,9 @@ class PretrainingSteps(StepGroup):
     def go_backward(self, weights: AnyArray) -> Summands:
         """Train the decoder by the weights of the draws; tell the gradients in the posterior.
 
-        Parameters
-        ----------
-        weights : numpy.ndarray of shape (n_given, n_draws)
-            Normalised importance weights, of the rows that `log_terms` was given.
-
-        Returns
-        -------
-        Summands
-            ``in_mean`` and ``in_log_sigma``, shape (n_rows, h_dim): gradients of the weighted sum
-            of this party's terms in the posterior of each row.
+        Message: weights (n_given, n_draws): normalised importance weights, of the rows that
+        `log_terms` was given; returns ``in_mean`` and ``in_log_sigma``, shape (n_rows, h_dim):
+        gradients of the weighted sum of this party's terms in the posterior of each row.
         """
         mark, graph = self.cache.pop("graph", (None, None))
         if graph is None or mark != self.state["graph"]:
@@ -183,18 +159,9 @@ class ScoringSteps(StepGroup):
     ) -> Summands:
         """Tell how likely the own columns of the batch are, for several seeds in one message.
 
-        Parameters
-        ----------
-        seeds : list of int
-        n_draws : int
-            Draws of h for each of them.
-        mean, log_sigma : numpy.ndarray of shape (n_given, h_dim), optional
-            As in `PretrainingSteps.log_terms`; without them, those of the last message.
-
-        Returns
-        -------
-        Summands
-            ``terms``, shape (n_seeds, n_rows, n_draws).
+        Message: n_draws: draws of h for each of them; mean, log_sigma (n_given, h_dim): as in
+        `PretrainingSteps.log_terms`; without them, those of the last message; returns ``terms``,
+        shape (n_seeds, n_rows, n_draws).
         """
         live = self.party.live
         if mean is not None and log_sigma is not None:

@@ -103,27 +103,7 @@ def take_part(
     dtype: torch.dtype,
     result: Result,
 ) -> Indices:
-    """Return which samples take part, given what parties agreed to; shape (n_usable,).
-
-    Parameters
-    ----------
-    rounds : Rounds
-    replies : Mapping
-        By party: ``lone`` and ``drawn``, see `Networks.prepare`.
-    seed : int
-        What the numbers drawn follow from.
-    dtype : torch.dtype
-        Their type.
-    result : Result
-        Gets a note of samples that were left out.
-
-    Raises
-    ------
-    ConfigError
-        If a party draws other numbers from a seed than the server.
-    DataError
-        If no sample takes part.
-    """
+    """Return which samples take part, given what parties agreed to; shape (n_usable,)."""
     own = draw_normals(seed, "check", (8,), dtype).numpy()
     for name, reply in replies.items():
         if not np.array_equal(reply["drawn"], own):
@@ -136,13 +116,7 @@ def take_part(
 
 
 def told_of(usable: Indices, n_samples: int, result: Result) -> Indices:
-    """Return the samples that take part, after noting how many others there are.
-
-    Raises
-    ------
-    DataError
-        If none does.
-    """
+    """Return the samples that take part, after noting how many others there are."""
     if left_out := n_samples - len(usable):
         result.notes.append(
             f"{left_out} samples that one party alone holds were left out: a sum would not hide "
@@ -210,14 +184,7 @@ def drawn_step(
 def compare(labels: npt.NDArray[np.float64], result: Result, classes: Collection[float]) -> None:
     """Say how far predictions are from the labels that are known.
 
-    Parameters
-    ----------
-    labels : numpy.ndarray of shape (n_rows,)
-        Of the predicted samples, NaN where one is not known.
-    result : Result
-        Has the predictions, and gets the metric.
-    classes : Collection of float
-        Those of the fit; none of a regression.
+    Shapes: labels (n_rows,): of the predicted samples, NaN where one is not known.
     """
     known = np.isfinite(labels)
     if not known.any() or result.predictions is None:

@@ -26,25 +26,7 @@ if TYPE_CHECKING:
 class Pretraining:
     """Both sides' generative parameters, trained by the bound of the marginal likelihood.
 
-    Parameters
-    ----------
-    strategy : FalseVFL
-        Whose settings count.
-    rounds : Rounds
-    rows : numpy.ndarray of shape (n_usable,)
-        Samples that take part.
-    seed : int
-        Initial weights follow from it.
-    result : Result
-        Gets a line of history for each epoch, and metrics.
-    progress : Progress
-
-    Attributes
-    ----------
-    nets : ServerNets
-        The server's own.
-    carried : dict
-        What the encoders have yet to learn from.
+    Shapes: rows (n_usable,): samples that take part.
     """
 
     def __init__(

@@ -20,13 +20,7 @@ from strategies.false_vfl.server_training import ServerStep
 class Rounds:
     """Messages of a run, by what they are for.
 
-    Parameters
-    ----------
-    federation : Federation
-    mask : numpy.ndarray of shape (n_samples, n_parties), bool
-        True where a party lacks the sample.
-    per_party : bool
-        Whether a party gets only what concerns rows that it holds. Variant II decodes all.
+    Shapes: mask (n_samples, n_parties): true where a party lacks the sample.
     """
 
     def __init__(self, federation: Federation, mask: AnyArray, *, per_party: bool) -> None:
@@ -44,10 +38,7 @@ class Rounds:
     def usable(self, agree: AnyArray) -> Indices:
         """Return the samples that take part.
 
-        Parameters
-        ----------
-        agree : numpy.ndarray of shape (n_parties,), bool
-            Whether samples that this party alone holds may.
+        Shapes: agree (n_parties,): whether samples that this party alone holds may.
         """
         lone = (self.counts == 1)[:, None] & self._held & ~agree
         return np.flatnonzero((self.counts > 0) & ~lone.any(axis=1))
@@ -55,18 +46,8 @@ class Rounds:
     def encode(self, batch: Indices, carried: dict[str, Any]) -> tuple[AnyArray, AnyArray]:
         """Have parties learn from the last batch, if there was one, and encode this one.
 
-        Parameters
-        ----------
-        batch : numpy.ndarray of shape (n_rows,)
-            Aligned rows.
-        carried : dict
-            Gradients of the last batch, as `carry` kept them, and ``remember`` or ``recall`` where
-            parties shall; they are taken out.
-
-        Returns
-        -------
-        mean, precision : numpy.ndarray of shape (n_rows, h_dim)
-            Sums over the parties that hold a row.
+        Shapes: batch (n_rows,): aligned rows; returns (n_rows, h_dim): sums over the parties that
+        hold a row.
         """
         gradients = {
             name: {
@@ -117,13 +98,7 @@ class Rounds:
     def score(
         self, batch: Indices, step: ServerStep, seeds: list[int], n_draws: int, *, tell: bool
     ) -> AnyArray:
-        """Return sums of terms for several seeds, shape (n_seeds, n_rows, n_draws).
-
-        Parameters
-        ----------
-        tell : bool
-            Whether parties have yet to hear the posterior of these rows.
-        """
+        """Return sums of terms for several seeds, shape (n_seeds, n_rows, n_draws)."""
         posterior = self._rows(batch, mean=step.mean, log_sigma=step.log_sigma) if tell else None
         total = self.federation.sum(
             "score",

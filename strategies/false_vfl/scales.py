@@ -14,22 +14,14 @@ from strategies.linear.prediction.party_model import column_sources
 
 @dataclass(frozen=True)
 class ColumnScales:
-    """Where columns come from, and what their values are in units of.
+    """Where columns come from, and what their values are in units of."""
 
-    Parameters
-    ----------
-    sources, levels, known_levels, other
-        See `column_sources`.
-    centre, unit : numpy.ndarray of shape (n_columns,)
-        Mean and standard deviation over the rows that take part.
-    """
-
-    sources: list[str]
-    levels: list[str]
-    known_levels: dict[str, list[str]]
-    other: dict[str, list[str]]
-    centre: AnyArray
-    unit: AnyArray
+    sources: list[str]  # See `column_sources`
+    levels: list[str]  # See `column_sources`
+    known_levels: dict[str, list[str]]  # See `column_sources`
+    other: dict[str, list[str]]  # See `column_sources`
+    centre: AnyArray  # (n_columns,): mean and standard deviation over the rows that take part
+    unit: AnyArray  # (n_columns,): mean and standard deviation over the rows that take part
 
 
 def fit_scales(
@@ -42,30 +34,8 @@ def fit_scales(
 ) -> tuple[ColumnScales, AnyArray]:
     """Measure the columns of a table.
 
-    Parameters
-    ----------
-    table : Table
-        The party's own.
-    taken : numpy.ndarray of shape (n_rows,), bool
-        Which rows take part.
-    party : str
-        Its name, for errors.
-    encoding, min_rows
-        See `numeric_matrix`.
-    channels : int, optional
-        Of an image, whose pixels have one mean and one deviation for each channel: a pixel that
-        is the same in nearly all images would else have values of hundreds of deviations.
-
-    Returns
-    -------
-    ColumnScales
-    numpy.ndarray of shape (n_rows, n_columns)
-        The columns in these units, NaN where a cell is missing.
-
-    Raises
-    ------
-    DataError
-        If a column cannot be encoded, or has no value among the rows that take part.
+    Shapes: taken (n_rows,): which rows take part; returns (n_rows, n_columns): the columns in
+    these units, NaN where a cell is missing.
     """
     names, x, origins = numeric_matrix(table, party, encoding, min_rows)
     for j in np.flatnonzero(np.isnan(x[taken]).all(axis=0)):

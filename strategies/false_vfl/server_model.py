@@ -10,14 +10,7 @@ from strategies.false_vfl.networks import GaussianNet, NetworkSettings, new_gene
 
 
 class ServerNets(nn.Module):
-    """Global encoder (h to z) and global decoder (z to h).
-
-    Parameters
-    ----------
-    settings : NetworkSettings
-    seed : int
-        Initial weights follow from it.
-    """
+    """Global encoder (h to z) and global decoder (z to h)."""
 
     def __init__(self, settings: NetworkSettings, seed: int) -> None:
         super().__init__()
@@ -35,18 +28,9 @@ class ServerNets(nn.Module):
 
         It is ``log p(h|z) + log p(z) - log q(h|x) - log q(z|h)``.
 
-        Parameters
-        ----------
-        mean, log_sigma : Tensor of shape (n_rows, h_dim)
-            Of the posterior of h given what is observed.
-        noise_h : Tensor of shape (n_rows, n_draws, h_dim)
-        noise_z : Tensor of shape (n_rows, n_draws, z_dim)
-            Standard normal.
-
-        Returns
-        -------
-        h : Tensor of shape (n_rows, n_draws, h_dim)
-        terms : Tensor of shape (n_rows, n_draws)
+        Shapes: mean, log_sigma (n_rows, h_dim): of the posterior of h given what is observed;
+        noise_h (n_rows, n_draws, h_dim); noise_z (n_rows, n_draws, z_dim): standard normal;
+        returns (n_rows, n_draws, h_dim); returns (n_rows, n_draws).
         """
         h = draw(mean, log_sigma, noise_h)
         z_mean, z_log_sigma = self.encoder(h)
@@ -64,34 +48,15 @@ def draw(mean: Tensor, log_sigma: Tensor, noise: Tensor) -> Tensor:
 
 
 class Prediction(NamedTuple):
-    """What is expected of labels.
+    """What is expected of labels."""
 
-    Parameters
-    ----------
-    value : Tensor of shape (n_rows,)
-        The most probable class, or the mean.
-    probabilities : Tensor of shape (n_rows, n_classes) or None
-        Of a classification.
-    deviation : Tensor of shape (n_rows,) or None
-        Standard deviation of a regression.
-    """
-
-    value: Tensor
-    probabilities: Tensor | None
-    deviation: Tensor | None
+    value: Tensor  # (n_rows,): the most probable class, or the mean
+    probabilities: Tensor | None  # (n_rows, n_classes): of a classification
+    deviation: Tensor | None  # (n_rows,): standard deviation of a regression
 
 
 class Discriminator(nn.Module):
-    """p(y | h): categorical, or normal for a regression.
-
-    Parameters
-    ----------
-    settings : NetworkSettings
-    n_classes : int or None
-        None for a regression, whose labels are standardised.
-    seed : int
-        Initial weights follow from it.
-    """
+    """p(y | h): categorical, or normal for a regression."""
 
     def __init__(self, settings: NetworkSettings, n_classes: int | None, seed: int) -> None:
         super().__init__()
@@ -109,11 +74,8 @@ class Discriminator(nn.Module):
     def log_density(self, h: Tensor, y: Tensor) -> Tensor:
         """Return log p(y | h) of each draw, shape (n_rows, n_draws).
 
-        Parameters
-        ----------
-        h : Tensor of shape (n_rows, n_draws, h_dim)
-        y : Tensor of shape (n_rows,)
-            Classes 0, 1, ... as whole numbers, or standardised labels.
+        Shapes: h (n_rows, n_draws, h_dim); y (n_rows,): classes 0, 1, ... as whole numbers, or
+        standardised labels.
         """
         given = self.net(h)
         if self.n_classes is None:
@@ -127,11 +89,7 @@ class Discriminator(nn.Module):
     def predict(self, h: Tensor, weights: Tensor) -> Prediction:
         """Average over draws by their importance weights (Section 3.3.4).
 
-        Parameters
-        ----------
-        h : Tensor of shape (n_rows, n_draws, h_dim)
-        weights : Tensor of shape (n_rows, n_draws)
-            Adding up to 1 in each row.
+        Shapes: h (n_rows, n_draws, h_dim); weights (n_rows, n_draws): adding up to 1 in each row.
         """
         given = self.net(h)
         if self.n_classes is None:

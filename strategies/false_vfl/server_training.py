@@ -24,21 +24,8 @@ Array = npt.NDArray[np.floating]
 class ServerStep:
     """One pretraining step.
 
-    Parameters
-    ----------
-    nets : ServerNets
-    settings : NetworkSettings
-    mean_sum, precision_sum : numpy.ndarray of shape (n_rows, h_dim)
-        Sums over the parties that hold a row.
-    counts : numpy.ndarray of shape (n_rows,)
-        How many they are.
-    seed, n_draws : int
-        What the draws follow from, and how many they are.
-
-    Attributes
-    ----------
-    mean, log_sigma : Tensor of shape (n_rows, h_dim)
-        Of the posterior of h.
+    Shapes: mean_sum, precision_sum (n_rows, h_dim): sums over the parties that hold a row; counts
+    (n_rows,): how many they are.
     """
 
     def __init__(
@@ -71,10 +58,8 @@ class ServerStep:
     def weigh(self, party_terms: Array) -> tuple[float, Tensor]:
         """Return the mean loss of the rows and the weights of their draws.
 
-        Parameters
-        ----------
-        party_terms : numpy.ndarray of shape (n_rows, n_draws)
-            Sum over the parties of their terms of the log weights.
+        Shapes: party_terms (n_rows, n_draws): sum over the parties of their terms of the log
+        weights.
         """
         logs = self.log_weights(party_terms)
         self._weights = normalised_weights(logs)
@@ -83,16 +68,9 @@ class ServerStep:
     def go_backward(self, in_mean: Array, in_log_sigma: Array) -> tuple[Tensor, Tensor]:
         """Leave the gradients in the server's parameters; return those that parties need.
 
-        Parameters
-        ----------
-        in_mean, in_log_sigma : numpy.ndarray of shape (n_rows, h_dim)
-            Sums of the parties' gradients of minus their weighted terms, row by row (not divided
-            by the number of rows).
-
-        Returns
-        -------
-        in_mean, in_precision : Tensor of shape (n_rows, h_dim)
-            Gradients of the mean loss in an observed party's own mean and precision.
+        Shapes: in_mean, in_log_sigma (n_rows, h_dim): sums of the parties' gradients of minus
+        their weighted terms, row by row (not divided by the number of rows); returns (n_rows,
+        h_dim): gradients of the mean loss in an observed party's own mean and precision.
         """
         n_rows = len(self.mean)
         loss = -(self._weights * self._terms).sum() / n_rows

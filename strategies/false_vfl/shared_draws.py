@@ -20,13 +20,7 @@ _Key = tuple[int, str, tuple[int, ...], torch.dtype]
 
 
 class SharedDraws:
-    """The last draws of a process; use the one of this process, `shared_draws`.
-
-    Parameters
-    ----------
-    n_bytes : int, default KEPT_BYTES
-        What is kept of draws; larger ones are drawn anew each time.
-    """
+    """The last draws of a process; use the one of this process, `shared_draws`."""
 
     def __init__(self, n_bytes: int = KEPT_BYTES) -> None:
         self._n_bytes, self._used = n_bytes, 0

@@ -20,12 +20,6 @@ def draw_weights(nets: nn.Module, key: bytes) -> None:
 
     They are uniform within one over the root of a layer's inputs, as PyTorch's own. Layers that
     normalise keep their scales and shifts, which are constants.
-
-    Parameters
-    ----------
-    nets : nn.Module
-    key : bytes
-        At least 16 secret ones; the same give the same weights, in float32 and float64.
     """
     stream = Keystream(key[:KEY_BYTES])
     for layer in nets.modules():

@@ -33,18 +33,8 @@ def shares(counts: Indices) -> Array:
 def weights_of(counts: Indices, rule: str) -> Weights:
     """Return what a party is given of the rules.
 
-    Parameters
-    ----------
-    counts : numpy.ndarray of shape (n_source, n_target)
-        Of `kept_counts`.
-    rule : {"argmax", "mean", "draw"}
-        ``argmax`` marks the largest count of each row, all of them if several are; the others keep
-        shares, rounded to `STEPS` steps.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_source, n_target), uint16
-        A row of zeros where there is no rule.
+    Shapes: counts (n_source, n_target): of `kept_counts`; returns (n_source, n_target): A row of
+    zeros where there is no rule.
     """
     if rule == "argmax":
         largest = counts.max(axis=1, keepdims=True, initial=0)
@@ -57,18 +47,8 @@ def weights_of(counts: Indices, rule: str) -> Weights:
 def draw_groups(weights: Weights, sources: Indices, rng: np.random.Generator) -> Indices:
     """Draw a group of the target for each sample.
 
-    Parameters
-    ----------
-    weights : numpy.ndarray of shape (n_source, n_target)
-        Of `weights_of`.
-    sources : numpy.ndarray of shape (n,)
-        The source's group of each sample; `NONE` where it is in none.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    numpy.ndarray of shape (n,)
-        `NONE` where there is no rule.
+    Shapes: weights (n_source, n_target): of `weights_of`; sources (n,): the source's group of each
+    sample; `NONE` where it is in none; returns (n,): `NONE` where there is no rule.
     """
     u = rng.random(len(sources))
     out = np.full(len(sources), NONE, dtype=np.int64)

@@ -22,12 +22,7 @@ class BlindingSteps(StepGroup):
     party: Party
 
     def blinded(self, values: dict[str, Array]) -> Summands:
-        """Return arrays as whole numbers under streams; publicly their ``number``.
-
-        Parameters
-        ----------
-        values : dict of str to numpy.ndarray
-        """
+        """Return arrays as whole numbers under streams; publicly their ``number``."""
         number = self.party.services.sequence
         if number is None:
             raise ProtocolError("values are blinded by the number of a message")
@@ -38,19 +33,7 @@ class BlindingSteps(StepGroup):
         return Summands(found, {"number": number}, modular=tuple(found))
 
     def unblinded(self, name: str, total: Ring, number: int, owners: list[str]) -> Array:
-        """Return the sum over parties that `blinded` hid.
-
-        Parameters
-        ----------
-        name : str
-            Of the array.
-        total : numpy.ndarray, uint64
-            Sum of what the parties sent.
-        number : int
-            Which they told.
-        owners : list of str
-            All parties.
-        """
+        """Return the sum over parties that `blinded` hid."""
         total = np.asarray(total, dtype=np.uint64)
         plain = total.copy()
         for owner in owners:

@@ -49,16 +49,8 @@ class ComparingParty(ImputingParty):
     def prepare(self, nonce: bytes) -> dict[str, Any]:
         """Tell the names of the attributes, and make the key pair of this run.
 
-        Parameters
-        ----------
-        nonce : bytes
-            Of this run.
-
-        Returns
-        -------
-        dict[str, Any]
-            ``columns``; ``min_rows``, if the node's policy states it; and what
-            `PairKeySteps.pair_key` tells.
+        Message: nonce: of this run; returns ``columns``; ``min_rows``, if the node's policy states
+        it; and what `PairKeySteps.pair_key` tells.
         """
         if self.fitted is not None:
             raise DataError(

@@ -26,36 +26,16 @@ from strategies.fedpsg.run_plan import LABELS, told_of_features, told_of_pairs, 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Compares the attributes of the parties over the samples that they share.
+    """Compares the attributes of the parties over the samples that they share."""
 
-    Parameters
-    ----------
-    federation : Federation
-        Of the run.
-    group_key : GroupKey
-        Hands the group seed to the parties.
-    columns : Mapping[str, list of str]
-        Names of each party's attributes.
-    mask : numpy.ndarray of shape (n_samples, n_parties), bool
-        True where a party lacks a sample.
-    rows : SharedRows
-        Samples that two parties or more have, in groups that may be told of.
-    minimum : int
-        Fewest samples of anything that is told of, the largest over the parties.
-    by_rule : bool
-        Whether a party holds to the default minimum, three rows a column.
-    progress : Progress
-        Told of every round.
-    """
-
-    federation: Federation
-    group_key: GroupKey
-    columns: Mapping[str, list[str]]
-    mask: npt.NDArray[np.bool_]
-    rows: SharedRows
-    minimum: int
-    by_rule: bool
-    progress: Progress
+    federation: Federation  # Of the run
+    group_key: GroupKey  # Hands the group seed to the parties
+    columns: Mapping[str, list[str]]  # Names of each party's attributes
+    mask: npt.NDArray[np.bool_]  # (n_samples, n_parties): true where a party lacks a sample
+    rows: SharedRows  # Samples that two parties or more have, in groups that may be told of
+    minimum: int  # Fewest samples of anything that is told of, the largest over the parties
+    by_rule: bool  # Whether a party holds to the default minimum, three rows a column
+    progress: Progress  # Told of every round
 
     @classmethod
     def of(
@@ -94,13 +74,7 @@ class Comparison:
         return {n: int(sizes[held[:, k]].min(initial=whole)) for k, n in enumerate(self.names)}
 
     def check_shared(self, targets: list[str]) -> None:
-        """Refuse a party that shares too few samples with everybody.
-
-        Raises
-        ------
-        DataError
-            Says how many it shares, and how many are needed.
-        """
+        """Refuse a party that shares too few samples with everybody."""
         for name in targets:
             if not max(self.rows.count(name, other) for other in self.names if other != name):
                 k = self.names.index(name)

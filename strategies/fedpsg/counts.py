@@ -15,21 +15,13 @@ from strategies.fedpsg.attribute_pairs import Pair
 
 @dataclass(frozen=True)
 class SharedRows:
-    """Rows that two parties or more hold, in groups that may be told of.
+    """Rows that two parties or more hold, in groups that may be told of."""
 
-    Parameters
-    ----------
-    parties : tuple of str
-        In the order of the mask's columns.
-    group : numpy.ndarray of shape (n_samples,)
-        Number of each row's group, -1 for rows that one party alone holds or that are too few.
-    mask : numpy.ndarray of shape (n_groups, n_parties), bool
-        True where a party's block counts as missing.
-    """
-
-    parties: tuple[str, ...]
+    parties: tuple[str, ...]  # In the order of the mask's columns
+    # (n_samples,): number of each row's group, -1 for rows that one party alone holds or that are
+    # too few
     group: Indices
-    mask: Flags
+    mask: Flags  # (n_groups, n_parties): true where a party's block counts as missing
 
     @classmethod
     def of(cls, mask: Flags, parties: Sequence[str], widths: Indices, minimum: int) -> "SharedRows":
@@ -79,20 +71,7 @@ def rank_correlations(
 ) -> dict[tuple[str, str], Array]:
     """Return Spearman's rank correlations between the attributes of every two parties.
 
-    Parameters
-    ----------
-    moments : Moments
-        Products of rank scores, columns labelled as by `score_labels`.
-    rows : SharedRows
-        That they are over.
-    widths : Mapping[str, int]
-        Number of attributes of each party.
-
-    Returns
-    -------
-    dict[tuple[str, str], numpy.ndarray of shape (p_a, p_b)]
-        By two parties, the earlier first. NaN where they share no rows, or a party withheld an
-        attribute in some of them.
+    Shapes: returns (p_a, p_b): by two parties, the earlier first.
     """
     labels = score_labels(rows.parties, widths)
     owner = np.concatenate(
@@ -125,20 +104,8 @@ def counts_of_pairs(
 ) -> list[Indices]:
     """Return the table of counts of each pair.
 
-    Parameters
-    ----------
-    moments : Moments
-        Products of indicators of groups of values.
-    labels, owner : numpy.ndarray of shape (n_columns,)
-        Number of the pair, and of the party, of each column.
-    pairs : sequence of Pair
-    rows : SharedRows
-        That the products are over.
-
-    Returns
-    -------
-    list of numpy.ndarray of shape (n_source, n_target), int64
-        0 in groups of values that a party withheld in some of the rows.
+    Shapes: labels, owner (n_columns,): number of the pair, and of the party, of each column;
+    returns (n_source, n_target): 0 in groups of values that a party withheld in some of the rows.
     """
     found = []
     for i, pair in enumerate(pairs):

@@ -19,13 +19,7 @@ MOST_CLASSES = 50
 
 
 def class_columns(federation: Federation) -> Floats32:
-    """Return what CGAIN is given of the labels: a column for each class.
-
-    Raises
-    ------
-    DataError
-        If there are none, or they are numbers rather than classes.
-    """
+    """Return what CGAIN is given of the labels: a column for each class."""
     from strategies.fedpsg.gan.training import one_hot
 
     if federation.labels is None or np.isnan(federation.labels).all():
@@ -51,20 +45,7 @@ def train_and_impute(
 ) -> dict[str, dict[str, Any]]:
     """Train the networks, and have them fill what rules did not.
 
-    Parameters
-    ----------
-    federation : Federation
-    shape : Shape
-        Of the networks.
-    labels : numpy.ndarray of shape (n_samples, n_labels), optional
-        For CGAIN.
-    steps : tuple of int
-        How many, and how many samples in each.
-    common, targets
-        What every party, and each, is told of the rules: arguments of `FedPSGParty.receive`.
-    history : list of dict
-        Is appended to.
-    progress : Progress
+    Shapes: labels (n_samples, n_labels): for CGAIN.
     """
     from strategies.fedpsg.gan.training import Training
 

@@ -46,20 +46,11 @@ class FedPSGParty(ComparingParty):
     def generate(self, rule: str, nonce: bytes, **given: Any) -> dict[str, Any]:
         """Generate attributes of samples that other parties lack, sealed for these.
 
-        Parameters
-        ----------
-        rule : {"argmax", "mean", "draw"}
-            With ``mean`` the group of the own attribute is told, and the target takes the mean.
-        nonce : bytes
-            Of this run.
-        **given
-            What `PairKeySteps.keep_pair_keys` takes; by number of the pair, ``rows:<number>``,
-            samples that the target lacks, and ``weights:<number>``, see `rules.weights_of`.
-
-        Returns
-        -------
-        dict[str, bytes]
-            By target, a code of 16 bits for each sample of each pair, under the seed of the two.
+        Message: rule: with ``mean`` the group of the own attribute is told, and the target takes
+        the mean; nonce: of this run; **given: what `PairKeySteps.keep_pair_keys` takes; by number
+        of the pair, ``rows:<number>``, samples that the target lacks, and ``weights:<number>``,
+        see `rules.weights_of`; returns by target, a code of 16 bits for each sample of each pair,
+        under the seed of the two.
         """
         self.check_exchange(GENERATED)
         self._keep_keys(nonce, given)
@@ -126,24 +117,14 @@ class FedPSGParty(ComparingParty):
     def complete(self, rule: str, imputer: str, nonce: bytes, **given: Any) -> dict[str, Any]:
         """Put generated attributes into the samples that this party lacks, and write the table.
 
-        Parameters
-        ----------
-        rule, nonce
-            As of `generate`.
-        imputer : {"mean", "none", "mice", "forest", "gain", "vgain"}
-            What fills the cells that are still missing, by the own table alone.
-        **given
-            What `PairKeySteps.keep_pair_keys` takes; ``rows:<number>`` and, with ``mean``,
-            ``weights:<number>`` of the pairs whose target this party is; ``sealed:<source>``, what
-            their sources generated; ``locally``, attributes that are generated here, or ``within``,
-            how many; of regressions ``trees``, of networks ``iterations``, ``batch``,
-            ``learning_rate``, ``alpha`` and ``hidden``.
-
-        Returns
-        -------
-        dict[str, float]
-            How many samples were completed, and how many cells by rules, without a rule, and by
-            the imputer; where the truth is known here, how well.
+        Message: rule, nonce: as of `generate`; imputer: what fills the cells that are still
+        missing, by the own table alone; **given: what `PairKeySteps.keep_pair_keys` takes;
+        ``rows:<number>`` and, with ``mean``, ``weights:<number>`` of the pairs whose target this
+        party is; ``sealed:<source>``, what their sources generated; ``locally``, attributes that
+        are generated here, or ``within``, how many; of regressions ``trees``, of networks
+        ``iterations``, ``batch``, ``learning_rate``, ``alpha`` and ``hidden``; returns how many
+        samples were completed, and how many cells by rules, without a rule, and by the imputer;
+        where the truth is known here, how well.
         """
         self._keep_keys(nonce, given)
         codes, counts = self._by_rules(rule, nonce, given)
@@ -170,17 +151,9 @@ class FedPSGParty(ComparingParty):
     ) -> dict[str, Any]:
         """Put generated attributes into the samples that this party lacks, for networks to go on.
 
-        Parameters
-        ----------
-        rule, nonce, **given
-            As of `complete`; also ``owner`` and ``sealed`` of the group seed.
-        kind, joint, n_labels, seed, learning_rate, alpha, hidden
-            See `strategies.fedpsg.gan.halves.Shape`.
-
-        Returns
-        -------
-        dict[str, Any]
-            See `GanSteps.start`.
+        Message: rule, nonce, **given: as of `complete`; also ``owner`` and ``sealed`` of the group
+        seed; kind, joint, n_labels, seed, learning_rate, alpha, hidden: see
+        `strategies.fedpsg.gan.halves.Shape`; returns see `GanSteps.start`.
         """
         self._keep_keys(nonce, given)
         if "owner" in given:
@@ -206,19 +179,8 @@ class FedPSGParty(ComparingParty):
     ) -> dict[str, Any]:
         """Put generated attributes into the samples that this party lacks, for regressions.
 
-        Parameters
-        ----------
-        rule, nonce, **given
-            As of `complete`.
-        trees : int
-            Random trees, whose leaves are columns as well.
-        n_rows : int
-            See `RegressionSteps.start`.
-
-        Returns
-        -------
-        dict[str, Any]
-            See `RegressionSteps.start`.
+        Message: rule, nonce, **given: as of `complete`; trees: random trees, whose leaves are
+        columns as well; n_rows: see `RegressionSteps.start`; returns see `RegressionSteps.start`.
         """
         self.check_exchange(GENERATED)
         self._keep_keys(nonce, given)
@@ -231,15 +193,7 @@ class FedPSGParty(ComparingParty):
     def fill(self, number: int, **given: Any) -> dict[str, Any]:
         """Fill missing cells by what the regressions predict, and write the table.
 
-        Parameters
-        ----------
-        number, **given
-            See `RegressionSteps.fill`.
-
-        Returns
-        -------
-        dict[str, float]
-            See `complete`.
+        Message: number, **given: see `RegressionSteps.fill`; returns see `complete`.
         """
         imputed = self.regression.fill(number, **given)
         counts = {name: int(self.state[f"fedpsg.{name}"]) for name in _COUNTS}
@@ -297,17 +251,7 @@ class FedPSGParty(ComparingParty):
         Each new sample gets those of an own one, drawn at random, so that attributes go together as
         they do here. A subclass may put a model of its own in this place, as the paper does.
 
-        Parameters
-        ----------
-        columns : list of int
-            Which attributes.
-        count : int
-            How many samples.
-
-        Returns
-        -------
-        numpy.ndarray of shape (count, n_columns)
-            Codes.
+        Shapes: returns (count, n_columns): codes.
         """
         own = self.codes[:, columns]
         whole = np.flatnonzero(~np.isnan(own).any(axis=1))

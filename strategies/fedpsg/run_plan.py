@@ -40,39 +40,17 @@ def told_of_features() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Part:
-    """A party's part in a pair of attributes.
+    """A party's part in a pair of attributes."""
 
-    Parameters
-    ----------
-    number : int
-        Of the pair.
-    other : str
-        The other party.
-    column : int
-        The own attribute.
-    most : int
-        How many groups of values it has at most.
-    is_target : bool
-        Whether the own attribute is the one that is generated.
-    """
-
-    number: int
-    other: str
-    column: int
-    most: int
-    is_target: bool
+    number: int  # Of the pair
+    other: str  # The other party
+    column: int  # The own attribute
+    most: int  # How many groups of values it has at most
+    is_target: bool  # Whether the own attribute is the one that is generated
 
 
 class Plan:
-    """The course of a run, as one party was told it.
-
-    Parameters
-    ----------
-    party : str
-        Its name.
-    state : Mapping[str, Any]
-        Of the party.
-    """
+    """The course of a run, as one party was told it."""
 
     def __init__(self, party: str, state: Mapping[str, Any]) -> None:
         if _ROWS not in state:
@@ -123,11 +101,6 @@ class Plan:
         """Refuse to multiply columns over other rows than those they were made of.
 
         Ranks among two rows, told of as a sum over all, would compare these two.
-
-        Raises
-        ------
-        ProtocolError
-            If group or mask differ from what was told.
         """
         same = np.array_equal(np.asarray(group), self.group) and missing is not None
         wanted = self.mask if np.ndim(missing) == 2 else self.mask[:, self.place]

@@ -17,18 +17,12 @@ NONE = -1
 
 @dataclass(frozen=True)
 class ValueGroups:
-    """Groups of an attribute's values, and what stands for each.
+    """Groups of an attribute's values, and what stands for each."""
 
-    Parameters
-    ----------
-    cuts : numpy.ndarray of shape (n_groups - 1,) or None
-        Of a numeric attribute, where one bin ends and the next begins; None if it has levels.
-    members : tuple of numpy.ndarray
-        By group, the values that were seen there, ascending.
-    """
-
+    # (n_groups - 1,): of a numeric attribute, where one bin ends and the next begins; None if it
+    # has levels
     cuts: Array | None
-    members: tuple[Array, ...]
+    members: tuple[Array, ...]  # By group, the values that were seen there, ascending
 
     def __len__(self) -> int:
         return len(self.members)
@@ -46,15 +40,7 @@ class ValueGroups:
     def numbers(self, values: Array) -> Indices:
         """Return the group of each value.
 
-        Parameters
-        ----------
-        values : numpy.ndarray of shape (n,)
-            NaN = missing. Numbers beyond those seen belong to the first or the last bin.
-
-        Returns
-        -------
-        numpy.ndarray of shape (n,)
-            `NONE` where there is no group.
+        Shapes: values (n,): NaN = missing; returns (n,): `NONE` where there is no group.
         """
         out = np.full(len(values), NONE, dtype=np.int64)
         known = ~np.isnan(values)
@@ -71,23 +57,7 @@ class ValueGroups:
 def group_values(values: Array, numeric: bool, most: int, minimum: int) -> ValueGroups:
     """Put an attribute's values into groups.
 
-    Parameters
-    ----------
-    values : numpy.ndarray of shape (n,)
-        Numbers, or numbers of levels; NaN = missing.
-    numeric : bool
-        Whether differences mean something. Such values go into bins that hold about the same
-        number of rows; of others the commonest levels are groups.
-    most : int
-        How many groups there may be. A numeric attribute of no more distinct values has one for
-        each.
-    minimum : int
-        Fewest rows of a group. A bin of fewer joins its neighbour; a level of fewer is in none.
-
-    Returns
-    -------
-    ValueGroups
-        Without any group if there are fewer values than the minimum.
+    Shapes: values (n,): numbers, or numbers of levels; NaN = missing.
     """
     seen = np.sort(values[~np.isnan(values)])
     distinct, starts, counts = np.unique(seen, return_index=True, return_counts=True)

@@ -13,15 +13,7 @@ def values_of_groups(
 ) -> Array:
     """Return a value for each group number.
 
-    Parameters
-    ----------
-    groups : ValueGroups
-        Of the attribute that is generated.
-    numbers : numpy.ndarray of shape (n,)
-        `NONE` gives NaN.
-    drawn : bool
-        Draw one of the group's values; else its median stands for it.
-    rng : numpy.random.Generator
+    Shapes: numbers (n,): `NONE` gives NaN.
     """
     out = np.full(len(numbers), np.nan)
     for number, members in enumerate(groups.members):
@@ -35,16 +27,8 @@ def values_of_sources(
 ) -> Array:
     """Return the expected value of the attribute, given the source's group.
 
-    Parameters
-    ----------
-    groups : ValueGroups
-        Of the attribute that is generated.
-    weights : numpy.ndarray of shape (n_source, n_target)
-        Shares of its groups, up to a factor.
-    sources : numpy.ndarray of shape (n,)
-        `NONE` gives NaN.
-    kind : Kind
-        Numbers have a mean, ordinal levels a weighted median, other levels the likeliest one.
+    Shapes: weights (n_source, n_target): shares of its groups, up to a factor; sources (n,):
+    `NONE` gives NaN.
     """
     expected = np.full(len(weights) + 1, np.nan)  # the last stands for NONE
     for source, row in enumerate(weights.astype(np.float64)):
@@ -67,17 +51,7 @@ def rest_values(
 ) -> Array:
     """Return values of an attribute where nothing is known of a sample.
 
-    Parameters
-    ----------
-    seen : numpy.ndarray of shape (n_seen,)
-        What the party observed of the attribute; at least one value.
-    count : int
-        How many values.
-    numeric : bool
-        Whether values have a mean; else the most frequent one stands for it.
-    drawn : bool
-        Draw observed values instead.
-    rng : numpy.random.Generator
+    Shapes: seen (n_seen,): what the party observed of the attribute; at least one value.
     """
     if drawn:
         drawn_values: Array = rng.choice(seen, count)

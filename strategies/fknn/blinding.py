@@ -44,54 +44,22 @@ _EXACT = np.uint64(0x4330000000000000)  # the bits of 2^52
 
 @dataclass(frozen=True)
 class Units:
-    """The units in which distances and weights travel, as powers of two that all parties know.
+    """The units in which distances and weights travel, as powers of two that all parties know."""
 
-    Parameters
-    ----------
-    distance : int
-        Exponent of what multiplies distances.
-    shift : int or None
-        Exponent of the largest shift; None for none, where distances shall keep their ratios.
-    weight : int
-        Exponent of what multiplies weights.
-    """
-
-    distance: int
+    distance: int  # Exponent of what multiplies distances
+    # Exponent of the largest shift; None for none, where distances shall keep their ratios
     shift: int | None
-    weight: int
+    weight: int  # Exponent of what multiplies weights
 
 
 def secret_order(seed: bytes, n_samples: int) -> Integers:
-    """Return the order in which the server names rows: the aligned row at each place.
-
-    Parameters
-    ----------
-    seed : bytes of length 32
-        Of the group of parties.
-    n_samples : int
-        Number of aligned rows.
-    """
+    """Return the order in which the server names rows: the aligned row at each place."""
     keys = stream(seed, "fknn order of rows", (n_samples,))
     return np.argsort(keys, kind="stable").astype(np.int64)
 
 
 class Blinding:
-    """Blinds one party's terms, row by row.
-
-    Parameters
-    ----------
-    seed : bytes of length 32
-        Of the group of parties.
-    n_samples, n_donors : int
-        Number of rows, and of donors.
-    units : Units
-        Of the run.
-    n_terms : int
-        If this party fills the lowest bits of the sums with random ones, how many parties there
-        are, else 0: one of them does. Without, equal terms would show, as they add up to multiples
-        of their number; and so would the size of large terms, behind which floating point leaves
-        zeros.
-    """
+    """Blinds one party's terms, row by row."""
 
     def __init__(
         self, seed: bytes, n_samples: int, n_donors: int, units: Units, n_terms: int
@@ -105,23 +73,11 @@ class Blinding:
         self._stream = KeyStream(seed, "fknn rows", (n_samples, width))
 
     def order(self, place: int) -> npt.NDArray[np.intp]:
-        """Return which donor stands at which place of a row's own order.
-
-        Parameters
-        ----------
-        place : int
-            Of the row in the secret order.
-        """
+        """Return which donor stands at which place of a row's own order."""
         return self._order(self._stream.rows(place, place + 1)[0])
 
     def scale(self, place: int) -> float:
-        """Return the factor of a row's distances.
-
-        Parameters
-        ----------
-        place : int
-            Of the row in the secret order.
-        """
+        """Return the factor of a row's distances."""
         return _scale_and_shift(self._stream.rows(place, place + 1)[0])[0]
 
     def blind(
@@ -134,19 +90,9 @@ class Blinding:
     ) -> npt.NDArray[np.intp]:
         """Blind this party's terms of one row.
 
-        Parameters
-        ----------
-        place : int
-            Of the row in the secret order.
-        distance, weight : numpy.ndarray of shape (n_donors,)
-            In the parties' own order of donors; distances are overwritten.
-        terms, weights : numpy.ndarray of shape (n_donors,), int64
-            Where the blinded distances and weights are written, in the row's own order.
-
-        Returns
-        -------
-        numpy.ndarray of shape (n_donors,)
-            That order, as `order` returns it.
+        Shapes: distance, weight (n_donors,): in the parties' own order of donors; distances are
+        overwritten; terms, weights (n_donors,): where the blinded distances and weights are
+        written, in the row's own order; returns (n_donors,): that order, as `order` returns it.
         """
         numbers = self._stream.rows(place, place + 1)[0]
         order, units, work = self._order(numbers), self._units, self._work
@@ -197,13 +143,7 @@ def lowest(n_parties: int) -> int:
 
 
 def halves(terms: Integers) -> tuple[Array, Array]:
-    """Split whole numbers into two halves that ciphertexts carry without loss.
-
-    Returns
-    -------
-    high, low : numpy.ndarray of the same shape
-        Such that ``terms = high * 2^31 + low``, ``low`` from 0.
-    """
+    """Split whole numbers into two halves that ciphertexts carry without loss."""
     return (terms >> LOW_BITS).astype(np.float64), (terms & (2**LOW_BITS - 1)).astype(np.float64)
 
 

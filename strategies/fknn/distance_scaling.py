@@ -23,27 +23,9 @@ def magnitude(
 ) -> npt.NDArray[np.uint8]:
     """Tell orders of magnitude of a party's distances and weights, as three 1s among zeros.
 
-    Parameters
-    ----------
-    features : Features
-        Of all samples.
-    weighting : {"party-mean", "exact"}
-        See `party_terms`.
-    names : list of str, optional
-        Of the columns, for errors.
-    party : str
-        Its name, for errors.
-
-    Returns
-    -------
-    numpy.ndarray of shape (3, N_EXPONENTS), uint8
-        A 1 at ``1000 + e`` where ``2^e`` is the least power of two not below the largest distance,
-        its mean over pairs a unit of weight, and the largest weight; at 0 for none above 0.
-
-    Raises
-    ------
-    DataError
-        If distances are beyond the range of floating point.
+    Shapes: returns (3, N_EXPONENTS): A 1 at ``1000 + e`` where ``2^e`` is the least power of two
+    not below the largest distance, its mean over pairs a unit of weight, and the largest weight;
+    at 0 for none above 0.
     """
     spread, variance = np.zeros(features.n_features), np.zeros(features.n_features)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -79,14 +61,7 @@ def exponent(value: float) -> int:
 def common_units(magnitudes: npt.NDArray[np.integer], n_parties: int, shifted: bool) -> Units:
     """Return the finest units in which no sum of blinded terms overflows 63 bits.
 
-    Parameters
-    ----------
-    magnitudes : numpy.ndarray of shape (3, N_EXPONENTS)
-        `magnitude`, summed over parties.
-    n_parties : int
-        Number of terms of a sum.
-    shifted : bool
-        Whether distances are shifted.
+    Shapes: magnitudes (3, N_EXPONENTS): `magnitude`, summed over parties.
     """
     largest, mean, weight = (int(np.flatnonzero(row).max()) + _LOWEST for row in magnitudes)
     shift = mean + _SHIFT_BITS if shifted else None
@@ -102,21 +77,7 @@ def check_units(
 ) -> None:
     """Refuse units that would hide less than this party's own distances need.
 
-    Parameters
-    ----------
-    units : Units
-        That the server asks for.
-    magnitudes : numpy.ndarray of shape (3, N_EXPONENTS)
-        What this party told.
-    shifted : bool
-        Whether it is to shift distances.
-    party : str
-        Its name, for errors.
-
-    Raises
-    ------
-    DataError
-        If shifts are smaller than agreed, or weights have more bits than are rounded.
+    Shapes: magnitudes (3, N_EXPONENTS): what this party told.
     """
     _, mean, weight = (int(np.flatnonzero(row).max()) + _LOWEST for row in magnitudes)
     if shifted and (units.shift is None or units.shift < mean + _SHIFT_BITS):

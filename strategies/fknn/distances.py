@@ -20,21 +20,12 @@ class Features:
     """A party's columns, laid out so that a block of distances is one matrix product.
 
     ``sum_j m_pj m_qj (x_pj - x_qj)^2 = [z^2, m, -2 z]_p . [m, z^2, z]_q`` with ``z = m x``.
-
-    Parameters
-    ----------
-    left, right : numpy.ndarray of shape (n_samples, 3 * n_features)
-        The two factors.
-    observed : numpy.ndarray of shape (n_samples, n_columns), float32
-        1 where a cell is observed.
-    column_of : tuple of int
-        The column of each feature.
     """
 
-    left: Array
-    right: Array
-    observed: npt.NDArray[np.float32]
-    column_of: tuple[int, ...]
+    left: Array  # (n_samples, 3 * n_features): the two factors
+    right: Array  # (n_samples, 3 * n_features): the two factors
+    observed: npt.NDArray[np.float32]  # (n_samples, n_columns): 1 where a cell is observed
+    column_of: tuple[int, ...]  # The column of each feature
 
     @property
     def n_features(self) -> int:
@@ -62,22 +53,8 @@ def make_features(
 ) -> Features:
     """Lay out a party's columns for `squared_distances`.
 
-    Parameters
-    ----------
-    codes : numpy.ndarray of shape (n_samples, n_columns)
-        Values or level numbers, NaN = missing.
-    kinds : list of Kind
-        Of the columns.
-    n_levels : list of int
-        Levels of each column that is not numeric, 0 for a numeric one.
-    standardize : bool
-        Divide numeric columns by their standard deviation.
-    fit_rows : numpy.ndarray of shape (n_samples,), bool
-        Rows from which mean and standard deviation are taken.
-
-    Returns
-    -------
-    Features
+    Shapes: codes (n_samples, n_columns): values or level numbers, NaN = missing; fit_rows
+    (n_samples,): rows from which mean and standard deviation are taken.
     """
     values, masks, column_of = [], [], []
     for j, kind in enumerate(kinds):
@@ -125,21 +102,9 @@ def squared_distances(
 ) -> tuple[Array, npt.NDArray[np.uint16]]:
     """Sum of squared differences over shared columns, and how many are shared.
 
-    Parameters
-    ----------
-    features : Features
-        Of all samples.
-    rows : numpy.ndarray of shape (n_rows,)
-        Samples to be imputed.
-    donors : numpy.ndarray of shape (n_donors,) or None
-        Samples to compare with; None for all.
-
-    Returns
-    -------
-    sums : numpy.ndarray of shape (n_rows, n_donors)
-        Never negative; 0 where nothing is shared.
-    shared : numpy.ndarray of shape (n_rows, n_donors), uint16
-        Number of columns observed in both samples.
+    Shapes: rows (n_rows,): samples to be imputed; donors (n_donors,): samples to compare with;
+    None for all; returns (n_rows, n_donors): never negative; 0 where nothing is shared; returns
+    (n_rows, n_donors): number of columns observed in both samples.
     """
     right = features.right if donors is None else features.right[donors]
     observed = features.observed if donors is None else features.observed[donors]
@@ -160,10 +125,7 @@ def party_terms(
     mean squared difference on the pooled table. ``party-mean``: the party's own mean squared
     difference (Eq. 6) and 1 where it is defined, so that every party weighs the same (Eq. 10).
 
-    Returns
-    -------
-    distance, weight : numpy.ndarray of shape (n_rows, n_donors)
-        The distance over all parties is the ratio of their sums.
+    Shapes: returns (n_rows, n_donors): the distance over all parties is the ratio of their sums.
     """
     if weighting == "exact":
         return sums, shared

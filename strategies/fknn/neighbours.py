@@ -17,26 +17,11 @@ def listed_donors(
 ) -> tuple[npt.NDArray[np.int32], Indices]:
     """Turn ranked places into lists of donors, those of equal rank in the order of their rows.
 
-    Parameters
-    ----------
-    orders : numpy.ndarray of shape (n_rows, n_donors), int32
-        Which donor stands at which place of each row's own order.
-    donors : numpy.ndarray of shape (n_donors,)
-        The donors' sample numbers.
-    neighbours, ranks : numpy.ndarray of shape (n_listed,)
-        Places and ranks of the listed donors, row after row.
-    counts : numpy.ndarray of shape (n_rows,)
-        How many are listed of each row.
-    width : int
-        How many to keep. Of those at the last rank all are listed, so that it is decided here
-        which of them count.
-
-    Returns
-    -------
-    listed : numpy.ndarray of shape (n_rows, width), int32
-        Sample numbers in ascending order of distance, then of number; -1 behind the last.
-    entries : numpy.ndarray of shape (n_rows, width)
-        Where each of them was listed; 0 behind the last.
+    Shapes: orders (n_rows, n_donors): which donor stands at which place of each row's own order;
+    donors (n_donors,): the donors' sample numbers; neighbours, ranks (n_listed,): places and ranks
+    of the listed donors, row after row; counts (n_rows,): how many are listed of each row; returns
+    (n_rows, width): sample numbers in ascending order of distance, then of number; -1 behind the
+    last; returns (n_rows, width): where each of them was listed; 0 behind the last.
     """
     rows = np.repeat(np.arange(len(counts)), counts)
     numbers = donors[orders[rows, neighbours]]
@@ -59,26 +44,10 @@ def impute_column(
 ) -> tuple[Array, npt.NDArray[np.int64]]:
     """Impute one column of some rows from their ranked donors.
 
-    Parameters
-    ----------
-    column : numpy.ndarray of shape (n_samples,)
-        Values or level numbers, NaN = missing.
-    kind : Kind
-        Numeric columns get the (weighted) mean of the nearest donors that have a value (Eq. 13),
-        ordinal ones the lower weighted median, others the level of most weight (ties: the first).
-    neighbours : numpy.ndarray of shape (n_rows, width), int32
-        Donors' sample numbers in ascending order of distance, -1 behind the last.
-    weights : numpy.ndarray of shape (n_rows, width) or None
-        Weights of the donors; None for equal ones.
-    n_neighbors : int
-        How many donors to use.
-
-    Returns
-    -------
-    values : numpy.ndarray of shape (n_rows,)
-        NaN where no listed donor has a value.
-    used : numpy.ndarray of shape (n_rows,)
-        How many donors were used.
+    Shapes: column (n_samples,): values or level numbers, NaN = missing; neighbours (n_rows,
+    width): donors' sample numbers in ascending order of distance, -1 behind the last; weights
+    (n_rows, width): weights of the donors; None for equal ones; returns (n_rows,): NaN where no
+    listed donor has a value; returns (n_rows,): how many donors were used.
     """
     donated = column[neighbours]  # (n_rows, width); -1 reads the last row and is ruled out next
     usable = ~np.isnan(donated) & (neighbours >= 0)

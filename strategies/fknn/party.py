@@ -266,14 +266,7 @@ class FKNNParty(ImputingParty):
         A list of the nearest of n donors has at most log2(n) bits for each that it names. They are
         counted for the row whose list it is, not once more for the donors.
 
-        Parameters
-        ----------
-        rows : numpy.ndarray of shape (n_rows,)
-            Places of rows to impute.
-        listed : int
-            How many donors a list names.
-        purpose : str
-            Tells several counts in one message apart.
+        Shapes: rows (n_rows,): places of rows to impute.
         """
         if self.state[_ALONE] or not self.state["shifted"]:  # nobody else, or counted as a whole
             return

@@ -19,44 +19,24 @@ _SHARE = 16
 
 @dataclass(frozen=True)
 class Errors:
-    """By how much a total may be off, in its own units, and what the least weight is.
+    """By how much a total may be off, in its own units, and what the least weight is."""
 
-    Parameters
-    ----------
-    distance, weight : float
-        Of the totals.
-    least : float
-        The least blinded weight of a pair that is comparable.
-    ratio : float
-        By how much the ratio of exact totals may be off: what a float64 does not hold.
-    """
-
-    distance: float
-    weight: float
-    least: float
+    distance: float  # Of the totals
+    weight: float  # Of the totals
+    least: float  # The least blinded weight of a pair that is comparable
+    # By how much the ratio of exact totals may be off: what a float64 does not hold
     ratio: float = 0.0
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """The nearest donors of some rows, row after row.
+    """The nearest donors of some rows, row after row."""
 
-    Parameters
-    ----------
-    neighbours : numpy.ndarray of shape (n_listed,), int32
-        Columns of the donors.
-    ranks : numpy.ndarray of shape (n_listed,), int32
-        0 for a row's nearest, the same for donors at the same distance.
-    counts : numpy.ndarray of shape (n_rows,), int32
-        How many are listed of each row.
-    distances : numpy.ndarray of shape (n_listed,)
-        As blinded; the same for the same rank.
-    """
-
-    neighbours: npt.NDArray[np.int32]
+    neighbours: npt.NDArray[np.int32]  # (n_listed,): columns of the donors
+    # (n_listed,): 0 for a row's nearest, the same for donors at the same distance
     ranks: npt.NDArray[np.int32]
-    counts: npt.NDArray[np.int32]
-    distances: Array
+    counts: npt.NDArray[np.int32]  # (n_rows,): how many are listed of each row
+    distances: Array  # (n_listed,): as blinded; the same for the same rank
 
 
 def rank_donors(distance: AnyArray, weight: AnyArray, width: int, errors: Errors) -> Ranked:
@@ -64,15 +44,8 @@ def rank_donors(distance: AnyArray, weight: AnyArray, width: int, errors: Errors
 
     (The paper's text says descending; nearest means ascending.)
 
-    Parameters
-    ----------
-    distance, weight : numpy.ndarray of shape (n_rows, n_donors)
-        Sums over the parties; their ratio is the distance, undefined where weight is 0.
-    width : int
-        How many donors to list at least, where so many are comparable.
-    errors : Errors
-        Of the sums. Distances that differ by no more are equal: which of these donors come first
-        must not depend on the order in which terms were added, nor on how they were blinded.
+    Shapes: distance, weight (n_rows, n_donors): sums over the parties; their ratio is the
+    distance, undefined where weight is 0.
     """
     n_rows, n_donors = distance.shape
     width = min(width, n_donors)
@@ -153,10 +126,7 @@ def relative_weights(ranked: Ranked) -> Array:
 
     More digits would hold the rounding of blinded distances, which is another in each run.
 
-    Returns
-    -------
-    numpy.ndarray of shape (n_listed,)
-        1 for the farthest donor, infinite for a donor at distance 0.
+    Shapes: returns (n_listed,): 1 for the farthest donor, infinite for a donor at distance 0.
     """
     counts = ranked.counts[ranked.counts > 0]
     last = np.cumsum(counts) - 1

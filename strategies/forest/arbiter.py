@@ -24,21 +24,9 @@ class JudgeSteps(CompareSteps):
     ) -> dict[str, Any]:
         """Add parcels up, and say which places have the largest gain.
 
-        Parameters
-        ----------
-        number : int
-            Of the round in which the parcels were made; each is compared once.
-        shape : list of int
-            Nodes, and candidates of each.
-        parcels : list of bytes
-            Of each party, see `pack`.
-        **keys
-            As in `CompareSteps.compare`.
-
-        Returns
-        -------
-        dict[str, bytes]
-            By party, sealed for it: see `pack_places`.
+        Message: number: of the round in which the parcels were made; each is compared once; shape:
+        nodes, and candidates of each; parcels: of each party, see `pack`; **keys: as in
+        `CompareSteps.compare`; returns by party, sealed for it: see `pack_places`.
         """
         self._once(number)
         marks, total = np.zeros(shape, dtype=bool), np.zeros(0, dtype=np.uint64)
@@ -56,21 +44,10 @@ class JudgeSteps(CompareSteps):
     ) -> dict[str, Any]:
         """Add the shares of votes up, and drop their last digits.
 
-        Parameters
-        ----------
-        number : int
-            Of the round in which the parcels were made.
-        shift : int
-            How many bits are dropped.
-        parcels : list of bytes
-            Of the two parties that have shares, and of those that have none.
-        **keys
-            As in `CompareSteps.compare`.
-
-        Returns
-        -------
-        dict[str, numpy.ndarray]
-            ``votes``, uint64: under a pad that the server gets of a party.
+        Message: number: of the round in which the parcels were made; shift: how many bits are
+        dropped; parcels: of the two parties that have shares, and of those that have none; **keys:
+        as in `CompareSteps.compare`; returns ``votes``, uint64: under a pad that the server gets
+        of a party.
         """
         self._once(number)
         total = np.zeros(0, dtype=np.uint64)
@@ -121,13 +98,7 @@ def pack(marks: Flags, values: Ring) -> bytes:
 
 
 def unpack(content: bytes, shape: list[int]) -> tuple[Flags, Ring]:
-    """Read what `pack` wrote for so many nodes and candidates.
-
-    Raises
-    ------
-    ProtocolError
-        If it is of another size.
-    """
+    """Read what `pack` wrote for so many nodes and candidates."""
     count = int(np.prod(shape))
     head, rest = (count + 7) // 8, 8 * (4 * count + shape[0])
     if len(content) != head + rest:

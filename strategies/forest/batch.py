@@ -23,37 +23,24 @@ _LEAF = -1
 
 @dataclass
 class Batch:
-    """Trees of one class that grow together.
+    """Trees of one class that grow together."""
 
-    Parameters
-    ----------
-    node : numpy.ndarray of shape (n_trees, n_samples), int32
-        The line of the table that each row is in: rows of the fit and others.
-    weight : numpy.ndarray of shape (n_trees, n_samples), uint16
-        How often each tree has each row; 0 of rows that it is not fitted to.
-    table : numpy.ndarray of shape (n_nodes, 7), int32
-        Tree, number in it, party whose split it is (-1: a leaf), lines of what comes after, where
-        missing cells go, rows of the fit by weight.
-    level : numpy.ndarray of shape (n_level,), int64
-        Lines of the nodes of the level that grows: tree by tree, children of one parent together.
-    parent : numpy.ndarray of shape (n_level,), int64
-        Place of each node's parent in the level before, -1 at roots.
-    direct : numpy.ndarray of shape (n_level,), int64
-        Numbers of the nodes whose sums are made; -1 where they follow from their siblings'.
-    active : numpy.ndarray of shape (n_active,), int64
-        Places in the level of nodes that may be split.
-    min_child : int
-        The fewest distinct rows of the fit in a node.
-    """
-
+    # (n_trees, n_samples): the line of the table that each row is in: rows of the fit and others
     node: Lines
+    # (n_trees, n_samples): how often each tree has each row; 0 of rows that it is not fitted to
     weight: npt.NDArray[np.uint16]
+    # (n_nodes, 7): tree, number in it, party whose split it is (-1: a leaf), lines of what comes
+    # after, where missing cells go, rows of the fit by weight
     table: Lines
+    # (n_level,): lines of the nodes of the level that grows: tree by tree, children of one parent
+    # together
     level: Indices
-    parent: Indices
+    parent: Indices  # (n_level,): place of each node's parent in the level before, -1 at roots
+    # (n_level,): numbers of the nodes whose sums are made; -1 where they follow from their
+    # siblings'
     direct: Indices
-    active: Indices
-    min_child: int
+    active: Indices  # (n_active,): places in the level of nodes that may be split
+    min_child: int  # The fewest distinct rows of the fit in a node
 
     @classmethod
     def empty(cls) -> "Batch":
@@ -70,12 +57,7 @@ class Batch:
     def start(cls, weight: npt.NDArray[np.integer], trees: list[int], min_child: int) -> "Batch":
         """Return the roots.
 
-        Parameters
-        ----------
-        weight : numpy.ndarray of shape (n_trees, n_samples)
-        trees : list of int
-            Numbers of the trees in the model.
-        min_child : int
+        Shapes: weight (n_trees, n_samples).
         """
         n_trees = len(trees)
         table = np.full((n_trees, N_FIELDS), _LEAF, dtype=np.int32)
@@ -98,18 +80,7 @@ class Batch:
     def places(self, chosen: Indices, fit_only: bool = True) -> tuple[Indices, list[int]]:
         """Return each row's place among chosen nodes of its tree, -1 for none, and their number.
 
-        Parameters
-        ----------
-        chosen : numpy.ndarray of int
-            Lines of nodes, tree by tree.
-        fit_only : bool, default True
-            Whether rows that a tree is not fitted to count as in none.
-
-        Returns
-        -------
-        numpy.ndarray of shape (n_trees, n_samples), int64
-        list of int
-            Chosen nodes of each tree.
+        Shapes: returns (n_trees, n_samples).
         """
         first = int(self.table[0, TREE]) if len(self.table) else 0
         step = self._step
@@ -126,19 +97,9 @@ class Batch:
     def divide(self, party: Indices, missing_left: Indices, left: Flags) -> Indices:
         """Split the active nodes, and go on to the next level.
 
-        Parameters
-        ----------
-        party : numpy.ndarray of shape (n_active,)
-            Whose split it is; -1 of a node that stays a leaf.
-        missing_left : numpy.ndarray of shape (n_active,)
-            Where rows without the cell go.
-        left : numpy.ndarray of shape (n_trees, n_samples), bool
-            Which rows go to the left, wherever they are.
-
-        Returns
-        -------
-        numpy.ndarray
-            Lines of the nodes that were split.
+        Shapes: party (n_active,): whose split it is; -1 of a node that stays a leaf; missing_left
+        (n_active,): where rows without the cell go; left (n_trees, n_samples): which rows go to
+        the left, wherever they are.
         """
         lines = self.level[self.active][party >= 0]
         by_tree: dict[int, int] = {}

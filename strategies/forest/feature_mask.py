@@ -13,25 +13,14 @@ from strategies.trees.node_sums import Indices
 
 @dataclass(frozen=True)
 class Used:
-    """The slots in use, as one party sees them.
+    """The slots in use, as one party sees them."""
 
-    Parameters
-    ----------
-    slots : numpy.ndarray of shape (n_used,), int64
-        Their numbers over all parties.
-    starts : numpy.ndarray of shape (n_parties,), int64
-        First slot of each party.
-    place : Place
-    columns : numpy.ndarray of int64
-        Own columns in use.
-    own, helped : numpy.ndarray of int64
-        Columns of the party's two shares that belong to slots in use; the last one is the total.
-    """
-
-    slots: Indices
-    starts: Indices
+    slots: Indices  # (n_used,): their numbers over all parties
+    starts: Indices  # (n_parties,): first slot of each party
     place: Place
-    columns: Indices
+    columns: Indices  # Own columns in use
+    # own, helped: Columns of the party's two shares that belong to slots in use; the last one is
+    # the total
     own: Indices
     helped: Indices
 
@@ -47,18 +36,8 @@ class Used:
     ) -> "Used":
         """Work them out.
 
-        Parameters
-        ----------
-        names, widths : list
-            Every party's name, and its number of slots.
-        layout : Layout
-            Of the own columns.
-        observed : numpy.ndarray of shape (n_slots,)
-            Of each slot of all parties, that of its column's observed rows.
-        usable : numpy.ndarray of shape (n_slots,), uint8
-            Whether the trees may use it; all slots of a column alike.
-        name : str
-            This party.
+        Shapes: observed (n_slots,): of each slot of all parties, that of its column's observed
+        rows; usable (n_slots,): whether the trees may use it; all slots of a column alike.
         """
         starts = np.concatenate([[0], np.cumsum(widths)])
         slots = np.flatnonzero(usable)

@@ -13,25 +13,7 @@ VOTE_BITS = 56
 
 
 class Kept:
-    """Of one party.
-
-    Attributes
-    ----------
-    own : int
-        The party's number among all; -1 before the first batch.
-    table : numpy.ndarray of shape (n_nodes, 7), int32
-        Of finished trees, as that of `Batch`.
-    splits : numpy.ndarray of shape (n_nodes, 2), int32
-        Column and place of the slot, of own splits; -1 elsewhere.
-    leaf : numpy.ndarray of shape (n_nodes,), uint64
-        The own share of the sum of targets over each leaf's rows; 0 at parties without one.
-    votes : numpy.ndarray of shape (n_classes, n_free), uint64
-        Such a share of the votes for rows without a label.
-    level : dict
-        Of the level that grows: sums of its nodes, what was offered, who won.
-    pending : numpy.ndarray of shape (n_nodes, 2), int32
-        As `splits`, of the batch that grows.
-    """
+    """Of one party."""
 
     def __init__(self) -> None:
         self.own = -1
@@ -60,15 +42,8 @@ class Kept:
     ) -> None:
         """Add the trees of a batch.
 
-        Parameters
-        ----------
-        batch : Batch
-        leaf : numpy.ndarray of shape (n_nodes,), uint64
-            The own share of the leaves' sums.
-        coefficients : numpy.ndarray of shape (n_nodes,), uint64
-            See `coefficients_of`.
-        free : numpy.ndarray of shape (n_free,)
-            Rows without a label.
+        Shapes: leaf (n_nodes,): the own share of the leaves' sums; coefficients (n_nodes,): see
+        `coefficients_of`; free (n_free,): rows without a label.
         """
         n_classes = len(self.votes)
         votes = leaf * coefficients
@@ -100,18 +75,7 @@ class Kept:
 def coefficients_of(table: Lines, n_trees: int, target_bits: int) -> Ring:
     """Return what leaves' sums are multiplied by, so that votes are means of trees' means.
 
-    Parameters
-    ----------
-    table : numpy.ndarray of shape (n_nodes, 7)
-    n_trees : int
-        Whose mean is predicted.
-    target_bits : int
-        No target exceeds 2^bits.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_nodes,), uint64
-        0 of nodes that are no leaves.
+    Shapes: table (n_nodes, 7); returns (n_nodes,): 0 of nodes that are no leaves.
     """
     rows = np.maximum(table[:, WEIGHT], 1).astype(np.float64)
     found = np.rint(2.0 ** (VOTE_BITS - target_bits) / (rows * n_trees)).astype(np.uint64)

@@ -33,26 +33,13 @@ _ROWS = 4  # X, F and the counts of both sides
 
 @dataclass(frozen=True)
 class Place:
-    """Which candidates are a party's, and what it is among the parties.
+    """Which candidates are a party's, and what it is among the parties."""
 
-    Parameters
-    ----------
-    number : int
-        Among all parties.
-    n_parties : int
-    own : numpy.ndarray of shape (n_own,), int64
-        Its slots among those in use.
-    helped : numpy.ndarray of shape (n_helped,), int64
-        Slots of those that it helps, in the order of its shares.
-    observed : numpy.ndarray of shape (n_slots,), int64
-        Of each slot in use, that of its column's observed rows.
-    """
-
-    number: int
+    number: int  # Among all parties
     n_parties: int
-    own: Indices
-    helped: Indices
-    observed: Indices
+    own: Indices  # (n_own,): its slots among those in use
+    helped: Indices  # (n_helped,): slots of those that it helps, in the order of its shares
+    observed: Indices  # (n_slots,): of each slot in use, that of its column's observed rows
 
     @property
     def first_half(self) -> bool:
@@ -67,35 +54,19 @@ class Place:
 
 @dataclass(frozen=True)
 class Sums:
-    """A party's sums over the active nodes of a level.
+    """A party's sums over the active nodes of a level."""
 
-    Parameters
-    ----------
-    counts : numpy.ndarray of shape (n_nodes, n_own), uint64
-        Rows of the fit in the own slots, as often as the tree has them.
-    total : numpy.ndarray of shape (n_nodes,), uint64
-        Such rows of each node.
-    own : numpy.ndarray of shape (n_nodes, n_own + 1), uint64
-        Its share as owner, the last column that of ``Y``.
-    helped : numpy.ndarray of shape (n_nodes, n_helped + 1), uint64
-        Its share as helper; no columns if it helps nobody.
-    """
-
+    # (n_nodes, n_own): rows of the fit in the own slots, as often as the tree has them
     counts: Ring
-    total: Ring
-    own: Ring
-    helped: Ring
+    total: Ring  # (n_nodes,): such rows of each node
+    own: Ring  # (n_nodes, n_own + 1): its share as owner, the last column that of ``Y``
+    helped: Ring  # (n_nodes, n_helped + 1): its share as helper; no columns if it helps nobody
 
 
 def limits_of(total: Ring, target_bits: int) -> Array:
     """Return what is above every ``|N|`` and every ``H_L``, shape (2, n_nodes).
 
-    Parameters
-    ----------
-    total : numpy.ndarray of shape (n_nodes,)
-        Rows of each node.
-    target_bits : int
-        No target exceeds 2^bits.
+    Shapes: total (n_nodes,): rows of each node.
     """
     rows = total.astype(np.float64)
     return np.stack([rows * rows * 2.0 ** (target_bits - 2) + 1.0, rows + 1.0])
@@ -104,20 +75,7 @@ def limits_of(total: Ring, target_bits: int) -> Array:
 def parcel(
     sums: Sums, place: Place, seed: bytes, number: int, own_seed: bytes, target_bits: int
 ) -> Ring:
-    """Return what a party sends, uint64: four values of each candidate, and one of each node.
-
-    Parameters
-    ----------
-    sums : Sums
-    place : Place
-    seed : bytes of length 32
-        The group seed.
-    number : int
-        Of the message; the same at all parties, and never again.
-    own_seed : bytes of length 32
-        Of noise; this party's alone.
-    target_bits : int
-    """
+    """Return what a party sends, uint64: four values of each candidate, and one of each node."""
     n_nodes, n_slots = len(sums.total), len(place.observed)
     shape = n_nodes, 2 * n_slots
     limits = limits_of(sums.total, target_bits)
@@ -157,13 +115,7 @@ def parcel(
 def marks(legal: Flags, place: Place, seed: bytes, number: int, order: Indices) -> Flags:
     """Return a share of all parties' marks of legal candidates: the own, under bits that cancel.
 
-    Parameters
-    ----------
-    legal : numpy.ndarray of shape (n_nodes, n_own, 2), bool
-    place, seed, number
-        As in `parcel`.
-    order : numpy.ndarray of shape (n_nodes, n_candidates)
-        See `Factors`.
+    Shapes: legal (n_nodes, n_own, 2); order (n_nodes, n_candidates): see `Factors`.
     """
     every = np.zeros(order.shape, dtype=bool)
     every[:, _of_slots(place.own)] = legal.reshape(len(legal), -1)
@@ -184,16 +136,8 @@ def factors_of(seed: bytes, number: int, limits: Array, n_slots: int) -> Factors
 def winners(total: Ring, legal: Flags) -> Flags:
     """Return which places of each node win: the largest gain, and those equal to it.
 
-    Parameters
-    ----------
-    total : numpy.ndarray of uint64
-        The sum of all parties' parcels.
-    legal : numpy.ndarray of shape (n_nodes, n_candidates), bool
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_nodes, n_candidates), bool
-        None of a node without a legal candidate. Where no legal candidate has a gain, all of them.
+    Shapes: legal (n_nodes, n_candidates); returns (n_nodes, n_candidates): none of a node without
+    a legal candidate.
     """
     n_nodes = len(legal)
     rows = total[: _ROWS * legal.size].reshape(_ROWS, *legal.shape)

@@ -22,42 +22,22 @@ from strategies.trees.objectives import Objective
 
 @dataclass
 class VotesPart(Model):
-    """A party's part.
-
-    Parameters
-    ----------
-    model : str
-        Which model it belongs to: the name by which the server calls it.
-    parties : list of str
-        Of the fit.
-    columns, nominal, edges, levels, other
-        See `Bins`.
-    table : numpy.ndarray of shape (n_nodes, 7), int32
-        See `Kept`.
-    splits : numpy.ndarray of shape (n_nodes, 2), int32
-        Column and place of the slot, of own splits.
-    leaf : numpy.ndarray of shape (n_nodes,), uint64
-        The own share of leaves' sums.
-    n_classes : int
-        That have trees of their own.
-    target_bits : int
-        See `coefficients_of`.
-    """
+    """A party's part."""
 
     strategy = "forest"
 
-    model: str
-    parties: list[str]
-    columns: list[str]
-    nominal: list[bool]
-    edges: list[Array]
-    levels: list[list[Any]]
-    other: list[int]
-    table: Lines
-    splits: Lines
-    leaf: Ring
-    n_classes: int
-    target_bits: int
+    model: str  # Which model it belongs to: the name by which the server calls it
+    parties: list[str]  # Of the fit
+    columns: list[str]  # See `Bins`
+    nominal: list[bool]  # See `Bins`
+    edges: list[Array]  # See `Bins`
+    levels: list[list[Any]]  # See `Bins`
+    other: list[int]  # See `Bins`
+    table: Lines  # (n_nodes, 7): see `Kept`
+    splits: Lines  # (n_nodes, 2): column and place of the slot, of own splits
+    leaf: Ring  # (n_nodes,): the own share of leaves' sums
+    n_classes: int  # That have trees of their own
+    target_bits: int  # See `coefficients_of`
 
     @staticmethod
     def fields_of(bins: Bins) -> dict[str, Any]:
@@ -82,36 +62,19 @@ class VotesPart(Model):
 
 @dataclass
 class VotesModel(Model):
-    """The server's part: how votes become predictions.
-
-    Parameters
-    ----------
-    name : str
-        Names the model at the parties.
-    parties : list of str
-        Parties of the fit.
-    objective : str
-    n_classes : int
-        That have trees of their own.
-    n_trees : int
-        Of each of these.
-    depth : int
-        Levels of splits at most.
-    low, span : float
-        Least target, and by how much the largest exceeds it: 0 and 1 of classes.
-    """
+    """The server's part: how votes become predictions."""
 
     strategy = "forest"
     predicted_by = "forest-predict"
 
-    name: str
-    parties: list[str]
+    name: str  # Names the model at the parties
+    parties: list[str]  # Parties of the fit
     objective: str
-    n_classes: int
-    n_trees: int
-    depth: int
-    low: float
-    span: float
+    n_classes: int  # That have trees of their own
+    n_trees: int  # Of each of these
+    depth: int  # Levels of splits at most
+    low: float  # Least target, and by how much the largest exceeds it: 0 and 1 of classes
+    span: float  # Least target, and by how much the largest exceeds it: 0 and 1 of classes
 
     @property
     def loss(self) -> Objective:
@@ -121,11 +84,7 @@ class VotesModel(Model):
     def raw(self, votes: npt.NDArray[np.integer], bits: int) -> Array:
         """Return raw predictions, shape of the votes.
 
-        Parameters
-        ----------
-        votes : numpy.ndarray of shape (n_classes, n_samples)
-            Between 0 and 2^bits.
-        bits : int
+        Shapes: votes (n_classes, n_samples): between 0 and 2^bits.
         """
         return np.asarray(self.low + self.span * votes.astype(np.float64) * 2.0**-bits)
 

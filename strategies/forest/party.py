@@ -52,30 +52,12 @@ class VoteSteps(StepGroup):
     ) -> dict[str, Any]:
         """Draw the rows of some trees, which begin to grow.
 
-        Parameters
-        ----------
-        deal : bytes
-            What must have been dealt.
-        names : list of str
-            Of all parties.
-        seed : int
-            Of all draws.
-        draws, trees : numpy.ndarray of shape (n_trees,)
-            Number of each tree's draw, and of each tree in the model.
-        n_classes : int
-            That have trees of their own.
-        bootstrap : bool
-            See `drawing.weights_of`.
-        fit : numpy.ndarray, uint8
-            Packed bits of shape (n_samples,): which rows have a label.
-        min_child : int
-            The fewest distinct rows of a node.
-
-        Returns
-        -------
-        dict[str, Any]
-            ``holds``: whether this party has the shares; if not, they are dealt again. ``grid``:
-            how many bits of a row a prediction may tell.
+        Message: deal: what must have been dealt; names: of all parties; seed: of all draws; draws,
+        trees (n_trees,): number of each tree's draw, and of each tree in the model; n_classes:
+        that have trees of their own; bootstrap: see `drawing.weights_of`; fit: packed bits of
+        shape (n_samples,): which rows have a label; min_child: the fewest distinct rows of a node;
+        returns ``holds``: whether this party has the shares; if not, they are dealt again.
+        ``grid``: how many bits of a row a prediction may tell.
         """
         grid = self.party.policy.grid
         if not self.other(DealtSteps).holds(deal):
@@ -103,24 +85,11 @@ class VoteSteps(StepGroup):
     ) -> dict[str, Any]:
         """Seal, for the arbiter, what it compares the splits of a level by.
 
-        Parameters
-        ----------
-        names, widths : list
-            As in `take_shares`.
-        observed : numpy.ndarray of shape (n_slots,)
-            Of each slot of all parties, that of its column's observed rows.
-        usable : numpy.ndarray of shape (n_slots,), uint8
-            Slots of all parties whose columns the trees may use.
-        target_bits : int
-            No target exceeds 2^bits.
-        sides : list of bytes, optional
-            What each party sealed in `split`, of the level above.
-
-        Returns
-        -------
-        dict[str, Any]
-            ``number`` of the message, ``shape`` (nodes and candidates), and the ``parcel``, which
-            is empty if no node can be split.
+        Message: names, widths: as in `take_shares`; observed (n_slots,): of each slot of all
+        parties, that of its column's observed rows; usable (n_slots,): slots of all parties whose
+        columns the trees may use; target_bits: no target exceeds 2^bits; sides: what each party
+        sealed in `split`, of the level above; returns ``number`` of the message, ``shape`` (nodes
+        and candidates), and the ``parcel``, which is empty if no node can be split.
         """
         self._follow(names, sides)
         batch, kept, number = self.batch(changes=False), self.kept, self._number
@@ -143,21 +112,9 @@ class VoteSteps(StepGroup):
     def split(self, won: bytes) -> dict[str, Any]:
         """Split nodes by own columns, and tell the other parties the sides of rows.
 
-        Parameters
-        ----------
-        won : bytes
-            What the arbiter sealed for this party.
-
-        Returns
-        -------
-        dict[str, bytes]
-            ``sides``, sealed under the group seed: a bit for each row and tree, and one for each
-            node, whoever splits it, so that its size tells nothing.
-
-        Raises
-        ------
-        PolicyError
-            If the node's policy does not allow another bit of one of these rows.
+        Message: won: what the arbiter sealed for this party; returns ``sides``, sealed under the
+        group seed: a bit for each row and tree, and one for each node, whoever splits it, so that
+        its size tells nothing.
         """
         batch, kept = self.batch(changes=False), self.kept
         number, order = kept.level["number"], kept.level["order"]
@@ -207,14 +164,8 @@ class VoteSteps(StepGroup):
     ) -> None:
         """Add the trees to the model, and their votes to those of rows without a label.
 
-        Parameters
-        ----------
-        names, target_bits, sides
-            As in `offer`.
-        fit
-            As in `begin_batch`.
-        model_trees : int
-            Trees whose votes a prediction is the mean of.
+        Message: names, target_bits, sides: as in `offer`; fit: as in `begin_batch`; model_trees:
+        trees whose votes a prediction is the mean of.
         """
         self._follow(names, sides)
         batch, kept = self.batch(), self.kept
@@ -233,14 +184,7 @@ class VoteSteps(StepGroup):
     def votes(self, model: str, fit: npt.NDArray[np.uint8], bits: int) -> dict[str, Any]:
         """Seal the own share of the votes for samples without a label; see `ReleaseSteps.release`.
 
-        Parameters
-        ----------
-        model : str
-            Names the model.
-        fit
-            As in `begin_batch`.
-        bits : int
-            Of each class.
+        Message: model: names the model; fit: as in `begin_batch`; bits: of each class.
         """
         kept = self.kept
         free = np.flatnonzero(np.unpackbits(np.asarray(fit), count=self.party.n_samples) == 0)
@@ -251,18 +195,8 @@ class VoteSteps(StepGroup):
     def finish_votes(self, model: str, names: list[str], target_bits: int) -> dict[str, Any]:
         """Keep the own part of the model, on the own disk, and erase all keys and shares.
 
-        Parameters
-        ----------
-        model : str
-            Names the model.
-        names, target_bits
-            As in `offer`.
-
-        Returns
-        -------
-        dict[str, int]
-            ``splits`` and ``cover``: how many own splits the forest has, and how many rows of the
-            fit come to them.
+        Message: model: names the model; names, target_bits: as in `offer`; returns ``splits`` and
+        ``cover``: how many own splits the forest has, and how many rows of the fit come to them.
         """
         kept = self.kept
         self.party.save_model(

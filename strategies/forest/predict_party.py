@@ -23,13 +23,7 @@ _AT = "votes.descent"
 
 
 class Descent:
-    """Where rows have come to.
-
-    Attributes
-    ----------
-    at : numpy.ndarray of shape (n_trees, n_samples), int32
-        Lines of the model's table.
-    """
+    """Where rows have come to."""
 
     def __init__(self) -> None:
         self.at: Lines = np.zeros((0, 0), dtype=np.int32)
@@ -55,15 +49,8 @@ class VotesPredictParty(Party):
     def open_forest(self, model: str, nonce: bytes) -> dict[str, Any]:
         """Look for what this party kept, and make the key pairs of this run.
 
-        Returns
-        -------
-        dict[str, Any]
-            ``grid``: how many bits of a row a prediction may tell; keys as in `TreeParty.prepare`.
-
-        Raises
-        ------
-        DataError
-            If it kept no such model.
+        Message: returns ``grid``: how many bits of a row a prediction may tell; keys as in
+        `TreeParty.prepare`.
         """
         self.codes(self._part(model))
         return {
@@ -78,14 +65,8 @@ class VotesPredictParty(Party):
     ) -> None:
         """Take the group seed, and put all rows at the roots.
 
-        Parameters
-        ----------
-        model : str
-            Name of the model.
-        owner, sealed, **keys
-            See `GroupKeySteps.take`.
-        arbiter : list of bytes
-            Public key, identity and signature of the arbiter.
+        Message: model: name of the model; owner, sealed, **keys: see `GroupKeySteps.take`;
+        arbiter: public key, identity and signature of the arbiter.
         """
         self.group_key.take(owner, sealed, keys)
         if not self.parcels.has_key:
@@ -102,21 +83,10 @@ class VotesPredictParty(Party):
     ) -> dict[str, Any]:
         """Follow the splits of the level above, and tell the sides of own ones.
 
-        Parameters
-        ----------
-        model : str
-            Name of the model.
-        names : list of str
-            Parties that take part; rows pass the splits of others as if they lacked the cell.
-        level : int
-        sides : list of bytes, optional
-            What each party sealed, of the level above.
-
-        Returns
-        -------
-        dict[str, Any]
-            ``open``: whether rows have come to splits; ``sides``, sealed for the other parties: a
-            bit for each row and tree.
+        Message: model: name of the model; names: parties that take part; rows pass the splits of
+        others as if they lacked the cell; sides: what each party sealed, of the level above;
+        returns ``open``: whether rows have come to splits; ``sides``, sealed for the other
+        parties: a bit for each row and tree.
         """
         part = self._part(model)
         at = self._followed(part, names, level, sides)
@@ -145,12 +115,7 @@ class VotesPredictParty(Party):
     ) -> dict[str, Any]:
         """Seal the own share of the votes for the arbiter, and erase all keys.
 
-        Parameters
-        ----------
-        model, names, level, sides
-            As in `descend`.
-        bits : int
-            Of each class.
+        Message: model, names, level, sides: as in `descend`; bits: of each class.
         """
         part = self._part(model)
         at = self._followed(part, names, level, sides)

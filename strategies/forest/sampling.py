@@ -9,18 +9,7 @@ _ROWS, _COLUMNS = 0, 1
 
 
 def weights_of(seed: int, draw: int, n_fit: int, bootstrap: bool) -> Integers:
-    """Return how often a tree has each row of the fit, shape (n_fit,).
-
-    Parameters
-    ----------
-    seed : int
-        Of the forest.
-    draw : int
-        Number of the draw; of several classes, the trees of one draw have the same rows.
-    n_fit : int
-    bootstrap : bool
-        Whether rows are drawn with replacement; else each tree has all.
-    """
+    """Return how often a tree has each row of the fit, shape (n_fit,)."""
     if not bootstrap:
         return np.ones(n_fit, dtype=np.int64)
     rng = np.random.default_rng([seed, _ROWS, draw])
@@ -28,18 +17,7 @@ def weights_of(seed: int, draw: int, n_fit: int, bootstrap: bool) -> Integers:
 
 
 def columns_of(seed: int, batch: int, n_columns: int, share: float) -> npt.NDArray[np.uint8]:
-    """Return which columns of all parties the trees of a batch may use, 0 or 1.
-
-    Parameters
-    ----------
-    seed : int
-        Of the forest.
-    batch : int
-        Number of the batch.
-    n_columns : int
-    share : float
-        Of the columns; one at least is used.
-    """
+    """Return which columns of all parties the trees of a batch may use, 0 or 1."""
     chosen = np.ones(n_columns, dtype=np.uint8)
     count = max(1, round(share * n_columns))
     if count < n_columns:

@@ -47,22 +47,12 @@ _SNAPSHOT = 1  # batches
 
 @dataclass(frozen=True)
 class Targets:
-    """Labels as whole numbers from 0.
+    """Labels as whole numbers from 0."""
 
-    Parameters
-    ----------
-    whole : numpy.ndarray of shape (n_classes, n_samples), uint64
-        0 where a sample has no label.
-    bits : int
-        None exceeds 2^bits.
-    low, span : float
-        What 0 stands for, and by how much 2^bits exceeds it.
-    """
-
-    whole: Ring
-    bits: int
-    low: float
-    span: float
+    whole: Ring  # (n_classes, n_samples): 0 where a sample has no label
+    bits: int  # None exceeds 2^bits
+    low: float  # What 0 stands for, and by how much 2^bits exceeds it
+    span: float  # What 0 stands for, and by how much 2^bits exceeds it
 
     @classmethod
     def of(cls, labels: Array, objective: Objective) -> "Targets":
@@ -83,15 +73,7 @@ class Targets:
 class VoteRounds:
     """Takes the rounds of one forest.
 
-    Parameters
-    ----------
-    federation : Federation
-    settings : VerticalForest
-    labels : numpy.ndarray of shape (n_samples,)
-        NaN where a sample has none.
-    objective : Objective
-    result : Result
-        Gets notes and history.
+    Shapes: labels (n_samples,): NaN where a sample has none.
     """
 
     def __init__(
@@ -231,14 +213,7 @@ def grow_votes(
 ) -> None:
     """Grow a forest whose routing stays with the parties, and fill in the result.
 
-    Parameters
-    ----------
-    federation, alignment, result, progress
-        As given to `Strategy.run`.
-    settings : VerticalForest
-    labels : numpy.ndarray of shape (n_samples,)
-        NaN where a sample has none.
-    objective : Objective
+    Shapes: labels (n_samples,): NaN where a sample has none.
     """
     names = list(federation.parties)
     if federation.checkpoint_every is None:

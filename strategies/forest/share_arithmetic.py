@@ -27,16 +27,7 @@ from strategies.trees.node_sums import BLOCK_BYTES, Blocks, Indices, Ring, dense
 def dealt(masked: Blocks, width: int, target: Ring, pad: Blocks) -> Ring:
     """Return ``W = U y + P``; the server's part.
 
-    Parameters
-    ----------
-    masked : Callable[[int, int], numpy.ndarray]
-        Rows of ``U``.
-    width : int
-        Its columns.
-    target : numpy.ndarray of shape (n_rows,), uint64
-        ``y``, 0 where a row has no label.
-    pad : Callable[[int, int], numpy.ndarray]
-        Rows of ``P``.
+    Shapes: target (n_rows,): ``y``, 0 where a row has no label.
     """
     out = np.empty((len(target), width), dtype=np.uint64)
     for start, stop in _blocks(out.shape):
@@ -48,18 +39,7 @@ def dealt(masked: Blocks, width: int, target: Ring, pad: Blocks) -> Ring:
 def owner_matrix(width: int, stream: Blocks, pad: Blocks, masked_target: Ring) -> Ring:
     """Return ``Z``, and ``y + rho`` as its last column.
 
-    Parameters
-    ----------
-    width : int
-        Slots of the owner.
-    stream, pad : Callable[[int, int], numpy.ndarray]
-        Rows of ``R`` and ``P``.
-    masked_target : numpy.ndarray of shape (n_rows,), uint64
-        ``y + rho``.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_rows, width + 1), uint64
+    Shapes: masked_target (n_rows,): ``y + rho``; returns (n_rows, width + 1).
     """
     out = np.empty((len(masked_target), width + 1), dtype=np.uint64)
     for start, stop in _blocks(out.shape):
@@ -74,19 +54,8 @@ def owner_matrix(width: int, stream: Blocks, pad: Blocks, masked_target: Ring) -
 def helper_matrix(dealt: Ring, widths: Sequence[int], streams: Sequence[Blocks], rho: Ring) -> Ring:
     """Return ``V`` of all that a party helps, side by side, and ``-rho`` as the last column.
 
-    Parameters
-    ----------
-    dealt : numpy.ndarray of shape (n_rows, n_helped), uint64
-        ``W`` of the owners, side by side.
-    widths : sequence of int
-        Slots of each owner.
-    streams : sequence of Callable[[int, int], numpy.ndarray]
-        Rows of ``R`` of each owner.
-    rho : numpy.ndarray of shape (n_rows,), uint64
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_rows, n_helped + 1), uint64
+    Shapes: dealt (n_rows, n_helped): ``W`` of the owners, side by side; rho (n_rows,); returns
+    (n_rows, n_helped + 1).
     """
     out = np.empty((len(rho), dealt.shape[1] + 1), dtype=np.uint64)
     at = 0
@@ -105,21 +74,9 @@ def node_sums(
 ) -> Ring:
     """Return weighted sums of a share's rows over the nodes of several trees, tree after tree.
 
-    Parameters
-    ----------
-    matrix : Callable[[int, int], numpy.ndarray of shape (n_block, width)]
-        A share, uint64.
-    width : int
-    node : numpy.ndarray of shape (n_trees, n_rows)
-        Place of each row's node among those of its tree, -1 for none.
-    weight : numpy.ndarray of shape (n_trees, n_rows)
-        How often each tree has each row.
-    counts : list of int
-        Nodes of each tree.
-
-    Returns
-    -------
-    numpy.ndarray of shape (sum of counts, width), uint64
+    Shapes: matrix (n_block, width): A share, uint64; node (n_trees, n_rows): place of each row's
+    node among those of its tree, -1 for none; weight (n_trees, n_rows): how often each tree has
+    each row; returns (sum of counts, width).
     """
     parts = [
         (node[[t]], weight[[t]].astype(np.uint64), count) for t, count in enumerate(counts) if count

@@ -40,25 +40,11 @@ class DealtSteps(StepGroup):
     ) -> None:
         """Make the own shares of the products of slots and targets (`dealing`).
 
-        Parameters
-        ----------
-        deal : bytes
-            Names what is dealt.
-        names, widths, tags : list
-            Every party's name, number of slots, and tag of its codes.
-        pad : bytes
-            Seed of ``P`` for the own slots.
-        masked_target : numpy.ndarray of shape (n_samples,), uint64
-            ``y + rho``, of a rho whose seed this party does not get.
-        rho : bytes
-            At a helper, the seed of the other rho.
-        dealt : numpy.ndarray of shape (n_samples, n_helped), uint64
-            At a helper, ``W`` of the parties that it helps, side by side, in the order of names.
-
-        Raises
-        ------
-        ProtocolError
-            If the codes are no longer those that were sent.
+        Message: deal: names what is dealt; names, widths, tags: every party's name, number of
+        slots, and tag of its codes; pad: seed of ``P`` for the own slots; masked_target
+        (n_samples,): ``y + rho``, of a rho whose seed this party does not get; rho: at a helper,
+        the seed of the other rho; dealt (n_samples, n_helped): at a helper, ``W`` of the parties
+        that it helps, side by side, in the order of names.
         """
         own, seed = names.index(self.name), self.other(GroupKeySteps).seed
         if tags[own] != self.party.tag:
@@ -100,13 +86,7 @@ class DealtSteps(StepGroup):
         return own, helped
 
     def half(self, own: int) -> Ring | None:
-        """Return the share of the targets, shape (n_samples, 1); None at parties without one.
-
-        Parameters
-        ----------
-        own : int
-            Number of this party among all.
-        """
+        """Return the share of the targets, shape (n_samples, 1); None at parties without one."""
         if own > 1:
             return None
         return np.ascontiguousarray(self._share("own" if own else "helped")[:, -1:])

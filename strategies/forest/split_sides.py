@@ -11,21 +11,11 @@ from strategies.trees.node_sums import Indices
 
 @dataclass(frozen=True)
 class Comers:
-    """Rows that come to own splits.
+    """Rows that come to own splits."""
 
-    Parameters
-    ----------
-    split : numpy.ndarray of shape (n_comers,)
-        Number of the split that each of them comes to.
-    missing : numpy.ndarray of shape (n_comers,), bool
-        Whether it lacks the cell.
-    left : numpy.ndarray of that shape, bool
-        Whether it goes to the left if it has the cell.
-    """
-
-    split: Indices
-    missing: Flags
-    left: Flags
+    split: Indices  # (n_comers,): number of the split that each of them comes to
+    missing: Flags  # (n_comers,): whether it lacks the cell
+    left: Flags  # Whether it goes to the left if it has the cell
 
     @classmethod
     def of(
@@ -34,15 +24,8 @@ class Comers:
     ) -> "Comers":  # fmt: skip
         """Look the cells up.
 
-        Parameters
-        ----------
-        layout : Layout
-            Of the own columns.
-        codes : numpy.ndarray of shape (n_samples, n_columns)
-        rows, split : numpy.ndarray of shape (n_comers,)
-            Which row comes to which split.
-        column, at : numpy.ndarray of shape (n_splits,)
-            Column and place of the slot of each split.
+        Shapes: codes (n_samples, n_columns); rows, split (n_comers,): which row comes to which
+        split; column, at (n_splits,): column and place of the slot of each split.
         """
         n_bins, nominal = np.array(layout.n_bins), np.array(layout.nominal)
         of, place = column[split], at[split]
@@ -61,12 +44,8 @@ class Comers:
 
         Where none that is fitted lacks it, they go with the majority.
 
-        Parameters
-        ----------
-        missing_left : numpy.ndarray of shape (n_splits,), bool
-            As the arbiter chose.
-        fitted : numpy.ndarray of shape (n_comers,), bool
-            Which of them are fitted.
+        Shapes: missing_left (n_splits,): as the arbiter chose; fitted (n_comers,): which of them
+        are fitted.
         """
         n_splits = len(missing_left)
         lacking = np.bincount(self.split, fitted & self.missing, n_splits)

@@ -140,16 +140,8 @@ class VerticalForest(Strategy):
 class Bagging(Course):
     """What a forest has come to.
 
-    Parameters
-    ----------
-    settings : VerticalForest
-    objective : Objective
-    labels : numpy.ndarray of shape (n_samples,)
-        NaN where a sample has none.
-    rng : numpy.random.Generator
-        Draws samples and columns.
-    held : numpy.ndarray of shape (n_samples, n_parties), bool
-        Which parties hold each sample.
+    Shapes: labels (n_samples,): NaN where a sample has none; held (n_samples, n_parties): which
+    parties hold each sample.
     """
 
     def __init__(

@@ -37,28 +37,8 @@ class ReleaseSteps(StepGroup):
     ) -> dict[str, Any]:
         """Seal the own share of votes for the arbiter, once they are written down.
 
-        Parameters
-        ----------
-        own : int
-            Number of this party: the first two have shares.
-        votes : numpy.ndarray of shape (n_classes, n_rows), uint64
-            The own share.
-        rows : numpy.ndarray of shape (n_rows,)
-            Aligned numbers of the rows.
-        bits : int
-            Of each class.
-        content : bytes
-            Tells these votes from others.
-
-        Returns
-        -------
-        dict[str, Any]
-            ``number``; at the first two parties ``votes``, sealed; at the second the ``pad``.
-
-        Raises
-        ------
-        PolicyError
-            Names ``policy.grid`` or ``policy.predictions``.
+        Shapes: votes (n_classes, n_rows): the own share; rows (n_rows,): aligned numbers of the
+        rows.
         """
         chosen = np.isin(self.party.positions, rows)
         digest = hashlib.blake2b(content + np.asarray(rows).tobytes(), digest_size=16).digest()
@@ -92,13 +72,7 @@ def bits_of(grid: int, n_classes: int) -> int:
 
 
 def check_bits_of(grid: int, n_classes: int) -> None:
-    """Raise if the nodes allow too few bits of a row for votes of so many classes.
-
-    Raises
-    ------
-    ConfigError
-        Says what to do.
-    """
+    """Raise if the nodes allow too few bits of a row for votes of so many classes."""
     if grid < _LEAST * n_classes:
         raise ConfigError(
             f"votes for {n_classes} classes take {_LEAST} bits each at least, "
@@ -114,19 +88,7 @@ def opened_votes(
     bits: int,
     n_classes: int,
 ) -> npt.NDArray[np.int64]:
-    """Have the arbiter round votes, and return them, shape (n_classes, n_rows); one round.
-
-    Parameters
-    ----------
-    federation : Federation
-    replies : dict of str to dict
-        What each party's `ReleaseSteps.release` returned.
-    keys : dict
-        Of the parties, see `CompareSteps.compare`.
-    bits : int
-        Of each vote.
-    n_classes : int
-    """
+    """Have the arbiter round votes, and return them, shape (n_classes, n_rows); one round."""
     first, second = keys["names"][:2]
     two = {name: value if name == "nonce" else value[:2] for name, value in keys.items()}
     shift = VOTE_BITS - bits

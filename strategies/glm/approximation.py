@@ -19,32 +19,22 @@ from strategies.glm.quadratic import Quadratic, concave_fit, penalised_path
 
 @dataclass(frozen=True)
 class Approximation:
-    """A likelihood at its maximum.
+    """A likelihood at its maximum."""
 
-    Parameters
-    ----------
-    n_rows : float
-        Rows of the fit.
-    center : numpy.ndarray of shape (n_columns,)
-        What is subtracted from the columns here; 0 without an intercept.
-    scale : numpy.ndarray of shape (n_columns,)
-        What a penalty treats as the unit of each column; 0 for columns that do not vary.
-    information : numpy.ndarray of shape (1 + n_columns, 1 + n_columns)
-        Of intercept and coefficients, times the dispersion: ``[1, X - center]'W[1, X - center]``.
-    estimate : numpy.ndarray of shape (1 + n_columns,)
-        The maximum: the level at `center`, and coefficients per unit of the columns.
-    noise : float, optional
-        Variance of the labels' noise at the maximum, of families that have one.
-    intercept : bool
-        Whether the model has one; else the first row of `information` counts for nothing.
-    """
-
-    n_rows: float
-    center: Array
+    n_rows: float  # Rows of the fit
+    center: Array  # (n_columns,): what is subtracted from the columns here; 0 without an intercept
+    # (n_columns,): what a penalty treats as the unit of each column; 0 for columns that do not
+    # vary
     scale: Array
+    # (1 + n_columns, 1 + n_columns): of intercept and coefficients, times the dispersion: ``[1, X
+    # - center]'W[1, X - center]``
     information: Array
+    # (1 + n_columns,): the maximum: the level at `center`, and coefficients per unit of the
+    # columns
     estimate: Array
+    # Variance of the labels' noise at the maximum, of families that have one
     noise: float | None = None
+    # Whether the model has one; else the first row of `information` counts for nothing
     intercept: bool = True
 
     @property
@@ -65,12 +55,7 @@ class Approximation:
     def on_all_columns(self, kept: npt.NDArray[np.int64], n_columns: int) -> "Approximation":
         """Return the same likelihood with columns that have no effect beside those here.
 
-        Parameters
-        ----------
-        kept : numpy.ndarray of shape (n_kept,)
-            Numbers of the columns here among all.
-        n_columns : int
-            Of all.
+        Shapes: kept (n_kept,): numbers of the columns here among all.
         """
         at = np.concatenate([[0], 1 + kept])
         information = np.zeros((1 + n_columns, 1 + n_columns))
@@ -106,13 +91,8 @@ class Approximation:
     ) -> "Approximation":
         """Return the same likelihood in other units.
 
-        Parameters
-        ----------
-        center, unit : numpy.ndarray of shape (n_columns,)
-            Each column is ``center + unit * z`` with z the one here; without an intercept `center`
-            is 0.
-        y_center, y_unit : float
-            Likewise of normal labels.
+        Shapes: center, unit (n_columns,): each column is ``center + unit * z`` with z the one
+        here; without an intercept `center` is 0.
         """
         size = np.concatenate([[1.0], unit])
         estimate = y_unit * self.estimate / size
@@ -129,16 +109,8 @@ class Approximation:
     def covariance(self, chosen: npt.NDArray[np.int64], dispersion: float) -> Array | None:
         """Return the covariance of the intercept and the chosen coefficients.
 
-        Parameters
-        ----------
-        chosen : numpy.ndarray of shape (n_chosen,)
-            Numbers of columns; the others are held at zero.
-        dispersion : float
-
-        Returns
-        -------
-        numpy.ndarray of shape (1 + n_chosen, 1 + n_chosen), or None
-            None where the information is singular. Without an intercept its row is 0.
+        Shapes: chosen (n_chosen,): numbers of columns; the others are held at zero; returns (1 +
+        n_chosen, 1 + n_chosen): none where the information is singular.
         """
         kept = np.concatenate([[0], 1 + chosen])
         at_center = covariance_of(self.information[np.ix_(kept, kept)], dispersion, self.intercept)
@@ -152,32 +124,18 @@ class Approximation:
 
 @dataclass(frozen=True)
 class Selection:
-    """Fits of all values of lambda, and which of them BIC prefers.
+    """Fits of all values of lambda, and which of them BIC prefers."""
 
-    Parameters
-    ----------
-    lambdas, bic, intercepts : numpy.ndarray of shape (n_lambdas,)
-        BIC up to a constant.
-    beta : numpy.ndarray of shape (n_columns, n_lambdas)
-        Per unit of the columns.
-    selected : numpy.ndarray of shape (n_lambdas,)
-        How many coefficients are not zero.
-    lost : numpy.ndarray of shape (n_lambdas,)
-        Twice the log likelihood that each fit lacks to the maximum, by the quadratic, in units of
-        the dispersion.
-    chosen : int
-    violation : float
-        Of the conditions of optimality of the chosen fit, in units of the loss.
-    """
-
-    lambdas: Array
-    bic: Array
-    beta: Array
-    intercepts: Array
-    selected: npt.NDArray[np.int64]
+    lambdas: Array  # (n_lambdas,): BIC up to a constant
+    bic: Array  # (n_lambdas,): BIC up to a constant
+    beta: Array  # (n_columns, n_lambdas): per unit of the columns
+    intercepts: Array  # (n_lambdas,): BIC up to a constant
+    selected: npt.NDArray[np.int64]  # (n_lambdas,): how many coefficients are not zero
+    # (n_lambdas,): twice the log likelihood that each fit lacks to the maximum, by the quadratic,
+    # in units of the dispersion
     lost: Array
     chosen: int
-    violation: float
+    violation: float  # Of the conditions of optimality of the chosen fit, in units of the loss
 
 
 def select(
@@ -195,19 +153,9 @@ def select(
     BIC is that of the likelihood (of normal labels with their own noise variance: Wang, Li and
     Tsai, 2007), which the quadratic gives up to a constant.
 
-    Parameters
-    ----------
-    at : Approximation
-    penalty, shape
-        See `penalties`.
-    lambdas : numpy.ndarray of shape (n_lambdas,), optional
-        Values to fit; left out, `n_lambdas` values from that which selects nothing down to `ratio`
-        of it.
-    penalised : numpy.ndarray of shape (n_columns,), bool
-        False for columns that always stay.
-    last : Selection, optional
-        On a quadratic near this one: the value that it chose is chosen, whatever its BIC, and a
-        concave penalty, which may have several fits, begins at its fit.
+    Shapes: lambdas (n_lambdas,): values to fit; left out, `n_lambdas` values from that which
+    selects nothing down to `ratio` of it; penalised (n_columns,): false for columns that always
+    stay.
     """
     loss = at.loss
     if penalty == "none":

@@ -61,20 +61,6 @@ def fit_on_moments(
     Five rounds with gaussian labels, whatever the number of lambdas; with others, two more for each
     evaluation of the means, and two; with a penalty, three more for each time that the likelihood
     is expanded about the chosen fit.
-
-    Parameters
-    ----------
-    settings : VerticalGLM
-    federation, alignment, result, progress
-        As given to `Strategy.run`.
-
-    Raises
-    ------
-    ConfigError
-        If a column to leave unpenalised is not there; or, other labels than gaussian, there is one
-        party alone or sums are encrypted.
-    DataError
-        If labels are none of the family, rows are too few, or there is no maximum.
     """
     _check(settings, federation)
     progress.total = 2
@@ -241,22 +227,8 @@ def noise_covariance(
 ) -> Array | None:
     """Return what noise on the moments adds to the covariance of intercept and coefficients.
 
-    Parameters
-    ----------
-    opened : OpenedMoments
-    rows : Pattern
-        Of the fit, all columns.
-    beta : numpy.ndarray of shape (n_columns,)
-        The coefficients; only those that are not 0 were estimated.
-    level : float
-        The intercept.
-    intercept : bool
-        Whether there is one.
-
-    Returns
-    -------
-    numpy.ndarray of shape (1 + n_selected, 1 + n_selected), or None
-        In the units of columns and labels; None without noise.
+    Shapes: beta (n_columns,): the coefficients; only those that are not 0 were estimated; returns
+    (1 + n_selected, 1 + n_selected): in the units of columns and labels; None without noise.
     """
     if opened.noise is None:
         return None
@@ -289,13 +261,7 @@ def _check(settings: "VerticalGLM", federation: Federation) -> None:
 
 
 def penalised_columns(unpenalised: str, problem: Problem) -> Flags:
-    """Tell which columns are penalised, shape (n_columns,).
-
-    Raises
-    ------
-    ConfigError
-        If a name is not that of a column.
-    """
+    """Tell which columns are penalised, shape (n_columns,)."""
     free = names_by_party(unpenalised, list(problem.columns))
     for party, names in free.items():
         if unknown := sorted(set(names) - set(problem.columns[party])):
@@ -326,15 +292,7 @@ def _fill_means(
 ) -> None:
     """Fill in how well the chosen coefficients fit labels of other families.
 
-    Parameters
-    ----------
-    maximum : MaximumLikelihood
-    found : Selection
-        The path on the quadratic of `maximum`.
-    settings : VerticalGLM
-    y : numpy.ndarray of shape (n_used,)
-        Labels of the fit.
-    result : Result
+    Shapes: y (n_used,): labels of the fit.
     """
     family = family_named(settings.family)
     level = family.link(float(y.mean())) if settings.intercept else 0.0

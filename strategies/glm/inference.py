@@ -24,20 +24,8 @@ def assemble_information(
 ) -> Array:
     """Put the information of the intercept and all selected columns together.
 
-    Parameters
-    ----------
-    total : float
-        Sum of the weights.
-    sums : sequence of numpy.ndarray of shape (n_selected_k,)
-        By party, ``X_k' w``.
-    grams : sequence of numpy.ndarray of shape (n_selected_k, n_selected_k)
-        ``X_k' W X_k``.
-    crosses : mapping of (k, l) with k < l to numpy.ndarray of shape (n_selected_k, n_selected_l)
-        ``X_k' W X_l``.
-
-    Returns
-    -------
-    numpy.ndarray of shape (1 + n_selected, 1 + n_selected)
+    Shapes: sums (n_selected_k,): by party, ``X_k' w``; grams (n_selected_k, n_selected_k): ``X_k'
+    W X_k``; crosses (k, l): ``X_k' W X_l``; returns (1 + n_selected, 1 + n_selected).
     """
     starts = 1 + np.cumsum([0, *(len(values) for values in sums)])
     information = np.zeros((starts[-1], starts[-1]))
@@ -60,14 +48,7 @@ def assemble_information(
 def covariance_of(information: Array, dispersion: float, intercept: bool) -> Array | None:
     """Invert the information; None where it is singular.
 
-    Parameters
-    ----------
-    information : numpy.ndarray of shape (1 + n_selected, 1 + n_selected)
-        Of `assemble_information`.
-    dispersion : float
-        The noise variance of a gaussian fit, else 1.
-    intercept : bool
-        Whether there is one; its row and column are 0 otherwise.
+    Shapes: information (1 + n_selected, 1 + n_selected): of `assemble_information`.
     """
     first = 0 if intercept else 1
     own = information[first:, first:]

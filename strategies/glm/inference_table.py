@@ -18,23 +18,12 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Reported:
-    """What the server works out of the chosen fit.
+    """What the server works out of the chosen fit."""
 
-    Parameters
-    ----------
-    beta : numpy.ndarray of shape (n_columns,)
-        Of all parties' columns, in their order.
-    intercept : float
-        0 if there is none.
-    dispersion : float
-        Noise variance with the selected coefficients counted, or 1.
-    covariance : numpy.ndarray of shape (1 + n_selected, 1 + n_selected), optional
-        Of intercept and selected coefficients.
-    """
-
-    beta: Array
-    intercept: float
-    dispersion: float
+    beta: Array  # (n_columns,): of all parties' columns, in their order
+    intercept: float  # 0 if there is none
+    dispersion: float  # Noise variance with the selected coefficients counted, or 1
+    # (1 + n_selected, 1 + n_selected): of intercept and selected coefficients
     covariance: Array | None
 
 
@@ -51,22 +40,10 @@ def fill_selected(
 ) -> Reported:
     """Fill coefficients, metrics and model of the chosen fit into the result.
 
-    Parameters
-    ----------
-    family : str
-    problem : Problem
-    at : Approximation
-        In the units of the columns.
-    found : Selection
-    with_errors : bool
-        Whether standard errors are wanted.
-    result : Result
-    added : numpy.ndarray of shape (1 + n_selected, 1 + n_selected), optional
-        What noise on the moments adds to the covariance of intercept and selected coefficients.
-    unknown : numpy.ndarray of shape (1 + n_columns,), bool
-        Intercept and coefficients that the data do not tell: these have no standard errors.
-    ridged : numpy.ndarray of shape (n_columns,), bool
-        Coefficients that only a ridge keeps finite: nor have these.
+    Shapes: added (1 + n_selected, 1 + n_selected): what noise on the moments adds to the
+    covariance of intercept and selected coefficients; unknown (1 + n_columns,): intercept and
+    coefficients that the data do not tell: these have no standard errors; ridged (n_columns,):
+    coefficients that only a ridge keeps finite: nor have these.
     """
     beta, intercept = found.beta[:, found.chosen], float(found.intercepts[found.chosen])
     chosen = np.flatnonzero(beta)

@@ -13,13 +13,7 @@ BIC = "bic"
 
 
 def parse_lambdas(lambdas: "str | float | Sequence[float]") -> str | float:
-    """Return the setting in plain form: ``"bic"``, a number, or numbers as text with commas.
-
-    Raises
-    ------
-    ConfigError
-        If there is no lambda, or one is not a finite number of at least 0.
-    """
+    """Return the setting in plain form: ``"bic"``, a number, or numbers as text with commas."""
     if isinstance(lambdas, str) and lambdas.strip().lower() == BIC:
         return BIC
     parts: list[object] = []
@@ -68,17 +62,8 @@ def information_criterion(
     alone; the usual criterion is meant: minus twice the log likelihood, and ``df log(N)``. The
     noise variance of a gaussian fit is its own (Wang, Li and Tsai, 2007).
 
-    Parameters
-    ----------
-    family : Family
-    y : numpy.ndarray of shape (n_samples,)
-    eta : numpy.ndarray of shape (n_samples, n_fits)
-    n_selected : numpy.ndarray of shape (n_fits,)
-        Coefficients that are not zero.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_fits,)
+    Shapes: y (n_samples,); eta (n_samples, n_fits); n_selected (n_fits,): coefficients that are
+    not zero; returns (n_fits,).
     """
     n = len(y)
     deviance = family.deviance(y[:, None], eta)

@@ -36,22 +36,7 @@ def usable_rows(
     more: str,
     noisy: bool = False,
 ) -> Pattern:
-    """Return the moments of the complete rows, with zeros for columns that cannot be used.
-
-    Parameters
-    ----------
-    opened : OpenedMoments
-    result : Result
-        Gets notes on what is left out.
-    intercept : bool
-        Whether there is one; constant columns are left out then.
-    penalised : bool
-        Whether the fit chooses among columns that follow from each other; else they are left out.
-    more : str
-        What a note on rows that are left out ends with.
-    noisy : bool
-        Whether the sums are, so that neither can be told.
-    """
+    """Return the moments of the complete rows, with zeros for columns that cannot be used."""
     if not opened.held:
         raise DataError("the parties told of no column: each has a value that is too rare")
     rows, n_columns = opened.held[0], opened.n_columns

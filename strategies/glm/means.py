@@ -44,34 +44,17 @@ class Likelihood(Protocol):
 
 @dataclass(frozen=True)
 class MaximumLikelihood:
-    """The fit without a penalty, or its quadratic about what a penalty chose.
+    """The fit without a penalty, or its quadratic about what a penalty chose."""
 
-    Parameters
-    ----------
-    at : Approximation
-        In the units of the columns, ridges included.
-    log_likelihood, deviance : float
-        At the maximum, without ridges.
-    evaluations : int
-        How often sums of means were opened, two rounds each.
-    converged : bool
-        Whether the last step was far below a standard error.
-    ridge : numpy.ndarray of shape (n_columns,)
-        What the square of each coefficient is multiplied by.
-    bounded : numpy.ndarray of shape (n_columns,), bool
-        Columns that got a ridge since their coefficients would grow without end.
-    notes : tuple of str
-        On these.
-    """
-
-    at: Approximation
-    log_likelihood: float
-    deviance: float
-    evaluations: int
-    converged: bool
-    ridge: Array
+    at: Approximation  # In the units of the columns, ridges included
+    log_likelihood: float  # At the maximum, without ridges
+    deviance: float  # At the maximum, without ridges
+    evaluations: int  # How often sums of means were opened, two rounds each
+    converged: bool  # Whether the last step was far below a standard error
+    ridge: Array  # (n_columns,): what the square of each coefficient is multiplied by
+    # (n_columns,): columns that got a ridge since their coefficients would grow without end
     bounded: npt.NDArray[np.bool_]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # On these
 
     def log_likelihood_of(self, beta: Array, lost: float) -> float:
         """Return the log likelihood of coefficients, which lack `lost` twice to the maximum."""
@@ -91,25 +74,6 @@ def maximum_likelihood(
 
     With a ridge it is that of the likelihood less `ridge` times the sum of squared coefficients.
     With `choose` the likelihood is then expanded about what this returns, until that stays.
-
-    Parameters
-    ----------
-    settings : Likelihood
-    federation : Federation
-    opened : OpenedMoments
-        Of the complete rows.
-    ridge : float
-        Of coefficients of columns in units of their standard deviation, with
-        ``settings.standardize``.
-    choose : Callable, optional
-        Returns the coefficients that a penalty makes of a likelihood, shape (n_columns,).
-    cure : str
-        What an error proposes where columns separate the labels.
-
-    Raises
-    ------
-    DataError
-        If labels are separated, or columns determine each other.
     """
     problem, offered = opened.problem, opened.offered
     assert isinstance(opened.products, PrivateProducts)  # see `check_federation`
@@ -162,13 +126,7 @@ def maximum_likelihood(
 
 
 def check_federation(family: str, federation: Federation) -> None:
-    """Refuse federations that cannot evaluate masked means, before anything is opened.
-
-    Raises
-    ------
-    ConfigError
-        If sums are encrypted, or there is one party alone.
-    """
+    """Refuse federations that cannot evaluate masked means, before anything is opened."""
     if federation.aggregation == "ckks" or len(federation.parties) < 2:
         raise ConfigError(
             f"family {family!r} needs columns under a key stream that two parties or more share; "
@@ -186,12 +144,7 @@ def _with_labels(moments: Moments, problem: Problem) -> Moments:
 def shifted(moments: Moments, by: Array, n_rows: float, labels: float) -> Moments:
     """Return the moments of one group with a vector added to its rows.
 
-    Parameters
-    ----------
-    moments : Moments
-    by : numpy.ndarray of shape (n_columns,)
-    n_rows, labels : float
-        Number of rows, and the sum of their labels.
+    Shapes: by (n_columns,).
     """
     by = np.where(moments.withheld[0], 0.0, by)
     sums = moments.sums[0]

@@ -20,16 +20,7 @@ _FLAT = 1e-12  # a column whose variance is a smaller share of its mean square d
 
 
 def from_complete_rows(rows: Pattern, standardize: bool, intercept: bool) -> Approximation:
-    """Return the likelihood of rows of which every column is observed, the label last.
-
-    Parameters
-    ----------
-    rows : Pattern
-        Their moments.
-    standardize : bool
-        Whether a penalty treats columns in units of their standard deviation.
-    intercept : bool
-    """
+    """Return the likelihood of rows of which every column is observed, the label last."""
     n = rows.n_rows
     mean = rows.sums / n
     center = mean if intercept else np.zeros(len(mean))
@@ -70,12 +61,8 @@ def shifted(rows: Pattern, by: Array) -> Pattern:
 def on_all_columns(rows: Pattern, kept: npt.NDArray[np.int64], n_columns: int) -> Pattern:
     """Return the moments with zeros for columns that are left out.
 
-    Parameters
-    ----------
-    rows : Pattern
-    kept : numpy.ndarray of shape (n_kept,)
-        Columns that stay, ascending, by their numbers among all; all are observed.
-    n_columns : int
+    Shapes: kept (n_kept,): columns that stay, ascending, by their numbers among all; all are
+    observed.
     """
     at = np.searchsorted(rows.observed, kept)
     sums, products = np.zeros(n_columns), np.zeros((n_columns, n_columns))
@@ -85,22 +72,7 @@ def on_all_columns(rows: Pattern, kept: npt.NDArray[np.int64], n_columns: int) -
 
 
 def from_all_rows(fit: Fit, n_rows: float, standardize: bool) -> Approximation:
-    """Return the likelihood of rows with blocks missing, columns and label being jointly normal.
-
-    Parameters
-    ----------
-    fit : Fit
-        The joint model at its maximum.
-    n_rows : float
-        Rows that it was fitted to.
-    standardize : bool
-        As in `from_complete_rows`.
-
-    Raises
-    ------
-    DataError
-        If the joint model has not converged.
-    """
+    """Return the likelihood of rows with blocks missing, all columns being jointly normal."""
     if not fit.converged:
         raise DataError(
             f"the joint normal model did not converge in {fit.iterations} steps: some columns are "

@@ -32,20 +32,8 @@ def check_penalty(name: str | None, shape: float) -> tuple[str, float]:
 def lla_weights(beta: Array, strengths: Array, penalty: str, shape: float) -> Array:
     """Return ``alpha = P'(|beta|) / lambda``.
 
-    Parameters
-    ----------
-    beta : numpy.ndarray of shape (n_columns, n_fits)
-        Last estimates.
-    strengths : numpy.ndarray of shape (n_fits,)
-        ``lambda`` of each fit.
-    penalty : {"scad", "mcp", "lasso", "none"}
-    shape : float
-        The penalty's ``a``.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_columns, n_fits)
-        Between 0 and 1; 1 at zero.
+    Shapes: beta (n_columns, n_fits): last estimates; strengths (n_fits,): ``lambda`` of each fit;
+    returns (n_columns, n_fits): between 0 and 1; 1 at zero.
     """
     size = np.abs(beta)
     if penalty == "lasso":

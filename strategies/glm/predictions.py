@@ -26,20 +26,9 @@ def conditional_regressions(
 ) -> Regressions:
     """Return the regression on the columns of each set of parties.
 
-    Parameters
-    ----------
-    mean, covariance : numpy.ndarray of shape (n_columns,) and (n_columns, n_columns)
-        Of the columns, in their units.
-    intercept, beta
-        The linear predictor; `beta` of shape (n_columns,).
-    of_estimates : numpy.ndarray of shape (1 + n_selected, 1 + n_selected), optional
-        Covariance of the intercept and the coefficients that are not zero.
-    noise : float
-        See `Regressions`.
-    widths : sequence of int
-        Number of columns of each party.
-    family : str
-        See `Regressions`.
+    Shapes: mean, covariance (n_columns,): of the columns, in their units; of_estimates (1 +
+    n_selected, 1 + n_selected): covariance of the intercept and the coefficients that are not
+    zero.
     """
     present = pattern_list(len(widths))
     owner = np.repeat(np.arange(len(widths)), widths)

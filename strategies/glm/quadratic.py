@@ -31,18 +31,12 @@ _TANGENTS, _STILL = 500, 1e-10  # tangents are drawn until coefficients stay, in
 
 @dataclass(frozen=True)
 class Quadratic:
-    """The loss ``b'H b / 2 - g'b``.
+    """The loss ``b'H b / 2 - g'b``."""
 
-    Parameters
-    ----------
-    hessian : numpy.ndarray of shape (n_columns, n_columns)
-        ``H``, positive semi-definite; zero rows and columns stand for columns without effect.
-    gradient : numpy.ndarray of shape (n_columns,)
-        ``g``, in the span of ``H``.
-    """
-
+    # (n_columns, n_columns): ``H``, positive semi-definite; zero rows and columns stand for
+    # columns without effect
     hessian: Array
-    gradient: Array
+    gradient: Array  # (n_columns,): ``g``, in the span of ``H``
 
     def minimum(self) -> Array:
         """Return the minimiser without a penalty, of least norm where there are several."""
@@ -61,10 +55,7 @@ class Quadratic:
     def violation(self, beta: Array, penalty: Array) -> float:
         """Return how far the conditions of optimality are from being met, in units of `gradient`.
 
-        Parameters
-        ----------
-        beta, penalty : numpy.ndarray of shape (n_columns,)
-            Coefficients, and ``lambda w``.
+        Shapes: beta, penalty (n_columns,): coefficients, and ``lambda w``.
         """
         slope = self.hessian @ beta - self.gradient
         at_zero = np.maximum(np.abs(slope) - penalty, 0.0)
@@ -95,20 +86,8 @@ def penalised_path(
 ) -> Array:
     """Minimise the loss under a penalty, for every value of lambda.
 
-    Parameters
-    ----------
-    loss : Quadratic
-    lambdas : numpy.ndarray of shape (n_lambdas,)
-        At least 0, in any order.
-    penalty : {"scad", "mcp", "lasso", "none"}
-    shape : float
-        The penalty's ``a``; see `penalties`.
-    penalised : numpy.ndarray of shape (n_columns,), bool
-        False for columns that are never penalised.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_columns, n_lambdas)
+    Shapes: lambdas (n_lambdas,): at least 0, in any order; penalised (n_columns,): false for
+    columns that are never penalised; returns (n_columns, n_lambdas).
     """
     if penalty == "none":
         return np.repeat(loss.minimum()[:, None], len(lambdas), axis=1)
@@ -130,14 +109,7 @@ def concave_fit(
 ) -> Array:
     """Minimise the loss under a concave penalty, by tangents from coefficients on.
 
-    Parameters
-    ----------
-    loss, penalty, shape, penalised
-        As in `penalised_path`.
-    beta : numpy.ndarray of shape (n_columns,)
-        Where the first tangents are drawn.
-    strength : float
-        ``lambda``.
+    Shapes: beta (n_columns,): where the first tangents are drawn.
     """
     for _ in range(_TANGENTS):
         tangent = lla_weights(beta[:, None], np.array([strength]), penalty, shape)[:, 0]

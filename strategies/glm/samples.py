@@ -16,13 +16,7 @@ _LEAST = 3
 
 
 def used_samples(problem: Problem, result: Result, penalty: str) -> npt.NDArray[np.int64]:
-    """Return the numbers of the labelled samples that all parties hold.
-
-    Raises
-    ------
-    DataError
-        If there are too few.
-    """
+    """Return the numbers of the labelled samples that all parties hold."""
     used = np.flatnonzero(~problem.mask.any(axis=1))
     held = dict(zip(problem.columns, (~problem.mask).sum(axis=0).tolist(), strict=True))
     needed = problem.n_columns + 2 if penalty == "none" else _LEAST
@@ -49,13 +43,7 @@ def used_samples(problem: Problem, result: Result, penalty: str) -> npt.NDArray[
 
 
 def names_by_party(text: str, parties: Sequence[str]) -> dict[str, list[str]]:
-    """Split ``"party:column, ..."`` by party.
-
-    Raises
-    ------
-    ConfigError
-        If a name has no party, or one that does not take part.
-    """
+    """Split ``"party:column, ..."`` by party."""
     found: dict[str, list[str]] = {party: [] for party in parties}
     for item in filter(None, (part.strip() for part in text.split(","))):
         party, colon, column = item.partition(":")

@@ -171,18 +171,9 @@ class Baseline(Strategy):
 def party_fits(opened: OpenedMoments, fit: LinearFit) -> tuple[Array, Array, Array]:
     """Return of each party mean and variance of its fit, and its share of the leverage.
 
-    Parameters
-    ----------
-    opened : OpenedMoments
-        Says which columns are whose.
-    fit : LinearFit
-        Of all columns.
-
-    Returns
-    -------
-    tuple of numpy.ndarray of shape (n_parties,)
-        In standardised units; the last is how much smaller the variance of a fit through the
-        estimates is, on average, for rows of which the party's block is at its mean.
+    Shapes: returns (n_parties,): in standardised units; the last is how much smaller the variance
+    of a fit through the estimates is, on average, for rows of which the party's block is at its
+    mean.
     """
     own = list(opened.parties.values())
     about_mean = fit.covariance

@@ -20,35 +20,20 @@ class LocalBlock:
     Let ``Z`` be these columns, with one row for each sample of the fit. A sample that the party
     lacks has the row `fill`: zero after centring, as imputing the mean makes it. `Z` itself holds
     the other rows only, `z`.
-
-    Parameters
-    ----------
-    z : numpy.ndarray of shape (n_held, n_columns)
-        Rows of the fit that the party holds.
-    mean : numpy.ndarray of shape (n_columns,)
-        Mean of the columns over these rows.
-    center : numpy.ndarray of shape (n_columns,)
-        What was subtracted: the mean, or zero without an intercept.
-    varies : numpy.ndarray of shape (n_columns,), bool
-        False for columns that are constant; theirs are zero in `z`, and so are their coefficients.
-    n_lacking : int
-        Samples of the fit that the party lacks.
-    factor : numpy.ndarray of shape (n_columns, n_columns)
-        Upper triangular; ``factor' factor`` is ``Z'Z`` with `ridge` on its diagonal.
-    ridge : numpy.ndarray of shape (n_columns,)
-        Zero unless columns are constant or follow from others.
-    dependent : numpy.ndarray of shape (n_columns,), bool
-        Which columns these are.
     """
 
-    z: Array
-    mean: Array
-    center: Array
+    z: Array  # (n_held, n_columns): rows of the fit that the party holds
+    mean: Array  # (n_columns,): mean of the columns over these rows
+    center: Array  # (n_columns,): what was subtracted: the mean, or zero without an intercept
+    # (n_columns,): false for columns that are constant; theirs are zero in `z`, and so are their
+    # coefficients
     varies: Flags
-    n_lacking: int
+    n_lacking: int  # Samples of the fit that the party lacks
+    # (n_columns, n_columns): upper triangular; ``factor' factor`` is ``Z'Z`` with `ridge` on its
+    # diagonal
     factor: Array
-    ridge: Array
-    dependent: Flags
+    ridge: Array  # (n_columns,): zero unless columns are constant or follow from others
+    dependent: Flags  # (n_columns,): which columns these are
 
     @classmethod
     def of(cls, x: Array, n_lacking: int, intercept: bool) -> "LocalBlock":
@@ -81,12 +66,7 @@ class LocalBlock:
     def regress(self, r: Array, rest: float) -> Array:
         """Regress residuals on the own columns, shape (n_columns,).
 
-        Parameters
-        ----------
-        r : numpy.ndarray of shape (n_held,)
-            Residuals of the rows held.
-        rest : float
-            Their sum over the samples that the party lacks.
+        Shapes: r (n_held,): residuals of the rows held.
         """
         return self._solve(self.z.T @ r + self.fill * rest)
 
@@ -131,17 +111,7 @@ class LocalBlock:
         return float(np.clip(n * fill @ self._solve(fill), 0.0, 1.0))
 
     def covariance(self, correction: float, mean_weight: float) -> Array:
-        """Return the expected block of the inverse Gram matrix of all parties' columns.
-
-        Parameters
-        ----------
-        correction : float
-            See `variance_correction`.
-        mean_weight : float
-            Sum of `mean_weight` over all parties. Without an intercept, products with other
-            parties' columns are on average ``n mu_k mu_l'``; Sherman and Morrison's formula gives
-            the inverse of the whole.
-        """
+        """Return the expected block of the inverse Gram matrix of all parties' columns."""
         inverse, n = self.inverse(), len(self.z) + self.n_lacking
         others = max(mean_weight - self.mean_weight, 0.0)
         along = inverse @ self.fill

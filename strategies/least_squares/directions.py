@@ -9,10 +9,7 @@ from flwr_vertical.arrays import Array
 class Directions:
     """Directions in the space of fits, and what they leave of the labels.
 
-    Parameters
-    ----------
-    y : numpy.ndarray of shape (n_samples,)
-        Labels, less their mean if there is an intercept.
+    Shapes: y (n_samples,): labels, less their mean if there is an intercept.
     """
 
     def __init__(self, y: Array) -> None:
@@ -31,11 +28,7 @@ class Directions:
     def add(self, direction: Array, noise: float) -> bool:
         """Fit one more direction; return False if nothing of it is new.
 
-        Parameters
-        ----------
-        direction : numpy.ndarray of shape (n_samples,)
-        noise : float
-            Error of each of its values.
+        Shapes: direction (n_samples,).
         """
         rest, column = direction.copy(), np.zeros(len(self._orthonormal) + 1)
         for _ in range(2):  # twice, for rounding

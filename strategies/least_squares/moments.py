@@ -5,26 +5,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums of squares and counts of a fit.
+    """Sums of squares and counts of a fit."""
 
-    Parameters
-    ----------
-    n_samples, n_parameters : int
-        Samples used; coefficients that the data tell, with the intercept.
-    rss, tss : float
-        Sums of squares of the residuals, and of the labels about `level`; standardised.
-    level : float
-        Mean of the standardised labels used; 0 without an intercept.
-    has_intercept : bool
-        Whether there is one.
-    """
-
-    n_samples: int
-    n_parameters: int
-    rss: float
-    tss: float
-    level: float
-    has_intercept: bool
+    n_samples: int  # Samples used; coefficients that the data tell, with the intercept
+    n_parameters: int  # Samples used; coefficients that the data tell, with the intercept
+    rss: float  # Sums of squares of the residuals, and of the labels about `level`; standardised
+    tss: float  # Sums of squares of the residuals, and of the labels about `level`; standardised
+    level: float  # Mean of the standardised labels used; 0 without an intercept
+    has_intercept: bool  # Whether there is one
 
     @property
     def sigma2(self) -> float:

@@ -280,18 +280,7 @@ def constant_or_collinear(
 ) -> npt.NDArray[np.bool_]:
     """Tell which columns follow from the intercept and the columns before them.
 
-    Parameters
-    ----------
-    x : numpy.ndarray of shape (n_rows, n_columns)
-        Finite values.
-    intercept : bool, default True
-        Whether there is one.
-    tolerance : float
-        Largest share of a column's sum of squares that may remain after regressing it on those.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_columns,), bool
+    Shapes: x (n_rows, n_columns): finite values; returns (n_columns,).
     """
     found = np.zeros(x.shape[1], dtype=bool)
     if _clearly_independent(x, intercept):

@@ -109,33 +109,7 @@ def numeric_matrix(
 ) -> tuple[list[str], Array, dict[str, tuple[str, list[Any]]]]:
     """Turn a table into a matrix of numbers.
 
-    Parameters
-    ----------
-    table : Table
-        A party's table. Numeric columns stay as they are; so do booleans and columns of two
-        numbers (as 0 and 1, and as they are).
-    party : str
-        Name of the party, for errors.
-    encoding : {"none", "one-hot"}
-        What becomes of columns of levels: an error, or one column for each level but the first;
-        levels that few rows of the table have count as one. Not of the rows that take part: the
-        server chooses these, and would learn from the names who has a level.
-    min_rows : int, optional
-        See `encode_levels`.
-
-    Returns
-    -------
-    list of str
-        Names of the columns.
-    numpy.ndarray of shape (n_rows, n_columns)
-        NaN where a cell is missing.
-    dict[str, tuple[str, list]]
-        See `Design.origins`.
-
-    Raises
-    ------
-    DataError
-        If a column of levels has no encoding.
+    Shapes: returns (n_rows, n_columns): NaN where a cell is missing.
     """
     names: list[str] = []
     parts: list[Array] = []

@@ -21,42 +21,17 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class Encoded:
-    """The columns that a column of levels becomes.
+    """The columns that a column of levels becomes."""
 
-    Parameters
-    ----------
-    columns : dict[str, list]
-        By name, the levels for which the column is 1. The levels of no column are the baseline.
-    other : list
-        Levels that were too rare and count as one; empty if none was.
-    """
-
+    # By name, the levels for which the column is 1. The levels of no column are the baseline.
     columns: dict[str, list[Any]]
-    other: list[Any]
+    other: list[Any]  # Levels that were too rare and count as one; empty if none was
 
 
 def encode_levels(
     name: str, counts: Mapping[Any, int], minimum: int | None = None, party: str = ""
 ) -> Encoded:
-    """Decide which levels of a column get a column of their own.
-
-    Parameters
-    ----------
-    name : str
-        Of the column.
-    counts : Mapping[level, int]
-        How many rows of the table have each level, in the order of levels. Those that
-        none has are not named: they count as the baseline.
-    minimum : int, optional
-        The owner's own minimum of rows: a level with so many is not rare.
-    party : str
-        Whose column it is, for the party's own log.
-
-    Returns
-    -------
-    Encoded
-        The first level that is not rare is the baseline.
-    """
+    """Decide which levels of a column get a column of their own."""
     counts = {level: count for level, count in counts.items() if count}
     total = sum(counts.values())
 

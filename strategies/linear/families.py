@@ -19,14 +19,7 @@ _LARGEST = 500.0  # exp of more overflows long before it means anything
 
 
 class Family(ABC):
-    """An exponential family with its canonical link.
-
-    Attributes
-    ----------
-    name : str
-    has_dispersion : bool
-        Whether a scale is estimated (the noise variance), or 1.
-    """
+    """An exponential family with its canonical link."""
 
     name: ClassVar[str]
     has_dispersion: ClassVar[bool] = False
@@ -59,14 +52,7 @@ class Family(ABC):
     def deviance(self, y: Array, eta: Array) -> Array:
         """Return twice the log likelihood lost to the saturated model, dispersion 1.
 
-        Parameters
-        ----------
-        y : numpy.ndarray of shape (n_samples, 1)
-        eta : numpy.ndarray of shape (n_samples, n_columns)
-
-        Returns
-        -------
-        numpy.ndarray of shape (n_columns,)
+        Shapes: y (n_samples, 1); eta (n_samples, n_columns); returns (n_columns,).
         """
 
     @abstractmethod
@@ -81,16 +67,8 @@ class Family(ABC):
     def level(self, y: Array, fit: Array, start: Array) -> Array:
         """Return the intercepts that suit fits best, by safeguarded Newton steps.
 
-        Parameters
-        ----------
-        y : numpy.ndarray of shape (n_samples, 1)
-        fit : numpy.ndarray of shape (n_samples, n_columns)
-            Linear predictors without intercept.
-        start : numpy.ndarray of shape (n_columns,)
-
-        Returns
-        -------
-        numpy.ndarray of shape (n_columns,)
+        Shapes: y (n_samples, 1); fit (n_samples, n_columns): linear predictors without intercept;
+        start (n_columns,); returns (n_columns,).
         """
         level = start.copy()
         for _ in range(_NEWTON_STEPS):

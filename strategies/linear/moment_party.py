@@ -39,15 +39,7 @@ class MomentParty(Party):
     def finish_moments(self, **model: Any) -> Summands:
         """Erase the group seed, keep the own coefficients, and send terms of unlabelled samples.
 
-        Parameters
-        ----------
-        **model
-            See `PredictionSteps.keep_model`.
-
-        Returns
-        -------
-        Summands
-            As there.
+        Message: **model: see `PredictionSteps.keep_model`; returns as there.
         """
         self.group_key.erase_group_seed()
         return self.prediction.keep_model(**model)

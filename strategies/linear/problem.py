@@ -234,19 +234,8 @@ def sample_index(
 ) -> "pd.Index[Any]":
     """Names of aligned rows, as far as the server knows them.
 
-    Parameters
-    ----------
-    alignment : Alignment
-        Of the run.
-    labels : pandas.Series, optional
-        The server's labels, indexed by sample ID.
-    rows : numpy.ndarray of shape (n_rows,)
-        Aligned row numbers.
-
-    Returns
-    -------
-    pandas.Index of shape (n_rows,)
-        Sample IDs where they are public or the label's own; else ``aligned-<row>``.
+    Shapes: rows (n_rows,): aligned row numbers; returns (n_rows,): sample IDs where they are
+    public or the label's own; else ``aligned-<row>``.
     """
     names: npt.NDArray[np.object_] = np.array(
         [f"aligned-{row}" for row in range(alignment.n_samples)], dtype=object

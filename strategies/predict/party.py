@@ -22,16 +22,8 @@ class PredictParty(Party):
     def open_model(self, model: str) -> dict[str, Any]:
         """Look for what this party kept, and say which rows count as missing.
 
-        Parameters
-        ----------
-        model : str
-            Digest of the model.
-
-        Returns
-        -------
-        dict[str, numpy.ndarray]
-            ``dropped``, the aligned numbers of rows with a missing cell or a level that the fit did
-            not know.
+        Message: model: digest of the model; returns ``dropped``, the aligned numbers of rows with
+        a missing cell or a level that the fit did not know.
         """
         return {"dropped": self._dropped(self._part(model))}
 
@@ -39,26 +31,9 @@ class PredictParty(Party):
     def predict_kept(self, model: str, pattern: npt.NDArray[Any] | None = None) -> Summands:
         """Send the terms of the rows held into a sum; once a run.
 
-        Parameters
-        ----------
-        model : str
-            Digest of the model.
-        pattern : numpy.ndarray of shape (n_held,), optional
-            With several regressions, that of each row held and not dropped, in aligned order.
-
-        Returns
-        -------
-        Summands
-            Summed: ``term`` of shape (n_samples,), whole numbers of the model's grid, 0 where the
-            row is missing. Publicly ``dropped``, and how many terms were ``outside`` the bounds.
-
-        Raises
-        ------
-        DataError
-            If this run has predicted already, with other regressions perhaps, or the party kept no
-            such model.
-        PolicyError
-            If the node's policy does not allow so many bits of one of these rows, over all runs.
+        Message: model: digest of the model; pattern (n_held,): with several regressions, that of
+        each row held and not dropped, in aligned order; returns summed: ``term`` of shape
+        (n_samples,), whole numbers of the model's grid, 0 where the row is missing.
         """
         if _DONE in self.state:
             raise DataError(

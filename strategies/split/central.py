@@ -34,31 +34,7 @@ Weights = dict[str, dict[str, Tensor]]
 
 
 class CentralSplit(nn.Module):
-    """A method's networks, of all parties and of the server.
-
-    Parameters
-    ----------
-    blocks : Mapping[str, Block]
-        By party: what it holds of all training samples, with a label or without.
-    method : {"vanilla", "laser", "plug", "fedhssl", "final"}
-    n_classes : int or None
-        None for a regression, whose labels are standardised.
-    seed : int
-        Initial weights, orders, tasks and views follow from it.
-    training : Training, optional
-        By default `DEFAULTS` of the method; with ``dataclasses.replace(DEFAULTS[method],
-        pretrain="none")`` there is no pretraining.
-    networks : SplitNetworks, optional
-        Sizes; fusion and encoders are the method's, whatever stands there.
-    dtype : torch.dtype, default float32
-
-    Attributes
-    ----------
-    seeds : dict of str to int
-        What each party's pretraining follows from.
-    losses : list of float
-        Mean loss of each epoch of `fit`.
-    """
+    """A method's networks, of all parties and of the server."""
 
     def __init__(
         self,
@@ -94,13 +70,8 @@ class CentralSplit(nn.Module):
     def fit(self, rows: Tensor, y: Tensor) -> None:
         """Pretrain, unless that was done or is not wanted, and train with labels.
 
-        Parameters
-        ----------
-        rows : Tensor of shape (n_labelled,), int64
-            Samples with a label, numbered as in the blocks. Vanilla VFL and FedHSSL take those
-            that all parties hold.
-        y : Tensor of shape (n_labelled,)
-            Their classes 0, 1, ..., or standardised numbers.
+        Shapes: rows (n_labelled,): samples with a label, numbered as in the blocks; y
+        (n_labelled,): their classes 0, 1, ..., or standardised numbers.
         """
         if not self._pretrained:
             self.pretrain()
@@ -159,16 +130,7 @@ class CentralSplit(nn.Module):
     def predict(self, blocks: Mapping[str, Block], rows: Tensor) -> Prediction:
         """Predict samples, whichever parties hold them; a party without one counts as zeros.
 
-        Parameters
-        ----------
-        blocks : Mapping[str, Block]
-            By party; one that is absent holds nothing.
-        rows : Tensor of shape (n_rows,), int64
-
-        Returns
-        -------
-        Prediction
-            ``value``, and ``probabilities`` of a classification.
+        Shapes: rows (n_rows,).
         """
         held = self._held(blocks, rows)
         with torch.no_grad():

@@ -15,13 +15,7 @@ ResNet-18 the first two blocks (Table 4: "lower layers")."""
 def make_encoder(
     n_columns: int, networks: SplitNetworks, party: str, generator: torch.Generator
 ) -> nn.Module:
-    """Make an encoder whose initial weights follow from a generator.
-
-    Raises
-    ------
-    DataError
-        If a party's columns are not the pixels of the image that settings say it has.
-    """
+    """Make an encoder whose initial weights follow from a generator."""
     if (image := networks.image_of(party)) is None:
         how = networks.width, networks.layers, networks.activation, generator
         return perceptron(n_columns, networks.latent_dim, *how)
@@ -33,13 +27,7 @@ def make_encoder(
 
 
 class ImageBottom(nn.Module):
-    """The first layers of an image's encoder.
-
-    Parameters
-    ----------
-    image : ImageShape
-    parts : list of nn.Module
-    """
+    """The first layers of an image's encoder."""
 
     def __init__(self, image: ImageShape, parts: list[nn.Module]) -> None:
         super().__init__()
@@ -53,24 +41,7 @@ class ImageBottom(nn.Module):
 
 
 class TwoEncoders(nn.Module):
-    """FedHSSL's: one trained across parties, one at the party, the mean of both (Table 4).
-
-    Parameters
-    ----------
-    n_columns : int
-    networks : SplitNetworks
-        With two layers or more: of a table's local encoder the first one is its bottom, the rest
-        its top. Of an image's see `STEM`.
-    party : str
-        Its name.
-    generator, shared : torch.Generator
-        For initial weights: of this party's own parts, and of those that parties average, which
-        begin alike.
-
-    Attributes
-    ----------
-    cross, bottom, top : nn.Module
-    """
+    """FedHSSL's: one trained across parties, one at the party, the mean of both (Table 4)."""
 
     def __init__(
         self,

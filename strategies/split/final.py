@@ -28,17 +28,7 @@ N_BLOCKS = 2
 
 
 class Fields(nn.Module):
-    """A party's columns as embeddings, and the same ones gated.
-
-    Parameters
-    ----------
-    n_columns : int
-        Columns of its table, as numbers: the fields.
-    dimension : int
-        Numbers of an embedding.
-    generator : torch.Generator
-        Initial weights follow from it.
-    """
+    """A party's columns as embeddings, and the same ones gated."""
 
     def __init__(self, n_columns: int, dimension: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -63,18 +53,7 @@ class Fields(nn.Module):
 
 
 class FirstMaps(nn.Module):
-    """A party's part of the first layer of both blocks.
-
-    Parameters
-    ----------
-    n_columns, dimension
-        As of `Fields`.
-    width : int
-        Units of a layer.
-    n_parties : int
-        How many parties' parts are added up, which bounds the initial weights.
-    generator : torch.Generator
-    """
+    """A party's part of the first layer of both blocks."""
 
     def __init__(
         self,
@@ -99,17 +78,7 @@ class FirstMaps(nn.Module):
 
 
 class FinalHead(nn.Module):
-    """The server's network: all of both blocks but the products of their first layers.
-
-    Parameters
-    ----------
-    networks : SplitNetworks
-    n_classes : int or None
-        None for a regression, whose labels are standardised.
-    n_parties : int
-    seed : int
-        Initial weights follow from it.
-    """
+    """The server's network: all of both blocks but the products of their first layers."""
 
     def __init__(
         self, networks: SplitNetworks, n_classes: int | None, n_parties: int, seed: int
@@ -136,16 +105,8 @@ class FinalHead(nn.Module):
     def forward(self, sums: Tensor, counts: Tensor) -> Tensor:
         """Return log odds of classes, or a standardised number.
 
-        Parameters
-        ----------
-        sums : Tensor of shape (..., 2 * width)
-            Over the parties that hold the sample.
-        counts : Tensor of shape (...)
-            How many these are; of no use here.
-
-        Returns
-        -------
-        Tensor of shape (..., n_classes), or (...) of a regression
+        Shapes: sums (..., 2 * width): over the parties that hold the sample; counts (...): how
+        many these are; of no use here; returns (..., n_classes).
         """
         given = torch.stack(self._of_blocks(sums)).mean(0)
         return given[..., 0] if self.n_classes is None else given
@@ -153,12 +114,8 @@ class FinalHead(nn.Module):
     def losses(self, sums: Tensor, counts: Tensor, y: Tensor) -> Tensor:
         """Return losses of the mean and of both blocks, which learn from the mean; shape (...).
 
-        Parameters
-        ----------
-        sums, counts
-            See `forward`.
-        y : Tensor of shape (n_rows,)
-            Of the last axis but one of `sums`: classes 0, 1, ... or standardised numbers.
+        Shapes: y (n_rows,): of the last axis but one of `sums`: classes 0, 1, ... or standardised
+        numbers.
         """
         blocks = self._of_blocks(sums)
         mean = torch.stack(blocks).mean(0)

@@ -41,20 +41,7 @@ from strategies.split.views import views_of
 class HybridPretraining:
     """One party's part of it; belongs to the snapshots of a run.
 
-    Parameters
-    ----------
-    encoder : TwoEncoders
-        Changed in place.
-    x : Tensor of shape (n_rows, n_columns)
-        All rows that take part.
-    networks : SplitNetworks
-    training : Training
-    shared_seed : int
-        Initial weights follow from it of what parties average, which begins alike.
-    seed : int
-        This party's orders, views and other initial weights follow from it.
-    name : str
-        The party's, for errors.
+    Shapes: x (n_rows, n_columns): all rows that take part.
     """
 
     def __init__(
@@ -91,13 +78,8 @@ class HybridPretraining:
     def learn_across(self, x: Tensor, total: Tensor, n_parties: int, epoch: int) -> float:
         """Take a step towards the other parties' projections; return the loss.
 
-        Parameters
-        ----------
-        x : Tensor of shape (n_rows, n_columns)
-            The rows that `project` was given.
-        total : Tensor of shape (n_rows, projected)
-            Sum over all parties of what `project` returned.
-        n_parties, epoch : int
+        Shapes: x (n_rows, n_columns): the rows that `project` was given; total (n_rows,
+        projected): sum over all parties of what `project` returned.
         """
         self._across.at(epoch)
         z = apply(self._cross_net, x, self._mixed)

@@ -13,24 +13,13 @@ TASKS = ("observed", "dropped", "subsets")
 
 @dataclass(frozen=True)
 class Method:
-    """What tells a method from the others.
+    """What tells a method from the others."""
 
-    Parameters
-    ----------
-    aligned_only : bool
-        Whether it trains on labelled samples that all parties hold, and on no others.
-    tasks : {"observed", "dropped", "subsets"}
-        Whose embeddings of a sample enter the sum in training; see `draw_tasks`.
-    fusion : {"concat", "mean", "final"}
-        What the discriminator sees of the embeddings; ``final`` is FinalNet's blocks.
-    hybrid : bool, default False
-        Whether parties pretrain together (FedHSSL), and not each for itself.
-    """
-
+    # Whether it trains on labelled samples that all parties hold, and on no others
     aligned_only: bool
-    tasks: str
-    fusion: str
-    hybrid: bool = False
+    tasks: str  # Whose embeddings of a sample enter the sum in training; see `draw_tasks`
+    fusion: str  # What the discriminator sees of the embeddings; ``final`` is FinalNet's blocks
+    hybrid: bool = False  # Whether parties pretrain together (FedHSSL), and not each for itself
 
 
 METHODS = {
@@ -44,43 +33,26 @@ METHODS = {
 
 @dataclass(frozen=True)
 class Training:
-    """How long and how fast; see `ISOLET` for the numbers.
+    """How long and how fast; see `ISOLET` for the numbers."""
 
-    Parameters
-    ----------
-    epochs, batch_size : int
-        Of training with labels.
-    learning_rate, weight_decay : float
-        Adam's.
-    pretrain : {"none", "simsiam"}
-        Whether extractors learn from samples without labels first.
-    pretrain_epochs, pretrain_batch_size : int
-    pretrain_learning_rate, pretrain_weight_decay : float
-        Of stochastic gradient descent with momentum 0.9. The rate falls to 0 along a cosine, but
-        for the predictor's, which stays (Chen and He, 2021, Section 4).
-    drop : float
-        Probability with which a party that holds a sample is left out (PlugVFL).
-    corrupted : float
-        Share of a row's columns that are replaced in its second view; see `views`.
-    guide : float
-        Weight of the cross-party networks in local pretraining (gamma of FedHSSL).
-    iterations : int, optional
-        Steps of training with labels, in place of `epochs`.
-    """
-
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    weight_decay: float = 1e-4
-    pretrain: str = "simsiam"
+    epochs: int  # Of training with labels
+    batch_size: int  # Of training with labels
+    learning_rate: float  # Adam's
+    weight_decay: float = 1e-4  # Adam's
+    pretrain: str = "simsiam"  # Whether extractors learn from samples without labels first
     pretrain_epochs: int = 100
     pretrain_batch_size: int = 512
+    # pretrain_learning_rate, pretrain_weight_decay: Of stochastic gradient descent with momentum
+    # 0.9. The rate falls to 0 along a cosine, but for the predictor's, which stays (Chen and He,
+    # 2021, Section 4).
     pretrain_learning_rate: float = 0.025
     pretrain_weight_decay: float = 3e-5
-    drop: float = 0.5
+    drop: float = 0.5  # Probability with which a party that holds a sample is left out (PlugVFL)
+    # Share of a row's columns that are replaced in its second view; see `views`
     corrupted: float = 0.3
+    # Weight of the cross-party networks in local pretraining (gamma of FedHSSL)
     guide: float = 0.5
-    iterations: int | None = None
+    iterations: int | None = None  # Steps of training with labels, in place of `epochs`
 
     def steps(self, per_epoch: int) -> int:
         """Return how many steps of training with labels there are, at so many an epoch."""

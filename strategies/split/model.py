@@ -17,35 +17,21 @@ Weights = dict[str, AnyArray]
 
 @dataclass
 class SplitPart(DeepPart):
-    """A party's own extractor, and how its columns become what it sees.
-
-    Parameters
-    ----------
-    model, sources, levels, known_levels, other, centre, unit
-        See `DeepPart`.
-    networks : str
-        `SplitNetworks` as text.
-    n_parties : int
-        Of the fit.
-    precision : str
-        Of the fit.
-    weights : dict of str to numpy.ndarray
-        Of `Extractor`.
-    """
+    """A party's own extractor, and how its columns become what it sees."""
 
     strategy = "split"
 
-    model: str
-    networks: str
-    n_parties: int
-    precision: str
-    sources: list[str]
-    levels: list[str]
-    known_levels: dict[str, list[str]]
-    other: dict[str, list[str]]
-    centre: AnyArray
-    unit: AnyArray
-    weights: Weights
+    model: str  # See `DeepPart`
+    networks: str  # `SplitNetworks` as text
+    n_parties: int  # Of the fit
+    precision: str  # Of the fit
+    sources: list[str]  # See `DeepPart`
+    levels: list[str]  # See `DeepPart`
+    known_levels: dict[str, list[str]]  # See `DeepPart`
+    other: dict[str, list[str]]  # See `DeepPart`
+    centre: AnyArray  # See `DeepPart`
+    unit: AnyArray  # See `DeepPart`
+    weights: Weights  # Of `Extractor`
 
     @classmethod
     def of(
@@ -80,40 +66,20 @@ class SplitPart(DeepPart):
 
 @dataclass
 class SplitModel(Model):
-    """The server's discriminator; it has no party's network.
-
-    Parameters
-    ----------
-    name : str
-        Names the model at the parties.
-    networks : str
-        `SplitNetworks` as text.
-    precision : str
-        Of the fit.
-    parties : list of str
-        Parties of the fit.
-    classes : list of float
-        Labels of the classes; empty for a regression.
-    centre, unit : float
-        What standardised labels are in units of.
-    head : dict of str to numpy.ndarray
-        Weights of the server's network.
-    prediction_rows : int
-        Samples predicted by one round.
-    """
+    """The server's discriminator; it has no party's network."""
 
     strategy = "split"
     predicted_by = "split-predict"
 
-    name: str
-    networks: str
-    precision: str
-    parties: list[str]
-    classes: list[float]
-    centre: float
-    unit: float
-    head: Weights
-    prediction_rows: int
+    name: str  # Names the model at the parties
+    networks: str  # `SplitNetworks` as text
+    precision: str  # Of the fit
+    parties: list[str]  # Parties of the fit
+    classes: list[float]  # Labels of the classes; empty for a regression
+    centre: float  # What standardised labels are in units of
+    unit: float  # What standardised labels are in units of
+    head: Weights  # Weights of the server's network
+    prediction_rows: int  # Samples predicted by one round
 
     def discriminator(self) -> Head:
         """Make the discriminator again."""

@@ -15,27 +15,7 @@ __all__ = ["Discriminator", "Extractor", "Head", "SplitNetworks", "TwoEncoders",
 
 
 class Extractor(nn.Module):
-    """A party's network: from its columns to what it sends.
-
-    Parameters
-    ----------
-    n_columns : int
-        Columns of its table, as numbers.
-    networks : SplitNetworks
-    n_parties : int
-        How many parties' embeddings are concatenated, which bounds the initial weights.
-    seed : int
-        Initial weights follow from it and `name`.
-    name : str
-        The party's.
-
-    Attributes
-    ----------
-    encoder : nn.Module
-        From columns to an embedding: what pretraining trains.
-    layer : nn.Module
-        The party's part of the discriminator's first layer; nothing where embeddings are averaged.
-    """
+    """A party's network: from its columns to what it sends."""
 
     def __init__(
         self, n_columns: int, networks: SplitNetworks, n_parties: int, seed: int, name: str
@@ -63,13 +43,7 @@ class Extractor(nn.Module):
             nn.init.uniform_(self.layer.weight, -limit, limit, generator=generator)
 
     def draw_own(self, key: bytes) -> None:
-        """Draw all initial weights anew that parties do not share; see `draw_weights`.
-
-        Parameters
-        ----------
-        key : bytes
-            Known to the party alone.
-        """
+        """Draw all initial weights anew that parties do not share; see `draw_weights`."""
         own: list[nn.Module] = [self.encoder, self.layer]
         if isinstance(self.encoder, TwoEncoders):
             own = [self.encoder.cross, self.encoder.bottom, self.layer]
@@ -88,18 +62,7 @@ class Extractor(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """The server's network: from the sum of what parties send to classes, or to a number.
-
-    Parameters
-    ----------
-    networks : SplitNetworks
-    n_classes : int or None
-        None for a regression, whose labels are standardised.
-    n_parties : int
-        As of `Extractor`.
-    seed : int
-        Initial weights follow from it.
-    """
+    """The server's network: from the sum of what parties send to classes, or to a number."""
 
     def __init__(
         self, networks: SplitNetworks, n_classes: int | None, n_parties: int, seed: int
@@ -123,16 +86,8 @@ class Discriminator(nn.Module):
     def forward(self, sums: Tensor, counts: Tensor) -> Tensor:
         """Return log odds of classes, or a standardised number.
 
-        Parameters
-        ----------
-        sums : Tensor of shape (..., sent)
-            Over the parties whose embeddings enter. A party that does not counts as zeros.
-        counts : Tensor of shape (...)
-            How many these are.
-
-        Returns
-        -------
-        Tensor of shape (..., n_classes), or (...) of a regression
+        Shapes: sums (..., sent): over the parties whose embeddings enter; counts (...): how many
+        these are; returns (..., n_classes).
         """
         fused = sums / counts.clamp(min=1)[..., None] if self.bias is None else sums + self.bias
         given: Tensor = self.net(fused)
@@ -141,12 +96,8 @@ class Discriminator(nn.Module):
     def losses(self, sums: Tensor, counts: Tensor, y: Tensor) -> Tensor:
         """Return cross entropies, or half squared errors, shape (...).
 
-        Parameters
-        ----------
-        sums, counts
-            See `forward`.
-        y : Tensor of shape (n_rows,)
-            Of the last axis but one of `sums`: classes 0, 1, ... or standardised numbers.
+        Shapes: y (n_rows,): of the last axis but one of `sums`: classes 0, 1, ... or standardised
+        numbers.
         """
         given = self(sums, counts)
         if self.n_classes is None:

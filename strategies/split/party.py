@@ -33,29 +33,12 @@ class EmbeddingSteps(StepGroup):
     ) -> Summands:
         """Take the step that the last batch's gradient asks for, then embed a batch.
 
-        Parameters
-        ----------
-        batch : numpy.ndarray of shape (n_rows,), int64
-            Aligned rows.
-        takes : numpy.ndarray of shape (n_tasks, n_held), bool, optional
-            Which sums each row that the party holds enters; by default one, which all enter.
-        gradient : numpy.ndarray of shape (n_held of the last batch, sent), optional
-            Of the loss in what this party sent.
-        mean : numpy.ndarray of shape (n_weights,), optional
-            What the last round of FedHSSL's pretraining came to.
-        remember, recall : bool, default False
-            Whether to note the weights of the last message as the best ones, before anything else;
-            whether to go back to those noted.
-
-        Returns
-        -------
-        Summands
-            ``embeddings``, shape (n_tasks, n_rows, sent): 0 for rows that the party lacks.
-
-        Raises
-        ------
-        PolicyError
-            If sums over some of the parties are asked for, and the node does not agree.
+        Message: batch (n_rows,): aligned rows; takes (n_tasks, n_held): which sums each row that
+        the party holds enters; by default one, which all enter; gradient (n_held of the last
+        batch, sent): of the loss in what this party sent; mean (n_weights,): what the last round
+        of FedHSSL's pretraining came to; remember, recall: whether to note the weights of the last
+        message as the best ones, before anything else; whether to go back to those noted; returns
+        ``embeddings``, shape (n_tasks, n_rows, sent): 0 for rows that the party lacks.
         """
         if takes is not None:
             # The difference of two such sums is one party's own embedding.
@@ -83,12 +66,7 @@ class EmbeddingSteps(StepGroup):
     ) -> dict[str, Any]:
         """Keep this party's part of the model on its own disk, for later predictions.
 
-        Parameters
-        ----------
-        model : str
-            Name of the model.
-        gradient, mean, remember, recall
-            As of `embed`.
+        Message: model: name of the model; gradient, mean, remember, recall: as of `embed`.
         """
         self._catch_up(gradient, mean, remember=remember, recall=recall)
         self.party.save_model(self.other(Extractors).part(model))
@@ -147,24 +125,12 @@ class HybridSteps(StepGroup):
     ) -> Summands:
         """Learn from the last batch, go through the own rows if it ends an epoch, project a batch.
 
-        Parameters
-        ----------
-        batch : numpy.ndarray of shape (n_rows,), int64, optional
-            Aligned rows that all parties hold; none in the last message.
-        epoch : int
-            Of the last batch.
-        total : numpy.ndarray of shape (n_rows of the last batch, projected), optional
-            Sum over all parties of what they sent of it.
-        mean : numpy.ndarray of shape (n_weights,), optional
-            Of what parties share, after the epoch before.
-        ends : bool
-            Whether the last batch ended an epoch.
-
-        Returns
-        -------
-        Summands
-            ``projections``, shape (n_rows, projected), of length 1; with `total` the ``loss`` of
-            the last batch, shape (1,); with `ends` the ``shared`` weights, shape (n_weights,).
+        Message: batch (n_rows,): aligned rows that all parties hold; none in the last message;
+        epoch: of the last batch; total (n_rows of the last batch, projected): sum over all parties
+        of what they sent of it; mean (n_weights,): of what parties share, after the epoch before;
+        ends: whether the last batch ended an epoch; returns ``projections``, shape (n_rows,
+        projected), of length 1; with `total` the ``loss`` of the last batch, shape (1,); with
+        `ends` the ``shared`` weights, shape (n_weights,).
         """
         extractors, own = self.other(Extractors), self.other(OwnColumns)
         hybrid = extractors.hybrid()

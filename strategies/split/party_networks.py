@@ -46,35 +46,11 @@ class Extractors(StepGroup):
     ) -> dict[str, Any]:
         """Agree to take part, note the settings of the run, and pretrain if that needs nobody else.
 
-        Parameters
-        ----------
-        networks, training : str
-            `SplitNetworks` and `Training` as text.
-        n_parties : int
-            Of the run.
-        shared_seed : int
-            Initial weights follow from it of what parties average (FedHSSL). All others the party
-            draws, and nobody else knows them.
-        precision : {"float32", "mixed", "float64"}
-            What networks compute in.
-        encoding : {"none", "one-hot"}
-            See `numeric_matrix`.
-        device : {"auto", "cpu", "cuda"}
-            Where to compute.
-        subsets : bool
-            Whether the server will ask for sums over some of the parties that hold a sample.
-
-        Returns
-        -------
-        dict
-            ``lone``: whether samples that this party alone holds may take part.
-
-        Raises
-        ------
-        PolicyError
-            If the node does not agree.
-        DataError
-            If its table cannot be used, or has too few rows to pretrain on.
+        Message: networks, training: `SplitNetworks` and `Training` as text; n_parties: of the run;
+        shared_seed: initial weights follow from it of what parties average (FedHSSL); precision:
+        what networks compute in; encoding: see `numeric_matrix`; device: where to compute;
+        subsets: whether the server will ask for sums over some of the parties that hold a sample;
+        returns ``lone``: whether samples that this party alone holds may take part.
         """
         agreed = self._consent()
         if subsets:
@@ -96,17 +72,7 @@ class Extractors(StepGroup):
     def open_networks(self, model: str, device: str) -> dict[str, Any]:
         """Take up what an earlier run left here, to predict with it.
 
-        Parameters
-        ----------
-        model : str
-            Name of the model.
-        device : {"auto", "cpu", "cuda"}
-            Where to compute.
-
-        Returns
-        -------
-        dict
-            As of `prepare`.
+        Message: model: name of the model; device: where to compute; returns as of `prepare`.
         """
         agreed = self._consent()
         self.state["model"], self.state["device"] = model, device

@@ -101,11 +101,7 @@ def predict_rows(
 def table_of(given: torch.Tensor, model: SplitModel) -> pd.DataFrame:
     """Return ``prediction``, and ``probability_<class>`` for each class.
 
-    Parameters
-    ----------
-    given : Tensor of shape (n_rows, n_classes), or (n_rows,) of a regression
-        What the discriminator says.
-    model : SplitModel
+    Shapes: given (n_rows, n_classes): what the discriminator says.
     """
     if not model.classes:
         return pd.DataFrame({"prediction": given.double().numpy() * model.unit + model.centre})

@@ -18,18 +18,7 @@ EMBEDDING_LIMIT, WEIGHT_LIMIT = 2.0**8, 2.0**6
 class SplitRounds:
     """Messages of a run, by what they are for.
 
-    Parameters
-    ----------
-    federation : Federation
-    mask : numpy.ndarray of shape (n_samples, n_parties), bool
-        True where a party lacks the sample.
-
-    Attributes
-    ----------
-    held : numpy.ndarray of shape (n_samples, n_parties), bool
-        Who holds which sample.
-    carried : dict
-        What rides with the next message; belongs to the snapshots of a run.
+    Shapes: mask (n_samples, n_parties): true where a party lacks the sample.
     """
 
     def __init__(self, federation: Federation, mask: Flags) -> None:
@@ -41,10 +30,7 @@ class SplitRounds:
     def usable(self, lone: Flags) -> Indices:
         """Return the samples that take part.
 
-        Parameters
-        ----------
-        lone : numpy.ndarray of shape (n_parties,), bool
-            Whether samples that this party alone holds may.
+        Shapes: lone (n_parties,): whether samples that this party alone holds may.
         """
         counts = self.held.sum(axis=1)
         refused = ((counts == 1)[:, None] & self.held & ~lone).any(axis=1)
@@ -53,18 +39,8 @@ class SplitRounds:
     def embed(self, batch: Indices, tasks: Tasks | None = None) -> tuple[AnyArray, AnyArray]:
         """Have parties learn from the last batch, if there was one, and embed this one.
 
-        Parameters
-        ----------
-        batch : numpy.ndarray of shape (n_rows,)
-            Aligned rows.
-        tasks : Tasks, optional
-            Whose embeddings enter which sum; by default one sum, over all that hold a row.
-
-        Returns
-        -------
-        sums : numpy.ndarray of shape (n_tasks, n_rows, sent)
-        counts : numpy.ndarray of shape (n_tasks, n_rows)
-            How many embeddings they are of.
+        Shapes: batch (n_rows,): aligned rows; returns (n_tasks, n_rows, sent); returns (n_tasks,
+        n_rows): how many embeddings they are of.
         """
         held = self.held[batch]
         takes = held[None] if tasks is None else tasks.takes
@@ -101,13 +77,8 @@ class SplitRounds:
     def carry(self, batch: Indices, takes: Flags, gradient: Tensor) -> None:
         """Keep gradients for the next `embed`: of each party, those of the rows it holds.
 
-        Parameters
-        ----------
-        batch : numpy.ndarray of shape (n_rows,)
-        takes : numpy.ndarray of shape (n_tasks, n_rows, n_parties), bool
-            As of `Tasks`.
-        gradient : Tensor of shape (n_tasks, n_rows, sent)
-            Of the loss in the sums.
+        Shapes: batch (n_rows,); takes (n_tasks, n_rows, n_parties): as of `Tasks`; gradient
+        (n_tasks, n_rows, sent): of the loss in the sums.
         """
         for k, name in enumerate(self.parties):
             flags = to_tensor(takes[..., k, None], gradient)

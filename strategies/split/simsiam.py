@@ -25,14 +25,7 @@ MOMENTUM = 0.9
 
 
 class SimSiamHeads(nn.Module):
-    """Projector of three layers and predictor of two (Table 3), normalised over the batch.
-
-    Parameters
-    ----------
-    networks : SplitNetworks
-    generator : torch.Generator
-        For initial weights.
-    """
+    """Projector of three layers and predictor of two (Table 3), normalised over the batch."""
 
     def __init__(self, networks: SplitNetworks, generator: torch.Generator) -> None:
         super().__init__()
@@ -113,28 +106,7 @@ def pretrain(
 ) -> list[float]:
     """Train an encoder on a party's own rows.
 
-    Parameters
-    ----------
-    encoder : nn.Module
-        Changed in place; projector and predictor are thrown away.
-    x : Tensor of shape (n_rows, n_columns)
-        Standardised columns, of all rows that take part.
-    networks : SplitNetworks
-    training : Training
-    seed : int
-        Order, second views and initial weights of the heads follow from it.
-    name : str
-        The party's.
-
-    Returns
-    -------
-    list of float
-        Mean loss of each epoch, from -1 (views agree) to 1.
-
-    Raises
-    ------
-    DataError
-        If there are fewer than two rows, or the loss is not a number.
+    Shapes: x (n_rows, n_columns): standardised columns, of all rows that take part.
     """
     check_rows(len(x), name)
     heads = SimSiamHeads(networks, new_generator(seed, "projector")).to(x.device, x.dtype)

@@ -12,50 +12,25 @@ from strategies.false_vfl.images import ImageShape, parse_shapes
 
 @dataclass(frozen=True)
 class SplitNetworks:
-    """Sizes of all networks of a method.
+    """Sizes of all networks of a method."""
 
-    Parameters
-    ----------
-    fusion : {"concat", "mean", "final"}
-        See `Method`.
-    hybrid : bool
-        Whether an extractor has two encoders (FedHSSL).
-    latent_dim : int
-        Numbers of an embedding (Tables 6 to 9: 128 for Isolet and HAPT); in FinalNet of a column.
-    width : int
-        Units of each hidden layer.
-    layers : int
-        Layers with weights of an extractor; of FinalNet, of each block.
-    head_layers : int
-        Layers with weights of the discriminator, two at least where embeddings are concatenated:
-        its first one is at the parties.
-    projected, predictor_width : int
-        Units of SimSiam's projector, and of its predictor's hidden layer.
-    activation : str
-        A key of `ACTIVATIONS`.
-    networks : {"mlp", "cnn", "resnet18"}
-        Of parties whose columns are an image's pixels; others have perceptrons.
-    image_shape : str
-        See `parse_shapes`.
-    image_channels : int
-        Of ``cnn``.
-    mixed : bool
-        Whether encoders and projectors round to bfloat16; see `apply`.
-    """
-
-    fusion: str = "concat"
-    hybrid: bool = False
+    fusion: str = "concat"  # See `Method`
+    hybrid: bool = False  # Whether an extractor has two encoders (FedHSSL)
+    # Numbers of an embedding (Tables 6 to 9: 128 for Isolet and HAPT); in FinalNet of a column
     latent_dim: int = 128
-    width: int = 128
-    layers: int = 2
+    width: int = 128  # Units of each hidden layer
+    layers: int = 2  # Layers with weights of an extractor; of FinalNet, of each block
+    # Layers with weights of the discriminator, two at least where embeddings are concatenated:
+    # its first one is at the parties
     head_layers: int = 2
-    projected: int = 128
-    predictor_width: int = 32
-    activation: str = "relu"
+    projected: int = 128  # Units of SimSiam's projector, and of its predictor's hidden layer
+    predictor_width: int = 32  # Units of SimSiam's projector, and of its predictor's hidden layer
+    activation: str = "relu"  # A key of `ACTIVATIONS`
+    # Of parties whose columns are an image's pixels; others have perceptrons
     networks: str = "mlp"
-    image_shape: str = ""
-    image_channels: int = 16
-    mixed: bool = False
+    image_shape: str = ""  # See `parse_shapes`
+    image_channels: int = 16  # Of ``cnn``
+    mixed: bool = False  # Whether encoders and projectors round to bfloat16; see `apply`
 
     def image_of(self, party: str) -> ImageShape | None:
         """Return the shape of a party's image; None of one whose columns are a table."""

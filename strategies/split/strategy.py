@@ -176,13 +176,7 @@ class SplitNetwork(Strategy):
     def _trained_on(
         self, rounds: SplitRounds, targets: Targets, usable: Indices, result: Result
     ) -> Indices:
-        """Return the labelled samples that the method trains on or validates with.
-
-        Raises
-        ------
-        DataError
-            If there are too few.
-        """
+        """Return the labelled samples that the method trains on or validates with."""
         rows = usable[targets.known[usable]]
         which = "a label"
         if self.method.aligned_only:

@@ -14,33 +14,17 @@ from flwr_vertical.arrays import Flags
 
 
 class Tasks(NamedTuple):
-    """Sums that are asked for in a step.
+    """Sums that are asked for in a step."""
 
-    Parameters
-    ----------
-    takes : numpy.ndarray of shape (n_tasks, n_rows, n_parties), bool
-        Whose embedding enters.
-    weights : numpy.ndarray of shape (n_tasks, n_rows)
-        What each sum's loss counts; adding up to 1 in each row.
-    """
-
-    takes: Flags
+    takes: Flags  # (n_tasks, n_rows, n_parties): whose embedding enters
+    # (n_tasks, n_rows): what each sum's loss counts; adding up to 1 in each row
     weights: npt.NDArray[np.float64]
 
 
 def draw_tasks(kind: str, held: Flags, drop: float, rng: np.random.Generator) -> Tasks:
     """Draw the tasks of a batch.
 
-    Parameters
-    ----------
-    kind : {"observed", "dropped", "subsets"}
-        All parties that hold the row; these, each left out with probability `drop`, though never
-        the last one; or, for each size, one subset of these of that size, weighted by how many
-        subsets have that size: the mean loss over all subsets but the empty one, without bias.
-    held : numpy.ndarray of shape (n_rows, n_parties), bool
-        Who holds what; one party at least in each row.
-    drop : float
-    rng : numpy.random.Generator
+    Shapes: held (n_rows, n_parties): who holds what; one party at least in each row.
     """
     if kind == "observed":
         return Tasks(held[None], np.ones((1, len(held))))

@@ -27,24 +27,7 @@ if TYPE_CHECKING:
 class LabelTraining:
     """Discriminator and extractors learn from labelled samples.
 
-    Parameters
-    ----------
-    strategy : SplitNetwork
-        Whose settings count.
-    rounds : SplitRounds
-    targets : Targets
-    rows : numpy.ndarray of shape (n_labelled,)
-        Samples that are trained on, or validate.
-    seed : int
-        Initial weights follow from it.
-    result : Result
-        Gets a line of history for each epoch, and metrics.
-    progress : Progress
-
-    Attributes
-    ----------
-    head : Head
-        The server's own network.
+    Shapes: rows (n_labelled,): samples that are trained on, or validate.
     """
 
     def __init__(
@@ -182,21 +165,7 @@ def pretrain_across(
 ) -> None:
     """Run FedHSSL's pretraining: one round for each batch of aligned samples, and a last one.
 
-    Parameters
-    ----------
-    strategy : SplitNetwork
-        Whose settings count.
-    rounds : SplitRounds
-    aligned : numpy.ndarray of shape (n_aligned,)
-        Samples that take part and that all parties hold.
-    result : Result
-        Gets a line of history for each epoch.
-    progress : Progress
-
-    Raises
-    ------
-    DataError
-        If there is one party, or fewer than two such samples.
+    Shapes: aligned (n_aligned,): samples that take part and that all parties hold.
     """
     n_parties, training = len(rounds.parties), strategy.training
     if n_parties < 2 or len(aligned) < 2:

@@ -28,12 +28,8 @@ class Views(Protocol):
 class TableViews:
     """Views of rows of a table.
 
-    Parameters
-    ----------
-    x : Tensor of shape (n_rows, n_columns)
-        All rows, whose least and largest values bound what replaces a cell.
-    share : float
-        Of the columns that are replaced in each row.
+    Shapes: x (n_rows, n_columns): all rows, whose least and largest values bound what replaces a
+    cell.
     """
 
     def __init__(self, x: Tensor, share: float) -> None:
@@ -49,13 +45,7 @@ class TableViews:
 
 
 class ImageViews:
-    """Views of images.
-
-    Parameters
-    ----------
-    image : ImageShape
-        Of standardised pixels: 0 is the mean.
-    """
+    """Views of images."""
 
     def __init__(self, image: ImageShape) -> None:
         self._image = image

@@ -49,13 +49,7 @@ class ParcelSteps(StepGroup):
     def take_arbiter(
         self, nonce: bytes, public: bytes, identity: bytes = b"", signature: bytes = b""
     ) -> None:
-        """Check the arbiter's key, and keep what the two share.
-
-        Raises
-        ------
-        ProtocolError
-            If it is not signed as the party's pins demand.
-        """
+        """Check the arbiter's key, and keep what the two share."""
         payload = key_payload(_SIGNED_FOR, public, nonce)
         node = self.party.identity(MODE)
         check_key(node, ARBITER, payload, identity, signature, sends=_SENDS, without=_WITHOUT)
@@ -108,31 +102,12 @@ class CompareSteps(StepGroup):
     ) -> dict[str, Any]:
         """Add the shares up, and say which places have the largest gain.
 
-        Parameters
-        ----------
-        number : int
-            Of the round in which the parcels were made. Each is compared once: a server that saw
-            the same parcels compared with several shares of its own would learn what is in them.
-        nonce, names, publics, identities, signatures
-            The parties' keys.
-        parcels : list of bytes
-            Of each party, see `unpack`.
-        shares : numpy.ndarray of shape (3, n_nodes, n_candidates), uint64
-            The server's, see `blinding`.
-        signs : numpy.ndarray, uint8, optional
-            Packed bits of shape (2, n_nodes, n_candidates): which may win where the first sum is 0
-            or above, and where it is below; see `monotone`.
-
-        Returns
-        -------
-        dict[str, numpy.ndarray]
-            ``count`` of shape (n_nodes,), how many places of each node win (equal gains); ``place``
-            of shape (sum of counts,), which.
-
-        Raises
-        ------
-        ProtocolError
-            If a parcel is not that of its party and round, or the round was compared before.
+        Message: number: of the round in which the parcels were made; nonce, names, publics,
+        identities, signatures: the parties' keys; parcels: of each party, see `unpack`; shares (3,
+        n_nodes, n_candidates): the server's, see `blinding`; signs: packed bits of shape (2,
+        n_nodes, n_candidates): which may win where the first sum is 0 or above, and where it is
+        below; see `monotone`; returns ``count`` of shape (n_nodes,), how many places of each node
+        win (equal gains); ``place`` of shape (sum of counts,), which.
         """
         if number <= int(self.state.get(_LAST, 0)):
             raise ProtocolError(
@@ -199,25 +174,16 @@ class TreeArbiter(Arbiter):
 def pack(marks: npt.NDArray[np.bool_], shares: Ring | None) -> bytes:
     """Write a parcel.
 
-    Parameters
-    ----------
-    marks : numpy.ndarray of shape (n_nodes, n_candidates), bool
-        A party's share of which candidates are legal: all parties' add up modulo 2.
-    shares : numpy.ndarray of shape (3, n_nodes, n_candidates), uint64, optional
-        A helper's shares of the blinded sums.
+    Shapes: marks (n_nodes, n_candidates): A party's share of which candidates are legal: all
+    parties' add up modulo 2; shares (3, n_nodes, n_candidates): A helper's shares of the blinded
+    sums.
     """
     head = np.packbits(marks).tobytes()
     return head if shares is None else head + np.ascontiguousarray(shares, dtype="<u8").tobytes()
 
 
 def unpack(content: bytes, shape: tuple[int, ...]) -> tuple[npt.NDArray[np.bool_], Ring | None]:
-    """Read what `pack` wrote; `shape` is that of the shares.
-
-    Raises
-    ------
-    ProtocolError
-        If it is of another size.
-    """
+    """Read what `pack` wrote; `shape` is that of the shares."""
     count = int(np.prod(shape[1:]))
     head = (count + 7) // 8
     if len(content) not in (head, head + 8 * 3 * count):

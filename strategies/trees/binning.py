@@ -32,17 +32,10 @@ class Layout:
     column has a slot for each code b, with the rows of code b or below; the last one holds all
     rows that are observed. A nominal column has a slot for each code, with its rows, and one with
     all rows that are observed.
-
-    Parameters
-    ----------
-    n_bins : tuple of int
-        Of each column, at least 1 and at most 255.
-    nominal : tuple of bool
-        Of each column.
     """
 
-    n_bins: tuple[int, ...]
-    nominal: tuple[bool, ...]
+    n_bins: tuple[int, ...]  # Of each column, at least 1 and at most 255
+    nominal: tuple[bool, ...]  # Of each column
 
     @property
     def widths(self) -> list[int]:
@@ -67,14 +60,7 @@ class Layout:
     def goes_left(self, codes: Codes, column: int, at: int, missing_left: bool) -> Flags:
         """Return which rows a split sends to the left.
 
-        Parameters
-        ----------
-        codes : numpy.ndarray of shape (n_rows,)
-            Of that column.
-        column, at : int
-            The slot.
-        missing_left : bool
-            Where rows without the cell go.
+        Shapes: codes (n_rows,): of that column.
         """
         missing = codes == self.n_bins[column]
         if self.nominal[column] and at < self.n_bins[column]:
@@ -86,13 +72,7 @@ class Layout:
     def indicators(self, codes: Codes) -> npt.NDArray[np.uint64]:
         """Return which rows are in each slot, 0 or 1.
 
-        Parameters
-        ----------
-        codes : numpy.ndarray of shape (n_rows, n_columns)
-
-        Returns
-        -------
-        numpy.ndarray of shape (n_rows, n_slots), uint64
+        Shapes: codes (n_rows, n_columns); returns (n_rows, n_slots).
         """
         out = np.empty((len(codes), self.n_slots), dtype=np.uint64)
         places = zip(self.starts, self.widths, self.n_bins, self.nominal, strict=True)
@@ -109,27 +89,14 @@ class Layout:
 
 @dataclass(frozen=True)
 class Bins:
-    """What turns tables into codes.
+    """What turns tables into codes."""
 
-    Parameters
-    ----------
-    columns : list of str
-        Names.
-    nominal : list of bool
-        Of each column.
-    edges : list of numpy.ndarray
-        Of each column of numbers, where it is cut, ascending; empty for others.
-    levels : list of list
-        Of each other column, its levels in order; empty for numbers.
-    other : list of int
-        Of each column, the code of levels that are not named: rare ones, which share it, and such
-        as the fit did not know; -1 where there is none, and they count as missing.
-    """
-
-    columns: list[str]
-    nominal: list[bool]
-    edges: list[Array]
-    levels: list[list[Any]]
+    columns: list[str]  # Names
+    nominal: list[bool]  # Of each column
+    edges: list[Array]  # Of each column of numbers, where it is cut, ascending; empty for others
+    levels: list[list[Any]]  # Of each other column, its levels in order; empty for numbers
+    # Of each column, the code of levels that are not named: rare ones, which share it, and such
+    # as the fit did not know; -1 where there is none, and they count as missing
     other: list[int]
 
     @property
@@ -142,13 +109,7 @@ class Bins:
         return Layout(tuple(codes), tuple(self.nominal))
 
     def codes(self, table: Table, party: str) -> Codes:
-        """Return codes of a table, shape (n_rows, n_columns).
-
-        Raises
-        ------
-        DataError
-            If a column of the fit is absent, or holds no numbers where the fit had some.
-        """
+        """Return codes of a table, shape (n_rows, n_columns)."""
         if absent := [name for name in self.columns if name not in table.frame.columns]:
             raise DataError(
                 f"party {party!r}: its table lacks the columns {absent} of the fit; it has "
@@ -179,17 +140,7 @@ class Bins:
 
 
 def fit_bins(table: Table, most: int, least: int = 1) -> Bins:
-    """Cut numbers, and number levels.
-
-    Parameters
-    ----------
-    table : Table
-        All own rows, labelled or not.
-    most : int
-        Bins of a column, between 2 and 255. Of levels beyond that the rarest share a code.
-    least : int, default 1
-        The fewest rows of a bin of numbers.
-    """
+    """Cut numbers, and number levels."""
     known = fit_levels([table])
     edges: list[Array] = []
     levels: list[list[Any]] = []
@@ -218,19 +169,8 @@ def fit_bins(table: Table, most: int, least: int = 1) -> Bins:
 def cut(values: Array, most: int, least: int = 1) -> Array:
     """Return where a column is cut into bins, ascending.
 
-    Parameters
-    ----------
-    values : numpy.ndarray of shape (n_rows,)
-        Finite.
-    most : int
-        How many bins at most.
-    least : int, default 1
-        The fewest rows of a bin, where there is more than one bin.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_bins - 1,)
-        A value at or below the first is in bin 0.
+    Shapes: values (n_rows,): finite; returns (n_bins - 1,): A value at or below the first is in
+    bin 0.
     """
     distinct, counts = np.unique(values, return_counts=True)
     ends = _of_at_least(least, np.concatenate([[0], np.cumsum(counts)]), _ends(counts, most))

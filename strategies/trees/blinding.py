@@ -48,32 +48,18 @@ _POWERS = _powers()
 
 @dataclass(frozen=True)
 class Factors:
-    """Factors and order of the candidates of some nodes.
+    """Factors and order of the candidates of some nodes."""
 
-    Parameters
-    ----------
-    numerator, left, right : numpy.ndarray of shape (n_nodes, n_candidates), uint64
-        ``a``, ``b_L`` and ``b_R``.
-    order : numpy.ndarray of that shape, int64
-        The candidate that stands at each place.
-    """
-
-    numerator: Ring
-    left: Ring
-    right: Ring
-    order: npt.NDArray[np.int64]
+    numerator: Ring  # (n_nodes, n_candidates): ``a``, ``b_L`` and ``b_R``
+    left: Ring  # (n_nodes, n_candidates): ``a``, ``b_L`` and ``b_R``
+    right: Ring  # (n_nodes, n_candidates): ``a``, ``b_L`` and ``b_R``
+    order: npt.NDArray[np.int64]  # The candidate that stands at each place
 
     @classmethod
     def of(cls, seed: bytes, limits: Array, n_candidates: int) -> "Factors":
         """Draw them from a seed that server and helpers share, and the arbiter does not have.
 
-        Parameters
-        ----------
-        seed : bytes of length 32
-            Used once.
-        limits : numpy.ndarray of shape (2, n_nodes)
-            M of each node, for N and for H'.
-        n_candidates : int
+        Shapes: limits (2, n_nodes): M of each node, for N and for H'.
         """
         n_nodes = limits.shape[1]
         shape = n_nodes, n_candidates
@@ -98,14 +84,8 @@ class Factors:
     def blinded(self, numerator: Ring, left: Ring, right: Ring) -> Ring:
         """Return shares times their factors, in the order of places.
 
-        Parameters
-        ----------
-        numerator, left, right : numpy.ndarray of shape (n_nodes, n_candidates), uint64
-            Shares of N, H'_L and H'_R.
-
-        Returns
-        -------
-        numpy.ndarray of shape (3, n_nodes, n_candidates), uint64
+        Shapes: numerator, left, right (n_nodes, n_candidates): shares of N, H'_L and H'_R; returns
+        (3, n_nodes, n_candidates).
         """
         scaled = self.numerator * numerator, self.left * left, self.right * right
         return np.stack([self.placed(values) for values in scaled])
@@ -116,15 +96,7 @@ class Factors:
 
 
 def noise(seed: bytes, limits: Array, n_candidates: int) -> Ring:
-    """Return uniform noise on [0, M), shape (3, n_nodes, n_candidates).
-
-    Parameters
-    ----------
-    seed : bytes of length 32
-        The helper's own.
-    limits, n_candidates
-        As in `Factors.of`.
-    """
+    """Return uniform noise on [0, M), shape (3, n_nodes, n_candidates)."""
     shape = 3, limits.shape[1], n_candidates
     words = KeyStream(seed, "noise", shape).rows(0, 3) >> np.uint64(11)
     share = words.astype(np.float64) * 2.0**-53

@@ -20,16 +20,8 @@ if TYPE_CHECKING:
 class Boosting(Course):
     """What boosting has come to.
 
-    Parameters
-    ----------
-    settings : VerticalGBDT
-    objective : Objective
-    labels : numpy.ndarray of shape (n_samples,)
-        NaN where a sample has none.
-    rng : numpy.random.Generator
-        Draws validation samples, samples and columns of iterations.
-    held : numpy.ndarray of shape (n_samples, n_parties), bool
-        Which parties hold each sample.
+    Shapes: labels (n_samples,): NaN where a sample has none; held (n_samples, n_parties): which
+    parties hold each sample.
     """
 
     def __init__(
@@ -56,16 +48,7 @@ class Boosting(Course):
         self.state["best_loss"] = float("inf")
 
     def iterate(self, i: int, grower: Grower, result: Result) -> bool:
-        """Grow the trees of an iteration; return whether boosting ends.
-
-        Parameters
-        ----------
-        i : int
-            Number of the iteration, from 0.
-        grower : Grower
-        result : Result
-            Its history gets an entry.
-        """
+        """Grow the trees of an iteration; return whether boosting ends."""
         width, raw = self.objective.width, np.array(self.state["raw"])
         g, h = np.zeros(raw.shape), np.zeros(raw.shape)
         fit = self._fit

@@ -18,15 +18,9 @@ from flwr_vertical.arrays import Flags
 
 @dataclass(frozen=True)
 class Ensembles:
-    """Whose columns the trees of each ensemble may use.
+    """Whose columns the trees of each ensemble may use."""
 
-    Parameters
-    ----------
-    parties : numpy.ndarray of shape (n_ensembles, n_parties), bool
-        The first has all parties.
-    """
-
-    parties: Flags
+    parties: Flags  # (n_ensembles, n_parties): the first has all parties
 
     @classmethod
     def shared(cls, n_parties: int) -> "Ensembles":
@@ -39,16 +33,8 @@ class Ensembles:
     ) -> "Ensembles":
         """Return one for all samples, and one for each of the most frequent other patterns.
 
-        Parameters
-        ----------
-        held : numpy.ndarray of shape (n_samples, n_parties), bool
-            Which parties hold each sample.
-        fit : numpy.ndarray of shape (n_fit,)
-            Samples that trees are fitted to.
-        most : int
-            How many patterns have an ensemble of their own.
-        fewest : int
-            Samples of the fit that an ensemble needs.
+        Shapes: held (n_samples, n_parties): which parties hold each sample; fit (n_fit,): samples
+        that trees are fitted to.
         """
         every = np.ones((1, held.shape[1]), dtype=bool)
         patterns, counts = np.unique(held, axis=0, return_counts=True)
@@ -66,13 +52,7 @@ class Ensembles:
     def fitted(self, held: Flags) -> Flags:
         """Return to which samples each ensemble is fitted: those with a block of its parties.
 
-        Parameters
-        ----------
-        held : numpy.ndarray of shape (n_samples, n_parties), bool
-
-        Returns
-        -------
-        numpy.ndarray of shape (n_ensembles, n_samples), bool
+        Shapes: held (n_samples, n_parties); returns (n_ensembles, n_samples).
         """
         found: Flags = np.any(self.parties[:, None] & held, axis=2)
         found[:1] = True

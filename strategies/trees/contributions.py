@@ -49,16 +49,8 @@ def expectations(model: TreesModel) -> Array:
 def path_contributions(model: TreesModel, leaves: Leaves) -> Array:
     """Return contributions of parties by the way through the trees.
 
-    Parameters
-    ----------
-    model : TreesModel
-    leaves : numpy.ndarray of shape (n_trees, n_samples)
-        Lines of the leaves that samples come to; -1 in trees that do not predict them.
-
-    Returns
-    -------
-    numpy.ndarray of shape (width, n_samples, 1 + n_parties)
-        Base first.
+    Shapes: leaves (n_trees, n_samples): lines of the leaves that samples come to; -1 in trees that
+    do not predict them; returns (width, n_samples, 1 + n_parties): base first.
     """
     expected = expectations(model)
     moved = np.zeros((len(expected), len(model.parties)))
@@ -84,16 +76,9 @@ def coalitions(n_parties: int) -> list[tuple[int, ...]]:
 def shapley_contributions(values: Array, n_parties: int) -> Array:
     """Return Shapley values of parties.
 
-    Parameters
-    ----------
-    values : numpy.ndarray of shape (2^n_parties, width, n_samples)
-        Raw predictions with the parties of each of `coalitions`.
-    n_parties : int
-
-    Returns
-    -------
-    numpy.ndarray of shape (width, n_samples, 1 + n_parties)
-        Base first: the raw prediction without any party.
+    Shapes: values (2^n_parties, width, n_samples): raw predictions with the parties of each of
+    `coalitions`; returns (width, n_samples, 1 + n_parties): base first: the raw prediction without
+    any party.
     """
     sets = coalitions(n_parties)
     place = {chosen: i for i, chosen in enumerate(sets)}
@@ -110,17 +95,7 @@ def shapley_contributions(values: Array, n_parties: int) -> Array:
 def contributions_table(model: TreesModel, parts: Array, index: "pd.Index[Any]") -> pd.DataFrame:
     """Return contributions as a table.
 
-    Parameters
-    ----------
-    model : TreesModel
-    parts : numpy.ndarray of shape (width, n_samples, 1 + n_parties)
-    index : pandas.Index of shape (n_samples,)
-
-    Returns
-    -------
-    pandas.DataFrame
-        ``base``, and a column for each party; of several classes a line for each sample and class,
-        with the level ``class`` in the index.
+    Shapes: parts (width, n_samples, 1 + n_parties); index (n_samples,).
     """
     names = ["base", *model.parties]
     tables = [pd.DataFrame(part, index, names) for part in parts]

@@ -23,28 +23,8 @@ _FIELDS = ("tree", "number", "party", "left", "right", "missing_left", "value", 
 class Course(ABC):
     """What trees are grown for, and those that there are.
 
-    Parameters
-    ----------
-    n_steps : int
-        Iterations at most.
-    objective : Objective
-    labels : numpy.ndarray of shape (n_samples,)
-        NaN where a sample has none.
-    colsample : float
-        Share of all columns that each iteration's trees may use.
-    rng : numpy.random.Generator
-        Draws samples and columns.
-    held : numpy.ndarray of shape (n_samples, n_parties), bool
-        Which parties hold each sample.
-
-    Attributes
-    ----------
-    ensembles : Ensembles
-        The trees of an iteration go ensemble by ensemble, and class by class in each.
-    most_trees : int
-        Trees that a sample goes down at most.
-    state : dict
-        What changes: belongs into snapshots.
+    Shapes: labels (n_samples,): NaN where a sample has none; held (n_samples, n_parties): which
+    parties hold each sample.
     """
 
     def __init__(
@@ -71,16 +51,7 @@ class Course(ABC):
 
     @abstractmethod
     def iterate(self, i: int, grower: Grower, result: Result) -> bool:
-        """Grow the trees of an iteration; return whether no more follow.
-
-        Parameters
-        ----------
-        i : int
-            Number of the iteration, from 0.
-        grower : Grower
-        result : Result
-            Its history gets an entry.
-        """
+        """Grow the trees of an iteration; return whether no more follow."""
 
     def _usable(self, grower: Grower) -> npt.NDArray[np.uint8]:
         """Return which slots are of columns that an iteration's trees may use."""
@@ -134,10 +105,7 @@ class Course(ABC):
     def leaves(self, model: TreesModel) -> npt.NDArray[np.int32]:
         """Return the leaf of each sample in each tree of the ensemble that predicts it.
 
-        Returns
-        -------
-        numpy.ndarray of shape (n_trees, n_samples), int32
-            Lines; -1 in trees of other ensembles.
+        Shapes: returns (n_trees, n_samples): lines; -1 in trees of other ensembles.
         """
         leaves = np.asarray(self.state["leaves"])[: len(model.roots)]
         return np.where(model.starts(self._held) >= 0, leaves, LEAF).astype(np.int32)

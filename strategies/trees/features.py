@@ -11,23 +11,14 @@ from strategies.trees.node_sums import Blocks, Indices
 
 @dataclass
 class Slots:
-    """The slots of all parties, and their rows under key streams.
-
-    Parameters
-    ----------
-    names : list of str
-    layouts : dict of str to Layout
-    monotone : dict of str to numpy.ndarray of shape (n_columns,), int8
-        Directions of columns, see `monotone`; none by default.
-    tags : dict of str to bytes
-    masked : dict of str to callable
-        Gives rows of a party's matrix, see `dense_sums`.
-    """
+    """The slots of all parties, and their rows under key streams."""
 
     names: list[str]
     layouts: dict[str, Layout]
+    # (n_columns,): directions of columns, see `monotone`; none by default
     monotone: dict[str, Directions] = field(default_factory=dict)
     tags: dict[str, bytes] = field(default_factory=dict)
+    # Gives rows of a party's matrix, see `dense_sums`
     masked: dict[str, Blocks] = field(default_factory=dict)
 
     @property

@@ -65,27 +65,13 @@ def fraction_bits(rows: npt.ArrayLike) -> Array:
 
 @dataclass(frozen=True)
 class Curvature:
-    """The second derivatives of one tree's rows, as whole numbers; made once a tree.
+    """The second derivatives of one tree's rows, as whole numbers; made once a tree."""
 
-    Parameters
-    ----------
-    whole : numpy.ndarray of shape (n_rows,), int64
-        At least 1 at rows of the fit, 0 elsewhere.
-    unit : float
-        What 1 stands for.
-    l2 : int
-        The regularisation, in that unit.
-    bits : int
-        No row has more than 2^bits.
-    extra : int
-        A power of two, or 0: ``2 l2`` is at most ``extra 2^bits``.
-    """
-
-    whole: Integers
-    unit: float
-    l2: int
-    bits: int
-    extra: int
+    whole: Integers  # (n_rows,): at least 1 at rows of the fit, 0 elsewhere
+    unit: float  # What 1 stands for
+    l2: int  # The regularisation, in that unit
+    bits: int  # No row has more than 2^bits
+    extra: int  # A power of two, or 0: ``2 l2`` is at most ``extra 2^bits``
 
     @classmethod
     def of(cls, h: Array, inside: npt.NDArray[np.bool_], l2: float) -> "Curvature":
@@ -102,31 +88,19 @@ class Curvature:
 
 @dataclass(frozen=True)
 class Level:
-    """What the server multiplies the slots of the nodes of one level with, and knows of their sums.
+    """What the server multiplies the slots of the nodes of one level with, and knows of sums."""
 
-    Parameters
-    ----------
-    vector : numpy.ndarray of shape (n_rows,), int64
-        ``v`` of each row in its node's unit; 0 for rows in none.
-    correction : numpy.ndarray of shape (n_nodes,), int64
-        ``-m l2``, in that unit.
-    total_v, total_h : numpy.ndarray of shape (n_nodes,), int64
-        Sums over all rows of the node.
-    l2 : numpy.ndarray of shape (n_nodes,), int64
-    limit_v, limit_h : numpy.ndarray of shape (n_nodes,)
-        Above every ``|N|`` of the node; above every ``H'_L`` and ``H'_R``. They follow from the
-        number of its rows, and of the tree's; with l2, from a power of two above ``2 l2 / max h``.
-    flat : numpy.ndarray of shape (n_nodes,), bool
-        Whether all rows of the node are alike, so that no split changes the loss.
-    """
-
-    vector: Integers
-    correction: Integers
-    total_v: Integers
-    total_h: Integers
-    l2: Integers
+    vector: Integers  # (n_rows,): ``v`` of each row in its node's unit; 0 for rows in none
+    correction: Integers  # (n_nodes,): ``-m l2``, in that unit
+    total_v: Integers  # (n_nodes,): sums over all rows of the node
+    total_h: Integers  # (n_nodes,): sums over all rows of the node
+    l2: Integers  # (n_nodes,)
+    # limit_v, limit_h: (n_nodes,): above every ``|N|`` of the node; above every ``H'_L`` and
+    # ``H'_R``. They follow from the number of its rows, and of the tree's; with l2, from a power
+    # of two above ``2 l2 / max h``.
     limit_v: Array
     limit_h: Array
+    # (n_nodes,): whether all rows of the node are alike, so that no split changes the loss
     flat: npt.NDArray[np.bool_]
 
 
@@ -135,22 +109,9 @@ def level_of(
 ) -> list[Level]:
     """Encode the gradients of a level's nodes.
 
-    Parameters
-    ----------
-    node : numpy.ndarray of shape (n_trees, n_rows)
-        Number of the node that each row is in, -1 for none; numbers go over all trees.
-    n_nodes : int
-    g : numpy.ndarray of shape (n_trees, n_rows)
-        First derivatives.
-    curvature : list of Curvature
-        Of each tree.
-    tree : numpy.ndarray of shape (n_nodes,)
-        Which tree each node belongs to.
-
-    Returns
-    -------
-    list of Level
-        Of each tree, all with entries for all nodes; those of other trees' nodes are 0.
+    Shapes: node (n_trees, n_rows): number of the node that each row is in, -1 for none; numbers go
+    over all trees; g (n_trees, n_rows): first derivatives; tree (n_nodes,): which tree each node
+    belongs to.
     """
     out = []
     for t, own in enumerate(curvature):
@@ -208,19 +169,10 @@ def combined(levels: list[Level]) -> Level:
 def candidates(slots: Ring, observed: Indices, total: Ring | None = None) -> Ring:
     """Return a share of the sums over the left side of every candidate.
 
-    Parameters
-    ----------
-    slots : numpy.ndarray of shape (n_nodes, n_slots)
-        A share of the sums over slots.
-    observed : numpy.ndarray of shape (n_slots,)
-        Of each slot, that of its column's observed rows.
-    total : numpy.ndarray of shape (n_nodes,), optional
-        Sums over all rows; they are in one of the shares.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_nodes, 2 * n_slots)
-        Slot by slot: missing cells to the right, then to the left (all rows that are not observed).
+    Shapes: slots (n_nodes, n_slots): A share of the sums over slots; observed (n_slots,): of each
+    slot, that of its column's observed rows; total (n_nodes,): sums over all rows; they are in one
+    of the shares; returns (n_nodes, 2 * n_slots): slot by slot: missing cells to the right, then
+    to the left (all rows that are not observed).
     """
     with_missing = slots - slots[:, observed]
     if total is not None:
@@ -233,11 +185,8 @@ def best_of(
 ) -> npt.NDArray[np.bool_]:
     """Return which candidates of each node are the best, or equal to it; shape of all arguments.
 
-    Parameters
-    ----------
-    numerator, left, right : numpy.ndarray of shape (n_nodes, n_candidates)
-        ``N``, ``H'_L`` and ``H'_R``, each with factors that cancel in ``N^2 / (H'_L H'_R)``.
-    legal : numpy.ndarray of that shape, bool
+    Shapes: numerator, left, right (n_nodes, n_candidates): ``N``, ``H'_L`` and ``H'_R``, each with
+    factors that cancel in ``N^2 / (H'_L H'_R)``.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         gain = np.where(legal, numerator * numerator / (left * right), -1.0)

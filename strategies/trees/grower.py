@@ -15,13 +15,7 @@ from strategies.trees.tree import Growth, Node, Tree, divide
 
 
 class Grower:
-    """Grows trees, batch by batch.
-
-    Parameters
-    ----------
-    rounds : LevelRounds
-    growth : Growth
-    """
+    """Grows trees, batch by batch."""
 
     def __init__(self, rounds: LevelRounds, growth: Growth) -> None:
         self._rounds, self.growth, self.slots = rounds, growth, rounds.slots
@@ -38,23 +32,10 @@ class Grower:
     ) -> list[Tree]:
         """Grow one tree for each row of gradients.
 
-        Parameters
-        ----------
-        g, h : numpy.ndarray of shape (n_trees, n_samples)
-            Derivatives of the loss.
-        inside : numpy.ndarray of shape (n_trees, n_samples), bool
-            Rows that each tree is fitted to; the others are routed only.
-        usable : numpy.ndarray of shape (n_trees, n_slots) or (n_slots,), uint8
-            Slots of the columns that each tree may use, or all of them.
-        first : int
-            Number of the first tree in the model.
-        routed : numpy.ndarray of shape (n_trees, n_samples), bool, optional
-            Rows that go down each tree, those of the fit among them; all without it.
-
-        Returns
-        -------
-        list of list of Node
-            By tree; the first node is its root.
+        Shapes: g, h (n_trees, n_samples): derivatives of the loss; inside (n_trees, n_samples):
+        rows that each tree is fitted to; the others are routed only; usable (n_trees, n_slots):
+        slots of the columns that each tree may use, or all of them; routed (n_trees, n_samples):
+        rows that go down each tree, those of the fit among them; all without it.
         """
         n_trees, n_rows = g.shape
         rows_of = np.ones(g.shape, dtype=bool) if routed is None else routed

@@ -22,14 +22,7 @@ HOLD_BYTES = 1 << 30
 
 
 class OnDisk:
-    """A matrix in a file without a name, in the system's folder for temporary files.
-
-    Parameters
-    ----------
-    width : int
-        Columns.
-    dtype : numpy dtype
-    """
+    """A matrix in a file without a name, in the system's folder for temporary files."""
 
     def __init__(self, width: int, dtype: npt.DTypeLike) -> None:
         self._width, self._dtype = width, np.dtype(dtype)
@@ -57,16 +50,6 @@ def fetch(
 
     They are in no journal: beside the group seed they would be the tables. So nothing is kept where
     a journal answers in place of the parties, and they are asked again later.
-
-    Parameters
-    ----------
-    federation : Federation
-    slots : Slots
-        Gets the rows, and the tags of their contents.
-    arguments : dict of str to dict
-        Of `TreeParty.send_masked`, by party.
-    dtype : numpy dtype
-        Of the ring.
     """
     item = np.dtype(dtype).itemsize
     n_rows = len(federation.labels)

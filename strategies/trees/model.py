@@ -23,27 +23,17 @@ LEAF = -1
 
 @dataclass
 class TreePart(Model):
-    """A party's own splits.
-
-    Parameters
-    ----------
-    model : str
-        Which model they belong to: the name by which the server calls it.
-    columns, nominal, edges, levels, other
-        See `Bins`.
-    splits : numpy.ndarray of shape (n_splits, 5), int32
-        See `RoutingSteps.splits`.
-    """
+    """A party's own splits."""
 
     strategy = "gbdt"
 
-    model: str
-    columns: list[str]
-    nominal: list[bool]
-    edges: list[Array]
-    levels: list[list[Any]]
-    other: list[int]
-    splits: Splits
+    model: str  # Which model they belong to: the name by which the server calls it
+    columns: list[str]  # See `Bins`
+    nominal: list[bool]  # See `Bins`
+    edges: list[Array]  # See `Bins`
+    levels: list[list[Any]]  # See `Bins`
+    other: list[int]  # See `Bins`
+    splits: Splits  # (n_splits, 5): see `RoutingSteps.splits`
 
     @classmethod
     def of(cls, model: str, bins: Bins, splits: Splits) -> "TreePart":
@@ -59,13 +49,7 @@ class TreePart(Model):
         return Bins(self.columns, self.nominal, self.edges, self.levels, self.other)
 
     def named_splits(self) -> dict[str, Any]:
-        """Return the columns of all splits by name, for the importance of columns.
-
-        Returns
-        -------
-        dict[str, Any]
-            ``splits`` of shape (n_splits, 2), number of tree and node; ``columns``, their names.
-        """
+        """Return the columns of all splits by name, for the importance of columns."""
         names = [str(self.columns[column]) for column in self.splits[:, 2]]
         return {"splits": self.splits[:, :2], "columns": names}
 
@@ -79,53 +63,30 @@ class TreesModel(Model):
     """The server's part: which party splits each node, what comes after, what leaves say.
 
     A node is a line of the arrays. Of columns and thresholds the server knows nothing.
-
-    Parameters
-    ----------
-    name : str
-        Names the model at the parties.
-    parties : list of str
-        Parties of the fit.
-    objective : str
-    base : numpy.ndarray of shape (width,)
-        What the raw prediction of every sample begins with.
-    tree : numpy.ndarray of shape (n_nodes,), int32
-        Its tree; tree t is of the class ``t % width``.
-    number : numpy.ndarray of shape (n_nodes,), int32
-        Within the tree, by which its owner knows the split; the root is 0.
-    party : numpy.ndarray of shape (n_nodes,), int32
-        Whose split it is; -1 of a leaf.
-    left, right : numpy.ndarray of shape (n_nodes,), int32
-        Lines of what comes after.
-    missing_left : numpy.ndarray of shape (n_nodes,), uint8
-        Where rows go that the owner lacks.
-    value : numpy.ndarray of shape (n_nodes,)
-        Of a leaf: what it adds to the raw prediction.
-    gain, cover : numpy.ndarray of shape (n_nodes,)
-        By how much a split lowers the loss, to second order; sum of the second derivatives.
-    roots : numpy.ndarray of shape (n_trees,), int32
-        Lines of the roots.
-    ensembles : numpy.ndarray of shape (n_ensembles, n_parties), uint8
-        See `Ensembles`: tree t is of the ensemble ``t // width % n_ensembles``.
     """
 
     strategy = "gbdt"
     predicted_by = "gbdt-predict"
 
-    name: str
-    parties: list[str]
+    name: str  # Names the model at the parties
+    parties: list[str]  # Parties of the fit
     objective: str
-    base: Array
-    tree: Numbers
+    base: Array  # (width,): what the raw prediction of every sample begins with
+    tree: Numbers  # (n_nodes,): its tree; tree t is of the class ``t % width``
+    # (n_nodes,): within the tree, by which its owner knows the split; the root is 0
     number: Numbers
-    party: Numbers
-    left: Numbers
-    right: Numbers
-    missing_left: npt.NDArray[np.uint8]
-    value: Array
+    party: Numbers  # (n_nodes,): whose split it is; -1 of a leaf
+    left: Numbers  # (n_nodes,): lines of what comes after
+    right: Numbers  # (n_nodes,): lines of what comes after
+    missing_left: npt.NDArray[np.uint8]  # (n_nodes,): where rows go that the owner lacks
+    value: Array  # (n_nodes,): of a leaf: what it adds to the raw prediction
+    # gain, cover: (n_nodes,): by how much a split lowers the loss, to second order; sum of the
+    # second derivatives
     gain: Array
     cover: Array
-    roots: Numbers
+    roots: Numbers  # (n_trees,): lines of the roots
+    # (n_ensembles, n_parties): see `Ensembles`: tree t is of the ensemble ``t // width %
+    # n_ensembles``
     ensembles: npt.NDArray[np.uint8]
 
     @property
@@ -155,15 +116,8 @@ class TreesModel(Model):
     def starts(self, held: npt.NDArray[np.bool_]) -> Numbers:
         """Return where samples start in each tree: at its root, or nowhere.
 
-        Parameters
-        ----------
-        held : numpy.ndarray of shape (n_samples, n_parties), bool
-            Which parties hold each sample.
-
-        Returns
-        -------
-        numpy.ndarray of shape (n_trees, n_samples), int32
-            Lines; -1 where the tree is of an ensemble that does not predict the sample.
+        Shapes: held (n_samples, n_parties): which parties hold each sample; returns (n_trees,
+        n_samples): lines; -1 where the tree is of an ensemble that does not predict the sample.
         """
         ensembles = Ensembles(self.ensembles.astype(bool))
         of_tree = np.arange(len(self.roots)) // self.width % len(ensembles)
@@ -173,14 +127,8 @@ class TreesModel(Model):
     def raw(self, leaves: npt.NDArray[np.integer]) -> Array:
         """Return raw predictions from the leaf of each sample in each tree.
 
-        Parameters
-        ----------
-        leaves : numpy.ndarray of shape (n_trees, n_samples)
-            Lines of leaves, -1 in trees that do not predict the sample.
-
-        Returns
-        -------
-        numpy.ndarray of shape (width, n_samples)
+        Shapes: leaves (n_trees, n_samples): lines of leaves, -1 in trees that do not predict the
+        sample; returns (width, n_samples).
         """
         out = np.tile(self.base[:, None], (1, leaves.shape[1]))
         for t, own in enumerate(leaves):
@@ -203,13 +151,7 @@ class TreesModel(Model):
         return pd.DataFrame(rows).set_index("party")
 
     def importance_by_column(self, told: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-        """Return gain, cover and number of splits by column; index (party, column).
-
-        Parameters
-        ----------
-        told : Mapping of str to Mapping
-            By party, what `TreePart.named_splits` returns.
-        """
+        """Return gain, cover and number of splits by column; index (party, column)."""
         numbers = ["splits", "gain", "cover"]
         keys = ["party", "column"]
         rows = []
@@ -228,16 +170,8 @@ class TreesModel(Model):
 def prediction_table(objective: Objective, raw: Array) -> pd.DataFrame:
     """Return predictions of samples.
 
-    Parameters
-    ----------
-    objective : Objective
-    raw : numpy.ndarray of shape (width, n_samples)
-
-    Returns
-    -------
-    pandas.DataFrame of shape (n_samples, ...)
-        ``prediction``: the likeliest class, or the expectation; of classes also
-        ``probability_<class>``.
+    Shapes: raw (width, n_samples); returns (n_samples, ...): ``prediction``: the likeliest class,
+    or the expectation; of classes also ``probability_<class>``.
     """
     mean = objective.mean(raw)
     if objective.name in ("binary", "share"):

@@ -44,24 +44,7 @@ NODE_KEY = NodeKey(
 def directions_of(config: Mapping[str, Any], bins: Bins, party: str) -> Directions:
     """Read the directions of a party's columns from its node config.
 
-    Parameters
-    ----------
-    config : Mapping[str, Any]
-        Node config.
-    bins : Bins
-        Of the columns.
-    party : str
-        For errors.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_columns,), int8
-        1, -1, or 0 of columns without one.
-
-    Raises
-    ------
-    ConfigError, DataError
-        If a value is no direction, or the column is none that has one.
+    Shapes: returns (n_columns,): 1, -1, or 0 of columns without one.
     """
     out = np.zeros(len(bins.columns), dtype=np.int8)
     for key, value in config.items():
@@ -87,22 +70,7 @@ def directions_of(config: Mapping[str, Any], bins: Bins, party: str) -> Directio
 
 
 def check_told(config: Mapping[str, Any], state: Mapping[str, Any], party: str) -> None:
-    """Refuse splits by a server that was not told the directions: it cannot follow them.
-
-    Parameters
-    ----------
-    config : Mapping[str, Any]
-        Node config.
-    state : Mapping[str, Any]
-        Of the party; holds `TOLD` where its answer had the directions.
-    party : str
-        For errors.
-
-    Raises
-    ------
-    ConfigError
-        If the node states a direction that was not told.
-    """
+    """Refuse splits by a server that was not told the directions: it cannot follow them."""
     stated = [key for key, value in config.items() if key.startswith(KEY) and value]
     if stated and TOLD not in state:
         raise ConfigError(
@@ -124,11 +92,7 @@ def of_slots(directions: Directions, layout: Layout) -> Directions:
 def right_way(numerator: npt.NDArray[np.number], directions: Directions) -> Flags:
     """Return which candidates go the right way.
 
-    Parameters
-    ----------
-    numerator : numpy.ndarray of shape (n_nodes, 2 * n_slots)
-        ``N``, with its sign.
-    directions : numpy.ndarray of shape (n_slots,), int8
+    Shapes: numerator (n_nodes, 2 * n_slots): ``N``, with its sign; directions (n_slots,).
     """
     wanted = np.repeat(directions, 2)
     return np.asarray((wanted == 0) | (np.sign(numerator) * wanted >= 0))
@@ -137,16 +101,9 @@ def right_way(numerator: npt.NDArray[np.number], directions: Directions) -> Flag
 def allowed_signs(factors: npt.NDArray[np.int64], directions: Directions) -> Flags:
     """Return which signs may win after candidates were multiplied by factors of random sign.
 
-    Parameters
-    ----------
-    factors : numpy.ndarray of shape (n_nodes, 2 * n_slots)
-        ``a``, with its sign.
-    directions : numpy.ndarray of shape (n_slots,), int8
-
-    Returns
-    -------
-    numpy.ndarray of shape (2, n_nodes, 2 * n_slots), bool
-        Whether the candidate may win if the product is 0 or above, and if it is below.
+    Shapes: factors (n_nodes, 2 * n_slots): ``a``, with its sign; directions (n_slots,); returns
+    (2, n_nodes, 2 * n_slots): whether the candidate may win if the product is 0 or above, and if
+    it is below.
     """
     wanted = np.sign(factors) * np.repeat(directions, 2)
     return np.stack([wanted >= 0, wanted <= 0])

@@ -25,19 +25,9 @@ BLOCK_BYTES = 1 << 26
 def code_sums(layout: Layout, codes: Codes, node: Indices, vectors: Ring, n_nodes: int) -> Ring:
     """Return sums of vectors over the rows of each code and node.
 
-    Parameters
-    ----------
-    layout : Layout
-        Slots of the party's columns.
-    codes : numpy.ndarray of shape (n_rows, n_columns)
-    node : numpy.ndarray of shape (n_rows,)
-    vectors : numpy.ndarray of shape (n_rows, n_vectors), uint64 or uint32
-    n_nodes : int
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_nodes, n_codes, n_vectors), of the vectors' dtype
-        The codes of all columns, column by column; that of missing cells is a column's last.
+    Shapes: codes (n_rows, n_columns); node (n_rows,); vectors (n_rows, n_vectors); returns
+    (n_nodes, n_codes, n_vectors): the codes of all columns, column by column; that of missing
+    cells is a column's last.
     """
     bounds = _code_bounds(layout)
     shift, n_codes, n_columns = np.array(bounds[:-1], dtype=np.int32), bounds[-1], codes.shape[1]
@@ -58,14 +48,7 @@ def code_sums(layout: Layout, codes: Codes, node: Indices, vectors: Ring, n_node
 def to_slots(layout: Layout, sums: Ring) -> Ring:
     """Return sums over slots from those over codes.
 
-    Parameters
-    ----------
-    layout : Layout
-    sums : numpy.ndarray of shape (n_nodes, n_codes)
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_nodes, n_slots)
+    Shapes: sums (n_nodes, n_codes); returns (n_nodes, n_slots).
     """
     out = np.empty((len(sums), layout.n_slots), dtype=sums.dtype)
     for j, (start, width) in enumerate(zip(layout.starts, layout.widths, strict=True)):
@@ -81,11 +64,7 @@ def to_slots(layout: Layout, sums: Ring) -> Ring:
 def slot_sums(layout: Layout, codes: Codes, node: Indices, vector: Ring, n_nodes: int) -> Ring:
     """Return sums of one vector over the rows of each slot and node, shape (n_nodes, n_slots).
 
-    Parameters
-    ----------
-    layout, codes, node, n_nodes
-        As in `code_sums`.
-    vector : numpy.ndarray of shape (n_rows,), uint64 or uint32
+    Shapes: vector (n_rows,).
     """
     return to_slots(layout, code_sums(layout, codes, node, vector[:, None], n_nodes)[..., 0])
 
@@ -93,20 +72,9 @@ def slot_sums(layout: Layout, codes: Codes, node: Indices, vector: Ring, n_nodes
 def dense_sums(blocks: Blocks, width: int, parts: list[tuple[Indices, Ring, int]]) -> list[Ring]:
     """Return sums of vectors times the rows of a large matrix, by node.
 
-    Parameters
-    ----------
-    blocks : Callable[[int, int], numpy.ndarray of shape (n_block, width)]
-        Gives rows of the matrix.
-    width : int
-        Its columns.
-    parts : list of (node, vector, n_nodes)
-        For each sum the number of each row's node in each tree, shape (n_trees, n_rows); the
-        vectors, of that shape and of the matrix' dtype; the number of nodes. The matrix is gone
-        through once for all of them.
-
-    Returns
-    -------
-    list of numpy.ndarray of shape (n_nodes, width)
+    Shapes: blocks (n_block, width): gives rows of the matrix; parts (node, vector, n_nodes): for
+    each sum the number of each row's node in each tree, shape (n_trees, n_rows); the vectors, of
+    that shape and of the matrix' dtype; the number of nodes; returns (n_nodes, width).
     """
     n_rows, dtype = parts[0][0].shape[1], parts[0][1].dtype
     ends = np.cumsum([count for _, _, count in parts])
@@ -155,14 +123,7 @@ class Held:
 
 
 class Streamed:
-    """A matrix of a key stream, made anew block by block.
-
-    Parameters
-    ----------
-    stream : KeyStream
-        Of shape (n_rows, n_columns): 64 bits each, of which narrower numbers take the lower ones.
-    dtype : numpy dtype
-    """
+    """A matrix of a key stream, made anew block by block."""
 
     def __init__(self, stream: KeyStream, dtype: npt.DTypeLike) -> None:
         self._stream, self._dtype = stream, np.dtype(dtype)
@@ -175,14 +136,7 @@ class Streamed:
 def legal_splits(
     layout: Layout, codes: Codes, node: Indices, n_nodes: int, min_child: int
 ) -> Flags:
-    """Return which splits a node may take; see `legal_of`.
-
-    Parameters
-    ----------
-    layout, codes, node, n_nodes
-        As in `code_sums`.
-    min_child : int
-    """
+    """Return which splits a node may take; see `legal_of`."""
     ones = np.ones((len(codes), 1), dtype=np.uint32)
     return legal_of(layout, code_sums(layout, codes, node, ones, n_nodes)[..., 0], min_child)
 
@@ -193,16 +147,8 @@ def legal_of(layout: Layout, counts: Ring, min_child: int) -> Flags:
     Both sides hold `min_child` rows. Of splits that do the same to the node's rows, because a bin
     is empty or no cell is missing, the first alone is legal.
 
-    Parameters
-    ----------
-    layout : Layout
-    counts : numpy.ndarray of shape (n_nodes, n_codes)
-    min_child : int
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_nodes, n_slots, 2), bool
-        With missing cells to the right, and to the left.
+    Shapes: counts (n_nodes, n_codes); returns (n_nodes, n_slots, 2): with missing cells to the
+    right, and to the left.
     """
     n_nodes = len(counts)
     out = np.zeros((n_nodes, layout.n_slots, 2), dtype=bool)

@@ -16,28 +16,14 @@ OBJECTIVES = ("binary", "multiclass", "regression", "poisson")
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss of labels and raw predictions.
+    """A loss of labels and raw predictions."""
 
-    Parameters
-    ----------
-    name : str
-        One of `OBJECTIVES`; of a forest ``mean``, ``share`` (of class 1) or ``shares``.
-    n_classes : int
-        Of classes; 1 otherwise.
-    """
-
-    name: str
-    n_classes: int = 1
+    name: str  # One of `OBJECTIVES`; of a forest ``mean``, ``share`` (of class 1) or ``shares``
+    n_classes: int = 1  # Of classes; 1 otherwise
 
     @classmethod
     def of(cls, name: str, labels: Array) -> "Objective":
-        """Check the known labels of all samples, and count classes.
-
-        Raises
-        ------
-        DataError
-            If they are not what the objective needs; says how to code them.
-        """
+        """Check the known labels of all samples, and count classes."""
         if not len(labels):
             raise DataError("no sample has a label; trees are grown on labelled samples")
         if not np.isfinite(labels).all():
@@ -55,13 +41,7 @@ class Objective:
 
     @classmethod
     def of_votes(cls, classes: bool, labels: Array) -> "Objective":
-        """Return that of a forest, whose raw predictions are means of labels or shares of classes.
-
-        Raises
-        ------
-        DataError
-            As of `of`.
-        """
+        """Return that of a forest, whose raw predictions are means of labels or shares."""
         if not classes:
             cls.of("regression", labels)
             return cls("mean")
@@ -94,9 +74,7 @@ class Objective:
     def mean(self, raw: Array) -> Array:
         """Return expectations, or probabilities of the classes; shape of `raw`.
 
-        Parameters
-        ----------
-        raw : numpy.ndarray of shape (width, n_samples)
+        Shapes: raw (width, n_samples).
         """
         if self.name in ("regression", "mean"):
             return raw
@@ -115,10 +93,7 @@ class Objective:
     def gradients(self, labels: Array, raw: Array) -> tuple[Array, Array]:
         """Return first and second derivatives of the loss, shape (width, n_samples) each.
 
-        Parameters
-        ----------
-        labels : numpy.ndarray of shape (n_samples,)
-        raw : numpy.ndarray of shape (width, n_samples)
+        Shapes: labels (n_samples,); raw (width, n_samples).
         """
         mean = self.mean(raw)
         if self.name == "multiclass":

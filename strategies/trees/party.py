@@ -37,25 +37,10 @@ class TreeParty(Party):
     def prepare(self, nonce: bytes, n_bins: int, n_sides: int) -> dict[str, Any]:
         """Cut the own columns into bins, and make the key pairs of this run.
 
-        Parameters
-        ----------
-        nonce : bytes
-            Of this run.
-        n_bins : int
-            Bins of a column at most.
-        n_sides : int
-            To how many splits a row comes at most, in all trees.
-
-        Returns
-        -------
-        dict[str, Any]
-            ``n_bins``, ``nominal`` and ``monotone`` of each column, without names; the key for
-            other parties, see `PairKeySteps.pair_key`; that for the arbiter as ``parcel_*``.
-
-        Raises
-        ------
-        PolicyError
-            See `check_openings`.
+        Message: nonce: of this run; n_bins: bins of a column at most; n_sides: to how many splits
+        a row comes at most, in all trees; returns ``n_bins``, ``nominal`` and ``monotone`` of each
+        column, without names; the key for other parties, see `PairKeySteps.pair_key`; that for the
+        arbiter as ``parcel_*``.
         """
         return {
             **self.cut_columns(n_bins, n_sides),
@@ -76,21 +61,10 @@ class TreeParty(Party):
     ) -> dict[str, Any]:
         """Hand over the rows of the own slots under the key stream of the group seed.
 
-        Parameters
-        ----------
-        owner, sealed, **keys
-            See `GroupKeySteps.take`.
-        dtype : {"uint64", "uint32"}
-            Of the ring.
-        start, stop : int
-            Which rows, of all samples.
-        arbiter : list of bytes, optional
-            Public key, identity and signature of the arbiter, where there is one.
-
-        Returns
-        -------
-        dict[str, Any]
-            ``masked`` of shape (stop - start, n_slots); the ``tag`` of the whole content.
+        Message: owner, sealed, **keys: see `GroupKeySteps.take`; dtype: of the ring; start, stop:
+        which rows, of all samples; arbiter: public key, identity and signature of the arbiter,
+        where there is one; returns ``masked`` of shape (stop - start, n_slots); the ``tag`` of the
+        whole content.
         """
         self.group_key.take(owner, sealed, keys)
         if arbiter is not None and not self.parcels.has_key:
@@ -105,22 +79,8 @@ class TreeParty(Party):
     def finish(self, model: str, columns: bool = False) -> dict[str, Any]:
         """Keep the own splits of the trees, on the own disk, and erase all keys.
 
-        Parameters
-        ----------
-        model : str
-            Names the model.
-        columns : bool, default False
-            Whether to tell the names of the columns that splits are of.
-
-        Returns
-        -------
-        dict[str, Any]
-            Nothing, or what `TreePart.named_splits` returns.
-
-        Raises
-        ------
-        PolicyError
-            If names are asked for, and this node does not agree to it.
+        Message: model: names the model; columns: whether to tell the names of the columns that
+        splits are of; returns nothing, or what `TreePart.named_splits` returns.
         """
         if columns:
             self.check_exchange(COLUMN_NAMES)

@@ -47,19 +47,8 @@ class TreesPredictParty(Party):
     def open_trees(self, model: str, n_sides: int) -> None:
         """Look for what this party kept.
 
-        Parameters
-        ----------
-        model : str
-            Name of the model.
-        n_sides : int
-            To how many splits a row comes at most, in all trees.
-
-        Raises
-        ------
-        DataError
-            If it kept no such model.
-        PolicyError
-            See `check_openings`.
+        Message: model: name of the model; n_sides: to how many splits a row comes at most, in all
+        trees.
         """
         self.codes(model)
         check_openings(self, self._part(model).bins.layout, n_sides)
@@ -68,19 +57,9 @@ class TreesPredictParty(Party):
     def sides(self, model: str, names: Indices, split: Indices) -> dict[str, Any]:
         """Tell on which side of own splits rows are.
 
-        Parameters
-        ----------
-        model : str
-            Name of the model.
-        names : numpy.ndarray of shape (n_splits, 2)
-            Number of the tree and of the node.
-        split : numpy.ndarray of shape (n_trees, n_samples)
-            Number of the split that each row comes to, -1 for none.
-
-        Returns
-        -------
-        dict[str, numpy.ndarray]
-            ``left``, packed bits of the rows that come to a split, tree by tree.
+        Message: model: name of the model; names (n_splits, 2): number of the tree and of the node;
+        split (n_trees, n_samples): number of the split that each row comes to, -1 for none;
+        returns ``left``, packed bits of the rows that come to a split, tree by tree.
         """
         part, codes, split = self._part(model), self.codes(model), np.asarray(split)
         layout = part.bins.layout

@@ -41,38 +41,20 @@ Masks = dict[str, tuple[bytes, Ring, Ring]]
 
 @dataclass(frozen=True)
 class LevelNodes:
-    """The nodes of a level; children of one parent are neighbours.
+    """The nodes of a level; children of one parent are neighbours."""
 
-    Parameters
-    ----------
-    node : numpy.ndarray of shape (n_trees, n_samples)
-        Number of the node that each row of the fit is in, -1 for none; numbers go over all trees.
-    parent : numpy.ndarray of shape (n_nodes,)
-        Number of each node's parent in the level before, -1 of roots.
-    direct : numpy.ndarray of shape (n_nodes,)
-        Numbers of the nodes whose sums of h are made; -1 where they follow from their siblings'.
-    active : numpy.ndarray of shape (n_active,)
-        Nodes that may be split.
-    """
-
+    # (n_trees, n_samples): number of the node that each row of the fit is in, -1 for none;
+    # numbers go over all trees
     node: Indices
-    parent: Indices
+    parent: Indices  # (n_nodes,): number of each node's parent in the level before, -1 of roots
+    # (n_nodes,): numbers of the nodes whose sums of h are made; -1 where they follow from their
+    # siblings'
     direct: Indices
-    active: Indices
+    active: Indices  # (n_active,): nodes that may be split
 
 
 class LevelRounds:
-    """Takes the rounds.
-
-    Parameters
-    ----------
-    federation : Federation
-    slots : Slots
-    hidden : bool
-        Whether an arbiter compares gains; else the parties open histograms.
-    keys : dict
-        Arguments of `CompareSteps.compare` that stay the same.
-    """
+    """Takes the rounds."""
 
     def __init__(
         self, federation: Federation, slots: Slots, hidden: bool, keys: dict[str, Any]
@@ -100,17 +82,7 @@ class LevelRounds:
     ) -> list[int]:
         """Return the best candidate of each active node, -1 where none is legal; two rounds.
 
-        Parameters
-        ----------
-        nodes : LevelNodes
-        known : Level
-            Of these nodes.
-        curvature : list of Curvature, optional
-            Of each tree, with its first level.
-        usable : numpy.ndarray of shape (n_trees or 1, n_slots), uint8
-            Slots of the columns that each tree may use.
-        min_child : int
-            The fewest rows of the fit in a node.
+        Shapes: usable (n_trees or 1, n_slots): slots of the columns that each tree may use.
         """
         with_h, node, active = curvature is not None, nodes.node, nodes.active
         direct, parent = nodes.direct, nodes.parent
@@ -162,21 +134,9 @@ class LevelRounds:
     ) -> dict[tuple[int, int], Flags]:
         """Have the owners of the winners split the nodes; one round.
 
-        Parameters
-        ----------
-        trees : list of list of Node
-            The nodes get owner, slot and where missing cells go.
-        chosen : dict of (tree, node) to int
-            The candidate that won.
-        inside : numpy.ndarray of shape (n_trees, n_samples), bool
-            Rows that each tree is fitted to.
-        first : int
-            Number of the first tree in the model.
-
-        Returns
-        -------
-        dict of (tree, node) to numpy.ndarray of shape (n_rows of the node,), bool
-            Which of its rows go to the left.
+        Shapes: chosen (tree, node): the candidate that won; inside (n_trees, n_samples): rows that
+        each tree is fitted to; returns (tree, node), (n_rows of the node,): which of its rows go
+        to the left.
         """
         by_party: dict[str, list[tuple[int, int]]] = {}
         for (t, number), candidate in chosen.items():

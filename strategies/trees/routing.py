@@ -38,32 +38,13 @@ class RoutingSteps(StepGroup):
     ) -> dict[str, Any]:
         """Split nodes by own columns.
 
-        Parameters
-        ----------
-        names : numpy.ndarray of shape (n_splits, 2)
-            Number of the tree and of the node.
-        slots : numpy.ndarray of shape (n_splits,)
-            Of the own slots, that whose rows go to the left.
-        missing_left : numpy.ndarray of shape (n_splits,), uint8
-            Whether rows without the cell go there, too.
-        split : numpy.ndarray of shape (n_trees, n_samples)
-            Number of the split that each row comes to, -1 for none.
-        fit : numpy.ndarray, uint8
-            Packed bits of shape (n_trees, n_samples): which rows the trees are fitted to.
-
-        Returns
-        -------
-        dict[str, numpy.ndarray]
-            ``left``, packed bits of the rows that come to a split, tree by tree; ``missing_left``
-            of shape (n_splits,), where rows without the cell go in the end: where none that is
-            fitted lacks it, with the majority.
-
-        Raises
-        ------
-        PolicyError
-            If the node's policy does not allow another bit of one of these rows.
-        ConfigError
-            See `check_told`.
+        Message: names (n_splits, 2): number of the tree and of the node; slots (n_splits,): of the
+        own slots, that whose rows go to the left; missing_left (n_splits,): whether rows without
+        the cell go there, too; split (n_trees, n_samples): number of the split that each row comes
+        to, -1 for none; fit: packed bits of shape (n_trees, n_samples): which rows the trees are
+        fitted to; returns ``left``, packed bits of the rows that come to a split, tree by tree;
+        ``missing_left`` of shape (n_splits,), where rows without the cell go in the end: where
+        none that is fitted lacks it, with the majority.
         """
         check_told(self.party.services.node_config, self.state, self.name)
         layout, split = self.party.layout, np.asarray(split)
@@ -119,22 +100,7 @@ def count_sides(
 
     A row's bits end where its codes are all told.
 
-    Parameters
-    ----------
-    party : Party
-    number : numpy.ndarray of shape (n_samples,)
-        How many splits each row comes to now.
-    layout : Layout
-        Of the party's columns.
-    content : bytes
-        Tells the same sides from others.
-    receiver : str, default "server"
-        Who is told.
-
-    Raises
-    ------
-    PolicyError
-        If the node's policy does not allow so many.
+    Shapes: number (n_samples,): how many splits each row comes to now.
     """
     positions = np.asarray(party.positions)
     now = np.where(positions >= 0, number[np.maximum(positions, 0)], 0)
@@ -157,19 +123,6 @@ def check_openings(party: Party, layout: Layout, n_sides: int) -> None:
     """Refuse a run that could tell more bits of a row than the node allows, before it begins.
 
     A node that states ``policy.openings`` would else stop it half-way: bits told, and no model.
-
-    Parameters
-    ----------
-    party : Party
-    layout : Layout
-        Of the party's columns.
-    n_sides : int
-        To how many splits a row comes at most.
-
-    Raises
-    ------
-    PolicyError
-        Says what would be enough.
     """
     limit = party.policy.openings
     most = min(float(n_sides), bits_of_codes(layout))

@@ -74,48 +74,20 @@ class ShareSteps(StepGroup):
     ) -> dict[str, Any]:
         """Make the shares of one level.
 
-        Parameters
-        ----------
-        names, widths, tags : list
-            Every party's name, number of slots, and tag of its codes.
-        observed : numpy.ndarray of shape (n_slots,)
-            Of each slot of all parties, that of its column's observed rows.
-        node : numpy.ndarray of shape (n_trees, n_samples)
-            Number of the node that each row of the fit is in, -1 for none.
-        direct : numpy.ndarray of shape (n_nodes,)
-            Numbers of the nodes whose sums of h are made; -1 where they follow from those of the
-            parent and of the sibling, the node next to it.
-        parent : numpy.ndarray of shape (n_nodes,)
-            Place of each node's parent in the level before; -1 at the roots.
-        active : numpy.ndarray of shape (n_active,)
-            Nodes that may be split.
-        usable : numpy.ndarray of shape (n_trees, n_slots), uint8
-            Slots of all parties whose columns each tree may use; one line if all trees may use
-            the same.
-        min_child : int
-            The fewest rows of a node.
-        masked_v, masked_h : numpy.ndarray of shape (n_trees, n_samples), uint64 or uint32
-            v and h under rho; h comes with the first level of a tree.
-        rho_v, rho_h : bytes
-            At a helper, the seed of the rho of those that it helps.
-        limits, order
-            See `Factors`; without them histograms are opened.
-
-        Returns
-        -------
-        dict[str, Any]
-            ``number`` of the message; ``owner_v`` of shape (n_active, n_own) and ``owner_h`` of
-            shape (n_direct, n_own), the own shares; and either the sealed ``parcel``, or ``legal``
-            of shape (n_active, n_own, 2), and at a helper ``helper_v`` and ``helper_h`` of shape
-            (n_active, n_helped).
-
-        Raises
-        ------
-        PolicyError
-            If histograms are to be opened, and this node does not agree to it; if its ``min-rows``
-            forbids all splits.
-        ProtocolError
-            If the codes are no longer those that were sent, or a helper is its own owner.
+        Message: names, widths, tags: every party's name, number of slots, and tag of its codes;
+        observed (n_slots,): of each slot of all parties, that of its column's observed rows; node
+        (n_trees, n_samples): number of the node that each row of the fit is in, -1 for none;
+        direct (n_nodes,): numbers of the nodes whose sums of h are made; -1 where they follow from
+        those of the parent and of the sibling, the node next to it; parent (n_nodes,): place of
+        each node's parent in the level before; -1 at the roots; active (n_active,): nodes that may
+        be split; usable (n_trees, n_slots): slots of all parties whose columns each tree may use;
+        one line if all trees may use the same; min_child: the fewest rows of a node; masked_v,
+        masked_h (n_trees, n_samples): v and h under rho; h comes with the first level of a tree;
+        rho_v, rho_h: at a helper, the seed of the rho of those that it helps; limits, order: see
+        `Factors`; without them histograms are opened; returns ``number`` of the message;
+        ``owner_v`` of shape (n_active, n_own) and ``owner_h`` of shape (n_direct, n_own), the own
+        shares; and either the sealed ``parcel``, or ``legal`` of shape (n_active, n_own, 2), and
+        at a helper ``helper_v`` and ``helper_h`` of shape (n_active, n_helped).
         """
         if limits is None:
             self.party.open_exchange(
@@ -320,13 +292,7 @@ class ShareSteps(StepGroup):
 def with_siblings(direct_sums: Ring, direct: Indices, parent: Indices, above: Ring) -> Ring:
     """Return sums of all nodes of a level from those of one child of each parent.
 
-    Parameters
-    ----------
-    direct_sums : numpy.ndarray of shape (n_direct, n_slots)
-    direct, parent
-        As in `ShareSteps.share`.
-    above : numpy.ndarray of shape (n_parents, n_slots)
-        Of the level before.
+    Shapes: direct_sums (n_direct, n_slots); above (n_parents, n_slots): of the level before.
     """
     out = np.empty((len(parent), direct_sums.shape[1]), dtype=direct_sums.dtype)
     known = np.flatnonzero(direct >= 0)
@@ -344,25 +310,13 @@ def stream_label(owner: str) -> str:
 
 @dataclass(frozen=True)
 class Places:
-    """Where rows are summed up: their nodes, and which trees may use a party's columns.
+    """Where rows are summed up: their nodes, and which trees may use a party's columns."""
 
-    Parameters
-    ----------
-    node : numpy.ndarray of shape (n_trees, n_rows)
-        Number of each row's node, -1 for none.
-    n_nodes : int
-    active : numpy.ndarray of shape (n_active,)
-        Nodes of which there are sums of v.
-    direct : numpy.ndarray of shape (n_direct,)
-        Nodes of which there are sums of h.
-    slots : list of numpy.ndarray of shape (n_trees or 1, n_own_slots), bool
-        Of each party, which of its slots each tree may use.
-    """
-
-    node: Indices
+    node: Indices  # (n_trees, n_rows): number of each row's node, -1 for none
     n_nodes: int
-    active: Indices
-    direct: Indices
+    active: Indices  # (n_active,): nodes of which there are sums of v
+    direct: Indices  # (n_direct,): nodes of which there are sums of h
+    # (n_trees or 1, n_own_slots): of each party, which of its slots each tree may use
     slots: list[npt.NDArray[np.bool_]]
 
     @classmethod

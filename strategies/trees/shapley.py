@@ -25,21 +25,8 @@ def descend_without(
 ) -> tuple[Array, str]:
     """Return raw predictions with some of the parties; one round for each level.
 
-    Parameters
-    ----------
-    federation : Federation
-        Its parties are asked for sides of their splits.
-    model : TreesModel
-    absent : numpy.ndarray of shape (n_samples, n_parties), bool
-        Which parties lack which samples.
-    progress : Progress
-
-    Returns
-    -------
-    values : numpy.ndarray of shape (2^n_parties, width, n_samples)
-        With the parties of each of `coalitions`.
-    note : str
-        How many sides were told, and how many of them are on the samples' own ways.
+    Shapes: absent (n_samples, n_parties): which parties lack which samples; returns (2^n_parties,
+    width, n_samples): with the parties of each of `coalitions`.
     """
     n_parties = len(model.parties)
     present = np.array(
@@ -76,15 +63,8 @@ def descend_without(
 def distinct(lines: Lines) -> Lines:
     """Return the distinct lines of each sample and tree over all ways, in as few layers as it may.
 
-    Parameters
-    ----------
-    lines : numpy.ndarray of shape (n_ways, n_trees, n_samples)
-        -1 for none.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_layers, n_trees, n_samples)
-        -1 for none.
+    Shapes: lines (n_ways, n_trees, n_samples): -1 for none; returns (n_layers, n_trees,
+    n_samples): -1 for none.
     """
     ordered = -np.sort(-lines, axis=0)
     ordered[1:][ordered[1:] == ordered[:-1]] = -1

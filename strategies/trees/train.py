@@ -30,21 +30,7 @@ _SNAPSHOT = 10  # iterations
 
 
 def labels_of(federation: Federation, min_child: int, alone: bool = False) -> Array:
-    """Return the labels, NaN where unknown, if trees can be grown in this federation.
-
-    Parameters
-    ----------
-    federation : Federation
-    min_child : int
-        The fewest samples of a leaf.
-    alone : bool, default False
-        Whether one party will do.
-
-    Raises
-    ------
-    ConfigError, DataError
-        Say what is missing.
-    """
+    """Return the labels, NaN where unknown, if trees can be grown in this federation."""
     names = list(federation.parties)
     if len(names) < 2 and not alone:
         raise DataError(
@@ -79,24 +65,7 @@ def grow_model(
     columns: bool = False,
     encrypted: bool = False,
 ) -> None:
-    """Grow all trees of a course, have the parties keep their splits, and fill in the result.
-
-    Parameters
-    ----------
-    federation, alignment, result, progress
-        As given to `Strategy.run`.
-    course : Course
-        What trees are grown for.
-    n_bins : int
-        Bins of a column at most.
-    growth : Growth
-    hidden : bool
-        Whether an arbiter compares gains; else the parties open histograms.
-    columns : bool, default False
-        Whether parties tell the names of the columns that splits are of.
-    encrypted : bool, default False
-        Whether open histograms are sums of ciphertexts; else of private products.
-    """
+    """Grow all trees of a course, have the parties keep their splits, and fill in the result."""
     names = list(federation.parties)
     if federation.checkpoint_every is None:
         # The parties' masked rows go into no journal: a run goes back to a snapshot.

@@ -17,43 +17,26 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Growth:
-    """How trees grow.
-
-    Parameters
-    ----------
-    max_depth : int
-    min_child : int
-        The fewest rows of the fit in a node.
-    l2 : float
-    """
+    """How trees grow."""
 
     max_depth: int
-    min_child: int
+    min_child: int  # The fewest rows of the fit in a node
     l2: float
 
 
 @dataclass
 class Node:
-    """A node of a tree that grows.
+    """A node of a tree that grows."""
 
-    Parameters
-    ----------
-    rows : numpy.ndarray, int64
-        All rows in it, of the fit or not.
-    n_fit : int
-        How many of them are of the fit.
-    low, high : float
-        What values of leaves in it may be, before the learning rate; see `monotone`.
-    """
-
-    rows: Indices
-    n_fit: int
+    rows: Indices  # All rows in it, of the fit or not
+    n_fit: int  # How many of them are of the fit
     party: int = -1
     slot: int = -1
     missing_left: bool = False
     left: int = -1
     right: int = -1
     gain: float = 0.0
+    # low, high: What values of leaves in it may be, before the learning rate; see `monotone`
     low: float = -np.inf
     high: float = np.inf
 
@@ -77,18 +60,7 @@ def divide(
     size: the node then stays a leaf. So does one whose sides, brought into the range of the node,
     do not lower the loss.
 
-    Parameters
-    ----------
-    tree : list of Node
-        Gets them at its end.
-    node : Node
-    left : numpy.ndarray of shape (n_rows of the node,), bool
-    inside : numpy.ndarray of shape (n_samples,), bool
-        Rows of the fit.
-    g, h : numpy.ndarray of shape (n_samples,)
-    l2 : float
-    direction : int, default 0
-        Whether values may only rise (1) or fall (-1) from the left to the right.
+    Shapes: left (n_rows of the node,); inside (n_samples,): rows of the fit; g, h (n_samples,).
     """
     parts = [node.rows, node.rows[left], node.rows[~left]]
     fits = [rows[inside[rows]] for rows in parts]
@@ -121,13 +93,7 @@ def divide(
 def leaf_values(tree: Tree, g: Array, h: Array, inside: Flags, l2: float) -> Array:
     """Return the Newton step of each leaf, 0 of other nodes; shape (n_nodes,).
 
-    Parameters
-    ----------
-    tree : list of Node
-    g, h : numpy.ndarray of shape (n_samples,)
-    inside : numpy.ndarray of shape (n_samples,), bool
-        Rows of the fit.
-    l2 : float
+    Shapes: g, h (n_samples,); inside (n_samples,): rows of the fit.
     """
     out = np.zeros(len(tree))
     for i, node in enumerate(tree):

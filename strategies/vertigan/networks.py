@@ -46,14 +46,7 @@ def make_net(sizes: list[int], seed: int, leak: float = 0.0) -> nn.Sequential:
 
 
 class Trunk:
-    """The server's part of the generator, and its optimiser.
-
-    Parameters
-    ----------
-    seed : int
-        Of the weights.
-    learning_rate : float
-    """
+    """The server's part of the generator, and its optimiser."""
 
     def __init__(self, seed: int, learning_rate: float) -> None:
         self.net = make_net([NOISE, WIDTH, TRUNK], seed)
@@ -84,18 +77,10 @@ class Trunk:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Which encoded columns belong together.
+    """Which encoded columns belong together."""
 
-    Parameters
-    ----------
-    widths : tuple of int
-        Columns of each attribute.
-    n_levels : tuple of int
-        Of each attribute; 0 of a number.
-    """
-
-    widths: tuple[int, ...]
-    n_levels: tuple[int, ...]
+    widths: tuple[int, ...]  # Columns of each attribute
+    n_levels: tuple[int, ...]  # Of each attribute; 0 of a number
 
     def values(self, out: Tensor) -> Tensor:
         """Return numbers between 0 and 1, and probabilities of levels."""
@@ -107,15 +92,7 @@ class Blocks:
 
 
 class Branch:
-    """A party's branch of the generator, its critic, and their optimisers.
-
-    Parameters
-    ----------
-    blocks : Blocks
-    seed : int
-        Of the weights: the party's own.
-    learning_rate : float
-    """
+    """A party's branch of the generator, its critic, and their optimisers."""
 
     def __init__(self, blocks: Blocks, seed: int, learning_rate: float) -> None:
         self.blocks, width = blocks, sum(blocks.widths)
@@ -151,11 +128,8 @@ class Branch:
     def critic_loss(self, real: Tensor, made: Tensor, mix: Tensor) -> Tensor:
         """Return the critic's loss with the gradient penalty.
 
-        Parameters
-        ----------
-        real, made : torch.Tensor of shape (n, width)
-        mix : torch.Tensor of shape (n, 1)
-            Where between the two the gradient is looked at, 0 to 1.
+        Shapes: real, made (n, width); mix (n, 1): where between the two the gradient is looked at,
+        0 to 1.
         """
         between = (mix * real + (1.0 - mix) * made).requires_grad_()
         (slope,) = torch.autograd.grad(self.critic(between).sum(), [between], create_graph=True)

@@ -33,17 +33,8 @@ class VertiGANParty(Party):
     def start(self, rows: npt.NDArray[np.int64], learning_rate: float) -> dict[str, Any]:
         """Make branch and critic.
 
-        Parameters
-        ----------
-        rows : numpy.ndarray of int
-            Samples that all parties have.
-        learning_rate : float
-            Of Adam.
-
-        Returns
-        -------
-        dict[str, int]
-            ``rows``, how many of these have no missing cell.
+        Message: rows: samples that all parties have; learning_rate: of Adam; returns ``rows``, how
+        many of these have no missing cell.
         """
         self.check_exchange(NETWORKS)
         kept = check_rows(rows, self.n_samples, self.name)
@@ -66,15 +57,8 @@ class VertiGANParty(Party):
     def train(self, hidden: Floats32) -> Summands:
         """Move critic and branch, and send the gradient by what the branch was given.
 
-        Parameters
-        ----------
-        hidden : numpy.ndarray of shape (n_critic_steps + 1, n, TRUNK)
-            Of new synthetic samples; the last are the branch's.
-
-        Returns
-        -------
-        Summands
-            ``gradient`` of shape (n, TRUNK), of synthetic samples alone.
+        Message: hidden (n_critic_steps + 1, n, TRUNK): of new synthetic samples; the last are the
+        branch's; returns ``gradient`` of shape (n, TRUNK), of synthetic samples alone.
         """
         import torch
 
@@ -91,11 +75,7 @@ class VertiGANParty(Party):
     def make(self, hidden: Floats32, start: int) -> dict[str, Any]:
         """Make some synthetic samples.
 
-        Parameters
-        ----------
-        hidden : numpy.ndarray of shape (n, TRUNK)
-        start : int
-            Number of the first of them.
+        Message: hidden (n, TRUNK); start: number of the first of them.
         """
         import torch
 

@@ -25,27 +25,15 @@ from strategies.vfem.parameters import BlockParameters
 
 @dataclass(frozen=True)
 class Block:
-    """A party's observed rows and what is computed from them once.
+    """A party's observed rows and what is computed from them once."""
 
-    Parameters
-    ----------
-    x : numpy.ndarray of shape (n_observed, n_columns)
-        The rows that the party holds, of samples that take part.
-    n_samples : int
-        All samples that take part, whether the party holds them or not.
-    mean : numpy.ndarray of shape (n_columns,)
-        Mean of `x`.
-    covariance : numpy.ndarray of shape (n_columns, n_columns)
-        Covariance of `x` with divisor n_observed, without ridge.
-    ridge : float
-        Added to the diagonal wherever a matrix of columns is inverted; 0 unless columns are
-        constant or collinear.
-    """
-
-    x: Array
-    n_samples: int
-    mean: Array
+    x: Array  # (n_observed, n_columns): the rows that the party holds, of samples that take part
+    n_samples: int  # All samples that take part, whether the party holds them or not
+    mean: Array  # (n_columns,): mean of `x`
+    # (n_columns, n_columns): covariance of `x` with divisor n_observed, without ridge
     covariance: Array
+    # Added to the diagonal wherever a matrix of columns is inverted; 0 unless columns are
+    # constant or collinear
     ridge: float = 0.0
 
     @classmethod
@@ -82,15 +70,10 @@ class Block:
 
 @dataclass(frozen=True)
 class MissingSums:
-    """What the samples that a party lacks contribute to its M-step.
+    """What the samples that a party lacks contribute to its M-step."""
 
-    Parameters
-    ----------
-    r, r_squared, weight, weight_squared : float
-        Sums of ``r_i``, ``r_i^2``, ``1 / d_i`` and ``1 / d_i^2`` over the samples that the party
-        lacks.
-    """
-
+    # r, r_squared, weight, weight_squared: Sums of ``r_i``, ``r_i^2``, ``1 / d_i`` and ``1 /
+    # d_i^2`` over the samples that the party lacks
     r: float
     r_squared: float
     weight: float
@@ -107,20 +90,7 @@ def gradient_step(
 ) -> BlockParameters:
     """Take the paper's M-step: a gradient step for beta (Eqs. 7, 8), the rest by Eq. (6).
 
-    Parameters
-    ----------
-    block : Block
-        The party's rows.
-    theta : BlockParameters
-        Current parameters.
-    r : numpy.ndarray of shape (n_observed,)
-        ``r_i`` of the rows held.
-    missing : MissingSums
-        Sums over the other samples.
-    sigma2 : float
-        Current noise variance.
-    learning_rate : float
-        The paper's eta.
+    Shapes: r (n_observed,): ``r_i`` of the rows held.
     """
     n, loading = block.n_samples, theta.loading
     drawn_in = missing.r_squared - missing.weight
@@ -138,18 +108,12 @@ def gradient_step(
 
 @dataclass(frozen=True)
 class Coupling:
-    """What the server tells a party of the other parties' share in a scoring step.
+    """What the server tells a party of the other parties' share in a scoring step."""
 
-    Parameters
-    ----------
-    mean_pull : float
-        Sum of ``r_i`` over the samples the party lacks, less what the other parties' and the
-        intercept's steps will take of it.
-    variance_pull : float
-        The same for the sum of ``r_i^2 - 1 / d_i`` and the step of the noise variance.
-    """
-
+    # Sum of ``r_i`` over the samples the party lacks, less what the other parties' and the
+    # intercept's steps will take of it
     mean_pull: float
+    # The same for the sum of ``r_i^2 - 1 / d_i`` and the step of the noise variance
     variance_pull: float
 
 
@@ -160,16 +124,11 @@ class Movable:
     With ``T`` for the change of a quantity and ``z`` for what is left of the pull after all steps,
     ``T(mean_fit) = mean_gap + explained / n_observed * z`` and
     ``T(explained) = variance_gap + variance_gain * z``.
-
-    Parameters
-    ----------
-    mean_gap, variance_gap, variance_gain : float
-        See above.
     """
 
-    mean_gap: float
-    variance_gap: float
-    variance_gain: float
+    mean_gap: float  # See above
+    variance_gap: float  # See above
+    variance_gain: float  # See above
 
 
 def scoring_step(
@@ -189,23 +148,7 @@ def scoring_step(
     under the model and are left out; the few numbers through which parties do act on each other
     (the mean and the variance of their fits where they lack samples) come in by `Coupling`.
 
-    Parameters
-    ----------
-    block, theta, r, missing
-        As in `gradient_step`.
-    weights : numpy.ndarray of shape (n_observed,)
-        ``1 / d_i`` of the rows held.
-    coupling : Coupling
-        From the server.
-    centred : bool, default True
-        Whether there is an intercept, which takes up a change of the mean fit.
-
-    Returns
-    -------
-    BlockParameters
-        A proposal; its likelihood is not checked here.
-    Movable
-        For the server's next coupling.
+    Shapes: weights (n_observed,): ``1 / d_i`` of the rows held.
     """
     n, loading, explained = block.n_observed, theta.loading, theta.explained
     gram, score = _gram_and_score(block, theta, r, weights, missing, centred)

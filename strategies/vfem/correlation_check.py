@@ -19,13 +19,6 @@ def check_correlations(opened: OpenedMoments, result: Result) -> None:
     """Note how correlated columns of different parties are, and warn where the model is far off.
 
     The moments have the correlations that the model takes as zero, so nothing more is asked for.
-
-    Parameters
-    ----------
-    opened : OpenedMoments
-        From `open_moments`.
-    result : Result
-        Gets ``metrics["correlation_rms"]``, and a note where the assumption is far off.
     """
     found = correlations(opened)
     owner = np.repeat(

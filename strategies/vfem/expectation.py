@@ -17,17 +17,10 @@ from strategies.vfem.block import Coupling, MissingSums, Movable
 
 @dataclass(frozen=True)
 class Patterns:
-    """The missingness patterns of the samples that take part.
+    """The missingness patterns of the samples that take part."""
 
-    Parameters
-    ----------
-    group : numpy.ndarray of shape (n_samples,)
-        Pattern of each sample.
-    missing : numpy.ndarray of shape (n_groups, n_parties), bool
-        Which parties lack the samples of a pattern.
-    """
-
-    group: npt.NDArray[np.int64]
+    group: npt.NDArray[np.int64]  # (n_samples,): pattern of each sample
+    # (n_groups, n_parties): which parties lack the samples of a pattern
     missing: npt.NDArray[np.bool_]
 
     @classmethod
@@ -60,18 +53,10 @@ class Patterns:
 
 @dataclass(frozen=True)
 class NoisePrior:
-    """Prior of the noise variance: as if so many more residuals were known.
+    """Prior of the noise variance: as if so many more residuals were known."""
 
-    Parameters
-    ----------
-    weight : float
-        How many residuals; 0 for maximum likelihood.
-    level : float
-        Their mean square.
-    """
-
-    weight: float = 0.0
-    level: float = 0.0
+    weight: float = 0.0  # How many residuals; 0 for maximum likelihood
+    level: float = 0.0  # Their mean square
 
     def log_density(self, sigma2: float) -> float:
         """Logarithm of the prior, without constants."""
@@ -91,31 +76,15 @@ _NO_PRIOR = NoisePrior()
 
 @dataclass(frozen=True)
 class EStep:
-    """The E-step at some parameters.
+    """The E-step at some parameters."""
 
-    Parameters
-    ----------
-    patterns : Patterns
-        Of the samples.
-    gap : numpy.ndarray of shape (n_samples,)
-        Label less intercept and fit.
-    explained : numpy.ndarray of shape (n_parties,)
-        Variance of each party's fit.
-    intercept, sigma2 : float
-        The server's own parameters.
-    margin : float
-        Log likelihood of the rows held, over all parties.
-    prior : NoisePrior
-        Of the noise variance.
-    """
-
-    patterns: Patterns
-    gap: Array
-    explained: Array
-    intercept: float
-    sigma2: float
-    margin: float
-    prior: NoisePrior = _NO_PRIOR
+    patterns: Patterns  # Of the samples
+    gap: Array  # (n_samples,): label less intercept and fit
+    explained: Array  # (n_parties,): variance of each party's fit
+    intercept: float  # The server's own parameters
+    sigma2: float  # The server's own parameters
+    margin: float  # Log likelihood of the rows held, over all parties
+    prior: NoisePrior = _NO_PRIOR  # Of the noise variance
 
     @property
     def variance(self) -> Array:
@@ -174,23 +143,8 @@ def profile(
 ) -> EStep:
     """Choose intercept and noise variance that are best for given fits; no round is needed.
 
-    Parameters
-    ----------
-    patterns : Patterns
-    gap : numpy.ndarray of shape (n_samples,)
-        Label less fit, without intercept.
-    explained : numpy.ndarray of shape (n_parties,)
-        Variance of each party's fit.
-    margin : float
-        Log likelihood of the rows held.
-    start : float
-        Noise variance to start from: the likelihood may have several maxima in it.
-    floor : float
-        Least noise variance.
-    intercept : bool
-        Whether there is one.
-    prior : NoisePrior
-        Of the noise variance.
+    Shapes: gap (n_samples,): label less fit, without intercept; explained (n_parties,): variance
+    of each party's fit.
     """
     counts, total, squares = patterns.counts, patterns.total(gap), patterns.total(gap**2)
     spread = patterns.missing @ explained
@@ -235,17 +189,6 @@ def couplings(
     variance for itself. The server solves for all steps at once, with one equation for each party
     and one for its own parameter: a system of n_parties + 1 unknowns for the mean (with the
     intercept) and one for the variance (with sigma^2).
-
-    Parameters
-    ----------
-    estep : EStep
-        Current E-step.
-    movable : list of Movable
-        How each party responds, from its last step.
-    intercept : bool
-        Whether there is one.
-    sigma2_moves : bool, default True
-        Whether the noise variance can follow; not if it is at its lower bound.
     """
     patterns, d = estep.patterns, estep.variance
     design = np.column_stack([np.ones(len(d)), patterns.missing])

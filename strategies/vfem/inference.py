@@ -39,21 +39,14 @@ def check_ranks(federation: Federation, problem: Problem, keys: PairKeys) -> Ran
 
 @dataclass(frozen=True)
 class Estimates:
-    """What the parties hand over in the end.
+    """What the parties hand over in the end."""
 
-    Parameters
-    ----------
-    total : Total
-        Of the step ``finish``.
-    level_variance, intercept_variance : float or None
-        Of standardised labels; None without standard errors, NaN where they failed.
-    covariance : numpy.ndarray or None
-        Of intercept and all coefficients (standardised), where the server knows it.
-    """
-
-    total: Total
+    total: Total  # Of the step ``finish``
+    # level_variance, intercept_variance: Of standardised labels; None without standard errors,
+    # NaN where they failed
     level_variance: float | None = None
     intercept_variance: float | None = None
+    # Of intercept and all coefficients (standardised), where the server knows it
     covariance: Array | None = None
 
 

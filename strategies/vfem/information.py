@@ -30,21 +30,14 @@ from strategies.vfem.expectation import EStep
 
 @dataclass(frozen=True)
 class Weights:
-    """Sums over samples that the information needs.
+    """Sums over samples that the information needs."""
 
-    Parameters
-    ----------
-    mean, variance : numpy.ndarray of shape (n_parties + 1, n_parties + 1)
-        ``sum of I_a I_b / d`` and ``sum of I_a I_b / d^2``, where ``I_0 = 1`` and ``I_k`` says
-        that party k lacks the sample.
-    explained, n_observed : numpy.ndarray of shape (n_parties,)
-        ``q_k`` and ``n_k``.
-    """
-
+    # mean, variance: (n_parties + 1, n_parties + 1): ``sum of I_a I_b / d`` and ``sum of I_a I_b
+    # / d^2``, where ``I_0 = 1`` and ``I_k`` says that party k lacks the sample
     mean: Array
     variance: Array
-    explained: Array
-    n_observed: Array
+    explained: Array  # (n_parties,): ``q_k`` and ``n_k``
+    n_observed: Array  # (n_parties,): ``q_k`` and ``n_k``
 
     @classmethod
     def at(cls, estep: EStep) -> "Weights":
@@ -85,32 +78,19 @@ class Weights:
 
 @dataclass(frozen=True)
 class Reductions:
-    """What the server tells the parties, and keeps.
+    """What the server tells the parties, and keeps."""
 
-    Parameters
-    ----------
-    by_party : list of numpy.ndarray of shape (2, 2)
-        ``R_k``: the covariance of ``beta_k`` is ``A^-1 - A^-1 U R_k U' A^-1``.
-    level_variance : float
-        Variance of the level ``g0``.
-    intercept_variance : float
-        Variance of the intercept ``b0``.
-    """
-
+    # (2, 2): ``R_k``: the covariance of ``beta_k`` is ``A^-1 - A^-1 U R_k U' A^-1``
     by_party: list[Array]
-    level_variance: float
-    intercept_variance: float
+    level_variance: float  # Variance of the level ``g0``
+    intercept_variance: float  # Variance of the intercept ``b0``
 
 
 def directions(loading: Array, mean: Array) -> Array:
     """Return ``U_k``, shape (n_columns, 2): the directions in which parties act on each other.
 
-    Parameters
-    ----------
-    loading : numpy.ndarray of shape (n_columns,)
-        ``Sigma_k beta_k``.
-    mean : numpy.ndarray of shape (n_columns,)
-        Mean of a row, in the units of the coefficients, before centring.
+    Shapes: loading (n_columns,): ``Sigma_k beta_k``; mean (n_columns,): mean of a row, in the
+    units of the coefficients, before centring.
     """
     return np.column_stack([2.0 * loading, mean])
 
@@ -118,13 +98,7 @@ def directions(loading: Array, mean: Array) -> Array:
 def expected_reductions(weights: Weights, crosses: Sequence[Array], intercept: bool) -> Reductions:
     """Couple the parties' covariances, products of different parties' columns being zero.
 
-    Parameters
-    ----------
-    weights : Weights
-    crosses : sequence of numpy.ndarray of shape (2, 2)
-        ``U_k' A_k^-1 U_k`` of each party.
-    intercept : bool
-        Whether there is one.
+    Shapes: crosses (2, 2): ``U_k' A_k^-1 U_k`` of each party.
     """
     n_parties = len(crosses)
     coupling, cross = np.zeros((2 * n_parties, 2 * n_parties)), np.zeros((2 * n_parties,) * 2)
@@ -146,22 +120,12 @@ def expected_reductions(weights: Weights, crosses: Sequence[Array], intercept: b
 
 @dataclass(frozen=True)
 class Parts:
-    """What a party hands over where products across parties are wanted.
+    """What a party hands over where products across parties are wanted."""
 
-    Parameters
-    ----------
-    gram : numpy.ndarray of shape (n_columns, n_columns)
-        ``A_k``.
-    loading, mean : numpy.ndarray of shape (n_columns,)
-        As in `directions`.
-    sums : numpy.ndarray of shape (n_columns, n_parties + 1)
-        ``sum of (x_ik - mu_k) I_a / d`` over the rows held.
-    """
-
-    gram: Array
-    loading: Array
-    mean: Array
-    sums: Array
+    gram: Array  # (n_columns, n_columns): ``A_k``
+    loading: Array  # (n_columns,): as in `directions`
+    mean: Array  # (n_columns,): as in `directions`
+    sums: Array  # (n_columns, n_parties + 1): ``sum of (x_ik - mu_k) I_a / d`` over the rows held
 
 
 def dense_covariance(
@@ -172,21 +136,9 @@ def dense_covariance(
 ) -> Array:
     """Invert the whole information, with products of different parties' columns.
 
-    Parameters
-    ----------
-    weights : Weights
-    parts : sequence of Parts
-        Of each party.
-    products : mapping of (k, l) with k < l to numpy.ndarray of shape (n_columns_k, n_columns_l)
-        ``sum of (x_ik - mu_k) (x_il - mu_l)' / d_i``.
-    intercept : bool
-        Whether there is one.
-
-    Returns
-    -------
-    numpy.ndarray of shape (1 + n_columns, 1 + n_columns)
-        Covariance of intercept and coefficients, in the parties' order; the intercept's row and
-        column are 0 if there is none.
+    Shapes: products (k, l): ``sum of (x_ik - mu_k) (x_il - mu_l)' / d_i``; returns (1 + n_columns,
+    1 + n_columns): covariance of intercept and coefficients, in the parties' order; the
+    intercept's row and column are 0 if there is none.
     """
     n_parties = len(parts)
     sizes = [len(part.loading) for part in parts]

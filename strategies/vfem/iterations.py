@@ -69,16 +69,7 @@ def iterate(
     missing_cells: str,
     missing_labels: str,
 ) -> None:
-    """Iterate to the estimates, then work out their standard errors.
-
-    Parameters
-    ----------
-    federation, alignment, result, progress
-        As given to `Strategy.run`.
-    settings : IterationSettings
-    encoding, missing_cells, missing_labels
-        Settings of `VFEM`.
-    """
+    """Iterate to the estimates, then work out their standard errors."""
     problem = open_problem(
         federation,
         alignment,

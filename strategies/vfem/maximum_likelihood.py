@@ -31,45 +31,23 @@ MOST_COLUMNS = 100
 
 @dataclass(frozen=True)
 class Maximum:
-    """The fitted model, in standardised units.
+    """The fitted model, in standardised units."""
 
-    Parameters
-    ----------
-    fit : Fit
-        Of the columns in `kept`.
-    model : CovarianceModel
-        What was free.
-    patterns : Patterns
-        What it was fitted to.
-    kept : numpy.ndarray of shape (n_kept,)
-        Columns of the fit, by their numbers among all.
-    unseen : numpy.ndarray of shape (n_unseen,)
-        Columns that are in no group.
-    unidentified : list of (str, str)
-        Pairs of parties some of whose columns have a covariance that is not identified, for lack
-        of rows.
-    """
-
-    fit: Fit
-    model: CovarianceModel
-    patterns: Patterns
-    kept: Indices
-    unseen: Indices
+    fit: Fit  # Of the columns in `kept`
+    model: CovarianceModel  # What was free
+    patterns: Patterns  # What it was fitted to
+    kept: Indices  # (n_kept,): columns of the fit, by their numbers among all
+    unseen: Indices  # (n_unseen,): columns that are in no group
+    # (str, str): pairs of parties some of whose columns have a covariance that is not identified,
+    # for lack of rows
     unidentified: list[tuple[str, str]]
 
     def not_identified(self, change: Array) -> Flags:
         """Tell which coefficients depend on covariances that no rows tell.
 
-        Parameters
-        ----------
-        change : numpy.ndarray of shape (n_kept + 1, n_kept + 1)
-            From (intercept, beta) of the fit to those in question.
-
-        Returns
-        -------
-        numpy.ndarray of shape (n_kept + 1,), bool
-            True where partial correlations of 1/2 or -1/2 in place of 0 move a coefficient, all
-            together, by more than `MOST_MOVED` of its standard error.
+        Shapes: change (n_kept + 1, n_kept + 1): from (intercept, beta) of the fit to those in
+        question; returns (n_kept + 1,): true where partial correlations of 1/2 or -1/2 in place of
+        0 move a coefficient, all together, by more than `MOST_MOVED` of its standard error.
         """
         moved = np.abs(change @ self.fit.moved).max(axis=0).sum(axis=1)
         error = np.sqrt(np.maximum(np.diag(change @ self.fit.vcov @ change.T), 0.0))
@@ -84,23 +62,7 @@ class Maximum:
 
 
 def maximise(opened: OpenedMoments, covariance: str, intercept: bool = True) -> Maximum:
-    """Fit the joint normal model to opened moments.
-
-    Parameters
-    ----------
-    opened : OpenedMoments
-        From `open_moments`, grouped by pattern.
-    covariance : {"full", "block"}
-        What is free between columns of different parties: everything, or nothing.
-    intercept : bool, default True
-        Whether there is one.
-
-    Raises
-    ------
-    DataError
-        If the columns determine the labels, or are too many; or, without an intercept, parties
-        share too few rows.
-    """
+    """Fit the joint normal model to opened moments."""
     d = opened.n_columns
     unseen = unobserved(opened.patterns)[:d]
     kept = np.flatnonzero(~(unseen | redundant(opened.patterns)))
@@ -152,14 +114,7 @@ def _slices(opened: OpenedMoments) -> list[slice]:
 def correlations(opened: OpenedMoments) -> Array:
     """Return correlations of all columns over the rows that have both; NaN where these are few.
 
-    Parameters
-    ----------
-    opened : OpenedMoments
-        From `open_moments`.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_columns, n_columns)
+    Shapes: returns (n_columns, n_columns).
     """
     d = opened.n_columns
     counts, sums = np.zeros((d, d)), np.zeros((d, d))

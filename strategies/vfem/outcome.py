@@ -21,34 +21,22 @@ LEVEL = 0.95
 
 @dataclass
 class VFEMModel(Model):
-    """What the server knows of a fitted model, in label units.
-
-    Parameters
-    ----------
-    outcome : str
-        ``converged``, ``max iterations``, ``stalled`` or ``diverged``.
-    intercept, sigma2 : float
-        Intercept and variance of the noise.
-    coefficients : dict[str, dict[str, float]]
-        By party and variable.
-    mean_fit, explained : dict[str, float]
-        By party, mean and variance of its fit: what stands in for a missing block.
-    level_variance : float
-        Variance of the estimated level, of predictions at the means.
-    covariance : numpy.ndarray or None
-        Of intercept and coefficients, in the table's order, where standard errors were worked out
-        at the server (``gram``, ``sketch``); in label units per unit of the variable.
-    """
+    """What the server knows of a fitted model, in label units."""
 
     strategy = "vfem"
 
-    outcome: str
-    intercept: float = 0.0
-    sigma2: float = float("nan")
+    outcome: str  # ``converged``, ``max iterations``, ``stalled`` or ``diverged``
+    intercept: float = 0.0  # Intercept and variance of the noise
+    sigma2: float = float("nan")  # Intercept and variance of the noise
+    # By party and variable
     coefficients: dict[str, dict[str, float]] = field(default_factory=dict)
+    # mean_fit, explained: By party, mean and variance of its fit: what stands in for a missing
+    # block
     mean_fit: dict[str, float] = field(default_factory=dict)
     explained: dict[str, float] = field(default_factory=dict)
-    level_variance: float = 0.0
+    level_variance: float = 0.0  # Variance of the estimated level, of predictions at the means
+    # Of intercept and coefficients, in the table's order, where standard errors were worked out
+    # at the server (``gram``, ``sketch``); in label units per unit of the variable
     covariance: Any = None
 
 

@@ -9,21 +9,11 @@ from flwr_vertical.arrays import Array
 
 @dataclass(frozen=True)
 class BlockParameters:
-    """Coefficients of a party's columns and the normal distribution of its rows.
+    """Coefficients of a party's columns and the normal distribution of its rows."""
 
-    Parameters
-    ----------
-    beta : numpy.ndarray of shape (n_columns,)
-        Regression coefficients.
-    mean : numpy.ndarray of shape (n_columns,)
-        Mean of a row.
-    covariance : numpy.ndarray of shape (n_columns, n_columns)
-        Covariance of a row, positive definite.
-    """
-
-    beta: Array
-    mean: Array
-    covariance: Array
+    beta: Array  # (n_columns,): regression coefficients
+    mean: Array  # (n_columns,): mean of a row
+    covariance: Array  # (n_columns, n_columns): covariance of a row, positive definite
 
     @property
     def loading(self) -> Array:

@@ -68,17 +68,10 @@ class VFEMParty(MomentParty):
     def prepare(self, **settings: Any) -> Summands:
         """Prepare the table and set out from zero coefficients.
 
-        Parameters
-        ----------
-        **settings
-            See `RegressionData.prepare`.
-
-        Returns
-        -------
-        Summands
-            As there, and to be summed: ``margin``, the log likelihood of the rows held, over the
-            number of samples; ``curvature``, the root of the largest eigenvalue of the columns'
-            second moments (the root, since it is no larger than a fit may be).
+        Message: **settings: see `RegressionData.prepare`; returns as there, and to be summed:
+        ``margin``, the log likelihood of the rows held, over the number of samples; ``curvature``,
+        the root of the largest eigenvalue of the columns' second moments (the root, since it is no
+        larger than a fit may be).
         """
         told = self.data.prepare(**settings)
         start = self._block.start()
@@ -113,27 +106,11 @@ class VFEMParty(MomentParty):
     ) -> Summands:
         """Take the paper's M-step and send what the next E-step needs.
 
-        Parameters
-        ----------
-        r : numpy.ndarray of shape (n_observed,)
-            ``r_i`` of the rows held.
-        missing : numpy.ndarray of shape (4,)
-            `MissingSums` of the samples that this party lacks.
-        sigma2 : float
-            Current noise variance.
-        learning_rate : float
-            The paper's eta.
-        restore : bool
-            Go back to where the last extrapolation started, first.
-        share : float
-            Of the step to take.
-        again : bool
-            Take the last step again, from where it was taken.
-
-        Returns
-        -------
-        Summands
-            See `_contribution`.
+        Message: r (n_observed,): ``r_i`` of the rows held; missing (4,): `MissingSums` of the
+        samples that this party lacks; sigma2: current noise variance; learning_rate: the paper's
+        eta; restore: go back to where the last extrapolation started, first; share: of the step to
+        take; again: take the last step again, from where it was taken; returns see
+        `_contribution`.
         """
         theta = self._at("base") if again else self._step_from(restore)
         sums = MissingSums(*map(float, missing))
@@ -155,21 +132,9 @@ class VFEMParty(MomentParty):
     ) -> Summands:
         """Take a scoring step and send what the next E-step needs.
 
-        Parameters
-        ----------
-        r, missing, restore, share, again
-            As in `gradient`.
-        weight : numpy.ndarray of shape (n_groups,)
-            ``1 / d`` of each missingness pattern.
-        coupling : numpy.ndarray of shape (2,)
-            See `Coupling`.
-        group : numpy.ndarray of shape (n_observed,), optional
-            Pattern of each row held; sent once.
-
-        Returns
-        -------
-        Summands
-            See `_contribution`.
+        Message: r, missing, restore, share, again: as in `gradient`; weight (n_groups,): ``1 / d``
+        of each missingness pattern; coupling (2,): see `Coupling`; group (n_observed,): pattern of
+        each row held; sent once; returns see `_contribution`.
         """
         if group is not None:
             self.state["group"] = group
@@ -199,11 +164,8 @@ class VFEMParty(MomentParty):
     def extrapolate(self, length: float) -> Summands:
         """Extrapolate along the last two steps (SQUAREM, Varadhan and Roland, 2008).
 
-        Parameters
-        ----------
-        length : float
-            Their ``-alpha``: ``theta_0 + 2 length (theta_1 - theta_0) + length^2 (theta_2 - 2
-            theta_1 + theta_0)``.
+        Message: length: their ``-alpha``: ``theta_0 + 2 length (theta_1 - theta_0) + length^2
+        (theta_2 - 2 theta_1 + theta_0)``.
         """
         older, base = np.asarray(self.state["older"]), np.asarray(self.state["base"])
         current = np.asarray(self.state["current"])
@@ -218,15 +180,8 @@ class VFEMParty(MomentParty):
     def information(self, weight: Array) -> dict[str, Any]:
         """Tell how far this party's coefficients act on the other parties' standard errors.
 
-        Parameters
-        ----------
-        weight : numpy.ndarray of shape (n_observed,)
-            ``1 / d_i`` of the rows held.
-
-        Returns
-        -------
-        dict[str, numpy.ndarray]
-            ``cross`` of shape (2, 2), see `expected_reductions`.
+        Message: weight (n_observed,): ``1 / d_i`` of the rows held; returns ``cross`` of shape (2,
+        2), see `expected_reductions`.
         """
         gram, sides = self._information(weight)
         solved = np.linalg.solve(gram, sides)
@@ -242,19 +197,9 @@ class VFEMParty(MomentParty):
     ) -> dict[str, Any]:
         """Hand over what the own columns say, where products across parties are wanted.
 
-        Parameters
-        ----------
-        group : numpy.ndarray of shape (n_observed,)
-            Missingness pattern of each row held.
-        weight : numpy.ndarray of shape (n_groups,)
-            ``1 / d`` of each pattern.
-        missing : numpy.ndarray of shape (n_groups, n_parties)
-            1 where a party lacks the samples of a pattern.
-
-        Returns
-        -------
-        dict[str, numpy.ndarray]
-            The fields of `information.Parts`.
+        Message: group (n_observed,): missingness pattern of each row held; weight (n_groups,): ``1
+        / d`` of each pattern; missing (n_groups, n_parties): 1 where a party lacks the samples of
+        a pattern; returns the fields of `information.Parts`.
         """
         per_row = weight[group]
         gram, sides = self._information(per_row)
@@ -281,21 +226,12 @@ class VFEMParty(MomentParty):
     def finish(self, reduction: Array | None = None, covariance: Array | None = None) -> Summands:
         """Hand over the estimates.
 
-        Parameters
-        ----------
-        reduction : numpy.ndarray of shape (2, 2), optional
-            From `expected_reductions`; the party works out its own covariance.
-        covariance : numpy.ndarray of shape (n_columns, n_columns), optional
-            The covariance itself, where the server knows it; without both there are no standard
-            errors.
-
-        Returns
-        -------
-        Summands
-            Public: ``beta`` and ``std_error`` in label units per unit of the column (of
-            standardised labels), ``offset`` (what centring adds to the intercept), ``mean_fit``,
-            ``explained``, and ``spread``, the variance of the fit through the coefficients, on
-            average over rows.
+        Message: reduction (2, 2): from `expected_reductions`; the party works out its own
+        covariance; covariance (n_columns, n_columns): the covariance itself, where the server
+        knows it; without both there are no standard errors; returns public: ``beta`` and
+        ``std_error`` in label units per unit of the column (of standardised labels), ``offset``
+        (what centring adds to the intercept), ``mean_fit``, ``explained``, and ``spread``, the
+        variance of the fit through the coefficients, on average over rows.
         """
         theta = self._at("current")
         if reduction is not None:
@@ -343,15 +279,7 @@ class VFEMParty(MomentParty):
         self.state["current"] = step
 
     def _contribution(self, movable: Movable | None = None) -> Summands:
-        """Return what the server's E-step needs of this party at its current parameters.
-
-        Returns
-        -------
-        Summands
-            Summed: ``fit`` of shape (n_labelled,), the mean fit where a row is missing;
-            ``margin``; ``lengths``, see `_lengths`. Public: ``explained``, the variance of the
-            fit, and how it responds (`Movable`).
-        """
+        """Return what the server's E-step needs of this party at its current parameters."""
         theta = self._at("current")
         fit = np.full(self.data.n_labelled, theta.mean_fit)
         fit[self.data.rows] = self.data.x @ theta.beta

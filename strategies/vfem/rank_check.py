@@ -32,33 +32,19 @@ class LargestCorrelation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RankCheck:
-    """How correlated columns of different parties are.
+    """How correlated columns of different parties are."""
 
-    Attributes
-    ----------
-    root_mean_square : float
-        Of all checked rank correlations, the noise taken out, at least 0; NaN if none was checked.
-    largest : LargestCorrelation or None
-        The largest checked one, noise included; None if none was checked.
-    n_pairs_checked : int
-        Number of pairs of columns.
-    warning : str or None
-        What is wrong, what it costs and what to do, if the assumption of VFEM is far off.
-    by_pair : dict of (str, str) to numpy.ndarray of shape (p_a, p_b)
-        The rank correlations; NaN where the noise exceeds `MAX_NOISE`.
-    noise : dict of (str, str) to float
-        Their standard deviations if columns are independent.
-    columns : dict of str to list of str
-        Names of the columns of each party.
-    """
-
+    # Of all checked rank correlations, the noise taken out, at least 0; NaN if none was checked
     root_mean_square: float
+    # The largest checked one, noise included; None if none was checked
     largest: LargestCorrelation | None
-    n_pairs_checked: int
+    n_pairs_checked: int  # Number of pairs of columns
+    # What is wrong, what it costs and what to do, if the assumption of VFEM is far off
     warning: str | None
+    # (str, str): the rank correlations; NaN where the noise exceeds `MAX_NOISE`
     by_pair: dict[Pair, Array]
-    noise: dict[Pair, float]
-    columns: dict[str, list[str]]
+    noise: dict[Pair, float]  # (str, str): their standard deviations if columns are independent
+    columns: dict[str, list[str]]  # Names of the columns of each party
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per pair of columns; NaN where the noise is too large."""
@@ -82,23 +68,8 @@ def summarise_rank_correlations(
     It warns if the root mean square exceeds `MAX_ROOT_MEAN_SQUARE`, or a rank correlation exceeds
     `MAX_CORRELATION`, and noise alone does not explain it.
 
-    Parameters
-    ----------
-    by_pair : mapping of (str, str) to numpy.ndarray of shape (p_a, p_b)
-        `rank_correlations` of each pair of parties.
-    noise : mapping of (str, str) to float
-        `rank_correlation_noise` of each pair of parties.
-    columns : mapping of str to list of str
-        Names of the columns of each party.
-
-    Returns
-    -------
-    RankCheck
-
-    Raises
-    ------
-    ProtocolError
-        If an array does not have one row and one column per name.
+    Shapes: by_pair (str, str): `rank_correlations` of each pair of parties; noise (str, str):
+    `rank_correlation_noise` of each pair of parties.
     """
     kept: dict[Pair, Array] = {}
     found: list[tuple[LargestCorrelation, float]] = []  # the largest of each pair of parties

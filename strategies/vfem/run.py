@@ -34,15 +34,7 @@ def fit_from_moments(
     missing_cells: str,
     missing_labels: str,
 ) -> None:
-    """Fit by maximum likelihood of the moments and fill in the result.
-
-    Parameters
-    ----------
-    federation, alignment, result, progress
-        As given to `Strategy.run`.
-    covariance, intercept, check_correlation, encoding, missing_cells, missing_labels
-        Settings of `VFEM`.
-    """
+    """Fit by maximum likelihood of the moments and fill in the result."""
     progress.total = 3
     opened = open_moments(
         federation,
@@ -82,12 +74,7 @@ def fill_in(
 ) -> None:
     """Put coefficients, metrics and model into the result, in label units.
 
-    Parameters
-    ----------
-    result, opened, found, intercept
-        As in `fit_from_moments`.
-    unknown : numpy.ndarray of shape (1 + n_columns,), bool
-        Where intercept and coefficients get no standard error.
+    Shapes: unknown (1 + n_columns,): where intercept and coefficients get no standard error.
     """
     problem, fit, unit = opened.problem, found.fit, opened.problem.y_scale
     estimates, errors, lost = (np.full(opened.n_columns, np.nan) for _ in range(3))
@@ -152,10 +139,7 @@ def fill_in(
 def in_table_units(opened: OpenedMoments, found: Maximum) -> Array:
     """Return what makes (intercept, beta) of standardised columns those of the tables' columns.
 
-    Returns
-    -------
-    numpy.ndarray of shape (n_kept + 1, n_kept + 1)
-        For standardised labels.
+    Shapes: returns (n_kept + 1, n_kept + 1): for standardised labels.
     """
     center, unit = opened.center[found.kept], opened.unit[found.kept]
     change = np.diag(np.append(1.0, 1.0 / unit))
@@ -198,14 +182,7 @@ def _regressions(opened: OpenedMoments, found: Maximum) -> Regressions:
 def in_columns(standard: Regressions, opened: OpenedMoments, kept: Any) -> Regressions:
     """Bring regressions on standardised columns into the units of the tables.
 
-    Parameters
-    ----------
-    standard : Regressions
-        On the columns in `kept`.
-    opened : OpenedMoments
-        Says how columns were standardised.
-    kept : numpy.ndarray of shape (n_kept,)
-        Numbers of these columns; all others have coefficients of zero.
+    Shapes: kept (n_kept,): numbers of these columns; all others have coefficients of zero.
     """
     coefficients = np.zeros((len(standard.present), opened.n_columns))
     coefficients[:, kept] = standard.coefficients
@@ -217,19 +194,8 @@ def in_columns(standard: Regressions, opened: OpenedMoments, kept: Any) -> Regre
 def note_fit(result: Result, opened: OpenedMoments, found: Maximum) -> Flags:
     """Say what could not be estimated, and why.
 
-    Parameters
-    ----------
-    result : Result
-        Gets the notes.
-    opened : OpenedMoments
-    found : Maximum
-        The fit to these.
-
-    Returns
-    -------
-    numpy.ndarray of shape (1 + n_columns,), bool
-        Of the intercept and all columns: True where the rows do not tell the coefficient, so that
-        there shall be no standard error.
+    Shapes: returns (1 + n_columns,): of the intercept and all columns: True where the rows do not
+    tell the coefficient, so that there shall be no standard error.
     """
     texts = []
     if len(found.unseen):

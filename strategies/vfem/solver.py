@@ -45,23 +45,13 @@ class Settings:
 
 @dataclass
 class Solver:
-    """Iterates until it converges; afterwards the parties hold the estimates.
-
-    Parameters
-    ----------
-    federation : Federation
-    problem : Problem
-    settings : Settings
-    progress : Progress
-    history : list of dict
-        Gets one entry for each round.
-    """
+    """Iterates until it converges; afterwards the parties hold the estimates."""
 
     federation: Federation
     problem: Problem
     settings: Settings
     progress: Progress
-    history: list[dict[str, Any]]
+    history: list[dict[str, Any]]  # Gets one entry for each round
     outcome: str = EXHAUSTED
     estep: EStep = field(init=False)
     _movable: list[Movable] = field(init=False)
@@ -131,14 +121,7 @@ class Solver:
     def _improve(self) -> tuple[bool, Array, bool]:
         """Take one step, mended if it is no improvement.
 
-        Returns
-        -------
-        bool
-            Whether the likelihood rose.
-        numpy.ndarray of shape (3,)
-            Lengths of the step before, of this one, of their difference.
-        bool
-            Whether as large a share of the step was taken as of the one before.
+        Shapes: returns (3,): lengths of the step before, of this one, of their difference.
         """
         estep = self.estep
         total = self._take(estep, self._movable, self._share)
@@ -231,17 +214,7 @@ class Solver:
         return self.federation.sum("scoring", arguments, per_party=per_party, shapes=self._shapes)
 
     def _evaluate(self, total: Total, before: EStep, share: float = 1.0) -> EStep:
-        """Make the E-step where the parties are now; the server moves its own parameters, too.
-
-        Parameters
-        ----------
-        total : Total
-            What the parties sent.
-        before : EStep
-            Where the step began.
-        share : float
-            Of the step that the parties took; the server takes the same of its own.
-        """
+        """Make the E-step where the parties are now; the server moves its own parameters, too."""
         explained = _explained(total, self.federation)
         if "mean_gap" in total.public[self.federation.parties[0]]:
             self._movable = [

@@ -56,22 +56,7 @@ def make_tables(n, seed=0):
 
 
 class Site:
-    """The nodes of a federation, with a disk each.
-
-    Parameters
-    ----------
-    folder : Path
-        Of all their files.
-    tables : dict of str to DataFrame
-        By party.
-    pinned : bool
-        Whether all pin all, and share an ``id-secret``.
-    app : flwr.clientapp.ClientApp, optional
-        What serves the nodes (default: the app's own).
-    **policies : dict of str to object
-        By party, keys of its node config such as ``{"policy.labels": "default"}``; those of ``all``
-        go to each.
-    """
+    """The nodes of a federation, with a disk each."""
 
     def __init__(self, folder, tables, pinned=False, app=client_app, **policies):
         self.folder, self.tables, self.app = folder, tables, app
@@ -155,14 +140,7 @@ NOTHING = {name: [] for name in PARTIES}
 
 
 def ask(grid, step, sequence, mode="call", party=0, updates=None, more=None, **arguments):
-    """Send a message of the attacker's own to a node; return what it answered.
-
-    Returns
-    -------
-    envelope : dict
-        With ``status``, and of an error ``error`` and ``message``.
-    values : dict
-    """
+    """Send a message of the attacker's own to a node; return what it answered."""
     envelope = {"mode": mode, **(more or {})}
     content = make_request(step, sequence, arguments, updates, **envelope)
     message = make_message(content, list(grid.get_node_ids())[party])

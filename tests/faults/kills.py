@@ -59,17 +59,7 @@ _CRASHED = 8  # Flower's code for a process that ended
 
 
 class Run:
-    """One small run of a strategy, that can be broken and resumed.
-
-    Parameters
-    ----------
-    name : str
-        For the table.
-    make, data : Callable
-        Make the strategy; tables and labels.
-    settings : dict
-        Further arguments of `simulate`.
-    """
+    """One small run of a strategy, that can be broken and resumed."""
 
     def __init__(self, name, make, data, **settings):
         self.name, self._settings = name, settings
@@ -225,14 +215,7 @@ def differences(one, other):
 
 
 def outcome(run, killer, when, at, folder, expected):
-    """Kill a run once, resume it, and say how it compares with an unbroken one.
-
-    Returns
-    -------
-    str
-        ``"equal"``, ``"not reached"``, or what is wrong after ``"clean error: "``, ``"differs: "``
-        or ``"raised: "``.
-    """
+    """Kill a run once, resume it, and say how it compares with an unbroken one."""
     shutil.rmtree(folder, ignore_errors=True)
     try:
         killer.aim(when, at)
@@ -254,15 +237,7 @@ def outcome(run, killer, when, at, folder, expected):
 
 
 def kill_everywhere(run, every=1, whens=WHENS, first=0):
-    """Kill a run at every place (or every so many) and resume it.
-
-    Returns
-    -------
-    entries, rounds : int
-        Of an unbroken run.
-    found : dict[tuple[str, int], str]
-        By kind and place of the kill, see `outcome`.
-    """
+    """Kill a run at every place (or every so many) and resume it."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as place:
         steady(patch, keys=run.name in OF_KEYS)
         killer, folder = Killer(patch), Path(place) / "run"

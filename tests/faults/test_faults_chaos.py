@@ -44,15 +44,7 @@ def make_data():
 
 
 class Chaos:
-    """A deployment, the run on it, and ways to break them.
-
-    Parameters
-    ----------
-    home : pathlib.Path
-        For everything.
-    seed : int
-        Of what is broken, and when.
-    """
+    """A deployment, the run on it, and ways to break them."""
 
     def __init__(self, home, seed):
         self.home, self.rng = home, random.Random(seed)

@@ -41,13 +41,7 @@ def scales(n_columns, epsilon, delta, row_norm):
 
 
 def about_means(x, y, noise, intercept=True):
-    """Noisy moments of ``[1, x, y]``, columns about their noisy means if there is an intercept.
-
-    Returns
-    -------
-    moments, mean, turn
-        The last is the matrix that takes ``[1, x, y]`` there.
-    """
+    """Noisy moments of ``[1, x, y]``, columns about their noisy means if there is an intercept."""
     z = np.column_stack([np.ones(len(x)), x, y])
     moments = z.T @ z + noise
     if intercept:

@@ -22,14 +22,7 @@ def comparisons(values, ties):
 def perturb(v, turned, theta):
     """Eqs. (2.2) and (2.3): the perturbed ranks, and the debiased ones.
 
-    Parameters
-    ----------
-    v : list of lists
-        As `comparisons` gives them.
-    turned : callable of (i, k)
-        Whether the comparison of i and k is turned round.
-    theta : float
-        Chance of that.
+    Shapes: turned (i, k): whether the comparison of i and k is turned round.
     """
     n = len(v)
     ranks, debiased = np.ones(n), np.ones(n)
@@ -129,17 +122,7 @@ def sweep(z, order, omega, rng):
 def ievcds(x, iterations, rng):
     """Algorithm 3 without noise: impute through latent scores, rank, correlate, again.
 
-    Parameters
-    ----------
-    x : array of shape (n, p)
-        NaN = missing. Scores of observed values are those of the completed column's ranks.
-    iterations : int
-        T.
-
-    Returns
-    -------
-    array of shape (p, p)
-        The copula's correlation matrix.
+    Shapes: x (n, p): NaN = missing; returns (p, p): the copula's correlation matrix.
     """
     n, p = x.shape
     seen = ~np.isnan(x)

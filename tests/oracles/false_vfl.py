@@ -31,14 +31,7 @@ def gaussian(net, x, activation):
 def log_ratios(model, x, observed, noise, activation="relu", y=None):
     """log r_ij of every row and draw, and the draws of h.
 
-    Parameters
-    ----------
-    model : with `parties`, `server`, `head`
-    x : dict of str to tensor of shape (n, p_k)
-        Anything where a row is not observed.
-    observed : dict of str to bool tensor of shape (n,)
-    noise : dict
-        "h" (n, kappa, d), "z" (n, kappa, e), and for variant II each party's (n, kappa, p_k).
+    Shapes: x (n, p_k): anything where a row is not observed; observed (n,).
     """
     n, kappa, _ = noise["h"].shape
     means, precisions, count = 0, 0, 0

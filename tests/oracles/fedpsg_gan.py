@@ -5,15 +5,7 @@ from torch import nn
 
 
 def losses(parties, top, data, seed, alpha, divergence):
-    """Return both players' losses of a batch, from the printed equations as corrected.
-
-    Parameters
-    ----------
-    parties : dict of str to PartyNets
-        Their networks, whose weights are put together to one discriminator.
-    top : TopNets
-    data : dict of str to (x, mask), and "labels"
-    """
+    """Return both players' losses of a batch, from the printed equations as corrected."""
     from strategies.fedpsg.gan.draws import draw_noise, draw_open, generator_for
 
     labels = data["labels"]

@@ -41,17 +41,8 @@ def ranking(parties, p):
 def impute(parties, n_neighbors):
     """Eq. (13): the mean of the K nearest samples that have the feature.
 
-    Parameters
-    ----------
-    parties : list of arrays of shape (n_samples, n_features of the party)
-        NaN = missing; a sample of which a party has no row is a row of NaN.
-    n_neighbors : int
-        K.
-
-    Returns
-    -------
-    list of arrays of the same shapes
-        A cell without any comparable donor gets its column's mean.
+    Shapes: parties (n_samples, n_features of the party): NaN = missing; a sample of which a party
+    has no row is a row of NaN.
     """
     imputed = [np.array(block, dtype=float) for block in parties]
     for p in range(len(parties[0])):

@@ -17,20 +17,11 @@ from scipy.stats import multivariate_normal
 
 @dataclass
 class Pooled:
-    """All parties' rows.
+    """All parties' rows."""
 
-    Parameters
-    ----------
-    X : list of K arrays of shape (n, p_k)
-        NaN rows where missing.
-    y : array of shape (n,)
-    mask : boolean array of shape (n, K)
-        True = the party lacks the sample.
-    """
-
-    X: list
-    y: np.ndarray
-    mask: np.ndarray
+    X: list  # (n, p_k): naN rows where missing
+    y: np.ndarray  # (n,)
+    mask: np.ndarray  # (n, K): true = the party lacks the sample
 
     @property
     def sizes(self):
@@ -53,26 +44,7 @@ class Theta:
 
 
 def generate(n, sizes, rates, seed, rho=0.3, mean=0.0, noise=1.0, cross=0.0, beta0=0.0):
-    """Normal AR(1) blocks, blocks missing completely at random, coefficients from N(0, 1).
-
-    Parameters
-    ----------
-    sizes : list of int
-        p_k.
-    rates : float or list of float
-        Each party's share of missing samples.
-    rho, mean : float
-        Correlation of a block's neighbouring columns; mean of all columns.
-    noise : float
-        Standard deviation of the regression's error.
-    cross : float
-        A standard normal factor times this is added to all columns of all parties.
-
-    Returns
-    -------
-    Pooled, Theta
-        The data and the truth, whose Sigma_k include the factor.
-    """
+    """Normal AR(1) blocks, blocks missing completely at random, coefficients from N(0, 1)."""
     rng = np.random.default_rng(seed)
     rates = np.broadcast_to(rates, len(sizes))
     beta = [rng.normal(size=size) for size in sizes]
@@ -213,11 +185,6 @@ def gradient_em(pooled, theta, eta, n_iter, intercept=True):
     """Algorithm 1 with Eqs. (4) to (8), for a fixed number of iterations.
 
     The gradient (7) is sigma2 times that of Q (5). Without an intercept beta0 stays as it is.
-
-    Returns
-    -------
-    list of Theta
-        After each iteration; the start is not among them.
     """
     n, columns, thetas = len(pooled.y), columns_of(pooled), []
     for _ in range(n_iter):
@@ -536,10 +503,7 @@ def summed_fits(pooled, theta):
 def forced_em_columns(pooled, theta, h):
     """The summed fits that the server gets for each coefficient that Eq. (10)'s Jacobian moves.
 
-    Returns
-    -------
-    dict of (k, j) to array of shape (n,)
-        The fits with beta_kj + h.
+    Shapes: returns (k, j), (n,): the fits with beta_kj + h.
     """
     out = {}
     for k in pooled.parties:
@@ -633,13 +597,7 @@ def centred_mean_information(pooled, theta):
 
 
 def expected_information(pooled, theta, cross="gram"):
-    """Fisher information on all natural coordinates given the observed covariates.
-
-    Parameters
-    ----------
-    cross : "gram" or "expected"
-        Products between parties: the data's own, or 0 in centred coordinates.
-    """
+    """Fisher information on all natural coordinates given the observed covariates."""
     parts = {"gram": mean_information, "expected": centred_mean_information}
     total = parts[cross](pooled, theta)
     for i in range(len(pooled.y)):

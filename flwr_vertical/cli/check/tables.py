@@ -111,13 +111,7 @@ class Checks:
 
 
 def files_of(path: Path, leave_out: Sequence[Path] = ()) -> list[Path]:
-    """Return the tables that a path stands for: a file, or all in a folder.
-
-    Raises
-    ------
-    DataError
-        If there are none.
-    """
+    """Return the tables that a path stands for: a file, or all in a folder."""
     if not path.is_dir():
         return [path]
     without = {left.resolve() for left in leave_out}
@@ -211,24 +205,7 @@ def check_source(
     party: str | None = None,
     step: Step = lambda _: None,
 ) -> Checks:
-    """Check the table that a node reads from a database or a folder of Parquet files.
-
-    Parameters
-    ----------
-    data, id_column, dates, table, query, secret_file
-        See `flwr_vertical.sources.read_source`.
-    kinds, party, step
-        See `check_files`.
-
-    Returns
-    -------
-    Checks
-
-    Raises
-    ------
-    ConfigError, DataError
-        If it cannot be read.
-    """
+    """Check the table that a node reads from a database or a folder of Parquet files."""
     step("reading")
     frame, where, notes = read_from_source(
         data, table=table, query=query, id_column=id_column, dates=dates, secret_file=secret_file

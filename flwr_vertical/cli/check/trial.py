@@ -180,21 +180,7 @@ def try_strategy(
 
 
 def scaled(small: float, large: float, factor: float) -> float:
-    """Scale what a run costs to more samples, from two runs of which one has twice as many.
-
-    Parameters
-    ----------
-    small, large : float
-        Costs of the two runs.
-    factor : float
-        How many times more samples than the larger run has.
-
-    Returns
-    -------
-    float
-        On the line through both points if the cost grows at most in proportion to the samples, by
-        the power of both points otherwise, at most the cube.
-    """
+    """Scale what a run costs to more samples, from two runs of which one has twice as many."""
     if small <= 0 or large <= small:
         return large
     if large <= 2 * small:
@@ -237,13 +223,7 @@ def _part(
 
 
 def _run_apart(tasks: Sequence[dict[str, Any]], limit: float) -> list[dict[str, Any] | None]:
-    """Run tasks one after the other in a process that ends when its time is up.
-
-    Returns
-    -------
-    list of dict or None
-        For each task the cost, or the refusal; None if it did not end in time.
-    """
+    """Run tasks one after the other in a process that ends when its time is up."""
     context = mp.get_context("spawn")  # threads of this process do not survive a fork
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs,), daemon=True)

@@ -15,16 +15,7 @@ _DRAWN_AT_ONCE = 8192
 
 
 class LocalGenerator(ABC):
-    """Learns the distribution of one table and draws rows of it, given nothing.
-
-    Parameters
-    ----------
-    iterations : int
-        Training steps.
-    seed : int
-    batch : int, default 256
-        Rows in a step.
-    """
+    """Learns the distribution of one table and draws rows of it, given nothing."""
 
     learning_rate = 1e-3
 

@@ -74,11 +74,8 @@ class CTGAN(LocalGenerator):
     def _conditions(self, count: int, by_log: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Draw conditions.
 
-        Returns
-        -------
-        conditions : Tensor of shape (count, n_conditions)
-        attribute, column : Tensor of shape (count,)
-            Which attribute each is about, and which condition it is.
+        Shapes: returns (count, n_conditions); returns (count,): which attribute each is about, and
+        which condition it is.
         """
         if not self.places:
             nothing = torch.zeros(0, dtype=torch.long)

@@ -20,23 +20,13 @@ _FITTED = 3000  # rows that a mixture is fitted to
 
 @dataclass(frozen=True)
 class Block:
-    """Which encoded columns belong to an attribute.
-
-    Parameters
-    ----------
-    name : str
-    start, width : int
-    levels : ndarray or None
-        None of a number.
-    whole : bool
-        Whether a number is whole.
-    """
+    """Which encoded columns belong to an attribute."""
 
     name: str
     start: int
     width: int
-    levels: npt.NDArray[np.object_] | None
-    whole: bool
+    levels: npt.NDArray[np.object_] | None  # None of a number
+    whole: bool  # Whether a number is whole
 
     @property
     def place(self) -> slice:
@@ -66,15 +56,9 @@ def block_of(name: str, column: "pd.Series[Any]", start: int, width: int) -> Blo
 
 @dataclass
 class Quantiles:
-    """Numbers as normal scores of their ranks, levels one-hot: TabDDPM's encoding.
+    """Numbers as normal scores of their ranks, levels one-hot: TabDDPM's encoding."""
 
-    Parameters
-    ----------
-    seed : int
-        Of the noise that spreads equal values over their ranks.
-    """
-
-    seed: int = 0
+    seed: int = 0  # Of the noise that spreads equal values over their ranks
     blocks: list[Block] = field(default_factory=list)
     scores: dict[str, QuantileTransformer] = field(default_factory=dict)
     ends: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -120,10 +104,6 @@ class Modes:
     Xu, Skoularidou, Cuesta-Infante and Veeramachaneni (2019), Section 4.2: a number is
     (value - mean of its mode) / (4 standard deviations), and which mode it is of; modes are those
     of a Bayesian Gaussian mixture, and each value's is drawn.
-
-    Parameters
-    ----------
-    seed : int
     """
 
     seed: int = 0

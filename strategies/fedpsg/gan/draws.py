@@ -42,16 +42,8 @@ def draw_open(seed: int, owner: str, shape: tuple[int, int]) -> Tensor:
 def draw_shown(seed: int, owner: str, mask: Tensor, hideable: Tensor, share: float) -> Tensor:
     """Return the mask less what the networks shall generate although the party has it.
 
-    Parameters
-    ----------
-    seed, owner
-        Of the step, and of the block.
-    mask : torch.Tensor of shape (n, width)
-        What is there.
-    hideable : torch.Tensor of shape (width,)
-        1 for entries that some sample of the party lacks: the others are never generated.
-    share : float
-        Share of the samples whose block is hidden.
+    Shapes: mask (n, width): what is there; hideable (width,): 1 for entries that some sample of
+    the party lacks: the others are never generated.
     """
     if share <= 0.0:
         return mask

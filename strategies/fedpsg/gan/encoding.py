@@ -15,32 +15,17 @@ from flwr_vertical.tables import Kind, is_numeric
 
 @dataclass(frozen=True)
 class Encoding:
-    """Where each attribute stands in the encoded matrix, and its range.
+    """Where each attribute stands in the encoded matrix, and its range."""
 
-    Parameters
-    ----------
-    low, high : numpy.ndarray of shape (n_columns,)
-        Of numbers; 0 and 1 of levels.
-    n_levels : tuple of int
-        Of each attribute; 0 of a number, which takes one encoded column.
-    """
-
-    low: Array
-    high: Array
-    n_levels: tuple[int, ...]
+    low: Array  # (n_columns,): of numbers; 0 and 1 of levels
+    high: Array  # (n_columns,): of numbers; 0 and 1 of levels
+    n_levels: tuple[int, ...]  # Of each attribute; 0 of a number, which takes one encoded column
 
     @classmethod
     def fit(cls, codes: Array, kinds: Sequence[Kind | str], n_levels: Sequence[int]) -> "Encoding":
         """Take the ranges of a table.
 
-        Parameters
-        ----------
-        codes : numpy.ndarray of shape (n_samples, n_columns)
-            NaN = missing; every column has a value.
-        kinds : sequence of Kind
-            Of the columns.
-        n_levels : sequence of int
-            How many levels a column has that is not numeric.
+        Shapes: codes (n_samples, n_columns): NaN = missing; every column has a value.
         """
         levels = [0 if is_numeric(k) else int(n) for k, n in zip(kinds, n_levels, strict=True)]
         numeric = np.array(levels) == 0
@@ -66,15 +51,8 @@ class Encoding:
     def encode(self, codes: Array) -> tuple[Array, Array]:
         """Return encoded values, 0 where missing, and the mask.
 
-        Parameters
-        ----------
-        codes : numpy.ndarray of shape (n, n_columns)
-            NaN = missing.
-
-        Returns
-        -------
-        values, mask : numpy.ndarray of shape (n, width)
-            The mask is 1 where a value is there, 0 where it is missing, as in the paper.
+        Shapes: codes (n, n_columns): NaN = missing; returns (n, width): the mask is 1 where a
+        value is there, 0 where it is missing, as in the paper.
         """
         blocks = []
         for j, levels in enumerate(self.n_levels):
@@ -91,9 +69,7 @@ class Encoding:
     def decode(self, values: Array) -> Array:
         """Return codes: numbers within their range, the likeliest level.
 
-        Parameters
-        ----------
-        values : numpy.ndarray of shape (n, width)
+        Shapes: values (n, width).
         """
         ends = np.cumsum(self.widths)
         out = np.empty((len(values), len(self.n_levels)))

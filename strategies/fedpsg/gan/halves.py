@@ -42,71 +42,35 @@ EMBEDDING = 32
 
 @dataclass(frozen=True)
 class Shape:
-    """What all nodes agree on before training.
+    """What all nodes agree on before training."""
 
-    Parameters
-    ----------
-    kind : {"gain", "cgain", "vgain"}
-        Of the generators.
-    joint : bool
-        Whether generators are given an embedding of the other parties.
-    n_labels : int
-        Columns of labels (CGAIN), or 0.
-    seed : int
-        Of the weights.
-    learning_rate : float
-        Of Adam.
-    alpha : float
-        Weight of the reconstruction.
-    hidden : float
-        Share of a party's samples in a step whose values have to be generated although it has
-        them. They count in the reconstruction, so that generators are also trained on what they
-        are for; the paper has none.
-    """
-
-    kind: str = "gain"
-    joint: bool = False
-    n_labels: int = 0
-    seed: int = 0
-    learning_rate: float = 1e-3
-    alpha: float = ALPHA
+    kind: str = "gain"  # Of the generators
+    joint: bool = False  # Whether generators are given an embedding of the other parties
+    n_labels: int = 0  # Columns of labels (CGAIN), or 0
+    seed: int = 0  # Of the weights
+    learning_rate: float = 1e-3  # Of Adam
+    alpha: float = ALPHA  # Weight of the reconstruction
+    # Share of a party's samples in a step whose values have to be generated although it has them.
+    # They count in the reconstruction, so that generators are also trained on what they are for;
+    # the paper has none.
     hidden: float = 0.0
 
 
 @dataclass(frozen=True)
 class Forward:
-    """A party's forward pass, with its graph.
+    """A party's forward pass, with its graph."""
 
-    Parameters
-    ----------
-    top : torch.Tensor of shape (n, 128)
-        Its term of the top discriminator's first layer.
-    loss : torch.Tensor of shape (n,)
-        Its reconstruction loss of each sample.
-    divergence : torch.Tensor of shape (n,)
-        Of its code (VGAIN).
-    others : torch.Tensor of shape (n, EMBEDDING)
-        Embedding of the others, a leaf.
-    """
-
-    top: Tensor
-    loss: Tensor
-    divergence: Tensor
-    others: Tensor
+    top: Tensor  # (n, 128): its term of the top discriminator's first layer
+    loss: Tensor  # (n,): its reconstruction loss of each sample
+    divergence: Tensor  # (n,): of its code (VGAIN)
+    others: Tensor  # (n, EMBEDDING): embedding of the others, a leaf
 
 
 class PartyNets:
     """A party's networks and their optimisers.
 
-    Parameters
-    ----------
-    shape : Shape
-    party : str
-        Its name.
-    is_level : torch.Tensor of shape (width,), bool
-        Which encoded columns are of levels.
-    hideable : torch.Tensor of shape (width,), optional
-        See `draws.draw_shown`; all by default.
+    Shapes: is_level (width,): which encoded columns are of levels; hideable (width,): see
+    `draws.draw_shown`; all by default.
     """
 
     def __init__(
@@ -165,14 +129,8 @@ class PartyNets:
     ) -> Forward:
         """Return what the party tells of a batch.
 
-        Parameters
-        ----------
-        x, mask : torch.Tensor of shape (n, width)
-        seed : int
-            Of the step.
-        labels : torch.Tensor of shape (n, n_labels)
-        others : torch.Tensor of shape (n, EMBEDDING), optional
-            Embedding of the other parties.
+        Shapes: x, mask (n, width); labels (n, n_labels); others (n, EMBEDDING): embedding of the
+        other parties.
         """
         width = EMBEDDING if self.shape.joint else 0
         others = torch.zeros(len(x), width) if others is None else others.clone()
@@ -199,14 +157,8 @@ class PartyNets:
     ) -> None:
         """Move both players of this party.
 
-        Parameters
-        ----------
-        forward : Forward
-            Of the batch.
-        back : Back
-            What the server answered.
-        own, by_own : torch.Tensor of shape (n, EMBEDDING), optional
-            The own embedding with its graph, and the gradient by it from the other parties.
+        Shapes: own, by_own (n, EMBEDDING): the own embedding with its graph, and the gradient by
+        it from the other parties.
         """
         bottom = list(self.bottom.parameters())
         grads = torch.autograd.grad(
@@ -240,30 +192,17 @@ class PartyNets:
 
 @dataclass(frozen=True)
 class Back:
-    """What the server answers.
+    """What the server answers."""
 
-    Parameters
-    ----------
-    by_discriminator, by_generator : torch.Tensor of shape (n, 128)
-        Gradients of both players' losses by the sum of the first layer.
-    by_loss : torch.Tensor of shape (n,)
-        Gradient of the generators' loss by the summed reconstruction loss.
-    """
-
+    # by_discriminator, by_generator: (n, 128): gradients of both players' losses by the sum of
+    # the first layer
     by_discriminator: Tensor
     by_generator: Tensor
-    by_loss: Tensor
+    by_loss: Tensor  # (n,): gradient of the generators' loss by the summed reconstruction loss
 
 
 class TopNets:
-    """The server's part of the top discriminator, and its optimiser.
-
-    Parameters
-    ----------
-    shape : Shape
-    widths : dict[str, int]
-        Encoded columns of each party.
-    """
+    """The server's part of the top discriminator, and its optimiser."""
 
     def __init__(self, shape: Shape, widths: dict[str, int]) -> None:
         self.shape, self.widths = shape, widths
@@ -289,17 +228,8 @@ class TopNets:
     ) -> tuple[Back, dict[str, float]]:
         """Return the gradients by what the parties gave, and move the top discriminator.
 
-        Parameters
-        ----------
-        total : torch.Tensor of shape (n, 128)
-            Sum of the parties' terms.
-        loss : torch.Tensor of shape (n,)
-            Sum of their reconstruction losses.
-        mask : torch.Tensor of shape (n, all widths)
-            Which encoded entries are there.
-        labels : torch.Tensor of shape (n, max(n_labels, 1))
-        seed : int
-            Of the step.
+        Shapes: total (n, 128): sum of the parties' terms; loss (n,): sum of their reconstruction
+        losses; mask (n, all widths): which encoded entries are there.
         """
         total, loss = total.clone().requires_grad_(), loss.clone().requires_grad_()
         log_odds = discriminate(self.top, total, labels, seed)

@@ -20,23 +20,7 @@ def impute_alone(
 ) -> Array:
     """Train a generator and a discriminator on one party's table, and fill what is missing in it.
 
-    Parameters
-    ----------
-    codes : numpy.ndarray of shape (n_samples, n_columns)
-        NaN = missing.
-    encoding : Encoding
-        Of the columns.
-    shape : Shape
-        Of the networks; neither joint nor with labels.
-    iterations, batch : int
-        Steps, and samples in each.
-    rng : numpy.random.Generator
-    name : str
-        The party's.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_samples, n_columns)
+    Shapes: codes (n_samples, n_columns): NaN = missing; returns (n_samples, n_columns).
     """
     values, known = encoding.encode(codes)
     x, mask = torch.as_tensor(values).float(), torch.as_tensor(known).float()

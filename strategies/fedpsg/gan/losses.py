@@ -22,11 +22,8 @@ _SMALLEST = 1e-6
 def reconstruction(x: Tensor, generated: Tensor, mask: Tensor, is_level: Tensor) -> Tensor:
     """Return a party's loss of each sample, over observed entries: (25) and what follows.
 
-    Parameters
-    ----------
-    x, generated, mask : torch.Tensor of shape (n, width)
-    is_level : torch.Tensor of shape (width,), bool
-        Where entries are of levels: cross-entropy there, squared error elsewhere.
+    Shapes: x, generated, mask (n, width); is_level (width,): where entries are of levels: cross-
+    entropy there, squared error elsewhere.
     """
     entropy = -x * torch.log(generated.clamp_min(_SMALLEST))
     return (mask * torch.where(is_level, entropy, (generated - x) ** 2)).sum(dim=1)
@@ -47,9 +44,6 @@ def adversarial_loss(log_odds: Tensor, mask: Tensor, is_open: Tensor) -> Tensor:
 def joint_reconstruction(total: Tensor, alpha: float = ALPHA) -> Tensor:
     """Return ``alpha / 2`` times the mean square of the samples' total losses: (24).
 
-    Parameters
-    ----------
-    total : torch.Tensor of shape (n,)
-        `reconstruction` summed over the parties.
+    Shapes: total (n,): `reconstruction` summed over the parties.
     """
     return alpha / 2.0 * (total**2).sum() / len(total)

@@ -47,22 +47,7 @@ def _hidden(layers: list[nn.Module], x: Tensor, generator: torch.Generator) -> T
 
 
 def make_generator(width: int, more: int, kind: str, seed: int, party: str) -> nn.ModuleDict:
-    """Return a party's generator.
-
-    Parameters
-    ----------
-    width : int
-        Encoded columns of the party.
-    more : int
-        Further inputs: labels (CGAIN), an embedding of the other parties.
-    kind : {"gain", "cgain", "vgain"}
-        GAIN has two hidden layers as wide as its data; VGAIN codes them as means and variances
-        first (a variational autoencoder).
-    seed : int
-        Of the weights.
-    party : str
-        Whose it is.
-    """
+    """Return a party's generator."""
     d, name = width + more, f"generator {party}"
     if kind == "vgain":
         return nn.ModuleDict(
@@ -79,23 +64,9 @@ def generate(
 ) -> tuple[Tensor, Tensor]:
     """Generate all entries of a batch: the paper's (9).
 
-    Parameters
-    ----------
-    net : torch.nn.ModuleDict
-        Of `make_generator`.
-    x, mask, noise : torch.Tensor of shape (n, width)
-        Encoded values, which of them are there, and what stands for the others.
-    more : torch.Tensor of shape (n, n_more)
-        Further inputs.
-    seed, party
-        Of the draw from the code, in VGAIN.
-
-    Returns
-    -------
-    values : torch.Tensor of shape (n, width)
-        Between 0 and 1.
-    divergence : torch.Tensor of shape (n,)
-        Of the code from a standard normal one (VGAIN), else 0.
+    Shapes: x, mask, noise (n, width): encoded values, which of them are there, and what stands for
+    the others; more (n, n_more): further inputs; returns (n, width): between 0 and 1; returns
+    (n,): of the code from a standard normal one (VGAIN), else 0.
     """
     given = torch.cat([mask * x + (1.0 - mask) * noise, mask, more], dim=1)
     if "encoder" not in net:
@@ -130,14 +101,7 @@ def make_bottom(width: int, seed: int, party: str) -> nn.ModuleDict:
 def top_input(net: nn.ModuleDict, x: Tensor, hint: Tensor, seed: int, party: str) -> Tensor:
     """Return a party's term of the top discriminator's first layer; shape (n, 128).
 
-    Parameters
-    ----------
-    net : torch.nn.ModuleDict
-        Of `make_bottom`.
-    x, hint : torch.Tensor of shape (n, width)
-        Imputed values and the hint: the paper's (14).
-    seed, party
-        Of dropout.
+    Shapes: x, hint (n, width): imputed values and the hint: the paper's (14).
     """
     dropped = generator_for(seed, "bottom", party)
     h = _hidden(layers_of(net, "bottom"), torch.cat([x, hint], dim=1), dropped)
@@ -146,15 +110,7 @@ def top_input(net: nn.ModuleDict, x: Tensor, hint: Tensor, seed: int, party: str
 
 
 def make_top(width: int, n_labels: int, seed: int) -> nn.ModuleDict:
-    """Return the server's part of the top discriminator.
-
-    Parameters
-    ----------
-    width : int
-        Encoded columns of all parties.
-    n_labels : int
-        Columns of labels that it is given as well (CGAIN), or 0.
-    """
+    """Return the server's part of the top discriminator."""
     layers = {"rest": dense([*HIDDEN, width], seed, "top rest")}
     layers["first"] = dense([max(n_labels, 1), HIDDEN[0]], seed, "top first")
     return nn.ModuleDict(layers)
@@ -163,14 +119,7 @@ def make_top(width: int, n_labels: int, seed: int) -> nn.ModuleDict:
 def discriminate(net: nn.ModuleDict, total: Tensor, labels: Tensor, seed: int) -> Tensor:
     """Return for each encoded entry the log-odds of being observed: the paper's (15).
 
-    Parameters
-    ----------
-    net : torch.nn.ModuleDict
-        Of `make_top`.
-    total : torch.Tensor of shape (n, 128)
-        Sum of `top_input` over the parties.
-    labels : torch.Tensor of shape (n, max(n_labels, 1))
-        Zeros where there are none.
+    Shapes: total (n, 128): sum of `top_input` over the parties.
     """
     dropped = generator_for(seed, "top")
     first = nn.functional.leaky_relu(total + layers_of(net, "first")[0](labels), LEAK)

@@ -37,24 +37,7 @@ class GanSteps(StepGroup):
     def start(self, codes: Array, shape: dict[str, Any], names: list[str]) -> dict[str, Any]:
         """Keep the table that is to be completed, and tell what the server needs of it.
 
-        Parameters
-        ----------
-        codes : numpy.ndarray of shape (n_samples, n_columns)
-            NaN where a value is to be imputed.
-        shape : dict[str, Any]
-            Fields of `halves.Shape`.
-        names : list of str
-            All parties.
-
-        Returns
-        -------
-        dict[str, Any]
-            ``widths``, encoded columns of each attribute, and ``missing``, which cells are missing.
-
-        Raises
-        ------
-        DataError
-            If this node has not agreed to the exchange.
+        Shapes: codes (n_samples, n_columns): NaN where a value is to be imputed.
         """
         # The server reads a number of each sample in each step: the sum of 128 neurons' inputs.
         self.party.open_exchange("sums", "inputs of 128 neurons, summed over parties")
@@ -76,10 +59,8 @@ class GanSteps(StepGroup):
     def embed(self, batch: npt.NDArray[np.int64]) -> Summands:
         """Send the embedding of a batch under a key stream that the server lacks.
 
-        Returns
-        -------
-        Summands
-            ``embedded`` of shape (n, EMBEDDING), modulo 2^64; publicly the stream's ``number``.
+        Message: returns ``embedded`` of shape (n, EMBEDDING), modulo 2^64; publicly the stream's
+        ``number``.
         """
         import torch
 
@@ -98,18 +79,8 @@ class GanSteps(StepGroup):
     ) -> Summands:
         """Send a party's term of the top discriminator's first layer, and its losses.
 
-        Parameters
-        ----------
-        batch : numpy.ndarray of shape (n,)
-            Aligned samples.
-        seed : int
-            Of the step.
-        labels : numpy.ndarray of shape (n, n_labels), optional
-            For CGAIN.
-        others : numpy.ndarray of shape (n, EMBEDDING), uint64, optional
-            The blinded sum of `embed`.
-        number : int
-            Of its stream.
+        Message: batch (n,): aligned samples; seed: of the step; labels (n, n_labels): for CGAIN;
+        others (n, EMBEDDING): the blinded sum of `embed`; number: of its stream.
         """
         made = self._forward(batch, seed, labels, others, number)
         self.cache[_PENDING] = seed, made
@@ -136,16 +107,9 @@ class GanSteps(StepGroup):
     ) -> None:
         """Move generator and bottom discriminator.
 
-        Parameters
-        ----------
-        batch, seed
-            Of `forward`.
-        by_embedding : numpy.ndarray of shape (n, EMBEDDING), uint64, optional
-            The blinded sum of `by_others`.
-        gradient_number : int
-            Of its stream.
-        **given
-            What `forward` was given, and the fields of `halves.Back`.
+        Message: batch, seed: of `forward`; by_embedding (n, EMBEDDING): the blinded sum of
+        `by_others`; gradient_number: of its stream; **given: what `forward` was given, and the
+        fields of `halves.Back`.
         """
         import torch
 

@@ -26,25 +26,14 @@ LOSS_LIMIT = 4096.0
 
 @dataclass
 class Training:
-    """Trains the networks of all parties.
-
-    Parameters
-    ----------
-    federation : Federation
-    shape : Shape
-    widths : dict[str, numpy.ndarray of shape (n_columns,)]
-        By party, encoded columns of each attribute.
-    missing : dict[str, numpy.ndarray of shape (n_samples, n_columns)]
-        By party, which cells are to be imputed.
-    labels : numpy.ndarray of shape (n_samples, n_labels)
-        For CGAIN; no column otherwise.
-    """
+    """Trains the networks of all parties."""
 
     federation: Federation
     shape: "Shape"
-    widths: dict[str, Indices]
+    widths: dict[str, Indices]  # (n_columns,): by party, encoded columns of each attribute
+    # (n_samples, n_columns): by party, which cells are to be imputed
     missing: dict[str, npt.NDArray[np.uint8]]
-    labels: Floats32
+    labels: Floats32  # (n_samples, n_labels): for CGAIN; no column otherwise
     top: "TopNets" = field(init=False)
 
     def __post_init__(self) -> None:
@@ -140,10 +129,7 @@ def _number(total: Any) -> int:
 def one_hot(labels: npt.NDArray[np.float64]) -> Floats32:
     """Return a column for each different label; zeros where there is none.
 
-    Parameters
-    ----------
-    labels : numpy.ndarray of shape (n_samples,)
-        NaN = unlabelled.
+    Shapes: labels (n_samples,): NaN = unlabelled.
     """
     classes = np.unique(labels[~np.isnan(labels)])
     columns: Floats32 = (labels[:, None] == classes).astype(np.float32)

@@ -33,20 +33,9 @@ def draw_codes(
 ) -> Array:
     """Return codes of some attributes, drawn.
 
-    Parameters
-    ----------
-    features : Features
-    predicted : numpy.ndarray of shape (n, n_target_columns)
-        What is expected of these attributes' columns.
-    attributes : list of int
-        Which, in order.
-    root : numpy.ndarray of shape (n_target_columns, n_target_columns)
-        A square root of the noise's covariance.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    numpy.ndarray of shape (n, n_attributes)
+    Shapes: predicted (n, n_target_columns): what is expected of these attributes' columns; root
+    (n_target_columns, n_target_columns): A square root of the noise's covariance; returns (n,
+    n_attributes).
     """
     values = predicted + balanced_noise(predicted, rng) @ root.T
     at = 0
@@ -75,16 +64,8 @@ def balanced_noise(predicted: Array, rng: np.random.Generator) -> Array:
 def level_offsets(predicted: Array, root: Array, rng: np.random.Generator) -> Array:
     """Return what is added to the columns of a level so that each is drawn as often as predicted.
 
-    Parameters
-    ----------
-    predicted : numpy.ndarray of shape (n, n_levels)
-    root : numpy.ndarray of shape (n_levels, n_noise)
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_levels,)
-        0 where nothing is to be drawn, since there is no noise or no row.
+    Shapes: predicted (n, n_levels); root (n_levels, n_noise); returns (n_levels,): 0 where nothing
+    is to be drawn, since there is no noise or no row.
     """
     n, n_levels = predicted.shape
     shares = np.clip(predicted, 0.0, None).sum(axis=0)

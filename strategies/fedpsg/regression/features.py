@@ -27,28 +27,16 @@ _GRID = 512
 
 @dataclass(frozen=True)
 class Features:
-    """How a party's attributes are encoded.
+    """How a party's attributes are encoded."""
 
-    Parameters
-    ----------
-    centre, spread : numpy.ndarray of shape (n_columns,)
-        Of numbers; 0 and 1 of levels.
-    n_levels : tuple of int
-        Of each attribute; 0 of a number.
-    seen : tuple of numpy.ndarray
-        Values of each attribute at `_GRID` quantiles at most, ascending; to draw from.
-    drawn : bool
-        Whether numbers are normal scores, so that what is drawn has the observed distribution.
-    trees : Any
-        Fitted `RandomTreesEmbedding`, or None.
-    """
-
-    centre: Array
-    spread: Array
-    n_levels: tuple[int, ...]
+    centre: Array  # (n_columns,): of numbers; 0 and 1 of levels
+    spread: Array  # (n_columns,): of numbers; 0 and 1 of levels
+    n_levels: tuple[int, ...]  # Of each attribute; 0 of a number
+    # Values of each attribute at `_GRID` quantiles at most, ascending; to draw from
     seen: tuple[Array, ...]
+    # Whether numbers are normal scores, so that what is drawn has the observed distribution
     drawn: bool
-    trees: Any = None
+    trees: Any = None  # Fitted `RandomTreesEmbedding`, or None
 
     @classmethod
     def fit(
@@ -62,20 +50,7 @@ class Features:
     ) -> "Features":
         """Take centres, spreads and trees of a table.
 
-        Parameters
-        ----------
-        codes : numpy.ndarray of shape (n_samples, n_columns)
-            NaN = missing; every column has a value.
-        kinds : sequence of Kind
-            Of the columns.
-        n_levels : sequence of int
-            How many levels a column has that is not numeric.
-        drawn : bool
-            See `Features`.
-        n_trees : int, default 0
-            Random trees.
-        seed : int, default 0
-            Of the trees.
+        Shapes: codes (n_samples, n_columns): NaN = missing; every column has a value.
         """
         levels = tuple(
             0 if is_numeric(kind) else int(n) for kind, n in zip(kinds, n_levels, strict=True)
@@ -122,10 +97,7 @@ class Features:
     def encode(self, codes: Array) -> Array:
         """Return the columns, those of a missing attribute at its mean or 0.
 
-        Parameters
-        ----------
-        codes : numpy.ndarray of shape (n, n_columns)
-            NaN = missing.
+        Shapes: codes (n, n_columns): NaN = missing.
         """
         blocks = []
         for j, levels in enumerate(self.n_levels):
@@ -141,16 +113,8 @@ class Features:
     def decode(self, values: Array, attributes: Sequence[int]) -> Array:
         """Return codes of some attributes: numbers within their range, the likeliest level.
 
-        Parameters
-        ----------
-        values : numpy.ndarray of shape (n, n_target_columns)
-            Of these attributes, in order.
-        attributes : sequence of int
-            Which.
-
-        Returns
-        -------
-        numpy.ndarray of shape (n, n_attributes)
+        Shapes: values (n, n_target_columns): of these attributes, in order; returns (n,
+        n_attributes).
         """
         out, at = np.empty((len(values), len(attributes))), 0
         for i, j in enumerate(attributes):

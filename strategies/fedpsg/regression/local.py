@@ -22,24 +22,9 @@ def regress_alone(
 ) -> Array:
     """Fill what is missing in a party's table by regressions on the party's own attributes.
 
-    Parameters
-    ----------
-    own : numpy.ndarray of shape (n_samples, n_columns)
-        As observed: regressions are learnt from rows without a missing cell. NaN = missing.
-    codes : numpy.ndarray of shape (n_samples, n_columns)
-        To be filled.
-    kinds, n_levels
-        See `Features.fit`.
-    drawn : bool
-        Whether values are drawn.
-    n_trees : int
-        Random trees.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_samples, n_columns)
-        NaN in columns of which nothing is learnt.
+    Shapes: own (n_samples, n_columns): as observed: regressions are learnt from rows without a
+    missing cell; codes (n_samples, n_columns): to be filled; returns (n_samples, n_columns): NaN
+    in columns of which nothing is learnt.
     """
     whole = own[~np.isnan(own).any(axis=1)]
     width = int(np.maximum(n_levels, 1).sum())

@@ -20,19 +20,11 @@ PENALTIES = np.logspace(-6, 1, 15)
 
 @dataclass(frozen=True)
 class RowMoments:
-    """First and second moments of columns.
+    """First and second moments of columns."""
 
-    Parameters
-    ----------
-    n_rows : int
-        Samples.
-    mean : numpy.ndarray of shape (n_columns,)
-    covariance : numpy.ndarray of shape (n_columns, n_columns)
-    """
-
-    n_rows: int
-    mean: Array
-    covariance: Array
+    n_rows: int  # Samples
+    mean: Array  # (n_columns,)
+    covariance: Array  # (n_columns, n_columns)
 
     @classmethod
     def of_sums(cls, n_rows: int, sums: Array, products: Array) -> "RowMoments":
@@ -48,33 +40,18 @@ class RowMoments:
 
 @dataclass(frozen=True)
 class Regression:
-    """Coefficients of a regression.
+    """Coefficients of a regression."""
 
-    Parameters
-    ----------
-    weights : numpy.ndarray of shape (n_known, n_targets)
-    offset : numpy.ndarray of shape (n_targets,)
-    root : numpy.ndarray of shape (n_targets, n_targets)
-        A square root of the covariance of what is left over: ``root @ root.T``.
-    penalty : float
-        Chosen.
-    """
-
-    weights: Array
-    offset: Array
+    weights: Array  # (n_known, n_targets)
+    offset: Array  # (n_targets,)
+    # (n_targets, n_targets): A square root of the covariance of what is left over: ``root @
+    # root.T``
     root: Array
-    penalty: float
+    penalty: float  # Chosen
 
 
 def regress(moments: RowMoments, known: Indices, targets: Indices) -> Regression:
-    """Regress some columns on others.
-
-    Parameters
-    ----------
-    moments : RowMoments
-    known, targets : numpy.ndarray of int
-        Which columns; the former may be none.
-    """
+    """Regress some columns on others."""
     n = moments.n_rows
     within = moments.covariance[np.ix_(known, known)]
     across = moments.covariance[np.ix_(known, targets)]

@@ -21,24 +21,7 @@ def regress_and_impute(
     n_trees: int,
     progress: Progress,
 ) -> dict[str, dict[str, Any]]:
-    """Learn regressions over all parties, and have them fill what rules did not: five rounds.
-
-    Parameters
-    ----------
-    federation : Federation
-    comparison : Comparison
-        Of the run.
-    common, targets
-        What every party, and each, is told of the rules: arguments of `FedPSGParty.take_up`.
-    n_trees : int
-        Random trees of each party.
-    progress : Progress
-
-    Returns
-    -------
-    dict[str, dict[str, Any]]
-        By party, what `FedPSGParty.fill` tells.
-    """
+    """Learn regressions over all parties, and have them fill what rules did not: five rounds."""
     names = federation.parties
     progress.total = (progress.total or 0) + 4
     replies = federation.call("take_up", {**common, "trees": n_trees}, per_party=targets)

@@ -40,24 +40,7 @@ class RegressionSteps(StepGroup):
     ) -> dict[str, Any]:
         """Keep the table that is to be completed, and tell what the server needs of it.
 
-        Parameters
-        ----------
-        codes : numpy.ndarray of shape (n_samples, n_columns)
-            NaN where a value is to be imputed.
-        n_rows : int
-            Samples that regressions are learnt from, or the fewest that are told of together.
-        drawn : bool
-            Whether values are drawn, rather than expected ones taken.
-        n_trees : int
-            Random trees, fewer where three samples for each column forbid more.
-        names : list of str
-            All parties.
-
-        Returns
-        -------
-        dict[str, Any]
-            ``attributes``, the attribute of each column; ``n_targets``, how many columns attributes
-            are told from, the first ones; and ``missing``, which cells are missing.
+        Shapes: codes (n_samples, n_columns): NaN where a value is to be imputed.
         """
         width = sum(
             1 if is_numeric(kind) else len(self.party.levels[name])
@@ -104,18 +87,9 @@ class RegressionSteps(StepGroup):
     def predict(self, targets: list[str], **given: Any) -> Summands:
         """Send the own terms of all jobs under key streams that the server lacks.
 
-        Parameters
-        ----------
-        targets : list of str
-            Of each job.
-        **given
-            By number of the job, ``rows:<number>``, its samples, and ``weights:<number>`` of shape
-            (n_own_columns, n_target_columns).
-
-        Returns
-        -------
-        Summands
-            By job, ``term:<number>`` of shape (n_rows, n_target_columns), modulo 2^64.
+        Message: targets: of each job; **given: by number of the job, ``rows:<number>``, its
+        samples, and ``weights:<number>`` of shape (n_own_columns, n_target_columns); returns by
+        job, ``term:<number>`` of shape (n_rows, n_target_columns), modulo 2^64.
         """
         codes, found = self.codes, {}
         for number in range(len(targets)):
@@ -148,17 +122,7 @@ class RegressionSteps(StepGroup):
                 )
 
     def fill(self, number: int, **given: Any) -> int:
-        """Put predictions into the missing cells; returns into how many.
-
-        Parameters
-        ----------
-        number : int
-            Of the message that hid the terms.
-        **given
-            By number of the job, for those whose target this party is: ``rows:<number>``,
-            ``columns:<number>``, the attributes; ``term:<number>``, the blinded sum;
-            ``offset:<number>``; and where values are drawn, ``root:<number>``.
-        """
+        """Put predictions into the missing cells; returns into how many."""
         codes, count = self.codes.copy(), 0
         for name in [name for name in given if name.startswith("rows:")]:
             job = name.removeprefix("rows:")

@@ -16,21 +16,11 @@ MOST_JOBS = 400
 
 @dataclass(frozen=True)
 class Told:
-    """What the server knows of a party's columns.
+    """What the server knows of a party's columns."""
 
-    Parameters
-    ----------
-    attributes : numpy.ndarray of shape (width,)
-        The attribute of each column; `WHOLE` where all are needed.
-    n_targets : int
-        How many columns attributes can be told from; they come first.
-    missing : numpy.ndarray of shape (n_samples, n_attributes), bool
-        Which cells are to be imputed.
-    """
-
-    attributes: Indices
-    n_targets: int
-    missing: Flags
+    attributes: Indices  # (width,): the attribute of each column; `WHOLE` where all are needed
+    n_targets: int  # How many columns attributes can be told from; they come first
+    missing: Flags  # (n_samples, n_attributes): which cells are to be imputed
 
     def known(self, missing: Flags) -> Flags:
         """Return which columns are known where some attributes are missing; shape (width,)."""
@@ -45,21 +35,11 @@ class Told:
 
 @dataclass(frozen=True)
 class Job:
-    """Samples of which one party misses the same attributes and all know the same others.
+    """Samples of which one party misses the same attributes and all know the same others."""
 
-    Parameters
-    ----------
-    target : str
-        The party.
-    rows : numpy.ndarray of int
-        The samples.
-    missing : Mapping[str, numpy.ndarray of shape (n_attributes,)]
-        By party, which attributes are missing.
-    """
-
-    target: str
-    rows: Indices
-    missing: Mapping[str, Flags]
+    target: str  # The party
+    rows: Indices  # The samples
+    missing: Mapping[str, Flags]  # (n_attributes,): by party, which attributes are missing
 
     @property
     def columns(self) -> Indices:
@@ -68,13 +48,7 @@ class Job:
 
 
 def jobs_of(told: Mapping[str, Told]) -> list[Job]:
-    """Return what has to be imputed.
-
-    Raises
-    ------
-    DataError
-        If too many different sets of attributes are missing.
-    """
+    """Return what has to be imputed."""
     names = list(told)
     flags = np.hstack([told[name].missing for name in names])
     kinds, member, _ = distinct_rows(flags)
@@ -95,26 +69,14 @@ def jobs_of(told: Mapping[str, Told]) -> list[Job]:
 
 @dataclass(frozen=True)
 class GroupSums:
-    """Sums over groups of rows, as opened.
+    """Sums over groups of rows, as opened."""
 
-    Parameters
-    ----------
-    parties : sequence of str
-        In the order of the columns.
-    n_rows : numpy.ndarray of shape (n_groups,)
-    mask : numpy.ndarray of shape (n_groups, n_parties), bool
-        True where a party counts as missing.
-    sums : numpy.ndarray of shape (n_groups, n_columns)
-    products : numpy.ndarray of shape (n_groups, n_columns, n_columns)
-    withheld : numpy.ndarray of shape (n_groups, n_columns), bool
-    """
-
-    parties: Sequence[str]
-    n_rows: Indices
-    mask: Flags
-    sums: Array
-    products: Array
-    withheld: Flags
+    parties: Sequence[str]  # In the order of the columns
+    n_rows: Indices  # (n_groups,)
+    mask: Flags  # (n_groups, n_parties): true where a party counts as missing
+    sums: Array  # (n_groups, n_columns)
+    products: Array  # (n_groups, n_columns, n_columns)
+    withheld: Flags  # (n_groups, n_columns)
 
     def over(self, parties: Sequence[str]) -> tuple[RowMoments, Flags] | None:
         """Return moments of the rows that some parties share, and of which columns all is told.
@@ -133,20 +95,7 @@ class GroupSums:
 def solve(job: Job, told: Mapping[str, Told], sums: GroupSums) -> tuple[Array, Regression] | None:
     """Return the coefficients of a job.
 
-    Parameters
-    ----------
-    job : Job
-    told : Mapping[str, Told]
-    sums : GroupSums
-
-    Returns
-    -------
-    weights : numpy.ndarray of shape (n_columns, n_target_columns)
-        Of all parties' columns, 0 where unknown.
-    regression : Regression
-        Offsets and what is left over.
-
-    None if no rows are shared with a party that knows anything of these samples.
+    Shapes: returns (n_columns, n_target_columns): of all parties' columns, 0 where unknown.
     """
     names = list(told)
     at = dict(zip(names, np.cumsum([0, *(len(told[n].attributes) for n in names)]), strict=False))

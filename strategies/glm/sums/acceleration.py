@@ -30,23 +30,8 @@ def best_combination(
 ) -> tuple[Array, float] | None:
     """Return the best combination of iterates and its intercept, None if there is no better.
 
-    Parameters
-    ----------
-    family : Family
-    y : numpy.ndarray of shape (n_samples,)
-    fits : numpy.ndarray of shape (n_samples, n_iterates)
-        Without intercept, the latest last.
-    penalties : numpy.ndarray of shape (n_iterates,)
-    level : float
-        Intercept of the latest.
-    intercept : bool
-        Whether there is one.
-
-    Returns
-    -------
-    weights : numpy.ndarray of shape (n_iterates,)
-        With sum 1.
-    level : float
+    Shapes: y (n_samples,); fits (n_samples, n_iterates): without intercept, the latest last;
+    penalties (n_iterates,); returns (n_iterates,): with sum 1.
     """
     moves = fits[:, :-1] - fits[:, -1:]
     slopes = penalties[:-1] - penalties[-1]
@@ -80,12 +65,7 @@ def best_combination(
 
 
 class Accelerator:
-    """Keeps the last iterates of every fit, and says when and how they are combined.
-
-    Parameters
-    ----------
-    n_lambdas : int
-    """
+    """Keeps the last iterates of every fit, and says when and how they are combined."""
 
     def __init__(self, n_lambdas: int) -> None:
         self._fits: list[Array] = []
@@ -97,11 +77,7 @@ class Accelerator:
     def keep(self, fits: Array, penalties: Array, active: Indices) -> None:
         """Keep an iterate.
 
-        Parameters
-        ----------
-        fits : numpy.ndarray of shape (n_samples, n_active)
-        penalties : numpy.ndarray of shape (n_active,)
-        active : numpy.ndarray of shape (n_active,)
+        Shapes: fits (n_samples, n_active); penalties (n_active,); active (n_active,).
         """
         whole = np.zeros((len(fits), len(self._age)))
         whole[:, active] = fits
@@ -119,11 +95,7 @@ class Accelerator:
     def due(self, fits: Indices, residuals: Array) -> Indices:
         """Return the fits whose iterates may be combined.
 
-        Parameters
-        ----------
-        fits : numpy.ndarray of shape (n_fits,)
-        residuals : numpy.ndarray of shape (n_fits,)
-            Relative, in one number.
+        Shapes: fits (n_fits,); residuals (n_fits,): relative, in one number.
         """
         ready = self._age[fits] >= self._wait[fits]
         slow = ready & (residuals > _HALVED * self._last[fits])

@@ -20,76 +20,44 @@ _FAR = 1e4  # a squared violation so large says no more than that the fit is far
 
 @dataclass(frozen=True)
 class Request:
-    """What the server asks of every party in one round.
+    """What the server asks of every party in one round."""
 
-    Parameters
-    ----------
-    fits : numpy.ndarray of shape (n_fits,)
-        Which values of lambda take a step.
-    gradient : numpy.ndarray of shape (n_samples, n_fits)
-        ``gamma + phi h`` of (4.4), times the number of samples.
-    curvature : numpy.ndarray of shape (n_fits,)
-        Of the quadratic around the last coefficients.
-    reweighted : numpy.ndarray of shape (n_reweighted,)
-        Fits whose LLA weights are made again from the last coefficients, before the step.
-    checked : numpy.ndarray of shape (n_checked,)
-        Fits whose last coefficients are tested for optimality.
-    residual : numpy.ndarray of shape (n_samples, n_checked)
-        ``psi'(eta) - y`` at their sum of fits.
-    probe : numpy.ndarray of shape (n_samples,) or (0,)
-        A vector to be projected on the party's columns, if any.
-    precision : float
-        Unit of violations; in fixed point their squares would vanish without.
-    combined : numpy.ndarray of shape (n_combined,)
-        Fits whose step starts from a combination of their last coefficients.
-    combination : numpy.ndarray of shape (RECENT, n_combined)
-        How these combine, the latest last.
-    """
-
-    fits: Indices
-    gradient: Array
-    curvature: Array
+    fits: Indices  # (n_fits,): which values of lambda take a step
+    gradient: Array  # (n_samples, n_fits): ``gamma + phi h`` of (4.4), times the number of samples
+    curvature: Array  # (n_fits,): of the quadratic around the last coefficients
+    # (n_reweighted,): fits whose LLA weights are made again from the last coefficients, before
+    # the step
     reweighted: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    # (n_checked,): fits whose last coefficients are tested for optimality
     checked: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    # (n_samples, n_checked): ``psi'(eta) - y`` at their sum of fits
     residual: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    # (n_samples,): A vector to be projected on the party's columns, if any
     probe: Array = field(default_factory=lambda: np.zeros(0))
-    precision: float = 1.0
+    precision: float = 1.0  # Unit of violations; in fixed point their squares would vanish without
+    # (n_combined,): fits whose step starts from a combination of their last coefficients
     combined: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    # (RECENT, n_combined): how these combine, the latest last
     combination: Array = field(default_factory=lambda: np.zeros((RECENT, 0)))
 
 
 @dataclass
 class Coefficients:
-    """What a party keeps between rounds.
+    """What a party keeps between rounds."""
 
-    Parameters
-    ----------
-    beta, weights : numpy.ndarray of shape (n_columns, n_lambdas)
-        Coefficients of the standardised columns and the LLA weights ``alpha``.
-    recent : numpy.ndarray of shape (RECENT, n_columns, n_lambdas)
-        Coefficients after the last rounds, the latest last.
-    """
-
+    # beta, weights: (n_columns, n_lambdas): coefficients of the standardised columns and the LLA
+    # weights ``alpha``
     beta: Array
     weights: Array
+    # (RECENT, n_columns, n_lambdas): coefficients after the last rounds, the latest last
     recent: Array
 
 
 class Block:
     """One party's columns over the samples of the fit.
 
-    Parameters
-    ----------
-    z : numpy.ndarray of shape (n_samples, n_columns)
-        Standardised columns.
-    strengths : numpy.ndarray of shape (n_lambdas,)
-        Values of lambda.
-    penalised : numpy.ndarray of shape (n_columns,)
-        False for columns that are never penalised.
-    penalty : str
-        See `penalties`.
-    shape : float
-        The penalty's ``a``.
+    Shapes: z (n_samples, n_columns): standardised columns; strengths (n_lambdas,): values of
+    lambda; penalised (n_columns,): false for columns that are never penalised.
     """
 
     def __init__(
@@ -118,18 +86,7 @@ class Block:
         return Coefficients(beta, self._weights(beta, self.strengths), recent)
 
     def advance(self, kept: Coefficients, asked: Request) -> tuple[Coefficients, dict[str, Array]]:
-        """Take one step of each fit.
-
-        Returns
-        -------
-        Coefficients
-        dict
-            Terms of private sums: ``fit`` of shape (n_samples, n_fits), the embeddings ``X_k
-            beta_k``; ``penalty`` of shape (n_fits,), ``lambda |alpha o beta_k|_1``; where fits are
-            checked, ``violation`` of shape (n_checked,), the squares of what optimality lacks, and
-            ``selected`` of shape (n_checked,), how many coefficients are not zero; with a probe,
-            ``projection`` of shape (n_samples,).
-        """
+        """Take one step of each fit."""
         beta, weights = kept.beta.copy(), kept.weights.copy()
         told: dict[str, Array] = {}
         if len(asked.checked):
@@ -183,12 +140,8 @@ class Block:
 def largest_correlation(z: Array, penalised: npt.NDArray[np.bool_], residual: Array) -> float:
     """Return the largest gradient of a penalised column: the lambda from which all are zero.
 
-    Parameters
-    ----------
-    z : numpy.ndarray of shape (n_samples, n_columns)
-    penalised : numpy.ndarray of shape (n_columns,)
-    residual : numpy.ndarray of shape (n_samples,)
-        Label less its expectation without the penalised columns.
+    Shapes: z (n_samples, n_columns); penalised (n_columns,); residual (n_samples,): label less its
+    expectation without the penalised columns.
     """
     values = np.abs(z[:, penalised].T @ residual) / len(z)
     return float(values.max(initial=0.0))

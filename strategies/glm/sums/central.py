@@ -152,22 +152,7 @@ def null_level(family: Family, y: Array, intercept: bool) -> float:
 def choose_lambdas(
     setting: str | float, penalty: str, reach: float, unit: float, count: int, ratio: float
 ) -> Array:
-    """Return the values of lambda in standardised units.
-
-    Parameters
-    ----------
-    setting : str or float
-        Of `parse_lambdas`, in label units.
-    penalty : str
-    reach : float
-        From which lambda on all coefficients are zero, or a bound on it.
-    unit : float
-        Of the labels.
-    count : int
-        How many values ``"bic"`` compares.
-    ratio : float
-        The smallest of them over the largest.
-    """
+    """Return the values of lambda in standardised units."""
     if penalty == "none":
         return np.zeros(1)
     values = stated(setting)

@@ -27,32 +27,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FederatedFit:
-    """All fits, and the one that was chosen.
-
-    Parameters
-    ----------
-    family : Family
-    unit : float
-        What labels were divided by.
-    lambdas, bic : numpy.ndarray of shape (n_lambdas,)
-        In label units; of a fit that did not converge, where it ended.
-    chosen : int
-    selected : numpy.ndarray of shape (n_lambdas,)
-        How many coefficients are not zero.
-    fits : Fits
-        In units of `unit`.
-    outcome : str
-        Of the chosen fit.
-    """
+    """All fits, and the one that was chosen."""
 
     family: Family
-    unit: float
-    lambdas: Array
-    bic: Array
+    unit: float  # What labels were divided by
+    lambdas: Array  # (n_lambdas,): in label units; of a fit that did not converge, where it ended
+    bic: Array  # (n_lambdas,): in label units; of a fit that did not converge, where it ended
     chosen: int
-    selected: npt.NDArray[np.int64]
-    fits: Fits
-    outcome: str
+    selected: npt.NDArray[np.int64]  # (n_lambdas,): how many coefficients are not zero
+    fits: Fits  # In units of `unit`
+    outcome: str  # Of the chosen fit
 
 
 def fit_federated(
@@ -67,18 +51,8 @@ def fit_federated(
 ) -> FederatedFit:
     """Fit every lambda and choose one.
 
-    Parameters
-    ----------
-    settings : VerticalGLM
-    federation, result, progress
-        As given to `Strategy.run`.
-    problem : Problem
-    used : numpy.ndarray of shape (n_used,)
-        Numbers of the samples of the fit among the labelled ones.
-    y : numpy.ndarray of shape (n_used,)
-        Their labels.
-    free : dict of str to list of str
-        By party, columns without penalty.
+    Shapes: used (n_used,): numbers of the samples of the fit among the labelled ones; y (n_used,):
+    their labels.
     """
     family = family_named(settings.family)
     check_labels(family, y)

@@ -14,69 +14,36 @@ PASSED_OVER = "passed over"
 
 @dataclass(frozen=True)
 class Settings:
-    """How fits are computed.
+    """How fits are computed."""
 
-    Parameters
-    ----------
-    penalty : str
-        See `penalties`.
-    intercept : bool
-        Whether there is one.
-    tol : float
-        The paper's absolute and relative tolerance.
-    kkt_tol : float
-        Largest violation of optimality, as a root of the sum of squares over all coefficients, in
-        units of the labels' standard deviation.
-    lla_steps : int
-        How often the weights of a concave penalty are made again.
-    max_iter : int
-        Most rounds.
-    fixed : bool
-        Take `max_iter` rounds whatever the residuals, without tests, which would tell more than the
-        fits; for fits with noise.
-    by_bic : bool
-        Whether only the fit of the smallest BIC is wanted; others are given up once they are far
-        behind.
-    """
-
-    penalty: str
-    intercept: bool = True
-    tol: float = 1e-3
+    penalty: str  # See `penalties`
+    intercept: bool = True  # Whether there is one
+    tol: float = 1e-3  # The paper's absolute and relative tolerance
+    # Largest violation of optimality, as a root of the sum of squares over all coefficients, in
+    # units of the labels' standard deviation
     kkt_tol: float = 1e-4
-    lla_steps: int = 3
-    max_iter: int = 500
+    lla_steps: int = 3  # How often the weights of a concave penalty are made again
+    max_iter: int = 500  # Most rounds
+    # Take `max_iter` rounds whatever the residuals, without tests, which would tell more than the
+    # fits; for fits with noise
     fixed: bool = False
+    # Whether only the fit of the smallest BIC is wanted; others are given up once they are far
+    # behind
     by_bic: bool = False
 
 
 @dataclass
 class Fits:
-    """The fits of all values of lambda, as the server knows them.
+    """The fits of all values of lambda, as the server knows them."""
 
-    Parameters
-    ----------
-    fit : numpy.ndarray of shape (n_samples, n_lambdas)
-        Sums of the parties' fits, without intercept.
-    level : numpy.ndarray of shape (n_lambdas,)
-        Intercepts, of centred columns.
-    selected : numpy.ndarray of shape (n_lambdas,)
-        How many coefficients are not zero; -1 where nobody asked.
-    violation : numpy.ndarray of shape (n_lambdas,)
-        Of the optimality conditions, when last tested; infinite if never.
-    rounds : numpy.ndarray of shape (n_lambdas,)
-        When each fit ended; 0 if it did not.
-    tolerated : numpy.ndarray of shape (n_lambdas,)
-        When each fit first met the paper's tolerances; 0 if it did not.
-    outcomes : list of str
-    history : list of dict
-        One entry for each round.
-    """
-
-    fit: Array
-    level: Array
+    fit: Array  # (n_samples, n_lambdas): sums of the parties' fits, without intercept
+    level: Array  # (n_lambdas,): intercepts, of centred columns
+    # (n_lambdas,): how many coefficients are not zero; -1 where nobody asked
     selected: npt.NDArray[np.int64]
+    # (n_lambdas,): of the optimality conditions, when last tested; infinite if never
     violation: Array
-    rounds: npt.NDArray[np.int64]
+    rounds: npt.NDArray[np.int64]  # (n_lambdas,): when each fit ended; 0 if it did not
+    # (n_lambdas,): when each fit first met the paper's tolerances; 0 if it did not
     tolerated: npt.NDArray[np.int64]
     outcomes: list[str]
-    history: list[dict[str, Any]] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list)  # One entry for each round

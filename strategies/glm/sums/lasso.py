@@ -25,24 +25,10 @@ def descend(
 ) -> Array:
     """Solve the subproblem by coordinate descent, all fits side by side.
 
-    Parameters
-    ----------
-    gram : numpy.ndarray of shape (n_columns, n_columns)
-        ``G``, with a positive diagonal.
-    gradient : numpy.ndarray of shape (n_columns, n_fits)
-        Of the smooth part at `start`.
-    start : numpy.ndarray of shape (n_columns, n_fits)
-        Where the quadratic is centred; also the first guess.
-    curvature : numpy.ndarray of shape (n_fits,)
-        Positive.
-    penalty : numpy.ndarray of shape (n_columns, n_fits)
-        ``lambda alpha``, at least 0.
-    tolerance : float
-        Stop once no coefficient moves by more, in units of the largest of its fit (at least 1e-3).
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_columns, n_fits)
+    Shapes: gram (n_columns, n_columns): ``G``, with a positive diagonal; gradient (n_columns,
+    n_fits): of the smooth part at `start`; start (n_columns, n_fits): where the quadratic is
+    centred; also the first guess; curvature (n_fits,): positive; penalty (n_columns, n_fits):
+    ``lambda alpha``, at least 0; returns (n_columns, n_fits).
     """
     beta = start.copy()
     # Divided by the curvature, all fits share the matrix G.
@@ -69,19 +55,10 @@ def descend(
 def violation(gradient: Array, beta: Array, penalty: Array) -> Array:
     """Return how far the optimality (KKT) conditions are from being met.
 
-    Parameters
-    ----------
-    gradient : numpy.ndarray of shape (n_columns, n_fits)
-        Of the loss at the common fit.
-    beta : numpy.ndarray of shape (n_columns, n_fits)
-    penalty : numpy.ndarray of shape (n_columns, n_fits)
-        ``lambda alpha``.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_columns, n_fits)
-        0 where the conditions hold: ``gradient = -penalty sign(beta)``, or between the bounds
-        where the coefficient is 0.
+    Shapes: gradient (n_columns, n_fits): of the loss at the common fit; beta (n_columns, n_fits);
+    penalty (n_columns, n_fits): ``lambda alpha``; returns (n_columns, n_fits): 0 where the
+    conditions hold: ``gradient = -penalty sign(beta)``, or between the bounds where the
+    coefficient is 0.
     """
     off = np.where(
         beta != 0, gradient + penalty * np.sign(beta), np.maximum(np.abs(gradient) - penalty, 0.0)

@@ -29,24 +29,9 @@ def proximal_step(
 ) -> tuple[Array, Array]:
     """Minimise ``sum of psi(eta) - y eta + strength / 2 (eta - level - centre)^2``.
 
-    Parameters
-    ----------
-    family : Family
-    y : numpy.ndarray of shape (n_samples, 1)
-    centre : numpy.ndarray of shape (n_samples, n_fits)
-    strength : numpy.ndarray of shape (n_fits,)
-        ``phi``, over ``1 / n_samples``.
-    eta : numpy.ndarray of shape (n_samples, n_fits)
-        First guess.
-    level : numpy.ndarray of shape (n_fits,)
-        Intercepts: the first guess, or as they are.
-    intercept : bool
-        Whether `level` is free.
-
-    Returns
-    -------
-    eta : numpy.ndarray of shape (n_samples, n_fits)
-    level : numpy.ndarray of shape (n_fits,)
+    Shapes: y (n_samples, 1); centre (n_samples, n_fits); strength (n_fits,): ``phi``, over ``1 /
+    n_samples``; eta (n_samples, n_fits): first guess; level (n_fits,): intercepts: the first
+    guess, or as they are; returns (n_samples, n_fits); returns (n_fits,).
     """
     if isinstance(family, Gaussian):
         if intercept:

@@ -46,28 +46,14 @@ def composed(sigma: float, delta: float, n_releases: int) -> float:
 
 @dataclass(frozen=True)
 class Noise:
-    """Noise on coefficients.
+    """Noise on coefficients."""
 
-    Parameters
-    ----------
-    sigma : float
-        Standard deviation of the fit's noise in each direction of the party's columns.
-    """
-
-    sigma: float
+    sigma: float  # Standard deviation of the fit's noise in each direction of the party's columns
 
     def add(self, block: Block, beta: Array, key: bytes) -> Array:
         """Return noisy coefficients, shape (n_columns, n_fits).
 
-        Parameters
-        ----------
-        block : Block
-            The party's columns.
-        beta : numpy.ndarray of shape (n_columns, n_fits)
-            What noise is added to.
-        key : bytes of length 32
-            Known to the party alone, and another one for each message: noise must be neither
-            predictable nor used for two releases.
+        Shapes: beta (n_columns, n_fits): what noise is added to.
         """
         normals = SecretNormals(key)
         values, vectors = np.linalg.eigh(block.gram * len(block.z))

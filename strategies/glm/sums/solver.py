@@ -49,19 +49,7 @@ _EXTREME = 30.0  # a linear predictor of 30 is a probability of 1 - 1e-13
 class Solver:
     """Iterates all fits until each is optimal.
 
-    Parameters
-    ----------
-    family : Family
-    y : numpy.ndarray of shape (n_samples,)
-        Labels; gaussian ones standardised.
-    n_lambdas, n_parties, n_columns : int
-    settings : Settings
-    exchange : Callable[[Request], dict of str to numpy.ndarray]
-        Sends a request to every party and returns the sums of what they answer.
-    seed : int
-        Of the first probe.
-    notify : Callable[[dict], None], optional
-        Told of each entry of the history.
+    Shapes: y (n_samples,): labels; gaussian ones standardised.
     """
 
     def __init__(

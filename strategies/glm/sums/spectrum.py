@@ -13,15 +13,7 @@ _MARGIN = 1.1
 
 
 class Lanczos:
-    """The Lanczos iteration, one product at a time (Golub and Van Loan, Section 10.1).
-
-    Parameters
-    ----------
-    size : int
-        Length of the vectors.
-    seed : int
-        Of the first one.
-    """
+    """The Lanczos iteration, one product at a time (Golub and Van Loan, Section 10.1)."""
 
     def __init__(self, size: int, seed: int = 0) -> None:
         first = np.random.default_rng(seed).standard_normal(size)

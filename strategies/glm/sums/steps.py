@@ -44,25 +44,10 @@ class SharingSteps(StepGroup):
     def begin(self, residual: Array, used: Flags, unpenalized: list[str]) -> Summands:
         """Learn which samples take part, and tell how strong a penalty must be.
 
-        Parameters
-        ----------
-        residual : numpy.ndarray of shape (n_used,)
-            Label less its expectation without any column.
-        used : numpy.ndarray of shape (n_observed,)
-            1 where all parties hold a row that this party holds.
-        unpenalized : list of str
-            Own columns that are never penalised.
-
-        Returns
-        -------
-        Summands
-            Summed: ``reach``, a power of the largest correlation of a column with `residual`.
-            Publicly ``constant``, the names of columns that do not vary.
-
-        Raises
-        ------
-        DataError
-            If the node has not agreed, or has no such columns.
+        Message: residual (n_used,): label less its expectation without any column; used
+        (n_observed,): 1 where all parties hold a row that this party holds; unpenalized: own
+        columns that are never penalised; returns summed: ``reach``, a power of the largest
+        correlation of a column with `residual`.
         """
         self._open()
         known = self.data.design.columns
@@ -102,26 +87,10 @@ class SharingSteps(StepGroup):
     ) -> Summands:
         """Take a step of every fit that is asked for (see `Request`).
 
-        Parameters
-        ----------
-        strengths : numpy.ndarray of shape (n_lambdas,), optional
-            With the first message, the values of lambda; with it `penalty` and `shape`.
-        noise : float, optional
-            With the first message, if noise is to be added: its standard deviation.
-        delta, rounds : optional
-            With it, the delta of the promise, and in how many rounds noisy fits are released.
-
-        Returns
-        -------
-        Summands
-            See `Block.advance`.
-
-        Raises
-        ------
-        PolicyError
-            If the node's policy does not allow what the noisy fits of all rounds cost together.
-        ProtocolError
-            If more of them are asked for than that.
+        Message: strengths (n_lambdas,): with the first message, the values of lambda; with it
+        `penalty` and `shape`; noise: with the first message, if noise is to be added: its standard
+        deviation; delta, rounds: with it, the delta of the promise, and in how many rounds noisy
+        fits are released; returns see `Block.advance`.
         """
         self._open()
         key = self.party.secret_bytes("admm noise")
@@ -168,19 +137,8 @@ class SharingSteps(StepGroup):
     def finish(self, chosen: int, whole_path: bool) -> Summands:
         """Hand over the coefficients of the chosen lambda, and fits of samples without a label.
 
-        Parameters
-        ----------
-        chosen : int
-            Number of the lambda.
-        whole_path : bool
-            Whether the coefficients of all are wanted.
-
-        Returns
-        -------
-        Summands
-            Summed: ``fit`` of shape (n_unlabelled,), 0 where the row is not held. Publicly
-            ``beta`` per unit of the columns, ``offset``, the fit of their means, and if wanted
-            ``path`` of shape (n_columns, n_lambdas) with ``offsets``.
+        Message: chosen: number of the lambda; whole_path: whether the coefficients of all are
+        wanted; returns summed: ``fit`` of shape (n_unlabelled,), 0 where the row is not held.
         """
         self._open()
         center, scale = self._fit_scaling
@@ -203,21 +161,11 @@ class SharingSteps(StepGroup):
     def rotate_selected(self, weight: Array, nonce: bytes = b"", **keys: Any) -> dict[str, Any]:
         """Rotate the selected columns, once for each other party, and tell their own moments.
 
-        Parameters
-        ----------
-        weight : numpy.ndarray of shape (n_used,)
-            Variance of each label under the model.
-        nonce : bytes
-            Of this run; left out, as the keys, if there is one party.
-        **keys
-            The other arguments of `PairKeySteps.keep_pair_keys`.
-
-        Returns
-        -------
-        dict[str, numpy.ndarray]
-            ``sums`` of shape (n_selected,) and ``gram`` of shape (n_selected, n_selected), and by
-            the other party's name a matrix of shape (n_used, n_selected). For the server only: the
-            peer could turn it back.
+        Message: weight (n_used,): variance of each label under the model; nonce: of this run; left
+        out, as the keys, if there is one party; **keys: the other arguments of
+        `PairKeySteps.keep_pair_keys`; returns ``sums`` of shape (n_selected,) and ``gram`` of
+        shape (n_selected, n_selected), and by the other party's name a matrix of shape (n_used,
+        n_selected).
         """
         self._open()
         chosen = np.flatnonzero(np.asarray(self.state["glm.chosen"]))

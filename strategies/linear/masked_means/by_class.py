@@ -23,19 +23,11 @@ from strategies.linear.masked_means.fourier import Expansion, harmonics
 
 @dataclass(frozen=True)
 class ByClass:
-    """A function for each of two classes.
+    """A function for each of two classes."""
 
-    Parameters
-    ----------
-    first, second : Expansion
-        In the same harmonics, of samples of the first and of the second class.
-    is_second : numpy.ndarray of shape (n,), bool
-        The class of each sample.
-    """
-
-    first: Expansion
-    second: Expansion
-    is_second: Flags
+    first: Expansion  # In the same harmonics, of samples of the first and of the second class
+    second: Expansion  # In the same harmonics, of samples of the first and of the second class
+    is_second: Flags  # (n,): the class of each sample
 
     @property
     def common(self) -> Expansion:
@@ -59,16 +51,8 @@ class ByClass:
     def features(self, alpha: Ring, bits: int) -> Ring:
         """Return what takes the place of the server's sines and cosines.
 
-        Parameters
-        ----------
-        alpha : numpy.ndarray of shape (n,), uint64
-        bits : int
-            Fraction bits.
-
-        Returns
-        -------
-        numpy.ndarray of shape (2 * n_terms, n), uint64
-            As of `server_features`; none is larger than 1.
+        Shapes: alpha (n,); returns (2 * n_terms, n): as of `server_features`; none is larger than
+        1.
         """
         size = self.common.cosine
         per = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0.0)

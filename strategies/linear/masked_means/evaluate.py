@@ -45,21 +45,12 @@ _ATTEMPT_BYTES = 16
 
 @dataclass(frozen=True)
 class Placed:
-    """Linear predictors on the circle, behind the group's key streams.
+    """Linear predictors on the circle, behind the group's key streams."""
 
-    Parameters
-    ----------
-    alpha : numpy.ndarray of shape (n,), uint64
-    tags : list of bytes
-        By party, of its fits.
-    low, high : float
-        All predictors lie between, without an intercept of the server.
-    """
-
-    alpha: Ring
-    tags: list[bytes]
-    low: float
-    high: float
+    alpha: Ring  # (n,)
+    tags: list[bytes]  # By party, of its fits
+    low: float  # All predictors lie between, without an intercept of the server
+    high: float  # All predictors lie between, without an intercept of the server
 
     @property
     def centre(self) -> float:
@@ -69,31 +60,13 @@ class Placed:
 
 @dataclass(frozen=True)
 class Bound:
-    """How large a function's values are over the samples of the fit.
+    """How large a function's values are over the samples of the fit."""
 
-    Parameters
-    ----------
-    total : float
-        What the sum of their absolute values is expected not to exceed.
-    largest : float
-        What none exceeds.
-    """
-
-    total: float
-    largest: float
+    total: float  # What the sum of their absolute values is expected not to exceed
+    largest: float  # What none exceeds
 
     def of_sum(self, n: int, digit: float, degree: int) -> float:
-        """Return what no sum of values times products of digits exceeds.
-
-        Parameters
-        ----------
-        n : int
-            Number of samples.
-        digit : float
-            The largest digit there is.
-        degree : {0, 1, 2}
-            How many digits are multiplied with a value.
-        """
+        """Return what no sum of values times products of digits exceeds."""
         # Leading digits have a root mean square of at most 2^8 and rounding (Cauchy, Schwarz).
         root = 1.01 * 2.0**DIGIT_BITS
         by_total, by_largest = self.total * digit**degree, self.largest * n * root**degree
@@ -103,18 +76,10 @@ class Bound:
 
 @dataclass
 class MaskedMeans:
-    """Sums of the parties' columns with functions of linear predictors that nobody sees.
+    """Sums of the parties' columns with functions of linear predictors that nobody sees."""
 
-    Parameters
-    ----------
-    federation : Federation
-        Of the run; two parties or more, sums ``masked`` or ``plain``.
-    group_key : GroupKey
-        Hands the group seed to the parties.
-    """
-
-    federation: Federation
-    group_key: GroupKey
+    federation: Federation  # Of the run; two parties or more, sums ``masked`` or ``plain``
+    group_key: GroupKey  # Hands the group seed to the parties
     _masked: dict[str, Ring] = field(default_factory=dict)
     _tags: dict[str, bytes] = field(default_factory=dict)
     _scale: dict[str, Array] = field(default_factory=dict)
@@ -136,10 +101,7 @@ class MaskedMeans:
     def send(self, group: Indices) -> None:
         """Have every party hand over its columns in digits; one round.
 
-        Parameters
-        ----------
-        group : numpy.ndarray of shape (n_samples,)
-            0 for samples of the fit, which all parties hold, else -1.
+        Shapes: group (n_samples,): 0 for samples of the fit, which all parties hold, else -1.
         """
         self._asked_at = self.federation.course
         replies = self.federation.call(
@@ -166,10 +128,7 @@ class MaskedMeans:
     def place(self, beta: Array) -> Placed:
         """Put linear predictors on the circle; one round.
 
-        Parameters
-        ----------
-        beta : numpy.ndarray of shape (n_columns,)
-            Coefficients of all parties' columns, in the columns' units.
+        Shapes: beta (n_columns,): coefficients of all parties' columns, in the columns' units.
         """
         names = self._names()
         widths = [len(self._scale[name]) for name in names]
@@ -188,21 +147,8 @@ class MaskedMeans:
     ) -> tuple[float, Array]:
         """Open sums with the mean; one round.
 
-        Parameters
-        ----------
-        placed : Placed
-        shift : float
-            Is taken from the linear predictors before the function is applied.
-        mean : Expansion
-        bound : Bound
-            On the mean.
-
-        Returns
-        -------
-        total : float
-            Sum of the mean. Where it exceeds that of the bound, the others may have overflowed.
-        columns : numpy.ndarray of shape (n_columns,)
-            Sums of each column, centred over the samples of the fit, times the mean.
+        Shapes: returns (n_columns,): sums of each column, centred over the samples of the fit,
+        times the mean.
         """
         sizes = [bound.of_sum(len(placed.alpha), self._largest, 1)]
         found = self._ask(placed, shift, [mean], sizes, information=False)
@@ -213,22 +159,9 @@ class MaskedMeans:
     ) -> tuple[float, Array]:
         """Open sums with a function that differs by class; one round.
 
-        Parameters
-        ----------
-        placed, shift
-            As in `open_mean`.
-        functions : ByClass
-            With the classes of the samples of the fit, in aligned order.
-        bound : Bound
-            On both functions.
-
-        Returns
-        -------
-        total : float
-            Sum of the function.
-        columns : numpy.ndarray of shape (n_columns,)
-            Sums of each column, centred over the samples of the fit, times the function, all of it
-            less ``half_difference`` for samples of the second class and plus it for the others.
+        Shapes: returns (n_columns,): sums of each column, centred over the samples of the fit,
+        times the function, all of it less ``half_difference`` for samples of the second class and
+        plus it for the others.
         """
         sizes = [bound.of_sum(len(placed.alpha), self._largest, 1)]
         found = self._ask(
@@ -241,20 +174,8 @@ class MaskedMeans:
     ) -> tuple[Array, float | None]:
         """Open products of columns with the variance, and the sum of the cumulant; one round.
 
-        Parameters
-        ----------
-        placed, shift
-            As in `open_mean`.
-        expansions : list of Expansion
-            Variance and cumulant, in the same harmonics; or the variance alone.
-        bounds : list of Bound
-            On them.
-
-        Returns
-        -------
-        information : numpy.ndarray of shape (1 + n_columns, 1 + n_columns)
-            Products of 1 and the columns, centred over the samples of the fit.
-        cumulant : float or None
+        Shapes: returns (1 + n_columns, 1 + n_columns): products of 1 and the columns, centred over
+        the samples of the fit.
         """
         n = len(placed.alpha)
         sizes = [b.of_sum(n, self._largest, d) for b, d in zip(bounds, (2, 0), strict=False)]

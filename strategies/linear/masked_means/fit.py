@@ -66,49 +66,10 @@ def fit_mean_model(
 
     The parties use `MaskedMeanSteps`, `PrivateProductSteps`, `GroupKeySteps` and `PairKeySteps`.
 
-    Parameters
-    ----------
-    federation : Federation
-        Of the run; two parties or more, sums ``masked`` or ``plain``.
-    products : PrivateProducts
-        Of the same run; the columns have been sent.
-    family : Family
-        Binomial or Poisson.
-    y : numpy.ndarray of shape (n_samples,)
-        Labels; those of samples that are not in the fit do not matter.
-    group : numpy.ndarray of shape (n_samples,)
-        0 for samples of the fit, which all parties hold, else -1.
-    columns : mapping of str to sequence of str
-        By party, the names of its columns, for errors.
-    intercept : bool, default True
-        Whether there is one.
-    moments : flwr_vertical.products.Moments, optional
-        Of this group with these labels, if they have been opened; else one round opens them.
-    max_evaluations : int
-        Most evaluations, of two rounds each; fewer where parties would refuse them, since each is a
-        vector that columns are multiplied with.
-    ridge : float
-        What the sum of squared coefficients is multiplied by, beside minus the log likelihood.
-    units : numpy.ndarray of shape (n_columns,), optional
-        Units of the columns in which a ridge treats the coefficients; by default each column's
-        standard deviation.
-    follow : Callable, optional
-        What a penalty makes of a fit: level (where all columns have their mean) and coefficients.
-        The likelihood is then expanded about these, until they stay where they are; three rounds
-        each time. The penalty keeps coefficients finite where columns separate the labels.
-    cure : str
-        What an error proposes where columns separate the labels.
-
-    Returns
-    -------
-    MeanFit
-        The maximum of the likelihood; of its quadratic where it was expanded last, with `follow`.
-
-    Raises
-    ------
-    DataError
-        If the labels are none of the family, columns follow from each other, or the maximum is out
-        of reach: mostly since columns separate the labels.
+    Shapes: y (n_samples,): labels; those of samples that are not in the fit do not matter; group
+    (n_samples,): 0 for samples of the fit, which all parties hold, else -1; units (n_columns,):
+    units of the columns in which a ridge treats the coefficients; by default each column's
+    standard deviation.
     """
     if family.name not in REACH:
         raise ConfigError(f"family {family.name!r} needs no masked means, its moments suffice")

@@ -36,15 +36,9 @@ _BLOCK = 8192
 def to_digits(x: Array) -> Ring:
     """Split columns into digits.
 
-    Parameters
-    ----------
-    x : numpy.ndarray of shape (n_rows, n_columns)
-        Of root mean square at most 1.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_rows, N_DIGITS * n_columns), uint64
-        All first digits, then all second ones, ...: ``x = sum_i digit_i 2^(-8 i)``, i = 1, 2, ...
+    Shapes: x (n_rows, n_columns): of root mean square at most 1; returns (n_rows, N_DIGITS *
+    n_columns): all first digits, then all second ones, ...: ``x = sum_i digit_i 2^(-8 i)``, i = 1,
+    2, .
     """
     rest, digits = x, []
     for _ in range(N_DIGITS):
@@ -57,15 +51,7 @@ def to_digits(x: Array) -> Ring:
 def from_digits(encoded: Ring, n_digits: int) -> Array:
     """Put sums over digits together again, along the first axis.
 
-    Parameters
-    ----------
-    encoded : numpy.ndarray of shape (n_digits * n_columns, ...), uint64
-    n_digits : int
-        How many digits there are.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_columns, ...)
+    Shapes: encoded (n_digits * n_columns, ...); returns (n_columns, ...).
     """
     return _weighted(encoded.view(np.int64).astype(np.float64), n_digits)
 
@@ -84,18 +70,10 @@ def _weighted(values: Array, n_digits: int) -> Array:
 
 @dataclass(frozen=True)
 class Precision:
-    """How many fraction bits features and weights have.
+    """How many fraction bits features and weights have."""
 
-    Parameters
-    ----------
-    feature : int
-        Of sines and cosines of the server's angle.
-    weight : tuple of int
-        Of the parties' weights, by function.
-    """
-
-    feature: int
-    weight: tuple[int, ...]
+    feature: int  # Of sines and cosines of the server's angle
+    weight: tuple[int, ...]  # Of the parties' weights, by function
 
     def of(self, function: int) -> int:
         """Fraction bits of the values of a function."""
@@ -103,20 +81,7 @@ class Precision:
 
 
 def choose_precision(expansions: list[Expansion], bounds: list[float]) -> Precision:
-    """Choose fraction bits with which no sum overflows, and rounding does least harm.
-
-    Parameters
-    ----------
-    expansions : list of Expansion
-        By function.
-    bounds : list of float
-        By function, how large a sum of its values times whole numbers can be.
-
-    Raises
-    ------
-    DataError
-        If nothing is left after the point.
-    """
+    """Choose fraction bits with which no sum overflows, and rounding does least harm."""
     totals = [math.floor(_BITS - math.log2(max(bound, 1.0))) for bound in bounds]
     shares = []
     for total, expansion in zip(totals, expansions, strict=True):
@@ -140,18 +105,7 @@ def choose_precision(expansions: list[Expansion], bounds: list[float]) -> Precis
 def server_features(alpha: Ring, times: int, n_terms: int, bits: int) -> Ring:
     """Return sines and cosines of the multiples of the server's angle.
 
-    Parameters
-    ----------
-    alpha : numpy.ndarray of shape (n,), uint64
-    times, n_terms : int
-        See `Expansion`.
-    bits : int
-        Fraction bits.
-
-    Returns
-    -------
-    numpy.ndarray of shape (2 * n_terms, n), uint64
-        Sines and cosines by turns.
+    Shapes: alpha (n,); returns (2 * n_terms, n): sines and cosines by turns.
     """
     out = np.empty((2 * n_terms, len(alpha)), dtype=np.uint64)
     for start in range(0, len(alpha), _BLOCK):
@@ -172,22 +126,9 @@ def combine(
 ) -> Ring:
     """Combine features to values: ``mu + q`` of masked ones, ``q`` of the mask.
 
-    Parameters
-    ----------
-    features : numpy.ndarray of shape (2 * n_terms, n), uint64
-        Of `server_features` under a mask, or the mask.
-    gamma : numpy.ndarray of shape (n,), uint64
-        By which the angles are turned.
-    times : int
-        See `Expansion`.
-    sine, cosine : numpy.ndarray of shape (n_functions, n_terms)
-        Coefficients.
-    bits : sequence of int
-        Fraction bits of the weights, by function.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_functions, n), uint64
+    Shapes: features (2 * n_terms, n): of `server_features` under a mask, or the mask; gamma (n,):
+    by which the angles are turned; sine, cosine (n_functions, n_terms): coefficients; returns
+    (n_functions, n).
     """
     n_functions, n_terms = sine.shape
     out = np.zeros((n_functions, len(gamma)), dtype=np.uint64)

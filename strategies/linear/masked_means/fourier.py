@@ -41,26 +41,14 @@ _CUTS = (1e-6, 1e-8, 1e-10)  # singular values, relative to the largest
 
 @dataclass(frozen=True)
 class Expansion:
-    """A Fourier sum.
+    """A Fourier sum."""
 
-    Parameters
-    ----------
-    times : int
-        How many periods the circle has.
-    constant : float
-    sine, cosine : numpy.ndarray of shape (n_terms,)
-    radius : float
-        Up to where it holds.
-    error : float
-        Largest error there, relative to what `expand` was told.
-    """
-
-    times: int
+    times: int  # How many periods the circle has
     constant: float
-    sine: Array
-    cosine: Array
-    radius: float
-    error: float
+    sine: Array  # (n_terms,)
+    cosine: Array  # (n_terms,)
+    radius: float  # Up to where it holds
+    error: float  # Largest error there, relative to what `expand` was told
 
     @property
     def n_terms(self) -> int:
@@ -86,26 +74,7 @@ def expand(
     unit: Callable[[Array], Array] = np.ones_like,
     most_terms: int = _TERMS[-1],
 ) -> list[Expansion]:
-    """Expand functions in the same harmonics, as few as are needed.
-
-    Parameters
-    ----------
-    functions : list of Callable
-        Of arrays, analytic about the real line.
-    radius : float
-        They are wanted on ``|t| <= radius``.
-    tolerance : float
-        Largest error in units of `unit`.
-    unit : Callable
-        What errors are measured in, as a function of t.
-    most_terms : int
-        Traffic is in proportion to the number of terms.
-
-    Raises
-    ------
-    DataError
-        If the circle is too short, or the tolerance cannot be reached.
-    """
+    """Expand functions in the same harmonics, as few as are needed."""
     best: list[Expansion] | None = None
     # Fewer terms than the radius never are enough.
     enough = [n_terms for n_terms in _TERMS if radius < n_terms <= most_terms]
@@ -181,18 +150,7 @@ def _basis(t: Array, frequencies: Array) -> Array:
 
 
 def to_circle(t: Array) -> Ring:
-    """Put linear predictors on the circle; shape as given.
-
-    Parameters
-    ----------
-    t : numpy.ndarray
-        Less than half a circle from 0.
-
-    Raises
-    ------
-    DataError
-        If one is farther off.
-    """
+    """Put linear predictors on the circle; shape as given."""
     if not (np.abs(t) < CIRCLE / 2).all():
         raise DataError(
             f"linear predictors must be within {CIRCLE / 2:g} of 0, the largest is "
@@ -204,18 +162,8 @@ def to_circle(t: Array) -> Ring:
 def harmonics(angle: Ring, times: int, n_terms: int) -> Iterator[tuple[Array, Array]]:
     """Give sine and cosine of the multiples of angles, the same bits on every machine.
 
-    Parameters
-    ----------
-    angle : numpy.ndarray of shape (n,), uint64
-        On the circle.
-    times : int
-        Periods of the circle.
-    n_terms : int
-
-    Yields
-    ------
-    sine, cosine : numpy.ndarray of shape (n,)
-        For h = 1, 2, ..., `n_terms`; within ``(2 h + 6) 2^-52``. Not to be changed.
+    Shapes: angle (n,): on the circle; returns (n,): for h = 1, 2, ..., `n_terms`; within ``(2 h +
+    6) 2^-52``.
     """
     sine, cosine = _sine_cosine(angle * np.uint64(times))
     s, c = sine, cosine

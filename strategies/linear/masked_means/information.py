@@ -30,15 +30,9 @@ from flwr_vertical.products.vector_products import helpers
 
 @dataclass(frozen=True)
 class Roles:
-    """Who does what for which block.
+    """Who does what for which block."""
 
-    Parameters
-    ----------
-    names : list of str
-        All parties, two or more.
-    """
-
-    names: list[str]
+    names: list[str]  # All parties, two or more
 
     @property
     def helper(self) -> dict[str, str]:
@@ -65,17 +59,10 @@ class Roles:
 
 @dataclass(frozen=True)
 class Streams:
-    """What the parties share and the server has not.
+    """What the parties share and the server has not."""
 
-    Parameters
-    ----------
-    columns : Mapping[str, numpy.ndarray of shape (n, width)]
-        By party, ``R``.
-    owners, helpers : Mapping[str, numpy.ndarray of shape (n, width)]
-        By party, what masks its Z, and the Y about its columns.
-    """
-
-    columns: Mapping[str, Ring]
+    columns: Mapping[str, Ring]  # (n, width): by party, ``R``
+    # owners, helpers: (n, width): by party, what masks its Z, and the Y about its columns
     owners: Mapping[str, Ring]
     helpers: Mapping[str, Ring]
 
@@ -90,17 +77,8 @@ def handed_over(
 ) -> dict[str, Ring]:
     """Return what a party hands over under fresh streams: ``Z``, and ``Y:<name>``.
 
-    Parameters
-    ----------
-    party : str
-    roles : Roles
-    own : numpy.ndarray of shape (n, width), uint64
-        ``D``, its columns.
-    values : numpy.ndarray of shape (n,), uint64
-        ``v``.
-    rho : numpy.ndarray of shape (n,), uint64
-        Of those it helps; empty if it helps nobody.
-    streams : Streams
+    Shapes: own (n, width): ``D``, its columns; values (n,): ``v``; rho (n,): of those it helps;
+    empty if it helps nobody.
     """
     out = {}
     if party in roles.served:
@@ -126,15 +104,7 @@ def party_term(
     rho: Ring,
     streams: Streams,
 ) -> Ring:
-    """Return a party's term of the private sum, of shape (total, total), uint64.
-
-    Parameters
-    ----------
-    party, roles, own, values, rho, streams
-        See `handed_over`.
-    layout : Layout
-        Where each party's columns stand.
-    """
+    """Return a party's term of the private sum, of shape (total, total), uint64."""
     out = np.zeros((layout.total, layout.total), dtype=np.uint64)
 
     def add(a: str, b: str, block: Ring, sign: int = 1) -> None:
@@ -178,23 +148,8 @@ def open_information(
 ) -> Ring:
     """Return ``D' W D`` of all columns; the server's part.
 
-    Parameters
-    ----------
-    roles, layout
-        See `party_term`.
-    masked : Mapping[str, numpy.ndarray of shape (n, width)]
-        By party, ``U``.
-    rho : Mapping[str, numpy.ndarray of shape (n,)]
-        By helper.
-    told : Mapping[str, Mapping[str, numpy.ndarray]]
-        By party, what `handed_over` made.
-    total : numpy.ndarray of shape (total, total), uint64
-        Sum of the parties' terms.
-
-    Returns
-    -------
-    numpy.ndarray of shape (total, total), uint64
-        Symmetric.
+    Shapes: masked (n, width): by party, ``U``; rho (n,): by helper; total (total, total): sum of
+    the parties' terms; returns (total, total): symmetric.
     """
     out: npt.NDArray[np.uint64] = total.copy()
     for name, helper in roles.helper.items():

@@ -27,49 +27,31 @@ _FAR = 4.0
 
 @dataclass(frozen=True)
 class MeanFit:
-    """A fitted model.
+    """A fitted model."""
 
-    Parameters
-    ----------
-    level : float
-        Linear predictor where all columns have their mean.
-    beta : numpy.ndarray of shape (n_columns,)
-        Coefficients, columns of all parties in the order of their names; 0 of a constant column.
-    mean : numpy.ndarray of shape (n_columns,)
-        Of the columns, over the samples of the fit.
-    information : numpy.ndarray of shape (1 + n_columns, 1 + n_columns)
-        Of (level, beta): of 1 and the columns less their means; 0 for constant columns.
-    varies : numpy.ndarray of shape (n_columns,), bool
-        Which columns are in the fit: not constant, and told of by their party.
-    has_intercept : bool
-    log_likelihood : float
-    deviance : float
-    evaluations : int
-        How often sums of means were opened.
-    distance : float
-        Length of the last step of Newton's method, in standard errors; of a fit that was followed,
-        of the last step of what follows it.
-    ridge : numpy.ndarray of shape (n_columns,)
-        What the square of each coefficient is multiplied by beside minus the log likelihood.
-    bounded : numpy.ndarray of shape (n_columns,), bool
-        Columns that got a ridge since their coefficients would grow without end.
-    notes : tuple of str
-        What a user should know of these.
-    """
-
-    level: float
+    level: float  # Linear predictor where all columns have their mean
+    # (n_columns,): coefficients, columns of all parties in the order of their names; 0 of a
+    # constant column
     beta: Array
-    mean: Array
+    mean: Array  # (n_columns,): of the columns, over the samples of the fit
+    # (1 + n_columns, 1 + n_columns): of (level, beta): of 1 and the columns less their means; 0
+    # for constant columns
     information: Array
+    # (n_columns,): which columns are in the fit: not constant, and told of by their party
     varies: npt.NDArray[np.bool_]
     has_intercept: bool
     log_likelihood: float
     deviance: float
-    evaluations: int
+    evaluations: int  # How often sums of means were opened
+    # Length of the last step of Newton's method, in standard errors; of a fit that was followed,
+    # of the last step of what follows it
     distance: float
+    # (n_columns,): what the square of each coefficient is multiplied by beside minus the log
+    # likelihood
     ridge: Array
+    # (n_columns,): columns that got a ridge since their coefficients would grow without end
     bounded: npt.NDArray[np.bool_]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # What a user should know of these
 
     @property
     def converged(self) -> bool:
@@ -108,19 +90,7 @@ class MeanFit:
 class Problem:
     """The fit in units of the columns' standard deviations, without constant columns.
 
-    Parameters
-    ----------
-    means : MaskedMeans
-    family : Family
-    y : numpy.ndarray of shape (n,)
-        Labels of the samples of the fit.
-    opened : flwr_vertical.products.Moments
-        Of the samples of the fit.
-    names : list of str
-        Of all columns.
-    intercept : bool
-    ridge, units
-        See `mean_fit.fit_mean_model`.
+    Shapes: y (n,): labels of the samples of the fit.
     """
 
     def __init__(

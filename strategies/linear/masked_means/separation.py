@@ -30,33 +30,18 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class Level:
-    """One of two values of a column, with labels of one kind alone.
+    """One of two values of a column, with labels of one kind alone."""
 
-    Parameters
-    ----------
-    slope : int
-        Number of the column's slope.
-    kind : {0, 1}
-        Of the labels.
-    value, other : float
-        Of the column, in standard deviations from its mean.
-    count : int
-        How many rows have it.
-    """
-
-    slope: int
-    kind: int
-    value: float
-    other: float
-    count: int
+    slope: int  # Number of the column's slope
+    kind: int  # Of the labels
+    value: float  # Of the column, in standard deviations from its mean
+    other: float  # Of the column, in standard deviations from its mean
+    count: int  # How many rows have it
 
     def rises(self, step: npt.NDArray[np.float64]) -> float:
         """Return by how much a step moves the predictors of these rows towards their label.
 
-        Parameters
-        ----------
-        step : numpy.ndarray of shape (1 + n_slopes,)
-            Of level and slopes.
+        Shapes: step (1 + n_slopes,): of level and slopes.
         """
         moved = float(step[1 + self.slope]) * (self.value - self.other)
         return moved if self.kind else -moved
@@ -95,14 +80,7 @@ def levels_of_one_kind(problem: Problem) -> list[Level]:
 
 
 class Watch:
-    """Puts a ridge on slopes that are seen to grow without end, long before they have gone far.
-
-    Parameters
-    ----------
-    problem : Problem
-    notes : list of str
-        Gets a note on each.
-    """
+    """Puts a ridge on slopes that are seen to grow without end, long before they have gone far."""
 
     def __init__(self, problem: Problem, notes: list[str]) -> None:
         self._problem, self._notes = problem, notes
@@ -160,13 +138,7 @@ def all_apart(problem: Problem, found: Maximum) -> bool:
 def refusal(problem: Problem, slopes: npt.NDArray[np.float64], cure: str) -> str:
     """Say why there is no maximum within reach.
 
-    Parameters
-    ----------
-    problem : Problem
-    slopes : numpy.ndarray of shape (n_slopes,)
-        The last that were tried.
-    cure : str
-        What else a user can do.
+    Shapes: slopes (n_slopes,): the last that were tried.
     """
     shown = _largest(problem, slopes)
     if problem.family.name == "binomial":

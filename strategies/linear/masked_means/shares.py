@@ -20,33 +20,18 @@ _BLOCK = 16384
 
 @dataclass(frozen=True)
 class Answer:
-    """One party's part in one evaluation.
-
-    Parameters
-    ----------
-    party : str
-    roles : Roles
-    widths : Mapping[str, int]
-        By party, its number of columns.
-    digits : numpy.ndarray of shape (n, N_DIGITS * n_own), uint64
-        The own columns.
-    values : numpy.ndarray of shape (n_functions, n), uint64
-        ``mu + rho``, rho of the own helper.
-    rho : numpy.ndarray of shape (n_functions, n), uint64
-        Of those that the party helps; of shape (n_functions, 0) if it helps nobody.
-    streams : Mapping[str, KeyStream]
-        By party, what its digits are hidden under.
-    secret : Callable
-        Given a name and a shape, the key stream of this evaluation.
-    """
+    """One party's part in one evaluation."""
 
     party: str
     roles: Roles
-    widths: Mapping[str, int]
-    digits: Ring
-    values: Ring
+    widths: Mapping[str, int]  # By party, its number of columns
+    digits: Ring  # (n, N_DIGITS * n_own): the own columns
+    values: Ring  # (n_functions, n): ``mu + rho``, rho of the own helper
+    # (n_functions, n): of those that the party helps; of shape (n_functions, 0) if it helps
+    # nobody
     rho: Ring
-    streams: Mapping[str, KeyStream]
+    streams: Mapping[str, KeyStream]  # By party, what its digits are hidden under
+    # Given a name and a shape, the key stream of this evaluation
     secret: Callable[[str, tuple[int, ...]], KeyStream]
 
     @property
@@ -57,19 +42,8 @@ class Answer:
     def shares(self, label: str, function: int, n_digits: int) -> dict[str, Ring]:
         """Return shares of the sums of a function with the columns and with 1.
 
-        Parameters
-        ----------
-        label : str
-            Names the pads.
-        function : int
-            Number of the function.
-        n_digits : int
-            How many digits of the columns are summed.
-
-        Returns
-        -------
-        dict[str, numpy.ndarray of shape (n_digits * n_columns + 1, 1)]
-            ``owner:<label>``, and ``helper:<label>:<name>`` for each that the party helps.
+        Shapes: returns (n_digits * n_columns + 1, 1): ``owner:<label>``, and
+        ``helper:<label>:<name>`` for each that the party helps.
         """
 
         def pad(name: str) -> Ring:

@@ -34,26 +34,13 @@ _OVERSHOT = 0.7
 
 @dataclass(frozen=True)
 class Moments:
-    """What the labels and columns tell without means.
-
-    Parameters
-    ----------
-    n_rows : int
-    labels : float
-        Sum of the labels.
-    covariance : numpy.ndarray of shape (n_columns, n_columns)
-        Of the columns, divisor `n_rows`.
-    with_labels : numpy.ndarray of shape (n_columns,)
-        Sums of each centred column times the labels.
-    intercept : bool
-        Whether the level is free, or 0.
-    """
+    """What the labels and columns tell without means."""
 
     n_rows: int
-    labels: float
-    covariance: Array
-    with_labels: Array
-    intercept: bool = True
+    labels: float  # Sum of the labels
+    covariance: Array  # (n_columns, n_columns): of the columns, divisor `n_rows`
+    with_labels: Array  # (n_columns,): sums of each centred column times the labels
+    intercept: bool = True  # Whether the level is free, or 0
 
 
 class Source(Protocol):
@@ -72,41 +59,22 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Maximum:
-    """The fit.
+    """The fit."""
 
-    Parameters
-    ----------
-    level : float
-        Linear predictor where all columns have their mean.
-    slopes : numpy.ndarray of shape (n_columns,)
-    information : numpy.ndarray of shape (1 + n_columns, 1 + n_columns)
-        Of level and slopes, before the last step of Newton's method.
-    log_likelihood : float
-        Without the labels' own term, at the maximum.
-    evaluations : int
-        How often sums of the mean were asked for.
-    distance : float
-        Length of the last step of Newton's method, in standard errors.
-    around : numpy.ndarray of shape (1 + n_columns,)
-        Level and slopes before that step.
-    """
-
-    level: float
-    slopes: Array
+    level: float  # Linear predictor where all columns have their mean
+    slopes: Array  # (n_columns,)
+    # (1 + n_columns, 1 + n_columns): of level and slopes, before the last step of Newton's method
     information: Array
-    log_likelihood: float
-    evaluations: int
-    distance: float
-    around: Array
+    log_likelihood: float  # Without the labels' own term, at the maximum
+    evaluations: int  # How often sums of the mean were asked for
+    distance: float  # Length of the last step of Newton's method, in standard errors
+    around: Array  # (1 + n_columns,): level and slopes before that step
 
 
 class OutOfReachError(Exception):
     """The linear predictors grow beyond what can be evaluated.
 
-    Parameters
-    ----------
-    slopes : numpy.ndarray of shape (n_columns,)
-        The last that were tried.
+    Shapes: slopes (n_columns,): the last that were tried.
     """
 
     def __init__(self, slopes: Array) -> None:
@@ -127,31 +95,7 @@ def maximise(
 ) -> Maximum:
     """Find the maximum of the likelihood, or of the likelihood less a ridge penalty.
 
-    Parameters
-    ----------
-    family : Family
-        With canonical link.
-    moments : Moments
-        With positive definite covariance.
-    source : Source
-        Has the sums.
-    tol : float
-        So near to the maximum, in standard errors, the exact information is asked for; the step of
-        Newton's method that follows leaves about the square.
-    max_evaluations : int
-        Most evaluations; the nearest to the maximum is the last then.
-    ridge : numpy.ndarray of shape (n_columns,), optional
-        What the square of each slope is multiplied by in the penalty. The information that is
-        returned is that of the likelihood alone.
-    start : Maximum, optional
-        Where to begin, and the information near there.
-    watch : Callable, optional
-        Is told level and slopes of every evaluation, and returns the ridge from there on.
-
-    Raises
-    ------
-    OutOfReachError
-        If the way to the maximum leads out of reach.
+    Shapes: ridge (n_columns,): what the square of each slope is multiplied by in the penalty.
     """
     target, free, weight = _terms(moments, ridge)
     curvature = _Curvature(family, moments, weight)
@@ -204,17 +148,7 @@ def expanded(
 
     Takes one evaluation, and the information there.
 
-    Parameters
-    ----------
-    family, moments, source, ridge
-        As in `maximise`.
-    here : numpy.ndarray of shape (1 + n_columns,)
-        Level and slopes.
-
-    Returns
-    -------
-    Maximum or None
-        None if the coefficients are out of reach.
+    Shapes: here (1 + n_columns,): level and slopes.
     """
     target, free, weight = _terms(moments, ridge)
     found = source.evaluate(float(here[0]), here[1:])
@@ -309,14 +243,8 @@ def predicted_information(family: Family, moments: Moments, here: Array, means: 
     and ``E[w x x'] = E[w] cov + E[w''] s s'`` (Stein, 1981). Of counts, whose variance is the mean,
     the sums of w and of x w are known; the columns' covariance, weighted by w, is what it was.
 
-    Parameters
-    ----------
-    family, moments
-        As in `maximise`.
-    here : numpy.ndarray of shape (1 + n_columns,)
-        Level and slopes.
-    means : numpy.ndarray of shape (1 + n_columns,)
-        Sums of the mean, and of each column times it.
+    Shapes: here (1 + n_columns,): level and slopes; means (1 + n_columns,): sums of the mean, and
+    of each column times it.
     """
     covariance, slopes = moments.covariance, here[1:]
     if family.name == "poisson":

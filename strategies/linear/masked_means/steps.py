@@ -52,19 +52,11 @@ class MaskedMeanSteps(StepGroup):
     def send_digits(self, group: Indices, owner: str, sealed: bytes, **keys: Any) -> dict[str, Any]:
         """Hand over the own columns in digits, under the key stream of the group seed.
 
-        Parameters
-        ----------
-        group : numpy.ndarray of shape (n_samples,)
-            0 for samples of the fit, all of which the party holds, else -1.
-        owner, sealed, **keys
-            See `GroupKeySteps.take`.
-
-        Returns
-        -------
-        dict[str, numpy.ndarray or bytes or float]
-            ``masked`` of shape (n, N_DIGITS * n_columns), uint64; the ``tag`` of its content;
-            ``scale`` of shape (n_columns,), powers of two by which centred columns were divided;
-            ``largest``, a power of two that no digit exceeds.
+        Message: group (n_samples,): 0 for samples of the fit, all of which the party holds, else
+        -1; owner, sealed, **keys: see `GroupKeySteps.take`; returns ``masked`` of shape (n,
+        N_DIGITS * n_columns), uint64; the ``tag`` of its content; ``scale`` of shape (n_columns,),
+        powers of two by which centred columns were divided; ``largest``, a power of two that no
+        digit exceeds.
         """
         group_key = self.other(GroupKeySteps)
         group_key.take(owner, sealed, keys)
@@ -93,17 +85,9 @@ class MaskedMeanSteps(StepGroup):
     def place_fits(self, beta: Array) -> Summands:
         """Put the own fits on the circle, under a key stream of the group.
 
-        Parameters
-        ----------
-        beta : numpy.ndarray of shape (n_columns,)
-            Own coefficients, in the columns' units.
-
-        Returns
-        -------
-        Summands
-            Summed: ``angles`` of shape (n,), uint64; ``low`` and ``high``, the smallest and the
-            largest fit in steps of `REACH_STEP`, outwards. Publicly the ``tag`` of the fits.
-
+        Message: beta (n_columns,): own coefficients, in the columns' units; returns summed:
+        ``angles`` of shape (n,), uint64; ``low`` and ``high``, the smallest and the largest fit in
+        steps of `REACH_STEP`, outwards.
         """
         fits = self._centred @ np.asarray(beta)
         low = np.floor(fits.min(initial=0.0) / REACH_STEP)
@@ -142,40 +126,15 @@ class MaskedMeanSteps(StepGroup):
     ) -> Summands:
         """Send what lets the server open sums of the columns with functions of the fits.
 
-        Parameters
-        ----------
-        attempt : bytes
-            Names the pads; used once.
-        names, widths, column_tags, fit_tags : list
-            Every party's name, number of columns, and tags of its columns and fits.
-        times, sine, cosine
-            The Fourier sums, see `combine`: of the mean; of variance and cumulant, if the
-            information is wanted.
-        constant : numpy.ndarray of shape (n_functions,), uint64
-            Their constants.
-        weight_bits : list of int
-            Fraction bits of the weights, by function.
-        information : bool
-            Whether to open the columns' products weighted by the variance and the sum of the
-            cumulant, or sums of the columns with the mean.
-        features : numpy.ndarray of shape (2 * n_terms, n), uint64
-            Masked.
-        rho_seed : bytes
-            At a helper, the seed of the mask of those that it helps; not that of `features`.
-
-        Returns
-        -------
-        Summands
-            Summed, with information: ``information``, see `party_term`. Publicly of a helper
-            ``rho`` of shape (n_functions, n), and ``owner:mean`` and ``helper:mean:<name>`` of
-            shape (N_DIGITS * n_columns + 1, 1), shares of the sums of the columns and of 1. With
-            information instead of these ``owner:cumulant`` and ``helper:cumulant:<name>`` of
-            shape (1, 1), and what `handed_over` makes.
-
-        Raises
-        ------
-        ProtocolError
-            If the attempt was used before, or the columns have changed.
+        Message: attempt: names the pads; used once; names, widths, column_tags, fit_tags: every
+        party's name, number of columns, and tags of its columns and fits; times, sine, cosine: the
+        Fourier sums, see `combine`: of the mean; of variance and cumulant, if the information is
+        wanted; constant (n_functions,): their constants; weight_bits: fraction bits of the
+        weights, by function; information: whether to open the columns' products weighted by the
+        variance and the sum of the cumulant, or sums of the columns with the mean; features (2 *
+        n_terms, n): masked; rho_seed: at a helper, the seed of the mask of those that it helps;
+        not that of `features`; returns summed, with information: ``information``, see
+        `party_term`.
         """
         seed = self.other(GroupKeySteps).seed
         digits, _ = self._digits

@@ -102,13 +102,7 @@ def check_budget(
 
 
 def column_ranges(bounds: str, columns: Sequence[str], party: str) -> tuple[Array, Array]:
-    """Return lowest and highest values of a party's columns.
-
-    Raises
-    ------
-    ConfigError
-        If a column has no range.
-    """
+    """Return lowest and highest values of a party's columns."""
     stated = parse_bounds(bounds)
     missing = [name for name in columns if name not in stated]
     if missing:
@@ -133,13 +127,7 @@ def middle_and_half(low: Array, high: Array, intercept: bool) -> tuple[Array, Ar
 def brought_in(raw: Array, low: Array, high: Array, row_norm: float, intercept: bool) -> Array:
     """Return columns in half ranges, none beyond its range and no row beyond the norm.
 
-    Parameters
-    ----------
-    raw : numpy.ndarray of shape (n_rows, n_columns)
-    low, high : numpy.ndarray of shape (n_columns,)
-    row_norm : float
-    intercept : bool
-        Whether the model has one.
+    Shapes: raw (n_rows, n_columns); low, high (n_columns,).
     """
     center, unit = middle_and_half(low, high, intercept)
     inside = (np.clip(raw, low, high) - center) / unit

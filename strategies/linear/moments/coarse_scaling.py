@@ -11,19 +11,9 @@ _STEPS = 4  # a centre is a multiple of the unit over this
 def rough_units(raw: Array, few: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
     """Choose centre and unit of each column.
 
-    Parameters
-    ----------
-    raw : numpy.ndarray of shape (n_rows, n_columns)
-        In the table's units; at least one row.
-    few : numpy.ndarray of shape (n_columns,), bool
-        Columns of few different values. Their units follow from the values, not from how often
-        these occur.
-
-    Returns
-    -------
-    center, unit : numpy.ndarray of shape (n_columns,)
-        The unit is a power of two not below the standard deviation; the centre the nearest
-        multiple of a quarter of it to the mean.
+    Shapes: raw (n_rows, n_columns): in the table's units; at least one row; few (n_columns,):
+    columns of few different values; returns (n_columns,): the unit is a power of two not below the
+    standard deviation; the centre the nearest multiple of a quarter of it to the mean.
     """
     middle, spread = raw.mean(axis=0), raw.std(axis=0)
     low, high = raw.min(axis=0), raw.max(axis=0)

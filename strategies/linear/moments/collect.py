@@ -59,17 +59,11 @@ _TWO_LIMBS = 4e7
 
 @dataclass(frozen=True)
 class Offered:
-    """Columns as the parties offered them, for more products of them.
+    """Columns as the parties offered them, for more products of them."""
 
-    Parameters
-    ----------
-    moments : Moments
-        By group, with the labels of the problem.
-    center, unit : numpy.ndarray of shape (n_columns,)
-        A party's column is ``center + unit * z`` with ``z`` the offered one.
-    """
-
-    moments: Moments
+    moments: Moments  # By group, with the labels of the problem
+    # center, unit: (n_columns,): A party's column is ``center + unit * z`` with ``z`` the offered
+    # one
     center: Array
     unit: Array
 

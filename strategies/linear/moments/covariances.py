@@ -85,13 +85,7 @@ class FullCovariance(CovarianceModel):
         return np.asarray(covariance[self._rows, self._columns])
 
     def covariance(self, parameters: Array) -> Array:
-        """Return the matrix with these elements, all others as the zeros of its inverse imply.
-
-        Raises
-        ------
-        numpy.linalg.LinAlgError
-            If no positive definite matrix has these elements.
-        """
+        """Return the matrix with these elements, all others as the zeros of its inverse imply."""
         found = np.zeros((self.n_columns, self.n_columns))
         found[self._rows, self._columns] = parameters
         found[self._columns, self._rows] = parameters
@@ -146,17 +140,7 @@ def completed(covariance: Array, cliques: Sequence[Indices]) -> Array:
     Iterative proportional scaling (Speed and Kiiveri, 1986): a clique gets its own covariance, and
     the regression of all other columns on it stays.
 
-    Parameters
-    ----------
-    covariance : numpy.ndarray of shape (n_columns, n_columns)
-        Its elements outside of cliques are not read.
-    cliques : sequence of numpy.ndarray
-        Columns of each; together they have all columns.
-
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        If no positive definite matrix has the elements within cliques.
+    Shapes: covariance (n_columns, n_columns): its elements outside of cliques are not read.
     """
     scale = np.sqrt(np.diag(covariance))
     wanted = covariance / np.outer(scale, scale)

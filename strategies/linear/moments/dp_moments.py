@@ -88,12 +88,7 @@ def norm_bound(noise: Sequence[GroupNoise], kept: Flags, failure: float = FAILUR
     By draws, the same ones each time: only the variances enter, which are public. Inequalities for
     random matrices would give two to three times as much, and a ridge that much larger.
 
-    Parameters
-    ----------
-    noise : sequence of GroupNoise
-    kept : numpy.ndarray of shape (n_columns + 2,), bool
-        Which rows and columns.
-    failure : float
+    Shapes: kept (n_columns + 2,): which rows and columns.
     """
     rng = np.random.default_rng(0)
     parts = [replace(part, turn=part.turn[kept]) for part in noise]
@@ -105,18 +100,7 @@ def norm_bound(noise: Sequence[GroupNoise], kept: Flags, failure: float = FAILUR
 def ridge_of(matrix: Array, bound: float) -> float:
     """Return the ridge of AdaSSP.
 
-    Parameters
-    ----------
-    matrix : numpy.ndarray of shape (n, n)
-        Products of columns, with noise.
-    bound : float
-        Of the norm of the noise.
-
-    Returns
-    -------
-    float
-        So large that ridge and smallest eigenvalue of the exact products together are at least
-        `bound`; and that the noisy products are positive definite with it.
+    Shapes: matrix (n, n): products of columns, with noise.
     """
     if not bound:
         return 0.0

@@ -20,18 +20,10 @@ _FOR_VECTORS = next(m for m in count(1) if max_vectors(m) >= N_VECTORS)
 
 @dataclass(frozen=True)
 class Minimum:
-    """The fewest rows of a group, given how many columns it has.
+    """The fewest rows of a group, given how many columns it has."""
 
-    Parameters
-    ----------
-    stated : Mapping or None
-        The largest minimum that a node config states, None if none does.
-    by_rule : bool
-        Whether a party holds to `row_groups.min_rows`.
-    """
-
-    stated: int | None = None
-    by_rule: bool = True
+    stated: int | None = None  # The largest minimum that a node config states, None if none does
+    by_rule: bool = True  # Whether a party holds to `row_groups.min_rows`
 
     def of(self, n_columns: int) -> int:
         """Return the minimum of a group with so many columns."""

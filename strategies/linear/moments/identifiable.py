@@ -18,17 +18,7 @@ def unobserved(patterns: Patterns) -> Flags:
 def redundant(patterns: Patterns, tolerance: float = _TOLERANCE) -> Flags:
     """Tell which columns are constant or follow from others, over all rows that have them.
 
-    Parameters
-    ----------
-    patterns : Patterns
-        Of standardised columns, the label last.
-    tolerance : float
-        Largest share of a column's sum of squares that may be left.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_columns - 1,), bool
-        Without the label. The later one of two that follow from each other.
+    Shapes: returns (n_columns - 1,): without the label.
     """
     d = patterns.n_columns - 1
     found = np.zeros(d, dtype=bool)
@@ -88,12 +78,7 @@ def _dependent(pattern: Pattern, columns: Indices, tolerance: float) -> Flags:
 def restrict(patterns: Patterns, kept: Indices) -> Patterns:
     """Leave columns out.
 
-    Parameters
-    ----------
-    patterns : Patterns
-        Of all columns, the label last.
-    kept : numpy.ndarray of shape (n_kept,)
-        Numbers of the columns that stay, ascending, with the label's.
+    Shapes: kept (n_kept,): numbers of the columns that stay, ascending, with the label's.
     """
     number = np.full(patterns.n_columns, -1, dtype=np.int64)
     number[kept] = np.arange(len(kept))

@@ -20,34 +20,16 @@ _GRID = 40
 
 @dataclass(frozen=True)
 class LabelSums:
-    """Sums of the labels of one group of rows.
+    """Sums of the labels of one group of rows."""
 
-    Parameters
-    ----------
-    with_columns : numpy.ndarray of shape (n_columns,)
-        Products with each column.
-    total, square : float
-        Sum, and sum of squares.
-    variances : tuple of float
-        Of the noise on each of the three.
-    """
-
-    with_columns: Array
-    total: float
-    square: float
-    variances: tuple[float, float, float]
+    with_columns: Array  # (n_columns,): products with each column
+    total: float  # Sum, and sum of squares
+    square: float  # Sum, and sum of squares
+    variances: tuple[float, float, float]  # Of the noise on each of the three
 
 
 def server_noise(label: str, key: bytes) -> Callable[[float, float], float]:
-    """Return what adds noise of a standard deviation to a number.
-
-    Parameters
-    ----------
-    label : str
-        What the noise is for.
-    key : bytes of length 16
-        Random, used for this alone.
-    """
+    """Return what adds noise of a standard deviation to a number."""
     stream = fresh_keystream(label, key)
 
     def noisy(value: float, sigma: float) -> float:
@@ -69,19 +51,9 @@ def noisy_label_sums(
 ) -> list[LabelSums]:
     """Add the server's noise.
 
-    Parameters
-    ----------
-    rule : PrivateRows
-    widths : sequence of int
-        Columns of each party.
-    present : numpy.ndarray of shape (n_groups, n_parties), bool
-        Whose columns are in the sums of a group.
-    with_columns : numpy.ndarray of shape (n_groups, n_columns)
-        As opened, with the parties' noise.
-    totals, squares : numpy.ndarray of shape (n_groups,)
-        Of labels brought to [-1, 1].
-    key : bytes of length 16
-        Random, of this run; a run that is resumed has it again.
+    Shapes: present (n_groups, n_parties): whose columns are in the sums of a group; with_columns
+    (n_groups, n_columns): as opened, with the parties' noise; totals, squares (n_groups,): of
+    labels brought to [-1, 1].
     """
     noisy = server_noise("server labels", key)
     levels = rule.levels(widths, present, 1)[:, VECTORS]

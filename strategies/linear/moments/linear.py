@@ -127,14 +127,8 @@ def least_squares(rows: Pattern, intercept: bool, tolerance: float = 1e-9) -> Li
 def dependent_columns(gram: Array, length: Array, tolerance: float = 1e-9) -> Flags:
     """Tell which columns are constant or follow from those before them.
 
-    Parameters
-    ----------
-    gram : numpy.ndarray of shape (n_columns, n_columns)
-        Their products, centred if there is an intercept.
-    length : numpy.ndarray of shape (n_columns,)
-        Their sums of squares before centring.
-    tolerance : float
-        See `least_squares`.
+    Shapes: gram (n_columns, n_columns): their products, centred if there is an intercept; length
+    (n_columns,): their sums of squares before centring.
     """
     n = len(gram)
     dependent = np.zeros(n, dtype=bool)

@@ -36,13 +36,7 @@ class BuildsOnAFit(Strategy):
     @classmethod
     @abstractmethod
     def server_part(cls, fitted: Result) -> Any:
-        """Return what the server kept of a fit.
-
-        Raises
-        ------
-        ConfigError
-            If it is no fit that this strategy can predict with.
-        """
+        """Return what the server kept of a fit."""
 
     @property
     def earlier(self) -> Result | None:
@@ -59,13 +53,7 @@ class BuildsOnAFit(Strategy):
         return type(self)(**(self.settings() | {"model": folder}))
 
     def fitted_part(self) -> Any:
-        """Return the server's part of the fit that is named.
-
-        Raises
-        ------
-        ConfigError
-            If none is.
-        """
+        """Return the server's part of the fit that is named."""
         fitted = self.earlier
         if fitted is None:
             raise ConfigError(
@@ -76,22 +64,7 @@ class BuildsOnAFit(Strategy):
 
 
 def check_parties(present: Collection[str], fitted: Collection[str], result: Result) -> None:
-    """Note which parties of the fit have left.
-
-    Parameters
-    ----------
-    present : Collection of str
-        Parties of this run.
-    fitted : Collection of str
-        Those of the fit.
-    result : Result
-        Gets the note.
-
-    Raises
-    ------
-    ConfigError
-        If a party took no part in the fit.
-    """
+    """Note which parties of the fit have left."""
     if strangers := sorted(set(present) - set(fitted)):
         raise ConfigError(
             f"parties {strangers} took no part in the fit, whose parties were {list(fitted)}; "

@@ -20,24 +20,9 @@ def completed_labels(
 ) -> "pd.Series[Any] | None":
     """Complete the server's labels with predictions.
 
-    Parameters
-    ----------
-    alignment : Alignment
-    labels : pandas.Series, optional
-        As the server was given them.
-    known : numpy.ndarray of shape (n_samples,)
-        Labels in aligned order, NaN where there is none.
-    predicted : pandas.DataFrame of shape (n_unlabelled, 4), optional
-        Of the samples without a label.
-    free : numpy.ndarray of shape (n_unlabelled,)
-        Their aligned row numbers.
-
-    Returns
-    -------
-    pandas.Series or None
-        The labels in their own order, NaN only where a label belongs to no sample; then samples
-        that had none. Where a party handed the labels over, all samples in aligned order. The
-        labels themselves if there is nothing to predict.
+    Shapes: known (n_samples,): labels in aligned order, NaN where there is none; predicted
+    (n_unlabelled, 4): of the samples without a label; free (n_unlabelled,): their aligned row
+    numbers.
     """
     if predicted is None:
         return labels

@@ -123,20 +123,6 @@ def fitted_features(
     """Return the columns of a fit from a new table, shape (n_rows, n_columns).
 
     NaN where a cell is missing, or holds a level that the fit did not know.
-
-    Parameters
-    ----------
-    table : Table
-        The new one.
-    sources, levels, known_levels, other
-        As `column_sources` returned them.
-    party : str
-        Whose table it is, for errors.
-
-    Raises
-    ------
-    DataError
-        If a column is absent or holds no numbers.
     """
     found = np.empty((len(table.frame), len(sources)))
     texts: dict[str, npt.NDArray[np.object_]] = {}
@@ -165,20 +151,7 @@ def fitted_features(
 
 
 def column_sources(table: Table, origins: Mapping[str, tuple[str, list[Any]]]) -> dict[str, Any]:
-    """Say where the columns of a fit come from.
-
-    Parameters
-    ----------
-    table : Table
-        The party's own.
-    origins : Mapping[str, tuple[str, list]]
-        See `Design.origins`.
-
-    Returns
-    -------
-    dict[str, Any]
-        ``sources``, ``levels``, ``known_levels`` and ``other`` of `LinearPart`.
-    """
+    """Say where the columns of a fit come from."""
     sources, levels = [], []
     known: dict[str, list[str]] = {}
     other: dict[str, list[str]] = {}
@@ -201,16 +174,8 @@ def column_sources(table: Table, origins: Mapping[str, tuple[str, list[Any]]]) -
 def level_texts(column: "pd.Series[Any]", known: list[str]) -> npt.NDArray[np.object_]:
     """Return the levels of a column as texts, whatever type they are stored in now.
 
-    Parameters
-    ----------
-    column : pandas.Series of shape (n_rows,)
-    known : list of str
-        The levels of the fit.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_rows,)
-        Empty where a cell is missing or holds another level.
+    Shapes: column (n_rows,); returns (n_rows,): empty where a cell is missing or holds another
+    level.
     """
     numbers, values = pd.factorize(column)
     texts = np.array([*map(_level_text, values), ""], dtype=object)  # -1, missing, is the last

@@ -212,17 +212,8 @@ class Regressions:
 def pattern_list(n_parties: int, occurring: Flags | None = None) -> Flags:
     """List patterns of parties to have a regression for, each once.
 
-    Parameters
-    ----------
-    n_parties : int
-    occurring : numpy.ndarray of shape (n, n_parties), bool, optional
-        Patterns to have where there are more than `MANY_PARTIES` parties.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_patterns, n_parties), bool
-        All parties first. With many parties: all, single parties, all but one and none, then those
-        occurring; else every set of parties.
+    Shapes: occurring (n, n_parties): patterns to have where there are more than `MANY_PARTIES`
+    parties; returns (n_patterns, n_parties): all parties first.
     """
     if n_parties <= MANY_PARTIES:
         every = np.array(list(product((True, False), repeat=n_parties)), dtype=bool)
@@ -237,25 +228,10 @@ def pattern_list(n_parties: int, occurring: Flags | None = None) -> Flags:
 def find_patterns(present: Flags, unseen: Array, held: Flags) -> Indices:
     """Choose the regression of each row.
 
-    Parameters
-    ----------
-    present : numpy.ndarray of shape (n_patterns, n_parties), bool
-        Parties that each regression uses.
-    unseen : numpy.ndarray of shape (n_patterns,)
-        What the absent ones would explain.
-    held : numpy.ndarray of shape (n_rows, n_parties), bool
-        Parties that have each row.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n_rows,)
-        The regression of just these parties, else the one on fewer of them that leaves least
-        unexplained; 0 where there is a single regression.
-
-    Raises
-    ------
-    DataError
-        If there are several regressions and none that uses no more than the parties of a row.
+    Shapes: present (n_patterns, n_parties): parties that each regression uses; unseen
+    (n_patterns,): what the absent ones would explain; held (n_rows, n_parties): parties that have
+    each row; returns (n_rows,): the regression of just these parties, else the one on fewer of
+    them that leaves least unexplained; 0 where there is a single regression.
     """
     if len(present) == 1:
         return np.zeros(len(held), dtype=np.int64)

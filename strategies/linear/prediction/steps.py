@@ -180,21 +180,8 @@ def _ends(low: Array, high: Array) -> tuple[tuple[Array, Array], tuple[Array, Ar
 def admit_terms(party: Party, part: LinearPart, aligned: Indices, terms: Indices) -> None:
     """Refuse to tell terms of rows of which too much was predicted before.
 
-    Parameters
-    ----------
-    party : Party
-        Whose rows they are.
-    part : LinearPart
-        What they are multiplied by.
-    aligned : numpy.ndarray of shape (n_rows,)
-        Aligned numbers of the rows.
-    terms : numpy.ndarray of shape (n_rows,)
-        What is to be told of them, in units of the grid. The same again costs nothing.
-
-    Raises
-    ------
-    PolicyError
-        Names ``policy.grid`` or ``policy.predictions``.
+    Shapes: aligned (n_rows,): aligned numbers of the rows; terms (n_rows,): what is to be told of
+    them, in units of the grid.
     """
     _, by_row = party.rows_of(aligned)
     chosen = np.zeros(len(party.positions), dtype=bool)
@@ -212,25 +199,8 @@ def bounds(
 ) -> tuple[int, Indices, Indices, int]:
     """Choose how coarsely terms are rounded, and what they may be.
 
-    Parameters
-    ----------
-    terms : numpy.ndarray of shape (n_rows, n_patterns)
-        Of the own rows under each regression.
-    grid : float
-        Asked for.
-    max_bits : int
-        Of one row.
-    party : str
-        Its name, for errors.
-
-    Returns
-    -------
-    coarser : int
-        Terms are rounded to ``2**coarser`` times `grid`.
-    lowest, highest : numpy.ndarray of shape (n_patterns,), int64
-        In units of `grid`: half a range beyond what the own rows have at either end.
-    bits : int
-        What a term tells at most: binary logarithm of the number of values, rounded up.
+    Shapes: terms (n_rows, n_patterns): of the own rows under each regression; returns
+    (n_patterns,): in units of `grid`: half a range beyond what the own rows have at either end.
     """
     low, high = terms.min(axis=0) / grid, terms.max(axis=0) / grid
     margin = (high - low) / 2.0
@@ -255,13 +225,7 @@ def bounds(
 def check_pattern(
     pattern: npt.NDArray[Any] | None, n_rows: int, n_patterns: int, party: str
 ) -> Indices:
-    """Return the regression of each row as sent by the server.
-
-    Raises
-    ------
-    DataError
-        If there are several regressions, and not one of them stated for each row.
-    """
+    """Return the regression of each row as sent by the server."""
     if pattern is None:
         if n_patterns > 1:
             raise DataError(f"party {party!r} has {n_patterns} regressions, and no row's was named")

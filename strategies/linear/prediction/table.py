@@ -21,28 +21,9 @@ def prediction_table(
 ) -> pd.DataFrame:
     """Make the table of predictions.
 
-    Parameters
-    ----------
-    family : str
-        ``gaussian``, ``binomial``, ``poisson``, ``classes`` or ``margin``.
-    eta : numpy.ndarray of shape (n_rows,)
-        Linear predictor, absent parties at their mean.
-    unseen : numpy.ndarray of shape (n_rows,)
-        Its variance through the absent parties' columns.
-    estimated : numpy.ndarray of shape (n_rows,)
-        Its variance through the estimates and the rounding of terms.
-    noise : float
-        Variance of gaussian labels about their regression.
-
-    Returns
-    -------
-    pandas.DataFrame
-        ``prediction``, the expected label given the columns at hand; ``std_error``, the standard
-        deviation of the label's expectation about it, through absent columns and estimates;
-        ``lower`` and ``upper``. For gaussian labels these hold the label in 95 % of cases; for the
-        other families, with ``linear_predictor``, the label's expectation. Of classifiers
-        ``prediction`` is the class, beside ``probability_0`` and ``probability_1``, or beside the
-        ``decision`` value, whose expectation it is where a party is absent.
+    Shapes: eta (n_rows,): linear predictor, absent parties at their mean; unseen (n_rows,): its
+    variance through the absent parties' columns; estimated (n_rows,): its variance through the
+    estimates and the rounding of terms.
     """
     if family == MARGIN:
         return pd.DataFrame({"prediction": (eta > 0.0).astype(float), "decision": eta})

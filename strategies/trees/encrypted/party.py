@@ -27,17 +27,9 @@ class EncryptedSteps(StepGroup):
     def cut(self, n_bins: int, n_sides: int) -> dict[str, Any]:
         """Cut the own columns into bins; no keys are needed.
 
-        Parameters
-        ----------
-        n_bins : int
-            Bins of a column at most.
-        n_sides : int
-            To how many splits a row comes at most, in all trees.
-
-        Returns
-        -------
-        dict[str, numpy.ndarray]
-            ``n_bins``, ``nominal`` and ``monotone`` of each column, without names.
+        Message: n_bins: bins of a column at most; n_sides: to how many splits a row comes at most,
+        in all trees; returns ``n_bins``, ``nominal`` and ``monotone`` of each column, without
+        names.
         """
         told: dict[str, Any] = self.party.cut_columns(n_bins, n_sides)
         if (most := int(max(told["n_bins"]))) > MOST_BINS:
@@ -61,32 +53,13 @@ class EncryptedSteps(StepGroup):
     ) -> dict[str, Any]:
         """Add the gradients of a level's rows up, bin by bin and node by node.
 
-        Parameters
-        ----------
-        node : numpy.ndarray of shape (n_trees, n_samples)
-            Number of the node that each row of the fit is in, -1 for none.
-        n_nodes : int
-        direct, active
-            As in `ShareSteps.share`.
-        usable : numpy.ndarray of shape (n_trees or 1, n_own_slots), uint8
-            Own slots whose columns each tree may use.
-        min_child : int
-            The fewest rows of a node.
-        public : bytes
-            With the first level of trees, the server's public key.
-        gradients : list of bytes
-            With the first level, of each tree the ciphertexts of the rows of its fit.
-
-        Returns
-        -------
-        dict[str, Any]
-            ``sums``, of each direct node the ciphertexts of its bins that have rows; ``full`` of
-            shape (n_direct, n_own_bins), which these are; ``legal`` as in `ShareSteps.share`.
-
-        Raises
-        ------
-        PolicyError
-            If this node does not agree to open histograms.
+        Message: node (n_trees, n_samples): number of the node that each row of the fit is in, -1
+        for none; direct, active: as in `ShareSteps.share`; usable (n_trees or 1, n_own_slots): own
+        slots whose columns each tree may use; min_child: the fewest rows of a node; public: with
+        the first level of trees, the server's public key; gradients: with the first level, of each
+        tree the ciphertexts of the rows of its fit; returns ``sums``, of each direct node the
+        ciphertexts of its bins that have rows; ``full`` of shape (n_direct, n_own_bins), which
+        these are; ``legal`` as in `ShareSteps.share`.
         """
         self.party.open_exchange(
             HISTOGRAMS, "sums of gradients over the bins of its columns, in every node"

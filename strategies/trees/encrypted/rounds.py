@@ -29,13 +29,7 @@ from strategies.trees.secret_shares import with_siblings
 
 
 class EncryptedRounds(LevelRounds):
-    """Takes the rounds.
-
-    Parameters
-    ----------
-    federation : Federation
-    slots : Slots
-    """
+    """Takes the rounds."""
 
     def __init__(self, federation: Federation, slots: Slots) -> None:
         super().__init__(federation, slots, False, {})
@@ -126,10 +120,7 @@ class EncryptedRounds(LevelRounds):
 def slots_of(bins: Integers, layout: Layout) -> Integers:
     """Return sums over slots from sums over bins.
 
-    Parameters
-    ----------
-    bins : numpy.ndarray of shape (n_nodes, n_bins of all columns)
-    layout : Layout
+    Shapes: bins (n_nodes, n_bins of all columns).
     """
     out, at = [], 0
     for count, nominal in zip(layout.n_bins, layout.nominal, strict=True):

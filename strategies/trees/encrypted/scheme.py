@@ -42,10 +42,7 @@ class Server:
     def encrypt(self, g: Integers, h: Integers) -> bytes:
         """Return ciphertexts of rows.
 
-        Parameters
-        ----------
-        g, h : numpy.ndarray of shape (n_rows,), int64
-            Sums of h must stay below 2^40.
+        Shapes: g, h (n_rows,): sums of h must stay below 2^40.
         """
         packed = (g.astype(object) << _H_BITS) + h.astype(object)
         encoder = self._kit.bigint_encoder()
@@ -53,13 +50,7 @@ class Server:
         return bytes(self._kit.encryptor().encrypt(plain).serialize())
 
     def decrypt(self, content: bytes, count: int) -> tuple[Integers, Integers]:
-        """Return sums of g and of h, shape (count,) each.
-
-        Raises
-        ------
-        ProtocolError
-            If these are not so many ciphertexts.
-        """
+        """Return sums of g and of h, shape (count,) each."""
         if not count:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         found = _read(self._arrays, content, count)
@@ -71,17 +62,7 @@ class Server:
 
 
 class Adder:
-    """Who has the columns: adds ciphertexts up, and knows neither what they hold nor their sums.
-
-    Parameters
-    ----------
-    public : bytes
-        The server's public key.
-    content : bytes
-        Ciphertexts of rows.
-    count : int
-        How many.
-    """
+    """Who has the columns: adds ciphertexts up, and knows neither terms nor sums."""
 
     def __init__(self, public: bytes, content: bytes, count: int) -> None:
         self._arrays, phe = _library()
@@ -96,13 +77,8 @@ class Adder:
         The product of ciphertexts is that of their random numbers, too, which the server drew: it
         could tell which rows are in a sum. So fresh ciphertexts of 0 are added.
 
-        Parameters
-        ----------
-        codes : numpy.ndarray of shape (n_rows, n_columns), int8
-        nodes : list of numpy.ndarray of shape (n_rows,), int8
-            1 where a row is in the node.
-        wanted : numpy.ndarray of shape (n_nodes, n_columns, n_codes), bool
-            Which sums are returned, in this order.
+        Shapes: codes (n_rows, n_columns); nodes (n_rows,): 1 where a row is in the node; wanted
+        (n_nodes, n_columns, n_codes): which sums are returned, in this order.
         """
         evaluator, encryptor = self._kit.evaluator(), self._kit.encryptor()
         made = evaluator.batch_feature_wise_bucket_sum(
