@@ -29,6 +29,9 @@ SETTINGS = "settings"
 
 _REGISTERED: dict[str, str] = {}
 
+REMOVED: dict[str, str] = {}
+"""Strategies of earlier versions: what to use now."""
+
 
 def register_strategy(name: str, target: str) -> None:
     """Make a strategy available by name in this process.
@@ -80,8 +83,8 @@ def load_strategy(name: str) -> type[Strategy]:
     target = known.get(name, name)
     if ":" not in target:
         raise ConfigError(
-            f"unknown strategy {name!r}{nearest(name, known)}; expected one of {list(known)} or "
-            "'module:Class'"
+            f"unknown strategy {name!r}{nearest(name, known, REMOVED)}; expected one of "
+            f"{list(known)} or 'module:Class'"
         )
     module, _, attribute = target.partition(":")
     try:
@@ -208,7 +211,8 @@ def make_strategy(name: str, run_config: Mapping[str, Any]) -> Strategy:
     unknown = sorted(set(given) - set(valid))
     if unknown:
         shown = [f"{strategy.name}.{key.replace('_', '-')}" for key in valid]
-        hint = nearest(f"{strategy.name}.{unknown[0].replace('_', '-')}", shown)
+        gone = {f"{strategy.name}.{k.replace('_', '-')}": v for k, v in strategy.removed.items()}
+        hint = nearest(f"{strategy.name}.{unknown[0].replace('_', '-')}", shown, gone)
         raise ConfigError(f"strategy {name!r} has no settings {unknown}{hint}; it has {shown}")
     return strategy(**given)
 

@@ -127,7 +127,9 @@ def _check_type(key: str, value: Any, default: Any) -> None:
 def _refuse(key: str, defaults: Mapping[str, Any], strategy: type[Strategy] | None) -> None:
     """Raise with the nearest valid key."""
     valid = list(defaults)
+    gone = {}
     if strategy is not None:
+        gone = {f"{strategy.name}.{k.replace('_', '-')}": v for k, v in strategy.removed.items()}
         valid += [f"{strategy.name}.{name.replace('_', '-')}" for name in setting_names(strategy)]
     table, dot, _ = key.partition(".")
     own = strategy.name if strategy is not None else ""
@@ -136,7 +138,7 @@ def _refuse(key: str, defaults: Mapping[str, Any], strategy: type[Strategy] | No
         raise ConfigError(
             f"{key} is a setting of the strategy {table!r}, but strategy = {own!r} is run"
         )
-    hint = nearest(key, valid)
+    hint = nearest(key, valid, gone)
     listed = sorted(name for name in valid if name.startswith(f"{table}.")) if dot else []
     among = f"; {table!r} has {listed}" if listed else ""
     raise ConfigError(f"unknown setting {key!r}{hint}{among}")

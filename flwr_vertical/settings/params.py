@@ -1,7 +1,8 @@
 """Settings read, changed and copied by name, as scikit-learn's estimators have them."""
 
 import inspect
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.settings.spelling import nearest
@@ -13,7 +14,14 @@ class Params:
     """`get_params`, `set_params` and `clone` of a record of settings.
 
     `sklearn.base.clone`, and what builds on it, takes such records as it takes estimators.
+
+    Attributes
+    ----------
+    removed : Mapping[str, str]
+        Settings of earlier versions, and for each what to use now: errors quote it.
     """
+
+    removed: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def _param_names(cls) -> list[str]:
@@ -35,8 +43,8 @@ class Params:
         for name in params:
             if name not in known:
                 raise ConfigError(
-                    f"{type(self).__name__} has no setting {name!r}{nearest(name, known)}; it has "
-                    f"{known}"
+                    f"{type(self).__name__} has no setting {name!r}"
+                    f"{nearest(name, known, self.removed)}; it has {known}"
                 )
         changed = self._made({**self.get_params(), **params})
         for name in known:

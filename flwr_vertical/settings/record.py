@@ -149,7 +149,7 @@ def _helpful(init: Callable[..., None], cls: Any) -> Callable[..., None]:
     def __init__(self: Any, *values: Any, **named: Any) -> None:  # noqa: N807
         for name in named:
             if name not in known:
-                hint = nearest(name, known)
+                hint = nearest(name, known, cls.removed)
                 raise TypeError(f"{cls.__name__} has no setting {name!r}{hint}; it has {known}")
         init(self, *values, **named)
 

@@ -1,10 +1,15 @@
-"""What to do about a name that is misspelt."""
+"""What to do about a name that is misspelt, or was removed."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return `` (did you mean 'x'?)`` for the valid name nearest to `name`, "" if none is near."""
+def nearest(name: str, valid: Iterable[str], removed: Mapping[str, str] | None = None) -> str:
+    """Return what to use for a name that is not valid, in brackets; "" if nothing is near.
+
+    `removed` says of names that were valid in an earlier version what to use now.
+    """
+    if removed and name in removed:
+        return f" (it was removed: {removed[name]})"
     found = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.6)
     return f" (did you mean {found[0]!r}?)" if found else ""

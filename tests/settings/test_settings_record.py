@@ -180,3 +180,17 @@ def test_a_repr_is_a_call_with_what_differs_from_the_defaults():
     assert repr(Trees(rate=0.5)) == "Trees(rate=0.5)"
     assert eval(repr(Trees(7, 0.5)), {"Trees": Trees}) == Trees(7, 0.5)
     assert repr(Trees(bark="none")) == "Trees(bark=None)"
+
+
+def test_a_removed_setting_is_answered_with_what_to_use_now():
+    class Trimmed(Settings):
+        """A record that lost a setting."""
+
+        removed = {"exchange": "use the strategy 'iterations'"}
+        height: float = setting(1.0, "Height.", above=0)
+
+    said = r"no setting 'exchange' \(it was removed: use the strategy 'iterations'\)"
+    with pytest.raises(TypeError, match=said):
+        Trimmed(exchange="sums")
+    with pytest.raises(ConfigError, match=said):
+        Trimmed().set_params(exchange="sums")
