@@ -186,7 +186,7 @@ def test_a_removed_setting_is_answered_with_what_to_use_now():
     class Trimmed(Settings):
         """A record that lost a setting."""
 
-        removed = {"exchange": "use the strategy 'iterations'"}
+        removed = {"exchange": "use the strategy 'iterations'"}  # noqa: RUF012
         height: float = setting(1.0, "Height.", above=0)
 
     said = r"no setting 'exchange' \(it was removed: use the strategy 'iterations'\)"
