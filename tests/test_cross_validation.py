@@ -14,9 +14,10 @@ from flwr_vertical.validation.folds import are_classes, make_folds
 from flwr_vertical.validation.scores import score
 from strategies import register_all
 from strategies.baselines import Mean
-from strategies.classifiers import FinalNet, VerticalLR, VerticalSVM
+from strategies.classifiers import VerticalLR, VerticalSVM
 from strategies.forest import VerticalForest
 from strategies.glm import VerticalGLM
+from strategies.split import FinalNet
 from strategies.trees import VerticalGBDT
 from strategies.vfem import VFEM, CompleteCase, MeanImpute
 

@@ -17,7 +17,7 @@ from simulations.attacks.suite import ATTACKS, LABELS, RULED, attack_run
 from simulations.attacks.views import SERVER
 from strategies import BUILTIN
 from strategies.baselines import Max, Mean, Min, MostFrequent
-from strategies.classifiers import FinalNet, VerticalLR, VerticalSVM
+from strategies.classifiers import VerticalLR, VerticalSVM
 from strategies.copula import EVCDS, IEVCDS, VCDS
 from strategies.false_vfl import FalseVFL, FalseVFLPredict
 from strategies.fedpsg import FedPSGAR
@@ -25,7 +25,7 @@ from strategies.fknn import FKNN
 from strategies.forest import ForestPredict, VerticalForest
 from strategies.glm import VerticalGLM
 from strategies.predict import Predict
-from strategies.split import FedHSSL, LaserVFL, PlugVFL, SplitPredict, VanillaVFL
+from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, SplitPredict, VanillaVFL
 from strategies.trees import TreesPredict, VerticalGBDT
 from strategies.vertigan import VertiGAN
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict

@@ -8,7 +8,7 @@ from test_split_vfl import assert_equal, central_of, steps_of
 
 from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError
-from strategies.classifiers import FinalNet
+from strategies.split import FinalNet
 from strategies.split.final import FinalHead, interact
 from strategies.split.sizes import SplitNetworks
 

@@ -19,7 +19,7 @@ from flwr_vertical import (
 )
 from flwr_vertical.crypto import sealed_box
 from strategies import register_all
-from strategies.classifiers import FinalNet, VerticalLR, VerticalSVM
+from strategies.classifiers import VerticalLR, VerticalSVM
 from strategies.copula import EVCDS, IEVCDS, VCDS
 from strategies.false_vfl import FalseVFL, FalseVFLPredict
 from strategies.fedpsg import FedPSGAR
@@ -28,7 +28,7 @@ from strategies.forest import ForestPredict, VerticalForest
 from strategies.glm import VerticalGLM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
 from strategies.predict import Predict
-from strategies.split import FedHSSL, LaserVFL, PlugVFL, SplitPredict, VanillaVFL
+from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, SplitPredict, VanillaVFL
 from strategies.trees import TreesPredict, VerticalGBDT
 from strategies.vertigan import VertiGAN
 from strategies.vfem import VFEM
