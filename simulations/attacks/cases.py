@@ -71,7 +71,6 @@ _TRAINED = {"imputer": "gain", "generator": "joint", "iterations": 20}
 _VARIANTS: dict[str, list[dict[str, Any]]] = {
     "false-vfl": [{"variant": "II"}, {"party_layers": 1}],
     "fedpsg-ar": [_TRAINED],
-    "forest": [{"routing": "server"}],
     "gbdt": [{"histograms": "open"}],
 }
 """Further settings that are tried where nodes must agree."""
@@ -85,7 +84,7 @@ _TELL_NOTHING = {"generated", "networks"}
 ROUTED = ("gbdt", "gbdt-predict")
 """Trees: without a consent they tell sides of splits, bits of single samples that nodes count and
 may cap. What follows from these is measured on its own (`routing`). A forest tells the server
-summed votes alone, unless ``routing="server"``."""
+summed votes alone."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class Case:
     @property
     def routed(self) -> bool:
         """Whether it tells sides of splits."""
-        return self.strategy in ROUTED or self.settings.get("routing") == "server"
+        return self.strategy in ROUTED
 
 
 def cases(consented: bool = False) -> list[Case]:

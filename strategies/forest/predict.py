@@ -141,5 +141,5 @@ def _check_halves(model: VotesModel, names: list[str]) -> None:
     if gone := [name for name in model.parties[:2] if name not in names]:
         raise ConfigError(
             f"party {gone[0]!r} takes no part, and holds one half of what the leaves say; parties "
-            f"{model.parties[:2]} are needed. A forest grown with routing='server' needs any one"
+            f"{model.parties[:2]} are needed"
         )

@@ -98,8 +98,8 @@ class VoteRounds:
         if stating := [name for name, own in self.slots.monotone.items() if own.any()]:
             raise ConfigError(
                 f"parties {stating} state directions of columns (trees.monotone.* in their node "
-                "configs), which a forest of summed votes does not follow; take the keys out, or "
-                "set routing='server'"
+                "configs), which a forest does not follow; take the keys out, or boost trees "
+                "('gbdt')"
             )
         self._deal, self._dealt_class = b"", -1
 

@@ -166,10 +166,7 @@ RUNS = {
         (lambda: trees(VerticalGBDT, histograms="open"), binary),
     ],
     "gbdt-predict": [(lambda: TreesPredict(some_trees()), binary)],
-    "forest": [
-        (lambda: trees(VerticalForest), binary),
-        (lambda: trees(VerticalForest, routing="server"), binary),
-    ],
+    "forest": [(lambda: trees(VerticalForest), binary)],
     "forest-predict": [(lambda: ForestPredict(some_trees(VerticalForest)), binary)],
     "lr": [(VerticalLR, larger)],
     "svm": [
