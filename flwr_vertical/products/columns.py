@@ -9,7 +9,7 @@ import numpy.typing as npt
 from flwr_vertical.arrays import Array
 
 if TYPE_CHECKING:
-    from flwr_vertical.products.noise import Noise
+    from flwr_vertical.products.noise import PrivateRows
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class HeldColumns:
     own : numpy.ndarray of shape (n_held,), optional
         Which of the party's own rows (`Party.own_ids`) these are. Its privacy ledger counts them;
         needed where `rows` are no aligned row numbers.
-    noise : Noise, optional
+    noise : PrivateRows, optional
         What noise the method gives to their sums. Nothing else of the columns shows in what is
         told of them then: they are offered in public units, in which none is above 1.
     """
@@ -40,7 +40,7 @@ class HeldColumns:
     n_samples: int
     names: tuple[str, ...] = ()
     own: npt.NDArray[np.integer[Any]] | None = None
-    noise: "Noise | None" = None
+    noise: "PrivateRows | None" = None
 
     def weighted(self, weight: Array) -> "HeldColumns":
         """Return the columns, each row times its weight; shape (n_held,)."""

@@ -28,7 +28,7 @@ from flwr_vertical.products.column_products import Layout, blocks_by_group, rows
 from flwr_vertical.products.columns import HeldColumns
 from flwr_vertical.products.encoded import EncodedColumns
 from flwr_vertical.products.key_checks import MODE, check_key, key_payload
-from flwr_vertical.products.noisy_sums import ROOM, NoisySums, noise_on_products, refuse_exact
+from flwr_vertical.products.noisy_sums import ROOM, NoisySums, noise_on_products
 from flwr_vertical.products.own_moments import own_moments
 from flwr_vertical.products.told_rows import ToldRows
 from flwr_vertical.protocol.messages import ARBITER
@@ -84,9 +84,12 @@ class EncryptedGroupSteps(StepGroup):
         ciphertexts, where the column is not withheld.
         """
         held = self._columns()
-        others = names is None or len(names) > 1
-        if others and (held.noise is None or names is None):
-            refuse_exact(self.party, "products from ciphertexts", held)
+        if names is None and held.noise is not None:
+            raise ProtocolError(
+                f"party {self.name!r}: products from ciphertexts are opened without noise, and "
+                "this method has promised noise on all sums; use aggregation='masked' with two "
+                "parties or more"
+            )
         encoded = EncodedColumns(held, 1, self.name, int(self.state.get(ROOM, 0)))
         scale = encoded.scale
         group = np.asarray(group, dtype=np.int64)

@@ -30,7 +30,7 @@ from flwr_vertical.products.column_products import Layout, blocks_by_group, corr
 from flwr_vertical.products.encoded import EncodedColumns
 from flwr_vertical.products.encrypted_groups import EncryptedGroupSteps
 from flwr_vertical.products.group_key import GroupKeySteps
-from flwr_vertical.products.noisy_sums import ROOM, NoisySums, fix_room, refuse_exact
+from flwr_vertical.products.noisy_sums import ROOM, NoisySums, fix_room
 from flwr_vertical.products.own_moments import own_moments
 from flwr_vertical.products.recognised import LabelSketch
 from flwr_vertical.products.streams import KeyStream, stream, tag_of_blocks
@@ -258,13 +258,7 @@ class PrivateProductSteps(EncryptedGroupSteps):
         -------
         numpy.ndarray of shape (n_groups, n_columns), bool
             True where nothing of a column may be told, see `ToldRows.admit`.
-
-        Raises
-        ------
-        PolicyError
-            If the node wants noise on what is opened: these sums have none.
         """
-        refuse_exact(self.party, f"sums of its columns for {self._purpose!r}")
         return self._told.admit(self._columns(), group, n_groups, None, n_vectors, attempt, None)
 
     def _pads(

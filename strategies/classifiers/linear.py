@@ -19,7 +19,7 @@ from strategies.linear import settings as shared
 from strategies.linear.moment_party import MomentArbiter
 from strategies.linear.moments import OpenedMoments, Pattern, complete_rows, open_moments
 from strategies.linear.moments.collect import Grouping
-from strategies.linear.moments.disclosure import BLUR, COLLUSION, RECOGNISED, WITHHELD
+from strategies.linear.moments.disclosure import COLLUSION, RECOGNISED, WITHHELD
 from strategies.linear.prediction import Regressions, keep_and_predict
 
 FLAT = 1e-9
@@ -52,7 +52,7 @@ PARTIES = (
     "from which the intercept follows; which samples have a label, and which labelled samples the "
     "fit uses; of single labels, random numbers only",
 )
-COMMON = (WITHHELD, *RECOGNISED, BLUR, *COLLUSION)
+COMMON = (WITHHELD, *RECOGNISED, *COLLUSION)
 
 
 class LinearClassifier(Strategy):

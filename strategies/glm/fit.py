@@ -120,9 +120,6 @@ def fit_on_moments(
     chosen = fill_selected(
         settings.family, problem, at, found, with_errors, result, added, unknown, ridged
     )
-    if opened.noise is not None and settings.budget is None and with_errors:
-        left = "include" if whole else "do not include"
-        result.notes.append(f"the standard errors {left} the noise of policy.blur")
     if not whole:
         result.metrics["n_samples"] = opened.n_used
     if maximum is None:

@@ -67,7 +67,7 @@ from strategies.linear import settings as shared
 from strategies.linear.families import FAMILIES
 from strategies.linear.moment_party import MomentArbiter
 from strategies.linear.moments import Budget, check_budget
-from strategies.linear.moments.disclosure import BLUR, PRIVATE, RECOGNISED
+from strategies.linear.moments.disclosure import PRIVATE, RECOGNISED
 
 STANDARD_ERRORS = ("gram", "none")
 PROTECTIONS = ("moments", "admm", "none")
@@ -277,7 +277,6 @@ class VerticalGLM(Strategy):
             "most ``bits_per_row`` bits; of each party, how many of these lie out of its bounds",
         ),
         *RECOGNISED,
-        BLUR,
         PRIVATE,
         (
             "server and a party together, with exchange='moments'",

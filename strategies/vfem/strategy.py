@@ -32,7 +32,7 @@ from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from flwr_vertical.settings.record import settings_of
 from strategies.linear import settings as shared
-from strategies.linear.moments.disclosure import BLUR, COLLUSION, RECOGNISED, WITHHELD
+from strategies.linear.moments.disclosure import COLLUSION, RECOGNISED, WITHHELD
 from strategies.vfem.iterations import IterationSettings, iterate
 from strategies.vfem.party import VFEMArbiter, VFEMParty
 from strategies.vfem.run import fit_from_moments
@@ -243,7 +243,6 @@ class VFEM(Strategy):
         ),
         WITHHELD,
         *RECOGNISED,
-        BLUR,
         *COLLUSION,
     )
 
