@@ -2,27 +2,21 @@
 
 The products are exact (`crypto.ckks_products` has the numerics, and what hides the rest). The
 encrypted columns pass through the server and must not come to the arbiter, who could open them. Its
-key passes through the server, too (see `key_checks`).
+key passes through the server, too (see `pair_keys`).
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical.arrays import Array
-from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node import Party, StepGroup, step
+from flwr_vertical.products.ciphertext import SIGNED_FOR
 from flwr_vertical.products.columns import MultipliesColumns
-from flwr_vertical.products.encrypted_groups import SIGNED_FOR
-from flwr_vertical.products.key_checks import MODE, check_key, key_payload
-from flwr_vertical.protocol import pins
+from flwr_vertical.products.pair_keys import MODE, check_key, key_payload
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.server import Federation
-
-# Under a prefix that the server may not write to (`pins.check_updates`).
-_SECRET = "node.products.secret-key"
 
 
 class EncryptedProductSteps(StepGroup):
@@ -116,81 +110,6 @@ class EncryptedProductSteps(StepGroup):
             sends="encrypted columns",
             without=self._without,
         )
-
-
-class ProductKeySteps(StepGroup):
-    """What an arbiter does for products: it makes the keys and opens the products."""
-
-    @step
-    def product_keys(self, nonce: bytes) -> dict[str, Any]:
-        """Make the keys of this run; the secret one stays here."""
-        from flwr_vertical.crypto.ckks_products import generate_product_keys
-
-        keys = generate_product_keys()
-        self.state[_SECRET] = keys.secret
-        config = self.party.services.node_config
-        node = pins.NodeIdentity("arbiter", "arbiter", MODE, 0, config)
-        payload = key_payload(SIGNED_FOR, keys.public, nonce)
-        return {"public": keys.public, **pins.endorse(node, payload)}
-
-    @step
-    def open_blinded(self, products: list[bytes]) -> dict[str, Any]:
-        """Open products that the server has blinded with a uniform number each.
-
-        Parameters
-        ----------
-        products : list of bytes
-            Of `crypto.ckks_products.blind`.
-
-        Returns
-        -------
-        dict[str, numpy.ndarray]
-            ``opened`` of shape (n_products,): whole numbers modulo a prime.
-        """
-        from flwr_vertical.crypto.ckks_products import open_blinded
-
-        return {"opened": open_blinded(self._secret, products)}
-
-    @step
-    def forget_product_key(self) -> None:
-        """Forget the key: what was encrypted under it can be opened by nobody any more."""
-        self.state.pop(_SECRET, None)
-
-    @property
-    def _secret(self) -> bytes:
-        if _SECRET not in self.state:
-            raise ProtocolError("the arbiter has no key for products: 'product_keys' comes first")
-        return bytes(self.state[_SECRET])
-
-    @step
-    def open_products(
-        self, shapes: npt.NDArray[np.int64], **products: list[bytes]
-    ) -> dict[str, Any]:
-        """Open products and release them.
-
-        Parameters
-        ----------
-        shapes : numpy.ndarray of shape (n_products, 2)
-            Of each matrix.
-        **products : list of bytes
-            By number, what `EncryptedProductSteps.multiply_rows` returned.
-
-        Returns
-        -------
-        dict[str, numpy.ndarray]
-            The matrices, by number.
-
-        Raises
-        ------
-        ProtocolError
-            If the arbiter has made no keys, or something is no product under them.
-        """
-        from flwr_vertical.crypto.ckks_products import open_products
-
-        secret, opened = self._secret, {}
-        for k, (rows, columns) in enumerate(shapes.tolist()):
-            opened[str(k)] = open_products(secret, products[str(k)], (int(rows), int(columns)))
-        return opened
 
 
 def encrypted_products(

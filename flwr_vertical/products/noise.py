@@ -17,7 +17,7 @@ import numpy as np
 from flwr_vertical.arrays import Array, Flags, Ring
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import Keystream, gaussian_integers, gaussian_sigma
-from flwr_vertical.products.column_products import Layout
+from flwr_vertical.products.arithmetic import Layout
 
 SUMS, SQUARES, PRODUCTS, VECTORS = range(4)
 """Columns of an array of levels: sums of a column, products of a column with itself, of two
@@ -114,7 +114,7 @@ class Drawn:
 
     sums: Ring  # (n_groups, n_own)
     own: Ring  # (n_groups, n_own, n_own): symmetric
-    # (n_groups, 1, n_columns, n_columns): in the places of `column_products.corrections`
+    # (n_groups, 1, n_columns, n_columns): in the places of `arithmetic.corrections`
     across: Ring
     vectors: Ring  # (n_groups, n_own, n_vectors)
 

@@ -11,8 +11,8 @@ from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.node import Party
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.privacy import KEY_BYTES, fresh_keystream, gaussian_integers
-from flwr_vertical.products.column_products import Layout
-from flwr_vertical.products.encoded import EncodedColumns
+from flwr_vertical.products.arithmetic import Layout, decode, fraction_bits, product
+from flwr_vertical.products.columns import EncodedColumns
 from flwr_vertical.products.noise import (
     PRODUCTS,
     SQUARES,
@@ -21,7 +21,6 @@ from flwr_vertical.products.noise import (
     PrivateRows,
     draw,
 )
-from flwr_vertical.products.ring import decode, fraction_bits, product
 
 # Under a prefix that the server may not write to.
 ROOM = "node.products.room"
@@ -191,7 +190,7 @@ class NoisySums:
         return self._drawn.vectors
 
     def own_moments(self, withheld: Flags, scale: Array) -> dict[str, Any]:
-        """Return the own sums with noise, as `own_moments.own_moments`, and ``noise``, its levels.
+        """Return the own sums with noise, as `columns.own_moments`, and ``noise``, its levels.
 
         Shapes: withheld (n_groups, n_own); scale (n_own,): what the columns were divided by.
         """

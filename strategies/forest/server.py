@@ -25,8 +25,8 @@ from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.products.arithmetic import helpers
 from flwr_vertical.products.streams import SEED_BYTES, KeyStream, stream
-from flwr_vertical.products.vector_products import helpers
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.results import Progress
 from strategies.forest.model import VotesModel, importance

@@ -3,7 +3,13 @@
 from typing import Any
 
 from flwr_vertical import Party, Summands, Uses, step
-from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps, PrivateProductSteps
+from flwr_vertical.products import (
+    EncryptedGroupSteps,
+    GroupKeySteps,
+    HeldColumns,
+    PairKeySteps,
+    PrivateProductSteps,
+)
 from strategies.glm.sums.steps import SharingSteps
 from strategies.linear import RegressionData
 from strategies.linear.masked_means.steps import MaskedMeanSteps
@@ -19,6 +25,7 @@ class GLMParty(Party):
     group_key = Uses(GroupKeySteps)
     moments = Uses(MomentSteps)
     products = Uses(PrivateProductSteps, purpose="glm")
+    ciphertexts = Uses(EncryptedGroupSteps, purpose="glm")
     prediction = Uses(PredictionSteps)
     means = Uses(MaskedMeanSteps)
     sharing = Uses(SharingSteps)

@@ -16,7 +16,7 @@ from flwr_vertical.crypto import generate_keypair
 from flwr_vertical.crypto.pair_seeds import pair_seed
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
-from flwr_vertical.products.key_checks import MODE, check_key, key_payload
+from flwr_vertical.products.pair_keys import MODE, check_key, key_payload
 from flwr_vertical.protocol import pins
 from flwr_vertical.protocol.messages import ARBITER
 from strategies.trees.gain import best_of, signed

@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from flwr_vertical.arrays import Flags
 from flwr_vertical.errors import PartyError
+from flwr_vertical.products.arithmetic import helpers
 from flwr_vertical.products.streams import SEED_BYTES, stream
-from flwr_vertical.products.vector_products import helpers
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.server import Federation
 from strategies.trees.binning import narrowest

@@ -30,7 +30,7 @@ from flwr_vertical.products import (
     sketched_products,
     sketched_rank_correlations,
 )
-from flwr_vertical.products.key_checks import MODE, check_key, key_payload
+from flwr_vertical.products.pair_keys import MODE, check_key, key_payload
 from flwr_vertical.products.sketches import standard_error_of_products
 from flwr_vertical.protocol import pins
 

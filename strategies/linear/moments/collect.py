@@ -13,7 +13,7 @@ open_products          down: the group of each row; labels under a mask, its see
 
 A last step of the strategy erases the group seed (`GroupKeySteps.erase_group_seed`). With
 aggregation ``"ckks"``, and of one party alone, the same sums come from ciphertexts, in more rounds
-(`encrypted_groups`).
+(`products.ciphertext`).
 """
 
 from collections.abc import Callable
