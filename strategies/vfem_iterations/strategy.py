@@ -161,9 +161,7 @@ class VFEMIterations(Strategy):
             return
         progress.step("standard errors")
         parts, covariance = self._infer(federation, problem, estep, result)
-        found = self._fill_in(
-            federation.parties, problem, estep, parts, covariance, outcome, result
-        )
+        found = self._fill_in(result, outcome, problem, estep, parts, covariance)
         keep_and_predict(federation, alignment, result, found, problem.free, problem.free_mask)
 
     def _iterate(
