@@ -92,8 +92,9 @@ def _covariance(
     for k, part in enumerate(parts):
         here = slice(starts[k], starts[k + 1])
         information[here, here] = part.gram
-        information[0, here] = part.sums[:, 0]
-        information[here, fits] = part.sums[:, 1:] * by_fit
+        if products or n_parties == 1:  # else their expectation, zero as that of products
+            information[0, here] = part.sums[:, 0]
+            information[here, fits] = part.sums[:, 1:] * by_fit
         moves[1 + k, here] = 2.0 * part.loading
         moves[1 + k, spreads[k]] = by_spread[k]
     for (k, other), product in products.items():

@@ -59,10 +59,9 @@ def sketch(columns: HeldColumns, seed: bytes, size: int) -> Array:
 def sketched_products(
     federation: Federation, weight: dict[str, Array], size: int
 ) -> dict[tuple[int, int], Array]:
-    """Estimate weighted products of different parties' columns; three rounds.
+    """Estimate weighted products of two parties' columns, by their places j < k; three rounds.
 
-    Shapes: weight (n_held,) by party; returns (n_columns_j, n_columns_k) by the places j < k of two
-    parties; empty if there is one party, or `size` is 0.
+    Shapes: weight (n_held,) by party; returns (n_columns_j, n_columns_k); none if `size` is 0.
     """
     names = federation.parties
     if len(names) < 2 or not size:
