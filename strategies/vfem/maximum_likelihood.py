@@ -68,7 +68,8 @@ def maximise(
     """Fit the joint normal model to opened moments."""
     d = opened.n_columns
     unseen = unobserved(opened.patterns)[:d]
-    kept = np.flatnonzero(~(unseen | redundant(opened.patterns)))
+    follows = redundant(opened.patterns) if covariance == "full" else _redundant_at_home(opened)
+    kept = np.flatnonzero(~(unseen | follows))
     if len(kept) > MOST_COLUMNS and not intercept:
         raise DataError(
             f"{len(kept)} columns of all parties, and without an intercept the joint model fits at "
@@ -115,6 +116,20 @@ def maximise(
 def listed(pairs: list[tuple[str, str]]) -> str:
     """Name pairs of parties, for notes."""
     return ", ".join(f"{one!r} and {other!r}" for one, other in pairs)
+
+
+def _redundant_at_home(opened: OpenedMoments) -> Flags:
+    """Tell which columns follow from others of their own party; shape (n_columns,).
+
+    Where columns of different parties are uncorrelated, the rows that two parties share need not
+    tell how theirs go together: there may be fewer of these than columns.
+    """
+    found = np.zeros(opened.n_columns, dtype=bool)
+    for own in _slices(opened):
+        if own.stop > own.start:
+            columns = np.append(np.arange(own.start, own.stop), opened.n_columns)
+            found[own] = redundant(restrict(opened.patterns, columns))
+    return found
 
 
 def _slices(opened: OpenedMoments) -> list[slice]:

@@ -21,6 +21,7 @@ keep_model             down: the own coefficients; up, summed: a rounded term fo
 
 import logging
 from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 
@@ -55,8 +56,7 @@ class VFEMIterations(Strategy):
     The model is that of `VFEM` with ``covariance="block"``, which finds the same maximum in five
     rounds and tells less. Here the server sees, in every iteration, the sum of the parties' fits of
     each sample: with coefficients known these span what the columns span. So each node must agree
-    to the exchange ``sums`` in its node config. It is for those who want the paper's algorithm
-    itself.
+    to the exchange ``sums`` in its node config.
 
     Notes
     -----
@@ -66,8 +66,7 @@ class VFEMIterations(Strategy):
     information, which Eq. (10) equals in expectation. The differences by which the paper computes
     (10) would move each coefficient by itself, and so show the server every column.
 
-    Results are as of `VFEM`; ``model.outcome`` is ``converged``, ``max iterations`` or
-    ``diverged``.
+    Results are as of `VFEM`, but ``model.outcome`` may also be ``diverged``.
 
     Examples
     --------
@@ -106,6 +105,7 @@ class VFEMIterations(Strategy):
 
     name = "vfem-iterations"
     needs_labels = True
+    exchanges_asked: ClassVar[tuple[str, ...]] = ("sums",)
     demo = MappingProxyType(
         {
             "labels": "demo",
