@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from flwr_vertical.products.sketches import rank_scores
 from oracles.vfem import generate
 from test_privacy_audit import chi_square, correlations, holds
 from vfem_runs import party_tables, recorded
@@ -21,7 +22,6 @@ from flwr_vertical.crypto.identity import (
 )
 from flwr_vertical.crypto.pair_seeds import pair_seed, random_signs
 from flwr_vertical.errors import PartyError
-from flwr_vertical.products.sketches import rank_scores
 from flwr_vertical.protocol import decode, encode
 from flwr_vertical.protocol.messages import ARBITER, ARGUMENTS, UPDATES, VALUES, read_envelope
 from strategies.vfem import VFEM

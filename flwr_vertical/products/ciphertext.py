@@ -31,6 +31,7 @@ import numpy as np
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import ConfigError, ProtocolError
 from flwr_vertical.node import Party, StepGroup, step
+from flwr_vertical.products.arbiter import SIGNED_FOR
 from flwr_vertical.products.arithmetic import Layout, blocks_by_group, rows_by_group
 from flwr_vertical.products.columns import EncodedColumns, HeldColumns, own_moments
 from flwr_vertical.products.labels import Commitment, checked_vectors
@@ -44,16 +45,12 @@ from flwr_vertical.products.noisy_sums import (
 from flwr_vertical.products.pair_keys import MODE, check_key, key_payload
 from flwr_vertical.products.streams import SEED_BYTES, stream
 from flwr_vertical.products.told_rows import ToldRows
-from flwr_vertical.protocol import pins
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.server import Federation
 
 _ATTEMPT_BYTES = 16
-SIGNED_FOR = "product key"
 _ADMITTED, _WITHHELD = "node.products.admitted", "node.products.withheld"
 _WITHOUT = "aggregation='masked'"
-# Under a prefix that the server may not write to (`pins.check_updates`).
-_SECRET = "node.products.secret-key"
 
 
 class EncryptedGroupSteps(StepGroup):
@@ -222,79 +219,6 @@ class EncryptedGroupSteps(StepGroup):
 
 def _digest(group: Indices) -> bytes:
     return hashlib.sha256(group.tobytes()).digest()
-
-
-class ProductKeySteps(StepGroup):
-    """What an arbiter does for products: it makes the keys and opens the products."""
-
-    @step
-    def product_keys(self, nonce: bytes) -> dict[str, Any]:
-        """Make the keys of this run; the secret one stays here."""
-        from flwr_vertical.crypto.ckks_products import generate_product_keys
-
-        keys = generate_product_keys()
-        self.state[_SECRET] = keys.secret
-        config = self.party.services.node_config
-        node = pins.NodeIdentity("arbiter", "arbiter", MODE, 0, config)
-        payload = key_payload(SIGNED_FOR, keys.public, nonce)
-        return {"public": keys.public, **pins.endorse(node, payload)}
-
-    @step
-    def open_blinded(self, products: list[bytes]) -> dict[str, Any]:
-        """Open products that the server has blinded with a uniform number each.
-
-        Parameters
-        ----------
-        products : list of bytes
-            Of `crypto.ckks_products.blind`.
-
-        Returns
-        -------
-        dict[str, numpy.ndarray]
-            ``opened`` of shape (n_products,): whole numbers modulo a prime.
-        """
-        from flwr_vertical.crypto.ckks_products import open_blinded
-
-        return {"opened": open_blinded(self._secret, products)}
-
-    @step
-    def forget_product_key(self) -> None:
-        """Forget the key: what was encrypted under it can be opened by nobody any more."""
-        self.state.pop(_SECRET, None)
-
-    @step
-    def open_products(self, shapes: Indices, **products: list[bytes]) -> dict[str, Any]:
-        """Open products and release them.
-
-        Parameters
-        ----------
-        shapes : numpy.ndarray of shape (n_products, 2)
-            Of each matrix.
-        **products : list of bytes
-            By number, what `EncryptedProductSteps.multiply_rows` returned.
-
-        Returns
-        -------
-        dict[str, numpy.ndarray]
-            The matrices, by number.
-
-        Raises
-        ------
-        ProtocolError
-            If the arbiter has made no keys, or something is no product under them.
-        """
-        from flwr_vertical.crypto.ckks_products import open_products
-
-        secret, opened = self._secret, {}
-        for k, (rows, columns) in enumerate(shapes.tolist()):
-            opened[str(k)] = open_products(secret, products[str(k)], (int(rows), int(columns)))
-        return opened
-
-    @property
-    def _secret(self) -> bytes:
-        if _SECRET not in self.state:
-            raise ProtocolError("the arbiter has no key for products: 'product_keys' comes first")
-        return bytes(self.state[_SECRET])
 
 
 @dataclass

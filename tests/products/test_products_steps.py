@@ -5,6 +5,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 import pytest
+from flwr_vertical.products.sketches import standard_error_of_products
 from scipy.stats import spearmanr
 
 from flwr_vertical import Arbiter, Party, StepGroup, Strategy, Uses, simulate, step
@@ -31,7 +32,6 @@ from flwr_vertical.products import (
     sketched_rank_correlations,
 )
 from flwr_vertical.products.pair_keys import MODE, check_key, key_payload
-from flwr_vertical.products.sketches import standard_error_of_products
 from flwr_vertical.protocol import pins
 
 N, SIZE = 300, 4000
