@@ -251,7 +251,7 @@ def test_a_deep_model_predicts_what_has_no_label_and_later_new_rows(home, caplog
     assert unknown[found.index].all()
     where = folder / "fit" / "predictions.parquet"
     assert f"predictions of {len(found)} samples: {where}" in caplog.text
-    run_app(simulated(2), strategy="false-vfl-predict", run_name="later", fitted="fit", **given)
+    run_app(simulated(2), strategy="predict", run_name="later", fitted="fit", **given)
     assert len(Result.load(folder / "later").predictions) > 500
     tables, _ = demo_tables(n_parties=2, missing_cells=0.0)
     with pytest.raises(PartyError, match=r"policy\.exchanges: asked: exchange 'embeddings'"):
@@ -271,7 +271,7 @@ def test_trees_of_the_preset_grow_with_an_arbiter_and_predict_new_rows(home):
     found = result.predictions["probability_1"]
     assert 100 < len(found) <= unknown.sum()
     assert unknown[found.index].all()
-    run_app(simulated(2), strategy="gbdt-predict", run_name="later", fitted="fit", **given)
+    run_app(simulated(2), strategy="predict", run_name="later", fitted="fit", **given)
     again = Result.load(folder / "later").predictions["probability_1"]
     np.testing.assert_allclose(again[found.index], found, rtol=1e-12)
 

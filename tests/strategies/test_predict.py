@@ -25,7 +25,7 @@ from strategies.linear.prediction.regressions import find_patterns, pattern_list
 from strategies.linear.prediction.steps import bounds
 from strategies.linear.prediction.table import prediction_table
 from strategies.predict import Predict
-from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict
+from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
 
 COLUMNS = {"bank": ["u", "v"], "court": ["w"], "hospital": ["h"]}
 WIDTHS = (2, 1, 1)
@@ -150,7 +150,6 @@ def test_later_predictions_are_those_of_the_fit(fitted, tmp_path):
     for way in (
         Result.load(folder).predict(new, progress=False),
         simulate(Predict(str(folder)), new, progress=False),
-        simulate(VFEMPredict(result), new, progress=False),
     ):
         pd.testing.assert_frame_equal(way.predictions, again.predictions)
 
@@ -448,8 +447,6 @@ def test_what_cannot_be_predicted(fitted):
     other = simulate(FKNN(n_neighbors=2), {"bank": new["bank"]}, progress=False)
     with pytest.raises(ConfigError, match="no model"):
         simulate(Predict(), new, progress=False)
-    with pytest.raises(ConfigError, match="'fknn' holds no linear model"):
-        simulate(Predict(other), new, progress=False)
     with pytest.raises(ConfigError, match="'fknn' holds no model"):
         other.predict(new)
     with pytest.raises(ConfigError, match=r"\['registry'\] took no part in the fit"):

@@ -17,7 +17,8 @@ from flwr_vertical.protocol import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, VALUES, read_envelope
 from strategies.false_vfl import hardware
 from strategies.false_vfl.central import Block
-from strategies.split import FedHSSL, LaserVFL, PlugVFL, SplitPredict, VanillaVFL
+from strategies.predict import Predict
+from strategies.split import FedHSSL, LaserVFL, PlugVFL, VanillaVFL
 from strategies.split.central import CentralSplit
 from strategies.split.model import SplitPart
 from strategies.split.party_networks import PRETRAINING, WEIGHTS
@@ -390,7 +391,7 @@ def test_a_kept_model_predicts_what_the_fit_did(trained, method, tmp_path):
     assert less.notes[0] == "parties ['shop'] of the fit take no part; their blocks are missing"
     assert less.metrics["accuracy"] > 0.7
     result.save(tmp_path / "fit")
-    there = simulate(SplitPredict(tmp_path / "fit"), own, progress=False)
+    there = simulate(Predict(tmp_path / "fit"), own, progress=False)
     pd.testing.assert_frame_equal(there.predictions, again.predictions)
 
 
@@ -421,7 +422,7 @@ def test_what_a_kept_model_does_not_know_is_refused(trained):
     with pytest.raises(ConfigError, match=r"parties \['museum'\] took no part in the fit"):
         result.predict(tables | {"museum": tables["shop"]}, progress=False)
     with pytest.raises(ConfigError, match="no model: name the run of the fit"):
-        simulate(SplitPredict(), tables, progress=False)
+        simulate(Predict(), tables, progress=False)
 
 
 # -- what parties are told, and consent --------------------------------------------------------
