@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 from flwr_vertical import Federation, Model, Result, Strategy
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.errors import ConfigError
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.registry import predictions_of
 from flwr_vertical.results import Progress
@@ -138,11 +138,8 @@ class Predict(Strategy):
     def at_node(self, load_model: Callable[[], bytes | None]) -> Self:
         """Predict with the part of the model that this node kept."""
         part = load_model()
-        if part is None:
-            raise DataError(
-                "the node does not know which of its models to use; name the run of the fit as "
-                "'fitted' in the run config"
-            )
+        if part is None:  # a step of `PredictParty` says so, unless the server has no model either
+            return self
         made = self.clone()
         kept = Model.from_bytes(part, "what this node saved in the run named as 'fitted'")
         vars(made)["chosen"] = predictions_of(kept.strategy)

@@ -8,7 +8,16 @@ import pytest
 from scipy import integrate, stats
 from scipy.special import expit
 
-from flwr_vertical import LocalGrid, Party, Result, Strategy, Uses, party_app, simulate
+from flwr_vertical import (
+    LocalGrid,
+    Party,
+    Result,
+    Strategy,
+    Uses,
+    load_strategy,
+    party_app,
+    simulate,
+)
 from flwr_vertical.errors import ConfigError, PartyError
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
@@ -459,6 +468,14 @@ def test_what_cannot_be_predicted(fitted):
         result.predict(words, progress=False)
     with pytest.raises(ConfigError, match="must be a Result"):
         Predict(3)
+    with pytest.raises(ConfigError, match="contributions='shapley' is for boosted trees"):
+        simulate(Predict(result, contributions="shapley"), new, progress=False)
+
+
+@pytest.mark.parametrize("fit", ["vfem", "false-vfl", "split", "gbdt", "forest"])
+def test_the_strategies_of_before_say_what_to_use(fit):
+    with pytest.raises(ConfigError, match="was removed: 'predict', whatever fitted the model"):
+        load_strategy(f"{fit}-predict")
 
 
 def test_levels_are_known_again_and_new_ones_are_missing_blocks():
