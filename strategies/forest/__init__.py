@@ -1,4 +1,4 @@
-"""Random forests of which the server learns summed votes alone: routing stays with the parties."""
+"""Random forests of which the server learns summed votes alone."""
 
 from strategies.forest.strategy import VerticalForest
 

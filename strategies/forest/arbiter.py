@@ -103,7 +103,7 @@ def place(name: str, number: int, back: bool = False) -> bytes:
 
 
 def pack(marks: Flags, values: Ring) -> bytes:
-    """Write a parcel: a share of the marks, and what `comparing.parcel` returns."""
+    """Write a parcel: a share of the marks, and what `gain_messages.parcel` returns."""
     return np.packbits(marks).tobytes() + np.ascontiguousarray(values, dtype="<u8").tobytes()
 
 

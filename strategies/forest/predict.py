@@ -1,4 +1,4 @@
-"""Predictions by a forest whose routing stays with the parties: the server gets summed votes.
+"""Predictions by a forest: the server gets summed votes.
 
 =============  =====================================================================================
 round          what travels
