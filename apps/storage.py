@@ -1,7 +1,6 @@
 """Storage of the app: a node's own file, or the demonstration data in a simulation."""
 
 import logging
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -224,7 +223,7 @@ def _partition(context: Context) -> tuple[int, int]:
 def _n_demo_parties(context: Context) -> int:
     """Return how many simulated nodes are parties: all, or all but the arbiter."""
     total = _partition(context)[1]
-    reason = _arbiter_for(context.run_config)
+    reason = _arbiter_for(context)
     parties = total - 1 if reason else total
     if parties < 1:
         raise ConfigError(
@@ -233,18 +232,20 @@ def _n_demo_parties(context: Context) -> int:
     return parties
 
 
-def _arbiter_for(config: Mapping[str, Any]) -> str | None:
+def _arbiter_for(context: Context) -> str | None:
     """Return what in a run config needs an arbiter, if anything does."""
-    return _arbiter_asked(tuple(sorted(config.items())))
+    return _arbiter_asked(tuple(sorted(context.run_config.items())), earlier_folder(context))
 
 
 @lru_cache(maxsize=8)  # asked in every message, and reading all settings takes 9 ms
-def _arbiter_asked(items: tuple[tuple[str, Any], ...]) -> str | None:
+def _arbiter_asked(items: tuple[tuple[str, Any], ...], earlier: Path | None) -> str | None:
     config = dict(items)
     if config.get("aggregation") == "ckks":
         return "aggregation 'ckks'"
     try:
-        return make_strategy(str(config["strategy"]), config).needs_arbiter
+        strategy = make_strategy(str(config["strategy"]), config)
+        # Simulated nodes are on the server's machine, whose result says what was fitted.
+        return (strategy if earlier is None else strategy.building_on(earlier)).needs_arbiter
     except (KeyError, VerticalError):  # the server says what is wrong with it
         return None
 

@@ -334,18 +334,13 @@ def _predict(
     **options: Any,
 ) -> Result:
     """Predict new rows; see `Result.predict`."""
-    if result.predictor is None:
+    if result.predictor is not None and not result._party_models:
         raise ConfigError(
-            f"a result of {result.strategy!r} holds no model that predicts new rows; expected that "
-            "of a regression that came to estimates"
+            "the parties kept their parts of the model where they ran, and this result has none; "
+            "predict by a run of the app with strategy='predict' and the fit's run-name as 'fitted'"
         )
-    if not result._party_models:
-        raise ConfigError(
-            "the parties kept their coefficients where they ran, and this result has none; predict "
-            "by a run of the app with strategy='predict' and the fit's run-name as 'fitted'"
-        )
-    predicting: Any = load_strategy(result.predictor.predicted_by)
-    return simulate(predicting(result), parties, labels, fitted=result, **options)
+    predict: Any = load_strategy("predict")
+    return simulate(predict(result), parties, labels, fitted=result, **options)
 
 
 Result._predict_by = staticmethod(_predict)

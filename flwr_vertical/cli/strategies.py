@@ -48,12 +48,22 @@ def describe_strategy(name: str) -> str:
     lines.append("")
     lines.append(f"labels:    {labels_text(strategy)}")
     lines.append(f"packages:  {', '.join(strategy.requires) or 'none beside those of the core'}")
-    lines.append("who learns what, beside alignment and sums:")
-    for who, what in strategy.disclosure:
-        lines += textwrap.wrap(
-            f"{who}: {what}", _WIDTH, initial_indent="  ", subsequent_indent=" " * 6
-        )
+    for heading, rows in disclosures(strategy):
+        lines.append(f"{heading}:")
+        for who, what in rows:
+            lines += textwrap.wrap(
+                f"{who}: {what}", _WIDTH, initial_indent="  ", subsequent_indent=" " * 6
+            )
     return "\n".join(lines)
+
+
+def disclosures(strategy: type[Strategy]) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
+    """Return who learns what, under a heading each: of a run, and of predictions of new rows."""
+    found = [("who learns what, beside alignment and sums", strategy.disclosure)]
+    of_new_rows = strategy.predictions
+    if of_new_rows is not None and of_new_rows.disclosure is not strategy.disclosure:
+        found.append(("who learns what where 'predict' uses the model", of_new_rows.disclosure))
+    return found
 
 
 def labels_text(strategy: type[Strategy]) -> str:

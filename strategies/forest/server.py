@@ -6,7 +6,7 @@ round          what travels
 prepare, keys  as in boosting; once
 send_masked    up, once: the rows of all slots under a key stream
 take_shares    down, once for each class with trees of its own: ``y + rho``, seeds, and to helpers
-               the products of masked slots and labels (`dealing`)
+               the products of masked slots and labels (`share_arithmetic`)
 begin_batch    down: the seed of draws
 offer          three rounds a level: up, of each party, sealed for the arbiter: what gains are
 judge          compared by; the arbiter's answer, sealed for the parties; up, sealed for the
@@ -211,7 +211,7 @@ def grow_votes(
     labels: Array,
     objective: Objective,
 ) -> None:
-    """Grow a forest whose routing stays with the parties, and fill in the result.
+    """Grow a forest, and fill in the result.
 
     Shapes: labels (n_samples,): NaN where a sample has none.
     """

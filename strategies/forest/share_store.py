@@ -38,7 +38,7 @@ class DealtSteps(StepGroup):
         rho: bytes = b"",
         dealt: Ring | None = None,
     ) -> None:
-        """Make the own shares of the products of slots and targets (`dealing`).
+        """Make the own shares of the products of slots and targets (`share_arithmetic`).
 
         Message: deal: names what is dealt; names, widths, tags: every party's name, number of
         slots, and tag of its codes; pad: seed of ``P`` for the own slots; masked_target

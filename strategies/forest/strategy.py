@@ -12,6 +12,7 @@ from flwr_vertical.settings import setting
 from strategies.forest.arbiter import ForestArbiter
 from strategies.forest.disclosure import FOREST_DISCLOSURE
 from strategies.forest.party import ForestParty
+from strategies.forest.predict import ForestPredictions
 from strategies.forest.server import grow_votes
 from strategies.trees.objectives import Objective
 from strategies.trees.train import labels_of
@@ -67,6 +68,7 @@ class VerticalForest(Strategy):
     )
     party = ForestParty
     arbiter = ForestArbiter
+    predictions = ForestPredictions
     needs_labels: ClassVar[bool] = True
     needs_parties: ClassVar[int] = 2
     demo = MappingProxyType(

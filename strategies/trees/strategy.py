@@ -31,6 +31,7 @@ from strategies.trees.boosting import Boosting
 from strategies.trees.disclosure import DISCLOSURE
 from strategies.trees.objectives import OBJECTIVES, Objective
 from strategies.trees.party import COLUMN_NAMES, TreeParty
+from strategies.trees.predict import TreesPredictions
 from strategies.trees.secret_shares import HIDING, HISTOGRAMS
 from strategies.trees.train import grow_model, labels_of
 from strategies.trees.tree import Growth
@@ -123,6 +124,7 @@ class VerticalGBDT(Strategy):
     )
     party = TreeParty
     arbiter = TreeArbiter
+    predictions = TreesPredictions
     needs_labels: ClassVar[bool] = True
     needs_parties: ClassVar[int] = 2
     demo = MappingProxyType(

@@ -251,19 +251,20 @@ def test_a_deep_model_predicts_what_has_no_label_and_later_new_rows(home, caplog
     assert unknown[found.index].all()
     where = folder / "fit" / "predictions.parquet"
     assert f"predictions of {len(found)} samples: {where}" in caplog.text
-    run_app(simulated(2), strategy="false-vfl-predict", run_name="later", fitted="fit", **given)
+    run_app(simulated(2), strategy="predict", run_name="later", fitted="fit", **given)
     assert len(Result.load(folder / "later").predictions) > 500
     tables, _ = demo_tables(n_parties=2, missing_cells=0.0)
     with pytest.raises(PartyError, match=r"policy\.exchanges: asked: exchange 'embeddings'"):
         run_app(own_files(home, **tables), strategy="false-vfl", run_name="again", **given)
 
 
-def test_trees_of_the_preset_grow_with_an_arbiter_and_predict_new_rows(home):
-    """The last of the simulated nodes is the arbiter; predictions need none."""
-    preset = tomllib.loads((ROOT / "apps" / "gbdt.toml").read_text())
+@pytest.mark.parametrize(("method", "n_nodes"), [("gbdt", 2), ("forest", 3)])
+def test_trees_of_the_preset_grow_with_an_arbiter_and_predict_new_rows(home, method, n_nodes):
+    """The last of the simulated nodes is the arbiter; predictions by boosted trees need none."""
+    preset = tomllib.loads((ROOT / "apps" / f"{method}.toml").read_text())
     given = {f"demo.{key}": value for key, value in preset["demo"].items()}
-    given |= {"labels": "demo", "gbdt.n-trees": 3, "gbdt.max-depth": 2}
-    run_app(simulated(3), strategy="gbdt", run_name="fit", **given)
+    given |= {"labels": "demo", f"{method}.n-trees": 3, f"{method}.max-depth": 2}
+    run_app(simulated(3), strategy=method, run_name="fit", **given)
     folder = home / "results" / "server"
     result = Result.load(folder / "fit")
     assert result.model["splits"].sum() >= 3
@@ -271,7 +272,7 @@ def test_trees_of_the_preset_grow_with_an_arbiter_and_predict_new_rows(home):
     found = result.predictions["probability_1"]
     assert 100 < len(found) <= unknown.sum()
     assert unknown[found.index].all()
-    run_app(simulated(2), strategy="gbdt-predict", run_name="later", fitted="fit", **given)
+    run_app(simulated(n_nodes), strategy="predict", run_name="later", fitted="fit", **given)
     again = Result.load(folder / "later").predictions["probability_1"]
     np.testing.assert_allclose(again[found.index], found, rtol=1e-12)
 

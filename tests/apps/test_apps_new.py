@@ -179,7 +179,7 @@ def test_bash_completes_commands_and_names(capsys, tmp_path):
         )
         done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
         told[words[-1]] = done.stdout.split()
-    assert told == {"pol": ["policy"], "gbd": ["gbdt", "gbdt-predict"],
+    assert told == {"pol": ["policy"], "gbd": ["gbdt"],
                     "fedpsg": ["fedpsg-ar"], "r": ["run"]}  # fmt: skip
 
 

@@ -74,9 +74,9 @@ WITH_MODEL = [
     IEVCDS(min_joint=10, iterations=2),
     FedPSGAR(n_associated=1),
 ]
-WITHOUT = {"complete-case", "mean-impute", "single", "predict", "vfem-predict"} | {
-    "false-vfl", "false-vfl-predict", "fedhssl", "laser-vfl", "plug-vfl", "split-predict",
-    "vanilla-vfl", "vertigan", "gbdt", "gbdt-predict", "forest", "forest-predict", "fknn", "max",
+WITHOUT = {"complete-case", "mean-impute", "single", "predict"} | {
+    "false-vfl", "fedhssl", "laser-vfl", "plug-vfl",
+    "vanilla-vfl", "vertigan", "gbdt", "forest", "fknn", "max",
     "mean", "min", "most-frequent", "lr", "svm", "final-net",
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Forests whose routing stays with the parties: the trees, the votes, who sees what."""
+"""Forests: the trees, the votes, who sees what."""
 
 import logging
 

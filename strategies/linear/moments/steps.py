@@ -66,8 +66,8 @@ class MomentSteps(StepGroup):
             Nothing to be summed; publicly what `RegressionData.prepare` and
             `PairKeySteps.pair_key` tell, ``center`` and ``unit`` of each column (`rough_units`),
             and ``min_rows``, if the node's policy states it. With epsilon nothing of it depends on
-            values: units are those of the bounds, and which
-            columns follow from others is not told.
+            values: units are those of the bounds, and which columns follow from others is not
+            told.
 
         Raises
         ------
