@@ -29,7 +29,9 @@ SETTINGS = "settings"
 
 _REGISTERED: dict[str, str] = {}
 
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "lr": "strategy 'glm' with family='binomial' and penalty='ridge' (l2 as before)",
+}
 """Strategies of earlier versions: what to use now."""
 
 

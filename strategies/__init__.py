@@ -31,8 +31,7 @@ BUILTIN = {
     "vertigan": "strategies.vertigan:VertiGAN",
     "vfem": "strategies.vfem:VFEM",
     "vfem-predict": "strategies.vfem:VFEMPredict",
-    "lr": "strategies.classifiers:VerticalLR",
-    "svm": "strategies.classifiers:VerticalSVM",
+    "svm": "strategies.svm:VerticalSVM",
     "final-net": "strategies.split:FinalNet",
 }
 
