@@ -15,6 +15,7 @@ BUILTIN = {
     "gbdt-predict": "strategies.trees:TreesPredict",
     "forest-predict": "strategies.forest:ForestPredict",
     "glm": "strategies.glm:VerticalGLM",
+    "glm-admm": "strategies.glm_admm:GLMADMM",
     "ievcds": "strategies.copula:IEVCDS",
     "laser-vfl": "strategies.split:LaserVFL",
     "max": "strategies.baselines:Max",
