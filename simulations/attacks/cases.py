@@ -75,7 +75,7 @@ _VARIANTS: dict[str, list[dict[str, Any]]] = {
     "gbdt": [{"histograms": "open"}],
 }
 """Further settings that are tried where nodes must agree."""
-_CLASSES = {"lr": "binomial", "svm": "binomial", "forest": "binomial", "forest-predict": "binomial"}
+_CLASSES = {"svm": "binomial", "forest": "binomial", "forest-predict": "binomial"}
 """By strategy, the family of its labels where it has no such setting and they are not numbers."""
 
 _TELL_NOTHING = {"generated", "networks"}

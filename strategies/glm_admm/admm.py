@@ -31,7 +31,7 @@ from strategies.linear.families import Family
 BOUND = 1.0
 """Largest fit of one sample by one party that the promise covers, in standardised units."""
 
-_SWEEPS, _STILL = 400, 1e-9  # of coordinate descent
+_SWEEPS, _STILL = 10, 1e-9  # of coordinate descent, which the next round goes on with
 _NEWTON, _LONGEST, _PRECISION = 60, 4.0, 1e-9
 
 

@@ -22,7 +22,7 @@ from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.results import Progress
 from strategies.linear.prediction.base import BuildsOnAFit, check_parties
 from strategies.linear.prediction.server import Predictor, narrow, note_bits
-from strategies.linear.prediction.table import CLASSES, MARGIN
+from strategies.linear.prediction.table import MARGIN
 from strategies.linear.problem import sample_index
 from strategies.predict.party import PredictParty
 
@@ -33,7 +33,7 @@ class Predict(BuildsOnAFit):
     Notes
     -----
     Of every linear model: `VFEM`, `CompleteCase`, `MeanImpute`, `Single`, `VerticalGLM`,
-    `VerticalLR`, `VerticalSVM`. Each party multiplies by the coefficients that it kept of the fit,
+    `VerticalSVM`. Each party multiplies by the coefficients that it kept of the fit,
     on its own disk: the server names the model and can neither send nor change one. In an app the
     run config names the run of the fit as ``fitted``; a simulation takes the parties' parts from
     the result.
@@ -150,7 +150,7 @@ class Predict(BuildsOnAFit):
         if not known.any() or result.predictions is None:
             return
         found, y = result.predictions[known], labels[known]
-        if family in (CLASSES, MARGIN):
+        if family == MARGIN:
             result.metrics["accuracy"] = float(np.mean(found["prediction"].to_numpy() == y))
             return
         errors = y - found["prediction"].to_numpy()
