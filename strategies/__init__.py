@@ -12,6 +12,7 @@ BUILTIN = {
     "forest": "strategies.forest:VerticalForest",
     "gbdt": "strategies.trees:VerticalGBDT",
     "glm": "strategies.glm:VerticalGLM",
+    "glm-admm": "strategies.glm_admm:GLMADMM",
     "ievcds": "strategies.copula:IEVCDS",
     "laser-vfl": "strategies.split:LaserVFL",
     "max": "strategies.baselines:Max",
@@ -27,8 +28,7 @@ BUILTIN = {
     "vertigan": "strategies.vertigan:VertiGAN",
     "vfem": "strategies.vfem:VFEM",
     "vfem-iterations": "strategies.vfem_iterations:VFEMIterations",
-    "lr": "strategies.classifiers:VerticalLR",
-    "svm": "strategies.classifiers:VerticalSVM",
+    "svm": "strategies.svm:VerticalSVM",
     "final-net": "strategies.split:FinalNet",
 }
 

@@ -12,6 +12,7 @@ from flwr_vertical.products import (
     ProductKeySteps,
 )
 from strategies.linear.data import RegressionData
+from strategies.linear.masked_means.steps import MaskedMeanSteps
 from strategies.linear.moments.steps import MomentSteps
 from strategies.linear.prediction.steps import PredictionSteps
 
@@ -45,3 +46,10 @@ class MomentParty(Party):
         """
         self.group_key.erase_group_seed()
         return self.prediction.keep_model(**model)
+
+
+class MeanParty(MomentParty):
+    """Has sums of functions of linear predictors opened as well; the fit is penalised, if asked."""
+
+    data = Uses(RegressionData, penalized=True)
+    means = Uses(MaskedMeanSteps)

@@ -52,7 +52,7 @@ class Predict(Strategy):
     Notes
     -----
     With models of every strategy that fits linear models (`VFEM`, `CompleteCase`, `MeanImpute`,
-    `Single`, `VerticalGLM`, `VerticalLR`, `VerticalSVM`), trees (`VerticalGBDT`, `VerticalForest`)
+    `Single`, `VerticalGLM`, `VerticalSVM`), trees (`VerticalGBDT`, `VerticalForest`)
     or networks (`FalseVFL`, `VanillaVFL` and those beside it). Each party uses the part of the
     model that it kept of the fit, on its own disk: the server names the model and can neither send
     nor change one. In an app the run config names the run of the fit as ``fitted``; a simulation

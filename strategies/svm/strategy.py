@@ -16,42 +16,44 @@ finish_moments   coefficients to the parties; the sum of terms of samples withou
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 
-from flwr_vertical import Federation, Result
+from flwr_vertical import Federation, Result, Strategy, Uses
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.products import Moments, PrivateProducts
+from flwr_vertical.products import Moments, PrivateProducts, PrivateProductSteps
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.classifiers.labels import check_two_classes
-from strategies.classifiers.linear import (
-    COMMON,
-    DEMO,
-    FLAT,
-    NAMES,
-    PARTIES,
-    PREDICTIONS,
-    UNITS,
-    LinearClassifier,
-    on_present_columns,
-    two_classes_in,
-)
-from strategies.classifiers.margin_fit import fit_margins
-from strategies.classifiers.margin_solver import LabelledMoments, least_squares
+from strategies.glm.likelihoods import moments_of, usable_rows
 from strategies.glm.means import given_labels, shifted
+from strategies.glm.predictions import conditional_regressions
 from strategies.least_squares.baseline import note
-from strategies.linear import Problem
-from strategies.linear.moments import OpenedMoments, Pattern, by_pattern, complete_rows
-from strategies.linear.prediction import Regressions
+from strategies.linear import Problem, coefficient_table
+from strategies.linear import settings as shared
+from strategies.linear.moment_party import MeanParty, MomentArbiter
+from strategies.linear.moments import (
+    OpenedMoments,
+    Pattern,
+    by_pattern,
+    complete_rows,
+    open_moments,
+)
+from strategies.linear.moments.disclosure import COLLUSION, RECOGNISED, WITHHELD
+from strategies.linear.prediction import Regressions, keep_and_predict
 from strategies.linear.prediction.table import MARGIN
+from strategies.svm.labels import check_two_classes, two_classes_in
+from strategies.svm.margin_fit import fit_margins
+from strategies.svm.margin_solver import LabelledMoments, least_squares
 
 LOSSES = ("squared_hinge", "squared")
 ROWS = ("complete", "mean")
 
+FLAT = 1e-9
+"""A column whose variance is below this, in rough units, does not vary."""
 _CONVERGED = 1e-2
 """Of decision values: what the last step may change them by, after which it ends."""
 
@@ -65,7 +67,13 @@ class _Fit:
     metrics: dict[str, float]
 
 
-class VerticalSVM(LinearClassifier):
+class SVMParty(MeanParty):
+    """Keeps its columns and, of a fitted machine, its own coefficients."""
+
+    products = Uses(PrivateProductSteps, purpose="classifier")
+
+
+class VerticalSVM(Strategy):
     """A linear support vector machine over all parties' columns.
 
     Minimises ``sum of L(s eta) + l2 * sum of beta_j^2`` with ``s = 2 y - 1`` and
@@ -101,6 +109,21 @@ class VerticalSVM(LinearClassifier):
     ['prediction', 'decision']
     """
 
+    l2: float = setting(
+        0.5,
+        "What the sum of squared coefficients is multiplied by, beside the sum of losses: "
+        "scikit-learn's ``1 / (2 C)``, or the ``alpha`` of its ridge.",
+        at_least=0,
+    )
+    intercept: bool = setting(True, "Whether there is one. It has no penalty.")
+    standardize: bool = setting(
+        True,
+        "Whether the penalty treats columns in units of their standard deviation. Results are in "
+        "the units given.",
+    )
+    encoding: str = shared.encoding()
+    missing_cells: str = shared.missing_cells()
+    missing_labels: str = shared.missing_labels()
     loss: str = setting("squared_hinge", "Of a sample's margin.", choices=LOSSES)
     corner: float = setting(
         0.03,
@@ -117,9 +140,19 @@ class VerticalSVM(LinearClassifier):
     )
 
     name: ClassVar[str] = "svm"
-    demo: ClassVar[Mapping[str, Any]] = DEMO
+    demo: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {
+            "labels": "demo",
+            "demo.missing-cells": 0.0,
+            "demo.missing-blocks": 0.2,
+            "demo.missing-labels": 0.3,
+        }
+    )
+    needs_labels = True
+    party = SVMParty
+    arbiter = MomentArbiter
     disclosure = (
-        NAMES,
+        ("server", "names of the parties' columns, and rows left out"),
         (
             "server",
             "over the labelled samples that all parties hold (with rows='mean', for each "
@@ -132,10 +165,25 @@ class VerticalSVM(LinearClassifier):
             "loss's derivative and of each column times it, and how far decision values reach, to "
             "a grid",
         ),
-        UNITS,
-        PREDICTIONS,
-        PARTIES,
-        *COMMON,
+        (
+            "server",
+            "a rough unit of each column (a power of two near its standard deviation) and a centre "
+            "to a quarter of it",
+        ),
+        (
+            "server",
+            "for each sample without a label, the sum of the parties' rounded terms, the decision "
+            "value; and how many bits a party's term tells",
+        ),
+        (
+            "every party",
+            "its own coefficients, of the fit and at each evaluation, and the function that is "
+            "evaluated, from which the intercept follows; which samples have a label, and which "
+            "labelled samples the fit uses; of single labels, random numbers only",
+        ),
+        WITHHELD,
+        *RECOGNISED,
+        *COLLUSION,
     )
 
     def check(self) -> None:
@@ -156,15 +204,30 @@ class VerticalSVM(LinearClassifier):
             _check_federation(federation)
         progress.total = 3
         whole = self.rows == "complete"
-        opened = self._open(federation, alignment, result, complete_rows if whole else by_pattern)
+        opened = open_moments(
+            federation,
+            alignment,
+            result,
+            encoding=self.encoding,
+            missing_cells=self.missing_cells,
+            missing_labels=self.missing_labels,
+            intercept=self.intercept,
+            grouping=complete_rows if whole else by_pattern,
+        )
         progress.step("moments")
         y = given_labels(federation, opened.problem)
         two_classes_in(y[opened.groups.group >= 0], type(self).__name__)
         if whole:
-            rows = self._complete(opened, result, "rows='mean' or VerticalGBDT uses them, too")
+            rows = usable_rows(
+                opened,
+                result,
+                intercept=self.intercept,
+                penalised=self.l2 > 0.0,
+                more="rows='mean' or VerticalGBDT uses them, too",
+            )
         else:
             rows = opened.patterns.total()
-            result.metrics["n_samples"] = rows.n_rows
+        result.metrics["n_samples"] = rows.n_rows
         fit = self._by_hinges(federation, opened, y) if by_hinge else self._by_squares(opened, rows)
         progress.step("fit")
         result.metrics |= fit.metrics
@@ -182,11 +245,38 @@ class VerticalSVM(LinearClassifier):
             )
         self._fill_in(opened, rows, fit.intercept, fit.beta, result)
         if whole:
-            found = on_present_columns(opened, rows, fit.intercept, fit.beta, 1.0, MARGIN)
+            mean, covariance = moments_of(rows, opened)
+            widths = [own.stop - own.start for own in opened.parties.values()]
+            regressions = conditional_regressions(
+                mean, covariance, fit.intercept, fit.beta, None, 1.0, widths, MARGIN
+            )
         else:
-            found = _with_means(opened, rows, fit.intercept, fit.beta)
-        self._predict(federation, alignment, opened, found, result)
+            regressions = _with_means(opened, rows, fit.intercept, fit.beta)
+        keep_and_predict(
+            federation,
+            alignment,
+            result,
+            regressions,
+            opened.problem.free,
+            opened.problem.free_mask,
+            step="finish_moments",
+        )
         progress.step("keep")
+
+    def _fill_in(
+        self, opened: OpenedMoments, rows: Pattern, intercept: float, beta: Array, result: Result
+    ) -> None:
+        """Fill in the table of coefficients, in the units of the columns.
+
+        Columns that are withheld or constant in the rows of the fit have none.
+        """
+        absent = (beta == 0.0) & (np.diag(rows.products)[:-1] <= FLAT * rows.n_rows)
+        estimates = np.where(absent, np.nan, beta)
+        result.coefficients = coefficient_table(
+            opened.problem.columns,
+            {name: estimates[own] for name, own in opened.parties.items()},
+            intercept=intercept if self.intercept else None,
+        )
 
     def _by_squares(self, opened: OpenedMoments, rows: Pattern) -> _Fit:
         """Solve the least squares machine from moments."""

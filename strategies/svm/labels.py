@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
 
 
@@ -36,4 +37,14 @@ def check_two_classes(labels: "npt.NDArray[Any] | None", name: str) -> None:
     if len(found) == 1:
         raise DataError(
             f"{name}: all labels are {found[0]:g}; a classifier needs samples of both classes"
+        )
+
+
+def two_classes_in(labels: Array, name: str) -> None:
+    """Raise `DataError` if the samples of a fit are of one class."""
+    if len(labels) and np.ptp(labels) == 0:
+        raise DataError(
+            f"{name}: the labels of all {len(labels):,} samples that all parties hold are "
+            f"{labels[0]:g}; a classifier needs samples of both classes. Align more samples, or "
+            "use a method that needs no complete rows (VerticalGBDT)"
         )

@@ -13,7 +13,7 @@ import numpy as np
 from scipy import linalg
 
 from flwr_vertical.arrays import Array
-from strategies.classifiers import hinge
+from strategies.svm import hinge
 
 _NODES = np.linspace(-5.0, 5.0, 401)  # the curvature has steep flanks
 _WEIGHTS = np.exp(-0.5 * _NODES**2)

@@ -1,19 +1,59 @@
-"""From a selection at the server to what people read: coefficients, standard errors, metrics."""
+"""From a selection at the server to what people read: coefficients, standard errors, model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from flwr_vertical import Result
+from flwr_vertical import Model, Result
 from flwr_vertical.arrays import Array, Flags
 from strategies.glm.approximation import Approximation, Selection
-from strategies.glm.model import GLMModel
-from strategies.glm.sums.fits import CONVERGED
 from strategies.least_squares.baseline import note
 from strategies.linear import Problem, coefficient_table
 
 LEVEL = 0.95
+CONVERGED = "converged"
+
+
+@dataclass
+class GLMModel(Model):
+    """What the server knows of a fitted model.
+
+    Parameters
+    ----------
+    outcome : str
+        ``converged``; of the iterations of `glm-admm` also ``max iterations``.
+    family : str
+    intercept : float
+        0 if there is none.
+    coefficients : dict of str to dict of str to float
+        By party and variable.
+    dispersion : float
+        Variance of the noise of a gaussian fit, else 1.
+    path : pandas.DataFrame
+        By lambda: ``bic``, ``selected``, ``intercept``; of iterations also ``outcome`` and
+        ``rounds``, and no ``intercept``.
+    path_coefficients : pandas.DataFrame, optional
+        Index (party, variable), a column for each lambda; not of iterations.
+    covariance : numpy.ndarray, optional
+        Of intercept and selected coefficients, in the table's order.
+    ridged : list of str
+        Columns, as ``party:variable``, whose coefficients have a ridge since they would grow
+        without end; their standard errors are NaN.
+    """
+
+    strategy = "glm"
+
+    outcome: str
+    family: str = ""
+    intercept: float = 0.0
+    coefficients: dict[str, dict[str, float]] = field(default_factory=dict)
+    dispersion: float = 1.0
+    path: pd.DataFrame | None = None
+    path_coefficients: pd.DataFrame | None = None
+    covariance: Any = None
+    ridged: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -35,8 +75,8 @@ def fill_selected(
     with_errors: bool,
     result: Result,
     added: Array | None,
-    unknown: Flags,
-    ridged: Flags,
+    unknown: Flags | None,
+    ridged: Flags | None,
 ) -> Reported:
     """Fill coefficients, metrics and model of the chosen fit into the result.
 
@@ -69,7 +109,10 @@ def fill_selected(
         if covariance is not None:
             kept = np.concatenate([[0], 1 + chosen])
             spread[kept] = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-            spread[unknown | np.concatenate([[False], ridged])] = np.nan
+            if unknown is not None:
+                spread[unknown] = np.nan
+            if ridged is not None:
+                spread[1:][ridged] = np.nan
             level_error = float(spread[0])
         errors = _split(spread[1:], problem)
     result.coefficients = coefficient_table(
@@ -109,7 +152,7 @@ def fill_selected(
             columns=lambdas,
         ),
         covariance,
-        [":".join(names[j]) for j in np.flatnonzero(ridged)],
+        [":".join(names[j]) for j in np.flatnonzero(ridged)] if ridged is not None else [],
     )
     return Reported(beta, intercept, dispersion, covariance)
 

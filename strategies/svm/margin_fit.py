@@ -25,16 +25,16 @@ from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import Moments, PrivateProducts
 from flwr_vertical.products.row_groups import max_vectors
-from strategies.classifiers import hinge
-from strategies.classifiers.margin_solver import (
+from strategies.linear.masked_means.by_class import ByClass
+from strategies.linear.masked_means.evaluate import Bound, MaskedMeans
+from strategies.linear.masked_means.fourier import Expansion, expand
+from strategies.svm import hinge
+from strategies.svm.margin_solver import (
     LabelledMoments,
     Minimum,
     OutOfReachError,
     minimise,
 )
-from strategies.linear.masked_means.by_class import ByClass
-from strategies.linear.masked_means.evaluate import Bound, MaskedMeans
-from strategies.linear.masked_means.fourier import Expansion, expand
 
 _TOLERANCE = 1e-4
 """Largest error of a derivative, which is 2 at a margin of 0."""
