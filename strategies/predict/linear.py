@@ -22,7 +22,7 @@ from flwr_vertical.errors import DataError
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.results import Progress
 from strategies.linear.prediction.server import Predictor, narrow, note_bits
-from strategies.linear.prediction.table import CLASSES, MARGIN
+from strategies.linear.prediction.table import MARGIN
 from strategies.linear.problem import sample_index
 from strategies.predict.party import PredictParty
 
@@ -102,7 +102,7 @@ class LinearPredictions(Predictions):
         if not known.any() or result.predictions is None:
             return
         found, y = result.predictions[known], labels[known]
-        if family in (CLASSES, MARGIN):
+        if family == MARGIN:
             result.metrics["accuracy"] = float(np.mean(found["prediction"].to_numpy() == y))
             return
         errors = y - found["prediction"].to_numpy()
