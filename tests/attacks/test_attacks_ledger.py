@@ -29,6 +29,7 @@ from simulations.attacks.views import GOT, SERVER, WORKED, views_of
 from strategies import BUILTIN
 from strategies.forest import ForestPredict, VerticalForest
 from strategies.glm import VerticalGLM
+from strategies.glm_admm import GLMADMM
 from strategies.predict import Predict
 from strategies.trees import TreesPredict, VerticalGBDT
 from strategies.vfem import VFEM, CompleteCase
@@ -150,8 +151,8 @@ BOUNDS = {"a": (-4, 4), "b": (-4, 4), "label": (-12, 12)}
     "strategy",
     [
         CompleteCase(epsilon=1.0, bounds=BOUNDS),
-        VerticalGLM(dp="moments", bounds=BOUNDS),
-        VerticalGLM(exchange="sums", dp="admm", dp_rounds=3, lambdas=0.1, penalty="lasso"),
+        VerticalGLM(epsilon=1.0, delta=1e-5, bounds=BOUNDS),
+        GLMADMM(epsilon=1.0, max_iter=3, lambdas=0.1, penalty="lasso"),
     ],
     ids=["complete-case", "glm moments", "glm admm"],
 )
