@@ -270,14 +270,10 @@ class VerticalGLM(Strategy):
         """Raise if settings do not go together."""
         idle = {"bounds": bool(self.bounds), "row_norm": self.row_norm != 1.0}
         check_budget(self.epsilon, self.encoding, idle)
-        if self.rows == "all" and self.family != "gaussian":
+        if self.rows == "all" and (self.family != "gaussian" or not self.intercept):
             raise ConfigError(
-                f"rows='all' models columns and label as jointly normal; family {self.family!r} "
-                "needs rows='complete'"
-            )
-        if self.rows == "all" and not self.intercept:
-            raise ConfigError(
-                "rows='all' models columns and label jointly, with means; it needs intercept=True"
+                "rows='all' models columns and label as jointly normal, with means; it needs "
+                f"family='gaussian' and intercept=True, got {self.family!r} and {self.intercept}"
             )
         private = self.family, self.rows, self.penalty == "ridge"
         if self.epsilon is not None and private != ("gaussian", "complete", False):
@@ -360,7 +356,7 @@ class VerticalGLM(Strategy):
                 at = maximum.at
         if ridge.any() and maximum is None:
             at = at.with_ridge(ridge)
-        found = path.found if path.found is not None else path.select(at)
+        found = path.found or path.select(at)
         beta, level = found.beta[:, found.chosen], float(found.intercepts[found.chosen])
         with_errors = penalty != "ridge"
         if rows is not None:
@@ -370,11 +366,11 @@ class VerticalGLM(Strategy):
         chosen = fill_selected(
             self.family, problem, at, found, with_errors, result, added, unknown, ridged
         )
+        if not whole:
+            result.metrics["n_samples"] = opened.n_used
         if opened.noise is not None and budget is None and with_errors:
             left = "include" if whole else "do not include"
             result.notes.append(f"the standard errors {left} the noise of policy.blur")
-        if not whole:
-            result.metrics["n_samples"] = opened.n_used
         if maximum is None:
             fill_normal(at, chosen.beta, whole, result)
         else:

@@ -294,17 +294,9 @@ def test_one_party_alone_and_encrypted_sums_open_the_same_moments():
         )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"exchange": "sums"}, "the paper's iterations are strategy 'glm-admm'"),
-        ({"dp": "moments"}, "set epsilon and bounds"),
-        ({"rows": "all", "intercept": False}, "it needs intercept=True"),
-    ],
-)
-def test_settings_that_do_not_go_together(settings, said):
-    with pytest.raises(ConfigError, match=said):
-        VerticalGLM(**settings)
+def test_a_joint_model_has_means():
+    with pytest.raises(ConfigError, match="and intercept=True"):
+        VerticalGLM(rows="all", intercept=False)
 
 
 @pytest.mark.parametrize("family", ["gaussian", "binomial"])
