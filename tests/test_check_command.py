@@ -144,7 +144,7 @@ def test_a_terminal_gets_a_page(folder):
 def test_strategies_are_asked_themselves(folder, capsys):
     """In a process of its own: one refuses text, the other runs, and its cost is exact."""
     arguments = ["check", str(folder), "--label-column", "late", "--json"]
-    assert main([*arguments, "--strategy", "lr", "--strategy", "mean"]) == 1
+    assert main([*arguments, "--strategy", "svm", "--strategy", "mean"]) == 1
     refused, ran = json.loads(capsys.readouterr().out)["strategies"]
     assert "column 'city' holds levels (categorical), not numbers" in refused["refusal"]
     given = tables()
@@ -158,7 +158,7 @@ def test_strategies_are_asked_themselves(folder, capsys):
 
 
 def test_what_needs_no_process_to_say():
-    trial_of = try_strategy("lr", {}, tables())
+    trial_of = try_strategy("svm", {}, tables())
     assert trial_of.text() == "refuses: it needs labels, and none are given"
     unknown = try_strategy("mean", {"mean.scale": 2}, tables(), named=False)
     assert "has no settings ['scale']" in unknown.refusal

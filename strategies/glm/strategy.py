@@ -269,14 +269,10 @@ class VerticalGLM(Strategy):
         """Raise if settings do not go together."""
         idle = {"bounds": bool(self.bounds), "row_norm": self.row_norm != 1.0}
         check_budget(self.epsilon, self.encoding, idle)
-        if self.rows == "all" and self.family != "gaussian":
+        if self.rows == "all" and (self.family != "gaussian" or not self.intercept):
             raise ConfigError(
-                f"rows='all' models columns and label as jointly normal; family {self.family!r} "
-                "needs rows='complete'"
-            )
-        if self.rows == "all" and not self.intercept:
-            raise ConfigError(
-                "rows='all' models columns and label jointly, with means; it needs intercept=True"
+                "rows='all' models columns and label as jointly normal, with means; it needs "
+                f"family='gaussian' and intercept=True, got {self.family!r} and {self.intercept}"
             )
         private = self.family, self.rows, self.penalty == "ridge"
         if self.epsilon is not None and private != ("gaussian", "complete", False):
@@ -359,7 +355,7 @@ class VerticalGLM(Strategy):
                 at = maximum.at
         if ridge.any() and maximum is None:
             at = at.with_ridge(ridge)
-        found = path.found if path.found is not None else path.select(at)
+        found = path.found or path.select(at)
         beta, level = found.beta[:, found.chosen], float(found.intercepts[found.chosen])
         with_errors = penalty != "ridge"
         if rows is not None:

@@ -30,6 +30,7 @@ from strategies import BUILTIN
 from strategies.forest import VerticalForest
 from strategies.forest.predict_party import VotesPredictParty
 from strategies.glm import VerticalGLM
+from strategies.glm_admm import GLMADMM
 from strategies.predict.party import PredictParty
 from strategies.trees import VerticalGBDT
 from strategies.trees.predict import TreesPredictParty
@@ -152,8 +153,8 @@ BOUNDS = {"a": (-4, 4), "b": (-4, 4), "label": (-12, 12)}
     "strategy",
     [
         CompleteCase(epsilon=1.0, bounds=BOUNDS),
-        VerticalGLM(dp="moments", bounds=BOUNDS),
-        VerticalGLM(exchange="sums", dp="admm", dp_rounds=3, lambdas=0.1, penalty="lasso"),
+        VerticalGLM(epsilon=1.0, delta=1e-5, bounds=BOUNDS),
+        GLMADMM(epsilon=1.0, max_iter=3, lambdas=0.1, penalty="lasso"),
     ],
     ids=["complete-case", "glm moments", "glm admm"],
 )

@@ -88,7 +88,10 @@ def test_its_own_table_becomes_the_text_that_flower_lets_through(defaults):
         ({"strategy": "fkn"}, r"unknown strategy 'fkn' \(did you mean 'fknn'\?\)"),
         ({"fknn.n-neighbors": 0}, "strategy 'fknn': n_neighbors must be an integer of at least 1"),
         ({"fknn.weights": "gauss"}, "strategy 'fknn': unknown weights 'gauss'"),
-        ({"strategy": "glm", "glm.penalty-shape": 1.5}, "strategy 'glm': penalty_shape of 'scad'"),
+        (
+            {"strategy": "glm", "glm.bounds": "{}", "glm.row-norm": 0.5},
+            "strategy 'glm': bounds, row_norm",
+        ),
         ({"seed": "1"}, "seed must be an integer, got '1'"),
         ({"checkpoint": 1}, "checkpoint must be true or false, got 1"),
         ({"aggregation": "open"}, "unknown aggregation 'open'"),

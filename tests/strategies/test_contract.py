@@ -17,15 +17,16 @@ from simulations.attacks.suite import ATTACKS, LABELS, RULED, attack_run
 from simulations.attacks.views import SERVER
 from strategies import BUILTIN
 from strategies.baselines import Max, Mean, Min, MostFrequent
-from strategies.classifiers import VerticalLR, VerticalSVM
 from strategies.copula import EVCDS, IEVCDS, VCDS
 from strategies.false_vfl import FalseVFL
 from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
 from strategies.forest import VerticalForest
 from strategies.glm import VerticalGLM
+from strategies.glm_admm import GLMADMM
 from strategies.predict import Predict
 from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, VanillaVFL
+from strategies.svm import VerticalSVM
 from strategies.trees import VerticalGBDT
 from strategies.vertigan import VertiGAN
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
@@ -112,13 +113,13 @@ def labels(n=40):
 
 def size_of(strategy):
     """How many samples: a vector of the server that columns are multiplied with takes ten rows."""
-    return 260 if isinstance(strategy, VerticalLR | VerticalSVM) else 40
+    return 260 if strategy in MASKED or isinstance(strategy, VerticalSVM) else 40
 
 
 def labels_for(strategy):
     """Numbers of all samples; a method that predicts what has no label lacks a tenth of them."""
     found = labels(size_of(strategy))
-    if isinstance(strategy, VerticalLR | VerticalSVM):
+    if strategy in MASKED or isinstance(strategy, VerticalSVM):
         return found.gt(0).astype(float).drop(found.index[::10])
     if not isinstance(strategy, PREDICTS):
         return found
@@ -158,7 +159,7 @@ REGRESSIONS = [
     MeanImpute(encoding="one-hot"),
     Single("court", encoding="one-hot"),
     VerticalGLM(penalty="lasso", lambdas=0.1, encoding="one-hot"),
-    VerticalGLM(penalty="lasso", lambdas=0.1, exchange="sums", encoding="one-hot", kkt_tol=1e-6),
+    GLMADMM(penalty="lasso", lambdas=0.1, encoding="one-hot", tol=1e-6),
 ]
 REGRESSIONS += [Predict(run(REGRESSIONS[0]))]
 SMALL = {
@@ -204,7 +205,10 @@ TREES = [Predict(run(TREES[0])), *TREES]
 FORESTS = [VerticalForest(**FEW_TREES, objective="regression")]
 FORESTS = [Predict(run(FORESTS[0])), *FORESTS]
 # What needs a key stream that parties share has no encrypted sums.
-MASKED = [VerticalLR(l2=2.0, encoding="one-hot"), VerticalSVM(l2=2.0, encoding="one-hot")]
+MASKED = [
+    VerticalGLM("binomial", "ridge", l2=2.0, encoding="one-hot"),
+    VerticalSVM(l2=2.0, encoding="one-hot"),
+]
 CLASSIFIERS = [*MASKED, VerticalSVM(l2=2.0, loss="squared", rows="mean", encoding="one-hot")]
 STRATEGIES = IMPUTERS + GENERATORS + SYNTHESES + REGRESSIONS + DEEP + TREES + FORESTS + CLASSIFIERS
 every_strategy, every_imputer = named(STRATEGIES), named(IMPUTERS)

@@ -19,16 +19,17 @@ from flwr_vertical import (
 )
 from flwr_vertical.crypto import sealed_box
 from strategies import register_all
-from strategies.classifiers import VerticalLR, VerticalSVM
 from strategies.copula import EVCDS, IEVCDS, VCDS
 from strategies.false_vfl import FalseVFL
 from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
 from strategies.forest import VerticalForest
 from strategies.glm import VerticalGLM
+from strategies.glm_admm import GLMADMM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
 from strategies.predict import Predict
 from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, VanillaVFL
+from strategies.svm import VerticalSVM
 from strategies.trees import VerticalGBDT
 from strategies.vertigan import VertiGAN
 from strategies.vfem import VFEM
@@ -145,8 +146,11 @@ RUNS = {
     "glm": [
         (lambda: VerticalGLM(lambdas=0.05), larger),
         (lambda: VerticalGLM("binomial", lambdas=0.05), larger),
-        (lambda: VerticalGLM("binomial", exchange="sums", lambdas=0.05, max_iter=30), binary),
-        (lambda: VerticalGLM(exchange="sums", dp="admm", lambdas=0.05, dp_rounds=4), complete),
+        (lambda: VerticalGLM("binomial", "ridge"), larger),
+    ],
+    "glm-admm": [
+        (lambda: GLMADMM("binomial", lambdas=0.05, max_iter=30), binary),
+        (lambda: GLMADMM(epsilon=1.0, lambdas=0.05, max_iter=4), complete),
     ],
     "false-vfl": [(deep, with_missing_blocks), (lambda: deep("II"), with_missing_blocks)],
     "vanilla-vfl": [(lambda: split(VanillaVFL), with_missing_blocks)],
@@ -158,7 +162,6 @@ RUNS = {
         (lambda: trees(VerticalGBDT, histograms="open"), binary),
     ],
     "forest": [(lambda: trees(VerticalForest), binary)],
-    "lr": [(VerticalLR, larger)],
     "svm": [
         (lambda: VerticalSVM(l2=5.0, corner=0.4), larger),
         (lambda: VerticalSVM(loss="squared", rows="mean"), binary),
@@ -206,11 +209,11 @@ def test_a_sum_answered_twice_gives_equal_bytes_or_has_a_new_number(name, number
     assert bool(repetition.steps | repetition.declared) == (name not in WITHOUT_SUMS)
 
 
-def test_the_noise_of_dp_admm_is_another_in_each_run_and_message():
+def test_the_noise_of_admm_is_another_in_each_run_and_message():
     tables, labels = complete()
     found = []
     for _ in range(2):
-        strategy = VerticalGLM(exchange="sums", dp="admm", lambdas=0.05, dp_rounds=4)
+        strategy = GLMADMM(epsilon=1.0, lambdas=0.05, max_iter=4)
         result = simulate(strategy, tables, labels, progress=False)
         found.append(result.coefficients["estimate"].to_numpy())
     assert not np.array_equal(*found)
