@@ -126,8 +126,7 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
     _add_labels(command, "for every strategy that uses labels")
     command.add_argument(
         "--arbiter", action="store_true",
-        help="start an arbiter, which trees, aggregation=\"ckks\" and "
-        "vfem.standard-errors=\"gram\" need",
+        help="start an arbiter, which trees and aggregation=\"ckks\" need",
     )  # fmt: skip
     command.add_argument("--port", type=int, help="of the SuperLink (default: a free one)")
 
