@@ -71,7 +71,7 @@ CORE = [
     "errors", "version", "optional", "settings", "privacy", "crypto", "tables", "sources",
     "incomplete", "results", "protocol", "policy", "privacy_ledger", "grids", "channel", "node",
     "server", "products", "alignment", "app",
-    "strategy", "registry", "strategies", "single_parties", "simulation", "validation", "cli",
+    "predictions", "strategy", "registry", "strategies", "single_parties", "simulation", "validation", "cli",
 ]  # fmt: skip
 
 
