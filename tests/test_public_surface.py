@@ -70,7 +70,7 @@ def test_imports_point_one_way(folder):
 CORE = [
     "errors", "version", "optional", "settings", "privacy", "crypto", "tables", "sources",
     "incomplete", "results", "protocol", "policy", "privacy_ledger", "grids", "channel", "node",
-    "server", "products", "alignment", "app",
+    "server", "products", "alignment", "app", "predictions",
     "strategy", "registry", "strategies", "single_parties", "simulation", "validation", "cli",
 ]  # fmt: skip
 

@@ -31,6 +31,7 @@ from strategies.forest import VerticalForest
 from strategies.forest.predict_party import VotesPredictParty
 from strategies.glm import VerticalGLM
 from strategies.glm_admm import GLMADMM
+from strategies.predict import Predict
 from strategies.predict.party import PredictParty
 from strategies.trees import VerticalGBDT
 from strategies.trees.predict import TreesPredictParty
@@ -68,7 +69,8 @@ def distinct():
     found = {}
     for case in [*cases(), *cases(consented=True), *routed_cases()]:
         if case.family != "poisson":  # as binomial
-            half = case.fit or load_strategy(BUILTIN[case.strategy]).party
+            kind = load_strategy(BUILTIN[case.fit or case.strategy])
+            half = ((kind.predictions or Predict) if case.fit else kind).party
             found.setdefault((half, case.family, case.consented), case)
     return list(found.values())
 
