@@ -21,7 +21,7 @@ from flwr_vertical.policy.parse import policies_by_node
 from flwr_vertical.policy.record import Policy, replaced
 from flwr_vertical.policy.requirements import ARBITER, as_node_config, asked_by, needed_by_node
 from flwr_vertical.registry import load_strategy, name_of
-from flwr_vertical.results import Result
+from flwr_vertical.result import Result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.settings import RunSettings, SharedOptions
 from flwr_vertical.single_parties import NOBODY, predictions_of, single_party_results

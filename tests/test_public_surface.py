@@ -68,8 +68,9 @@ def test_imports_point_one_way(folder):
 
 # The folders and modules of the core, from the bottom: none imports a later one.
 CORE = [
-    "errors", "version", "optional", "settings", "privacy", "crypto", "tables", "sources",
-    "incomplete", "results", "protocol", "policy", "privacy_ledger", "grids", "channel", "node",
+    "errors", "version", "optional", "arrays", "settings", "privacy", "crypto", "tables", "sources",
+    "incomplete", "pages", "grading", "results", "reports", "result", "protocol", "policy",
+    "privacy_ledger", "grids", "channel", "node",
     "server", "products", "alignment", "app",
     "strategy", "registry", "strategies", "single_parties", "simulation", "validation", "cli",
 ]  # fmt: skip

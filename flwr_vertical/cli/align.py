@@ -11,7 +11,8 @@ from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.node import Party, step
 from flwr_vertical.policy.record import ANY, Policy
-from flwr_vertical.results import Progress, Result
+from flwr_vertical.result import Result
+from flwr_vertical.results import Progress
 from flwr_vertical.server import Federation
 from flwr_vertical.simulation import simulate
 from flwr_vertical.strategy import Strategy

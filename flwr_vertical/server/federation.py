@@ -34,12 +34,7 @@ from flwr_vertical.server.discovery import Presence
 from flwr_vertical.server.greeting import Greeting, keys_of_run
 from flwr_vertical.server.journal import Entry, Journal
 from flwr_vertical.server.label_memory import LabelMemory
-from flwr_vertical.server.recovery import (
-    ReturnedNode,
-    exchange_patiently,
-    find_all,
-    say_farewell,
-)
+from flwr_vertical.server.recovery import ReturnedNode, exchange_patiently, find_all, say_farewell
 from flwr_vertical.server.roster import make_roster
 from flwr_vertical.server.rounds import PartyStateLostError, exchange
 from flwr_vertical.server.run_record import RunRecord

@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.pages.page import human_bytes, human_seconds
 from flwr_vertical.policy.record import Policy
-from flwr_vertical.results import Progress, Result
-from flwr_vertical.results.units import human_bytes, human_seconds
+from flwr_vertical.result import Result
+from flwr_vertical.results import Progress
 from flwr_vertical.simulation import simulate
 from flwr_vertical.strategy import Strategy, label_index
 from flwr_vertical.tables import Table

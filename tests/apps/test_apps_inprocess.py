@@ -24,8 +24,8 @@ from flwr_vertical import LocalGrid, RecordingGrid, Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.incomplete.demo import demo_labels, demo_names, demo_tables
 from flwr_vertical.node.storage import FileStorage
-from flwr_vertical.results import report
-from flwr_vertical.results.page import render_page
+from flwr_vertical.pages.page import render_page
+from flwr_vertical.reports import report
 from flwr_vertical.server.journal import Journal
 from flwr_vertical.settings.toml import flat, read_items, toml_text
 from strategies.fknn import FKNN

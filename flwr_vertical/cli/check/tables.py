@@ -247,6 +247,6 @@ def _checked(
 
 
 def _size(file: Path) -> str:
-    from flwr_vertical.results.units import human_bytes
+    from flwr_vertical.pages.page import human_bytes
 
     return human_bytes(file.stat().st_size) if file.is_file() else "no file"

@@ -19,8 +19,8 @@ from typing import Any
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError, VerticalError
+from flwr_vertical.pages.page import human_bytes, human_seconds
 from flwr_vertical.registry import load_strategy, make_strategy
-from flwr_vertical.results.units import human_bytes, human_seconds
 from flwr_vertical.single_parties import NOBODY
 
 SAMPLE = 250

@@ -53,7 +53,7 @@ class Risk:
 
     attack: str  # Its name
     members: Rate  # Of people whose rows the table was made from
-    chance: Rate  # Of the same attack where nothing can leak; see `flwr_vertical.privacy.risks`
+    chance: Rate  # Of the same attack where nothing can leak; see `flwr_vertical.grading.risks`
     # Of somebody who does without the synthetic rows where the attack can: one that does no
     # better against members was too weak to tell anything
     guessing: Rate | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,9 @@ import pandas as pd
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
-from flwr_vertical.results import figures as fg
+from flwr_vertical.pages import figures as fg
+from flwr_vertical.pages.page import Section, paragraph
+from flwr_vertical.results.data import ResultData
 from flwr_vertical.tables.ids import in_normal_form
 
 PRESENT, CELL, BLOCK = 0, 1, 2
@@ -97,3 +99,28 @@ def matrix_figure(
         labelcolor=fg.SOFT,
     )  # fmt: skip
     return fg.to_svg(figure)
+
+
+def sections(result: ResultData) -> Iterator[Section]:
+    """Return the section on which cells and blocks are missing."""
+    order = (
+        "Samples with the same missing blocks stand together. The bars give the share of samples "
+        "that a column misses."
+    )
+    of_blocks = "Which party holds which sample. "
+    if result.originals and any(table.shape[1] for table in result.originals.values()):
+        state, parties, columns = states(result.originals, result.settings.get("normalise_ids", ()))
+        of, of_blocks = "columns", ""
+    elif result.mask is not None and result.mask.size:
+        state = np.asarray(result.mask, dtype=np.uint8) * BLOCK
+        columns = result.parties or [f"party {k + 1}" for k in range(state.shape[1])]
+        parties, of = [""] * len(columns), "parties"
+    else:
+        return
+    if not state.size:
+        return
+    if not state.any():  # a figure of one colour says less than a sentence
+        yield Section("What is missing", paragraph("No cell and no block is missing."))
+        return
+    figure = matrix_figure(state, parties, columns, of=of)
+    yield Section("What is missing", figure, of_blocks + order)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.privacy.mixed import is_number
+from flwr_vertical.grading.gower import is_number
 
 _TRIES = 20  # for each predicate that is sought
 

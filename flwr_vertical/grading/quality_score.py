@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical.arrays import Integers
-from flwr_vertical.results.quality import Pair, synthetic_pairs
+from flwr_vertical.grading.quality import Pair, synthetic_pairs
 
 _BINS = 10
 _MOST_COLUMNS = 60

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from flwr_vertical.results.definitions import meaning_of, most_telling_first
-from flwr_vertical.results.page import as_image, format_value
-from flwr_vertical.results.units import human_bytes, human_seconds
+import pandas as pd
 
-if TYPE_CHECKING:
-    from flwr_vertical.results.result import Result
+from flwr_vertical.pages.page import as_image, format_value, human_bytes, human_seconds
+from flwr_vertical.reports.glossary import meaning_of, most_telling_first
+from flwr_vertical.reports.report import key_figures
+from flwr_vertical.results.data import ResultData
+from flwr_vertical.results.storage import is_own_report
 
 _MOST_METRICS = 12
 _MOST_NOTES = 5
@@ -27,8 +28,6 @@ class ReportPath(_AnyPath):  # type: ignore[misc]
     """The path of a report, which a notebook shows as the report itself."""
 
     def _repr_html_(self) -> str | None:
-        from flwr_vertical.results.storage import is_own_report
-
         if not is_own_report(self) or self.stat().st_size > _LARGEST:
             return None
         page = self.read_text("utf-8")
@@ -41,7 +40,7 @@ class ReportPath(_AnyPath):  # type: ignore[misc]
         )
 
 
-def result_html(result: Result) -> str:
+def result_html(result: ResultData) -> str:
     """Return a result as HTML for a notebook: a summary, and the figure that says most.
 
     Colours are those of the notebook, light or dark; figures stand on white.
@@ -49,7 +48,7 @@ def result_html(result: Result) -> str:
     return f'<div class="flwr-vertical">{"".join(_parts(result))}</div>'
 
 
-def _parts(result: Result) -> Iterator[str]:
+def _parts(result: ResultData) -> Iterator[str]:
     ledger = result.ledger
     told = [f"{len(result.parties)} parties"] if len(result.parties) > 1 else list(result.parties)
     if ledger.messages:
@@ -64,8 +63,6 @@ def _parts(result: Result) -> Iterator[str]:
         left_out = len(result.metrics) - len(shown)
         yield _table(shown) + (f"<p><small>and {left_out} more</small></p>" if left_out else "")
     if result.party_metrics:
-        import pandas as pd
-
         frame = pd.DataFrame.from_dict(result.party_metrics, orient="index").rename_axis("party")
         yield frame.map(format_value).to_html(border=0)
     if result.notes:
@@ -90,9 +87,7 @@ def _table(metrics: list[tuple[str, float]]) -> str:
     return f"<table>{rows}</table>"
 
 
-def _key_figure(result: Result) -> tuple[str, str | bytes] | None:
-    from flwr_vertical.results.report import key_figures
-
+def _key_figure(result: ResultData) -> tuple[str, str | bytes] | None:
     try:
         return next(key_figures(result), None)
     except Exception:  # a notebook shall show the rest of a result whatever it holds

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from flwr_vertical.privacy.rates import CONFIDENCE, Estimate, Rate, Risk
-from flwr_vertical.results.page import bullet_list, dataframe_html
+from flwr_vertical.grading.proportions import CONFIDENCE, Estimate, Rate, Risk
+from flwr_vertical.pages.page import bullet_list, dataframe_html
 
 MARGIN = 0.02
 """Gains above chance up to this count as none."""

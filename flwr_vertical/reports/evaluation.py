@@ -11,9 +11,8 @@ from sklearn import metrics as sk
 from sklearn.calibration import calibration_curve
 
 from flwr_vertical.arrays import Array, Flags
-from flwr_vertical.results import figures as fg
-from flwr_vertical.results.evaluation import CONSTANT, Evaluation
-from flwr_vertical.results.page import (
+from flwr_vertical.pages import figures as fg
+from flwr_vertical.pages.page import (
     Item,
     Section,
     bullet_list,
@@ -21,6 +20,7 @@ from flwr_vertical.results.page import (
     details_html,
     format_value,
 )
+from flwr_vertical.results.evaluation import CONSTANT, Evaluation
 
 _BINS = 10  # of the reliability curve, each with as many samples
 _MOST_CLASSES = 6  # whose curves have a colour and a name

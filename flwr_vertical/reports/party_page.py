@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from flwr_vertical.results.page import Section, dataframe_html
-from flwr_vertical.results.quality import is_synthetic
-from flwr_vertical.results.result import Result
+from flwr_vertical.grading.quality import is_synthetic
+from flwr_vertical.pages.page import Section, dataframe_html
+from flwr_vertical.results.data import ResultData
 
 _MOST_ROWS = 12
 _MOST_COLUMNS = 12
 
 
-def own_facts(result: Result, party: str) -> dict[str, str]:
+def own_facts(result: ResultData, party: str) -> dict[str, str]:
     """Return the cards under the title of a party's page."""
     before, after = result.originals[party], result.tables.get(party)
     facts = {"Own rows": f"{len(before):,}", "Columns": f"{before.shape[1]:,}"}
@@ -29,7 +29,7 @@ def own_facts(result: Result, party: str) -> dict[str, str]:
     return facts
 
 
-def own_sentence(result: Result, party: str) -> str:
+def own_sentence(result: ResultData, party: str) -> str:
     """Return the sentence under the title of a party's page."""
     before, after = result.originals[party], result.tables.get(party)
     text = f"Party {party!r} gave {len(before):,} rows of {before.shape[1]:,} columns"
@@ -42,7 +42,7 @@ def own_sentence(result: Result, party: str) -> str:
     return text + (f", and it got {got:,} rows that only others had." if got else ".")
 
 
-def rows_got(result: Result, party: str) -> Iterator[Section]:
+def rows_got(result: ResultData, party: str) -> Iterator[Section]:
     """Return the section with rows that a party had not before, if there are any."""
     before, after = result.originals[party], result.tables.get(party)
     if after is None or before.empty:

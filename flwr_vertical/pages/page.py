@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
-from flwr_vertical.results.template import PAGE
+from flwr_vertical.pages.template import PAGE
 
 if TYPE_CHECKING:
     # Parties import this package for every message: matplotlib waits until something is drawn.
@@ -229,7 +229,7 @@ def _item_html(item: Item, heading: str) -> str:
     if isinstance(item, bytes):
         return as_image(item, heading)
     if not isinstance(item, str):
-        from flwr_vertical.results.figures import to_svg
+        from flwr_vertical.pages.figures import to_svg
 
         item = to_svg(item, restyle=False)
     return as_image(item, heading) if item.lstrip().startswith(("<svg", "<?xml")) else item
@@ -246,3 +246,24 @@ def as_image(drawing: str | bytes, heading: str) -> str:
         kind, data = "png", drawing
     source = f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
     return f'<figure><img src="{source}" alt="{escape(heading)}"></figure>'
+
+
+def human_bytes(size: float) -> str:
+    """Return a size such as ``"12.3 kB"`` (1 kB = 1,000 bytes)."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(size) < 999.95:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def human_seconds(seconds: float) -> str:
+    """Return a duration such as ``"3.24 ms"``, ``"4.5 s"`` or ``"2 min 05 s"``."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 7200:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -26,15 +26,15 @@ import pandas as pd
 
 from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import DataError
-from flwr_vertical.privacy.mixed import Distances, is_number, nearest, pass_over
-from flwr_vertical.privacy.predicates import (
+from flwr_vertical.grading.gower import Distances, is_number, nearest, pass_over
+from flwr_vertical.grading.predicates import (
     Predicate,
     counts_of,
     random_predicates,
     rare_predicates,
     with_codes,
 )
-from flwr_vertical.privacy.rates import Rate, Risk
+from flwr_vertical.grading.proportions import Rate, Risk
 
 TOLERANCE = 0.05
 """A number counts as guessed if it is as near as this to the guess, relative to the guess."""

@@ -1,15 +1,30 @@
-"""Figures of synthetic values beside the observed ones, and of attacks on them."""
+"""Synthetic values beside the observed ones, and the grade that attacks on them give."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 
-from flwr_vertical.results import figures as fg
-from flwr_vertical.results.graded import MARGIN, Grade
-from flwr_vertical.results.quality import Correlations, Pair, level_shares
+from flwr_vertical.errors import DataError
+from flwr_vertical.grading import correlation_quality, downstream_quality, grade, margin_quality
+from flwr_vertical.grading.quality import Correlations, Pair, level_shares, synthetic_pairs
+from flwr_vertical.grading.quality_score import quality_score
+from flwr_vertical.grading.record import MARGIN, Grade
+from flwr_vertical.pages import figures as fg
+from flwr_vertical.pages.page import (
+    Item,
+    Section,
+    bullet_list,
+    dataframe_html,
+    details_html,
+    paragraph,
+    subheading,
+)
+from flwr_vertical.results.data import ResultData
+
+_MOST_PANELS = 12
 
 _MOST_INFERENCES = 10
 
@@ -93,3 +108,74 @@ def grade_figure(grade: Grade) -> str:
     title = "Success above chance" + (f" ({left_out} more columns below)" if left_out else "")
     fg.label(ax, title, f"gain and 95 % interval; dashed: {MARGIN:g}")
     return fg.to_svg(figure)
+
+
+def sections(result: ResultData) -> Iterator[Section]:
+    """Return the section that compares synthetic with observed values."""
+    pairs = synthetic_pairs(result.originals, result.tables)
+    if not pairs:
+        return
+    margins = margin_quality(result.originals, result.tables)
+    items: list[Item] = []
+    if result.graded is None:  # a grade says the same, and a large table's takes seconds
+        score = quality_score(result.originals, result.tables)
+        said = f"Quality {score.score:.3f} of 1: column shapes {score.shapes.mean():.3f}"
+        if len(score.trends):
+            said += f", pair trends {score.trends.mean():.3f}"
+        items.append(bullet_list([said + " (as SDMetrics defines them)."]))
+    items += [
+        margins_figure(pairs[:_MOST_PANELS]),
+        details_html(f"Margins of all {len(pairs)} columns", dataframe_html(margins)),
+    ]
+    if len(pairs) > 1:
+        correlations = correlation_quality(result.originals, result.tables)
+        off = np.abs(correlations.differences)
+        items.append(subheading("Pairs of columns"))
+        items.append(correlations_figure(correlations))
+        if len(off):
+            caption = f"Differences are {off.mean():.3f} on average and {off.max():.3f} at most."
+            items.append(bullet_list([caption]))
+    models = downstream_quality(result.originals, result.tables)
+    if len(models):
+        note = (
+            "Each column predicted from all others; models fitted on real or on synthetic rows, "
+            "judged on real rows that fitted neither: R2, or of levels the share of right answers."
+        )
+        items += [subheading("Models"), bullet_list([note]), dataframe_html(models)]
+    caption = (
+        "Compared with what is observed, so this page is as secret as the real tables. Where "
+        "blocks are missing at random the whole may truly differ from what is observed."
+    )
+    if len(pairs) > _MOST_PANELS:
+        caption += f" Drawn are the first {_MOST_PANELS} of {len(pairs)} columns."
+    yield Section("Synthetic and observed values", items, caption)
+
+
+def grade_if_synthetic(result: ResultData) -> str:
+    """Grade synthetic tables beside real ones, if nobody has; return why that cannot be done."""
+    if result.graded is None and synthetic_pairs(result.originals, result.tables):
+        try:
+            result.take_grade(grade(result.originals, result.tables))
+        except DataError as error:
+            return f"Not graded: {error}."
+    return ""
+
+
+def grade_sections(tried: Grade | None, ungraded: str) -> Iterator[Section]:
+    """Return the section of a grade, or one that says why there is none."""
+    if tried is None:
+        if ungraded:
+            yield Section("Grade", paragraph(ungraded))
+        return
+    items: list[Item] = [bullet_list(tried.sentences)]
+    if tried.risks:
+        table = dataframe_html(tried.to_frame())
+        items += [grade_figure(tried), details_html(f"All {len(tried.risks)} attacks", table)]
+    caption = (
+        "Attacks on the synthetic rows by somebody who knows other things of people: how much "
+        "oftener they succeed with people whose rows were used than by chance. Letters follow from "
+        f"stated limits: of privacy, what is shown at 95 % (A up to {MARGIN:g}, B up to 0.05, C up "
+        "to 0.15); of utility, quality (A from 0.9, B from 0.8, C from 0.7). A grade compares with "
+        "real rows, and no epsilon covers it: keep it with them."
+    )
+    yield Section("Grade", items, caption)

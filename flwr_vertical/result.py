@@ -1,157 +1,42 @@
-"""The result of a run: everything `start()` returns, and how to keep it."""
+"""The result of a run: its data, and what can be done with them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError, DataError, VerticalError
-from flwr_vertical.privacy.accounting import UNGRADED, PrivacyStatement
-from flwr_vertical.privacy.statement import MomentStatement
-from flwr_vertical.results.definitions import most_telling_first
-from flwr_vertical.results.ledger import Ledger
-from flwr_vertical.results.page import format_value
-from flwr_vertical.results.units import human_bytes, human_seconds
+from flwr_vertical.grading import Grade, grade
+from flwr_vertical.pages import format_value, human_bytes, human_seconds
+from flwr_vertical.reports.glossary import most_telling_first
+from flwr_vertical.results.data import ResultData, needed_lines
+from flwr_vertical.results.imputation import (
+    imputation_metrics,
+    imputation_quality,
+    imputed_columns,
+    worse_than_mean,
+)
+from flwr_vertical.results.storage import load, save
 
 if TYPE_CHECKING:
-    # Parties import this package for every message: scikit-learn waits until it is needed.
+    # Nodes import this module, too: scikit-learn and matplotlib wait until they are needed.
     from flwr_vertical.results.evaluation import Evaluation
-    from flwr_vertical.results.graded import Grade
 
 _MOST_SHOWN = 6  # metrics of a repr
 
 
-_Judged: TypeAlias = tuple[
-    dict[str, pd.DataFrame], dict[str, pd.DataFrame], dict[str, pd.DataFrame]
-]
+class Result(ResultData):
+    """What `start` and `simulate` return: the data of a run, to be saved, reported and graded.
 
-
-@dataclass(eq=False, repr=False)
-class Result:
-    """What a run leaves behind.
-
-    Only `strategy` is required; what a method has no use for stays empty.
-
-    Parameters
-    ----------
-    strategy : str
-        Name of the strategy.
-    settings : dict, optional
-        Its settings, as run.
-    metrics : dict of str to float, optional
-        Overall figures of merit.
-    history : list of dict, optional
-        One entry per round or iteration.
-    ledger : Ledger, optional
-        What the run cost.
-    tables : dict of str to DataFrame, optional
-        What each party holds afterwards. Empty in a deployment: tables never leave the parties.
-    coefficients : DataFrame, optional
-        Index (party, variable); estimate and, where known, std_error, z, p_value, ci_low, ci_high.
-    labels : Series, optional
-        The server's labels after the run, indexed by sample ID: predicted, completed or synthetic.
-    predictions : DataFrame, optional
-        Of samples without a label: index sample ID; prediction, std_error, lower, upper.
-    evaluation : Evaluation, optional
-        How good predictions are where the truth is known; see `evaluate`.
-    importance : DataFrame, optional
-        Index party, or (party, column) where the nodes agreed to tell names; gain, cover, splits.
-    contributions : DataFrame, optional
-        What each party adds to the raw predictions of samples: index of `predictions` (of several
-        classes also ``class``); ``base``, then a column for each party.
-    imputation : DataFrame, optional
-        How good imputed columns are, where the truth is known or cells were held out: index
-        (party, column); see `flwr_vertical.results.imputation.imputation_quality`.
-    model : Model or plain values, optional
-        The fitted model, as the server knows it.
-    predictor : Model, optional
-        What the server needs to predict new rows, where the parties keep their coefficients.
-    mask : bool array of shape (n_samples, n_parties), optional
-        True where the party has no row of the sample (a missing block).
-    parties : list of str, optional
-        Names of the parties, in the order of the mask's columns; found from the rest if left out.
-    party_metrics : dict of str to dict, optional
-        Figures of merit of each party.
-    originals : dict of str to DataFrame, optional
-        The incomplete tables as given; only where the run had them in one process.
-    truth : dict of str to DataFrame, optional
-        The complete tables, where somebody knows them (studies).
-    notes : list of str, optional
-        What a reader should know: warnings, early stops.
-    disclosure : list of (who, learns), optional
-        Who learned what in this run.
-    privacy : PrivacyStatement or MomentStatement, optional
-        What differential privacy the run spent, in numbers and in plain words.
-    graded : Grade, optional
-        What attacks on the synthetic tables find, and how useful these are; see `grade`. It takes
-        real rows, so a server has none.
-    needed_keys : dict of str to dict, optional
-        By node, the keys of its node config without which it would not take part in this run in a
-        federation; nodes that need none are left out. The arbiter stands as ``"arbiter"``.
-    figures : dict of str to (SVG str or PNG bytes), optional
-        The strategy's own figures, by title; the report shows them.
-    where : Path, optional
-        The folder of the last `save`, or the one it was loaded from.
-    name : str, optional
-        Name of the run, where it has one.
-    call : str, optional
-        The strategy and its settings that differ from their defaults, as a call.
-    finished : str, optional
-        When the run ended, in UTC.
-    version : str, optional
-        Of this library, when it ran.
+    Fields are those of `flwr_vertical.results.ResultData`; only `strategy` is required.
     """
 
-    strategy: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)
-    history: list[dict[str, Any]] = field(default_factory=list)
-    ledger: Ledger = field(default_factory=Ledger)
-    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
-    coefficients: pd.DataFrame | None = None
-    labels: pd.Series | None = None
-    predictions: pd.DataFrame | None = None
-    evaluation: Evaluation | None = None
-    importance: pd.DataFrame | None = None
-    contributions: pd.DataFrame | None = None
-    imputation: pd.DataFrame | None = None
-    model: Any = None
-    predictor: Any = None
-    mask: npt.NDArray[np.bool_] | None = None
-    parties: list[str] = field(default_factory=list)
-    party_metrics: dict[str, dict[str, float]] = field(default_factory=dict)
-    originals: dict[str, pd.DataFrame] = field(default_factory=dict)
-    truth: dict[str, pd.DataFrame] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    disclosure: list[tuple[str, str]] = field(default_factory=list)
-    privacy: PrivacyStatement | MomentStatement | None = None
-    graded: Grade | None = None
-    needed_keys: dict[str, dict[str, Any]] = field(default_factory=dict)
-    figures: dict[str, str | bytes] = field(default_factory=dict)
-    where: Path | None = None
-    name: str = ""
-    call: str = ""
-    finished: str = ""
-    version: str = ""
-    # What the parties of a simulation saved of their models, as files' bytes. `simulate` hands
-    # them on to a later run's parties; the server half of a strategy never has them.
-    _party_models: dict[str, bytes] = field(default_factory=dict, init=False)
-    # Tables before and after, and the truth, of what `imputation` compares: for figures.
-    _judged: _Judged | None = field(default=None, init=False)
-    # What predicts new rows; runs are above this folder, and set it.
+    # What predicts new rows; runs are above this module, and set it.
     _predict_by: ClassVar[Callable[..., Result] | None] = None
-
-    def __post_init__(self) -> None:
-        if not self.parties:
-            named: list[Iterable[str]] = [self.originals, self.tables, self.party_metrics]
-            self.parties = list(dict.fromkeys(name for names in named for name in names))
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Save the result in a folder and return its path.
@@ -173,8 +58,6 @@ class Result:
         ConfigError
             The folder holds other things and no result.
         """
-        from flwr_vertical.results.storage import save
-
         self.where = save(self, Path(folder))
         return self.where
 
@@ -310,13 +193,6 @@ class Result:
         alone : Mapping of str to DataFrame, optional
             By party, its table as imputed without the others.
         """
-        from flwr_vertical.results.imputation import (
-            imputation_metrics,
-            imputation_quality,
-            worse_than_mean,
-        )
-        from flwr_vertical.results.imputed import imputed_columns
-
         columns = imputed_columns(before, after, truth)
         found = imputation_quality(columns, alone)
         if found.empty:
@@ -369,8 +245,6 @@ class Result:
         >>> result.grade({"bank": real}).privacy  # a copy of every row
         'D'
         """
-        from flwr_vertical.results.grading import grade
-
         known = self.originals if originals is None else originals
         if not known:
             raise DataError(
@@ -378,10 +252,7 @@ class Result:
                 "as in result.grade({'bank': table})"
             )
         found = grade(known, self.tables, others, target=target, n_attacks=n_attacks, seed=seed)
-        self.graded = found
-        if isinstance(self.privacy, PrivacyStatement):
-            self.privacy = replace(self.privacy, graded=found.sentences)
-            self.notes = [note for note in self.notes if note != UNGRADED]
+        self.take_grade(found)
         return found
 
     @classmethod
@@ -395,9 +266,7 @@ class Result:
         ConfigError
             If its model is another one than it says, or of a newer version than this library's.
         """
-        from flwr_vertical.results.storage import load
-
-        return load(Path(folder))
+        return load(Path(folder), cls)
 
     def report(self, folder: str | os.PathLike[str]) -> Path:
         """Write the report, one self-contained page, to report.html in `folder`; return its path.
@@ -405,14 +274,14 @@ class Result:
         A path that ends in ``.html`` names the file itself. A notebook in which the path is the
         last value of a cell shows the report.
         """
-        from flwr_vertical.results.notebook import ReportPath
-        from flwr_vertical.results.report import write_report
+        from flwr_vertical.reports.notebook import ReportPath
+        from flwr_vertical.reports.report import write_report
 
         path: Path = ReportPath(write_report(self, Path(folder)))
         return path
 
     def _repr_html_(self) -> str:
-        from flwr_vertical.results.notebook import result_html
+        from flwr_vertical.reports.notebook import result_html
 
         return result_html(self)
 
@@ -454,18 +323,6 @@ class Result:
 
 def _letters(graded: Grade | None) -> str:
     return "" if graded is None else f"privacy {graded.privacy}, utility {graded.utility}"
-
-
-def needed_lines(needed: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return keys of node configs, one node a line; nodes that need the same share one."""
-    nodes: dict[str, list[str]] = {}
-    for node, keys in needed.items():
-        text = " ".join(
-            f"{key}={value!r}" if isinstance(value, str) else f"{key}={value}"
-            for key, value in keys.items()
-        )
-        nodes.setdefault(text, []).append(node)
-    return [f"{', '.join(names)}: {text}" for text, names in nodes.items()]
 
 
 def _pairs(values: dict[str, float], prefix: str = "") -> str:

@@ -1,6 +1,6 @@
 """Grading synthetic tables: attack them, and compare them with the real ones.
 
-Privacy is judged by the attacks of `flwr_vertical.privacy.risks`, utility by `quality_score` and,
+Privacy is judged by the attacks of `flwr_vertical.grading.risks`, utility by `quality_score` and,
 if a column is named, by models that predict it. A grade compares with real rows and no budget of
 differential privacy covers it, so it is for whoever holds these rows: a party for its own columns,
 a user of `simulate` for all.
@@ -16,11 +16,11 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.errors import DataError
-from flwr_vertical.privacy import risks as rk
-from flwr_vertical.privacy.rates import Risk
-from flwr_vertical.results.graded import Grade
-from flwr_vertical.results.quality import downstream_fit, is_synthetic
-from flwr_vertical.results.quality_score import quality_score
+from flwr_vertical.grading import risks as rk
+from flwr_vertical.grading.proportions import Risk
+from flwr_vertical.grading.quality import downstream_fit, is_synthetic
+from flwr_vertical.grading.quality_score import quality_score
+from flwr_vertical.grading.record import Grade
 
 _FEWEST = 20  # complete rows
 _MOST_ROWS = 20_000

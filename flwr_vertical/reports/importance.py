@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import PercentFormatter
 
-from flwr_vertical.results import figures as fg
-from flwr_vertical.results.page import Item, Section, dataframe_html, details_html, subheading
+from flwr_vertical.pages import figures as fg
+from flwr_vertical.pages.page import Item, Section, dataframe_html, details_html, subheading
 
 
 def sections(
