@@ -72,7 +72,7 @@ CORE = [
     "incomplete", "pages", "grading", "results", "reports", "result", "protocol", "policy",
     "privacy_ledger", "grids", "channel", "node",
     "server", "products", "alignment", "app",
-    "strategy", "registry", "strategies", "single_parties", "simulation", "validation", "cli",
+    "strategy", "registry", "strategies", "single_parties", "simulation", "validation",
 ]  # fmt: skip
 
 

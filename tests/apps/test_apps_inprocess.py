@@ -598,7 +598,7 @@ else:
 @pytest.mark.parametrize(("late", "code"), [(1, 0), (3, 1)])
 def test_a_ray_that_does_not_start_is_started_again(tmp_path, monkeypatch, capsys, late, code):
     """Stands in for `flwr`, as no real Ray can be made late in a test."""
-    from flwr_vertical.cli import main
+    from apps.cli import main
 
     calls, fake = tmp_path / "calls", tmp_path / "flwr"
     fake.write_text(FLWR.format(python=sys.executable, calls=str(calls), line=LATE_RAY, late=late))

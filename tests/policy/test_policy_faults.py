@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from flipped_bits import DAMAGED, REFUSED, fill, open_ledger, outcomes
 
-from flwr_vertical.cli.main import main
+from apps.cli.main import main
 from flwr_vertical.errors import LedgerDamagedError, LedgerError, PolicyError, ProtocolError
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.database import transaction

@@ -280,7 +280,7 @@ def test_a_result_over_the_input_is_refused_before_anything_is_read(home, tables
     ],
 )
 def test_a_secret_in_a_run_config_is_refused_and_not_shown(home, tables, given, capsys):
-    from flwr_vertical.cli.main import main
+    from apps.cli.main import main
 
     with pytest.raises(ConfigError, match="the run config has") as caught:
         run_app(in_files(home, tables), **given)

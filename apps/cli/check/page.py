@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from flwr_vertical.cli.check.tables import CheckedTable, Checks
+from apps.cli.check.tables import CheckedTable, Checks
 from flwr_vertical.tables import Finding, Severity
 from flwr_vertical.tables.findings import lines_of
 

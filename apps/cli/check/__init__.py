@@ -1,8 +1,8 @@
 """``flwr-vertical check``: what a run would meet in the tables of a node, before it starts."""
 
-from flwr_vertical.cli.check.command import run_check
-from flwr_vertical.cli.check.tables import CheckedTable, Checks, check_files
-from flwr_vertical.cli.check.trial import Trial, try_strategy
+from apps.cli.check.command import run_check
+from apps.cli.check.tables import CheckedTable, Checks, check_files
+from apps.cli.check.trial import Trial, try_strategy
 
 __all__ = [
     "CheckedTable",

@@ -5,7 +5,6 @@ the end, prints the cause and exits with 1. Settings are checked first: 2 if one
 """
 
 import argparse
-import importlib
 import json
 import re
 import shutil
@@ -17,15 +16,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flwr_vertical.cli.completion import SHELLS, completion_script
-from flwr_vertical.cli.local_superlink import (
+from apps.cli.completion import SHELLS, completion_script
+from apps.cli.local_superlink import (
     check_simulation,
     local_options,
     run_environment,
     stop_local_superlink,
 )
-from flwr_vertical.cli.parsing import SuggestingParser, version_text
-from flwr_vertical.cli.run_config import app_defaults, checked_config, checked_here
+from apps.cli.parsing import SuggestingParser, version_text
+from apps.cli.run_config import app_defaults, checked_config, checked_here
 from flwr_vertical.errors import ConfigError, DataError, VerticalError
 from flwr_vertical.registry import available_strategies
 from flwr_vertical.settings.toml import read_items, toml_text
@@ -37,7 +36,7 @@ _STARTED = re.compile(r"Successfully started run (\d+)")
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser: one subcommand for each thing that can be done."""
-    from flwr_vertical.cli.check.options import add_check_command
+    from apps.cli.check.options import add_check_command
 
     parser = SuggestingParser(
         prog="flwr-vertical", description="Vertical federated learning on incomplete data."
@@ -159,20 +158,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(completion_script(parser, options.shell))
             return 0
         if options.command == "new":
-            # The app that it writes is a layer above this package.
-            made = importlib.import_module("apps.new").write_app(
-                Path(options.folder), options.strategy, options.parties.split(",")
-            )
-            print(made)
+            from apps.new import write_app
+
+            print(write_app(Path(options.folder), options.strategy, options.parties.split(",")))
             return 0
         if options.command == "align":
             return _align(options)
         if options.command == "check":
-            from flwr_vertical.cli.check import run_check
+            from apps.cli.check import run_check
 
             return run_check(options)
         if options.command == "policy":
-            from flwr_vertical.cli.policy import explain_policy
+            from apps.cli.policy import explain_policy
 
             text, agreed = explain_policy(
                 options.node_config, options.file, options.run_config, options.app
@@ -180,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(text)
             return 0 if agreed else 1
         if options.command == "privacy-ledger":
-            from flwr_vertical.cli.privacy_ledger import repair_clocks, show_ledgers
+            from apps.cli.privacy_ledger import repair_clocks, show_ledgers
 
             if options.repair_clock:
                 repair_clocks(Path(options.place))
@@ -190,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "keygen":
             return _keygen(options.path, options.party, options.show)
         if options.command == "strategies":
-            from flwr_vertical.cli.strategies import describe_strategy, list_strategies
+            from apps.cli.strategies import describe_strategy, list_strategies
 
             print(describe_strategy(options.name) if options.name else list_strategies())
             return 0
@@ -204,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _align(options: argparse.Namespace) -> int:
-    from flwr_vertical.cli.align import align_files, pattern_table
+    from apps.cli.align import align_files, pattern_table
 
     result = align_files(
         options.files,
@@ -315,7 +312,7 @@ def _stream(
         return _stream(app, superlink, run_config, federation_config, starts - 1)
     hint = f"; {_NO_RAY}: run the command again" if no_ray else ""
     if not told:  # a ServerApp that was killed says nothing
-        from flwr_vertical.cli.resume_hint import resume_hint
+        from apps.cli.resume_hint import resume_hint
 
         hint += resume_hint(Path(app), run_config)
     details = f"{run['status-details']}{hint}"

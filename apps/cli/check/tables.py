@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from flwr_vertical.cli.check.trial import Trial
+from apps.cli.check.trial import Trial
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.sources import read_frame as read_from_source
 from flwr_vertical.tables import CsvFormat, Finding, Severity, Table, check_table, read_frame

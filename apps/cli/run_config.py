@@ -1,6 +1,5 @@
 """Check the run config of an app before Flower is started, and write it as Flower takes it."""
 
-import importlib
 import json
 import sys
 import tomllib
@@ -75,15 +74,16 @@ def checked_here(
     defaults: Mapping[str, Any], settings: Mapping[str, Any], federation: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
     """Check a simulation of this package's app as its server would, a minute later."""
+    from apps.server_app import AppSettings, check_here  # brings the whole app's imports
+
     found = dict(settings)
-    apps = importlib.import_module("apps.server_app")  # a layer above this package
-    if not apps.AppSettings.config_defaults().keys() <= defaults.keys():
+    if not AppSettings.config_defaults().keys() <= defaults.keys():
         return found, []  # another app, whose keys mean what it likes
     for key in _FILES:
         path = str({**defaults, **found}[key])
         if path not in ("", "demo"):
             found[key] = str(Path(path).expanduser().absolute())
-    needed = apps.check_here({**defaults, **found})
+    needed = check_here({**defaults, **found})
     stated = federation.get(_NODES)
     if stated is None:
         return found, [f"{_NODES}={needed}"] if {**defaults, **found}["parties"] else []

@@ -10,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from flwr_vertical.cli.check.page import plain_lines, show_page
-from flwr_vertical.cli.check.tables import Checks, check_files, check_source
-from flwr_vertical.cli.check.trial import Trial, try_strategy
+from apps.cli.check.page import plain_lines, show_page
+from apps.cli.check.tables import Checks, check_files, check_source
+from apps.cli.check.trial import Trial, try_strategy
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.registry import available_strategies
 from flwr_vertical.settings.toml import read_items

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flwr_vertical.cli.run_config import app_defaults, checked_config
+from apps.cli.run_config import app_defaults, checked_config
 from flwr_vertical.policy.describe import in_words
 from flwr_vertical.policy.reading import read_policy, read_policy_file
 from flwr_vertical.policy.record import PREFIX, Policy, text_of
