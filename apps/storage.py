@@ -16,13 +16,8 @@ from flwr_vertical.errors import ConfigError, DataError, VerticalError
 from flwr_vertical.incomplete import hide_cells, put_back
 from flwr_vertical.incomplete.demo import demo_names, demo_tables
 from flwr_vertical.node.config import GRADE, HOLD_OUT
-from flwr_vertical.node.storage import (
-    FileStorage,
-    output_home,
-    party_folder,
-    run_folder,
-    run_name,
-)
+from flwr_vertical.node.file_storage import FileStorage
+from flwr_vertical.node.storage import output_home, party_folder, run_folder, run_name
 from flwr_vertical.pages.page import Section
 from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import Policy

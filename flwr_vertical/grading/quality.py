@@ -18,7 +18,7 @@ from flwr_vertical.errors import DataError
 _MOST_COLUMNS = 60
 
 
-class Pair(NamedTuple):
+class ColumnPair(NamedTuple):
     """One column of a party, real (as far as observed) and synthetic."""
 
     party: str
@@ -41,10 +41,12 @@ def is_synthetic(original: pd.DataFrame, table: pd.DataFrame) -> bool:
 
 def synthetic_pairs(
     originals: Mapping[str, pd.DataFrame], tables: Mapping[str, pd.DataFrame]
-) -> list[Pair]:
+) -> list[ColumnPair]:
     """Return the columns of all parties whose table is synthetic."""
     return [
-        Pair(party, str(column), *map(_days, (original[column].dropna(), tables[party][column])))
+        ColumnPair(
+            party, str(column), *map(_days, (original[column].dropna(), tables[party][column]))
+        )
         for party, original in originals.items()
         if party in tables and is_synthetic(original, tables[party])
         for column in original

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical.arrays import Integers
-from flwr_vertical.grading.quality import Pair, synthetic_pairs
+from flwr_vertical.grading.quality import ColumnPair, synthetic_pairs
 
 _BINS = 10
 _MOST_COLUMNS = 60
@@ -70,7 +70,7 @@ def quality_score(
     return QualityScore(float(np.mean(parts)) if parts else float("nan"), own, joint)
 
 
-def column_shape(pair: Pair) -> float:
+def column_shape(pair: ColumnPair) -> float:
     """Return 1 less the distance of a column's real and synthetic margins."""
     if pair.numeric:
         from scipy.stats import ks_2samp  # parties import this package with every message
@@ -81,7 +81,7 @@ def column_shape(pair: Pair) -> float:
     return 1.0 - _variation(real_codes, made_codes[made_codes >= 0], n)
 
 
-def pair_trend(one: Pair, other: Pair) -> float:
+def pair_trend(one: ColumnPair, other: ColumnPair) -> float:
     """Return how alike the real and the synthetic association of two columns are.
 
     Over the samples of which both columns are observed.
@@ -112,7 +112,7 @@ def _correlation(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -
     return float(np.corrcoef(one, other)[0, 1])
 
 
-def _codes(pair: Pair) -> tuple[Integers, Integers, int]:
+def _codes(pair: ColumnPair) -> tuple[Integers, Integers, int]:
     """Return the numbers of levels, or of ten parts: real, synthetic, and how many there are."""
     if pair.numeric:
         real, made = (s.to_numpy(dtype=float) for s in (pair.real, pair.made))

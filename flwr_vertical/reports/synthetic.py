@@ -9,7 +9,7 @@ import pandas as pd
 
 from flwr_vertical.errors import DataError
 from flwr_vertical.grading import correlation_quality, downstream_quality, grade, margin_quality
-from flwr_vertical.grading.quality import Correlations, Pair, level_shares, synthetic_pairs
+from flwr_vertical.grading.quality import ColumnPair, Correlations, level_shares, synthetic_pairs
 from flwr_vertical.grading.quality_score import quality_score
 from flwr_vertical.grading.record import MARGIN, Grade
 from flwr_vertical.pages import figures as fg
@@ -29,7 +29,7 @@ _MOST_PANELS = 12
 _MOST_INFERENCES = 10
 
 
-def margins_figure(pairs: Sequence[Pair]) -> str:
+def margins_figure(pairs: Sequence[ColumnPair]) -> str:
     """Draw real and synthetic distributions, one panel for each column, as SVG."""
     figure, axes = fg.small_multiples(len(pairs))
     for ax, pair in zip(axes, pairs, strict=True):

@@ -27,7 +27,7 @@ from flwr_vertical.protocol.messages import (
 from flwr_vertical.protocol.pins import RETURNED
 from flwr_vertical.server.discovery import Presence
 from flwr_vertical.server.greeting import Greeting, keys_of_run
-from flwr_vertical.server.journal import Entry, Journal
+from flwr_vertical.server.journal import Journal, JournalEntry
 from flwr_vertical.server.label_memory import LabelMemory
 from flwr_vertical.server.recovery import ReturnedNode, exchange_patiently, find_all, say_farewell
 from flwr_vertical.server.roster import make_roster
@@ -160,7 +160,7 @@ class Nodes:
         for name in self.parties:
             self.update(name, {**keys, "n-parties": len(self.parties)})
 
-    def _reopen(self, journal: Journal, opening: Entry) -> None:
+    def _reopen(self, journal: Journal, opening: JournalEntry) -> None:
         """Find the nodes of a run that broke off, and take up its course from the beginning."""
         names = list(opening.public)
         self.parties = sorted(set(names) - {ARBITER})

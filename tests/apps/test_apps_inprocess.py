@@ -23,7 +23,7 @@ from apps.server_app import app as server_app
 from flwr_vertical import LocalGrid, RecordingGrid, Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.incomplete.demo import demo_labels, demo_names, demo_tables
-from flwr_vertical.node.storage import FileStorage
+from flwr_vertical.node.file_storage import FileStorage
 from flwr_vertical.pages.page import render_page
 from flwr_vertical.reports import report
 from flwr_vertical.server.journal import Journal

@@ -16,7 +16,7 @@ from apps.server_app import app as server_app
 from flwr_vertical import LocalGrid, party_app
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.grids.proxy import WrappingGrid
-from flwr_vertical.node.storage import FileStorage
+from flwr_vertical.node.file_storage import FileStorage
 from flwr_vertical.settings.toml import flat, read_items
 from flwr_vertical.sources import Destination, read_source
 
