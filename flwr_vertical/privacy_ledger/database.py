@@ -1,6 +1,5 @@
 """The ledger's file: SQLite, one transaction at a time, on disk before it counts."""
 
-import hashlib
 import os
 import secrets
 import sqlite3
@@ -13,57 +12,15 @@ from flwr_vertical.privacy_ledger.row_identities import SECRET_LENGTH
 from flwr_vertical.privacy_ledger.seals import (
     SCHEMA,
     add_functions,
-    checksum_of_array,
-    find_broken_page,
     find_damage,
     seal,
 )
 from flwr_vertical.protocol.disk import FILE_MODE, flush_folder
 
-_ENTRY = (
-    "run, at, kind, receiver, what, n_rows, smallest, n_vectors, bits, epsilon, delta, colluding"
-)
-
-
-def upgrade(connection: sqlite3.Connection) -> str:
-    """Upgrade a ledger within a transaction; returns what is wrong with it, "" if nothing is.
-
-    What that format could tell of damage is checked first. What it could not is sealed as it is.
-    """
-    if found := find_broken_page(connection):
-        return found
-    mark = b""  # each entry had one, of all entries up to it
-    for *values, own, number in connection.execute(
-        f"SELECT {_ENTRY}, mark, id FROM entries ORDER BY id"
-    ):
-        mark = hashlib.blake2b(mark + repr(tuple(values)).encode(), digest_size=16).digest()
-        if mark != own:
-            return f"entry {number} is not what was written"
-    for name, dtype, data, checksum in connection.execute(
-        "SELECT name, dtype, data, checksum FROM arrays"
-    ):
-        if not isinstance(data, bytes) or checksum != checksum_of_array(name, dtype, data):
-            return f"{name} does not have its checksum"
-    for table, columns in (("entries", f"id, {_ENTRY}"), ("arrays", "name, dtype, checksum, data")):
-        connection.execute(f"ALTER TABLE {table} RENAME TO former")
-        connection.execute(SCHEMA[table])
-        connection.execute(f"INSERT INTO {table} SELECT {columns} FROM former")
-        connection.execute("DROP TABLE former")
-    connection.execute(SCHEMA["seals"])
-    connection.execute(
-        "INSERT INTO meta SELECT 'latest', max((SELECT coalesce(max(at), 0.0) FROM entries),"
-        " (SELECT coalesce(max(began), 0.0) FROM runs))"
-    )
-    seal(connection)
-    connection.execute("PRAGMA user_version = 2")
-    return ""
-
-
 SUFFIX = ".privacy-ledger.sqlite"
 
 _APPLICATION = 0x66767031  # "fvp1", in the file's header
 _FORMAT = 2
-_UNSEALED = 1
 
 # A message of SQLite that quotes damaged text cannot be decoded.
 _ERRORS = (sqlite3.Error, UnicodeDecodeError)
@@ -117,10 +74,7 @@ def transaction(path: Path, who: str, patience: float) -> Iterator[sqlite3.Conne
             # Takes the lock at once: what is read below is what the entry is made of.
             connection.execute("BEGIN IMMEDIATE")
             try:
-                if _check_kind(connection, path, who) == _UNSEALED and (
-                    found := upgrade(connection)
-                ):
-                    raise damaged(path, who, found)
+                _check_kind(connection, path, who)
                 yield connection
             except BaseException:
                 if connection.in_transaction:  # SQLite ends it itself where the disk is full
@@ -138,9 +92,7 @@ def reading(path: Path, who: str) -> Iterator[sqlite3.Connection]:
         # Whose writer was killed is rolled back by its next reader, who needs to write for that.
         mode = "rw" if os.access(path, os.W_OK) else "ro"
         with _connected(path, 5.0, mode) as connection:
-            if _check_kind(connection, path, who) == _UNSEALED:
-                with transaction(path, who, 5.0):
-                    pass  # which seals it
+            _check_kind(connection, path, who)
             connection.execute("PRAGMA query_only = ON")
             connection.execute("BEGIN")  # what is read is one state, whoever writes meanwhile
             yield connection
@@ -177,19 +129,18 @@ def _connected(path: Path, patience: float = 5.0, mode: str = "rw") -> Iterator[
         connection.close()
 
 
-def _check_kind(connection: sqlite3.Connection, path: Path, who: str) -> int:
-    """Return the format of a ledger that can be used."""
+def _check_kind(connection: sqlite3.Connection, path: Path, who: str) -> None:
+    """Refuse a file that is no ledger, or one of another format."""
     kind = connection.execute("PRAGMA application_id").fetchone()[0]
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if kind != _APPLICATION:
         raise damaged(path, who, "it is empty, or no privacy ledger")
-    if version not in (_UNSEALED, _FORMAT):
+    if version != _FORMAT:
         raise LedgerError(
             f"{who}: the privacy ledger {path} has format {version}, and this version of "
             f"flwr-vertical reads {_FORMAT}; install the version that wrote it, or a newer one. "
             "If no other version wrote it, the file is damaged: put back its last copy"
         )
-    return version
 
 
 def _explained(
