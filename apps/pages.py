@@ -4,15 +4,15 @@ import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from apps.settings import AppSettings, DemoSettings
-from flwr_vertical import load_strategy
-from flwr_vertical.cli.strategies import (
+from apps.cli.strategies import (
     default_text,
     disclosures,
     kind_text,
     labels_text,
     summary,
 )
+from apps.settings import AppSettings, DemoSettings
+from flwr_vertical import load_strategy
 from flwr_vertical.node.config import NODE_KEYS
 from flwr_vertical.policy.record import PREFIX, Policy, text_of
 from flwr_vertical.server import RunSettings

@@ -15,13 +15,9 @@ from flwr_vertical.errors import ConfigError, DataError, VerticalError
 from flwr_vertical.incomplete import hide_cells, put_back
 from flwr_vertical.incomplete.demo import demo_names, demo_tables
 from flwr_vertical.node.config import GRADE, HOLD_OUT
-from flwr_vertical.node.storage import (
-    FileStorage,
-    output_home,
-    party_folder,
-    run_folder,
-    run_name,
-)
+from flwr_vertical.node.file_storage import FileStorage
+from flwr_vertical.node.storage import output_home, party_folder, run_folder, run_name
+from flwr_vertical.pages.page import Section
 from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.requirements import open_to
@@ -30,8 +26,7 @@ from flwr_vertical.privacy_ledger.report_section import ledger_sections
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
 from flwr_vertical.protocol.disk import writing
 from flwr_vertical.registry import load_strategy
-from flwr_vertical.results import Result
-from flwr_vertical.results.page import Section
+from flwr_vertical.result import Result
 from flwr_vertical.results.storage import holds_result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.journal import Journal
@@ -149,7 +144,7 @@ class AppStorage(FileStorage):
         """Write the party's own report; only its owner can read it."""
         # Figures take more than a second to import, and a SuperNode may start a process for
         # every message.
-        from flwr_vertical.results.report import write_report
+        from flwr_vertical.reports.report import write_report
 
         name = self.party_name(context)
         truth = self.load_truth(context)
@@ -183,7 +178,7 @@ class AppStorage(FileStorage):
 
 def _grade(report: Result, party: str) -> None:
     """Grade a synthetic table for the party's own page and log; nothing of it leaves the node."""
-    from flwr_vertical.results.quality import is_synthetic
+    from flwr_vertical.grading.quality import is_synthetic
 
     if not is_synthetic(report.originals[party], report.tables[party]):
         return

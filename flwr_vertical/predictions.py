@@ -5,7 +5,8 @@ from typing import Any, ClassVar
 
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.node.party import Party
-from flwr_vertical.results import Progress, Result
+from flwr_vertical.result import Result
+from flwr_vertical.results import Progress
 from flwr_vertical.server.federation import Federation
 
 

@@ -20,7 +20,8 @@ from flwr_vertical.node.row_index import to_aligned
 from flwr_vertical.node.storage import data_digest
 from flwr_vertical.optional import how_to_install
 from flwr_vertical.predictions import Predictions
-from flwr_vertical.results import Progress, Result
+from flwr_vertical.result import Result
+from flwr_vertical.results import Progress
 from flwr_vertical.server.federation import Federation
 from flwr_vertical.server.label_memory import digest_of_labels
 from flwr_vertical.server.run_record import describe, journaled

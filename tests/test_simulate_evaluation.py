@@ -9,9 +9,9 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.results import format_value
-from flwr_vertical.results.definitions import meaning_of
-from flwr_vertical.results.report import report_html
+from flwr_vertical.pages import format_value
+from flwr_vertical.reports.glossary import meaning_of
+from flwr_vertical.reports.report import report_html
 from strategies.glm import VerticalGLM
 from strategies.least_squares import CompleteCase
 from strategies.trees import VerticalGBDT

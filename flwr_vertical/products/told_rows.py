@@ -17,11 +17,7 @@ from flwr_vertical.node import Party
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.privacy_ledger.rules import LabelSet
 from flwr_vertical.products.columns import HeldColumns
-from flwr_vertical.products.row_requests import (
-    RowRequest,
-    judged_over_runs,
-    judged_within_run,
-)
+from flwr_vertical.products.row_requests import RowRequest, judged_over_runs, judged_within_run
 
 _KEPT = "node.products."
 _ATTEMPTS, _COMMITTED = _KEPT + "attempts", _KEPT + "committed"

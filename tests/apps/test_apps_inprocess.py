@@ -23,9 +23,9 @@ from apps.server_app import app as server_app
 from flwr_vertical import LocalGrid, RecordingGrid, Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.incomplete.demo import demo_labels, demo_names, demo_tables
-from flwr_vertical.node.storage import FileStorage
-from flwr_vertical.results import report
-from flwr_vertical.results.page import render_page
+from flwr_vertical.node.file_storage import FileStorage
+from flwr_vertical.pages.page import render_page
+from flwr_vertical.reports import report
 from flwr_vertical.server.journal import Journal
 from flwr_vertical.settings.toml import flat, read_items, toml_text
 from strategies.fknn import FKNN
@@ -604,7 +604,7 @@ else:
 @pytest.mark.parametrize(("late", "code"), [(1, 0), (3, 1)])
 def test_a_ray_that_does_not_start_is_started_again(tmp_path, monkeypatch, capsys, late, code):
     """Stands in for `flwr`, as no real Ray can be made late in a test."""
-    from flwr_vertical.cli import main
+    from apps.cli import main
 
     calls, fake = tmp_path / "calls", tmp_path / "flwr"
     fake.write_text(FLWR.format(python=sys.executable, calls=str(calls), line=LATE_RAY, late=late))

@@ -21,7 +21,7 @@ from site_of_nodes import PARTIES, ROOT, Site, refused
 
 from apps.client_app import app as client_app
 from flwr_vertical import Party, Strategy, load_strategy, party_app, step
-from flwr_vertical.node.storage import FileStorage
+from flwr_vertical.node.file_storage import FileStorage
 from simulations.attacks.cases import cases, make_case_tables, make_strategy_of, routed_cases
 from simulations.attacks.recording import PRODUCTS, Recording, watching
 from simulations.attacks.vectors import families

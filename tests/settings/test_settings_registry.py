@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 from third_party import install, install_known_cells
 
+from apps.cli import main
+from apps.cli.run_config import app_defaults, checked_config
 from flwr_vertical import Party, Strategy, load_strategy, make_strategy, simulate
-from flwr_vertical.cli import main
-from flwr_vertical.cli.run_config import app_defaults, checked_config
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.settings.toml import toml_value
 
