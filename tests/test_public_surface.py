@@ -254,7 +254,7 @@ PURE = [
     *modules("flwr_vertical/privacy"),
     *(
         ROOT / "flwr_vertical/products" / f"{name}.py"
-        for name in ("arithmetic", "columns", "noise", "rotation", "sketches")
+        for name in ("arithmetic", "columns", "noise")
     ),
     *(
         ROOT / "strategies/copula" / f"{name}.py"

@@ -1,13 +1,12 @@
 """Products of different parties' columns, the second primitive beside the private sum.
 
-Three ways lead to ``X_k' X_l`` of two parties, and none shows a row to the server:
+Two ways lead to ``X_k' X_l`` of two parties, and none shows a row to the server:
 
 ========================  ======================================================================
 `masked`                  exact, by group of rows, also with vectors that the server alone has;
                           under a seed of all parties (`group_key`)
 `ciphertext`              the same sums from ciphertexts: under the key of an arbiter, or with
                           one party alone; `products_of` chooses between the two
-`rotation`                exact, from randomly rotated columns under a seed that two parties share
 ========================  ======================================================================
 
 `pair_keys` has the seeds of two parties, `arbiter` the keys of ciphertexts. A party declares the
@@ -28,7 +27,6 @@ from flwr_vertical.products.group_key import GroupKey, GroupKeySteps
 from flwr_vertical.products.masked import PrivateProducts, PrivateProductSteps
 from flwr_vertical.products.moments import Moments
 from flwr_vertical.products.pair_keys import PairKeys, PairKeySteps
-from flwr_vertical.products.rotation import products_of_rotated, rotate_for_peers
 from flwr_vertical.server import Federation
 
 __all__ = [
@@ -44,8 +42,6 @@ __all__ = [
     "PrivateProducts",
     "ProductKeySteps",
     "products_of",
-    "products_of_rotated",
-    "rotate_for_peers",
 ]
 
 
