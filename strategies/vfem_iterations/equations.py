@@ -111,7 +111,7 @@ class EStep:
         """Return for each party the sums that `PartyParameters.m_step` takes; (n_parties, 2)."""
         r, d = self.r, self.variance
         surplus = self.missing.total(r**2) - self.missing.total() / d
-        return self.missing.absent.T @ np.column_stack([self.missing.total(r), surplus])
+        return np.asarray(self.missing.absent.T @ np.column_stack([self.missing.total(r), surplus]))
 
     @property
     def loss(self) -> float:

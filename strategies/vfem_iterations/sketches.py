@@ -53,7 +53,7 @@ def sketch(columns: HeldColumns, seed: bytes, size: int) -> Array:
         words = stream.rows(start, stop)[columns.rows[first:last] - start].astype("<u8")
         bits = np.unpackbits(words.view(np.uint8), axis=1)[:, :size]
         total += (2.0 * bits - 1.0).T @ columns.values[first:last]
-    return total / np.sqrt(size)
+    return np.asarray(total / np.sqrt(size))
 
 
 def sketched_products(

@@ -262,7 +262,7 @@ def test_em_alone_ends_where_newton_s_method_does(monkeypatch, data):
         both = result.predictions.join(exact.predictions.add_suffix("_exact"))
         step = 0.05 * np.sqrt(exact.metrics["sigma2"])  # of the grid to which terms are rounded
         np.testing.assert_allclose(both["prediction"], both["prediction_exact"], atol=step)
-        np.testing.assert_allclose(both["std_error"], both["std_error_exact"], rtol=0.05)
+        np.testing.assert_allclose(both["std_error"], both["std_error_exact"], rtol=0.1)
         assert any("fitted by EM alone" in note for note in result.notes)
 
 
