@@ -152,9 +152,7 @@ def test_circles_are_found():
 
 
 # Circles that other work is mending now.
-IN_A_CIRCLE = (
-    "strategies.trees.", "strategies.glm.", "strategies.false_vfl.", "strategies.split."
-)  # fmt: skip
+IN_A_CIRCLE = ("strategies.false_vfl.", "strategies.split.")
 
 
 def test_no_module_imports_in_a_circle():
@@ -198,11 +196,15 @@ def test_no_import_of_own_modules_hides_in_a_string():
 
 
 # Modules above 400 lines, and names of two classes, that other work is mending now.
-LONG = ("strategies/fedpsg/strategy.py", "strategies/glm/strategy.py")
+LONG = (
+    "flwr_vertical/products/ciphertext.py",
+    "flwr_vertical/products/masked.py",
+    "strategies/fedpsg/strategy.py",
+)
 TWICE = {
     "Block", "Budget", "Discriminator", "Features", "Held", "Layout", "Level", "Maximum", "Minimum",
-    "Moments", "Node", "Noise", "OutOfReachError", "PartyNets", "Patterns", "Problem", "Settings",
-    "Solver", "Targets", "Training",
+    "Moments", "Node", "OutOfReachError", "PartyNets", "Path", "Problem", "Targets", "Training",
+    "VoteSteps",
 }  # fmt: skip
 
 
