@@ -6,8 +6,7 @@ import torch
 
 from flwr_vertical import step
 from strategies.false_vfl.networks import NetworkSettings
-from strategies.false_vfl.party import FalseVFLParty
-from strategies.false_vfl.party_networks import Networks
+from strategies.false_vfl.party import FalseVFLParty, Networks
 from strategies.false_vfl.strategy import FalseVFL
 
 COLUMNS = {"bank": 3, "court": 4, "shop": 2}

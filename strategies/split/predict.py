@@ -12,10 +12,10 @@ from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.false_vfl.hardware import DEVICES, device_of, to_tensor
-from strategies.false_vfl.predict import compare, told_of
 from strategies.linear.prediction.base import BuildsOnAFit, check_parties
 from strategies.linear.problem import sample_index
+from strategies.neural.hardware import DEVICES, device_of, to_tensor
+from strategies.neural.training import compare, told_of
 from strategies.split.model import SplitModel
 from strategies.split.networks import Head
 from strategies.split.party import SplitParty

@@ -24,13 +24,13 @@ from training import TrainingPlace
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.steps import bytes_in_memory
-from strategies.false_vfl import hardware
 from strategies.false_vfl.central import CentralModel
-from strategies.false_vfl.gaussian import draw_normals
-from strategies.false_vfl.party_networks import NOISE, WEIGHTS
+from strategies.false_vfl.party import NOISE, WEIGHTS
+from strategies.false_vfl.posterior import draw_normals
 from strategies.false_vfl.predict import FalseVFLPredict
 from strategies.false_vfl.strategy import FalseVFL
-from strategies.false_vfl.weights import draw_weights
+from strategies.neural import hardware
+from strategies.neural.networks import draw_weights
 
 F64 = torch.float64
 

@@ -9,10 +9,17 @@ import torch
 from oracles import false_vfl as oracle
 from scipy.stats import multivariate_normal
 
-from strategies.false_vfl.bounds import log_bound, normalised_weights
-from strategies.false_vfl.central import Block, CentralModel
-from strategies.false_vfl.gaussian import draw_normals, log_density, posterior
-from strategies.false_vfl.networks import NetworkSettings, bounded, perceptron, unbounded
+from strategies.false_vfl.central import CentralModel
+from strategies.false_vfl.networks import NetworkSettings, bounded, unbounded
+from strategies.false_vfl.posterior import (
+    draw_normals,
+    log_bound,
+    log_density,
+    normalised_weights,
+    posterior,
+)
+from strategies.neural.networks import perceptron
+from strategies.neural.party import Block
 
 F64 = torch.float64
 LINEAR = NetworkSettings(

@@ -10,13 +10,10 @@ from deep_runs import SMALL, make_data
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, PartyError
-from strategies.false_vfl import hardware
-from strategies.false_vfl.density import row_log_density
-from strategies.false_vfl.gaussian import draw_normals, log_density
-from strategies.false_vfl.networks import NetworkSettings, bounded
-from strategies.false_vfl.party_model import PartyNets
-from strategies.false_vfl.shared_draws import SharedDraws
+from strategies.false_vfl.networks import NetworkSettings, PartyNets, bounded
+from strategies.false_vfl.posterior import SharedDraws, draw_normals, log_density, row_log_density
 from strategies.false_vfl.strategy import FalseVFL
+from strategies.neural import hardware
 
 F64 = torch.float64
 BOUNDS = (-2.0, 1.5)

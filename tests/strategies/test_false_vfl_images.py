@@ -10,11 +10,10 @@ from torch import nn
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.tables import Table
-from strategies.false_vfl.images import ImageShape, parse_shapes
-from strategies.false_vfl.networks import NetworkSettings
-from strategies.false_vfl.party_model import PartyNets
-from strategies.false_vfl.scales import fit_scales
+from strategies.false_vfl.networks import NetworkSettings, PartyNets
 from strategies.false_vfl.strategy import FalseVFL
+from strategies.neural.images import ImageShape, parse_shapes
+from strategies.neural.model import fit_scales
 
 
 def test_shapes_are_read():

@@ -7,9 +7,11 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from strategies.false_vfl.networks import NetworkSettings  # noqa: E402
-from strategies.false_vfl.party_model import PartyNets  # noqa: E402
-from strategies.false_vfl.weights import draw_weights  # noqa: E402
+from strategies.false_vfl.networks import (
+    NetworkSettings,
+    PartyNets,
+)
+from strategies.neural.networks import draw_weights  # noqa: E402
 
 KEY = bytes(range(32))
 

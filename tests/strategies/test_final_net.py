@@ -10,7 +10,7 @@ from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError
 from strategies.split import FinalNet
 from strategies.split.final import FinalHead, interact
-from strategies.split.sizes import SplitNetworks
+from strategies.split.methods import SplitNetworks
 
 SMALL = {"latent_dim": 3, "width": 6, "batch_size": 9, "learning_rate": 1e-2, "iterations": 25}
 

@@ -15,13 +15,13 @@ from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.steps import bytes_in_memory
 from flwr_vertical.protocol import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, VALUES, read_envelope
-from strategies.false_vfl import hardware
-from strategies.false_vfl.central import Block
+from strategies.neural import hardware
+from strategies.neural.party import Block
 from strategies.split import FedHSSL, LaserVFL, PlugVFL, SplitPredict, VanillaVFL
 from strategies.split.central import CentralSplit
+from strategies.split.methods import draw_tasks
 from strategies.split.model import SplitPart
-from strategies.split.party_networks import PRETRAINING, WEIGHTS
-from strategies.split.tasks import draw_tasks
+from strategies.split.party import PRETRAINING, WEIGHTS
 
 F64 = torch.float64
 METHODS = [VanillaVFL, LaserVFL, PlugVFL, FedHSSL]
