@@ -199,7 +199,7 @@ class FedHSSL(SplitLearning):
     """Pretraining across parties and at each, then split learning on aligned labelled samples.
 
     He et al. (*A Hybrid Self-Supervised Learning Framework for Vertical Federated Learning*, 2022)
-    with SimSiam; see `strategies.split.hybrid`. A party's embedding is the mean of what its
+    with SimSiam; see `strategies.split.pretraining`. A party's embedding is the mean of what its
     two encoders give. Zeros stand for a missing block in predictions.
 
     Pretraining takes one round for each batch of aligned samples and epoch, and one; the rest is as
