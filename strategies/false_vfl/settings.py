@@ -75,14 +75,8 @@ class FalseVFLSettings(ImageStrategy):
     def network_settings(self) -> NetworkSettings:
         """Sizes and bounds of all networks."""
         return NetworkSettings(
-            h_dim=self.h_dim,
-            z_dim=self.z_dim,
+            **self.shared_with(NetworkSettings),
             party_width=self.width,
-            party_layers=self.party_layers,
             global_width=self.width,
-            activation=self.activation,
             mixed=self.precision == "mixed",
-            networks=self.networks,
-            image_shape=self.image_shape,
-            image_channels=self.image_channels,
         )

@@ -1,5 +1,6 @@
 """Settings that all methods with neural networks have."""
 
+from dataclasses import fields
 from typing import Any, ClassVar
 
 import torch
@@ -78,6 +79,11 @@ class NeuralStrategy(Strategy):
     def dtype(self) -> torch.dtype:
         """What networks compute in."""
         return dtype_of(self.precision)
+
+    def shared_with(self, record: type[Any]) -> dict[str, Any]:
+        """Return the settings that a dataclass has fields for, by name."""
+        names = [field.name for field in fields(record)]
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
 
 
 class ImageStrategy(NeuralStrategy):

@@ -45,9 +45,9 @@ METHODS = {
 class Training:
     """How long and how fast; see `ISOLET` for the numbers."""
 
-    epochs: int  # Of training with labels
     batch_size: int  # Of training with labels
     learning_rate: float  # Adam's
+    epochs: int = 0  # Of training with labels
     weight_decay: float = 1e-4  # Adam's
     pretrain: str = "simsiam"  # Whether extractors learn from samples without labels first
     pretrain_epochs: int = 100
@@ -87,7 +87,7 @@ ISOLET = {
 """By method: Tables 6 to 9, columns of Isolet."""
 
 FINAL_NET = Training(
-    epochs=0, batch_size=64, learning_rate=1e-3, weight_decay=1e-4, pretrain="none", iterations=1000
+    batch_size=64, learning_rate=1e-3, weight_decay=1e-4, pretrain="none", iterations=1000
 )
 """Liu, He, Tan et al., "FedPSG-AR", Experiment 3."""
 

@@ -1,7 +1,6 @@
 """The strategies: what each says of itself, and its settings (Tables 6 to 9 of the paper)."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -14,7 +13,7 @@ from strategies.neural.strategy import (
     learning_rate,
     pretrain_epochs,
 )
-from strategies.split.methods import FINAL_NET, ISOLET, PRETRAININGS, SplitNetworks, Training
+from strategies.split.methods import FINAL_NET, ISOLET, PRETRAININGS
 from strategies.split.strategy import SplitNetwork
 
 
@@ -78,43 +77,6 @@ class SplitLearning(SplitNetwork, ImageStrategy):
         at_most=1,
     )
 
-    @property
-    def training(self) -> Training:
-        """Settings of training, as parties and the central form have them."""
-        own = Training(
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            pretrain=self.pretrain,
-            pretrain_epochs=self.pretrain_epochs,
-            pretrain_batch_size=self.pretrain_batch_size,
-            pretrain_learning_rate=self.pretrain_learning_rate,
-            pretrain_weight_decay=self.pretrain_weight_decay,
-            corrupted=self.corrupted,
-        )
-        return self._with_own(own)
-
-    def _with_own(self, training: Training) -> Training:
-        """Return settings with those that this method alone has."""
-        return training
-
-    @property
-    def network_settings(self) -> SplitNetworks:
-        """Sizes of all networks."""
-        return SplitNetworks(
-            fusion=self.method.fusion,
-            hybrid=self.method.hybrid,
-            latent_dim=self.latent_dim,
-            width=self.width,
-            layers=self.layers,
-            activation=self.activation,
-            networks=self.networks,
-            image_shape=self.image_shape,
-            image_channels=self.image_channels,
-            mixed=self.precision == "mixed",
-        )
-
 
 class VanillaVFL(SplitLearning):
     """Split learning on aligned labelled samples; zeros stand for a missing block in predictions.
@@ -165,9 +127,6 @@ class PlugVFL(SplitLearning):
     kind: ClassVar[str] = "plug"
     exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings", "lone-embeddings")
     disclosure = (_SUBSETS, GRADIENTS, SECRET)
-
-    def _with_own(self, training: Training) -> Training:
-        return replace(training, drop=self.drop)
 
 
 class LaserVFL(SplitLearning):
@@ -242,9 +201,6 @@ class FedHSSL(SplitLearning):
         if self.layers < 2:
             raise ConfigError(f"fedhssl.layers must be 2 or more, got {self.layers}")
 
-    def _with_own(self, training: Training) -> Training:
-        return replace(training, guide=self.guide)
-
 
 class FinalNet(SplitNetwork):
     """Factorised interactions of all parties' columns, on all samples that some party holds.
@@ -271,6 +227,7 @@ class FinalNet(SplitNetwork):
     iterations: int = setting(1000, "Steps of training with labels.", at_least=1)
 
     name: ClassVar[str] = "final-net"
+    pretrain: ClassVar[str] = "none"
     kind: ClassVar[str] = "final"
     exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings",)
     demo: ClassVar[Mapping[str, Any]] = MappingProxyType(
@@ -296,25 +253,3 @@ class FinalNet(SplitNetwork):
             raise ConfigError(
                 "precision='mixed' is for extractors of several layers; use 'float32' or 'float64'"
             )
-
-    @property
-    def training(self) -> Training:
-        """Settings of training, as parties and the central form have them."""
-        return Training(
-            epochs=0,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            pretrain="none",
-            iterations=self.iterations,
-        )
-
-    @property
-    def network_settings(self) -> SplitNetworks:
-        """Sizes of all networks."""
-        return SplitNetworks(
-            fusion=self.method.fusion,
-            latent_dim=self.latent_dim,
-            width=self.width,
-            layers=self.layers,
-        )

@@ -2,7 +2,6 @@
 
 import copy
 import math
-from abc import abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -81,14 +80,19 @@ class SplitNetwork(NeuralStrategy):
         return METHODS[self.kind]
 
     @property
-    @abstractmethod
     def training(self) -> Training:
         """Settings of training, as parties and the central form have them."""
+        return Training(**self.shared_with(Training))
 
     @property
-    @abstractmethod
     def network_settings(self) -> SplitNetworks:
         """Sizes of all networks."""
+        return SplitNetworks(
+            **self.shared_with(SplitNetworks),
+            fusion=self.method.fusion,
+            hybrid=self.method.hybrid,
+            mixed=self.precision == "mixed",
+        )
 
     # -- before and after training -----------------------------------------------------------
 
