@@ -19,7 +19,8 @@ from sklearn.metrics import roc_auc_score
 from sklearn.svm import LinearSVC
 
 from flwr_vertical import Strategy, simulate
-from strategies.classifiers import VerticalLR, VerticalSVM
+from strategies.glm import VerticalGLM
+from strategies.svm import VerticalSVM
 
 L2 = 0.5
 EXACT = {"C": 1.0 / (2.0 * L2), "tol": 1e-8, "max_iter": 100_000}
@@ -53,7 +54,7 @@ def measure(strategy: Strategy, central: object, x: pd.DataFrame, y: "pd.Series[
     own = result.coefficients["estimate"].to_numpy()[1:] * spread.to_numpy()
     gap = float(np.abs(own - expected).max() / np.abs(expected).max())
     assert result.predictions is not None
-    ranked = result.predictions.iloc[:, -1]  # probability of a 1, or decision value
+    ranked = result.predictions.iloc[:, -1]  # linear predictor, or decision value
     auc = roc_auc_score(y[ranked.index], ranked)
     theirs = roc_auc_score(y[test], model.decision_function((x[test] - center) / spread))
     ledger = result.ledger
@@ -73,7 +74,7 @@ def main() -> None:
     print(machine_line())
     print(f"{size[0]:,} x {size[1]}, two parties, l2={L2}")
     x, y = make(*size)
-    measure(VerticalLR(L2), LogisticRegression(**EXACT), x, y)
+    measure(VerticalGLM("binomial", "ridge", l2=L2), LogisticRegression(**EXACT), x, y)
     measure(VerticalSVM(L2, loss="squared"), RidgeClassifier(alpha=L2), x, y)
     hinge = LinearSVC(dual=False, intercept_scaling=100.0, **EXACT)
     measure(VerticalSVM(L2), hinge, x, y)

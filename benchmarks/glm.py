@@ -1,4 +1,4 @@
-"""VerticalGLM: whole paths with standard errors, beside pooled fits and the paper's iterations.
+"""VerticalGLM: whole paths with standard errors, beside pooled fits.
 
     python benchmarks/glm.py            # 166,207 x 35 in five parties: about two minutes
     python benchmarks/glm.py --quick    # 5,000 rows, for CI
@@ -61,54 +61,52 @@ def gib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def fit(n_rows: int, family: str, exchange: str) -> None:
+def fit(n_rows: int, family: str) -> None:
     """Fit one path, and without a penalty, and print what it took."""
     parties, y = make_data(n_rows, family)
     before = gib()
     started, busy = time.perf_counter(), time.process_time()
-    strategy = VerticalGLM(family, exchange=exchange)
+    strategy = VerticalGLM(family)
     result = simulate(strategy, parties, y, "masked", progress=False)
     seconds, busy = time.perf_counter() - started, time.process_time() - busy
     frame = result.ledger.to_frame()
     rounds = frame.loc[~frame["step"].isin(_BEFORE), "round"].nunique()
     sent = (frame["bytes_up"].sum() + frame["bytes_down"].sum()) / 2**20
-    goal = f" ({GOALS[family]})" if family in GOALS and exchange == "moments" else ""
+    goal = f" ({GOALS[family]})" if family in GOALS else ""
     print(
-        f"{family:9} {exchange:8} path of {strategy.n_lambdas}: {rounds:3} rounds, "
+        f"{family:9} path of {len(result.model.path)}: {rounds:3} rounds, "
         f"{seconds:6.1f} s ({busy:.1f} s of processor), {sent:7.0f} MiB sent, "
         f"peak {gib():.2f} GiB ({before:.2f} with the tables){goal}",
         flush=True,
     )
-    if exchange == "moments":
-        free = simulate(VerticalGLM(family, penalty=None), parties, y, "masked", progress=False)
-        x = sm.add_constant(np.hstack(list(parties.values())))
-        pooled = sm.GLM(y.to_numpy(), x, FAMILIES[family]()).fit(tol=1e-12)
-        assert free.coefficients is not None
-        off = np.abs(free.coefficients["estimate"].to_numpy() - pooled.params)
-        errors = np.abs(free.coefficients["std_error"].to_numpy() / pooled.bse - 1.0)
-        print(
-            f"{'':18} without a penalty, from statsmodels: {off.max():.1e} "
-            f"({(off / pooled.bse).max():.1e} standard errors), standard errors {errors.max():.1e}",
-            flush=True,
-        )
+    free = simulate(VerticalGLM(family, penalty=None), parties, y, "masked", progress=False)
+    x = sm.add_constant(np.hstack(list(parties.values())))
+    pooled = sm.GLM(y.to_numpy(), x, FAMILIES[family]()).fit(tol=1e-12)
+    assert free.coefficients is not None
+    off = np.abs(free.coefficients["estimate"].to_numpy() - pooled.params)
+    errors = np.abs(free.coefficients["std_error"].to_numpy() / pooled.bse - 1.0)
+    print(
+        f"{'':18} without a penalty, from statsmodels: {off.max():.1e} "
+        f"({(off / pooled.bse).max():.1e} standard errors), standard errors {errors.max():.1e}",
+        flush=True,
+    )
 
 
 def main() -> None:
     """Run all fits, each in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, for CI")
-    parser.add_argument("--one", nargs=3, metavar=("ROWS", "FAMILY", "EXCHANGE"))
+    parser.add_argument("--one", nargs=2, metavar=("ROWS", "FAMILY"))
     options = parser.parse_args()
     if options.one:
-        rows, family, exchange = options.one
-        fit(int(rows), family, exchange)
+        rows, family = options.one
+        fit(int(rows), family)
         return
     print(machine_line())
     rows = 5_000 if options.quick else ROWS
     print(f"{rows:,} rows, five parties of {SIZES} columns")
-    runs = [(family, "moments") for family in FAMILIES] + [("gaussian", "sums")]
-    for family, exchange in runs:
-        command = [sys.executable, __file__, "--one", str(rows), family, exchange]
+    for family in FAMILIES:
+        command = [sys.executable, __file__, "--one", str(rows), family]
         subprocess.run(command, check=True)
 
 

@@ -19,8 +19,8 @@ from machine import machine_line
 from scipy.optimize import brentq
 
 from flwr_vertical import simulate
-from strategies.glm import VerticalGLM
-from strategies.glm.sums.release import composed, noise_scale
+from strategies.glm_admm import GLMADMM
+from strategies.glm_admm.admm import composed, noise_scale
 from strategies.least_squares import CompleteCase
 
 DELTA = 1e-6
@@ -83,10 +83,9 @@ def main() -> None:
             narrow, also = error(CompleteCase(**given, row_norm=0.5), n, repetitions)  # type: ignore[arg-type]
             admm = np.nan
             if n <= 10_000:
-                baseline = VerticalGLM(
-                    exchange="sums", dp="admm", epsilon=admm_round(epsilon), delta=DELTA,
-                    dp_rounds=ROUNDS, penalty="none", lambdas=0.0,
-                )  # fmt: skip
+                baseline = GLMADMM(
+                    epsilon=admm_round(epsilon), delta=DELTA, max_iter=ROUNDS, penalty="none"
+                )
                 admm, _ = error(baseline, n, repetitions)
             print(f"{n:8,} {epsilon:8g} {wide:11.3f} {covers:8.2f} {narrow:13.3f} {also:8.2f} "
                   f"{admm:8.3f} {exact:8.3f}", flush=True)  # fmt: skip

@@ -34,7 +34,6 @@ class FalseVFLModel(NeuralModel):
     """The server's networks; it has no party's."""
 
     strategy = "false-vfl"
-    predicted_by = "false-vfl-predict"
 
     variant: str  # Of the fit
     weights: Weights  # Of `ServerNets`

@@ -1,4 +1,4 @@
-"""Predictions: who may take part, two rounds for a block of rows, and a run that only predicts."""
+"""Predictions: who may take part, two rounds for a block of rows, and what `predict` runs."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -11,41 +11,27 @@ from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.predictions import Predictions
 from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.false_vfl.model import FalseVFLModel, prediction_table
 from strategies.false_vfl.networks import NetworkSettings, ServerNets
 from strategies.false_vfl.party import FalseVFLParty
 from strategies.false_vfl.posterior import draw_normals
 from strategies.false_vfl.rounds import Rounds, ServerStep
-from strategies.linear.prediction.base import BuildsOnAFit, check_parties
 from strategies.linear.problem import sample_index
-from strategies.neural.hardware import DEVICES, device_of, precision_on
+from strategies.neural.hardware import device_of, precision_on
 from strategies.neural.party import EMBEDDINGS
-from strategies.neural.training import compare, told_of
+from strategies.neural.training import compare
 
 
-class FalseVFLPredict(BuildsOnAFit):
-    """Predict samples with a model that `FalseVFL` fitted, whichever parties hold them.
+class FalseVFLPredictions(Predictions):
+    """Predict with a model that `FalseVFL` fitted, whichever parties hold the samples.
 
-    Each party computes with the networks that it kept; the server names the model. A party that
-    lacks a sample, or took part in the fit and has left, counts as a missing block. (In variant II
-    a party that has left says nothing of whether its block is missing, either.) One round, and two
-    for each block of rows, after greeting and alignment.
-
-    `Result.predictions` is that of `FalseVFL`. Where labels are given, the metrics say how far off
-    predictions are.
+    In variant II a party that has left says nothing of whether its block is missing, either. One
+    round, and two for each block of rows, after greeting and alignment.
     """
 
-    device: str = setting(
-        "auto",
-        "Where server and parties compute: auto takes a GPU at those that have one.",
-        choices=DEVICES,
-    )
-
-    name: ClassVar[str] = "false-vfl-predict"
     party = FalseVFLParty
-    requires: ClassVar[tuple[str, ...]] = ("torch",)
     exchanges_asked: ClassVar[tuple[str, ...]] = (EMBEDDINGS,)
     disclosure = (
         (
@@ -63,27 +49,16 @@ class FalseVFLPredict(BuildsOnAFit):
         ("nobody else", "the discriminator, and so the predictions, which stay at the server"),
     )
 
-    @classmethod
-    def server_part(cls, fitted: Result) -> FalseVFLModel:
-        """Return what the server kept of a fit."""
-        if not isinstance(fitted.predictor, FalseVFLModel):
-            raise ConfigError(
-                f"a result of {fitted.strategy!r} holds no model of FALSE-VFL; expected that of "
-                "a fit by 'false-vfl'"
-            )
-        return fitted.predictor
-
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Have parties take up their parts, and predict all samples."""
-        model: FalseVFLModel = self.fitted_part()
-        check_parties(federation.parties, model.parties, result)
+        model: FalseVFLModel = self.model
         rounds = Rounds(federation, alignment.mask, per_party=model.variant == "I")
         seed = int(federation.rng.integers(2**62))
-        arguments = {"model": model.name, "seed": seed, "device": self.device}
+        arguments = {"model": model.name, "seed": seed, "device": "auto"}
         replies = federation.call("open_networks", arguments)
-        device = device_of(self.device)
+        device = device_of("auto")
         dtype = next(model.nets().parameters()).dtype
         rows = take_part(rounds, replies, seed, dtype, result)
         note_precision(model.precision, device, replies, result)
@@ -108,8 +83,7 @@ def take_part(
                 f"party {name!r} draws other numbers from a seed than the server: parties and "
                 f"server must run the same version of NumPy (the server has {np.__version__})"
             )
-    usable = rounds.usable(np.array([bool(replies[name]["lone"]) for name in rounds.parties]))
-    return told_of(usable, rounds.n_samples, result)
+    return rounds.agreed(replies, result)
 
 
 def note_precision(

@@ -11,7 +11,12 @@ from flwr_vertical.results import Progress
 from strategies.false_vfl.model import FalseVFLModel
 from strategies.false_vfl.networks import ServerNets
 from strategies.false_vfl.party import FalseVFLParty
-from strategies.false_vfl.predict import note_precision, predict_rows, take_part
+from strategies.false_vfl.predict import (
+    FalseVFLPredictions,
+    note_precision,
+    predict_rows,
+    take_part,
+)
 from strategies.false_vfl.rounds import Rounds
 from strategies.false_vfl.settings import FalseVFLSettings
 from strategies.false_vfl.training import HeadTraining, Pretraining, fit_head
@@ -59,6 +64,7 @@ class FalseVFL(FalseVFLSettings):
 
     name: ClassVar[str] = "false-vfl"
     party = FalseVFLParty
+    predictions = FalseVFLPredictions
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress

@@ -151,21 +151,17 @@ class NeuralRounds:
         return np.flatnonzero((self.counts > 0) & ~lone.any(axis=1))
 
     def agreed(self, replies: Mapping[str, Mapping[str, Any]], result: Result) -> Indices:
-        """Return the samples that take part, given what parties agreed to."""
+        """Return the samples that take part, after noting how many others there are."""
         agree = np.array([bool(replies[name]["lone"]) for name in self.parties])
-        return told_of(self.usable(agree), self.n_samples, result)
-
-
-def told_of(usable: Indices, n_samples: int, result: Result) -> Indices:
-    """Return the samples that take part, after noting how many others there are."""
-    if left_out := n_samples - len(usable):
-        result.notes.append(
-            f"{left_out} samples that one party alone holds were left out: a sum would not hide "
-            "them, and that party does not agree to the exchange 'lone-embeddings'"
-        )
-    if not len(usable):
-        raise DataError(
-            "no sample takes part: each is held by one party alone, and none of these parties "
-            "agrees to the exchange 'lone-embeddings'; align samples that several parties hold"
-        )
-    return usable
+        usable = self.usable(agree)
+        if left_out := self.n_samples - len(usable):
+            result.notes.append(
+                f"{left_out} samples that one party alone holds were left out: a sum would not "
+                "hide them, and that party does not agree to the exchange 'lone-embeddings'"
+            )
+        if not len(usable):
+            raise DataError(
+                "no sample takes part: each is held by one party alone, and none of these parties "
+                "agrees to the exchange 'lone-embeddings'; align samples that several parties hold"
+            )
+        return usable

@@ -17,7 +17,6 @@ Flower nor the protocol.
 from flwr_vertical.optional import needing
 
 with needing("torch", __name__):
-    from strategies.split.predict import SplitPredict
     from strategies.split.strategies import FedHSSL, FinalNet, LaserVFL, PlugVFL, VanillaVFL
 
-__all__ = ["FedHSSL", "FinalNet", "LaserVFL", "PlugVFL", "SplitPredict", "VanillaVFL"]
+__all__ = ["FedHSSL", "FinalNet", "LaserVFL", "PlugVFL", "VanillaVFL"]

@@ -12,7 +12,7 @@ from strategies.split.networks import Extractor, Head, make_head
 class SplitPart(NeuralPart):
     """A party's own extractor, and how its columns become what it sees."""
 
-    strategy = "split"
+    strategy = "vanilla-vfl"  # or any other of these methods: what reads it again
 
     n_parties: int  # Of the fit
 
@@ -27,8 +27,7 @@ class SplitPart(NeuralPart):
 class SplitModel(NeuralModel):
     """The server's discriminator; it has no party's network."""
 
-    strategy = "split"
-    predicted_by = "split-predict"
+    strategy = "vanilla-vfl"  # or any other of these methods: what reads it again
 
     def discriminator(self) -> Head:
         """Make the discriminator again."""

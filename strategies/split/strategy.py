@@ -24,7 +24,7 @@ from strategies.split.methods import METHODS, Method, SplitNetworks, Tasks, Trai
 from strategies.split.model import SplitModel
 from strategies.split.networks import make_head
 from strategies.split.party import SplitParty
-from strategies.split.predict import predict_rows, table_of
+from strategies.split.predict import SplitPredictions, predict_rows, table_of
 from strategies.split.rounds import SplitRounds
 
 
@@ -39,6 +39,7 @@ class SplitNetwork(NeuralStrategy):
 
     kind: ClassVar[str]
     party = SplitParty
+    predictions = SplitPredictions
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress

@@ -11,12 +11,13 @@ from torch import nn
 
 from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
-from strategies.false_vfl import FalseVFL, FalseVFLPredict
+from strategies.false_vfl import FalseVFL
 from strategies.false_vfl.networks import NetworkSettings, PartyNets
 from strategies.neural import hardware
 from strategies.neural.networks import draw_weights
 from strategies.neural.training import Targets
-from strategies.split import FedHSSL, LaserVFL, PlugVFL, SplitPredict, VanillaVFL
+from strategies.predict import Predict
+from strategies.split import FedHSSL, LaserVFL, PlugVFL, VanillaVFL
 
 each = pytest.mark.parametrize("method", [FalseVFL, *SPLIT], ids=lambda m: m.name)
 
@@ -168,17 +169,15 @@ def test_new_samples_are_predicted_by_whoever_is_there(method):
     assert 0.7 < less.metrics["accuracy"] <= full.metrics["accuracy"] + 0.05
 
 
-@pytest.mark.parametrize(
-    ("method", "predict"), [(FalseVFL, FalseVFLPredict), (VanillaVFL, SplitPredict)]
-)
-def test_what_a_kept_model_does_not_know_is_refused(method, predict):
+@pytest.mark.parametrize("method", [FalseVFL, VanillaVFL], ids=lambda m: m.name)
+def test_what_a_kept_model_does_not_know_is_refused(method):
     result, tables = trained(method).result, trained(method).tables
     with pytest.raises(PartyError, match=r"'bank' has no column 'bank1', which the model uses"):
         result.predict(tables | {"bank": tables["bank"].drop(columns="bank1")}, progress=False)
     with pytest.raises(ConfigError, match=r"parties \['museum'\] took no part in the fit"):
         result.predict(tables | {"museum": tables["shop"]}, progress=False)
     with pytest.raises(ConfigError, match="no model: name the run of the fit"):
-        simulate(predict(), tables, progress=False)
+        simulate(Predict(), tables, progress=False)
 
 
 # -- consent, and what parties send ------------------------------------------------------------

@@ -8,15 +8,13 @@ from flwr_vertical import simulate
 from flwr_vertical.errors import PartyError
 from flwr_vertical.node.steps import steps_of
 from strategies.glm import VerticalGLM
+from strategies.glm_admm import GLMADMM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
 from strategies.predict import Predict
 from strategies.vfem import VFEM
+from strategies.vfem_iterations import VFEMIterations
 
 PAIR_KEYS = {"pair_key", "keep_pair_keys"}
-LEAST_SQUARES = {"prepare", "ls_step"}
-ITERATING = {"begin", "gradient", "scoring", "shorten", "extrapolate"}
-INFERENCE = {"information", "parts", "finish"}
-PRODUCTS = {"sketch_ranks", "sketch_rows", "encrypt_rows", "multiply_rows"}
 MOMENTS = {
     "prepare",
     "prepare_moments",
@@ -29,14 +27,16 @@ MOMENTS = {
 }
 LINEAR = PAIR_KEYS | MOMENTS | {"keep_model", "finish_moments"}
 MEANS = {"send_digits", "place_fits", "open_means"}
-SHARING = {"begin", "admm", "count", "finish", "rotate_selected"}
+SHARING = {"prepare", "begin", "admm", "count", "finish"}
 STEPS = {
     CompleteCase: LINEAR,
     MeanImpute: LINEAR,
     Single: LINEAR,
-    VFEM: LINEAR | LEAST_SQUARES | ITERATING | INFERENCE | PRODUCTS,
+    VFEM: LINEAR,
+    VFEMIterations: PAIR_KEYS | {"prepare", "gradient", "finish", "sketch_rows", "keep_model"},
     Predict: {"open_model", "predict_kept"},
-    VerticalGLM: PAIR_KEYS | MOMENTS | MEANS | SHARING | {"keep_model", "finish_moments"},
+    VerticalGLM: LINEAR | MEANS,
+    GLMADMM: SHARING,
 }
 
 
@@ -66,7 +66,7 @@ def test_too_few_rows_and_collinear_columns_are_looked_for_unless_the_fit_is_pen
         "b": pd.DataFrame(x[:, 2:], columns=["other"]),
     }
     labels = pd.Series(x @ [1.0, 2.0, 0.5] + 0.1 * rng.normal(size=40))
-    penalized = VerticalGLM(penalty="lasso", lambdas=0.1, standard_errors=None, exchange="sums")
+    penalized = GLMADMM(penalty="lasso", lambdas=0.1)
     free = CompleteCase()
     notes = simulate(free, tables, labels, min_rows=10, progress=False).notes
     assert any("['both'] are constant or follow from others" in note for note in notes)

@@ -9,12 +9,14 @@ from deep_runs import COLUMNS, LEARNING, SMALL_SPLIT, SPLIT, asked, make_data, p
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.steps import bytes_in_memory
+from flwr_vertical.policy.requirements import asked_by
 from strategies.neural.party import Block
+from strategies.predict import Predict
 from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, VanillaVFL
 from strategies.split.central import CentralSplit
 from strategies.split.methods import draw_tasks
 from strategies.split.model import SplitPart
-from strategies.split.party import PRETRAINING, WEIGHTS
+from strategies.split.party import PRETRAINING, WEIGHTS, SplitParty
 
 F64 = torch.float64
 
@@ -286,6 +288,14 @@ def test_a_training_that_diverges_stops_and_says_so():
 
 
 # -- predicting with a kept model --------------------------------------------------------------
+
+
+def test_a_node_is_asked_what_the_model_that_it_kept_needs():
+    part = trained(PlugVFL).result._party_models["bank"]
+    strategy = Predict().at_node(lambda: part)
+    assert strategy.party is SplitParty
+    assert asked_by(strategy).exchanges == ("embeddings",)
+    assert asked_by(Predict().at_node(lambda: None)).exchanges == ()
 
 
 @pytest.mark.parametrize("method", SPLIT, ids=lambda m: m.name)
