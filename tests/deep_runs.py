@@ -1,14 +1,20 @@
-"""Small runs of FALSE-VFL whose gradients and parameters can be looked at afterwards."""
+"""Small runs of methods with neural networks, and what can be looked at afterwards."""
+
+import functools
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import torch
+from training import TrainingPlace
 
-from flwr_vertical import step
+from flwr_vertical import simulate, step
+from flwr_vertical.protocol import decode
+from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, VALUES, read_envelope
 from strategies.false_vfl.networks import NetworkSettings
-from strategies.false_vfl.party import FalseVFLParty
-from strategies.false_vfl.party_networks import Networks
+from strategies.false_vfl.party import FalseVFLParty, Networks
 from strategies.false_vfl.strategy import FalseVFL
+from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, VanillaVFL
 
 COLUMNS = {"bank": 3, "court": 4, "shop": 2}
 SMALL = {
@@ -21,6 +27,82 @@ SMALL = {
     "pretrain_learning_rate": 1e-2,
     "learning_rate": 2e-2,
 }
+
+SMALL_SPLIT = {
+    "latent_dim": 4,
+    "width": 5,
+    "activation": "tanh",
+    "epochs": 3,
+    "batch_size": 9,
+    "learning_rate": 1e-2,
+    "pretrain_epochs": 2,
+    "pretrain_batch_size": 20,
+}
+SMALL_FINAL = {
+    "latent_dim": 3,
+    "width": 6,
+    "batch_size": 9,
+    "learning_rate": 1e-2,
+    "iterations": 25,
+}
+LEARNING = SMALL_SPLIT | {
+    "width": 8,
+    "epochs": 15,
+    "batch_size": 24,
+    "learning_rate": 2e-2,
+    "latent_dim": 6,
+}
+SPLIT = [VanillaVFL, LaserVFL, PlugVFL, FedHSSL]
+
+
+def small(method, **changes):
+    """A method with settings that take a second."""
+    if method is FalseVFL:
+        few = {"pretrain_epochs": 3, "epochs": 3, "pretrain_batch_size": 20}
+        return FalseVFL(**SMALL | few | changes)
+    return method(**(SMALL_FINAL if method is FinalNet else SMALL_SPLIT) | changes)
+
+
+@functools.cache
+def trained(method):
+    """A run that learns, in float32, what it was given, and what is true of all samples."""
+    if method is FalseVFL:
+        few = {"pretrain_epochs": 30, "epochs": 60, "pretrain_batch_size": 54}
+        data, settings = make_data(n=160, seed=2), SMALL | few | {"prediction_samples": 800}
+    else:
+        data, settings = make_data(n=120, seed=2, held=0.8), LEARNING
+    strategy, (tables, labels, classes) = method(**settings), data
+    result = simulate(strategy, tables, labels, progress=False)
+    return SimpleNamespace(
+        result=result, tables=tables, labels=labels, classes=classes, strategy=strategy
+    )
+
+
+def place(folder, exchanges, strategy, held=0.6):
+    """Three nodes with node configs of their own, and disks on which a run can go on."""
+    made = TrainingPlace(folder, "masked", lambda: strategy, every=4)
+    made.tables, made.labels, _ = make_data(seed=6, held=held)
+    made.configs = {name: {"exchanges": asked} for name, asked in exchanges.items()}
+    return made
+
+
+def asked(transcript):
+    """Node, step and arguments of every message to a party, in order."""
+    for record in transcript:
+        if record.direction == "down":
+            name = read_envelope(record.content)["step"]
+            yield record.node_id, name, decode(record.content, ARGUMENTS)
+
+
+def answered(transcript):
+    """Step, summands and open values of every answer of a party, in order."""
+    last = {}
+    for record in transcript:
+        if record.direction == "down":
+            last[record.node_id] = read_envelope(record.content)["step"]
+        else:
+            content = record.content
+            yield last[record.node_id], decode(content, SUMS), decode(content, VALUES)
 
 
 def flat(parameters):

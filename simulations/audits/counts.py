@@ -16,8 +16,8 @@ from flwr_vertical.privacy import (
     rational,
 )
 from simulations.audits.mechanism import Mechanism, laplace_loss
-from strategies.copula.bounds import Domain
 from strategies.copula.margins import (
+    Domain,
     Margin,
     continuous_margin,
     discrete_margin,

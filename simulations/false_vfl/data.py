@@ -16,7 +16,7 @@ import torch
 from flwr_vertical.errors import DataError
 from flwr_vertical.incomplete import draw_blocks, split_columns
 from simulations.data import Sources
-from strategies.false_vfl.central import Block
+from strategies.neural.party import Block
 
 N_PARTIES, COLUMNS_EACH = 8, 77
 N_LABELS, N_ALIGNED = 500, 100

@@ -21,12 +21,12 @@ import torch
 from flwr_vertical.pages import human_seconds
 from simulations.false_vfl.checkpoints import Checkpoint
 from simulations.false_vfl.training import Pretraining, Stages, fit_head
-from strategies.false_vfl.central import Block, CentralModel
+from strategies.false_vfl.central import CentralModel
 from strategies.false_vfl.networks import NetworkSettings
+from strategies.neural.party import Block
 from strategies.split.central import CentralSplit
 from strategies.split.methods import METHODS as SPLIT
-from strategies.split.methods import Training
-from strategies.split.networks import SplitNetworks
+from strategies.split.methods import SplitNetworks, Training
 
 logger = logging.getLogger("flwr_vertical")
 

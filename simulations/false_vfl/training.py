@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strategies.false_vfl.bounds import log_bound
-from strategies.false_vfl.central import Block, CentralModel
+from strategies.false_vfl.central import CentralModel
+from strategies.false_vfl.posterior import log_bound
+from strategies.neural.party import Block
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from flwr_vertical.arrays import Array
 from simulations.fedpsg.data import is_level
-from strategies.fedpsg.gan.draws import draw_shown
 from strategies.fedpsg.gan.encoding import Encoding
 from strategies.fedpsg.gan.halves import PartyNets, Shape, TopNets
+from strategies.fedpsg.gan.networks import draw_shown
 
 _IMPUTED_AT_ONCE = 8192
 

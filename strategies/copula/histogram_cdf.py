@@ -13,8 +13,7 @@ import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
 from flwr_vertical.arrays import Array
-from strategies.copula.bounds import Domain
-from strategies.copula.margins import Margin
+from strategies.copula.margins import Domain, Margin
 from strategies.copula.smoothing import smoothed
 
 UNIT = 0.1

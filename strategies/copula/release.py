@@ -17,9 +17,10 @@ from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.privacy import ColumnSpending, Keystream, split_budget
 from flwr_vertical.tables import Kind
-from strategies.copula.bounds import LIMIT, Domain
 from strategies.copula.margins import (
+    LIMIT,
     NOISES,
+    Domain,
     Margin,
     continuous_margin,
     discrete_margin,

@@ -25,9 +25,8 @@ import numpy.typing as npt
 
 from flwr_vertical.arrays import Array
 from flwr_vertical.privacy import Keystream, laplace_integers, rational
-from strategies.copula.bounds import Domain
 from strategies.copula.histogram_cdf import UNIT, margin_of_cells
-from strategies.copula.margins import Margin
+from strategies.copula.margins import Domain, Margin
 
 CUTTING = 0.4
 """Share of the budget that decides which cells are cut; the rest is for counts."""

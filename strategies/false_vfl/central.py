@@ -5,32 +5,19 @@ against: from the same seeds both compute the same, to rounding.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from strategies.false_vfl.bounds import log_bound, normalised_weights
-from strategies.false_vfl.gaussian import draw_normals, posterior
-from strategies.false_vfl.networks import NetworkSettings
-from strategies.false_vfl.party_model import PartyNets
-from strategies.false_vfl.server_model import Discriminator, Prediction, ServerNets
-
-
-@dataclass(frozen=True)
-class Block:
-    """What a party holds of aligned samples."""
-
-    x: Tensor  # (n_held, n_columns): standardised columns, 0 where a cell is missing
-    known: Tensor  # (n_held, n_columns): 1 where the cell is there
-    row: Tensor  # (n_samples,): where in `x` each sample is, -1 where the party lacks it
-
-    def select(self, batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return x and known of the rows held of a batch, and their places in it."""
-        rows = self.row[batch]
-        places = torch.nonzero(rows >= 0)[:, 0]
-        held = rows[places]
-        return self.x[held], self.known[held], places
+from strategies.false_vfl.networks import (
+    Discriminator,
+    NetworkSettings,
+    PartyNets,
+    ServerNets,
+)
+from strategies.false_vfl.posterior import draw_normals, log_bound, normalised_weights, posterior
+from strategies.neural.networks import Prediction
+from strategies.neural.party import Block
 
 
 class CentralModel(nn.Module):

@@ -1,35 +1,39 @@
-"""Networks for tables and images, and the choices that the paper leaves open.
+"""The networks: a party's encoder and decoder, the server's, and the discriminator for the labels.
 
-The paper says "simple multilayer perceptrons" for tables and names no width, depth, activation or
-bound of a variance. `NetworkSettings` holds one choice of each; ``simulations/false_vfl/search.py``
-compares others on a validation split.
+A party has a missing indicator as well in variant II; all networks are in one process in `central`.
 """
 
-import json
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from strategies.false_vfl import hardware
-from strategies.false_vfl.density import row_log_density
-from strategies.false_vfl.gaussian import draw_seed
-from strategies.false_vfl.images import ImageShape, parse_shapes
-
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "relu": nn.ReLU,
-    "elu": nn.ELU,
-    "silu": nn.SiLU,
-    "tanh": nn.Tanh,
-}
+from strategies.false_vfl.posterior import (
+    HALF_LOG_TWO_PI,
+    log_density,
+    log_density_of_draw,
+    row_log_density,
+)
+from strategies.neural.images import RESNET_CHANNELS, ImageDecoder, initialise
+from strategies.neural.networks import (
+    NetworkSizes,
+    Prediction,
+    apply,
+    make_encoder,
+    new_generator,
+    perceptron,
+)
 
 
 @dataclass(frozen=True)
-class NetworkSettings:
-    """Sizes and bounds of all networks."""
+class NetworkSettings(NetworkSizes):
+    """Sizes and bounds of all networks.
+
+    The paper says "simple multilayer perceptrons" for tables and names no width, depth, activation
+    or bound of a variance. ``simulations/false_vfl/search.py`` compares others on a validation
+    split.
+    """
 
     # h_dim, z_dim: Dimensions of the latent variables (Table 10: 128 and 64 for Isolet and HAPT)
     h_dim: int = 128
@@ -43,39 +47,12 @@ class NetworkSettings:
     global_layers: int = 3
     head_layers: int = 2
     indicator_layers: int = 3
-    activation: str = "relu"  # A key of `ACTIVATIONS`
     # x_bounds, h_bounds, z_bounds: Smallest and largest logarithm of a standard deviation: of
     # columns given h (columns are standardised), of h (at a party's encoder and at the global
     # decoder), of z given h
     x_bounds: tuple[float, float] = (-2.0, 1.0)
     h_bounds: tuple[float, float] = (-4.0, 2.0)
     z_bounds: tuple[float, float] = (-4.0, 2.0)
-    # Whether matrix products of the generative networks are computed in bfloat16; see `apply`
-    mixed: bool = False
-    # Of parties whose columns are an image's pixels; others have perceptrons
-    networks: str = "mlp"
-    image_shape: str = ""  # See `parse_shapes`
-    image_channels: int = 16  # Of ``cnn`` and its decoder at the image's full size
-
-    def image_of(self, party: str) -> ImageShape | None:
-        """Return the shape of a party's image; None of one whose columns are a table."""
-        if self.networks == "mlp":
-            return None
-        shapes = parse_shapes(self.image_shape)
-        return shapes.get(party, shapes.get(""))
-
-    def to_text(self) -> str:
-        """Return all of it as text, which a message can carry."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_text(cls, text: str) -> "NetworkSettings":
-        """Read what `to_text` wrote."""
-        values: dict[str, Any] = json.loads(text)
-        for name, value in values.items():
-            if isinstance(value, list):  # JSON has no tuples
-                values[name] = tuple(value)
-        return cls(**values)
 
 
 def bounded(raw: Tensor, bounds: tuple[float, float]) -> Tensor:
@@ -86,41 +63,6 @@ def bounded(raw: Tensor, bounds: tuple[float, float]) -> Tensor:
     lower, upper = bounds
     width = upper - lower
     return lower + width * torch.sigmoid(4.0 * raw / width + math.log(-lower / upper))
-
-
-def unbounded(value: float, bounds: tuple[float, float]) -> float:
-    """Return what `bounded` maps to a value."""
-    lower, upper = bounds
-    share = (value - lower) / (upper - lower)
-    return (math.log(share / (1.0 - share)) - math.log(-lower / upper)) * (upper - lower) / 4.0
-
-
-def perceptron(
-    n_in: int, n_out: int, width: int, layers: int, activation: str, generator: torch.Generator
-) -> nn.Sequential:
-    """Make a multilayer perceptron whose weights follow from a generator."""
-    sizes = [n_in, *[width] * (layers - 1), n_out]
-    parts: list[nn.Module] = []
-    for i in range(layers):
-        linear = nn.Linear(sizes[i], sizes[i + 1])
-        limit = 1.0 / math.sqrt(sizes[i])
-        for parameter in linear.parameters():
-            nn.init.uniform_(parameter, -limit, limit, generator=generator)
-        parts.append(linear)
-        if i < layers - 1:
-            parts.append(ACTIVATIONS[activation]())
-    return nn.Sequential(*parts)
-
-
-def apply(net: nn.Module, x: Tensor, mixed: bool) -> Tensor:
-    """Return what a network gives, in the type of its input."""
-    given: Tensor
-    if not mixed or not hardware.has_bfloat16(x.device.type):
-        given = net(x)
-        return given
-    with torch.autocast(x.device.type, dtype=torch.bfloat16):
-        given = net(x)
-    return given.to(x.dtype)
 
 
 class GaussianNet(nn.Module):
@@ -145,6 +87,165 @@ class GaussianNet(nn.Module):
         return row_log_density(apply(self.net, x, self.mixed), of, self.bounds, known)
 
 
-def new_generator(seed: int, purpose: str) -> torch.Generator:
-    """Return a generator for initial weights, other ones for each purpose."""
-    return torch.Generator().manual_seed(draw_seed(seed, purpose))
+class PartyNets(nn.Module):
+    """The networks of one party."""
+
+    def __init__(
+        self, n_columns: int, settings: NetworkSettings, variant: str, seed: int, name: str
+    ) -> None:
+        super().__init__()
+        generator = new_generator(seed, f"weights of {name}")
+        width, layers = settings.party_width, settings.party_layers
+        how = settings.activation, generator
+        encoder = make_encoder(
+            n_columns, 2 * settings.h_dim, width, layers, settings, name, generator
+        )
+        decoder: nn.Module
+        if (image := settings.image_of(name)) is not None:
+            large = settings.networks == "resnet18"
+            channels = RESNET_CHANNELS if large else settings.image_channels
+            decoder = ImageDecoder(settings.h_dim, image, channels)
+            initialise(decoder, generator)
+        else:
+            decoder = perceptron(settings.h_dim, 2 * n_columns, width, layers, *how)
+        self.encoder = GaussianNet(encoder, settings.h_bounds, settings.mixed)
+        self.decoder = GaussianNet(decoder, settings.x_bounds, settings.mixed)
+        self.indicator = (
+            perceptron(n_columns, 1, width, settings.indicator_layers, *how)
+            if variant == "II"
+            else None
+        )
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the party's mean and precision of h for rows that it holds.
+
+        Shapes: x (n_held, n_columns): standardised columns, 0 where a cell is missing; returns
+        (n_held, h_dim).
+        """
+        mean, log_sigma = self.encoder(x)
+        return mean, torch.exp(-2.0 * log_sigma)
+
+    def log_terms(
+        self, x: Tensor, known: Tensor, places: Tensor, h: Tensor, noise: Tensor | None = None
+    ) -> Tensor:
+        """Return the party's term of the log weights: how likely what is seen of it is given h.
+
+        That is log p(x_k | h) where the party holds the row. Variant II adds log p(m_k | x_k) for
+        all rows, where the columns of a row that the party lacks are drawn from the decoder; the
+        gradient goes through the draw.
+
+        Shapes: x (n_held, n_columns): rows that the party holds; known (n_held, n_columns): 1
+        where the cell is there, 0 where it is missing and counts for nothing; places (n_held,):
+        which rows of `h` they are, ascending; h (n_rows, n_draws, h_dim): draws of h; noise
+        (n_rows, n_draws, n_columns): standard normal; variant II needs it; returns (n_rows,
+        n_draws): 0 where a row says nothing.
+        """
+        everywhere = len(places) == len(h)
+        observed = self.decoder.log_density(h if everywhere else h[places], x[:, None], known)
+        if self.indicator is None and everywhere:
+            return observed
+        terms = h.new_zeros(h.shape[:2])
+        if self.indicator is None:
+            return terms.index_copy(0, places, observed)
+        if noise is None:
+            raise ValueError("variant II draws missing columns: expected noise, got None")
+        # log p(m = 0 | x) is the same for all draws of h: the row is held.
+        observed = observed - nn.functional.softplus(self._missing(x))
+        lacking = torch.ones(len(h), dtype=torch.bool, device=h.device)
+        lacking[places] = False
+        others = torch.nonzero(lacking)[:, 0]
+        mean, log_sigma = self.decoder(h[others])
+        drawn = mean + torch.exp(log_sigma) * noise[others]
+        missing = -nn.functional.softplus(-self._missing(drawn)[..., 0])
+        return terms.index_copy(0, places, observed).index_copy(0, others, missing)
+
+    def _missing(self, x: Tensor) -> Tensor:
+        """Return the logit of "this block is missing", shape (..., 1)."""
+        assert self.indicator is not None
+        return apply(self.indicator, x, self.decoder.mixed)
+
+
+class ServerNets(nn.Module):
+    """Global encoder (h to z) and global decoder (z to h)."""
+
+    def __init__(self, settings: NetworkSettings, seed: int) -> None:
+        super().__init__()
+        generator = new_generator(seed, "weights of the server")
+        h_dim, z_dim = settings.h_dim, settings.z_dim
+        how = settings.global_width, settings.global_layers, settings.activation, generator
+        mixed = settings.mixed
+        self.encoder = GaussianNet(perceptron(h_dim, 2 * z_dim, *how), settings.z_bounds, mixed)
+        self.decoder = GaussianNet(perceptron(z_dim, 2 * h_dim, *how), settings.h_bounds, mixed)
+
+    def latent_terms(
+        self, mean: Tensor, log_sigma: Tensor, noise_h: Tensor, noise_z: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Draw h and z, and return the server's term of the log weights.
+
+        It is ``log p(h|z) + log p(z) - log q(h|x) - log q(z|h)``.
+
+        Shapes: mean, log_sigma (n_rows, h_dim): of the posterior of h given what is observed;
+        noise_h (n_rows, n_draws, h_dim); noise_z (n_rows, n_draws, z_dim): standard normal;
+        returns (n_rows, n_draws, h_dim); returns (n_rows, n_draws).
+        """
+        h = draw(mean, log_sigma, noise_h)
+        z_mean, z_log_sigma = self.encoder(h)
+        z = z_mean + torch.exp(z_log_sigma) * noise_z
+        of_prior_z = -(0.5 * z.square() + HALF_LOG_TWO_PI).sum(-1)
+        prior = self.decoder.log_density(z, h) + of_prior_z
+        of_h = log_density_of_draw(noise_h, log_sigma[:, None]).sum(-1)
+        of_z = log_density_of_draw(noise_z, z_log_sigma).sum(-1)
+        return h, prior - of_h - of_z
+
+
+def draw(mean: Tensor, log_sigma: Tensor, noise: Tensor) -> Tensor:
+    """Return draws of h, shape (n_rows, n_draws, h_dim); server and parties draw the same."""
+    return mean[:, None] + torch.exp(log_sigma)[:, None] * noise
+
+
+class Discriminator(nn.Module):
+    """p(y | h): categorical, or normal for a regression."""
+
+    def __init__(self, settings: NetworkSettings, n_classes: int | None, seed: int) -> None:
+        super().__init__()
+        self.n_classes = n_classes
+        self.net = perceptron(
+            settings.h_dim,
+            n_classes or 2,
+            settings.global_width,
+            settings.head_layers,
+            settings.activation,
+            new_generator(seed, "weights of the discriminator"),
+        )
+        self.bounds = settings.x_bounds
+
+    def log_density(self, h: Tensor, y: Tensor) -> Tensor:
+        """Return log p(y | h) of each draw, shape (n_rows, n_draws).
+
+        Shapes: h (n_rows, n_draws, h_dim); y (n_rows,): classes 0, 1, ... as whole numbers, or
+        standardised labels.
+        """
+        given = self.net(h)
+        if self.n_classes is None:
+            normal = GaussianNet(nn.Identity(), self.bounds)
+            mean, log_sigma = normal(given)
+            return log_density(y[:, None], mean[..., 0], log_sigma[..., 0])
+        chosen = y[:, None, None].expand(*h.shape[:2], 1)
+        logs: Tensor = given.log_softmax(-1).gather(-1, chosen)[..., 0]
+        return logs
+
+    def predict(self, h: Tensor, weights: Tensor) -> Prediction:
+        """Average over draws by their importance weights (Section 3.3.4).
+
+        Shapes: h (n_rows, n_draws, h_dim); weights (n_rows, n_draws): adding up to 1 in each row.
+        """
+        given = self.net(h)
+        if self.n_classes is None:
+            mean, log_sigma = GaussianNet(nn.Identity(), self.bounds)(given)
+            mean, variance = mean[..., 0], torch.exp(2.0 * log_sigma[..., 0])
+            value = (weights * mean).sum(-1)
+            # Of a mixture: the mean of the variances and the variance of the means.
+            spread = (weights * (variance + (mean - value[:, None]).square())).sum(-1)
+            return Prediction(value, None, spread.sqrt())
+        probabilities = (weights[..., None] * given.softmax(-1)).sum(1)
+        return Prediction(probabilities.argmax(-1), probabilities, None)

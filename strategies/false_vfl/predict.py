@@ -1,30 +1,27 @@
 """Predictions: who may take part, two rounds for a block of rows, and what `predict` runs."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Indices
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.errors import ConfigError
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.results import Progress
-from strategies.false_vfl.discriminator import prediction_table
-from strategies.false_vfl.gaussian import draw_normals
-from strategies.false_vfl.hardware import device_of, precision_on
-from strategies.false_vfl.model import FalseVFLModel
-from strategies.false_vfl.networks import NetworkSettings
+from strategies.false_vfl.model import FalseVFLModel, prediction_table
+from strategies.false_vfl.networks import NetworkSettings, ServerNets
 from strategies.false_vfl.party import FalseVFLParty
-from strategies.false_vfl.party_networks import EMBEDDINGS
-from strategies.false_vfl.rounds import Rounds
-from strategies.false_vfl.server_model import ServerNets
-from strategies.false_vfl.server_training import ServerStep
+from strategies.false_vfl.posterior import draw_normals
+from strategies.false_vfl.rounds import Rounds, ServerStep
 from strategies.linear.problem import sample_index
+from strategies.neural.hardware import device_of, precision_on
+from strategies.neural.party import EMBEDDINGS
+from strategies.neural.training import compare
 
 
 class FalseVFLPredictions(Predictions):
@@ -86,23 +83,7 @@ def take_part(
                 f"party {name!r} draws other numbers from a seed than the server: parties and "
                 f"server must run the same version of NumPy (the server has {np.__version__})"
             )
-    usable = rounds.usable(np.array([bool(replies[name]["lone"]) for name in rounds.parties]))
-    return told_of(usable, rounds.n_samples, result)
-
-
-def told_of(usable: Indices, n_samples: int, result: Result) -> Indices:
-    """Return the samples that take part, after noting how many others there are."""
-    if left_out := n_samples - len(usable):
-        result.notes.append(
-            f"{left_out} samples that one party alone holds were left out: a sum would not hide "
-            "them, and that party does not agree to the exchange 'lone-embeddings'"
-        )
-    if not len(usable):
-        raise DataError(
-            "no sample takes part: each is held by one party alone, and none of these parties "
-            "agrees to the exchange 'lone-embeddings'; align samples that several parties hold"
-        )
-    return usable
+    return rounds.agreed(replies, result)
 
 
 def note_precision(
@@ -154,24 +135,3 @@ def drawn_step(
     """Draw h and z where nothing is trained any more."""
     with torch.no_grad():
         return ServerStep(nets, settings, *sums, rounds.counts[rows], seed, n_draws)
-
-
-def compare(labels: npt.NDArray[np.float64], result: Result, classes: Collection[float]) -> None:
-    """Say how far predictions are from the labels that are known.
-
-    Shapes: labels (n_rows,): of the predicted samples, NaN where one is not known.
-    """
-    known = np.isfinite(labels)
-    if not known.any() or result.predictions is None:
-        return
-    found = result.predictions["prediction"].to_numpy()[known]
-    if classes:
-        result.metrics["accuracy"] = float(np.mean(found == labels[known]))
-        new = ~np.isin(labels[known], list(classes))
-        if new.any():
-            result.notes.append(
-                f"{new.sum()} samples have labels {np.unique(labels[known][new]).tolist()[:10]}, "
-                "of which the fit had none: their predictions are wrong in any case"
-            )
-    else:
-        result.metrics["rmse"] = float(np.sqrt(np.mean((found - labels[known]) ** 2)))

@@ -1,47 +1,104 @@
-"""The rounds of FALSE-VFL as the server sees them: sums in, the rows that a party holds out."""
+"""The rounds of FALSE-VFL as the server sees them, and what it computes between them.
+
+With ``w_ij`` the normalised weights of the draws of row i, the gradient of the bound in anything is
+``sum_ij w_ij d(log weight_ij)``. Log weights are sums of the parties' terms and the server's, so
+each computes its part of the gradient by itself, down to the posterior's mean and log deviation.
+There the parts are added up, and go back to the encoders.
+"""
 
 from typing import Any
 
-import numpy as np
+import torch
 from torch import Tensor
 
 from flwr_vertical import Federation
-from flwr_vertical.arrays import AnyArray, Indices
-from strategies.false_vfl.decoder_pass import (
-    GRADIENT_LIMIT,
-    MEAN_LIMIT,
-    PRECISION_LIMIT,
-    TERM_LIMIT,
+from flwr_vertical.arrays import AnyArray, Flags, Indices
+from strategies.false_vfl.networks import NetworkSettings, ServerNets
+from strategies.false_vfl.posterior import (
+    draw_normals,
+    log_bound,
+    normalised_weights,
+    posterior,
+    posterior_gradients,
+    shared_draws,
 )
-from strategies.false_vfl.hardware import to_numpy
-from strategies.false_vfl.server_training import ServerStep
+from strategies.neural.hardware import to_numpy, to_tensor
+from strategies.neural.training import NeuralRounds
+
+MEAN_LIMIT, PRECISION_LIMIT = 2.0**8, 2.0**12
+"""What a party sends at most of an embedding's mean and precision."""
+
+TERM_LIMIT, GRADIENT_LIMIT = 2.0**18, 2.0**14
+"""What a party sends at most of a log likelihood, and of a gradient by sample."""
 
 
-class Rounds:
-    """Messages of a run, by what they are for.
+class ServerStep:
+    """One pretraining step.
 
-    Shapes: mask (n_samples, n_parties): true where a party lacks the sample.
+    Shapes: mean_sum, precision_sum (n_rows, h_dim): sums over the parties that hold a row; counts
+    (n_rows,): how many they are.
     """
 
-    def __init__(self, federation: Federation, mask: AnyArray, *, per_party: bool) -> None:
-        self.federation = federation
-        self.parties = list(federation.parties)
-        self._held = ~mask
-        self._per_party = per_party
-        self.counts: Indices = self._held.sum(axis=1)
+    def __init__(
+        self,
+        nets: ServerNets,
+        settings: NetworkSettings,
+        mean_sum: AnyArray,
+        precision_sum: AnyArray,
+        counts: Indices,
+        seed: int,
+        n_draws: int,
+    ) -> None:
+        own = next(nets.parameters())
+        self._precision_sum, self._counts = to_tensor(precision_sum, own), to_tensor(counts, own)
+        found = posterior(to_tensor(mean_sum, own), self._precision_sum, self._counts)
+        self.mean, self.log_sigma = (values.requires_grad_() for values in found)
+        shape = len(counts), n_draws
+        noise_h = shared_draws.normals(seed, "h", (*shape, settings.h_dim), own.dtype)
+        noise_z = draw_normals(seed, "z", (*shape, settings.z_dim), own.dtype)
+        noise_h, noise_z = noise_h.to(own.device), noise_z.to(own.device)
+        self.h, self._terms = nets.latent_terms(self.mean, self.log_sigma, noise_h, noise_z)
 
-    @property
-    def n_samples(self) -> int:
-        """Number of aligned samples."""
-        return len(self._held)
+    def log_weights(self, party_terms: AnyArray) -> Tensor:
+        """Return the log weights of the draws, shape (n_rows, n_draws); for parameters see `weigh`.
 
-    def usable(self, agree: AnyArray) -> Indices:
-        """Return the samples that take part.
-
-        Shapes: agree (n_parties,): whether samples that this party alone holds may.
+        They are constants: no gradient goes through them.
         """
-        lone = (self.counts == 1)[:, None] & self._held & ~agree
-        return np.flatnonzero((self.counts > 0) & ~lone.any(axis=1))
+        return self._terms.detach() + to_tensor(party_terms, self._terms)
+
+    def weigh(self, party_terms: AnyArray) -> tuple[float, Tensor]:
+        """Return the mean loss of the rows and the weights of their draws.
+
+        Shapes: party_terms (n_rows, n_draws): sum over the parties of their terms of the log
+        weights.
+        """
+        logs = self.log_weights(party_terms)
+        self._weights = normalised_weights(logs)
+        return -float(log_bound(logs).mean()), self._weights
+
+    def go_backward(self, in_mean: AnyArray, in_log_sigma: AnyArray) -> tuple[Tensor, Tensor]:
+        """Leave the gradients in the server's parameters; return those that parties need.
+
+        Shapes: in_mean, in_log_sigma (n_rows, h_dim): sums of the parties' gradients of minus
+        their weighted terms, row by row (not divided by the number of rows); returns (n_rows,
+        h_dim): gradients of the mean loss in an observed party's own mean and precision.
+        """
+        n_rows = len(self.mean)
+        loss = -(self._weights * self._terms).sum() / n_rows
+        torch.autograd.backward([loss])
+        assert self.mean.grad is not None
+        assert self.log_sigma.grad is not None
+        of_mean = self.mean.grad + to_tensor(in_mean, self.mean) / n_rows
+        of_log_sigma = self.log_sigma.grad + to_tensor(in_log_sigma, self.mean) / n_rows
+        return posterior_gradients(of_mean, of_log_sigma, self._precision_sum, self._counts)
+
+
+class Rounds(NeuralRounds):
+    """Messages of a run, by what they are for."""
+
+    def __init__(self, federation: Federation, mask: Flags, *, per_party: bool) -> None:
+        super().__init__(federation, mask)
+        self._per_party = per_party
 
     def encode(self, batch: Indices, carried: dict[str, Any]) -> tuple[AnyArray, AnyArray]:
         """Have parties learn from the last batch, if there was one, and encode this one.
@@ -71,7 +128,7 @@ class Rounds:
     ) -> None:
         """Keep gradients for the next `encode`: of each party, those of the rows it holds."""
         for k, name in enumerate(self.parties):
-            held = self._held[batch, k]
+            held = self.held[batch, k]
             carried[f"{name} mean"] = to_numpy(in_mean)[held]
             carried[f"{name} precision"] = to_numpy(in_precision)[held]
 
@@ -114,6 +171,6 @@ class Rounds:
         if not self._per_party:
             return dict.fromkeys(self.parties, arrays)
         return {
-            party: {name: array[self._held[batch, k]] for name, array in arrays.items()}
+            party: {name: array[self.held[batch, k]] for name, array in arrays.items()}
             for k, party in enumerate(self.parties)
         }

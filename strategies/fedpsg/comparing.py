@@ -27,8 +27,8 @@ from flwr_vertical.products.columns import rank_scores
 from flwr_vertical.products.streams import stream
 from flwr_vertical.tables import is_numeric
 from strategies.common.imputing_party import ImputingParty
+from strategies.fedpsg.association_rules import NONE, ValueGroups, group_values, indicators
 from strategies.fedpsg.run_plan import LABELS, Part, Plan
-from strategies.fedpsg.value_groups import NONE, ValueGroups, group_values, indicators
 
 
 class FedPSGArbiter(Arbiter):

@@ -14,17 +14,22 @@ from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import HeldColumns
 from flwr_vertical.products.columns import rank_scores
 from flwr_vertical.tables import is_numeric
-from strategies.fedpsg.association_rules import draw_groups, with_rule
+from strategies.fedpsg.association_rules import (
+    NONE,
+    draw_groups,
+    rest_values,
+    values_of_groups,
+    values_of_sources,
+    with_rule,
+)
 from strategies.fedpsg.attribute_pairs import choose_within
 from strategies.fedpsg.blinding import BlindingSteps
 from strategies.fedpsg.comparing import ComparingParty
 from strategies.fedpsg.gan.encoding import Encoding
 from strategies.fedpsg.gan.steps import GanSteps
-from strategies.fedpsg.regression.local import regress_alone
 from strategies.fedpsg.regression.steps import RegressionSteps
+from strategies.fedpsg.regression.targets import regress_alone
 from strategies.fedpsg.run_plan import Part, Plan
-from strategies.fedpsg.value_groups import NONE
-from strategies.fedpsg.values import rest_values, values_of_groups, values_of_sources
 
 GENERATED = "generated"
 """The exchange by which one party tells another of single samples that this one lacks."""
@@ -300,8 +305,7 @@ class FedPSGParty(ComparingParty):
             return regress_alone(
                 self.codes, codes, of_kind, n_levels, rule == "draw", int(given["trees"]), self.rng
             )
-        from strategies.fedpsg.gan.halves import Shape
-        from strategies.fedpsg.gan.local import impute_alone
+        from strategies.fedpsg.gan.halves import Shape, impute_alone
 
         shape = Shape(
             imputer,

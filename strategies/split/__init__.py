@@ -10,14 +10,13 @@ concatenation is a sum of one linear map for each party, which the party keeps::
 
 FinalNet, a classifier by itself, is split likewise at its first layer (`final`).
 
-The modules named `networks`, `final`, `tasks`, `simsiam`, `hybrid`, `head` and `central` know
-PyTorch and neither Flower nor the protocol.
+The modules `networks`, `final`, `methods`, `pretraining` and `central` know PyTorch and neither
+Flower nor the protocol.
 """
 
 from flwr_vertical.optional import needing
 
 with needing("torch", __name__):
-    from strategies.split.final_net import FinalNet
-    from strategies.split.strategies import FedHSSL, LaserVFL, PlugVFL, VanillaVFL
+    from strategies.split.strategies import FedHSSL, FinalNet, LaserVFL, PlugVFL, VanillaVFL
 
 __all__ = ["FedHSSL", "FinalNet", "LaserVFL", "PlugVFL", "VanillaVFL"]

@@ -21,14 +21,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from strategies.false_vfl.central import Block
-from strategies.false_vfl.gaussian import draw_seed
-from strategies.false_vfl.server_model import Prediction
-from strategies.split.hybrid import HybridPretraining
-from strategies.split.methods import DEFAULTS, METHODS, Training
-from strategies.split.networks import Extractor, SplitNetworks, TwoEncoders, make_head
-from strategies.split.simsiam import pretrain
-from strategies.split.tasks import draw_tasks
+from strategies.neural.networks import Prediction, draw_seed
+from strategies.neural.party import Block
+from strategies.split.methods import DEFAULTS, METHODS, SplitNetworks, Training, draw_tasks
+from strategies.split.networks import Extractor, TwoEncoders, make_head
+from strategies.split.pretraining import HybridPretraining, pretrain
 
 Weights = dict[str, dict[str, Tensor]]
 

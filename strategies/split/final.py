@@ -21,8 +21,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from strategies.false_vfl.networks import new_generator
-from strategies.split.sizes import SplitNetworks
+from strategies.neural.networks import new_generator
+from strategies.split.methods import SplitNetworks
 
 N_BLOCKS = 2
 

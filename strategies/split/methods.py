@@ -1,14 +1,24 @@
-"""The four methods, and their settings in the paper of FALSE-VFL.
+"""The methods: what tells them apart, their settings in the papers, and whose embeddings they sum.
 
 Hong, Park and Hwang, *Deep Latent Variable Model based Vertical Federated Learning with Flexible
 Alignment and Labeling Scenarios*, Appendix D; settings of Tables 6 to 9.
+
+Vanilla VFL and FedHSSL sum a sample's embeddings over all parties that hold it. PlugVFL (Sun et
+al., 2024) leaves each out with probability p. LASER-VFL (Valdeira, Wang and Chi, 2025) trains one
+predictor for each subset of the parties that hold the sample, all with the same weights, and draws
+some of these tasks in each step.
 """
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from flwr_vertical.arrays import Array, Flags
+from strategies.neural.networks import NetworkSizes
 
 PRETRAININGS = ("none", "simsiam")
-FUSIONS = ("concat", "mean", "final")
-TASKS = ("observed", "dropped", "subsets")
 
 
 @dataclass(frozen=True)
@@ -35,9 +45,9 @@ METHODS = {
 class Training:
     """How long and how fast; see `ISOLET` for the numbers."""
 
-    epochs: int  # Of training with labels
     batch_size: int  # Of training with labels
     learning_rate: float  # Adam's
+    epochs: int = 0  # Of training with labels
     weight_decay: float = 1e-4  # Adam's
     pretrain: str = "simsiam"  # Whether extractors learn from samples without labels first
     pretrain_epochs: int = 100
@@ -58,6 +68,15 @@ class Training:
         """Return how many steps of training with labels there are, at so many an epoch."""
         return per_epoch * self.epochs if self.iterations is None else self.iterations
 
+    def to_text(self) -> str:
+        """Return all of it as text, which a message can carry."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Read what `to_text` wrote."""
+        return cls(**json.loads(text))
+
 
 ISOLET = {
     "vanilla": Training(epochs=500, batch_size=32, learning_rate=5e-4),
@@ -68,9 +87,78 @@ ISOLET = {
 """By method: Tables 6 to 9, columns of Isolet."""
 
 FINAL_NET = Training(
-    epochs=0, batch_size=64, learning_rate=1e-3, weight_decay=1e-4, pretrain="none", iterations=1000
+    batch_size=64, learning_rate=1e-3, weight_decay=1e-4, pretrain="none", iterations=1000
 )
 """Liu, He, Tan et al., "FedPSG-AR", Experiment 3."""
 
 DEFAULTS = ISOLET | {"final": FINAL_NET}
 """By method, settings of its paper."""
+
+
+@dataclass(frozen=True)
+class SplitNetworks(NetworkSizes):
+    """Sizes of all networks of a method.
+
+    The paper names no widths or depths for tables; Table 3 has a discriminator of two layers, and
+    of images ResNet-18. The choice for tables here is that of FALSE-VFL's encoders.
+    """
+
+    fusion: str = "concat"  # See `Method`
+    hybrid: bool = False  # Whether an extractor has two encoders (FedHSSL)
+    # Numbers of an embedding (Tables 6 to 9: 128 for Isolet and HAPT); in FinalNet of a column
+    latent_dim: int = 128
+    width: int = 128  # Units of each hidden layer
+    layers: int = 2  # Layers with weights of an extractor; of FinalNet, of each block
+    # Layers with weights of the discriminator, two at least where embeddings are concatenated:
+    # its first one is at the parties
+    head_layers: int = 2
+    projected: int = 128  # Units of SimSiam's projector, and of its predictor's hidden layer
+    predictor_width: int = 32  # Units of SimSiam's projector, and of its predictor's hidden layer
+
+    @property
+    def sent(self) -> int:
+        """How many numbers of a sample a party sends."""
+        if self.fusion == "final":
+            return 2 * self.width
+        return self.latent_dim if self.fusion == "mean" else self.width
+
+
+class Tasks(NamedTuple):
+    """Sums that are asked for in a step."""
+
+    takes: Flags  # (n_tasks, n_rows, n_parties): whose embedding enters
+    # (n_tasks, n_rows): what each sum's loss counts; adding up to 1 in each row
+    weights: Array
+
+
+def draw_tasks(kind: str, held: Flags, drop: float, rng: np.random.Generator) -> Tasks:
+    """Draw the tasks of a batch.
+
+    Shapes: held (n_rows, n_parties): who holds what; one party at least in each row.
+    """
+    if kind == "observed":
+        return Tasks(held[None], np.ones((1, len(held))))
+    if kind == "dropped":
+        keys = rng.random(held.shape)
+        takes = held & (keys >= drop)
+        # Somebody is always there, as the active party of the paper is: who was nearest to stay.
+        last = np.where(held, keys, -1.0).argmax(axis=1)
+        takes[np.arange(len(held)), last] = True
+        return Tasks(takes[None], np.ones((1, len(held))))
+    n_parties, counts = held.shape[1], held.sum(axis=1)
+    keys = np.where(held, rng.random((n_parties, *held.shape)), np.inf)
+    places = keys.argsort(axis=-1).argsort(axis=-1)
+    sizes = np.arange(1, n_parties + 1)
+    real = sizes[:, None] <= counts
+    takes = held & (places < sizes[:, None, None]) & real[..., None]
+    return Tasks(takes, _subset_shares(n_parties)[sizes[:, None], counts])
+
+
+def _subset_shares(n_parties: int) -> Array:
+    """Return the share of subsets of size s among those of n parties, none but empty; [s, n]."""
+    shares = np.zeros((n_parties + 1, n_parties + 1))
+    row = np.ones(1)
+    for n in range(1, n_parties + 1):
+        row = np.convolve(row, [1.0, 1.0])  # Pascal's triangle
+        shares[1 : n + 1, n] = row[1:] / (2.0**n - 1.0)
+    return shares

@@ -5,13 +5,85 @@ import math
 import torch
 from torch import Tensor, nn
 
-from strategies.false_vfl.networks import ACTIVATIONS, apply, new_generator, perceptron
-from strategies.false_vfl.weights import draw_weights
-from strategies.split.encoders import TwoEncoders, make_encoder
+from strategies.neural.images import ImageEncoder, ImageShape, initialise
+from strategies.neural.networks import (
+    ACTIVATIONS,
+    apply,
+    draw_weights,
+    make_encoder,
+    new_generator,
+    perceptron,
+)
 from strategies.split.final import Fields, FinalHead, FirstMaps
-from strategies.split.sizes import SplitNetworks
+from strategies.split.methods import SplitNetworks
 
-__all__ = ["Discriminator", "Extractor", "Head", "SplitNetworks", "TwoEncoders", "make_head"]
+STEM = {"cnn": 3, "resnet18": 5}
+"""Parts of an image's encoder that are its bottom: a convolution with what follows it, and of
+ResNet-18 the first two blocks (Table 4: "lower layers")."""
+
+
+def _encoder(
+    n_columns: int, networks: SplitNetworks, party: str, generator: torch.Generator
+) -> nn.Module:
+    sizes = networks.latent_dim, networks.width, networks.layers
+    return make_encoder(n_columns, *sizes, networks, party, generator)
+
+
+class ImageBottom(nn.Module):
+    """The first layers of an image's encoder."""
+
+    def __init__(self, image: ImageShape, parts: list[nn.Module]) -> None:
+        super().__init__()
+        self.image, self.net = image, nn.Sequential(*parts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what layers give of images of shape (n_rows, n_pixels)."""
+        image = self.image
+        given: Tensor = self.net(x.reshape(-1, image.channels, image.height, image.width))
+        return given
+
+
+class TwoEncoders(nn.Module):
+    """FedHSSL's: one trained across parties, one at the party, the mean of both (Table 4)."""
+
+    def __init__(
+        self,
+        n_columns: int,
+        networks: SplitNetworks,
+        party: str,
+        generator: torch.Generator,
+        shared: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.cross = _encoder(n_columns, networks, party, generator)
+        self.bottom: nn.Module
+        self.top: nn.Module
+        if (image := networks.image_of(party)) is not None:
+            local = ImageEncoder(
+                image, networks.latent_dim, networks.networks, networks.image_channels
+            )
+            parts, stem = list(local.net), STEM[networks.networks]
+            self.bottom = ImageBottom(image, parts[:stem])
+            self.top = nn.Sequential(*parts[stem:])
+            initialise(self.bottom, generator)
+            initialise(self.top, shared)
+            return
+        width, activation = networks.width, networks.activation
+        first = perceptron(n_columns, width, width, 1, activation, generator)
+        self.bottom = nn.Sequential(*first, ACTIVATIONS[activation]())
+        self.top = perceptron(
+            width, networks.latent_dim, width, networks.layers - 1, activation, shared
+        )
+
+    def local(self, x: Tensor) -> Tensor:
+        """Return embeddings by the party's own encoder, shape (n_rows, latent_dim)."""
+        embedding: Tensor = self.top(self.bottom(x))
+        return embedding
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return embeddings, shape (n_rows, latent_dim)."""
+        embedding: Tensor = 0.5 * (self.cross(x) + self.local(x))
+        return embedding
 
 
 class Extractor(nn.Module):
@@ -34,7 +106,7 @@ class Extractor(nn.Module):
             shared = new_generator(seed, "weights that parties share")
             self.encoder = TwoEncoders(n_columns, networks, name, generator, shared)
         else:
-            self.encoder = make_encoder(n_columns, networks, name, generator)
+            self.encoder = _encoder(n_columns, networks, name, generator)
         self.layer = nn.Identity()
         if networks.fusion == "concat":
             # As the columns of one layer on the concatenation of all parties' embeddings.

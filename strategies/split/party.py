@@ -1,4 +1,4 @@
-"""The party half of the methods: one message a step of training."""
+"""The party half of the methods: consent, pretraining, and one message a step of training."""
 
 from typing import Any
 
@@ -9,11 +9,129 @@ from torch import Tensor
 from flwr_vertical import Party, StepGroup, Summands, Uses, step
 from flwr_vertical.arrays import AnyArray
 from flwr_vertical.errors import DataError
-from strategies.false_vfl.decoder_pass import scatter
-from strategies.false_vfl.hardware import to_numpy, to_tensor
-from strategies.false_vfl.party_data import OwnColumns
-from strategies.false_vfl.party_networks import LONE_EMBEDDINGS
-from strategies.split.party_networks import Extractors, KeptExtractor
+from strategies.neural.hardware import to_numpy, to_tensor
+from strategies.neural.networks import from_arrays, to_arrays
+from strategies.neural.party import LONE_EMBEDDINGS, KeptPart, NetworkSteps, OwnColumns, scatter
+from strategies.split.methods import SplitNetworks, Training
+from strategies.split.model import SplitPart
+from strategies.split.networks import Extractor, TwoEncoders
+from strategies.split.pretraining import HybridPretraining, pretrain
+
+WEIGHTS, PRETRAINING = "split weights", "split pretraining"
+"""What a party draws its own random numbers for."""
+
+
+class KeptExtractor(KeptPart):
+    """The extractor that an earlier run left here."""
+
+    kind = SplitPart
+
+
+class Extractors(NetworkSteps):
+    """The party's extractor, its optimiser, and its part of FedHSSL's pretraining."""
+
+    opened = "sums by sample of its embeddings"
+    sizes_type = SplitNetworks
+
+    @step
+    def prepare(
+        self,
+        networks: str,
+        training: str,
+        n_parties: int,
+        shared_seed: int,
+        precision: str,
+        encoding: str,
+        device: str,
+        subsets: bool,
+    ) -> dict[str, Any]:
+        """Agree to take part, note the settings of the run, and pretrain if that needs nobody else.
+
+        Message: networks, training: `SplitNetworks` and `Training` as text; n_parties: of the run;
+        shared_seed: initial weights follow from it of what parties average (FedHSSL); precision:
+        what networks compute in; encoding: see `numeric_matrix`; device: where to compute;
+        subsets: whether the server will ask for sums over some of the parties that hold a sample;
+        returns ``lone``: whether samples that this party alone holds may take part.
+        """
+        agreed = self._consent()
+        if subsets:
+            self.party.check_exchange(LONE_EMBEDDINGS)
+        self._note(networks, precision, encoding, device)
+        self.state["training"] = training
+        self.state["parties"], self.state["shared-seed"] = n_parties, shared_seed
+        extractor = self.get(changes=True)  # says now whether the table can be used
+        settings = self.training
+        if settings.pretrain == "simsiam" and not self.networks.hybrid:
+            rows = self.other(OwnColumns).taking_part
+            pretrain(extractor.encoder, rows, self.networks, settings, self._own_seed(), self.name)
+        return agreed
+
+    @step
+    def open_networks(self, model: str, device: str) -> dict[str, Any]:
+        """Take up what an earlier run left here, to predict with it.
+
+        Message: model: name of the model; device: where to compute; returns as of `prepare`.
+        """
+        agreed = self._consent()
+        self._take_up(model, device)
+        self.get(changes=True)
+        return agreed
+
+    # -- for steps ---------------------------------------------------------------------------
+
+    def part(self, model: str) -> SplitPart:
+        """Return what the party keeps of a model of that name."""
+        of = self.networks, self.get(changes=False), self.other(OwnColumns).scales
+        return SplitPart.of(model, *of, n_parties=int(self.state["parties"]))
+
+    @property
+    def networks(self) -> SplitNetworks:
+        """Sizes of the run."""
+        return SplitNetworks.from_text(str(self.state["networks"]))
+
+    @property
+    def training(self) -> Training:
+        """Settings of the run."""
+        return Training.from_text(str(self.state["training"]))
+
+    def get(self, *, changes: bool) -> Extractor:
+        """Return the extractor; `changes` says whether the step trains it."""
+        found: Extractor = self.party.live.get("extractor", self._new, changes=changes)
+        return found
+
+    def optimiser(self) -> torch.optim.Adam:
+        """Return the optimiser of training with labels."""
+        found: torch.optim.Adam = self.party.live.get("optimiser", self._new_optimiser)
+        return found
+
+    def hybrid(self) -> HybridPretraining:
+        """Return FedHSSL's pretraining."""
+        self.get(changes=True)  # what it trains
+        found: HybridPretraining = self.party.live.get("hybrid", self._new_hybrid)
+        return found
+
+    def _own_seed(self) -> int:
+        return int.from_bytes(self.party.own_bytes(PRETRAINING)[:8], "little") >> 1
+
+    def _new(self) -> Extractor:
+        part, own = self.other(KeptPart).part, self.other(OwnColumns)
+        if isinstance(part, SplitPart):
+            return part.extractor(self.name).to(own.device)
+        seed, n_parties = int(self.state["shared-seed"]), int(self.state["parties"])
+        made = Extractor(own.n_columns, self.networks, n_parties, seed, self.name).to(own.dtype)
+        made.draw_own(self.party.own_bytes(WEIGHTS))
+        return made.to(own.device)
+
+    def _new_optimiser(self) -> torch.optim.Adam:
+        rate, decay = self.training.learning_rate, self.training.weight_decay
+        return torch.optim.Adam(self.get(changes=True).parameters(), lr=rate, weight_decay=decay)
+
+    def _new_hybrid(self) -> HybridPretraining:
+        encoder = self.get(changes=True).encoder
+        assert isinstance(encoder, TwoEncoders)
+        seeds = int(self.state["shared-seed"]), self._own_seed()
+        rows = self.other(OwnColumns).taking_part
+        return HybridPretraining(encoder, rows, self.networks, self.training, *seeds, self.name)
 
 
 class EmbeddingSteps(StepGroup):
@@ -83,15 +201,12 @@ class EmbeddingSteps(StepGroup):
         if "hybrid" in self.party.live:
             self.party.live.drop("hybrid")
         if remember:
-            kept = extractors.get(changes=False).state_dict()
-            weights = {name: to_numpy(value).copy() for name, value in kept.items()}
-            self.party.live.put("best", weights)
+            self.party.live.put("best", to_arrays(extractors.get(changes=False)))
         if gradient is not None:
             self._learn(gradient)
         if recall:
             best = self.party.live.get("best", dict, changes=False)
-            noted = {name: torch.from_numpy(np.array(value)) for name, value in best.items()}
-            extractors.get(changes=True).load_state_dict(noted)
+            extractors.get(changes=True).load_state_dict(from_arrays(best))
 
     def _learn(self, gradient: AnyArray) -> None:
         """Train the extractor on the last batch, by computing its forward pass again."""

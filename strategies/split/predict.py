@@ -11,9 +11,9 @@ from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Indices
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.results import Progress
-from strategies.false_vfl.hardware import device_of, to_tensor
-from strategies.false_vfl.predict import compare, told_of
 from strategies.linear.problem import sample_index
+from strategies.neural.hardware import device_of, to_tensor
+from strategies.neural.training import compare
 from strategies.split.model import SplitModel
 from strategies.split.networks import Head
 from strategies.split.party import SplitParty
@@ -45,8 +45,7 @@ class SplitPredictions(Predictions):
         model: SplitModel = self.model
         rounds = SplitRounds(federation, alignment.mask)
         replies = federation.call("open_networks", {"model": model.name, "device": "auto"})
-        lone = np.array([bool(replies[name]["lone"]) for name in rounds.parties])
-        rows = told_of(rounds.usable(lone), len(rounds.held), result)
+        rows = rounds.agreed(replies, result)
         head = model.discriminator().to(device_of("auto"))
         found = predict_rows(rounds, model, head, rows, progress)
         result.predictions = found.set_axis(sample_index(alignment, result.labels, rows))

@@ -3,38 +3,24 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from flwr_vertical import Federation
 from flwr_vertical.arrays import AnyArray, Flags, Indices
-from strategies.false_vfl.hardware import to_numpy, to_tensor
-from strategies.split.tasks import Tasks
+from strategies.neural.hardware import to_numpy, to_tensor
+from strategies.neural.training import NeuralRounds
+from strategies.split.methods import Tasks
 
 EMBEDDING_LIMIT, WEIGHT_LIMIT = 2.0**8, 2.0**6
 """What a party sends at most of an embedding, and of a weight that parties average."""
 
 
-class SplitRounds:
-    """Messages of a run, by what they are for.
-
-    Shapes: mask (n_samples, n_parties): true where a party lacks the sample.
-    """
+class SplitRounds(NeuralRounds):
+    """Messages of a run, by what they are for."""
 
     def __init__(self, federation: Federation, mask: Flags) -> None:
-        self.federation = federation
-        self.parties = list(federation.parties)
-        self.held: Flags = ~mask
+        super().__init__(federation, mask)
         self.carried: dict[str, Any] = {}
-
-    def usable(self, lone: Flags) -> Indices:
-        """Return the samples that take part.
-
-        Shapes: lone (n_parties,): whether samples that this party alone holds may.
-        """
-        counts = self.held.sum(axis=1)
-        refused = ((counts == 1)[:, None] & self.held & ~lone).any(axis=1)
-        return np.flatnonzero((counts > 0) & ~refused)
 
     def embed(self, batch: Indices, tasks: Tasks | None = None) -> tuple[AnyArray, AnyArray]:
         """Have parties learn from the last batch, if there was one, and embed this one.

@@ -1,20 +1,20 @@
-"""The four strategies: what each says of itself, and its settings in the paper's Tables 6 to 9."""
+"""The strategies: what each says of itself, and its settings (Tables 6 to 9 of the paper)."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.settings import setting
-from strategies.split.methods import ISOLET, Training
-from strategies.split.strategy import (
-    SplitLearning,
+from strategies.neural.strategy import (
+    ImageStrategy,
     batch_size,
     epochs,
     learning_rate,
     pretrain_epochs,
 )
+from strategies.split.methods import FINAL_NET, ISOLET, PRETRAININGS
+from strategies.split.strategy import SplitNetwork
 
 
 def _demo(name: str) -> Mapping[str, Any]:
@@ -52,6 +52,30 @@ _SUBSETS = (
     "by sample, in every step: sums over some of the parties, drawn anew, of their embeddings. Two "
     "of them differ by one party's own, so nodes must agree to lone embeddings",
 )
+
+
+class SplitLearning(SplitNetwork, ImageStrategy):
+    """The methods that FALSE-VFL is compared with: perceptrons or images, and pretraining."""
+
+    epochs: int = epochs(100)
+    pretrain: str = setting(
+        "simsiam",
+        "Whether extractors first learn from all samples, without labels, by SimSiam.",
+        choices=PRETRAININGS,
+    )
+    pretrain_epochs: int = pretrain_epochs(100)
+    pretrain_batch_size: int = setting(512, "Samples of a step of pretraining.", at_least=2)
+    pretrain_learning_rate: float = setting(
+        0.025, "Of gradient descent with momentum 0.9 in pretraining.", above=0
+    )
+    pretrain_weight_decay: float = setting(3e-5, "In pretraining.", at_least=0)
+    corrupted: float = setting(
+        0.3,
+        "Share of a row's columns that are replaced in its second view, by numbers between the "
+        "column's least and largest value.",
+        above=0,
+        at_most=1,
+    )
 
 
 class VanillaVFL(SplitLearning):
@@ -104,9 +128,6 @@ class PlugVFL(SplitLearning):
     exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings", "lone-embeddings")
     disclosure = (_SUBSETS, GRADIENTS, SECRET)
 
-    def _with_own(self, training: Training) -> Training:
-        return replace(training, drop=self.drop)
-
 
 class LaserVFL(SplitLearning):
     """A predictor for every subset of parties, all with the same weights.
@@ -137,7 +158,7 @@ class FedHSSL(SplitLearning):
     """Pretraining across parties and at each, then split learning on aligned labelled samples.
 
     He et al. (*A Hybrid Self-Supervised Learning Framework for Vertical Federated Learning*, 2022)
-    with SimSiam; see `strategies.split.hybrid`. A party's embedding is the mean of what its
+    with SimSiam; see `strategies.split.pretraining`. A party's embedding is the mean of what its
     two encoders give. Zeros stand for a missing block in predictions.
 
     Pretraining takes one round for each batch of aligned samples and epoch, and one; the rest is as
@@ -180,5 +201,55 @@ class FedHSSL(SplitLearning):
         if self.layers < 2:
             raise ConfigError(f"fedhssl.layers must be 2 or more, got {self.layers}")
 
-    def _with_own(self, training: Training) -> Training:
-        return replace(training, guide=self.guide)
+
+class FinalNet(SplitNetwork):
+    """Factorised interactions of all parties' columns, on all samples that some party holds.
+
+    Zhu, Jia, Cai et al. (*FINAL: Factorized Interaction Layer for CTR Prediction*, SIGIR 2023), one
+    of the classifiers of FedPSG-AR's experiments, whose width, learning rate, batches and
+    regularisation are the defaults. Each column is a field with an embedding; two blocks of layers
+    multiply them, the fields of the first being gated within each party. There is no batch
+    normalisation. Parties send their part of the first layer of both blocks, and the server has the
+    sum; a missing block adds nothing, in training and in predictions.
+
+    One round, one for each step, one for each `prediction_rows` samples without a label, and one.
+    Each node must agree to the exchange ``embeddings``, and to ``lone-embeddings`` if samples that
+    it alone holds shall take part.
+
+    `Result.predictions` has ``prediction``, and of classes ``probability_<class>``.
+    """
+
+    batch_size: int = batch_size(FINAL_NET.batch_size)
+    learning_rate: float = learning_rate(FINAL_NET.learning_rate)
+    latent_dim: int = setting(10, "Numbers of a column's embedding.", at_least=1)
+    width: int = setting(128, "Units of each layer of interactions, an even number.", at_least=2)
+    layers: int = setting(2, "Layers of interactions of each block.", at_least=1)
+    iterations: int = setting(1000, "Steps of training with labels.", at_least=1)
+
+    name: ClassVar[str] = "final-net"
+    pretrain: ClassVar[str] = "none"
+    kind: ClassVar[str] = "final"
+    exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings",)
+    demo: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {
+            "labels": "demo",
+            "demo.missing-cells": 0.0,
+            "demo.missing-blocks": 0.2,
+            "demo.missing-labels": 0.3,
+            "final-net.iterations": 300,
+            "final-net.width": 32,
+        }
+    )
+    disclosure = (SUMS, GRADIENTS, SECRET)
+
+    def check(self) -> None:
+        """Raise if settings do not go together."""
+        if self.width % 2:
+            raise ConfigError(
+                f"width must be even, since a layer multiplies the halves of its units, got "
+                f"{self.width}"
+            )
+        if self.precision == "mixed":
+            raise ConfigError(
+                "precision='mixed' is for extractors of several layers; use 'float32' or 'float64'"
+            )

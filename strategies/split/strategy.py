@@ -1,106 +1,45 @@
 """The server half: pretraining, training with labels and predictions, as rounds."""
 
-from abc import abstractmethod
+import copy
+import math
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
 
-from flwr_vertical import Federation, Result, Strategy
+from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Indices
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.arrays import AnyArray, Indices
+from flwr_vertical.errors import DataError
 from flwr_vertical.results import Progress
 from flwr_vertical.results.evaluation import evaluate
 from flwr_vertical.settings import setting
-from strategies.false_vfl.discriminator import Targets
-from strategies.false_vfl.hardware import DEVICES
-from strategies.false_vfl.images import NETWORKS, parse_shapes
-from strategies.false_vfl.model import to_arrays
-from strategies.false_vfl.predict import told_of
 from strategies.linear.problem import sample_index
-from strategies.split.methods import METHODS, PRETRAININGS, Method, Training
+from strategies.neural.hardware import device_of, to_tensor
+from strategies.neural.networks import from_arrays, to_arrays
+from strategies.neural.strategy import NeuralStrategy
+from strategies.neural.training import EarlyStop, Targets, split_off
+from strategies.split.methods import METHODS, Method, SplitNetworks, Tasks, Training, draw_tasks
 from strategies.split.model import SplitModel
-from strategies.split.networks import SplitNetworks
+from strategies.split.networks import make_head
 from strategies.split.party import SplitParty
-from strategies.split.party_networks import to_text
 from strategies.split.predict import SplitPredictions, predict_rows, table_of
 from strategies.split.rounds import SplitRounds
-from strategies.split.training import LabelTraining, pretrain_across
 
 
-def epochs(default: int) -> Any:
-    """Return the setting of that name with a method's own default; so do those below."""
-    return setting(default, "Epochs of training with labels.", at_least=1)
-
-
-def batch_size(default: int) -> Any:
-    """See `epochs`."""
-    return setting(default, "Labelled samples of a step.", at_least=1)
-
-
-def learning_rate(default: float) -> Any:
-    """See `epochs`."""
-    return setting(default, "Adam's, in training with labels.", above=0)
-
-
-def pretrain_epochs(default: int) -> Any:
-    """See `epochs`."""
-    return setting(default, "Epochs of pretraining.", at_least=1)
-
-
-class SplitNetwork(Strategy):
+class SplitNetwork(NeuralStrategy):
     """Split learning with a private sum of embeddings: what all methods have, and their course.
 
     A step takes one round: the gradient in a party's embeddings rides with the next batch.
     """
 
-    batch_size: int = batch_size(32)
-    learning_rate: float = learning_rate(1e-4)
-    weight_decay: float = setting(1e-4, "Adam's, in training with labels.", at_least=0)
-    task: str = setting(
-        "classification",
-        "What labels are: classes, or numbers.",
-        choices=("classification", "regression"),
-    )
-    validation_share: float = setting(
-        0.0,
-        "Share of the labelled samples that validate instead of being trained on; 0 trains all "
-        "epochs on all.",
-        at_least=0,
-        below=1,
-    )
-    validate_every: int = setting(
-        5, "Epochs between two validations, of one round each.", at_least=1
-    )
-    patience: int = setting(
-        30, "Epochs without a better validation after which training ends.", at_least=1
-    )
     latent_dim: int = setting(128, "Numbers of an embedding.", at_least=1)
-    width: int = setting(128, "Units of each hidden layer.", at_least=1)
     layers: int = setting(2, "Layers with weights of an extractor.", at_least=1)
-    encoding: str = setting(
-        "none", "What becomes of columns of levels.", choices=("none", "one-hot")
-    )
-    precision: str = setting(
-        "float32",
-        "What networks compute in. mixed is float32 with extractors' matrix products in bfloat16, "
-        "where the processor has instructions for them.",
-        choices=("float32", "mixed", "float64"),
-    )
-    device: str = setting(
-        "auto",
-        "Where server and parties compute: auto takes a GPU at those that have one.",
-        choices=DEVICES,
-    )
-    prediction_rows: int = setting(1024, "Samples predicted by one round.", at_least=1)
 
     kind: ClassVar[str]
     party = SplitParty
     predictions = SplitPredictions
-    needs_labels: ClassVar[bool] = True
-    requires: ClassVar[tuple[str, ...]] = ("torch",)
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
@@ -142,19 +81,19 @@ class SplitNetwork(Strategy):
         return METHODS[self.kind]
 
     @property
-    @abstractmethod
     def training(self) -> Training:
         """Settings of training, as parties and the central form have them."""
+        return Training(**self.shared_with(Training))
 
     @property
-    @abstractmethod
     def network_settings(self) -> SplitNetworks:
         """Sizes of all networks."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """What networks compute in."""
-        return torch.float64 if self.precision == "float64" else torch.float32
+        return SplitNetworks(
+            **self.shared_with(SplitNetworks),
+            fusion=self.method.fusion,
+            hybrid=self.method.hybrid,
+            mixed=self.precision == "mixed",
+        )
 
     # -- before and after training -----------------------------------------------------------
 
@@ -162,7 +101,7 @@ class SplitNetwork(Strategy):
         """Hand out settings; return which samples take part."""
         arguments = {
             "networks": self.network_settings.to_text(),
-            "training": to_text(self.training),
+            "training": self.training.to_text(),
             "n_parties": len(rounds.parties),
             "shared_seed": seed,
             "precision": self.precision,
@@ -171,8 +110,7 @@ class SplitNetwork(Strategy):
             "subsets": self.method.tasks != "observed",
         }
         replies = rounds.federation.call("prepare", arguments)
-        lone = np.array([bool(replies[name]["lone"]) for name in rounds.parties])
-        return told_of(rounds.usable(lone), len(rounds.held), result)
+        return rounds.agreed(replies, result)
 
     def _trained_on(
         self, rounds: SplitRounds, targets: Targets, usable: Indices, result: Result
@@ -196,97 +134,197 @@ class SplitNetwork(Strategy):
             )
         return rows
 
-    def _model(self, rounds: SplitRounds, targets: Targets, fitted: LabelTraining) -> SplitModel:
+    def _model(self, rounds: SplitRounds, targets: Targets, fitted: "LabelTraining") -> SplitModel:
         """Return the server's part of the model."""
         return SplitModel(
-            rounds.federation.random_bytes(16).hex(),
-            self.network_settings.to_text(),
-            self.precision,
-            rounds.parties,
-            targets.classes,
-            targets.centre,
-            targets.unit,
-            to_arrays(fitted.head),
-            self.prediction_rows,
+            name=rounds.federation.random_bytes(16).hex(),
+            networks=self.network_settings.to_text(),
+            precision=self.precision,
+            parties=rounds.parties,
+            classes=targets.classes,
+            centre=targets.centre,
+            unit=targets.unit,
+            head=to_arrays(fitted.head),
+            prediction_rows=self.prediction_rows,
         )
 
 
-class SplitLearning(SplitNetwork):
-    """The methods that FALSE-VFL is compared with: perceptrons or images, and pretraining."""
+class LabelTraining:
+    """Discriminator and extractors learn from labelled samples.
 
-    epochs: int = epochs(100)
-    pretrain: str = setting(
-        "simsiam",
-        "Whether extractors first learn from all samples, without labels, by SimSiam.",
-        choices=PRETRAININGS,
-    )
-    pretrain_epochs: int = pretrain_epochs(100)
-    pretrain_batch_size: int = setting(512, "Samples of a step of pretraining.", at_least=2)
-    pretrain_learning_rate: float = setting(
-        0.025, "Of gradient descent with momentum 0.9 in pretraining.", above=0
-    )
-    pretrain_weight_decay: float = setting(3e-5, "In pretraining.", at_least=0)
-    corrupted: float = setting(
-        0.3,
-        "Share of a row's columns that are replaced in its second view, by numbers between the "
-        "column's least and largest value.",
-        above=0,
-        at_most=1,
-    )
-    activation: str = setting("relu", "Of hidden layers.", choices=("relu", "elu", "silu", "tanh"))
-    networks: str = setting(
-        "mlp",
-        "Extractors of parties: for tables, or for images of the shape `image_shape`.",
-        choices=NETWORKS,
-    )
-    image_shape: str = setting(
-        "",
-        "Height and width of the parties' images such as 14x7, channels before them such as "
-        "3x32x32; of some parties, while others have tables: left=14x7, right=14x14.",
-    )
-    image_channels: int = setting(16, "Channels of cnn's first layer; resnet18 has 64.", at_least=4)
+    Shapes: rows (n_labelled,): samples that are trained on, or validate.
+    """
 
-    def check(self) -> None:
-        """Raise if settings do not go together."""
-        if bool(parse_shapes(self.image_shape)) != (self.networks != "mlp"):
-            raise ConfigError(
-                f"networks={self.networks!r} with image_shape={self.image_shape!r}: cnn and "
-                "resnet18 are for images and need their shape, such as '14x7'; mlp has none"
+    def __init__(
+        self,
+        strategy: SplitNetwork,
+        rounds: SplitRounds,
+        targets: Targets,
+        rows: Indices,
+        seed: int,
+        result: Result,
+        progress: Progress,
+    ) -> None:
+        self._strategy, self._rounds, self._targets = strategy, rounds, targets
+        self._result, self._progress = result, progress
+        self._rng = rounds.federation.rng
+        self._rows, self._validated = split_off(rows, strategy.validation_share, self._rng)
+        sizes, k = strategy.network_settings, len(rounds.parties)
+        head = make_head(sizes, targets.n_classes, k, seed)
+        self.head = head.to(device_of(strategy.device), strategy.dtype)
+        self._optimiser = torch.optim.Adam(
+            self.head.parameters(), lr=strategy.learning_rate, weight_decay=strategy.weight_decay
+        )
+        self._order: dict[str, Indices] = {}
+        self._best: dict[str, Any] = {}
+        self._held_out: dict[str, Any] = {}
+        self._losses: list[float] = []
+        self._stop = EarlyStop(strategy.patience)
+        self._steps = math.ceil(len(self._rows) / strategy.batch_size)
+        self._total = strategy.training.steps(self._steps)
+
+    def run(self) -> None:
+        """Take all steps, or those until validation says to stop."""
+        live = {
+            "head": self.head,
+            "optimiser": self._optimiser,
+            "carried": self._rounds.carried,
+            "order": self._order,
+            "best": self._best,
+            "held_out": self._held_out,
+            "losses": self._losses,
+            "stop": self._stop,
+            "history": self._result.history,
+        }
+        self._rounds.federation.loop(self._total, self._step, live)
+        last = int(self._result.history[-1]["epoch"])
+        self._result.metrics["epochs"] = float(last)
+        self._result.metrics["loss"] = float(self._result.history[-1]["loss"])
+        if 0 < self._stop.best_epoch < last:
+            self.head.load_state_dict(from_arrays(self._best))
+            self._rounds.carried["recall"] = True
+
+    def held_out(self) -> tuple[Indices, torch.Tensor] | None:
+        """Return the samples that validate, and what the networks that are kept say of them."""
+        if "given" not in self._held_out:
+            return None
+        return self._validated, torch.from_numpy(np.array(self._held_out["given"]))
+
+    def _step(self, i: int) -> bool:
+        """Take one step; return whether it was the last one."""
+        place, epoch = i % self._steps, i // self._steps + 1
+        if place == 0:
+            self._order["rows"] = self._rng.permutation(len(self._rows))
+            self._losses.clear()
+        parts = np.array_split(self._order["rows"], self._steps)
+        part = parts[place]
+        loss = self._learn(self._rows[part], i)
+        self._losses.append(loss * len(part))
+        self._progress.step(i + 1, self._total, loss=loss)
+        if place < self._steps - 1 and i + 1 < self._total:
+            return False
+        seen = sum(len(one) for one in parts[: place + 1])
+        line = {"stage": 2, "epoch": epoch, "loss": math.fsum(self._losses) / seen}
+        if len(self._validated) and epoch % self._strategy.validate_every == 0:
+            line["validation"], given = self._validate()
+            if self._stop.is_better(epoch, line["validation"]):
+                self._held_out["given"] = given
+                self._best.update(copy.deepcopy(to_arrays(self.head)))
+                self._rounds.carried["remember"] = True
+        self._result.history.append(line)
+        return self._stop.is_over(epoch)
+
+    def _learn(self, batch: Indices, i: int) -> float:
+        """Take the round of a step; return the batch's mean loss."""
+        held, drop = self._rounds.held[batch], self._strategy.training.drop
+        tasks = draw_tasks(self._strategy.method.tasks, held, drop, self._rng)
+        sums, counts, weights = self._asked(batch, tasks)
+        losses = self.head.losses(sums.requires_grad_(), counts, self._labels(batch))
+        loss = (weights * losses).sum() / len(batch)
+        told = float(loss.detach())
+        if not math.isfinite(told):
+            raise DataError(
+                f"step {i + 1} of training with labels: the loss is {told}; lower learning_rate, "
+                "and look for extreme values in the parties' columns"
             )
+        self._optimiser.zero_grad(set_to_none=True)
+        torch.autograd.backward([loss])
+        self._optimiser.step()
+        assert sums.grad is not None
+        self._rounds.carry(batch, tasks.takes, sums.grad)
+        return told
 
-    @property
-    def training(self) -> Training:
-        """Settings of training, as parties and the central form have them."""
-        own = Training(
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            pretrain=self.pretrain,
-            pretrain_epochs=self.pretrain_epochs,
-            pretrain_batch_size=self.pretrain_batch_size,
-            pretrain_learning_rate=self.pretrain_learning_rate,
-            pretrain_weight_decay=self.pretrain_weight_decay,
-            corrupted=self.corrupted,
+    def _validate(self) -> tuple[float, AnyArray]:
+        """Return the mean loss of the samples that validate, and what the head says of them.
+
+        One round, with the last gradient.
+        """
+        sums, counts, _ = self._asked(self._validated, None)
+        with torch.no_grad():
+            losses = self.head.losses(sums, counts, self._labels(self._validated))
+            given = self.head(sums[0], counts[0])
+        return float(losses.mean()), given.cpu().numpy()
+
+    def _asked(
+        self, batch: Indices, tasks: Tasks | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Ask for sums; return them, how many embeddings they are of, and their weights."""
+        sums, counts = self._rounds.embed(batch, tasks)
+        weights = np.ones(counts.shape) if tasks is None else tasks.weights
+        like = next(self.head.parameters()).detach()
+        return to_tensor(sums, like), to_tensor(counts, like), to_tensor(weights, like)
+
+    def _labels(self, rows: Indices) -> torch.Tensor:
+        strategy = self._strategy
+        return self._targets.tensor(rows, device_of(strategy.device), strategy.dtype)
+
+
+def pretrain_across(
+    strategy: SplitNetwork,
+    rounds: SplitRounds,
+    aligned: Indices,
+    result: Result,
+    progress: Progress,
+) -> None:
+    """Run FedHSSL's pretraining: one round for each batch of aligned samples, and a last one.
+
+    Shapes: aligned (n_aligned,): samples that take part and that all parties hold.
+    """
+    n_parties, training = len(rounds.parties), strategy.training
+    if n_parties < 2 or len(aligned) < 2:
+        raise DataError(
+            f"FedHSSL pretrains on samples that all parties hold, two or more of each; there are "
+            f"{n_parties} parties and {len(aligned)} such samples. Set pretrain='none', or align "
+            "other samples"
         )
-        return self._with_own(own)
+    rng, carried = rounds.federation.rng, rounds.carried
+    steps = math.ceil(len(aligned) / training.pretrain_batch_size)
+    total, losses, order = steps * training.pretrain_epochs, [], {}
 
-    def _with_own(self, training: Training) -> Training:
-        """Return settings with those that this method alone has."""
-        return training
+    def body(i: int) -> None:
+        """Take a step; the last one has no batch."""
+        place, epoch = i % steps, i // steps
+        if place == 0 and i < total:
+            order["rows"] = rng.permutation(aligned)
+        batch = np.array_split(order["rows"], steps)[place] if i < total else None
+        of_last = {
+            "epoch": (i - 1) // steps if i else None,
+            "total": carried.pop("total", None),
+            "mean": carried.pop("mean", None),
+            "ends": True if i and place == 0 else None,
+        }
+        sums = rounds.project(batch=batch, **of_last)
+        if batch is not None:
+            carried["total"] = sums["projections"]
+        if "shared" in sums:
+            carried["mean"] = sums["shared"] / n_parties
+        if i:
+            losses.append(float(sums["loss"][0]) / n_parties)
+        if i and place == 0:
+            line = {"stage": 1, "epoch": epoch, "loss": math.fsum(losses) / steps}
+            result.history.append(line)
+            losses.clear()
+        progress.step(i + 1, total + 1)
 
-    @property
-    def network_settings(self) -> SplitNetworks:
-        """Sizes of all networks."""
-        return SplitNetworks(
-            fusion=self.method.fusion,
-            hybrid=self.method.hybrid,
-            latent_dim=self.latent_dim,
-            width=self.width,
-            layers=self.layers,
-            activation=self.activation,
-            networks=self.networks,
-            image_shape=self.image_shape,
-            image_channels=self.image_channels,
-            mixed=self.precision == "mixed",
-        )
+    live = {"carried": carried, "losses": losses, "order": order, "history": result.history}
+    rounds.federation.loop(total + 1, body, live)

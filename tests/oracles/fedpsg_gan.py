@@ -6,7 +6,7 @@ from torch import nn
 
 def losses(parties, top, data, seed, alpha, divergence):
     """Return both players' losses of a batch, from the printed equations as corrected."""
-    from strategies.fedpsg.gan.draws import draw_noise, draw_open, generator_for
+    from strategies.fedpsg.gan.networks import draw_noise, draw_open, generator_for
 
     labels = data["labels"]
     joint = next(iter(parties.values())).shape.joint

@@ -21,7 +21,7 @@ from simulations.audits import counts, releases
 from simulations.audits.mechanism import audit
 from simulations.audits.study import all_mechanisms
 from strategies.copula import margins, ranks, tree
-from strategies.copula.bounds import Domain
+from strategies.copula.margins import Domain
 from strategies.copula.ranks import Flip
 from strategies.copula.release import Budget, make_release
 

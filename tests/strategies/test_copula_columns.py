@@ -10,9 +10,8 @@ from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.privacy import Keystream
 from flwr_vertical.tables import Kind, Table
 from strategies.copula import EVCDS, VCDS, tree
-from strategies.copula.bounds import Domain
 from strategies.copula.columns import read_columns
-from strategies.copula.margins import level_margin
+from strategies.copula.margins import Domain, level_margin
 from strategies.copula.rank_to_normal import (
     latent_correlations,
     rank_coefficients,

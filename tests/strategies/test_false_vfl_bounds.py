@@ -9,16 +9,30 @@ import torch
 from oracles import false_vfl as oracle
 from scipy.stats import multivariate_normal
 
-from strategies.false_vfl.bounds import log_bound, normalised_weights
-from strategies.false_vfl.central import Block, CentralModel
-from strategies.false_vfl.gaussian import draw_normals, log_density, posterior
-from strategies.false_vfl.networks import NetworkSettings, bounded, perceptron, unbounded
+from strategies.false_vfl.central import CentralModel
+from strategies.false_vfl.networks import NetworkSettings, bounded
+from strategies.false_vfl.posterior import (
+    draw_normals,
+    log_bound,
+    log_density,
+    normalised_weights,
+    posterior,
+)
+from strategies.neural.networks import perceptron
+from strategies.neural.party import Block
 
 F64 = torch.float64
 LINEAR = NetworkSettings(
     h_dim=2, z_dim=2, party_layers=1, global_layers=1, head_layers=1, indicator_layers=1
 )
 COLUMNS = {"bank": 3, "court": 2, "shop": 2}
+
+
+def unbounded(value, bounds):
+    """What `bounded` maps to a value."""
+    lower, upper = bounds
+    share = (value - lower) / (upper - lower)
+    return (np.log(share / (1.0 - share)) - np.log(-lower / upper)) * (upper - lower) / 4.0
 
 
 def make_blocks(x, observed):

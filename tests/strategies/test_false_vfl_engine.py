@@ -1,22 +1,15 @@
 """What FALSE-VFL computes in: the density in one operation, mixed precision."""
 
-import os
-
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from deep_runs import SMALL, make_data
 
 from flwr_vertical import simulate
-from flwr_vertical.errors import ConfigError, PartyError
-from strategies.false_vfl import hardware
-from strategies.false_vfl.density import row_log_density
-from strategies.false_vfl.gaussian import draw_normals, log_density
-from strategies.false_vfl.networks import NetworkSettings, bounded
-from strategies.false_vfl.party_model import PartyNets
-from strategies.false_vfl.shared_draws import SharedDraws
+from strategies.false_vfl.networks import NetworkSettings, PartyNets, bounded
+from strategies.false_vfl.posterior import SharedDraws, draw_normals, log_density, row_log_density
 from strategies.false_vfl.strategy import FalseVFL
+from strategies.neural import hardware
 
 F64 = torch.float64
 BOUNDS = (-2.0, 1.5)
@@ -93,23 +86,6 @@ def test_without_bfloat16_mixed_is_float32(monkeypatch):
     assert torch.equal(exact, found)
 
 
-def test_a_mixed_run_learns_what_a_float32_one_does_and_predicts_after_saving(native, tmp_path):
-    tables, labels, _ = make_data(n=50, seed=2)
-    short = {"pretrain_epochs": 4, "epochs": 4, **SMALL}
-    exact, mixed = (
-        simulate(FalseVFL(precision=how, **short), tables, labels, progress=False)
-        for how in ("float32", "mixed")
-    )
-    losses = [[line["loss"] for line in result.history] for result in (exact, mixed)]
-    assert losses[0] != losses[1]
-    np.testing.assert_allclose(*losses, rtol=0.01)
-    mixed.save(tmp_path / "fit")
-    assert '"mixed": true' in mixed.predictor.networks
-    here, there = (type(mixed).load(tmp_path / "fit").predict(tables, progress=False) for _ in "ab")
-    assert isinstance(here.predictions, pd.DataFrame)
-    pd.testing.assert_frame_equal(here.predictions, there.predictions, check_exact=True)
-
-
 def test_draws_that_all_nodes_make_are_made_once_and_few_are_kept():
     draws = SharedDraws(n_bytes=4 * 100)
     first = draws.normals(7, "h", (5, 10))
@@ -132,25 +108,3 @@ def test_who_lacks_bfloat16_is_named(monkeypatch):
     result = simulate(FalseVFL(precision="mixed", **short), tables, labels, progress=False)
     (note,) = result.notes
     assert "precision='mixed', but bank, court, shop, the server computed in float32" in note
-
-
-def test_a_gpu_that_is_not_there_is_asked_for_in_vain(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert hardware.device_of("auto") == hardware.device_of("cpu") == torch.device("cpu")
-    tables, labels, _ = make_data(n=30)
-    with pytest.raises((ConfigError, PartyError), match=r"device='cuda', but PyTorch finds no GPU"):
-        simulate(FalseVFL(device="cuda", **SMALL), tables, labels, progress=False)
-
-
-def test_on_a_gpu_algorithms_are_deterministic(monkeypatch):
-    """A step that is taken again must answer the same."""
-    asked = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch, "use_deterministic_algorithms", asked.append)
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # so that it is put back
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
-    assert hardware.device_of("cpu") == torch.device("cpu")
-    assert asked == []
-    assert hardware.device_of("auto") == hardware.device_of("cuda") == torch.device("cuda")
-    assert asked == [True, True]
-    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"

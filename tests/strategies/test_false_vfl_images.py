@@ -8,13 +8,12 @@ from deep_runs import make_data
 from torch import nn
 
 from flwr_vertical import simulate
-from flwr_vertical.errors import ConfigError, PartyError
+from flwr_vertical.errors import ConfigError
 from flwr_vertical.tables import Table
-from strategies.false_vfl.images import ImageShape, parse_shapes
-from strategies.false_vfl.networks import NetworkSettings
-from strategies.false_vfl.party_model import PartyNets
-from strategies.false_vfl.scales import fit_scales
+from strategies.false_vfl.networks import NetworkSettings, PartyNets
 from strategies.false_vfl.strategy import FalseVFL
+from strategies.neural.images import ImageShape, parse_shapes
+from strategies.neural.model import fit_scales
 
 
 def test_shapes_are_read():
@@ -31,12 +30,6 @@ def test_shapes_are_read():
 def test_a_shape_that_is_none_is_refused(text):
     with pytest.raises(ConfigError, match=r"is no shape; expected .* '14x7'"):
         FalseVFL(networks="cnn", image_shape=text)
-
-
-@pytest.mark.parametrize("wrong", [{"networks": "cnn"}, {"image_shape": "14x7"}])
-def test_networks_and_shape_go_together(wrong):
-    with pytest.raises(ConfigError, match=r"cnn and resnet18 are for images and need their shape"):
-        FalseVFL(**wrong)
 
 
 def nets_of(kind, shape, n_columns, **settings):
@@ -172,12 +165,3 @@ def test_pixels_of_a_channel_have_one_unit():
     np.testing.assert_allclose(scales.unit[4:], x[5:, 4:].std())
     np.testing.assert_allclose(found, (x - scales.centre) / scales.unit)
     assert np.abs(found).max() < 5
-
-
-def test_columns_that_are_not_the_image_s_pixels_are_refused(images):
-    tables, labels, _ = images
-    strategy = FalseVFL(networks="cnn", image_shape="left=6x3,right=6x4", epochs=1)
-    with pytest.raises(
-        PartyError, match=r"'right'.*image_shape says 1x6x4 .*is 24 columns, but its table has 18"
-    ):
-        simulate(strategy, tables, labels, progress=False)

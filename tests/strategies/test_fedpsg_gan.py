@@ -7,10 +7,13 @@ torch = pytest.importorskip("torch")
 
 from oracles import fedpsg_gan as oracle  # noqa: E402
 
-from strategies.fedpsg.gan.draws import draw_shown  # noqa: E402
 from strategies.fedpsg.gan.encoding import Encoding  # noqa: E402
 from strategies.fedpsg.gan.halves import PartyNets, Shape, TopNets  # noqa: E402
-from strategies.fedpsg.gan.losses import ALPHA, DIVERGENCE  # noqa: E402
+from strategies.fedpsg.gan.networks import (  # noqa: E402
+    ALPHA,
+    DIVERGENCE,
+    draw_shown,
+)
 
 
 def batch(n=60, n_labels=0, seed=0):

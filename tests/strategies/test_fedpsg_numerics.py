@@ -5,16 +5,20 @@ import pandas as pd
 import pytest
 
 from strategies.fedpsg.association_rules import (
+    NONE,
     STEPS,
     draw_groups,
+    group_values,
+    indicators,
     kept_counts,
+    rest_values,
     shares,
+    values_of_groups,
+    values_of_sources,
     weights_of,
     with_rule,
 )
 from strategies.fedpsg.attribute_pairs import Pair, choose_pairs, rows_of_pairs
-from strategies.fedpsg.value_groups import NONE, group_values, indicators
-from strategies.fedpsg.values import rest_values, values_of_groups, values_of_sources
 
 
 def rng():

@@ -16,10 +16,10 @@ from simulations.attacks.recording import record
 from simulations.attacks.suite import RULED, attack_run
 from simulations.attacks.views import SERVER
 from strategies.fedpsg import FedPSGAR
-from strategies.fedpsg.regression import ridge, targets
+from strategies.fedpsg.regression import targets
 from strategies.fedpsg.regression.drawing import balanced_noise, draw_codes
 from strategies.fedpsg.regression.features import Features, n_trees_of
-from strategies.fedpsg.regression.ridge import PENALTIES, RowMoments, regress
+from strategies.fedpsg.regression.targets import PENALTIES, RowMoments, regress
 
 MICE = FedPSGAR(n_associated=0, imputer="mice")
 N = 700
@@ -178,7 +178,7 @@ def two():
 
 @pytest.fixture
 def _unpenalised(monkeypatch):
-    monkeypatch.setattr(ridge, "PENALTIES", np.array([1e-10]))
+    monkeypatch.setattr(targets, "PENALTIES", np.array([1e-10]))
 
 
 @pytest.mark.usefixtures("_unpenalised")

@@ -15,8 +15,8 @@ from flwr_vertical.errors import ConfigError, DataError, PartyError  # noqa: E40
 from simulations.attacks.recording import record  # noqa: E402
 from strategies.fedpsg import FedPSGAR  # noqa: E402
 from strategies.fedpsg.gan import steps, training  # noqa: E402
-from strategies.fedpsg.gan.draws import draw_shown  # noqa: E402
 from strategies.fedpsg.gan.halves import PartyNets, TopNets  # noqa: E402
+from strategies.fedpsg.gan.networks import draw_shown  # noqa: E402
 
 ITERATIONS = 12
 

@@ -3,70 +3,19 @@
 import numpy as np
 import pytest
 import torch
-from deep_runs import make_data
-from test_split_vfl import assert_equal, central_of, steps_of
+from deep_runs import make_data, small
 
 from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError
 from strategies.split import FinalNet
 from strategies.split.final import FinalHead, interact
-from strategies.split.sizes import SplitNetworks
-
-SMALL = {"latent_dim": 3, "width": 6, "batch_size": 9, "learning_rate": 1e-2, "iterations": 25}
+from strategies.split.methods import SplitNetworks
 
 
-@pytest.fixture(scope="module")
-def run():
-    """A run in float64, its messages, and what it was given."""
+def test_it_takes_as_many_rounds_as_steps_and_samples_ask_for():
     tables, labels, _ = make_data(seed=3, held=0.8)
-    strategy = FinalNet(precision="float64", **SMALL)
-    transcript = []
-    result = simulate(
-        strategy, tables, labels, aggregation="plain", progress=False, transcript=transcript
-    )
-    return strategy, tables, labels, result, transcript
-
-
-def test_networks_losses_and_predictions_are_those_of_one_central_graph(run):
-    strategy, tables, labels, result, _ = run
-    model, rows, y, ids = central_of(strategy, tables, labels)
-    before = model.parties["bank"].encoder.embed.weight.detach().clone()
-    model.fit(rows, y)
-    assert_equal(result, model, atol=1e-6)
-    moved = model.parties["bank"].encoder
-    assert (moved.embed.weight - before).abs().max() > 1e-2  # what is compared has been trained
-    assert (moved.gate.weight.abs() > 1e-3).any()
-    losses = [line["loss"] for line in result.history]
-    np.testing.assert_allclose(losses, model.losses, rtol=1e-6)
-    places = torch.tensor([ids.index(i) for i in result.predictions.index])
-    expected = model.predict(model.blocks, places).probabilities
-    found = result.predictions[["probability_0", "probability_1"]]
-    np.testing.assert_allclose(found, expected.numpy(), atol=1e-6)
-    assert (found.sum(axis=1) - 1.0).abs().max() < 1e-9
-
-
-def test_gradients_that_parties_get_are_those_of_one_central_graph(run):
-    strategy, tables, labels, _, transcript = run
-    told = steps_of(transcript, "embed")
-    model, rows, y, _ = central_of(strategy, tables, labels)
-    batch = torch.from_numpy(np.array(told[0][0]["batch"]))
-    held = model._held(model.blocks, batch)
-    assert not held.all()  # rows that a party lacks are trained on
-    sent = {}
-    for name in tables:
-        model.parties[name].register_forward_hook(
-            lambda net, given, made, name=name: made.retain_grad() or sent.update({name: made})
-        )
-    classes = dict(zip(rows.tolist(), y.tolist(), strict=True))
-    of_batch = torch.tensor([classes[int(i)] for i in batch])
-    model._loss(batch, of_batch, held[None], np.ones((1, len(batch)))).backward()
-    for made, messages in zip(sent.values(), told, strict=True):
-        assert made.grad.abs().max() > 1e-3
-        np.testing.assert_allclose(messages[1]["gradient"], made.grad, atol=1e-5, rtol=1e-5)
-
-
-def test_it_takes_as_many_rounds_as_steps_and_samples_ask_for(run):
-    strategy, _, _, result, _ = run
+    strategy = small(FinalNet, iterations=3)
+    result = simulate(strategy, tables, labels, aggregation="plain", progress=False)
     # Greeting, alignment, settings, steps, one round of predictions, the end.
     assert result.ledger.rounds == 2 + 1 + strategy.iterations + 1 + 1
 
@@ -97,9 +46,14 @@ def test_it_learns_products_of_columns_of_two_parties_and_predicts_later(tmp_pat
         .where(product.reindex(labels.index).notna(), 0.0)
     )
     hidden = truth.where(rng.random(len(truth)) < 0.7)
-    settings = SMALL | {"iterations": 150, "batch_size": 48, "width": 16, "learning_rate": 2e-2}
+    settings = {
+        "iterations": 150,
+        "batch_size": 48,
+        "width": 16,
+        "learning_rate": 2e-2,
+    }
     tables = {name: tables[name] for name in ("bank", "shop")}
-    result = simulate(FinalNet(**settings), tables, hidden, progress=False)
+    result = simulate(small(FinalNet, **settings), tables, hidden, progress=False)
     both = product.reindex(result.predictions.index).notna()
     found = result.predictions["prediction"][both]
     assert (found == truth[found.index]).mean() > 0.85

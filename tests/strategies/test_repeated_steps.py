@@ -85,7 +85,7 @@ def a_model():
 
 def deep(variant="I"):
     few = {"pretrain_epochs": 2, "epochs": 2, "pretrain_batch_size": 30}
-    return FalseVFL(variant, "regression", h_dim=3, z_dim=2, width=4, **few)
+    return FalseVFL(variant=variant, task="regression", h_dim=3, z_dim=2, width=4, **few)
 
 
 def a_deep_model():

@@ -8,15 +8,18 @@ import torch
 from oracles import split as oracle
 
 from flwr_vertical.errors import DataError
-from strategies.false_vfl.central import Block
-from strategies.false_vfl.images import ImageEncoder, ImageShape
+from strategies.neural.images import ImageEncoder, ImageShape
+from strategies.neural.party import Block
 from strategies.split.central import CentralSplit
-from strategies.split.hybrid import HybridPretraining
-from strategies.split.methods import ISOLET, METHODS
-from strategies.split.networks import Extractor, SplitNetworks
-from strategies.split.simsiam import SimSiamHeads, pretrain
-from strategies.split.tasks import draw_tasks
-from strategies.split.views import ImageViews, TableViews
+from strategies.split.methods import ISOLET, METHODS, SplitNetworks, draw_tasks
+from strategies.split.networks import Extractor
+from strategies.split.pretraining import (
+    HybridPretraining,
+    ImageViews,
+    SimSiamHeads,
+    TableViews,
+    pretrain,
+)
 
 F64 = torch.float64
 SIZES = SplitNetworks(latent_dim=4, width=5, projected=6, predictor_width=3, activation="tanh")

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from strategies.split.tasks import draw_tasks
+from strategies.split.methods import draw_tasks
 
 HELD = np.array([[1, 1, 1, 1], [1, 0, 1, 1], [0, 1, 0, 0], [1, 1, 0, 0]], dtype=bool)
 

@@ -7,32 +7,38 @@ draws a batch for each player; gradients are the same otherwise, and equal those
 
 With an embedding (``generator="joint"``) a generator is also given the sum of what the other
 parties' samples are mapped to. That takes two exchanges more, one each way.
+
+The networks of one party alone: the paper's local imputation, with the same losses and draws.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.protocol.objects import pack_object, unpack_object
-from strategies.fedpsg.gan.draws import draw_noise, draw_open, draw_shown, hint_of
-from strategies.fedpsg.gan.losses import (
+from strategies.fedpsg.gan.encoding import Encoding
+from strategies.fedpsg.gan.networks import (
     ALPHA,
     DIVERGENCE,
     adversarial_loss,
-    discriminator_loss,
-    joint_reconstruction,
-    reconstruction,
-)
-from strategies.fedpsg.gan.networks import (
     dense,
     discriminate,
+    discriminator_loss,
+    draw_noise,
+    draw_open,
+    draw_shown,
     generate,
+    hint_of,
+    joint_reconstruction,
     layers_of,
     make_bottom,
     make_generator,
     make_top,
+    reconstruction,
     top_input,
 )
 
@@ -248,3 +254,39 @@ class TopNets:
             "reconstruction": float(kept.detach()),
         }
         return Back(by[0], by_generator, by_loss), told
+
+
+def impute_alone(
+    codes: Array,
+    encoding: Encoding,
+    shape: Shape,
+    iterations: int,
+    batch: int,
+    rng: np.random.Generator,
+    name: str = "alone",
+) -> Array:
+    """Train a generator and a discriminator on one party's table, and fill what is missing in it.
+
+    Shapes: codes (n_samples, n_columns): NaN = missing; returns (n_samples, n_columns).
+    """
+    values, known = encoding.encode(codes)
+    x, mask = torch.as_tensor(values).float(), torch.as_tensor(known).float()
+    gone = np.repeat(np.isnan(codes).any(axis=0), encoding.widths)
+    nets = PartyNets(shape, name, torch.as_tensor(encoding.is_level), torch.as_tensor(gone).float())
+    top = TopNets(shape, {name: encoding.width})
+    none, at_top = torch.zeros(batch, 0), torch.zeros(batch, 1)
+    for _ in range(iterations):
+        rows = torch.as_tensor(rng.integers(0, len(codes), size=batch))
+        seed = int(rng.integers(2**62))
+        forward = nets.forward(x[rows], mask[rows], seed, none)
+        shown = draw_shown(seed, name, mask[rows], nets.hideable, shape.hidden)
+        back, _ = top.update(forward.top.detach(), forward.loss.detach(), shown, at_top, seed)
+        nets.update(forward, back)
+    out = codes.copy()
+    rest = np.flatnonzero(np.isnan(codes).any(axis=1))
+    with torch.no_grad():
+        empty = torch.zeros(len(rest), 0)
+        made, _ = nets.generated(x[rest], mask[rest], int(rng.integers(2**62)), empty, empty)
+    filled = encoding.decode(made.numpy().astype(np.float64))
+    out[rest] = np.where(np.isnan(codes[rest]), filled, codes[rest])
+    return out

@@ -1,18 +1,80 @@
-"""The networks: a generator and a bottom discriminator at each party, a top one at the server.
+"""Random numbers of a training step: noise, hints and dropout, from the step's seed.
+
+Each draw has a purpose and an owner, so that a party and the server draw the same hints, and a step
+that is taken again the same of everything. They hide nothing.
+
+The networks: a generator and a bottom discriminator at each party, a top one at the server.
 
 Liu, He, Tan et al., Section 3.3 (2) and (3). Discriminators have two hidden layers of 128 and 64
 neurons, LeakyReLU 0.2 and dropout 0.5. The top one takes all parties' last layers and hints; its
 first layer is linear in them, so each party has its own columns of it and the server adds up what
 they give: `top_input`.
+
+The losses, with what the paper leaves open or prints otherwise.
+
+Liu, He, Tan et al., (19) to (25), after Yoon, Jordon and van der Schaar, "GAIN" (2018).
+
+* As printed, the discriminator's loss (20) sums over the entries whose hint is 0, with the hint as
+  the target: the target is always 0, and a constant is learnt. Here as in GAIN: over the entries
+  that the hint leaves open, with the mask as the target. The generator's (23) runs over those of
+  them that are missing.
+* ``alpha`` is not given in the paper. GAIN's value is 100.
+* ``(L_A + L_B)^2 / 2`` is the square of the sum of all parties' reconstruction losses of a sample.
+* VGAIN adds the divergence of its code; its weight is not given either.
 """
 
+import hashlib
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from strategies.fedpsg.gan.draws import generator_for
+HINT = 0.9
+"""Share of blocks that the hint gives away (the paper's and GAIN's rate, there of entries)."""
+
+NOISE = 0.01
+"""Largest noise in place of a missing entry, as in GAIN's code."""
+
+
+def generator_for(seed: int, *purpose: Any) -> torch.Generator:
+    """Return a generator for one purpose of one step."""
+    text = "\0".join(map(str, (seed, *purpose))).encode()
+    number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+    return torch.Generator().manual_seed(number)
+
+
+def draw_noise(seed: int, owner: str, shape: tuple[int, int]) -> Tensor:
+    """Return noise in [0, `NOISE`)."""
+    return NOISE * torch.rand(shape, generator=generator_for(seed, "noise", owner))
+
+
+def draw_open(seed: int, owner: str, shape: tuple[int, int]) -> Tensor:
+    """Return 1 where the hint leaves a party's block of a sample open, else 0.
+
+    GAIN leaves entries open one by one. Here a party lacks most entries of a sample or none, so the
+    hint on one of them would tell of all others, and nothing of the values would have to be learnt.
+    """
+    drawn = torch.rand((shape[0], 1), generator=generator_for(seed, "hint", owner))
+    return (drawn >= HINT).to(torch.float32).expand(shape)
+
+
+def draw_shown(seed: int, owner: str, mask: Tensor, hideable: Tensor, share: float) -> Tensor:
+    """Return the mask less what the networks shall generate although the party has it.
+
+    Shapes: mask (n, width): what is there; hideable (width,): 1 for entries that some sample of
+    the party lacks: the others are never generated.
+    """
+    if share <= 0.0:
+        return mask
+    drawn = torch.rand((len(mask), 1), generator=generator_for(seed, "hidden", owner))
+    return mask * (1.0 - (drawn < share).to(torch.float32) * hideable)
+
+
+def hint_of(mask: Tensor, is_open: Tensor) -> Tensor:
+    """Return the hint: the mask where it is given away, 0.5 where it is open (Yoon et al., (4))."""
+    return mask * (1.0 - is_open) + 0.5 * is_open
+
 
 HIDDEN = (128, 64)
 LEAK = 0.2
@@ -127,3 +189,38 @@ def discriminate(net: nn.ModuleDict, total: Tensor, labels: Tensor, seed: int) -
     rest = layers_of(net, "rest")
     log_odds: Tensor = rest[-1](_hidden(rest[:-1], first, dropped))
     return log_odds
+
+
+ALPHA = 100.0
+DIVERGENCE = 0.01
+_SMALLEST = 1e-6
+
+
+def reconstruction(x: Tensor, generated: Tensor, mask: Tensor, is_level: Tensor) -> Tensor:
+    """Return a party's loss of each sample, over observed entries: (25) and what follows.
+
+    Shapes: x, generated, mask (n, width); is_level (width,): where entries are of levels: cross-
+    entropy there, squared error elsewhere.
+    """
+    entropy = -x * torch.log(generated.clamp_min(_SMALLEST))
+    return (mask * torch.where(is_level, entropy, (generated - x) ** 2)).sum(dim=1)
+
+
+def discriminator_loss(log_odds: Tensor, mask: Tensor, is_open: Tensor) -> Tensor:
+    """Return the mean over samples of (20), corrected."""
+    each = nn.functional.binary_cross_entropy_with_logits(log_odds, mask, reduction="none")
+    return (is_open * each).sum() / len(mask)
+
+
+def adversarial_loss(log_odds: Tensor, mask: Tensor, is_open: Tensor) -> Tensor:
+    """Return the mean over samples of (23), corrected: missing entries shall look observed."""
+    each = nn.functional.softplus(-log_odds)  # -log of the probability
+    return (is_open * (1.0 - mask) * each).sum() / len(mask)
+
+
+def joint_reconstruction(total: Tensor, alpha: float = ALPHA) -> Tensor:
+    """Return ``alpha / 2`` times the mean square of the samples' total losses: (24).
+
+    Shapes: total (n,): `reconstruction` summed over the parties.
+    """
+    return alpha / 2.0 * (total**2).sum() / len(total)

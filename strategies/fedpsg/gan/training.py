@@ -1,6 +1,7 @@
 """The server's half of training and imputing: two exchanges a step, four with joint generators."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy.typing as npt
 
 from flwr_vertical import Federation
 from flwr_vertical.arrays import Floats32, Indices
-from flwr_vertical.errors import ProtocolError
+from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.results import Progress
 from strategies.fedpsg.gan.steps import BACK
 
@@ -107,7 +108,7 @@ class Training:
         """Return which encoded entries of a batch the networks are shown."""
         import torch
 
-        from strategies.fedpsg.gan.draws import draw_shown
+        from strategies.fedpsg.gan.networks import draw_shown
 
         parts = []
         for name, widths in self.widths.items():
@@ -134,3 +135,46 @@ def one_hot(labels: npt.NDArray[np.float64]) -> Floats32:
     classes = np.unique(labels[~np.isnan(labels)])
     columns: Floats32 = (labels[:, None] == classes).astype(np.float32)
     return columns
+
+
+MOST_CLASSES = 50
+
+
+def class_columns(federation: Federation) -> Floats32:
+    """Return what CGAIN is given of the labels: a column for each class."""
+    if federation.labels is None or np.isnan(federation.labels).all():
+        raise DataError("imputer 'cgain' needs labels, and none are given; take 'gain'")
+    columns = one_hot(federation.labels)
+    if columns.shape[1] > MOST_CLASSES:
+        raise DataError(
+            f"imputer 'cgain' is given labels of {columns.shape[1]} different values, and takes at "
+            f"most {MOST_CLASSES} classes; group the labels, or take 'gain'"
+        )
+    return columns
+
+
+def train_and_impute(
+    federation: Federation,
+    shape: "Shape",
+    labels: Floats32 | None,
+    steps: tuple[int, int],
+    common: Mapping[str, Any],
+    targets: Mapping[str, Mapping[str, Any]],
+    history: list[dict[str, Any]],
+    progress: Progress,
+) -> dict[str, dict[str, Any]]:
+    """Train the networks, and have them fill what rules did not.
+
+    Shapes: labels (n_samples, n_labels): for CGAIN.
+    """
+    told = federation.call("receive", {**common, **asdict(shape)}, per_party=targets)
+    widths = {name: np.asarray(of["widths"], dtype=np.int64) for name, of in told.items()}
+    missing = {name: np.asarray(of["missing"], dtype=np.uint8) for name, of in told.items()}
+    if labels is None:
+        labels = np.zeros((len(next(iter(missing.values()))), 0), dtype=np.float32)
+    iterations, batch = steps
+    progress.total = (progress.total or 0) + iterations
+    training = Training(federation, shape, widths, missing, labels)
+    training.run(iterations, batch, history, progress)
+    training.impute()
+    return federation.call("finish")

@@ -1,7 +1,8 @@
-"""The first stage at the server: the generative model of all samples, three rounds a step."""
+"""Both stages at the server: the generative model of all samples, then the discriminator."""
 
+import copy
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,16 +12,16 @@ from flwr_vertical import Result
 from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import DataError, PartyError
 from flwr_vertical.results import Progress
-from strategies.false_vfl.bounds import log_bound
-from strategies.false_vfl.early_stopping import EarlyStop, split_off
-from strategies.false_vfl.hardware import device_of
+from strategies.false_vfl.networks import Discriminator, ServerNets
+from strategies.false_vfl.posterior import log_bound
 from strategies.false_vfl.predict import drawn_step
-from strategies.false_vfl.rounds import Rounds
-from strategies.false_vfl.server_model import ServerNets
-from strategies.false_vfl.server_training import ServerStep
+from strategies.false_vfl.rounds import Rounds, ServerStep
+from strategies.false_vfl.settings import FalseVFLSettings
+from strategies.neural.hardware import device_of
+from strategies.neural.training import EarlyStop, Targets, split_off
 
-if TYPE_CHECKING:
-    from strategies.false_vfl.strategy import FalseVFL
+SCORING_ROUNDS = 58
+"""Rounds of likelihoods at most: with the one that encodes, fewer than 60 for any epochs."""
 
 
 class Pretraining:
@@ -31,7 +32,7 @@ class Pretraining:
 
     def __init__(
         self,
-        strategy: "FalseVFL",
+        strategy: FalseVFLSettings,
         rounds: Rounds,
         rows: Indices,
         seed: int,
@@ -153,3 +154,124 @@ class Pretraining:
             terms = self.rounds.score(block, step, [self._seed], n_draws, tell=True)
             total -= float(log_bound(step.log_weights(terms[0])).sum())
         return total / len(self._validated)
+
+
+class HeadTraining:
+    """The discriminator and its optimiser."""
+
+    def __init__(self, strategy: FalseVFLSettings, targets: Targets, seed: int) -> None:
+        self.targets = targets
+        self._best: dict[str, Tensor] | None = None
+        self._dtype, self._batch_size = strategy.dtype, strategy.batch_size
+        self._device = device_of(strategy.device)
+        net = Discriminator(strategy.network_settings, targets.n_classes, seed)
+        self.net = net.to(self._device, self._dtype)
+        self._optimiser = torch.optim.Adam(
+            self.net.parameters(), lr=strategy.learning_rate, weight_decay=strategy.weight_decay
+        )
+
+    def epoch(self, h: Tensor, logs: Tensor, rows: Indices, rng: np.random.Generator) -> float:
+        """Go once through the labelled samples; return the mean loss.
+
+        Shapes: h (n_rows, n_draws, h_dim); logs (n_rows, n_draws): log weights of the draws,
+        without the labels' part; rows (n_rows,): which samples they are.
+        """
+        y = self.targets.tensor(rows, self._device, self._dtype)
+        total = 0.0
+        order = torch.from_numpy(rng.permutation(len(rows)))
+        for batch in torch.split(order, self._batch_size):
+            self._optimiser.zero_grad(set_to_none=True)
+            loss = -log_bound(logs[batch] + self.net.log_density(h[batch], y[batch])).mean()
+            torch.autograd.backward([loss])
+            self._optimiser.step()
+            total += float(loss.detach()) * len(batch)
+        return total / len(rows)
+
+    def loss(self, h: Tensor, logs: Tensor, rows: Indices) -> float:
+        """Return the mean loss of samples that are not trained on; parameters as of `epoch`."""
+        with torch.no_grad():
+            return -float(
+                log_bound(
+                    logs
+                    + self.net.log_density(h, self.targets.tensor(rows, self._device, self._dtype))
+                ).mean()
+            )
+
+    def remember(self) -> None:
+        """Note the weights as the best ones so far."""
+        self._best = copy.deepcopy(self.net.state_dict())
+
+    def recall(self) -> None:
+        """Go back to the best weights, if some were noted."""
+        if self._best is not None:
+            self.net.load_state_dict(self._best)
+
+
+def fit_head(
+    strategy: FalseVFLSettings,
+    first: Pretraining,
+    head: HeadTraining,
+    usable: Indices,
+    result: Result,
+    progress: Progress,
+) -> None:
+    """Train the discriminator; everything else is fixed.
+
+    Parties hear mean and deviation of the labelled samples' posterior once, then seeds for several
+    epochs at a time.
+
+    Shapes: usable (n_usable,): samples that take part.
+    """
+    rows = usable[head.targets.known[usable]]
+    needed = 2 if strategy.validation_share else 1
+    if len(rows) < needed:
+        raise DataError(
+            f"{len(rows)} samples that take part have a label; expected at least {needed}"
+        )
+    rounds = first.rounds
+    rng = rounds.federation.rng
+    _check_classes(head.targets, rows)
+    _, kept_out = split_off(rows, strategy.validation_share, rng)
+    validates = np.isin(rows, kept_out)
+    if head.targets.classes:
+        # Of a class with few samples all may have been drawn: then they train, and none validates.
+        y = head.targets.y[rows]
+        validates &= np.isin(y, y[~validates])
+    sums = rounds.encode(rows, first.carried)
+    n_draws, at_once = strategy.importance_samples, math.ceil(strategy.epochs / SCORING_ROUNDS)
+    stop, told = EarlyStop(strategy.patience), False
+    for done in range(0, strategy.epochs, at_once):
+        seeds = [int(s) for s in rng.integers(2**62, size=min(at_once, strategy.epochs - done))]
+        settings = strategy.network_settings
+        drawn = [drawn_step(first.nets, settings, sums, rounds, rows, s, n_draws) for s in seeds]
+        terms = rounds.score(rows, drawn[0], seeds, n_draws, tell=not told)
+        told = True
+        for k, step in enumerate(drawn):
+            epoch, logs = done + k + 1, step.log_weights(terms[k])
+            loss = head.epoch(step.h[~validates], logs[~validates], rows[~validates], rng)
+            line = {"stage": 2, "epoch": epoch, "loss": loss}
+            if validates.any():
+                line["validation"] = head.loss(step.h[validates], logs[validates], rows[validates])
+                if stop.is_better(epoch, line["validation"]):
+                    head.remember()
+            result.history.append(line)
+            if stop.is_over(epoch):
+                break
+        progress.step(epoch, strategy.epochs, loss=loss)
+        if stop.is_over(epoch):
+            break
+    head.recall()
+    result.metrics["epochs"] = float(epoch)
+
+
+def _check_classes(targets: Targets, rows: Indices) -> None:
+    """Raise `DataError` if no sample of a class takes part: it could never be predicted."""
+    for number, label in enumerate(targets.classes):
+        n_labels = int((targets.y[targets.known] == number).sum())
+        if not (targets.y[rows] == number).any():
+            raise DataError(
+                f"none of the {n_labels} samples with the label {label:g} takes part, so that the "
+                "class would never be predicted: each is held by one party alone, which does not "
+                "agree to the exchange 'lone-embeddings'; leave these labels out, or align samples "
+                "of that class that several parties hold"
+            )

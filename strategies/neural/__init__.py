@@ -1,0 +1,1 @@
+"""What methods with neural networks share."""

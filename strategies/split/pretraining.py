@@ -1,0 +1,356 @@
+"""Pretraining without labels: SimSiam at one party, and FedHSSL's across parties.
+
+In SimSiam (Chen and He, 2021) two views of a row go through encoder and projector; a predictor
+shall find one view's projection from the other's, through which no gradient goes. A party does this
+with its own rows alone, so it takes no round.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from flwr_vertical.errors import DataError
+from strategies.neural.hardware import to_numpy
+from strategies.neural.images import ImageShape
+from strategies.neural.networks import (
+    ACTIVATIONS,
+    apply,
+    draw_seed,
+    from_arrays,
+    new_generator,
+    perceptron,
+    to_arrays,
+)
+from strategies.split.methods import SplitNetworks, Training
+from strategies.split.networks import TwoEncoders
+
+MOMENTUM = 0.9
+
+
+class Views(Protocol):
+    """How views of rows are made."""
+
+    def pair(self, x: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Return two views of each row, both of the shape of `x`."""
+
+
+class TableViews:
+    """Views of rows of a table: the row itself, and one with some columns replaced.
+
+    They become numbers between the column's least and largest value, as in FedHSSL's experiments.
+
+    Shapes: x (n_rows, n_columns): all rows, whose least and largest values bound what replaces a
+    cell.
+    """
+
+    def __init__(self, x: Tensor, share: float) -> None:
+        self._least, self._range = x.amin(0), x.amax(0) - x.amin(0)
+        self._count = int(share * x.shape[1])
+
+    def pair(self, x: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Return the rows, and rows with some columns replaced, others in each."""
+        uniform = torch.from_numpy(rng.random(x.shape)).to(x.device, x.dtype)
+        places = torch.from_numpy(rng.random(x.shape).argsort(axis=1).argsort(axis=1))
+        chosen = (places < self._count).to(x.device)
+        return x, torch.where(chosen, self._least + uniform * self._range, x)
+
+
+class ImageViews:
+    """Views of images, of which both are moved by up to an eighth of a side, and mirrored or not.
+
+    The mean colour stands where nothing is left. These are the usual crops and mirrors (Chen and
+    He, 2021, Section 4), without changes of colour, for images of a few pixels a side.
+    """
+
+    def __init__(self, image: ImageShape) -> None:
+        self._image = image
+
+    def pair(self, x: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Return images moved and mirrored, each in another way."""
+        return self._view(x, rng), self._view(x, rng)
+
+    def _view(self, x: Tensor, rng: np.random.Generator) -> Tensor:
+        image, n = self._image, len(x)
+        pad_y, pad_x = -(-image.height // 8), -(-image.width // 8)
+        pixels = x.reshape(n, image.channels, image.height, image.width)
+        padded = torch.nn.functional.pad(pixels, (pad_x, pad_x, pad_y, pad_y))
+        rows = _places(image.height, pad_y, n, rng)
+        columns = _places(image.width, pad_x, n, rng)
+        mirrored = rng.random(n) < 0.5
+        columns[mirrored] = columns[mirrored, ::-1]
+        y, z = (torch.from_numpy(found).to(x.device) for found in (rows, columns))
+        each = torch.arange(n, device=x.device)[:, None, None, None]
+        channel = torch.arange(image.channels, device=x.device)[:, None, None]
+        return padded[each, channel, y[:, None, :, None], z[:, None, None, :]].reshape(x.shape)
+
+
+def _places(side: int, pad: int, n: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Draw which pixels along a padded side each image takes, shape (n, side)."""
+    return rng.integers(0, 2 * pad + 1, size=n)[:, None] + np.arange(side)
+
+
+def views_of(x: Tensor, share: float, image: ImageShape | None) -> Views:
+    """Return how views of a party's rows are made."""
+    return TableViews(x, share) if image is None else ImageViews(image)
+
+
+class SimSiamHeads(nn.Module):
+    """Projector of three layers and predictor of two (Table 3), normalised over the batch."""
+
+    def __init__(self, networks: SplitNetworks, generator: torch.Generator) -> None:
+        super().__init__()
+        d, k, hidden = networks.latent_dim, networks.projected, networks.predictor_width
+        how = networks.activation, generator
+        self.projector = nn.Sequential(
+            *_normalised(d, k, *how), *_normalised(k, k, *how), *_normalised(k, k, "", generator)
+        )
+        self.predictor = nn.Sequential(
+            *_normalised(k, hidden, *how), *perceptron(hidden, k, hidden, 1, *how)
+        )
+
+
+def _normalised(
+    n_in: int, n_out: int, activation: str, generator: torch.Generator
+) -> Iterator[nn.Module]:
+    """Make a layer with batch normalisation; the last one of a projector has no activation."""
+    yield from perceptron(n_in, n_out, n_out, 1, "relu", generator)
+    # Only batches are ever normalised, so nothing is kept of earlier ones.
+    yield nn.BatchNorm1d(n_out, affine=bool(activation), track_running_stats=False)
+    if activation:
+        yield ACTIVATIONS[activation]()
+
+
+def unit(x: Tensor) -> Tensor:
+    """Return rows of length 1."""
+    return nn.functional.normalize(x, dim=-1)
+
+
+def distance(prediction: Tensor, target: Tensor) -> Tensor:
+    """Return minus the mean cosine of rows; no gradient goes through the target (Eq. 1 there)."""
+    return -(unit(prediction) * unit(target.detach())).sum(-1).mean()
+
+
+class FallingRates:
+    """Gradient descent with momentum whose rate falls along a cosine, but for predictors."""
+
+    def __init__(
+        self, falling: Sequence[nn.Module], fixed: Sequence[nn.Module], training: Training
+    ):
+        self._training = training
+        groups = [
+            {"params": [p for net in nets for p in net.parameters()]} for nets in (falling, fixed)
+        ]
+        self.optimiser = torch.optim.SGD(
+            groups,
+            lr=training.pretrain_learning_rate,
+            momentum=MOMENTUM,
+            weight_decay=training.pretrain_weight_decay,
+        )
+
+    def at(self, epoch: int) -> None:
+        """Set the rates of an epoch, counted from 0."""
+        share = 0.5 * (1.0 + math.cos(math.pi * epoch / self._training.pretrain_epochs))
+        self.optimiser.param_groups[0]["lr"] = self._training.pretrain_learning_rate * share
+
+    def step(self, loss: Tensor) -> float:
+        """Take a step down a loss; return it."""
+        self.optimiser.zero_grad(set_to_none=True)
+        torch.autograd.backward([loss])
+        self.optimiser.step()
+        return float(loss.detach())
+
+
+def batches_of(n_rows: int, size: int, rng: np.random.Generator) -> list[Tensor]:
+    """Draw an order of rows, and cut it into batches of about one size, none of a single row."""
+    order = rng.permutation(n_rows)
+    return [torch.from_numpy(part) for part in np.array_split(order, max(1, -(-n_rows // size)))]
+
+
+def pretrain(
+    encoder: nn.Module,
+    x: Tensor,
+    networks: SplitNetworks,
+    training: Training,
+    seed: int,
+    name: str,
+) -> list[float]:
+    """Train an encoder on a party's own rows.
+
+    Shapes: x (n_rows, n_columns): standardised columns, of all rows that take part.
+    """
+    check_rows(len(x), name)
+    heads = SimSiamHeads(networks, new_generator(seed, "projector")).to(x.device, x.dtype)
+    rng = np.random.default_rng(draw_seed(seed, "views"))
+    descent = FallingRates([encoder, heads.projector], [heads.predictor], training)
+    views_from = views_of(x, training.corrupted, networks.image_of(name))
+    projected = nn.Sequential(encoder, heads.projector)
+    losses = []
+    for epoch in range(training.pretrain_epochs):
+        descent.at(epoch)
+        total = 0.0
+        for batch in batches_of(len(x), training.pretrain_batch_size, rng):
+            views = views_from.pair(x[batch], rng)
+            z = [apply(projected, view, networks.mixed) for view in views]
+            p = [heads.predictor(values) for values in z]
+            loss = 0.5 * (distance(p[0], z[1]) + distance(p[1], z[0]))
+            total += descent.step(loss) * len(batch)
+        losses.append(total / len(x))
+        check_loss(losses[-1], name)
+    return losses
+
+
+def check_rows(n_rows: int, name: str) -> None:
+    """Refuse to pretrain on fewer rows than a batch can be normalised over."""
+    if n_rows < 2:
+        raise DataError(
+            f"party {name!r} has {n_rows} rows to pretrain on; expected 2 or more. Set "
+            "pretrain='none', or align samples that it holds"
+        )
+
+
+def check_loss(loss: float, name: str) -> None:
+    """Refuse to go on where the loss is not a number."""
+    if not math.isfinite(loss):
+        raise DataError(
+            f"party {name!r}: the loss of pretraining is {loss}; lower pretrain_learning_rate, and "
+            "look for extreme values in its columns"
+        )
+
+
+class HybridPretraining:
+    """One party's part of FedHSSL's pretraining; belongs to the snapshots of a run.
+
+    He, Kang, Luo, Fan and Yang, *A Hybrid Self-Supervised Learning Framework for Vertical Federated
+    Learning* (2022). An epoch has three parts:
+
+    1. *Across parties*, on aligned samples: a party's prediction of its cross-party encoder shall
+       agree with the projections z_j of the other parties. Minus the mean cosine with each of them
+       is linear in ``z_j / |z_j|``, so a party needs their sum only, and the server opens no
+       party's own. (In the paper one party exchanges projections with each other one; here all are
+       alike.)
+    2. *At each party*, on all its rows: SimSiam of its local encoder, guided by the cross-party
+       one.
+    3. *Of what they share*: the upper layers of local encoders, projectors and predictors become
+       their mean over parties.
+
+    Shapes: x (n_rows, n_columns): all rows that take part.
+    """
+
+    def __init__(
+        self,
+        encoder: TwoEncoders,
+        x: Tensor,
+        networks: SplitNetworks,
+        training: Training,
+        shared_seed: int,
+        seed: int,
+        name: str,
+    ) -> None:
+        check_rows(len(x), name)
+        self._encoder, self._x, self._training = encoder, x, training
+        self._seed, self._name = seed, name
+        own, shared = new_generator(seed, "projector"), new_generator(shared_seed, "projector")
+        self.cross = SimSiamHeads(networks, own).to(x.device, x.dtype)
+        self.local = SimSiamHeads(networks, shared).to(x.device, x.dtype)
+        self._views = views_of(x, training.corrupted, networks.image_of(name))
+        across = encoder.cross, self.cross.projector
+        self._across = FallingRates(across, [self.cross.predictor], training)
+        within = encoder.bottom, encoder.top, self.local.projector
+        self._mixed = networks.mixed
+        # What gives projections; what is trained is the same.
+        self._cross_net = nn.Sequential(encoder.cross, self.cross.projector)
+        self._local_net = nn.Sequential(*within)
+        self._within = FallingRates(within, [self.local.predictor], training)
+
+    def project(self, x: Tensor) -> Tensor:
+        """Return projections of aligned rows, of length 1; shape (n_rows, projected)."""
+        with torch.no_grad():
+            return unit(apply(self._cross_net, x, self._mixed))
+
+    def learn_across(self, x: Tensor, total: Tensor, n_parties: int, epoch: int) -> float:
+        """Take a step towards the other parties' projections; return the loss.
+
+        Shapes: x (n_rows, n_columns): the rows that `project` was given; total (n_rows,
+        projected): sum over all parties of what `project` returned.
+        """
+        self._across.at(epoch)
+        z = apply(self._cross_net, x, self._mixed)
+        others = (total - unit(z.detach())) / (n_parties - 1)
+        loss = -(unit(self.cross.predictor(z)) * others).sum(-1).mean()
+        told = self._across.step(loss)
+        check_loss(told, self._name)
+        return told
+
+    def learn_within(self, epoch: int) -> float:
+        """Go once through the own rows; return the mean loss."""
+        self._within.at(epoch)
+        rng = np.random.default_rng(draw_seed(self._seed, f"views of epoch {epoch}"))
+        total, guide = 0.0, self._training.guide
+        for batch in batches_of(len(self._x), self._training.pretrain_batch_size, rng):
+            views = self._views.pair(self._x[batch], rng)
+            z = [apply(self._local_net, v, self._mixed) for v in views]
+            p = [self.local.predictor(values) for values in z]
+            loss = 0.5 * (distance(p[0], z[1]) + distance(p[1], z[0]))
+            if guide:
+                with torch.no_grad():
+                    across = [apply(self._cross_net, v, self._mixed) for v in views]
+                loss = loss + guide * (distance(p[0], across[0]) + distance(p[1], across[1]))
+            total += self._within.step(loss) * len(batch)
+        check_loss(total, self._name)
+        return total / len(self._x)
+
+    @property
+    def shared(self) -> Tensor:
+        """The weights that are averaged over parties, shape (n_weights,)."""
+        return parameters_to_vector(self._shared()).detach()
+
+    @shared.setter
+    def shared(self, weights: Tensor) -> None:
+        # A copy: else the parties of one process would share the memory of what they average.
+        vector_to_parameters(weights.clone(), self._shared())
+
+    def _shared(self) -> list[nn.Parameter]:
+        nets = self._encoder.top, self.local.projector, self.local.predictor
+        return [parameter for net in nets for parameter in net.parameters()]
+
+    def pack(self) -> dict[str, Any]:
+        """Return what a snapshot needs beside the encoder."""
+        return {
+            "cross": to_arrays(self.cross),
+            "local": to_arrays(self.local),
+            "across": _momenta(self._across),
+            "within": _momenta(self._within),
+        }
+
+    def unpack(self, tree: dict[str, Any]) -> None:
+        """Take up what a snapshot has."""
+        for heads, name in ((self.cross, "cross"), (self.local, "local")):
+            heads.load_state_dict(from_arrays(tree[name]))
+        for descent, name in ((self._across, "across"), (self._within, "within")):
+            _take_up(descent, tree[name])
+
+
+def _momenta(descent: FallingRates) -> dict[str, npt.NDArray[Any]]:
+    groups = descent.optimiser.param_groups
+    parameters = [p for group in groups for p in group["params"]]
+    state = descent.optimiser.state
+    return {
+        str(i): to_numpy(state[p]["momentum_buffer"]).copy()
+        for i, p in enumerate(parameters)
+        if p in state
+    }
+
+
+def _take_up(descent: FallingRates, momenta: dict[str, npt.NDArray[Any]]) -> None:
+    groups = descent.optimiser.param_groups
+    descent.optimiser.state.clear()
+    for i, p in enumerate(p for group in groups for p in group["params"]):
+        if str(i) in momenta:
+            buffer = torch.from_numpy(np.array(momenta[str(i)])).to(p.device)
+            descent.optimiser.state[p]["momentum_buffer"] = buffer
