@@ -59,15 +59,9 @@ def inference_section(found: Tables, pictures: Pictures, preset: Preset) -> Sect
     """Check intervals and standard errors."""
     part = preset["inference"]
     rates = ", ".join(f"{rate:.0%}" for rate in part["rates"])
-    texts = [
-        "expected: from the model's own information, no further message about a row.",
-        "gram: from the products of all columns, computed exactly.",
-        "sketch: the paper's Algorithm 2, where random projections stand in for the products "
-        "between parties. Shown beside; nothing was aimed at.",
-    ]
     return Section(
         "Intervals and standard errors",
-        [pictures["coverage"], bullet_list(texts), dataframe_html(found["inference"])],
+        [pictures["coverage"], dataframe_html(found["inference"])],
         f"{part['runs']} replications of {part['rows'][0]:,} rows; A to E miss {rates} of their "
         "blocks, completely at random. Coverage and the ratio of standard error to the spread of "
         "estimates are means over a party's columns.",
@@ -102,7 +96,7 @@ def apart_section(found: Tables, preset: Preset) -> Section:
 
 
 def parting_section(found: Tables, pictures: Pictures, preset: Preset) -> Section:
-    """Show where kinds of standard errors part, and what correlation between parties costs."""
+    """Show what few rows and correlation between parties cost."""
     part = preset["parting"]
     texts = [
         "VFEM takes columns of different parties for uncorrelated. Where they are not, the missing "
@@ -113,7 +107,7 @@ def parting_section(found: Tables, pictures: Pictures, preset: Preset) -> Sectio
         "where its noise variance is far too small, so are the standard errors.",
     ]
     return Section(
-        "Where the three part: few rows, correlated parties",
+        "Few rows, correlated parties",
         [
             pictures["parting"],
             bullet_list(texts),
@@ -123,21 +117,6 @@ def parting_section(found: Tables, pictures: Pictures, preset: Preset) -> Sectio
         f"{part['runs']} replications for each point; a common factor correlates every two columns "
         "of different parties. In the paper's data the mean absolute correlation between "
         "institutions is 0.03.",
-    )
-
-
-def convergence_section(found: Tables, pictures: Pictures, preset: Preset) -> Section:
-    """Compare steps and acceleration."""
-    part = preset["convergence"]
-    rates = " and ".join(f"{rate:.0%}" for rate in part["rates"])
-    return Section(
-        "Convergence",
-        pictures["convergence"],
-        f"Log likelihood short of the best one reached, {part['rows']:,} rows, "
-        f"{rates} of the blocks of B to E missing. The paper's step is the gradient, here with "
-        f"learning rate {part['learning_rate']:g} in standardised units. Every iteration is one "
-        "round. Curves end where gaps are rounding; where acceleration has nothing to gain, it "
-        "is not used.",
     )
 
 
@@ -173,7 +152,8 @@ def sme_section(found: Tables, pictures: Pictures, preset: Preset) -> Section:
             dataframe_html(found["sme_data"]),
         ],
         f"{preset['sme']['rows']:,} generated rows, masked sums, each method in a process of its "
-        "own. VFEM starts from CC (CC-VFEM) and from Impute (Impute-VFEM), as in the paper.",
+        "own. The paper starts VFEM from CC (CC-VFEM) and from Impute (Impute-VFEM); the maximum "
+        "of the likelihood is the same from anywhere.",
     )
 
 

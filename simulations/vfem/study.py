@@ -101,7 +101,6 @@ def make_tables(
         "inference": tables.inference(frame, "inference"),
         "parting": tables.over_parties(parting),
         "parting_by_party": parting,
-        "convergence": tables.convergence(frame),
         "target_cost": targets.cost(summary, sme),
         "sme_summary": summary,
         "sme_table3": sme_tables.like_table3(found, truth, printed),
@@ -128,7 +127,6 @@ def make_figures(
             found["inference"], goals["coverage"], goals["se_within"]
         ),
         "parting": figures.parting_figure(found["parting"]),
-        "convergence": figures.convergence_figure(found["convergence"]),
         "sme_forest": sme_figures.forest_figure(sme_tables.estimates(frame), truth, scale),
         "figure4_boxes": sme_figures.boxes_figure(
             {

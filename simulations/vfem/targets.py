@@ -40,7 +40,7 @@ def intervals(frame: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
     """Whether intervals cover, and standard errors are right, for every party."""
     low, high = settings["coverage"]
     table = inference(frame, "inference")
-    table = table[table.index.get_level_values("kind").isin(settings["targets"])]
+    table = table[table.index.get_level_values("kind") == "VFEM"]
     table = table.droplevel(["rows", "cross"])[["runs", "coverage", "SE / SD"]].copy()
     covers = table["coverage"].between(low, high)
     right = (table["SE / SD"] - 1).abs() <= settings["se_within"]
@@ -54,7 +54,7 @@ def cost(summary: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
     rmse = summary["RMSE, standard units"]
     rows = {}
     for name in summary.index:
-        if not name.endswith("VFEM"):
+        if name != "VFEM":
             continue
         values = summary.loc[name]
         row = {
