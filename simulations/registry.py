@@ -1,24 +1,24 @@
-"""The studies there are. A new one adds an entry here and a module with a ``run(options)``."""
+"""The studies there are. A new one adds an entry here and a module with an ``open_study``."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 
-from simulations.study import Options, Outcome
+from simulations.preset import Options
+from simulations.study import Outcome, Study
 
 
 @dataclass(frozen=True)
-class Study:
+class Entry:
     """A study that the command line offers."""
 
     summary: str  # One line for ``list``
-    # Module that defines ``run(options) -> Outcome``; imported only when the study runs
+    # Module that defines ``open_study(options) -> Study``; imported only when the study runs
     module: str
     # What ``--help`` shows: what is reproduced, from which data, how long it takes
     description: str
-    writes: str = ""  # Page of the documentation that ``--write`` writes; empty if there is none
-    # Options that choose among the replications, where these take hours: name and help. Such a
-    # study can also make its page of the replications that are there (``--report``).
+    writes: bool = False  # Whether it has a page of the documentation (``--write``)
+    # Options that choose among the replications, where these take hours: name and help
     choices: dict[str, str] = field(default_factory=dict)
     # Whether replications are kept in the repository (`simulations.kept`): a run starts from
     # them, and ``--write`` writes them with the page
@@ -28,12 +28,12 @@ class Study:
 
     def run(self, options: Options) -> Outcome:
         """Run the study."""
-        function: Callable[[Options], Outcome] = import_module(self.module).run
-        return function(options)
+        open_study: Callable[[Options], Study] = import_module(self.module).open_study
+        return open_study(options).run()
 
 
-STUDIES: dict[str, Study] = {
-    "fknn": Study(
+STUDIES: dict[str, Entry] = {
+    "fknn": Entry(
         summary="FKNN imputation on motor data: Tables 3-5, Figures 4-18 (Du et al., 2024)",
         module="simulations.fknn.study",
         description=(
@@ -45,7 +45,7 @@ STUDIES: dict[str, Study] = {
             "simulations/fknn/preset.toml."
         ),
     ),
-    "vfem": Study(
+    "vfem": Entry(
         summary="VFEM regression on generated data: Tables 1-3, Figure 4 (Tang, Wang et al.)",
         module="simulations.vfem.study",
         description=(
@@ -58,7 +58,7 @@ STUDIES: dict[str, Study] = {
             "simulations/vfem/preset.toml."
         ),
     ),
-    "copula": Study(
+    "copula": Entry(
         summary="Synthetic tables and sparse GLMs: Tables 1-7 and 9 (Tang, Feng et al.)",
         module="simulations.copula.study",
         description=(
@@ -70,7 +70,7 @@ STUDIES: dict[str, Study] = {
             "of its settings and where it comes from is in simulations/copula/preset.toml."
         ),
     ),
-    "synthesis": Study(
+    "synthesis": Entry(
         summary="Synthetic tables on real columns: margins and quality, nothing stated",
         module="simulations.synthesis.study",
         description=(
@@ -81,10 +81,10 @@ STUDIES: dict[str, Study] = {
             "--quick takes some seconds. Every number of its settings is in "
             "simulations/synthesis/preset.toml."
         ),
-        writes="docs/synthesis-study.md",
+        writes=True,
         keeps=True,
     ),
-    "fedpsg": Study(
+    "fedpsg": Entry(
         summary="FedPSG-AR, samples that a party lacks: Tables 1-7, Experiment 3 (Liu et al.)",
         module="simulations.fedpsg.study",
         description=(
@@ -102,7 +102,7 @@ STUDIES: dict[str, Study] = {
             "takes less than a minute. Every number of its settings is in "
             "simulations/fedpsg/preset.toml."
         ),
-        writes="docs/fedpsg-study.md",
+        writes=True,
         choices={
             "parts": "methods_compared, imputers, cnum, downstream, aligned (default: all)",
             "datasets": "Bank, Credit, Letter, News (default: preset)",
@@ -112,7 +112,7 @@ STUDIES: dict[str, Study] = {
         },
         keeps=True,
     ),
-    "false_vfl": Study(
+    "false_vfl": Entry(
         summary="FALSE-VFL and four baselines: Tables 2, 11-18, Figures 2, 4-8 (Hong et al.)",
         module="simulations.false_vfl.study",
         description=(
@@ -125,7 +125,7 @@ STUDIES: dict[str, Study] = {
             "a minute. Every number of its settings and where it comes from is in "
             "simulations/false_vfl/preset.toml."
         ),
-        writes="docs/false-vfl-study.md",
+        writes=True,
         choices={
             "datasets": "isolet, fashion_mnist, hapt, modelnet10 (default: preset)",
             "methods": "such as FALSE-VFL-I PlugVFL (default: all)",
@@ -135,7 +135,7 @@ STUDIES: dict[str, Study] = {
         },
         keeps=True,
     ),
-    "trees": Study(
+    "trees": Entry(
         summary="Vertical boosting beside scikit-learn's, and Bank with blocks missing",
         module="simulations.trees.study",
         description=(
@@ -149,7 +149,7 @@ STUDIES: dict[str, Study] = {
             "is installed) and scikit-learn's booster. Every number of its settings is in "
             "simulations/trees/preset.toml."
         ),
-        writes="docs/trees-study.md",
+        writes=True,
         choices={
             "parts": "pooled, blocks (default: both)",
             "datasets": "Bank, Credit, Letter, motor (default: preset)",
@@ -160,7 +160,7 @@ STUDIES: dict[str, Study] = {
         keeps=True,
         own_files=True,
     ),
-    "attacks": Study(
+    "attacks": Entry(
         summary="Attacks on what nodes see, for every built-in strategy, mode and view",
         module="simulations.attacks.study",
         description=(
@@ -172,9 +172,9 @@ STUDIES: dict[str, Study] = {
             "on two cores, --quick about one. Every number of its settings is in "
             "simulations/attacks/preset.toml."
         ),
-        writes="docs/attacks.md",
+        writes=True,
     ),
-    "audits": Study(
+    "audits": Entry(
         summary="Audits of epsilon: a lower bound for every mechanism, by many runs",
         module="simulations.audits.study",
         description=(
@@ -183,6 +183,6 @@ STUDIES: dict[str, Study] = {
             "The full audits take some five minutes of one core, --quick one. Every "
             "number of its settings is in simulations/audits/preset.toml."
         ),
-        writes="docs/audits.md",
+        writes=True,
     ),
 }

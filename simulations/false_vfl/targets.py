@@ -1,4 +1,4 @@
-"""What was aimed at on Isolet, as rows that pass or fail, with the numbers behind."""
+"""What was expected on Isolet, as rows that pass or fail, with the numbers behind."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pandas as pd
 
 from simulations.false_vfl.methods import BASELINES, PROPOSED
 from simulations.false_vfl.tables import rivals
-from simulations.study import FAIL, PASS
+from simulations.page import FAIL, PASS, verdict
 
 _DATASET = "Isolet"
 
@@ -73,15 +73,6 @@ def ahead(found: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
     return _table(rows, ["method", "train"]).fillna("")
 
 
-def reached(*tables: pd.DataFrame) -> bool:
-    """Whether no entry of the tables fails."""
-    return not any(
-        str(value).startswith(FAIL)
-        for table in tables
-        for value in table.to_numpy(dtype=object).ravel().tolist()
-    )
-
-
 def split_cell(wanted: str) -> tuple[str, str]:
     """Return method and mechanism of training of ``"FALSE-VFL-I MCAR 2"``."""
     for method in PROPOSED:
@@ -112,7 +103,7 @@ def _own(found: pd.DataFrame, method: str, train: str) -> pd.DataFrame:
 
 
 def _verdict(value: float, least: float) -> str:
-    return f"{PASS if value >= least else FAIL} {value:+.1f} ({least:+.1f})"
+    return verdict(value >= least, f"{value:+.1f} ({least:+.1f})")
 
 
 def _table(rows: dict[Any, dict[str, str]], names: list[str]) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""What was aimed at, as rows that pass or fail; what was not run is said to be so."""
+"""What was expected, as rows that pass or fail; what was not run is said to be so."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,16 +8,11 @@ import pandas as pd
 
 from simulations.fedpsg.floors import BEST, TRUE
 from simulations.fedpsg.tables import KEYS, SEEDS, each, means, paired
-from simulations.study import FAIL, PASS
+from simulations.page import verdict
 
 NOT_RUN = "not run"
 
 Values = dict[str, float]
-
-
-def verdict(good: bool, text: str) -> str:
-    """Return the word and the numbers behind it."""
-    return f"{PASS if good else FAIL} {text}"
 
 
 def errors(frame: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
@@ -91,15 +86,6 @@ def training(frame: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
         said = verdict(row["gain"] > least, text) if few or many else text
         rows.setdefault(key, {SEEDS: f"{row[SEEDS]:g}"})[name] = said
     return _table(dict(sorted(rows.items())), ["aligned", "method", "target"])
-
-
-def reached(*tables: pd.DataFrame) -> bool:
-    """Whether every entry of the tables passes."""
-    return not any(
-        str(value).startswith(FAIL)
-        for table in tables
-        for value in table.to_numpy(dtype=object).ravel().tolist()
-    )
 
 
 def by_place(

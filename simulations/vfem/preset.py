@@ -26,9 +26,10 @@ class Preset(StudyPreset):
         return jobs
 
     def jobs(self) -> list[Job]:
-        """Return all other jobs."""
+        """Return all jobs."""
         splits = self["splits"]
         return [
+            *self.measured_jobs(),
             *self._finite(),
             *self._inference("inference"),
             *self._sme_like("splits", data_seed=splits["seed"], test_share=splits["test_share"]),

@@ -1,10 +1,10 @@
-"""What was aimed at, as rows that pass or fail."""
+"""What was expected, as rows that pass or fail."""
 
 from typing import Any
 
 import pandas as pd
 
-from simulations.study import FAIL, PASS
+from simulations.page import FAIL, PASS
 from simulations.vfem.methods import BASELINES
 from simulations.vfem.tables import finite, inference, paired
 
@@ -67,12 +67,3 @@ def cost(summary: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
             row[f"RMSE below {other}"] = not known or rmse[name] < rmse[other]
         rows[name] = {title: PASS if good else FAIL for title, good in row.items()}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
-
-
-def reached(*tables: pd.DataFrame) -> bool:
-    """Whether every entry of the tables passes."""
-    return not any(
-        str(value).startswith(FAIL)
-        for table in tables
-        for value in table.to_numpy(dtype=object).ravel().tolist()
-    )

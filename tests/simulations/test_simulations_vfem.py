@@ -3,8 +3,9 @@ import pandas as pd
 import pytest
 
 from simulations.__main__ import main
+from simulations.page import FAIL, PASS, reached
+from simulations.preset import Options
 from simulations.replications import Job
-from simulations.study import FAIL, PASS, Options
 from simulations.vfem import experiments, fresh, missing, sme_tables, tables, targets
 from simulations.vfem.apart import apart_table, apart_target, replicate_apart
 from simulations.vfem.correlated import (
@@ -225,13 +226,13 @@ def test_target_compares_the_runs_that_both_could_fit():
     del values[0.5, 1, "CC"]
     table = targets.ahead(finite_numbers(values), 0.5)
     assert table.index.get_level_values("rate").tolist() == [0.5]
-    assert targets.reached(table)
+    assert reached([table])
 
     values[0.5, 0, "Impute"] = 0.1
     values[0.5, 1, "Impute"] = 1.4
     table = targets.ahead(finite_numbers(values), 0.5)
     assert table["prediction error"].tolist() == [f"{FAIL} Impute"]
-    assert not targets.reached(table)
+    assert not reached([table])
 
 
 def test_a_baseline_that_never_fits_is_beaten_and_shown_as_a_dash():
@@ -239,7 +240,7 @@ def test_a_baseline_that_never_fits_is_beaten_and_shown_as_a_dash():
     frame = finite_numbers(values)
     failed = {**frame.iloc[0].to_dict(), "metric": "CC/failed", "value": 1.0}
     frame = pd.concat([frame, pd.DataFrame([failed])], ignore_index=True)
-    assert targets.reached(targets.ahead(frame, 0.5))
+    assert reached([targets.ahead(frame, 0.5)])
     assert tables.finite(frame, "coefficients")["CC"].isna().all()
 
 
@@ -260,7 +261,7 @@ def numbers_of(width):
 
 def test_intervals_are_judged_by_party():
     settings = {"coverage": [0.92, 0.98], "se_within": 0.1}
-    assert targets.reached(targets.intervals(numbers_of(1.0), settings))
+    assert reached([targets.intervals(numbers_of(1.0), settings)])
     table = targets.intervals(numbers_of(0.5), settings)
     assert (table[["coverage 0.92 to 0.98", "SE within 10%"]] == FAIL).all(axis=None)
     assert table.loc[("VFEM", "A"), "SE / SD"] == pytest.approx(0.5, rel=0.15)
@@ -286,11 +287,11 @@ def test_the_papers_cells_are_joined_by_party_and_variable():
 
 def test_preset_asks_for_every_part(tmp_path):
     preset = Preset.load(Options(tmp_path))
-    assert {job.part for job in [*preset.jobs(), *preset.measured_jobs()]} == set(PARTS)
+    assert {job.part for job in preset.jobs()} == set(PARTS)
     assert preset["sme"]["rows"] == 166_207
     assert (preset["inference"]["runs"], preset["splits"]["runs"]) == (200, 50)
     quick = Preset.load(Options(tmp_path, quick=True, seeds=1))
-    assert {job.part for job in quick.jobs()} == set(PARTS) - {"sme"}
+    assert {job.part for job in quick.jobs()} == set(PARTS)
     assert len(quick.jobs()) < 30 < len(preset.jobs())
     keys = [job.key("") for job in preset.jobs()]
     assert len(set(keys)) == len(keys)
@@ -300,8 +301,8 @@ def test_targets_and_seeds_do_not_redo_replications(tmp_path):
     one = Preset.load(Options(tmp_path, quick=True))
     two = Preset.load(Options(tmp_path, quick=True, seeds=1))
     two.values["sme"] |= {"target_seconds": 1.0, "seeds": [0]}
-    known = {job.key("") for job in [*one.jobs(), *one.measured_jobs()]}
-    assert {job.key("") for job in [*two.jobs(), *two.measured_jobs()]} <= known
+    known = {job.key("") for job in one.jobs()}
+    assert {job.key("") for job in two.jobs()} <= known
 
 
 def test_a_fresh_process_measures_itself(preset):
@@ -339,15 +340,14 @@ def test_quick_study_makes_page_figures_and_tables_and_resumes(tmp_path, capsys,
     text = capsys.readouterr().out
     assert "Coefficient RMSE" in text
     assert PASS in text
-    page = (tmp_path / "index.html").read_text()
-    assert "https://" not in page
-    assert page.count("data:image/png") == 5 == len(list(tmp_path.glob("*.png")))
+    page = (tmp_path / "index.md").read_text()
+    assert page.count(".png)") == 5 == len(list(tmp_path.glob("*.png")))
     assert len(pd.read_csv(tmp_path / "sme_table3.csv")) == 35
 
-    kept = (tmp_path / "replications.csv").read_bytes()
+    kept = (tmp_path / "records.jsonl").read_bytes()
     monkeypatch.setattr("simulations.study.to_png", lambda figure: b"")  # drawn once is enough
     assert main(command) == 0
-    assert (tmp_path / "replications.csv").read_bytes() == kept
+    assert (tmp_path / "records.jsonl").read_bytes() == kept
 
 
 def test_with_nothing_missing_the_methods_for_correlated_parties_agree():
