@@ -13,7 +13,7 @@ import pandas as pd
 
 PASS, FAIL = "PASS", "FAIL"
 WIDTH = 100
-MOST_NAMED = 6
+MOST_NAMED = 4
 """Exceptions that a sentence names; of more it says how many there are."""
 
 Tables = Mapping[str, pd.DataFrame]
@@ -81,10 +81,10 @@ def outcome(table: pd.DataFrame) -> str:
     if not held + len(missed):
         return "Not run."
     if not missed:
-        return "It came so" + (f", in all {held} cases." if held > 1 else ".")
+        return "It held" + (f" in all {held} cases." if held > 1 else ".")
     more = f"; and {len(missed) - MOST_NAMED} others" if len(missed) > MOST_NAMED else ""
     named = "; ".join(missed[:MOST_NAMED]) + more
-    return f"It came so in {held} of {held + len(missed)} cases. Otherwise: {named}."
+    return f"It held in {held} of {held + len(missed)} cases. Not so: {named}."
 
 
 def reached(tables: Iterable[pd.DataFrame]) -> bool:
@@ -135,8 +135,12 @@ def _cell(value: object) -> str:
         return "–"
     if not isinstance(value, str):
         return f"{value:.3g}" if isinstance(value, float) else str(value)
-    plain = {PASS: "yes", FAIL: "no"}.get(value, value)
-    return re.sub(rf"^({PASS}|{FAIL})\W+(?=\S)", "", plain) if plain == value else plain
+    word, _, rest = value.partition(" ")
+    plain = {PASS: "yes", FAIL: "no"}.get(word.rstrip(",:"))
+    if plain is None:
+        return value
+    # A number says it by itself; its limit or the paper's stands beside it.
+    return rest if re.match(r"[-+–]?\d", rest) else value.replace(word.rstrip(",:"), plain, 1)
 
 
 def beside_paper(ours: pd.DataFrame, paper: pd.DataFrame, digits: int = 3) -> pd.DataFrame:
