@@ -24,7 +24,6 @@ from deployments import Deployment
 from flwr_vertical import simulate
 from strategies.vfem import VFEM
 
-
 MISSING = (0.2, 0.5, 0.3, 0.4, 0.1, 0.95, 0.9, 0.85, 0.8, 0.75)
 """Shares of the samples that parties lack."""
 
