@@ -30,6 +30,7 @@ BUILTIN = {
     "vcds": "strategies.copula:VCDS",
     "vertigan": "strategies.vertigan:VertiGAN",
     "vfem": "strategies.vfem:VFEM",
+    "vfem-iterations": "strategies.vfem_iterations:VFEMIterations",
     "vfem-predict": "strategies.vfem:VFEMPredict",
     "lr": "strategies.classifiers:VerticalLR",
     "svm": "strategies.classifiers:VerticalSVM",

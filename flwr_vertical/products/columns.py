@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from flwr_vertical.arrays import Array
 
@@ -61,8 +62,21 @@ class MultipliesColumns(Protocol):
         """Return the columns, centred or scaled as the method wants them."""
 
 
-class RanksColumns(Protocol):
-    """What a party has to have where rank correlations of its columns are wanted."""
+def rank_scores(matrix: Array) -> Array:
+    """Turn columns into standardised ranks, bounded whatever the units and tails.
 
-    def columns_to_rank(self) -> HeldColumns:
-        """Return the columns; NaN where a cell is missing."""
+    Shapes: matrix (n_rows, p): NaN = missing; returns (n_rows, p): average ranks with mean 0 and
+    variance 1 (divisor: their number) over the observed cells of each column. 0 in missing cells
+    and in columns with fewer than two different values.
+    """
+    scores = np.zeros(matrix.shape)
+    for j in range(matrix.shape[1]):
+        known = ~np.isnan(matrix[:, j])
+        if not known.any():
+            continue
+        ranks = pd.Series(matrix[known, j]).rank().to_numpy(copy=True)
+        ranks -= (len(ranks) + 1) / 2
+        # Of a constant column the ranks are all (n + 1) / 2, exactly, and nothing is left.
+        spread = np.sqrt(np.mean(np.square(ranks)))
+        scores[known, j] = ranks / spread if spread > 0 else 0.0
+    return scores

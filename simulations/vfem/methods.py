@@ -8,9 +8,12 @@ from flwr_vertical.errors import VerticalError
 from simulations.replications import Metrics
 from simulations.vfem.sample import Sample
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
+from strategies.vfem_iterations import VFEMIterations
 
 BASELINES = ("Single", "CC", "Impute")
 STEADIED, PRIOR = "VFEM, prior", 2.0
+ALGORITHM_2, SKETCHES = "Algorithm 2", 4000
+"""The paper's iterations, standard errors from its sketches: L m rows of them, 20 times 200."""
 
 
 def make_method(name: str, holder: str) -> Strategy:
@@ -21,6 +24,8 @@ def make_method(name: str, holder: str) -> Strategy:
         return CompleteCase()
     if name == "Impute":
         return MeanImpute()
+    if name == ALGORITHM_2:
+        return VFEMIterations(sketch_size=SKETCHES)
     # The paper's model. Where it starts (CC-VFEM, Impute-VFEM) changes no maximum.
     prior = {"noise_prior": PRIOR} if name == STEADIED else {}
     return VFEM(covariance="block", check_correlation=False, **prior)

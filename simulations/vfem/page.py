@@ -136,7 +136,10 @@ def _finite_parts(preset: Preset) -> list[Part]:
             "Intervals and standard errors",
             f"{inference['runs']} replications of {inference['rows'][0]:,} rows; A to E miss "
             f"{rates} of their blocks, completely at random. Coverage and the ratio of standard "
-            "error to the spread of estimates are means over a party's columns.",
+            "error to the spread of estimates are means over a party's columns. VFEM: from the "
+            "information of the observed sums. Algorithm 2: the paper's iterations "
+            "(`vfem-iterations`), where random projections stand in for the products between "
+            "parties; shown beside, nothing was expected of it.",
             tables={"inference": ""},
             figures=["coverage"],
         ),

@@ -22,7 +22,7 @@ from flwr_vertical.products import (
     PrivateProductSteps,
     ProductKeySteps,
 )
-from flwr_vertical.products.sketches import rank_scores
+from flwr_vertical.products.columns import rank_scores
 from flwr_vertical.products.streams import stream
 from flwr_vertical.tables import is_numeric
 from strategies.common.imputing_party import ImputingParty

@@ -133,7 +133,7 @@ def test_a_demonstration_agrees_to_exchanges_that_tell_more(home):
     """Its data are public, and a simulated node has no owner to ask; own files have one."""
     preset = tomllib.loads((ROOT / "apps" / "vfem.toml").read_text())
     given = {f"demo.{key}": value for key, value in preset["demo"].items()}
-    given |= {"strategy": "vfem", "labels": "demo", "vfem.exchange": "sums"}
+    given |= {"strategy": "vfem-iterations", "labels": "demo"}
     run_app(simulated(2), **given)
     result = Result.load(home / "results" / "server" / "test")
     assert result.coefficients is not None
@@ -570,10 +570,15 @@ def test_names_of_runs_stay_in_the_folder_of_the_node(home, bank, court, name):
 
 def test_settings_of_several_options_are_put_together():
     """Of two options `flwr run` would keep the last setting of a strategy's table alone."""
-    given = [str(ROOT / "apps" / "vfem.toml"), 'vfem.step="gradient"', "vfem.tol=0.0 seed=1"]
+    given = [
+        str(ROOT / "apps" / "vfem.toml"),
+        'vfem.covariance="block"',
+        "vfem.noise-prior=2.0 seed=1",
+    ]
     read = read_items(given)
     assert (read["strategy"], read["demo.dataset"], read["seed"]) == ("vfem", "blood-pressure", 1)
-    assert (read["vfem.step"], read["vfem.tol"], read["vfem.initial"]) == ("gradient", 0.0, "zeros")
+    found = read["vfem.covariance"], read["vfem.noise-prior"], read["vfem.intercept"]
+    assert found == ("block", 2.0, True)
     assert flat(tomllib.loads(toml_text(read))) == read
     assert read_items([]) == {}
 

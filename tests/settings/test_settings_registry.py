@@ -164,7 +164,7 @@ def test_classes_by_name_are_those_of_the_registry():
 def test_settings_of_one_strategy_are_shown(capsys):
     assert main.main(["strategies", "vfem"]) == 0
     shown = capsys.readouterr().out
-    assert 'vfem.standard-errors = "expected"   {"expected", "gram", "sketch", "none"}' in shown
+    assert 'vfem.covariance = "full"   {"full", "block"}' in shown
     assert "labels:    needed" in shown
     assert "every party:" in shown
     assert main.main(["strategies", "nope"]) == 1

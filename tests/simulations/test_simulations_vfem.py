@@ -19,7 +19,14 @@ from simulations.vfem.correlated import (
 )
 from simulations.vfem.design import MAR, MCAR, covariance, draw_design
 from simulations.vfem.experiments import PARTS, replicate
-from simulations.vfem.methods import coefficient_rmse, make_method, measure, run_method, slopes
+from simulations.vfem.methods import (
+    ALGORITHM_2,
+    coefficient_rmse,
+    make_method,
+    measure,
+    run_method,
+    slopes,
+)
 from simulations.vfem.preset import Preset
 from simulations.vfem.sample import Sample
 from simulations.vfem.sme import correlation, draw_sme, scales
@@ -185,6 +192,8 @@ def test_methods_are_what_their_names_say(preset):
     for name in ("Single", "CC", "Impute", "VFEM"):
         found |= measure(name, sample, "A", "masked", seed=0)
     assert found["VFEM/coefficients"] < found["CC/coefficients"] < found["Single/coefficients"]
+    prior = measure("VFEM, prior", sample, "A", "masked", seed=0)
+    assert prior["VFEM, prior/sigma2"] > found["VFEM/sigma2"]
     assert 0 < found["VFEM/prediction"] < found["Single/prediction"]
 
     # The complete-case estimates are those of least squares on the pooled complete rows.
@@ -193,6 +202,16 @@ def test_methods_are_what_their_names_say(preset):
     pooled = np.linalg.lstsq(X, sample.labels.to_numpy()[kept], rcond=None)[0]
     result = run_method(make_method("CC", "A"), sample, "plain", 0)
     np.testing.assert_allclose(slopes(result, sample), pooled[1:], atol=1e-6)
+
+
+def test_the_papers_iterations_come_to_the_same_maximum(preset):
+    sample = draw_design(preset["design"], rows=400, rates=[0.0] + [0.3] * 4, seed=5)
+    ours, theirs = (
+        run_method(make_method(name, "A"), sample, "masked", 0) for name in ("VFEM", ALGORITHM_2)
+    )
+    np.testing.assert_allclose(slopes(ours, sample), slopes(theirs, sample), atol=1e-2)
+    ratio = slopes(theirs, sample, "std_error") / slopes(ours, sample, "std_error")
+    assert ratio.between(0.8, 1.25).all()
 
 
 def test_what_a_method_does_not_estimate_counts_as_zero(preset):
@@ -323,7 +342,7 @@ def test_quick_study_makes_page_figures_and_tables_and_resumes(tmp_path, capsys,
     def small(cls, options):
         found = load(cls, options)
         found.values["finite"] |= {"rows": [300], "rates": [0.5], "first_rates": [0.5]}
-        found.values["inference"] |= {"rows": [300]}
+        found.values["inference"] |= {"rows": [300], "kinds": ["VFEM"]}
         found.values["correlated"] |= {"rows": 300}
         case = next(iter(found.values["apart"]["cases"].items()))
         found.values["apart"] |= {"rows": 600, "cases": dict([case])}

@@ -29,6 +29,7 @@ from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, SplitPredict,
 from strategies.trees import TreesPredict, VerticalGBDT
 from strategies.vertigan import VertiGAN
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict
+from strategies.vfem_iterations import VFEMIterations
 
 IMPUTERS = [
     FKNN(n_neighbors=3),
@@ -152,16 +153,7 @@ def kept(strategy, mode="masked"):
 
 REGRESSIONS = [
     VFEM(encoding="one-hot"),
-    VFEM(
-        "block",
-        "sums",
-        step="gradient",
-        learning_rate=0.1,
-        acceleration=None,
-        encoding="one-hot",
-        missing_cells="drop-row",
-        max_iter=20,
-    ),
+    VFEMIterations(learning_rate=0.1, encoding="one-hot", missing_cells="drop-row", max_iter=20),
     CompleteCase(encoding="one-hot"),
     MeanImpute(encoding="one-hot"),
     Single("court", encoding="one-hot"),

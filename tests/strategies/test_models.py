@@ -21,6 +21,7 @@ from strategies.glm import VerticalGLM
 from strategies.linear.prediction import LinearPart
 from strategies.predict import Predict
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
+from strategies.vfem_iterations import VFEMIterations
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -61,14 +62,10 @@ def assert_equal(one, other):
         np.testing.assert_equal(one, other)  # NaN equals NaN
 
 
-DIVERGES = VFEM(
-    "block", "sums", step="gradient", learning_rate=5.0, acceleration=None, encoding="one-hot"
-)
+DIVERGES = VFEMIterations(learning_rate=5.0, encoding="one-hot")
 WITH_MODEL = [
     VFEM(encoding="one-hot"),
-    VFEM(
-        "block", "sums", encoding="one-hot", standard_errors="sketch", sketch_size=20, n_sketches=2
-    ),
+    VFEMIterations(max_iter=5, sketch_size=40, encoding="one-hot"),
     DIVERGES,
     VerticalGLM(encoding="one-hot", n_lambdas=5),
     VerticalGLM("binomial", "lasso", lambdas=[0.1, 0.01], encoding="one-hot", exchange="sums"),

@@ -26,6 +26,7 @@ from strategies.linear.prediction.steps import bounds
 from strategies.linear.prediction.table import prediction_table
 from strategies.predict import Predict
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict
+from strategies.vfem_iterations import VFEMIterations
 
 COLUMNS = {"bank": ["u", "v"], "court": ["w"], "hospital": ["h"]}
 WIDTHS = (2, 1, 1)
@@ -571,7 +572,7 @@ def test_other_families_average_over_what_is_not_seen(family, mean):
 METHODS = {
     "vfem": VFEM(),
     "vfem, block": VFEM("block"),
-    "vfem, sums": VFEM("block", "sums", max_iter=20),
+    "vfem-iterations": VFEMIterations(max_iter=200),
     "complete-case": CompleteCase(),
     "mean-impute": MeanImpute(),
     "single": Single("bank"),

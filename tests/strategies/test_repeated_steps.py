@@ -32,6 +32,7 @@ from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, SplitPredict,
 from strategies.trees import TreesPredict, VerticalGBDT
 from strategies.vertigan import VertiGAN
 from strategies.vfem import VFEM
+from strategies.vfem_iterations import VFEMIterations
 from tests.repeating import SecondAnswerError, every_sum_twice
 
 N = 60
@@ -122,21 +123,9 @@ RUNS = {
     "single": [(lambda: Single(party_name="bank"), with_missing_blocks)],
     "vfem": [
         (VFEM, with_missing_blocks),
-        (lambda: VFEM("block", "sums", max_iter=6), with_missing_blocks),
-        (
-            lambda: VFEM(
-                "block",
-                "sums",
-                max_iter=4,
-                step="gradient",
-                acceleration=None,
-                initial="mean-imputed",
-            ),
-            with_missing_blocks,
-        ),
-        (lambda: VFEM("block", "sums", max_iter=4, standard_errors="sketch"), with_missing_blocks),
     ],
     "predict": [(lambda: Predict(a_model()), with_missing_blocks)],
+    "vfem-iterations": [(lambda: VFEMIterations(max_iter=4, sketch_size=40), with_missing_blocks)],
     "vfem-predict": [],
     "fedpsg-ar": [
         (lambda: FedPSGAR(n_associated=1, rule="draw", imputer="mice"), with_missing_blocks),

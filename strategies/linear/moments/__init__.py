@@ -14,6 +14,7 @@ from strategies.linear.moments.covariances import (
     BlockCovariance,
     CovarianceModel,
     FullCovariance,
+    NoisePrior,
     RegressionCovariance,
 )
 from strategies.linear.moments.dp_moments import (
@@ -38,6 +39,7 @@ __all__ = [
     "GroupNoise",
     "LinearFit",
     "MomentSteps",
+    "NoisePrior",
     "NoisyFit",
     "OpenedMoments",
     "Pattern",
