@@ -34,7 +34,8 @@ def make_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(
             name,
             help=study.summary,
-            description=study.description,
+            description=f"{study.description} Every number of its settings is in "
+            f"simulations/{name}/preset.toml.",
             epilog="Exit status: 0 done, 1 something came otherwise than expected "
             "(with --check), 2 something the "
             "user can mend, such as absent data, 130 stopped by Ctrl-C.",

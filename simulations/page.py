@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 
@@ -99,6 +100,14 @@ def reached(tables: Iterable[pd.DataFrame]) -> bool:
 def verdict(good: bool, text: str = "") -> str:
     """Return the word, and the numbers behind it."""
     return f"{PASS if good else FAIL} {text}".strip()
+
+
+def indexed(rows: Mapping[Any, Mapping[str, Any]], names: list[str]) -> pd.DataFrame:
+    """Return a table of rows by tuples of keys; without rows, one that is empty and says so."""
+    if not rows:
+        return pd.DataFrame({"not run": []})
+    index = pd.MultiIndex.from_tuples(list(rows), names=names)
+    return pd.DataFrame(list(rows.values()), index=index)
 
 
 def paragraph(text: str) -> str:

@@ -8,7 +8,7 @@ import pandas as pd
 from simulations.copula.mechanisms import MAR_COMPLEX
 from simulations.copula.methods import FEDERATED, FRESH, ORACLE
 from simulations.copula.tables import select
-from simulations.page import verdict
+from simulations.page import indexed, verdict
 
 SYNTHETIC = ("VCDS", "EVCDS", "EVCDS" + FRESH)
 _ERRORS = 2.0  # "no worse": by no more than so many standard errors of our mean
@@ -39,7 +39,7 @@ def synthetic(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -> 
             "RMSE (at most)": judged(values["rmse"] <= most, values["rmse"], most),
             "G-means (at least)": judged(values["g_means"] >= least, values["g_means"], least),
         }
-    return _table(rows, ["model", "rows", "epsilon", "method"])
+    return indexed(rows, ["model", "rows", "epsilon", "method"])
 
 
 def unprotected(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
@@ -68,7 +68,7 @@ def unprotected(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -
         good = bool(values["tolerated"] <= ROUNDS)
         row[f"rounds to tolerance (at most {ROUNDS})"] = verdict(good, f"{values['tolerated']:.0f}")
         rows[model, n] = row
-    return _table(rows, ["model", "rows"]).fillna("–")
+    return indexed(rows, ["model", "rows"]).fillna("–")
 
 
 def ranking(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
@@ -95,7 +95,7 @@ def ranking(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -> pd
                     value = own[name + suffix]
                     row[f"{name} (at least)"] = judged(value >= least, value, least)
             rows[model, n, "fresh rows" if suffix else "as printed"] = row
-    return _table(rows, ["model", "rows", "synthetic rows"])
+    return indexed(rows, ["model", "rows", "synthetic rows"])
 
 
 def attacked(table: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
@@ -121,10 +121,3 @@ def _printed(paper: pd.DataFrame, **setting: Any) -> "pd.Series[float] | None":
     if chosen.empty:
         return None
     return chosen.groupby("metric")["value"].first()
-
-
-def _table(rows: dict[Any, dict[str, str]], names: list[str]) -> pd.DataFrame:
-    if not rows:
-        return pd.DataFrame({"nothing to compare": []})
-    index = pd.MultiIndex.from_tuples(list(rows), names=names)
-    return pd.DataFrame(list(rows.values()), index=index)
