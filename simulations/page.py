@@ -130,7 +130,8 @@ def _wrapped(text: str, indent: str) -> str:
 def markdown_table(frame: pd.DataFrame) -> str:
     """Return a table with its index, numbers to three digits."""
     names = [str(name or "") for name in frame.index.names]
-    columns = [" ".join(map(str, c)) if isinstance(c, tuple) else str(c) for c in frame.columns]
+    several: Any = frame.columns.nlevels > 1
+    columns = [" ".join(map(str, c)) if several else str(c) for c in frame.columns]
     head = [*names, *columns]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for label, row in zip(frame.index, frame.to_numpy(dtype=object), strict=True):
