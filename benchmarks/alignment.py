@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 from common import alone, command_line, machine_line, peak_gib
 
+from apps.cli.align import AlignOnly
 from flwr_vertical import simulate
-from flwr_vertical.cli.align import AlignOnly
 
 BARE = """
 import os, sys, time

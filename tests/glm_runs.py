@@ -45,11 +45,6 @@ def run(X, y, mode="plain", sizes=(3, 2, 3), **settings):
     return simulate(VerticalGLM(**settings), tables, labels, aggregation=mode, progress=False)
 
 
-def run_sums(X, y, mode="plain", sizes=(3, 2, 3), **settings):
-    """Run the iterations of the paper."""
-    return run(X, y, mode, sizes, exchange="sums", **settings)
-
-
 def estimates(result):
     """Intercept and coefficients in the order of the columns."""
     return result.coefficients["estimate"].to_numpy()

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from apps.cli.check import check_files, trial, try_strategy
+from apps.cli.check.page import show_page
+from apps.cli.check.trial import Trial, scaled
+from apps.cli.main import main
 from flwr_vertical import LocalGrid, Party, party_app, simulate, step
-from flwr_vertical.cli.check import check_files, trial, try_strategy
-from flwr_vertical.cli.check.page import show_page
-from flwr_vertical.cli.check.trial import Trial, scaled
-from flwr_vertical.cli.main import main
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.server import Federation
 from strategies.baselines import Mean
@@ -144,7 +144,7 @@ def test_a_terminal_gets_a_page(folder):
 def test_strategies_are_asked_themselves(folder, capsys):
     """In a process of its own: one refuses text, the other runs, and its cost is exact."""
     arguments = ["check", str(folder), "--label-column", "late", "--json"]
-    assert main([*arguments, "--strategy", "lr", "--strategy", "mean"]) == 1
+    assert main([*arguments, "--strategy", "svm", "--strategy", "mean"]) == 1
     refused, ran = json.loads(capsys.readouterr().out)["strategies"]
     assert "column 'city' holds levels (categorical), not numbers" in refused["refusal"]
     given = tables()
@@ -158,7 +158,7 @@ def test_strategies_are_asked_themselves(folder, capsys):
 
 
 def test_what_needs_no_process_to_say():
-    trial_of = try_strategy("lr", {}, tables())
+    trial_of = try_strategy("svm", {}, tables())
     assert trial_of.text() == "refuses: it needs labels, and none are given"
     unknown = try_strategy("mean", {"mean.scale": 2}, tables(), named=False)
     assert "has no settings ['scale']" in unknown.refusal

@@ -10,14 +10,14 @@ from sklearn.model_selection import KFold
 
 from flwr_vertical import cross_validate
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.validation.folds import are_classes, make_folds
+from flwr_vertical.validation.cross_validation import are_classes, make_folds
 from flwr_vertical.validation.scores import score
 from strategies import register_all
 from strategies.baselines import Mean
-from strategies.classifiers import VerticalLR, VerticalSVM
 from strategies.forest import VerticalForest
 from strategies.glm import VerticalGLM
 from strategies.split import FinalNet
+from strategies.svm import VerticalSVM
 from strategies.trees import VerticalGBDT
 from strategies.vfem import VFEM, CompleteCase, MeanImpute
 
@@ -66,14 +66,14 @@ def test_folds_are_scikit_learn_s_and_scores_those_of_the_pooled_table(data):
 
 
 CLASSIFIERS = [
-    VerticalLR(),
+    VerticalGLM("binomial", "ridge"),
     VerticalSVM(loss="squared", rows="mean"),
     VerticalGLM("binomial", None),
     VerticalGBDT(n_trees=4, max_depth=2),
     VerticalForest(n_trees=12, max_depth=3),
     FinalNet(latent_dim=2, width=8, iterations=30, learning_rate=2e-2),
 ]
-REGRESSIONS = [VFEM(), MeanImpute(), VerticalGLM(penalty="lasso", n_lambdas=3)]
+REGRESSIONS = [VFEM(), MeanImpute(), VerticalGLM(penalty="lasso", lambdas=[0.3, 0.1, 0.03])]
 
 
 @pytest.mark.parametrize("strategy", CLASSIFIERS, ids=lambda s: s.name)

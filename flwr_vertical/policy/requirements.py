@@ -23,8 +23,6 @@ _OPEN = {
 def asked_by(strategy: Any, name: str = "") -> RunRequest:
     """Return what a strategy asks of nodes by its settings."""
     epsilon = getattr(strategy, "epsilon", None)
-    if getattr(strategy, "dp", "admm") == "none":  # stated, but not used
-        epsilon = None
     asked = exchanges_of(strategy)
     return RunRequest(strategy=name or strategy.name, exchanges=asked, epsilon=epsilon)
 

@@ -47,7 +47,7 @@ class AuditsStudy(Study):
         "Is the epsilon that each mechanism states true? Each runs many times on two tables that "
         "differ in one row, chosen so that the outcomes differ as much as they can. The first "
         "half of the runs chooses an outcome, the second half counts it "
-        "(`flwr_vertical.privacy.audit.audit_epsilon`): a lower bound of epsilon, which would "
+        "(`flwr_vertical.grading.audit.audit_epsilon`): a lower bound of epsilon, which would "
         "show an error if it were above what is stated."
     )
     writes = "docs/audits.md"
@@ -102,10 +102,10 @@ class AuditsStudy(Study):
             "near what the ledger counts, and never exceeds it.",
             "Delta is large here, so that outcomes which attain epsilon are frequent enough to "
             "count.",
-            '`dp="admm"` is a baseline of a paper, not a protection: a fit lies in the span of the '
-            "party's columns, and so does its noise. Who knows as many rows as there are columns "
-            "solves for the noisy coefficients, and every other row's fit then tells of its "
-            'columns. Use `dp="moments"`.',
+            "VFL-ADMM-DP (`glm-admm` with `epsilon`) is a baseline of a paper, not a protection: a "
+            "fit lies in the span of the party's columns, and so does its noise. Who knows as "
+            "many rows as there are columns solves for the noisy coefficients, and every other "
+            "row's fit then tells of its columns. Use `glm` with `epsilon`.",
             f"Noise comes from the seed {part['seed']}, so that the command repeats the numbers.",
         ]
 

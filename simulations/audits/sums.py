@@ -4,11 +4,10 @@ import numpy as np
 
 from flwr_vertical.arrays import Array
 from flwr_vertical.privacy import Keystream, seeded_noise
-from flwr_vertical.products.column_products import Layout
+from flwr_vertical.products.arithmetic import Layout
 from flwr_vertical.products.noise import SUMS, PrivateRows, draw
 from simulations.audits.mechanism import Mechanism
-from strategies.glm.sums.block import Block
-from strategies.glm.sums.release import BOUND, Noise, composed, noise_scale
+from strategies.glm_admm.admm import BOUND, Block, composed, noise_scale
 from strategies.linear.moments.label_noise import noisy_label_sums
 
 EPSILON, DELTA = 2.0, 0.05
@@ -31,9 +30,9 @@ def mechanisms() -> list[Mechanism]:
         Mechanism("noisy sums: what a party sees that takes its own noise off",
                   "all columns and the label change sign", EPSILON, _seen_by_a_party, DELTA,
                   cost=4),
-        Mechanism('dp="admm": a fit, the columns being known', "the fit of a row, by the bound",
+        Mechanism('VFL-ADMM-DP: a fit, the columns being known', "the fit of a row, by the bound",
                   promised, _fit_of_known_columns, DELTA, cost=4),
-        Mechanism('dp="admm": a fit, other rows being known', "a row of the columns", promised,
+        Mechanism('VFL-ADMM-DP: a fit, other rows being known', "a row of the columns", promised,
                   _fit_of_other_columns, DELTA, cost=4, holds=False),
     ]  # fmt: skip
 
@@ -96,10 +95,9 @@ def _fit_of_other_columns(table: int, n_runs: int, stream: Keystream) -> Array:
 
 
 def _fits(design: Array, beta: float, n_runs: int, stream: Keystream) -> Array:
-    block = Block(design, np.zeros(1), np.ones(1, dtype=bool), "lasso", 0.0)
-    noise = Noise(noise_scale(_FIT_EPSILON, DELTA))
+    block, sigma = Block(design, np.zeros(1), "lasso"), noise_scale(_FIT_EPSILON, DELTA)
     found = []
     for _ in range(n_runs):
         key = stream.below(2**256).to_bytes(32, "little")
-        found.append((design @ noise.add(block, np.array([[beta]]), key))[:, 0])
+        found.append((design @ block.with_noise(np.array([[beta]]), sigma, key))[:, 0])
     return np.array(found)

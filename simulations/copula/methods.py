@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical import Result, Strategy, simulate
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import VerticalError
 from simulations.copula.criteria import selection_criteria
 from simulations.copula.design import LINEAR, CopulaSample
 from simulations.replications import Metrics
 from strategies.copula import EVCDS, IEVCDS, VCDS
-from strategies.glm import CentralFit, VerticalGLM, fit_glm
+from strategies.glm_admm import GLMADMM
 
 Tables = Mapping[str, pd.DataFrame]
 
@@ -63,10 +64,17 @@ def synthesise(
 
 def fit_tables(
     tables: Tables, labels: "pd.Series[float]", family: str, settings: Mapping[str, Any]
-) -> CentralFit:
-    """Fit complete tables by the federated numerics, in this process."""
-    blocks = [frame.to_numpy(dtype=np.float64) for frame in tables.values()]
-    return fit_glm(blocks, np.asarray(labels, dtype=np.float64), family, **settings)
+) -> tuple[Array, float]:
+    """Fit complete tables by VFL-GLM-VS; return coefficients and intercept."""
+    named = {
+        party: frame.set_axis([f"x{j}" for j in range(frame.shape[1])], axis=1)
+        for party, frame in tables.items()
+    }
+    strategy = GLMADMM(family, **settings)
+    fit = simulate(strategy, named, labels, aggregation="plain", progress=False)
+    assert fit.coefficients is not None
+    level, *beta = fit.coefficients["estimate"].fillna(0.0)
+    return np.array(beta), float(level)
 
 
 def measure(
@@ -101,25 +109,18 @@ def _estimates(
 ) -> dict[str, Any]:
     if name == CENTRAL:
         whole = pd.concat(held, axis=1)
-        fit = fit_tables({"all": whole}, sample.labels, family, settings)
-        return {"beta": fit.beta}
+        return {"beta": fit_tables({"all": whole}, sample.labels, family, settings)[0]}
     if name == ORACLE:
         real = sample.truth.to_numpy() != 0
         whole = pd.concat(held, axis=1).loc[:, real]
-        fit = fit_tables({"all": whole}, sample.labels, family, {"penalty": None})
         beta = np.zeros(len(real))
-        beta[real] = fit.beta
+        beta[real] = fit_tables({"all": whole}, sample.labels, family, {"penalty": None})[0]
         return {"beta": beta}
     if name in (FEDERATED, NOISY):
-        arguments: dict[str, Any] = {
-            **settings,
-            "family": family,
-            "exchange": "sums",
-            "standard_errors": None,
-        }
+        arguments: dict[str, Any] = {**settings, "family": family}
         if name == NOISY:
-            arguments |= {"dp": "admm", "epsilon": epsilon}
-        strategy = VerticalGLM(**arguments)
+            arguments |= {"epsilon": epsilon, "max_iter": 20}
+        strategy = GLMADMM(**arguments)
         result = simulate(strategy, held, sample.labels, aggregation="masked", progress=False)
         assert result.coefficients is not None
         estimate = result.coefficients["estimate"].reindex(sample.truth.index)
@@ -127,9 +128,8 @@ def _estimates(
             "beta": estimate.to_numpy(dtype=np.float64),
             "rounds": float(result.ledger.rounds),
             "iterations": result.metrics["iterations"],
-            "tolerated": float(result.model.path["tolerated"].max()),
         }
     made = synthesise(name, held, sample.labels, epsilon, seed)
     assert made.labels is not None
     tables = {party: made.tables[party][list(sample.tables[party])] for party in sample.tables}
-    return {"beta": fit_tables(tables, made.labels, family, settings).beta}
+    return {"beta": fit_tables(tables, made.labels, family, settings)[0]}

@@ -90,17 +90,17 @@ def measure_sme(settings: dict[str, Any]) -> Metrics:
         )
         assert made.labels is not None
         ordered = {party: made.tables[party][list(tables[party])] for party in used}
-        fit = fit_tables(ordered, made.labels, "binomial", settings["glm"])
+        beta, intercept = fit_tables(ordered, made.labels, "binomial", settings["glm"])
     except VerticalError:
         return {"failed": 1.0}
     X = np.concatenate([tables[p].to_numpy(dtype=np.float64)[held_out] for p in used], axis=1)
-    score = expit(X @ fit.beta + fit.intercept)
+    score = expit(X @ beta + intercept)
     truth = labels.to_numpy()[held_out] > 0
     risky = score >= float(made.labels.mean())
     return {
         "failed": 0.0,
         "recall": float(risky[truth].mean()) if truth.any() else float("nan"),
         "auc": float(roc_auc_score(truth, score)) if 0 < truth.sum() < len(truth) else 0.5,
-        "ns": float(np.count_nonzero(fit.beta)),
+        "ns": float(np.count_nonzero(beta)),
         "complete": float(len(complete)),
     }

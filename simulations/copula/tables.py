@@ -120,7 +120,6 @@ def effort(ours: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame()
     own = select(ours, method=FEDERATED).droplevel(["epsilon", "method"])
     names = {
-        "tolerated": "rounds to the paper's tolerances",
         "iterations": "rounds of ADMM",
         "rounds": "rounds in all",
         "seconds": "seconds",

@@ -9,8 +9,8 @@ import pandas as pd
 from scipy.stats import ks_2samp
 
 from flwr_vertical import simulate
+from flwr_vertical.grading import quality_score
 from flwr_vertical.privacy import seeded_noise
-from flwr_vertical.results import quality_score
 from simulations.data import Sources, fingerprint
 from simulations.page import Part, Tables, verdict
 from simulations.preset import StudyPreset
@@ -106,7 +106,7 @@ class SynthesisStudy(Study):
             f"{part['rows']:,} rows drawn by the seed; German Credit has 1,000 and motor 800 in "
             f"all. Tables 'drawn again' have {part['rows']:,} rows drawn from these with "
             "replacement, so that they show what so many rows of the same columns would give.",
-            "Quality is `flwr_vertical.results.quality_score`: column shapes and pair trends as "
+            "Quality is `flwr_vertical.grading.quality_score`: column shapes and pair trends as "
             "SDMetrics defines them. Distances are Kolmogorov and Smirnov's, of real and "
             "synthetic columns. Numbers in brackets are the limits of what was expected.",
             *attack_notes(self.preset["attacks"]),

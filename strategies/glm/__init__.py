@@ -1,8 +1,6 @@
-"""VFL-GLM-VS: sparse generalised linear models over parties (Tang, Feng, Li and Wang)."""
+"""Sparse generalised linear models over parties, after Tang, Feng, Li and Wang, Section 4."""
 
-from strategies.glm.model import GLMModel
-from strategies.glm.party import GLMParty
-from strategies.glm.strategy import VerticalGLM
-from strategies.glm.sums.central import CentralFit, fit_glm
+from strategies.glm.outcome import GLMModel
+from strategies.glm.strategy import GLMParty, VerticalGLM
 
-__all__ = ["CentralFit", "GLMModel", "GLMParty", "VerticalGLM", "fit_glm"]
+__all__ = ["GLMModel", "GLMParty", "VerticalGLM"]

@@ -11,9 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.arrays import Array, Flags
-from strategies.glm.inference import covariance_of
-from strategies.glm.lambda_path import grid
-from strategies.glm.penalties import CONCAVE, lla_weights
+from strategies.glm.penalties import CONCAVE, SELECTING, grid, lla_weights
 from strategies.glm.quadratic import Quadratic, concave_fit, penalised_path
 
 
@@ -64,6 +62,21 @@ class Approximation:
         center[kept], scale[kept], estimate[at] = self.center, self.scale, self.estimate
         return replace(self, center=center, scale=scale, information=information, estimate=estimate)
 
+    def with_ridge(self, ridge: Array) -> "Approximation":
+        """Return the likelihood less a ridge, at the maximum of that.
+
+        Shapes: ridge (n_columns,): what the square of each coefficient, in units of `scale`, is
+        multiplied by beside the sum of the rows' losses.
+        """
+        information = self.information + np.diag(np.append(0.0, 2.0 * ridge * self.scale**2))
+        less = replace(self, information=information)
+        right = self.loss.hessian @ (self.estimate[1:] * self.scale)
+        scaled = Quadratic(less.loss.hessian, right).minimum()
+        beta = np.divide(scaled, self.scale, out=np.zeros_like(scaled), where=self.scale > 0.0)
+        estimate = np.append(self.levels(beta[:, None]), beta)
+        noise = None if self.noise is None else self.noise_of(beta)
+        return replace(less, estimate=estimate, noise=noise)
+
     def levels(self, beta: Array) -> Array:
         """Return the best level of each column of coefficients, shape (n_columns, n_fits)."""
         if not self.intercept:
@@ -109,11 +122,17 @@ class Approximation:
     def covariance(self, chosen: npt.NDArray[np.int64], dispersion: float) -> Array | None:
         """Return the covariance of the intercept and the chosen coefficients.
 
+        It is ``a(tau) (X_S' W X_S)^-1`` with ``W = diag psi''(eta)`` (Theorem 8 of Tang, Feng, Li
+        and Wang): where signals are strong against lambda, the penalty is flat at the selected
+        coefficients, as if the support had been known (Fan and Li, 2001). The lasso is nowhere
+        flat: the same matrix describes the spread but not the bias. Neither accounts for the
+        selection itself.
+
         Shapes: chosen (n_chosen,): numbers of columns; the others are held at zero; returns (1 +
         n_chosen, 1 + n_chosen): none where the information is singular.
         """
         kept = np.concatenate([[0], 1 + chosen])
-        at_center = covariance_of(self.information[np.ix_(kept, kept)], dispersion, self.intercept)
+        at_center = _inverse(self.information[np.ix_(kept, kept)], dispersion, self.intercept)
         if at_center is None or not self.intercept:
             return at_center
         # From the level at `center` to the level at zero.
@@ -141,11 +160,8 @@ class Selection:
 def select(
     at: Approximation,
     penalty: str,
-    shape: float,
     lambdas: Array | None,
     penalised: Flags,
-    n_lambdas: int = 50,
-    ratio: float = 0.01,
     last: Selection | None = None,
 ) -> Selection:
     """Fit all values of lambda and choose one.
@@ -153,20 +169,20 @@ def select(
     BIC is that of the likelihood (of normal labels with their own noise variance: Wang, Li and
     Tsai, 2007), which the quadratic gives up to a constant.
 
-    Shapes: lambdas (n_lambdas,): values to fit; left out, `n_lambdas` values from that which
-    selects nothing down to `ratio` of it; penalised (n_columns,): false for columns that always
+    Shapes: lambdas (n_lambdas,): values to fit; left out, those of `grid` from that which
+    selects nothing down; penalised (n_columns,): false for columns that always
     stay.
     """
     loss = at.loss
-    if penalty == "none":
+    if penalty not in SELECTING:
         lambdas = np.zeros(1)
     elif lambdas is None:
-        lambdas = grid(max(loss.largest_lambda(penalised), 1e-300), n_lambdas, ratio)
-    scaled = penalised_path(loss, lambdas, penalty, shape, penalised)
+        lambdas = grid(max(loss.largest_lambda(penalised), 1e-300))
+    scaled = penalised_path(loss, lambdas, penalty, penalised)
     unit = np.where(at.scale > 0.0, at.scale, 1.0)
     if last is not None and penalty in CONCAVE:
         near, strength = last.beta[:, last.chosen] * unit, float(lambdas[last.chosen])
-        scaled[:, last.chosen] = concave_fit(loss, near, strength, penalty, shape, penalised)
+        scaled[:, last.chosen] = concave_fit(loss, near, strength, penalty, penalised)
     scaled[at.scale == 0.0] = 0.0  # not rounding's
     beta = scaled / unit[:, None]
     selected = np.count_nonzero(beta, axis=0)
@@ -185,12 +201,27 @@ def select(
         selected=selected,
         lost=lost,
         chosen=chosen,
-        violation=_violation(loss, scaled[:, chosen], lambdas[chosen], penalty, shape, penalised),
+        violation=_violation(loss, scaled[:, chosen], lambdas[chosen], penalty, penalised),
     )
 
 
 def _violation(
-    loss: Quadratic, beta: Array, strength: float, penalty: str, shape: float, penalised: Flags
+    loss: Quadratic, beta: Array, strength: float, penalty: str, penalised: Flags
 ) -> float:
-    tangent = lla_weights(beta[:, None], np.array([strength]), penalty, shape)[:, 0]
+    tangent = lla_weights(beta[:, None], np.array([strength]), penalty)[:, 0]
     return loss.violation(beta, strength * tangent * penalised)
+
+
+def _inverse(information: Array, dispersion: float, intercept: bool) -> Array | None:
+    """Return the inverse of the information of intercept and coefficients; None if singular."""
+    first = 0 if intercept else 1
+    own = information[first:, first:]
+    covariance = np.zeros_like(information)
+    if not len(own):
+        return covariance
+    scale = np.sqrt(np.maximum(np.diag(own), 1e-300))
+    scaled = own / np.outer(scale, scale)
+    if np.linalg.eigvalsh(scaled)[0] < 1e-12:
+        return None
+    covariance[first:, first:] = dispersion * np.linalg.inv(scaled) / np.outer(scale, scale)
+    return covariance

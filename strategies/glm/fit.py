@@ -1,203 +1,58 @@
-"""The server half on moments: sums of columns and labels, and no iteration with the parties."""
+"""What the server works out between opened sums and the result: path, noise, how well it fits."""
 
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
-from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
-from flwr_vertical.results import Progress
 from strategies.glm.approximation import Approximation, Selection, select
-from strategies.glm.inference_table import fill_selected
-from strategies.glm.lambda_path import grid, parse_lambdas, stated
-from strategies.glm.likelihoods import moments_of, of_all_rows, of_complete_rows, usable_rows
-from strategies.glm.means import (
-    MaximumLikelihood,
-    check_federation,
-    given_labels,
-    maximum_likelihood,
-)
-from strategies.glm.penalties import check_penalty
-from strategies.glm.predictions import conditional_regressions
-from strategies.glm.samples import names_by_party
+from strategies.glm.means import MaximumLikelihood, maximum_likelihood
+from strategies.glm.penalties import grid
 from strategies.least_squares.baseline import note
 from strategies.linear import Problem
-from strategies.linear.families import family_named
-from strategies.linear.moments import (
-    OpenedMoments,
-    Pattern,
-    by_pattern,
-    complete_rows,
-    noisy_least_squares,
-    open_moments,
-)
+from strategies.linear.families import Family
+from strategies.linear.moments import OpenedMoments, Pattern, complete_rows
 from strategies.linear.moments.dp_moments import moved_by
-from strategies.linear.moments.dp_statement import state_privacy
 from strategies.linear.moments.groups import Minimum
-from strategies.linear.prediction import keep_and_predict
-
-if TYPE_CHECKING:
-    from strategies.glm.strategy import VerticalGLM
-
 
 _CHOICES = 4
 """How often BIC may choose another value of lambda; of two alike it would go on for ever."""
 
 
-def fit_on_moments(
-    settings: "VerticalGLM",
-    federation: Federation,
-    alignment: Alignment,
-    result: Result,
-    progress: Progress,
-) -> None:
-    """Open sums, select at the server, and have the parties keep their coefficients.
-
-    Five rounds with gaussian labels, whatever the number of lambdas; with others, two more for each
-    evaluation of the means, and two; with a penalty, three more for each time that the likelihood
-    is expanded about the chosen fit.
-    """
-    _check(settings, federation)
-    progress.total = 2
-    whole = settings.rows == "complete"
-    opened = open_moments(
-        federation,
-        alignment,
-        result,
-        encoding=settings.encoding,
-        missing_cells=settings.missing_cells,
-        missing_labels=settings.missing_labels,
-        intercept=settings.intercept,
-        grouping=partial(_complete_rows, settings) if whole else by_pattern,
-        budget=settings.budget,
-    )
-    progress.step("moments")
-    problem = opened.problem
-    penalised = penalised_columns(str(settings.unpenalized), problem)
-    path = _Path(settings, penalised)
-    maximum: MaximumLikelihood | None = None
-    unknown: Flags | None = None
-    if whole:
-        rows = usable_rows(
-            opened,
-            result,
-            intercept=settings.intercept,
-            penalised=settings.penalty != "none" or settings.family != "gaussian",
-            noisy=settings.budget is not None,
-            more=_of_incomplete(settings),
-        )
-        if settings.budget is not None:
-            noisy = noisy_least_squares(rows, (opened.noise or [])[:1], settings.intercept)
-            rows = noisy.rows
-            state_privacy(result, settings.budget, opened, noisy)
-        mean, covariance = moments_of(rows, opened)
-        if settings.family == "gaussian":
-            at = of_complete_rows(settings, opened, rows)
-        else:
-            if path.lambdas is None:
-                path.lambdas = _grid(settings, opened, rows, penalised)
-            maximum = maximum_likelihood(
-                settings,
-                federation,
-                opened,
-                choose=path.choose if path.penalty != "none" else None,
-            )
-            at = maximum.at
-    else:
-        at, mean, covariance, unknown = of_all_rows(settings, opened, result)
-    found = path.found if maximum is not None and path.found is not None else path.select(at)
-    with_errors = settings.standard_errors == "gram"
-    beta, level = found.beta[:, found.chosen], float(found.intercepts[found.chosen])
-    added = noise_covariance(opened, rows, beta, level, settings.intercept) if whole else None
-    ridged = maximum.bounded if maximum is not None else np.zeros(len(beta), dtype=bool)
-    if unknown is None:
-        unknown = np.zeros(1 + len(beta), dtype=bool)
-    chosen = fill_selected(
-        settings.family, problem, at, found, with_errors, result, added, unknown, ridged
-    )
-    if opened.noise is not None and settings.budget is None and with_errors:
-        left = "include" if whole else "do not include"
-        result.notes.append(f"the standard errors {left} the noise of policy.blur")
-    if not whole:
-        result.metrics["n_samples"] = opened.n_used
-    if maximum is None:
-        _fill_normal(at, chosen.beta, whole, result)
-    else:
-        y = given_labels(federation, problem)[opened.groups.group >= 0]
-        _fill_means(maximum, found, settings, y, result)
-    free = problem.free if settings.budget is None else problem.free[:0]
-    keep_and_predict(
-        federation,
-        alignment,
-        result,
-        conditional_regressions(
-            mean,
-            covariance,
-            chosen.intercept,
-            chosen.beta,
-            chosen.covariance,
-            at.working_variance if maximum else chosen.dispersion,
-            [len(problem.columns[name]) for name in federation.parties],
-            settings.family,
-        ),
-        free,
-        problem.free_mask[: len(free)],
-        step="finish_moments",
-    )
-    progress.step("keep")
-
-
-def _of_incomplete(settings: "VerticalGLM") -> str:
-    """Say what uses the rows that some party lacks."""
-    if (settings.family, settings.dp) == ("gaussian", "none") and settings.intercept:
-        return "rows='all' uses them, too"
-    return "VerticalGBDT uses them, too, or FKNN imputes them first"
-
-
-def _complete_rows(
-    settings: "VerticalGLM", mask: Flags, widths: npt.NDArray[np.int64], minimum: Minimum
+def rows_in_common(
+    mask: Flags, widths: npt.NDArray[np.int64], minimum: Minimum, *, advice: str, few: str
 ) -> RowGroups:
-    """Take the rows that all parties have; see `complete_rows`."""
+    """Take the rows that all parties have; see `complete_rows`.
+
+    `advice` says what uses the rows that some party lacks, `few` what fits few rows.
+    """
     try:
         return complete_rows(mask, widths, minimum)
     except DataError as error:
         some = mask.any(axis=1) & ~mask.all(axis=1)
         text = str(error)
         if some.any():
-            text += f". {some.sum():,} more samples lack some party: {_of_incomplete(settings)}"
-        if settings.penalty != "none" and settings.dp == "none":
-            text += ". exchange='sums' fits few rows with a penalty, if every node agrees to it"
-        raise DataError(text) from error
+            text += f". {some.sum():,} more samples lack some party: {advice}"
+        raise DataError(text + few) from error
 
 
-class _Path:
+class Path:
     """The path of penalties on one quadratic after the other."""
 
-    def __init__(self, settings: "VerticalGLM", penalised: Flags) -> None:
-        self._settings, self._penalised, self._times = settings, penalised, 0
-        self.penalty, self._shape = check_penalty(settings.penalty, settings.penalty_shape)
-        self.lambdas = stated(parse_lambdas(settings.lambdas))
+    def __init__(self, penalty: str, lambdas: Array | None, penalised: Flags) -> None:
+        self._penalty, self.lambdas, self.penalised = penalty, lambdas, penalised
+        self._times = 0
         self.found: Selection | None = None
 
     def select(self, at: Approximation) -> Selection:
         """Fit all values of lambda and choose one; after a few times that of the last time."""
         last = self.found if self._times >= _CHOICES else None
         self._times += 1
-        self.found = select(
-            at,
-            self.penalty,
-            self._shape,
-            self.lambdas,
-            self._penalised,
-            self._settings.n_lambdas,
-            self._settings.lambda_ratio,
-            last,
-        )
+        self.found = select(at, self._penalty, self.lambdas, self.penalised, last)
         return self.found
 
     def choose(self, at: Approximation) -> Array:
@@ -206,20 +61,56 @@ class _Path:
         return found.beta[:, found.chosen]
 
 
-def _grid(settings: "VerticalGLM", opened: OpenedMoments, rows: Pattern, penalised: Flags) -> Array:
-    """Return values of lambda from that which selects no column down, from the score at none."""
+def maximum_on_path(
+    federation: Federation,
+    opened: OpenedMoments,
+    rows: Pattern,
+    family: Family,
+    path: Path | None,
+    ridge: Array,
+    *,
+    intercept: bool,
+    standardize: bool,
+) -> MaximumLikelihood:
+    """Find the maximum of the likelihood less a ridge, and what a path of penalties makes of it.
+
+    Shapes: ridge (n_columns,): what squared coefficients are multiplied by.
+    """
+    if path is not None and path.lambdas is None:
+        largest = _largest_lambda(opened, rows, family, path.penalised, intercept, standardize)
+        path.lambdas = grid(max(largest, 1e-300))
+    return maximum_likelihood(
+        federation,
+        opened,
+        family.name,
+        intercept=intercept,
+        standardize=standardize,
+        ridge=ridge,
+        choose=None if path is None else path.choose,
+        cure="raise l2" if ridge.any() else "set a penalty",
+    )
+
+
+def _largest_lambda(
+    opened: OpenedMoments,
+    rows: Pattern,
+    family: Family,
+    penalised: Flags,
+    intercept: bool,
+    standardize: bool,
+) -> float:
+    """Return the lambda from which on no column is selected, from the score at none."""
     n, problem, unit = rows.n_rows, opened.problem, opened.unit
     mean = rows.sums / n
     second = rows.about(mean)[1] / n
     spread = np.sqrt(np.maximum(np.diag(second)[:-1], 0.0))
     score = second[:-1, -1] * problem.y_scale
-    if not settings.intercept:
-        at_none = float(family_named(settings.family).mean(np.zeros(1))[0])
+    if not intercept:
+        at_none = float(family.mean(np.zeros(1))[0])
         of_labels = problem.y_center + problem.y_scale * mean[-1] - at_none
         score = score + (opened.center / unit + mean[:-1]) * of_labels
-    per = 1.0 / np.where(spread > 0.0, spread, np.inf) if settings.standardize else unit
-    largest = float(np.abs(score * per)[penalised].max(initial=0.0))
-    return grid(max(largest, 1e-300), settings.n_lambdas, settings.lambda_ratio)
+    per = 1.0 / np.where(spread > 0.0, spread, np.inf) if standardize else unit
+    return float(np.abs(score * per)[penalised].max(initial=0.0))
 
 
 def noise_covariance(
@@ -252,17 +143,9 @@ def noise_covariance(
     return np.asarray(problem.y_scale**2 * change @ added @ change.T)
 
 
-def _check(settings: "VerticalGLM", federation: Federation) -> None:
-    """Refuse before the first round what cannot be fitted."""
-    if settings.family != "gaussian":
-        check_federation(settings.family, federation)
-    if federation.labels is not None:
-        family_named(settings.family).check(federation.labels[np.isfinite(federation.labels)])
-
-
 def penalised_columns(unpenalised: str, problem: Problem) -> Flags:
     """Tell which columns are penalised, shape (n_columns,)."""
-    free = names_by_party(unpenalised, list(problem.columns))
+    free = _names_by_party(unpenalised, list(problem.columns))
     for party, names in free.items():
         if unknown := sorted(set(names) - set(problem.columns[party])):
             raise ConfigError(
@@ -272,7 +155,21 @@ def penalised_columns(unpenalised: str, problem: Problem) -> Flags:
     return np.concatenate([~np.isin(own, free[party]) for party, own in problem.columns.items()])
 
 
-def _fill_normal(at: Approximation, beta: Array, whole: bool, result: Result) -> None:
+def _names_by_party(text: str, parties: Sequence[str]) -> dict[str, list[str]]:
+    """Split ``"party:column, ..."`` by party."""
+    names: dict[str, list[str]] = {party: [] for party in parties}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        party, colon, column = item.partition(":")
+        if not colon or party.strip() not in names:
+            raise ConfigError(
+                f"unpenalized must name columns as 'party:column', got {item!r}; the parties are "
+                f"{list(parties)}"
+            )
+        names[party.strip()].append(column.strip())
+    return names
+
+
+def fill_normal(at: Approximation, beta: Array, whole: bool, result: Result) -> None:
     """Fill in how well the chosen coefficients fit normal labels."""
     left, without = at.noise_of(beta), at.noise_of(np.zeros_like(beta))
     result.metrics["deviance_explained"] = 1.0 - left / max(without, 1e-300)
@@ -283,19 +180,19 @@ def _fill_normal(at: Approximation, beta: Array, whole: bool, result: Result) ->
         )
 
 
-def _fill_means(
+def fill_means(
     maximum: MaximumLikelihood,
     found: Selection,
-    settings: "VerticalGLM",
+    family: Family,
     y: Array,
+    intercept: bool,
     result: Result,
 ) -> None:
     """Fill in how well the chosen coefficients fit labels of other families.
 
     Shapes: y (n_used,): labels of the fit.
     """
-    family = family_named(settings.family)
-    level = family.link(float(y.mean())) if settings.intercept else 0.0
+    level = family.link(float(y.mean())) if intercept else 0.0
     null = float(family.deviance(y[:, None], np.full((len(y), 1), level))[0])
     lost = float(found.lost[found.chosen])
     value = maximum.log_likelihood_of(found.beta[:, found.chosen], lost)

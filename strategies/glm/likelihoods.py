@@ -4,8 +4,6 @@ Columns that cannot be used (withheld, constant, or following from others where 
 among them) have zeros throughout, and a note in the result.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from flwr_vertical import Result
@@ -19,10 +17,6 @@ from strategies.linear.moments import OpenedMoments, Pattern
 from strategies.linear.moments.identifiable import redundant
 from strategies.vfem.maximum_likelihood import maximise
 from strategies.vfem.run import note_fit
-
-if TYPE_CHECKING:
-    from strategies.glm.strategy import VerticalGLM
-
 
 _FLAT = 1e-9  # variance in units of standard deviations
 
@@ -75,24 +69,24 @@ def _mean_of(rows: Pattern, n_columns: int) -> Array:
 
 
 def of_complete_rows(
-    settings: "VerticalGLM", opened: OpenedMoments, rows: Pattern
+    opened: OpenedMoments, rows: Pattern, standardize: bool, intercept: bool
 ) -> Approximation:
     """Return the likelihood of the complete rows, in the units of columns and labels."""
     center = opened.center
-    if not settings.intercept:
+    if not intercept:
         # The moments are of centred columns.
         used = np.diag(rows.products)[:-1] > 0.0
         rows = shifted(rows, np.append(np.where(used, center / opened.unit, 0.0), 0.0))
         center = np.zeros_like(center)
-    at = from_complete_rows(rows, settings.standardize, settings.intercept)
-    if not settings.standardize:
+    at = from_complete_rows(rows, standardize, intercept)
+    if not standardize:
         # Units here are standard deviations; the penalty wants those of the columns.
         at = at.with_scale(np.where(at.scale > 0.0, 1.0 / opened.unit, 0.0))
     return at.in_units(center, opened.unit, opened.problem.y_center, opened.problem.y_scale)
 
 
 def of_all_rows(
-    settings: "VerticalGLM", opened: OpenedMoments, result: Result
+    opened: OpenedMoments, result: Result, standardize: bool
 ) -> tuple[Approximation, Array, Array, Flags]:
     """Return the likelihood of all rows, and mean and covariance of the columns.
 
@@ -102,8 +96,8 @@ def of_all_rows(
     fit, kept, d = maximum.fit, maximum.kept, opened.n_columns
     unknown = note_fit(result, opened, maximum)
     n_rows = sum(p.n_rows for p in maximum.patterns.patterns)
-    at = from_all_rows(fit, n_rows, settings.standardize)
-    if not settings.standardize:
+    at = from_all_rows(fit, n_rows, standardize)
+    if not standardize:
         at = at.with_scale(1.0 / opened.unit[kept])
     mean, covariance = np.zeros(d), np.zeros((d, d))
     mean[kept], covariance[np.ix_(kept, kept)] = fit.mean[:-1], fit.covariance[:-1, :-1]

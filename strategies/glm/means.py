@@ -6,7 +6,6 @@ columns' units, as for normal labels.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,22 +23,6 @@ from strategies.linear.moments import OpenedMoments
 
 MOST_EVALUATIONS = 30
 """Keeps a fit within 80 rounds, those of moments and path included."""
-
-
-class Likelihood(Protocol):
-    """What a strategy says of its likelihood."""
-
-    @property
-    def family(self) -> str:
-        """Of the labels."""
-
-    @property
-    def intercept(self) -> bool:
-        """Whether there is one."""
-
-    @property
-    def standardize(self) -> bool:
-        """Whether a penalty treats columns in units of their standard deviation."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +46,20 @@ class MaximumLikelihood:
 
 
 def maximum_likelihood(
-    settings: Likelihood,
     federation: Federation,
     opened: OpenedMoments,
-    ridge: float = 0.0,
+    family: str,
+    *,
+    intercept: bool,
+    standardize: bool,
+    ridge: Array | float = 0.0,
     choose: Callable[[Approximation], Array] | None = None,
     cure: str = "set a penalty",
 ) -> MaximumLikelihood:
     """Find the maximum of the likelihood; two rounds for each evaluation of the means, and more.
 
-    With a ridge it is that of the likelihood less `ridge` times the sum of squared coefficients.
+    With a ridge, of shape (n_columns,) or one for all, it is that of the likelihood less `ridge`
+    times squared coefficients.
     With `choose` the likelihood is then expanded about what this returns, until that stays.
     """
     problem, offered = opened.problem, opened.offered
@@ -80,7 +67,7 @@ def maximum_likelihood(
     y, inside = given_labels(federation, problem), opened.groups.group >= 0
     moments, center = _with_labels(offered.moments, problem), offered.center
     n_rows = float(inside.sum())
-    if not settings.intercept:
+    if not intercept:
         # Predictors are 0 where the columns are, not where the offered ones are.
         moments = shifted(moments, center / offered.unit, n_rows, float(y[inside].sum()))
         center = np.zeros_like(center)
@@ -88,8 +75,8 @@ def maximum_likelihood(
     spread = np.sqrt(np.maximum(variance, 0.0))
 
     def at(fit: MeanFit) -> Approximation:
-        found = _approximation(fit, n_rows, spread, settings.intercept)
-        if not settings.standardize:
+        found = _approximation(fit, n_rows, spread, intercept)
+        if not standardize:
             found = found.with_scale(np.where(fit.varies, 1.0 / offered.unit, 0.0))
         return found.in_units(center, offered.unit)
 
@@ -101,15 +88,15 @@ def maximum_likelihood(
     fit = fit_mean_model(
         federation,
         opened.products,
-        family_named(settings.family),
+        family_named(family),
         y,
         opened.groups.group,
         problem.columns,
-        intercept=settings.intercept,
+        intercept=intercept,
         max_evaluations=MOST_EVALUATIONS,
         moments=moments,
         ridge=ridge,
-        units=None if settings.standardize else 1.0 / offered.unit,
+        units=None if standardize else 1.0 / offered.unit,
         follow=None if choose is None else follow,
         cure=cure,
     )
@@ -127,11 +114,16 @@ def maximum_likelihood(
 
 def check_federation(family: str, federation: Federation) -> None:
     """Refuse federations that cannot evaluate masked means, before anything is opened."""
-    if federation.aggregation == "ckks" or len(federation.parties) < 2:
+    needs = f"family {family!r} needs columns under a key stream that two parties or more share"
+    if len(federation.parties) < 2:
         raise ConfigError(
-            f"family {family!r} needs columns under a key stream that two parties or more share; "
-            f"with aggregation {federation.aggregation!r} and {len(federation.parties)} parties, "
-            "use aggregation='masked', or exchange='sums'"
+            f"{needs}, and there is one. It has all columns: fit there by statsmodels or "
+            "scikit-learn; or use strategy 'glm-admm', if its node agrees to exchange 'sums'"
+        )
+    if federation.aggregation == "ckks":
+        raise ConfigError(
+            f"{needs}, not ciphertexts; use aggregation='masked', or strategy 'glm-admm', if every "
+            "node agrees to exchange 'sums'"
         )
 
 

@@ -1,47 +1,79 @@
-"""Penalties, by the derivative that local linear approximation (LLA) needs.
+"""Penalties, by the derivative that local linear approximation (LLA) needs, and values of lambda.
 
 Zou and Li (2008) replace a folded concave penalty by its tangent at the last estimate, which is a
 lasso with one weight for each coefficient, ``alpha_j = P'(|beta_j|) / lambda`` (Eq. 4.3 of Tang,
 Feng, Li and Wang). SCAD is of Fan and Li (2001), MCP of Zhang (2010).
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError
 
-PENALTIES = ("scad", "mcp", "lasso", "none")
+SELECTING = ("scad", "mcp", "lasso")
+"""Penalties that select columns."""
 CONCAVE = ("scad", "mcp")
-SHAPES = {"scad": 3.7, "mcp": 3.0, "lasso": 0.0, "none": 0.0}
+SHAPES = {"scad": 3.7, "mcp": 3.0}
 """The usual ``a``: 3.7 for SCAD (Fan and Li, 2001), 3 for MCP."""
+BIC = "bic"
 
 
-def check_penalty(name: str | None, shape: float) -> tuple[str, float]:
-    """Return the penalty's name and shape, or raise `ConfigError`; a shape of 0 is the usual."""
-    known = "none" if name is None else name
-    if known not in PENALTIES:
-        raise ConfigError(f"unknown penalty {name!r}; expected one of {list(PENALTIES)} or None")
-    if isinstance(shape, bool) or not isinstance(shape, int | float) or not np.isfinite(shape):
-        raise ConfigError(f"penalty_shape must be a number, got {shape!r}")
-    least = {"scad": 2.0, "mcp": 1.0}.get(known, 0.0)
-    if shape and known in CONCAVE and shape <= least:
-        raise ConfigError(f"penalty_shape of {known!r} must be above {least:g}, got {shape:g}")
-    return known, float(shape) or SHAPES[known]
-
-
-def lla_weights(beta: Array, strengths: Array, penalty: str, shape: float) -> Array:
+def lla_weights(beta: Array, strengths: Array, penalty: str) -> Array:
     """Return ``alpha = P'(|beta|) / lambda``.
 
     Shapes: beta (n_columns, n_fits): last estimates; strengths (n_fits,): ``lambda`` of each fit;
     returns (n_columns, n_fits): between 0 and 1; 1 at zero.
     """
-    size = np.abs(beta)
     if penalty == "lasso":
         return np.ones_like(beta)
-    if penalty == "none":
+    if penalty not in CONCAVE:
         return np.zeros_like(beta)
+    size, shape = np.abs(beta), SHAPES[penalty]
     level = np.maximum(strengths, 1e-300)
     if penalty == "mcp":
         return np.maximum(1.0 - size / (shape * level), 0.0)
     beyond = np.maximum(shape * level - size, 0.0) / ((shape - 1.0) * level)
     return np.where(size <= level, 1.0, beyond)
+
+
+def parse_lambdas(lambdas: "str | float | Sequence[float]") -> str | float:
+    """Return the setting in plain form: ``"bic"``, a number, or numbers as text with commas."""
+    if isinstance(lambdas, str) and lambdas.strip().lower() == BIC:
+        return BIC
+    parts: list[object] = []
+    if isinstance(lambdas, str):
+        parts = [part for part in lambdas.split(",") if part.strip()]
+    elif isinstance(lambdas, int | float | np.number):
+        parts = [lambdas]
+    else:
+        parts = list(lambdas)
+    if not parts:
+        raise ConfigError("lambdas is empty: give 'bic', one number or several, such as [0.1, 0.2]")
+    values = []
+    for part in parts:
+        try:
+            value = float(part)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            value = np.nan
+        if isinstance(part, bool) or not 0 <= value < np.inf:
+            raise ConfigError(f"lambdas must be numbers of at least 0, or 'bic', got {part!r}")
+        values.append(value)
+    single = len(values) == 1 and not isinstance(lambdas, Sequence)
+    return values[0] if single else ",".join(map(repr, values))
+
+
+def stated(lambdas: str | float) -> Array | None:
+    """Return the values that a setting states, shape (n_lambdas,); None for ``"bic"``."""
+    if lambdas == BIC:
+        return None
+    parts = lambdas.split(",") if isinstance(lambdas, str) else [lambdas]
+    return np.array([float(part) for part in parts])
+
+
+def grid(largest: float, count: int = 50, ratio: float = 0.01) -> Array:
+    """Return `count` values from `largest` down to ``ratio * largest``, evenly in logarithms."""
+    if count == 1:
+        return np.array([largest])
+    return np.asarray(largest * np.geomspace(1.0, ratio, count))

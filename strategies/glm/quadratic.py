@@ -21,7 +21,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import lasso_path
 
 from flwr_vertical.arrays import Array, Flags
-from strategies.glm.penalties import CONCAVE, lla_weights
+from strategies.glm.penalties import CONCAVE, SELECTING, lla_weights
 
 _RANK = 1e-12  # of the largest eigenvalue: what is below comes from rounding
 _GAP = 1e-10  # coordinate descent ends at this duality gap, relative to the loss at zero
@@ -81,7 +81,6 @@ def penalised_path(
     loss: Quadratic,
     lambdas: Array,
     penalty: str,
-    shape: float,
     penalised: Flags,
 ) -> Array:
     """Minimise the loss under a penalty, for every value of lambda.
@@ -89,7 +88,7 @@ def penalised_path(
     Shapes: lambdas (n_lambdas,): at least 0, in any order; penalised (n_columns,): false for
     columns that are never penalised; returns (n_columns, n_lambdas).
     """
-    if penalty == "none":
+    if penalty not in SELECTING:
         return np.repeat(loss.minimum()[:, None], len(lambdas), axis=1)
     weights = penalised.astype(np.float64)
     beta = np.zeros((len(weights), len(lambdas)))
@@ -100,19 +99,19 @@ def penalised_path(
     if penalty not in CONCAVE:
         return beta
     for f, strength in enumerate(lambdas):
-        beta[:, f] = concave_fit(loss, beta[:, f], strength, penalty, shape, penalised)
+        beta[:, f] = concave_fit(loss, beta[:, f], strength, penalty, penalised)
     return beta
 
 
 def concave_fit(
-    loss: Quadratic, beta: Array, strength: float, penalty: str, shape: float, penalised: Flags
+    loss: Quadratic, beta: Array, strength: float, penalty: str, penalised: Flags
 ) -> Array:
     """Minimise the loss under a concave penalty, by tangents from coefficients on.
 
     Shapes: beta (n_columns,): where the first tangents are drawn.
     """
     for _ in range(_TANGENTS):
-        tangent = lla_weights(beta[:, None], np.array([strength]), penalty, shape)[:, 0]
+        tangent = lla_weights(beta[:, None], np.array([strength]), penalty)[:, 0]
         last, beta = beta, _weighted_lasso(loss, strength * tangent * penalised, beta)
         if np.abs(beta - last).max(initial=0.0) <= _STILL * np.abs(beta).max(initial=0.0):
             break

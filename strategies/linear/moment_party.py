@@ -4,6 +4,7 @@ from typing import Any
 
 from flwr_vertical import Arbiter, Party, Summands, Uses, step
 from flwr_vertical.products import (
+    EncryptedGroupSteps,
     GroupKeySteps,
     HeldColumns,
     PairKeySteps,
@@ -11,6 +12,7 @@ from flwr_vertical.products import (
     ProductKeySteps,
 )
 from strategies.linear.data import RegressionData
+from strategies.linear.masked_means.steps import MaskedMeanSteps
 from strategies.linear.moments.steps import MomentSteps
 from strategies.linear.prediction.steps import PredictionSteps
 
@@ -29,6 +31,7 @@ class MomentParty(Party):
     group_key = Uses(GroupKeySteps)
     moments = Uses(MomentSteps)
     products = Uses(PrivateProductSteps, purpose="moments")
+    ciphertexts = Uses(EncryptedGroupSteps, purpose="moments")
     prediction = Uses(PredictionSteps)
 
     def columns_to_multiply(self) -> HeldColumns:
@@ -43,3 +46,10 @@ class MomentParty(Party):
         """
         self.group_key.erase_group_seed()
         return self.prediction.keep_model(**model)
+
+
+class MeanParty(MomentParty):
+    """Has sums of functions of linear predictors opened as well; the fit is penalised, if asked."""
+
+    data = Uses(RegressionData, penalized=True)
+    means = Uses(MaskedMeanSteps)

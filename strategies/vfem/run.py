@@ -51,8 +51,6 @@ def fit_from_moments(
     found = maximise(opened, covariance, intercept, noise_prior)
     progress.step("fit")
     unknown = note_fit(result, opened, found)
-    if opened.noise is not None:
-        result.notes.append("the standard errors do not include the noise of policy.blur")
     if check_correlation and covariance == "block" and len(federation.parties) > 1:
         check_correlations(opened, result)
     fill_in(result, opened, found, intercept, unknown)

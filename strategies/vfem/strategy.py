@@ -32,7 +32,7 @@ from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.linear import settings as shared
 from strategies.linear.moment_party import MomentArbiter, MomentParty
-from strategies.linear.moments.disclosure import BLUR, COLLUSION, RECOGNISED, WITHHELD
+from strategies.linear.moments.disclosure import COLLUSION, RECOGNISED, WITHHELD
 from strategies.vfem.run import fit_from_moments
 
 COVARIANCES = ("full", "block")
@@ -160,7 +160,6 @@ class VFEM(Strategy):
         ),
         WITHHELD,
         *RECOGNISED,
-        BLUR,
         *COLLUSION,
     )
 

@@ -13,7 +13,7 @@ from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import VALUES
 from strategies.copula import VCDS
 from strategies.copula.party import CopulaParty
-from strategies.glm import VerticalGLM
+from strategies.glm_admm import GLMADMM
 
 
 def of_a_record(epsilon, n, n_columns):
@@ -110,7 +110,7 @@ def test_a_server_cannot_ask_for_less_noise_by_other_arguments(nodes, monkeypatc
     assert nodes.entries("epsilon") == []
 
 
-NOISY = VerticalGLM(exchange="sums", dp="admm", lambdas=0.1, dp_rounds=3, missing_labels="error")
+NOISY = GLMADMM(epsilon=1.0, lambdas=0.1, max_iter=3, missing_labels="error")
 
 
 def test_noisy_fits_are_one_release_of_all_rounds(nodes):
@@ -131,12 +131,12 @@ def test_noisy_fits_are_one_release_of_all_rounds(nodes):
 def test_more_noisy_fits_than_were_announced_are_refused(nodes, monkeypatch):
     monkeypatch.setattr(logging.getLogger("flwr_vertical"), "disabled", True)
     nodes.state(exchanges="sums")
-    real = type(NOISY).party.sharing.group.admm
+    real = type(NOISY).party.admm
 
     def told_of_fewer(self, *args, rounds=0, **options):
         return real(self, *args, rounds=min(rounds, 2), **options)
 
-    monkeypatch.setattr(type(NOISY).party.sharing.group, "admm", told_of_fewer)
+    monkeypatch.setattr(type(NOISY).party, "admm", told_of_fewer)
     with pytest.raises(PartyError, match="1 more noisy fits are asked for"):
         nodes.run(NOISY, labels_of(tables()))
 

@@ -59,7 +59,7 @@ def test_another_run_is_another_release(nodes, labels):
     assert "after 0.5 in 1 release(s)" in said
     assert sums_sent(nodes.transcript) == []
     nodes.state(policy_epsilon_total=1.2)
-    nodes.run(VerticalGLM(dp="moments", epsilon=0.7, bounds=BOUNDS), labels)
+    nodes.run(VerticalGLM(epsilon=0.7, delta=1e-5, bounds=BOUNDS), labels)
     assert nodes.ledger().state["epsilon"] == pytest.approx(1.2)
 
 

@@ -10,7 +10,7 @@ from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
 from flwr_vertical.tables import Table
 from strategies.fknn import FKNN
-from strategies.glm import VerticalGLM
+from strategies.glm_admm import GLMADMM
 from strategies.vfem import VFEM
 
 SUMS = VFEM(exchange="sums", max_iter=3, standard_errors=None, check_correlation=False)
@@ -33,7 +33,7 @@ def test_a_row_holds_so_many_bits():
 
 @pytest.mark.parametrize(
     "strategy",
-    [SUMS, VerticalGLM(exchange="sums", lambdas=0.1), FKNN(n_neighbors=2, weights="distance")],
+    [SUMS, GLMADMM(lambdas=0.1), FKNN(n_neighbors=2, weights="distance")],
     ids=["vfem", "glm", "fknn"],
 )
 def test_an_exchange_by_consent_opens_whole_rows_and_is_counted_once_a_run(tmp_path, strategy):

@@ -6,12 +6,12 @@ import pytest
 
 from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError, PartyError
-from flwr_vertical.policy.parse import policies_by_node
 from flwr_vertical.policy.record import ROW_RULES, Policy
 from flwr_vertical.settings import settings_of
+from flwr_vertical.simulation_inputs import policies_by_node
 from strategies.copula import VCDS
 from strategies.fknn import FKNN
-from strategies.glm import VerticalGLM
+from strategies.glm_admm import GLMADMM
 from strategies.vfem import VFEM
 
 _RNG = np.random.default_rng(0)
@@ -58,7 +58,7 @@ RUNS = {
         both(exchanges="sums"),
     ),
     "sums of glm": (
-        VerticalGLM(lambdas=0.1, **SUMS), {"labels": LABELS}, both(exchanges="sums")
+        GLMADMM(lambdas=0.1), {"labels": LABELS}, both(exchanges="sums")
     ),
     "epsilon": (VCDS(3.0, min_joint=10), {}, {}),
 }  # fmt: skip

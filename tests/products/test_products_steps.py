@@ -1,13 +1,10 @@
-"""A strategy of somebody else has products of columns from step groups of the core alone."""
-
-from itertools import combinations
+"""Step groups of products: how a party is put together of them, and whose keys they use."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy.stats import rankdata
 
-from flwr_vertical import Arbiter, Party, StepGroup, Strategy, Uses, simulate, step
+from flwr_vertical import Arbiter, Party, StepGroup, Uses, step
 from flwr_vertical.crypto.identity import (
     generate_identity,
     identity_text,
@@ -19,19 +16,13 @@ from flwr_vertical.node.steps import NodeServices, steps_of
 from flwr_vertical.products import (
     GroupKeySteps,
     HeldColumns,
-    PairKeys,
     PairKeySteps,
     PrivateProductSteps,
     ProductKeySteps,
-    products_of_rotated,
-    rotate_for_peers,
 )
 from flwr_vertical.products.columns import rank_scores
-from flwr_vertical.products.key_checks import MODE, check_key, key_payload
+from flwr_vertical.products.pair_keys import MODE, check_key, key_payload
 from flwr_vertical.protocol import pins
-
-N = 300
-PAIRS = list(combinations(range(3), 2))
 
 
 class MyParty(Party):
@@ -43,51 +34,12 @@ class MyParty(Party):
         return HeldColumns(values, self.positions[order], self.n_samples)
 
     @step
-    def rotate_rows(self, nonce):
-        rows = self.columns_to_multiply().filled
-        return rotate_for_peers(rows, self.pair_keys.seeds(nonce, "my rotation"))
+    def count_rows(self):
+        return {"n_rows": len(self.positions)}
 
 
 class MyArbiter(Arbiter):
     products = Uses(ProductKeySteps)
-
-
-class MyProducts(Strategy):
-    """Products of all parties' columns, from rotated columns."""
-
-    name = "my-products"
-    party = MyParty
-    arbiter = MyArbiter
-    disclosure = (("server", "products of the parties' columns"),)
-
-    def run(self, federation, alignment, result, progress):
-        keys = PairKeys(federation)
-        keys.hand_out()
-        told = federation.call("rotate_rows", {"nonce": keys.nonce})
-        result.model = products_of_rotated(told, federation.parties), alignment.ids
-
-
-def make_tables(parties=3):
-    rng = np.random.default_rng(5)
-    common = rng.normal(size=N)
-    return {
-        f"p{k}": pd.DataFrame(
-            {f"x{k}{j}": common + rng.normal(size=N) for j in range(k + 1)},
-            index=[f"s{i:03}" for i in range(N)],
-        ).sample(frac=0.8, random_state=k).sort_index()
-        for k in range(parties)
-    }  # fmt: skip
-
-
-def test_rotated_products_are_exact():
-    tables, strategy = make_tables(), MyProducts()
-    result = simulate(strategy, tables, aggregation="plain", progress=False)
-    found, ids = result.model
-    columns = [table.reindex(ids).fillna(0.0).to_numpy() for table in tables.values()]
-    for j, k in PAIRS:
-        np.testing.assert_allclose(found[j, k], columns[j].T @ columns[k], rtol=1e-10)
-    steps = result.ledger.to_frame()["step"].drop_duplicates().to_list()
-    assert steps[-3:] == ["pair_key", "keep_pair_keys", "rotate_rows"]
 
 
 def test_rank_scores_are_standardised_ranks():
@@ -119,7 +71,7 @@ def node(cls, name="p0", config=None):
 
 def test_a_party_offers_its_own_steps_and_those_of_its_groups():
     assert set(steps_of(MyParty)) == {
-        "labels", "rotate_rows", "pair_key", "keep_pair_keys",
+        "labels", "count_rows", "pair_key", "keep_pair_keys",
     }  # fmt: skip
     assert set(steps_of(MyArbiter)) == {
         "reveal", "product_keys", "open_blinded", "forget_product_key",

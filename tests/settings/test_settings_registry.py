@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 from third_party import install, install_known_cells
 
+from apps.cli import main
+from apps.cli.run_config import app_defaults, checked_config
 from flwr_vertical import Party, Strategy, load_strategy, make_strategy, simulate
-from flwr_vertical.cli import main
-from flwr_vertical.cli.run_config import app_defaults, checked_config
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.settings.toml import toml_value
 
@@ -88,7 +88,10 @@ def test_its_own_table_becomes_the_text_that_flower_lets_through(defaults):
         ({"strategy": "fkn"}, r"unknown strategy 'fkn' \(did you mean 'fknn'\?\)"),
         ({"fknn.n-neighbors": 0}, "strategy 'fknn': n_neighbors must be an integer of at least 1"),
         ({"fknn.weights": "gauss"}, "strategy 'fknn': unknown weights 'gauss'"),
-        ({"strategy": "glm", "glm.penalty-shape": 1.5}, "strategy 'glm': penalty_shape of 'scad'"),
+        (
+            {"strategy": "glm", "glm.bounds": "{}", "glm.row-norm": 0.5},
+            "strategy 'glm': bounds, row_norm",
+        ),
         ({"seed": "1"}, "seed must be an integer, got '1'"),
         ({"checkpoint": 1}, "checkpoint must be true or false, got 1"),
         ({"aggregation": "open"}, "unknown aggregation 'open'"),

@@ -17,18 +17,19 @@ from simulations.attacks.suite import ATTACKS, LABELS, RULED, attack_run
 from simulations.attacks.views import SERVER
 from strategies import BUILTIN
 from strategies.baselines import Max, Mean, Min, MostFrequent
-from strategies.classifiers import VerticalLR, VerticalSVM
 from strategies.copula import EVCDS, IEVCDS, VCDS
-from strategies.false_vfl import FalseVFL, FalseVFLPredict
+from strategies.false_vfl import FalseVFL
 from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
-from strategies.forest import ForestPredict, VerticalForest
+from strategies.forest import VerticalForest
 from strategies.glm import VerticalGLM
+from strategies.glm_admm import GLMADMM
 from strategies.predict import Predict
-from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, SplitPredict, VanillaVFL
-from strategies.trees import TreesPredict, VerticalGBDT
+from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, VanillaVFL
+from strategies.svm import VerticalSVM
+from strategies.trees import VerticalGBDT
 from strategies.vertigan import VertiGAN
-from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict
+from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
 from strategies.vfem_iterations import VFEMIterations
 
 IMPUTERS = [
@@ -112,13 +113,13 @@ def labels(n=40):
 
 def size_of(strategy):
     """How many samples: a vector of the server that columns are multiplied with takes ten rows."""
-    return 260 if isinstance(strategy, VerticalLR | VerticalSVM) else 40
+    return 260 if strategy in MASKED or isinstance(strategy, VerticalSVM) else 40
 
 
 def labels_for(strategy):
     """Numbers of all samples; a method that predicts what has no label lacks a tenth of them."""
     found = labels(size_of(strategy))
-    if isinstance(strategy, VerticalLR | VerticalSVM):
+    if strategy in MASKED or isinstance(strategy, VerticalSVM):
         return found.gt(0).astype(float).drop(found.index[::10])
     if not isinstance(strategy, PREDICTS):
         return found
@@ -158,9 +159,9 @@ REGRESSIONS = [
     MeanImpute(encoding="one-hot"),
     Single("court", encoding="one-hot"),
     VerticalGLM(penalty="lasso", lambdas=0.1, encoding="one-hot"),
-    VerticalGLM(penalty="lasso", lambdas=0.1, exchange="sums", encoding="one-hot", kkt_tol=1e-6),
+    GLMADMM(penalty="lasso", lambdas=0.1, encoding="one-hot", tol=1e-6),
 ]
-REGRESSIONS += [Predict(run(REGRESSIONS[0])), VFEMPredict(run(REGRESSIONS[0]))]
+REGRESSIONS += [Predict(run(REGRESSIONS[0]))]
 SMALL = {
     "encoding": "one-hot",
     "precision": "float64",
@@ -175,7 +176,7 @@ SMALL = {
 }
 DEEP = [FalseVFL(task="regression", **SMALL)]
 # The last of those with one party half runs on Ray: one that trains.
-DEEP = [FalseVFLPredict(run(DEEP[0])), *DEEP, FalseVFL(variant="II", **SMALL)]
+DEEP = [Predict(run(DEEP[0])), *DEEP, FalseVFL(variant="II", **SMALL)]
 SPLIT = {
     "encoding": "one-hot",
     "precision": "float64",
@@ -194,17 +195,20 @@ BASELINES = [
 BASELINES += [
     FinalNet(encoding="one-hot", precision="float64", latent_dim=3, width=6, iterations=6)
 ]
-DEEP += [SplitPredict(run(BASELINES[0])), *BASELINES]
+DEEP += [Predict(run(BASELINES[0])), *BASELINES]
 FEW_TREES = {"n_trees": 2, "max_depth": 2, "n_bins": 4, "min_child": 4}
 TREES = [
     VerticalGBDT(**FEW_TREES),
     VerticalGBDT(**FEW_TREES, objective="regression", histograms="open"),
 ]
-TREES = [TreesPredict(run(TREES[0])), *TREES]
+TREES = [Predict(run(TREES[0])), *TREES]
 FORESTS = [VerticalForest(**FEW_TREES, objective="regression")]
-FORESTS = [ForestPredict(run(FORESTS[0])), *FORESTS]
+FORESTS = [Predict(run(FORESTS[0])), *FORESTS]
 # What needs a key stream that parties share has no encrypted sums.
-MASKED = [VerticalLR(l2=2.0, encoding="one-hot"), VerticalSVM(l2=2.0, encoding="one-hot")]
+MASKED = [
+    VerticalGLM("binomial", "ridge", l2=2.0, encoding="one-hot"),
+    VerticalSVM(l2=2.0, encoding="one-hot"),
+]
 CLASSIFIERS = [*MASKED, VerticalSVM(l2=2.0, loss="squared", rows="mean", encoding="one-hot")]
 STRATEGIES = IMPUTERS + GENERATORS + SYNTHESES + REGRESSIONS + DEEP + TREES + FORESTS + CLASSIFIERS
 every_strategy, every_imputer = named(STRATEGIES), named(IMPUTERS)
@@ -314,7 +318,9 @@ def test_the_result_is_filled_in(strategy):
 
 
 @pytest.mark.parametrize(
-    "strategy", {type(s): s for s in STRATEGIES}.values(), ids=lambda s: s.name
+    "strategy",
+    {(type(s), getattr(s, "chosen", "")): s for s in STRATEGIES}.values(),
+    ids=lambda s: s.name,
 )
 def test_the_result_can_be_saved_and_loaded(strategy, tmp_path):
     result = kept(strategy)

@@ -29,7 +29,7 @@ def complete(X, y, standardize=True, intercept=True):
 def test_without_a_penalty_it_is_statsmodels(intercept):
     X, y = rows()
     at = complete(X, y, intercept=intercept)
-    found = select(at, "none", 0.0, None, EVERY)
+    found = select(at, "none", None, EVERY)
     other = sm.OLS(y, sm.add_constant(X) if intercept else X).fit()
     beta = found.beta[:, 0]
     estimate = np.concatenate([found.intercepts, beta]) if intercept else beta
@@ -44,7 +44,7 @@ def test_a_large_level_costs_no_digits_of_moments_in_standard_units():
     X, y = rows(level=1e6)
     center, unit = X.mean(axis=0), X.std(axis=0)
     at = complete((X - center) / unit, y).in_units(center, unit)
-    found = select(at, "none", 0.0, None, EVERY)
+    found = select(at, "none", None, EVERY)
     other = sm.OLS(y, sm.add_constant(X - 1e6)).fit()
     np.testing.assert_allclose(found.beta[:, 0], other.params[1:], rtol=1e-7)
     spread = np.sqrt(np.diag(at.covariance(np.arange(P), other.scale)))
@@ -56,9 +56,9 @@ def test_a_large_level_costs_no_digits_of_moments_in_standard_units():
 def test_bic_chooses_as_on_the_rows(penalty, standardize):
     X, y = rows(1)
     lambdas = np.geomspace(1.5, 0.01, 12)
-    shape, steps = {"lasso": (0.0, 0), "scad": (3.7, 30)}[penalty]
+    steps = {"lasso": 0, "scad": 30}[penalty]
     at = complete(X, y, standardize)
-    found = select(at, penalty, shape, lambdas, EVERY)
+    found = select(at, penalty, lambdas, EVERY)
     unit = X.std(axis=0) if standardize else np.ones(P)
     bic = []
     for f, strength in enumerate(lambdas):
@@ -92,7 +92,7 @@ def test_rows_with_missing_blocks_add_information():
     assert spread[1:].sum() < 0.9 * of_fewer[1:].sum()
     whole = sm.OLS(y, sm.add_constant(X)).fit()
     assert (np.abs(at.estimate[1:] - whole.params[1:]) < 4 * spread[1:]).all()
-    found = select(at, "scad", 3.7, None, EVERY)
+    found = select(at, "scad", None, EVERY)
     assert set(np.flatnonzero(found.beta[:, found.chosen])) == {0, 2, 4, 6}
 
 
@@ -100,14 +100,14 @@ def test_columns_that_do_not_vary():
     X, y = rows(4)
     X[:, 3] = 2.5
     at = complete(X, y)
-    found = select(at, "none", 0.0, None, EVERY)
+    found = select(at, "none", None, EVERY)
     kept = np.delete(np.arange(P), 3)
     other = sm.OLS(y, sm.add_constant(X[:, kept])).fit()
     np.testing.assert_allclose(found.beta[kept, 0], other.params[1:], rtol=1e-8)
     assert found.beta[3, 0] == 0.0
     assert at.scale[3] == 0.0
     level = complete(X, y, intercept=False)  # here it is the intercept
-    found = select(level, "none", 0.0, None, EVERY)
+    found = select(level, "none", None, EVERY)
     assert 2.5 * found.beta[3, 0] == pytest.approx(other.params[0], rel=1e-7)
 
 

@@ -97,7 +97,7 @@ def test_the_lasso_that_bic_chooses_is_as_good_as_that_of_the_exact_path():
     beta = np.zeros(p)
     beta[rng.permutation(p)[:4]] = rng.choice([-1.0, 1.0], 4)
     y = (rng.random(n) < 1 / (1 + np.exp(0.3 - X @ beta))).astype(float)
-    result = run(X, y, sizes=(20, 20), family="binomial", penalty="lasso", n_lambdas=20)
+    result = run(X, y, sizes=(20, 20), family="binomial", penalty="lasso")
     lambdas = result.model.path.index.to_numpy()
     assert lambdas[0] == pytest.approx(np.abs(X.T @ (y - y.mean())).max() / n, rel=1e-6)
     fits, bic = [], []
@@ -234,11 +234,13 @@ def test_advice_on_incomplete_rows_is_what_the_family_can_take():
     tables["p1"] = tables["p1"][180:]
     with pytest.raises(DataError, match=r"230 more samples lack some party: rows='all' uses them"):
         simulate(VerticalGLM(), tables, labels, progress=False)
-    with pytest.raises(DataError, match=r"VerticalGBDT uses.*exchange='sums' fits few rows"):
+    with pytest.raises(DataError, match=r"VerticalGBDT uses.*'glm-admm' fits few rows"):
         simulate(VerticalGLM("binomial"), tables, labels, progress=False)
 
 
-def test_one_party_alone_needs_sums():
+def test_one_party_alone_and_ciphertexts_are_refused_with_what_to_use():
     X, y, _ = pooled("binomial", n=200)
-    with pytest.raises(ConfigError, match=r"family 'binomial' needs.*exchange='sums'"):
+    with pytest.raises(ConfigError, match=r"family 'binomial' needs.*fit there by statsmodels or"):
         run(X, y, sizes=(8,), family="binomial")
+    with pytest.raises(ConfigError, match=r"not ciphertexts.*or strategy 'glm-admm'"):
+        run(X, y, "ckks", family="binomial")

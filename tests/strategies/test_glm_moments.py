@@ -59,7 +59,7 @@ def test_five_rounds_whatever_the_path(lasso):
     assert {step: found[step] for step in ROUNDS} == ROUNDS
     assert set(found) - set(ROUNDS) == {"hello", "share_ids"}
     X, y, _ = made()
-    one = run(X, y, "masked", lambdas=0.1, standard_errors=None)
+    one = run(X, y, "masked", lambdas=0.1)
     assert rounds_of(one) == found
     assert one.ledger.rounds == 7
 
@@ -294,30 +294,9 @@ def test_one_party_alone_and_encrypted_sums_open_the_same_moments():
         )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"exchange": "blinded"}, "unknown exchange 'blinded'"),
-        ({"dp": "admm"}, "dp='admm': only of the iterations of exchange='sums'"),
-        ({"max_iter": 7, "tol": 0.1}, "max_iter=7, tol=0.1: only of the iterations"),
-        ({"rows": "all", "exchange": "sums"}, "rows='all' goes with exchange='moments' only"),
-        ({"rows": "all", "intercept": False}, "it needs intercept=True"),
-    ],
-)
-def test_settings_that_do_not_go_together(settings, said):
-    with pytest.raises(ConfigError, match=said):
-        VerticalGLM(**settings)
-
-
-def test_sums_need_the_consent_of_every_node():
-    X, y, _ = pooled("gaussian", n=60)
-    tables, labels = split(X, y)
-    strategy = VerticalGLM(exchange="sums", lambdas=0.1)
-    agreed = {name: {"exchanges": "sums"} for name in tables}
-    recorded(tables, labels, strategy=strategy, configs=agreed)
-    agreed["p1"] = {"exchanges": ""}
-    with pytest.raises(PartyError, match=r"'p1'.*policy\.exchanges: asked: exchange 'sums'"):
-        recorded(tables, labels, strategy=strategy, configs=agreed)
+def test_a_joint_model_has_means():
+    with pytest.raises(ConfigError, match="and intercept=True"):
+        VerticalGLM(rows="all", intercept=False)
 
 
 @pytest.mark.parametrize("family", ["gaussian", "binomial"])

@@ -18,6 +18,7 @@ from strategies.copula import EVCDS, IEVCDS, VCDS
 from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
+from strategies.glm_admm import GLMADMM
 from strategies.linear.prediction import LinearPart
 from strategies.predict import Predict
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
@@ -38,7 +39,7 @@ def data(n=300, seed=0, missing=0.2):
 
 def fit(strategy, **settings):
     tables, y = data()
-    if isinstance(strategy, VerticalGLM) and strategy.family == "binomial":
+    if isinstance(strategy, GLMADMM) and strategy.family == "binomial":
         y = (y > y.median()).astype(float)
     return simulate(strategy, tables, y, progress=False, **({"min_rows": 20} | settings))
 
@@ -67,17 +68,17 @@ WITH_MODEL = [
     VFEM(encoding="one-hot"),
     VFEMIterations(max_iter=5, sketch_size=40, encoding="one-hot"),
     DIVERGES,
-    VerticalGLM(encoding="one-hot", n_lambdas=5),
-    VerticalGLM("binomial", "lasso", lambdas=[0.1, 0.01], encoding="one-hot", exchange="sums"),
+    VerticalGLM(encoding="one-hot"),
+    GLMADMM("binomial", "lasso", lambdas=[0.1, 0.01], encoding="one-hot"),
     VCDS(min_joint=10),
     EVCDS(min_joint=10),
     IEVCDS(min_joint=10, iterations=2),
     FedPSGAR(n_associated=1),
 ]
-WITHOUT = {"complete-case", "mean-impute", "single", "predict", "vfem-predict"} | {
-    "false-vfl", "false-vfl-predict", "fedhssl", "laser-vfl", "plug-vfl", "split-predict",
-    "vanilla-vfl", "vertigan", "gbdt", "gbdt-predict", "forest", "forest-predict", "fknn", "max",
-    "mean", "min", "most-frequent", "lr", "svm", "final-net",
+WITHOUT = {"complete-case", "mean-impute", "single", "predict"} | {
+    "false-vfl", "fedhssl", "laser-vfl", "plug-vfl",
+    "vanilla-vfl", "vertigan", "gbdt", "forest", "fknn", "max",
+    "mean", "min", "most-frequent", "svm", "final-net",
 }  # fmt: skip
 
 
@@ -103,7 +104,7 @@ def test_strategies_without_a_model_save_none(strategy, tmp_path):
 
 
 def test_a_process_that_has_not_imported_the_strategy_reads_its_model(tmp_path):
-    folder = fit(VerticalGLM(encoding="one-hot", n_lambdas=3)).save(tmp_path / "r")
+    folder = fit(VerticalGLM(encoding="one-hot")).save(tmp_path / "r")
     code = (
         "import sys; from strategies import register_all; register_all()\n"
         "from flwr_vertical import Result\n"

@@ -447,10 +447,10 @@ def test_samples_without_a_label_are_not_predicted():
             lambda b: CompleteCase(epsilon=1.0, bounds={**b, "x0": (3, 3)}),
             "a low and a higher high",
         ),
-        (lambda b: VerticalGLM(dp="moments", family="poisson", bounds=b), "gaussian labels"),
-        (lambda b: VerticalGLM(dp="moments", rows="all", bounds=b), "complete rows"),
-        (lambda b: VerticalGLM(bounds=b), "bounds: only with dp='moments'"),
-        (lambda b: VerticalGLM(epsilon=2.0), "only with dp; set dp='moments'"),
+        (lambda b: VerticalGLM(epsilon=1.0, family="poisson", bounds=b), "gaussian labels"),
+        (lambda b: VerticalGLM(epsilon=1.0, rows="all", bounds=b), "complete rows"),
+        (lambda b: VerticalGLM(bounds=b), "bounds: only with epsilon"),
+        (lambda b: VerticalGLM(epsilon=2.0, penalty="ridge", bounds=b), "and another penalty"),
     ],
 )
 def test_settings_that_do_not_go_together(strategy, match):

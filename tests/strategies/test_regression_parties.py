@@ -8,6 +8,7 @@ from flwr_vertical import simulate
 from flwr_vertical.errors import PartyError
 from flwr_vertical.node.steps import steps_of
 from strategies.glm import VerticalGLM
+from strategies.glm_admm import GLMADMM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
 from strategies.predict import Predict
 from strategies.vfem import VFEM
@@ -26,7 +27,7 @@ MOMENTS = {
 }
 LINEAR = PAIR_KEYS | MOMENTS | {"keep_model", "finish_moments"}
 MEANS = {"send_digits", "place_fits", "open_means"}
-SHARING = {"begin", "admm", "count", "finish", "rotate_selected"}
+SHARING = {"prepare", "begin", "admm", "count", "finish"}
 STEPS = {
     CompleteCase: LINEAR,
     MeanImpute: LINEAR,
@@ -34,7 +35,8 @@ STEPS = {
     VFEM: LINEAR,
     VFEMIterations: PAIR_KEYS | {"prepare", "gradient", "finish", "sketch_rows", "keep_model"},
     Predict: {"open_model", "predict_kept"},
-    VerticalGLM: PAIR_KEYS | MOMENTS | MEANS | SHARING | {"keep_model", "finish_moments"},
+    VerticalGLM: LINEAR | MEANS,
+    GLMADMM: SHARING,
 }
 
 
@@ -64,7 +66,7 @@ def test_too_few_rows_and_collinear_columns_are_looked_for_unless_the_fit_is_pen
         "b": pd.DataFrame(x[:, 2:], columns=["other"]),
     }
     labels = pd.Series(x @ [1.0, 2.0, 0.5] + 0.1 * rng.normal(size=40))
-    penalized = VerticalGLM(penalty="lasso", lambdas=0.1, standard_errors=None, exchange="sums")
+    penalized = GLMADMM(penalty="lasso", lambdas=0.1)
     free = CompleteCase()
     notes = simulate(free, tables, labels, min_rows=10, progress=False).notes
     assert any("['both'] are constant or follow from others" in note for note in notes)

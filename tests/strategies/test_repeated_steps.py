@@ -19,17 +19,18 @@ from flwr_vertical import (
 )
 from flwr_vertical.crypto import sealed_box
 from strategies import register_all
-from strategies.classifiers import VerticalLR, VerticalSVM
 from strategies.copula import EVCDS, IEVCDS, VCDS
-from strategies.false_vfl import FalseVFL, FalseVFLPredict
+from strategies.false_vfl import FalseVFL
 from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
-from strategies.forest import ForestPredict, VerticalForest
+from strategies.forest import VerticalForest
 from strategies.glm import VerticalGLM
+from strategies.glm_admm import GLMADMM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
 from strategies.predict import Predict
-from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, SplitPredict, VanillaVFL
-from strategies.trees import TreesPredict, VerticalGBDT
+from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, VanillaVFL
+from strategies.svm import VerticalSVM
+from strategies.trees import VerticalGBDT
 from strategies.vertigan import VertiGAN
 from strategies.vfem import VFEM
 from strategies.vfem_iterations import VFEMIterations
@@ -124,9 +125,14 @@ RUNS = {
     "vfem": [
         (VFEM, with_missing_blocks),
     ],
-    "predict": [(lambda: Predict(a_model()), with_missing_blocks)],
+    "predict": [
+        (lambda: Predict(a_model()), with_missing_blocks),
+        (lambda: Predict(a_deep_model()), with_missing_blocks),
+        (lambda: Predict(a_split_model()), with_missing_blocks),
+        (lambda: Predict(some_trees()), binary),
+        (lambda: Predict(some_trees(VerticalForest)), binary),
+    ],
     "vfem-iterations": [(lambda: VFEMIterations(max_iter=4, sketch_size=40), with_missing_blocks)],
-    "vfem-predict": [],
     "fedpsg-ar": [
         (lambda: FedPSGAR(n_associated=1, rule="draw", imputer="mice"), with_missing_blocks),
         (
@@ -140,27 +146,22 @@ RUNS = {
     "glm": [
         (lambda: VerticalGLM(lambdas=0.05), larger),
         (lambda: VerticalGLM("binomial", lambdas=0.05), larger),
-        (lambda: VerticalGLM("binomial", exchange="sums", lambdas=0.05, max_iter=30), binary),
-        (lambda: VerticalGLM(exchange="sums", dp="admm", lambdas=0.05, dp_rounds=4), complete),
+        (lambda: VerticalGLM("binomial", "ridge"), larger),
+    ],
+    "glm-admm": [
+        (lambda: GLMADMM("binomial", lambdas=0.05, max_iter=30), binary),
+        (lambda: GLMADMM(epsilon=1.0, lambdas=0.05, max_iter=4), complete),
     ],
     "false-vfl": [(deep, with_missing_blocks), (lambda: deep("II"), with_missing_blocks)],
-    "false-vfl-predict": [(lambda: FalseVFLPredict(a_deep_model()), with_missing_blocks)],
     "vanilla-vfl": [(lambda: split(VanillaVFL), with_missing_blocks)],
     "laser-vfl": [(lambda: split(LaserVFL), with_missing_blocks)],
     "plug-vfl": [(lambda: split(PlugVFL), with_missing_blocks)],
     "fedhssl": [(lambda: split(FedHSSL), with_missing_blocks)],
-    "split-predict": [(lambda: SplitPredict(a_split_model()), with_missing_blocks)],
     "gbdt": [
         (lambda: trees(VerticalGBDT), binary),
         (lambda: trees(VerticalGBDT, histograms="open"), binary),
     ],
-    "gbdt-predict": [(lambda: TreesPredict(some_trees()), binary)],
-    "forest": [
-        (lambda: trees(VerticalForest), binary),
-        (lambda: trees(VerticalForest, routing="server"), binary),
-    ],
-    "forest-predict": [(lambda: ForestPredict(some_trees(VerticalForest)), binary)],
-    "lr": [(VerticalLR, larger)],
+    "forest": [(lambda: trees(VerticalForest), binary)],
     "svm": [
         (lambda: VerticalSVM(l2=5.0, corner=0.4), larger),
         (lambda: VerticalSVM(loss="squared", rows="mean"), binary),
@@ -182,8 +183,8 @@ for _name in ("mean", "min", "max", "most-frequent"):
 WITHOUT_SUMS = {"vcds", "evcds", "ievcds"}
 # Calls whose answers are under pads or sealed, or are counted: they are asked twice, too.
 _GROWING = {"send_masked", "share", "route"}
-CALLS = {"gbdt": _GROWING, "gbdt-predict": {"sides"}, "forest": {"send_masked"}}
-CALLS["forest-predict"] = {"tally"}
+CALLS = {"gbdt 0": _GROWING, "gbdt 1": _GROWING, "forest 0": {"send_masked"}}
+CALLS |= {"predict 3": {"sides"}, "predict 4": {"tally"}}
 
 CASES = [(name, k) for name, runs in RUNS.items() for k in range(len(runs))]
 
@@ -201,18 +202,18 @@ def test_a_sum_answered_twice_gives_equal_bytes_or_has_a_new_number(name, number
     make, data = RUNS[name][number]
     strategy = make()
     tables, labels = data()
-    calls = CALLS.get(name, set())
+    calls = CALLS.get(f"{name} {number}", set())
     with every_sum_twice(also=calls) as repetition:
         simulate(strategy, tables, labels, aggregation="masked", min_rows=1, progress=False)
     assert calls <= repetition.steps
     assert bool(repetition.steps | repetition.declared) == (name not in WITHOUT_SUMS)
 
 
-def test_the_noise_of_dp_admm_is_another_in_each_run_and_message():
+def test_the_noise_of_admm_is_another_in_each_run_and_message():
     tables, labels = complete()
     found = []
     for _ in range(2):
-        strategy = VerticalGLM(exchange="sums", dp="admm", lambdas=0.05, dp_rounds=4)
+        strategy = GLMADMM(epsilon=1.0, lambdas=0.05, max_iter=4)
         result = simulate(strategy, tables, labels, progress=False)
         found.append(result.coefficients["estimate"].to_numpy())
     assert not np.array_equal(*found)

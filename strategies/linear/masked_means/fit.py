@@ -57,7 +57,7 @@ def fit_mean_model(
     intercept: bool = True,
     moments: Opened | None = None,
     max_evaluations: int = 40,
-    ridge: float = 0.0,
+    ridge: Array | float = 0.0,
     units: Array | None = None,
     follow: Callable[[MeanFit], tuple[float, Array]] | None = None,
     cure: str = "set a penalty",

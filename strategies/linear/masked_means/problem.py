@@ -101,7 +101,7 @@ class Problem:
         opened: Opened,
         names: list[str],
         intercept: bool,
-        ridge: float = 0.0,
+        ridge: Array | float = 0.0,
         units: Array | None = None,
     ) -> None:
         self.evaluations = self.vectors = 0
@@ -132,10 +132,10 @@ class Problem:
             with_labels[kept] / self._scale,
             intercept,
         )
-        self.ridge = np.full(len(kept), ridge)
+        self.ridge = np.broadcast_to(ridge, spread.shape)[kept].copy()
         if units is not None:
             self.ridge *= (units[kept] / self._scale) ** 2
-        if not ridge:
+        if not self.ridge.any():
             self._check_singular(covariance[np.ix_(kept, kept)] / unit)
 
     def _check_singular(self, correlation: Array) -> None:

@@ -16,7 +16,7 @@ from strategies.linear.masked_means.solver import Maximum
 
 RIDGE = 0.5
 """Of a slope without a maximum, on its square, the column in standard deviations: a normal prior of
-standard deviation 1. The default of `VerticalLR`, and of scikit-learn, for all slopes."""
+standard deviation 1. What ``penalty="ridge"`` and scikit-learn put on all slopes by default."""
 _LOST = 1e3
 """How many times larger the variance of a slope that grows without end is than at no effect."""
 _APART = 1e-3
@@ -150,7 +150,7 @@ def refusal(problem: Problem, slopes: npt.NDArray[np.float64], cure: str) -> str
     return (
         f"linear predictors spread over more than {2 * REACH[problem.family.name]:g} units, where "
         f"counts cannot be evaluated; the largest coefficients are those of {shown}. Transform "
-        "columns with values far out (log, winsorise), or use exchange='sums'"
+        "columns with values far out (log, winsorise), or use strategy 'glm-admm'"
     )
 
 

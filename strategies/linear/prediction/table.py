@@ -10,8 +10,8 @@ LEVEL = 0.95
 MEANS = {"gaussian": lambda eta: eta, "binomial": expit, "poisson": np.exp}
 """By family, the expectation of the label for a linear predictor."""
 
-CLASSES, MARGIN = "classes", "margin"
-"""Families of classifiers: with log odds, and with decision values."""
+MARGIN = "margin"
+"""Family of classifiers with decision values."""
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
 
@@ -27,15 +27,6 @@ def prediction_table(
     """
     if family == MARGIN:
         return pd.DataFrame({"prediction": (eta > 0.0).astype(float), "decision": eta})
-    if family == CLASSES:
-        p = _expectation(MEANS["binomial"], eta, unseen)[0]
-        return pd.DataFrame(
-            {
-                "prediction": (p > 0.5).astype(float),
-                "probability_0": 1.0 - p,
-                "probability_1": p,
-            }
-        )
     z = float(ndtri(0.5 + LEVEL / 2))
     spread = unseen + estimated
     if family == "gaussian":

@@ -1,0 +1,166 @@
+"""From a selection at the server to what people read: coefficients, standard errors, model."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flwr_vertical import Model, Result
+from flwr_vertical.arrays import Array, Flags
+from strategies.glm.approximation import Approximation, Selection
+from strategies.least_squares.baseline import note
+from strategies.linear import Problem, coefficient_table
+
+LEVEL = 0.95
+CONVERGED = "converged"
+
+
+@dataclass
+class GLMModel(Model):
+    """What the server knows of a fitted model.
+
+    Parameters
+    ----------
+    outcome : str
+        ``converged``; of the iterations of `glm-admm` also ``max iterations``.
+    family : str
+    intercept : float
+        0 if there is none.
+    coefficients : dict of str to dict of str to float
+        By party and variable.
+    dispersion : float
+        Variance of the noise of a gaussian fit, else 1.
+    path : pandas.DataFrame
+        By lambda: ``bic``, ``selected``, ``intercept``; of iterations also ``outcome`` and
+        ``rounds``, and no ``intercept``.
+    path_coefficients : pandas.DataFrame, optional
+        Index (party, variable), a column for each lambda; not of iterations.
+    covariance : numpy.ndarray, optional
+        Of intercept and selected coefficients, in the table's order.
+    ridged : list of str
+        Columns, as ``party:variable``, whose coefficients have a ridge since they would grow
+        without end; their standard errors are NaN.
+    """
+
+    strategy = "glm"
+
+    outcome: str
+    family: str = ""
+    intercept: float = 0.0
+    coefficients: dict[str, dict[str, float]] = field(default_factory=dict)
+    dispersion: float = 1.0
+    path: pd.DataFrame | None = None
+    path_coefficients: pd.DataFrame | None = None
+    covariance: Any = None
+    ridged: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What the server works out of the chosen fit."""
+
+    beta: Array  # (n_columns,): of all parties' columns, in their order
+    intercept: float  # 0 if there is none
+    dispersion: float  # Noise variance with the selected coefficients counted, or 1
+    # (1 + n_selected, 1 + n_selected): of intercept and selected coefficients
+    covariance: Array | None
+
+
+def fill_selected(
+    family: str,
+    problem: Problem,
+    at: Approximation,
+    found: Selection,
+    with_errors: bool,
+    result: Result,
+    added: Array | None,
+    unknown: Flags | None,
+    ridged: Flags | None,
+) -> Reported:
+    """Fill coefficients, metrics and model of the chosen fit into the result.
+
+    Shapes: added (1 + n_selected, 1 + n_selected): what noise on the moments adds to the
+    covariance of intercept and selected coefficients; unknown (1 + n_columns,): intercept and
+    coefficients that the data do not tell: these have no standard errors; ridged (n_columns,):
+    coefficients that only a ridge keeps finite: nor have these.
+    """
+    beta, intercept = found.beta[:, found.chosen], float(found.intercepts[found.chosen])
+    chosen = np.flatnonzero(beta)
+    noise = at.noise_of(beta)
+    freedom = max(at.n_rows - len(chosen) - at.intercept, 1.0)
+    dispersion = 1.0 if at.noise is None else noise * at.n_rows / freedom
+    covariance = at.covariance(chosen, dispersion) if with_errors else None
+    if covariance is not None and added is not None:
+        covariance = covariance + added
+    if with_errors and covariance is None:
+        note(
+            result,
+            "no standard errors: the information about the selected coefficients is singular, "
+            "since columns determine each other",
+        )
+    names = [(party, name) for party, own in problem.columns.items() for name in own]
+    # Columns without a unit are in no fit: they have no coefficient, not one that is zero.
+    by_party = _split(np.where(at.scale > 0.0, beta, np.nan), problem)
+    errors: dict[str, Array] | None = None
+    level_error: float | None = None
+    if with_errors:
+        spread = np.full(1 + len(beta), np.nan)
+        if covariance is not None:
+            kept = np.concatenate([[0], 1 + chosen])
+            spread[kept] = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+            if unknown is not None:
+                spread[unknown] = np.nan
+            if ridged is not None:
+                spread[1:][ridged] = np.nan
+            level_error = float(spread[0])
+        errors = _split(spread[1:], problem)
+    result.coefficients = coefficient_table(
+        problem.columns, by_party, errors, intercept if at.intercept else None, level_error, LEVEL
+    )
+    result.metrics.update(
+        {
+            "lambda": float(found.lambdas[found.chosen]),
+            "n_selected": float(len(chosen)),
+            "dispersion": dispersion,
+            "converged": 1.0,
+            "n_samples": at.n_rows,
+            "kkt_violation": found.violation,
+        }
+    )
+    result.party_metrics = {
+        name: {"selected": float(np.count_nonzero(own))}
+        for name, own in _split(beta, problem).items()
+    }
+    lambdas = pd.Index(found.lambdas, name="lambda")
+    result.model = GLMModel(
+        CONVERGED,
+        family,
+        intercept,
+        {
+            name: dict(zip(problem.columns[name], map(float, own), strict=True))
+            for name, own in by_party.items()
+        },
+        dispersion,
+        pd.DataFrame(
+            {"bic": found.bic, "selected": found.selected, "intercept": found.intercepts},
+            index=lambdas,
+        ),
+        pd.DataFrame(
+            found.beta,
+            index=pd.MultiIndex.from_tuples(names, names=["party", "variable"]),
+            columns=lambdas,
+        ),
+        covariance,
+        [":".join(names[j]) for j in np.flatnonzero(ridged)] if ridged is not None else [],
+    )
+    return Reported(beta, intercept, dispersion, covariance)
+
+
+def _split(values: Array, problem: Problem) -> dict[str, Array]:
+    """Cut values of all columns by party."""
+    found, start = {}, 0
+    for name, own in problem.columns.items():
+        found[name] = values[start : start + len(own)]
+        start += len(own)
+    return found

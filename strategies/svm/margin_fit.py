@@ -1,0 +1,250 @@
+"""The squared hinge over columns of several parties, nothing of a sample opened.
+
+=================  ===============================================================================
+round              what the server learns
+=================  ===============================================================================
+open_products      moments of the columns and of columns with labels
+send_digits        scales of the columns and their largest values, as powers of two
+place_fits         for each evaluation: how far the sum of fits reaches at most, to a grid
+open_means         for each evaluation: the sum of the loss's derivative over the samples, and of
+                   each column times it
+=================  ===============================================================================
+
+The derivative of a sample's loss depends on its label. Parties need not know it: the server makes
+the features that they evaluate of the label as well (`by_class`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Federation
+from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.errors import DataError
+from flwr_vertical.products import Moments, PrivateProducts
+from flwr_vertical.products.row_groups import max_vectors
+from strategies.linear.masked_means.by_class import ByClass
+from strategies.linear.masked_means.evaluate import Bound, MaskedMeans
+from strategies.linear.masked_means.fourier import Expansion, expand
+from strategies.svm import hinge
+from strategies.svm.margin_solver import (
+    LabelledMoments,
+    Minimum,
+    OutOfReachError,
+    minimise,
+)
+
+_TOLERANCE = 1e-4
+"""Largest error of a derivative, which is 2 at a margin of 0."""
+_MOST_TERMS = 96
+"""A wider corner costs less than more terms."""
+_LEAST_RADIUS = 0.5
+_FIRST_WIDTH = 0.1
+_MARGIN = 1.1
+"""How much farther decision values may reach with a narrower corner."""
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class MarginFit:
+    """A fitted support vector machine."""
+
+    intercept: float  # Decision value where all offered columns are 0; 0 if there is none
+    beta: Array  # (n_columns,): of the offered columns of all parties; 0 of one that does not vary
+    evaluations: int  # How often sums of derivatives were opened, two rounds each
+    distance: float  # Length of the last step; see `Minimum`
+    width: float  # Of the corner that could be evaluated
+
+
+def fit_margins(
+    federation: Federation,
+    products: PrivateProducts,
+    second_class: npt.NDArray[np.bool_],
+    group: Indices,
+    columns: Mapping[str, Sequence[str]],
+    moments: Moments,
+    *,
+    ridge: float,
+    width: float,
+    intercept: bool = True,
+    units: Array | None = None,
+    max_evaluations: int = 40,
+) -> MarginFit:
+    """Fit a linear machine with the smooth squared hinge; two rounds for each evaluation, and one.
+
+    The parties use `MaskedMeanSteps`, `PrivateProductSteps`, `GroupKeySteps` and `PairKeySteps`.
+
+    Shapes: second_class (n_labelled,): which labelled samples are of the second class; group
+    (n_labelled,): 0 for samples of the fit, which all parties hold, else -1; units (n_columns,):
+    units of the columns in which the ridge treats coefficients; by default each column's standard
+    deviation.
+    """
+    group = np.asarray(group, dtype=np.int64)
+    means = MaskedMeans(federation, products.group_key)
+    first = max(width, _FIRST_WIDTH)
+    evaluated = _Evaluated(means, second_class[group >= 0], moments, ridge, first, intercept, units)
+    means.send(group)
+    most = min(max_evaluations, max_vectors(int((group >= 0).sum())) - 1)
+    try:
+        found = _within_reach(evaluated, most)
+        if found is None:
+            names = [f"{party}:{n}" for party in federation.parties for n in columns[party]]
+            raise evaluated.refusal(names)
+        fit = evaluated.fit(found)
+        narrow = evaluated.narrowest(width)
+        if narrow < evaluated.width and evaluated.evaluations < most:
+            evaluated.width = narrow
+            start = np.append(found.level, found.slopes)
+            found = _within_reach(evaluated, most, start, fit.width)
+            fit = fit if found is None else evaluated.fit(found)
+        return fit
+    finally:
+        means.close()
+
+
+def _within_reach(
+    evaluated: "_Evaluated", most: int, start: Array | None = None, below: float = 2.0
+) -> Minimum | None:
+    """Find the minimum, the corner's width doubled while decision values reach too far for it.
+
+    Shapes: start (1 + n_columns,): level and slopes to begin at.
+    """
+    while evaluated.width < below:
+        left = most - evaluated.evaluations
+        if left < 1:
+            return None
+        try:
+            return minimise(
+                evaluated.moments,
+                evaluated.ridge,
+                evaluated.width,
+                evaluated,
+                start=start,
+                max_evaluations=left,
+            )
+        except OutOfReachError as error:
+            evaluated.width *= 2.0
+            start = error.here if error.here is not None else start
+    return None
+
+
+class _Evaluated:
+    """Sums of derivatives in units of the columns' standard deviations, varying columns only."""
+
+    def __init__(
+        self,
+        means: MaskedMeans,
+        second_class: npt.NDArray[np.bool_],
+        opened: Moments,
+        ridge: float,
+        width: float,
+        intercept: bool,
+        units: Array | None,
+    ) -> None:
+        self._means, self._second_class = means, second_class
+        self.width, self._intercept, self.evaluations = width, intercept, 0
+        n = len(second_class)
+        self._mean = opened.sums[0] / n
+        second = opened.products[0] / n
+        covariance = second - np.outer(self._mean, self._mean)
+        spread = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+        # What moments leave of a constant column is rounding.
+        varies = spread > 1e-6 * np.sqrt(np.maximum(np.diag(second), 1e-300))
+        varies &= ~opened.withheld[0]
+        self._kept = kept = np.flatnonzero(varies)
+        if not len(kept):
+            raise DataError("no column of any party varies over the samples of the fit")
+        self._scale = spread[kept]
+        labels = np.where(second_class, 1.0, -1.0)
+        about = covariance if intercept else second
+        # Parties centre their columns over the samples of the fit.
+        self._centred = opened.with_vectors[0, :, 0] - self._mean * labels.sum()
+        with_labels = self._centred if intercept else opened.with_vectors[0, :, 0]
+        self._labels = float(labels.sum())
+        self.moments = LabelledMoments(
+            float(n),
+            self._labels,
+            about[np.ix_(kept, kept)] / np.outer(self._scale, self._scale),
+            opened.sums[0][kept] / self._scale * (not intercept),
+            with_labels[kept] / self._scale,
+            intercept,
+        )
+        self.ridge = np.full(len(kept), ridge)
+        if units is not None:
+            self.ridge *= (units[kept] / self._scale) ** 2
+        self._last, self._place = np.zeros(len(kept)), (0.0, _LEAST_RADIUS)
+
+    def evaluate(self, level: float, slopes: Array) -> tuple[float, Array] | None:
+        """Have the parties evaluate the derivative; None where decision values are out of reach."""
+        self._last = slopes
+        beta = self._raw(slopes)
+        if not self._intercept:  # the parties centre their columns
+            level = float(self._mean @ beta)
+        placed = self._means.place(beta)
+        radius = max((placed.high - placed.low) / 2.0, _LEAST_RADIUS)
+        expansions = _expand(level + placed.centre, radius, self.width)
+        if expansions is None:
+            return None
+        self.evaluations += 1
+        self._place = level + placed.centre, radius
+        functions = ByClass(*expansions, self._second_class)
+        ends = np.array([level + placed.low, level + placed.high])
+        largest = max(float(np.abs(hinge.slope(s * ends, self.width)).max()) for s in (-1.0, 1.0))
+        largest += abs(functions.half_difference)
+        n = len(self._second_class)
+        total, columns = self._means.open_mean_by_class(
+            placed, placed.centre, functions, Bound(n * largest, largest)
+        )
+        total += functions.half_difference * self._labels
+        columns = columns + functions.half_difference * self._centred
+        if not self._intercept:
+            columns = columns + self._mean * total
+        return total, columns[self._kept] / self._scale
+
+    def narrowest(self, width: float) -> float:
+        """Return the narrowest corner that can be evaluated about where the last one was."""
+        middle, radius = self._place
+        while width < self.width and _expand(middle, _MARGIN * radius, width) is None:
+            width *= 2.0
+        return min(width, self.width)
+
+    def fit(self, found: Minimum) -> MarginFit:
+        """Return the fit in the units of the offered columns."""
+        beta = self._raw(found.slopes)
+        level = found.level - float(self._mean @ beta) if self._intercept else 0.0
+        return MarginFit(level, beta, self.evaluations, found.distance, self.width)
+
+    def refusal(self, names: list[str]) -> DataError:
+        """Say that decision values reach too far."""
+        largest = self._kept[np.argsort(-np.abs(self._last))[:_NAMED]]
+        shown = ", ".join(names[j] for j in largest)
+        return DataError(
+            "decision values reach so far that the hinge's derivative cannot be evaluated with a "
+            f"corner of {self.width:g}; the largest coefficients are those of {shown}. Raise "
+            "l2, transform columns with values far out (log, winsorise), or use "
+            "loss='squared'"
+        )
+
+    def _raw(self, slopes: Array) -> Array:
+        beta = np.zeros(len(self._mean))
+        beta[self._kept] = slopes / self._scale
+        return beta
+
+
+def _expand(middle: float, radius: float, width: float) -> tuple[Expansion, Expansion] | None:
+    """Return the derivatives of both classes about a decision value; None where out of reach."""
+    try:
+        first, second = expand(
+            [
+                lambda t: -hinge.slope(-(middle + t), width),
+                lambda t: hinge.slope(middle + t, width),
+            ],
+            radius,
+            _TOLERANCE,
+            most_terms=_MOST_TERMS,
+        )
+    except DataError:
+        return None
+    return first, second

@@ -1,0 +1,212 @@
+"""The minimum of a sum of smooth hinges and a ridge, from few evaluations of its gradient.
+
+The server has the second moments of the columns and their sums with the labels; each evaluation
+of ``X' dL/d(eta)`` takes rounds. So curvature is predicted, as if the columns of each class were
+normal, with the mean of the class and what is left of the covariance, and corrected by what
+gradients show (BFGS).
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from scipy import linalg
+
+from flwr_vertical.arrays import Array
+from strategies.svm import hinge
+
+_NODES = np.linspace(-5.0, 5.0, 401)  # the curvature has steep flanks
+_WEIGHTS = np.exp(-0.5 * _NODES**2)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+
+_OVERSHOT = 0.7
+"""A step after which the gradient points back by more than this share went much too far."""
+_MOST_HALVINGS = 1
+
+
+@dataclass(frozen=True)
+class LabelledMoments:
+    """What is known without evaluations, labels being -1 and 1."""
+
+    n_rows: float  # Number of rows, and the sum of their labels
+    labels: float  # Number of rows, and the sum of their labels
+    # (n_columns, n_columns): mean products of the columns: covariances, where there is an
+    # intercept
+    second: Array
+    sums: Array  # (n_columns,): sums of each column, and of each times the label
+    with_labels: Array  # (n_columns,): sums of each column, and of each times the label
+    intercept: bool = True  # With one, columns are centred
+
+
+class Gradient(Protocol):
+    """Evaluates the sum of the hinges' derivatives; each evaluation costs rounds."""
+
+    def evaluate(self, level: float, slopes: Array) -> tuple[float, Array] | None:
+        """Return the derivatives in level and slopes; None where values are out of reach."""
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """The fit."""
+
+    level: float  # Decision value where all columns are 0 (their mean, with an intercept)
+    slopes: Array  # (n_columns,)
+    evaluations: int
+    # Length of the last step, in units of decision values: the root of its mean square over the
+    # rows
+    distance: float
+
+
+class OutOfReachError(Exception):
+    """Decision values grow beyond what can be evaluated.
+
+    Shapes: here (1 + n_columns,): level and slopes that could be evaluated last.
+    """
+
+    def __init__(self, here: Array | None = None) -> None:
+        super().__init__("decision values grow out of reach")
+        self.here = here
+
+
+def least_squares(moments: LabelledMoments, ridge: Array) -> tuple[float, Array]:
+    """Return level and slopes of the least squares SVM: a ridge regression of the labels.
+
+    Shapes: ridge (n_columns,): what the square of each slope is multiplied by.
+    """
+    n = moments.n_rows
+    level = moments.labels / n if moments.intercept else 0.0
+    inner = n * moments.second + np.diag(ridge)
+    # Columns that do not vary have neither a product nor, it may be, a ridge.
+    slopes = np.linalg.pinv(inner, rcond=1e-12, hermitian=True) @ moments.with_labels
+    return float(level), np.where(np.diag(moments.second) > 0.0, slopes, 0.0)
+
+
+def minimise(
+    moments: LabelledMoments,
+    ridge: Array,
+    width: float,
+    source: Gradient,
+    *,
+    start: Array | None = None,
+    tol: float = 1e-3,
+    max_evaluations: int = 40,
+) -> Minimum:
+    """Find the minimum of the sum of hinges plus ``sum(ridge * slopes**2)``.
+
+    Shapes: ridge (n_columns,); start (1 + n_columns,): level and slopes to begin at; by default
+    those of least squares.
+    """
+    weight = 2.0 * np.append(0.0, ridge)
+    curvature = _Curvature(moments, weight, width)
+    trial = np.append(*least_squares(moments, ridge)) if start is None else start
+    here: Array | None = None
+    gradient = np.zeros(len(trial))
+    evaluations = halvings = 0
+    while True:
+        found = source.evaluate(float(trial[0]), trial[1:])
+        evaluations += 1
+        if found is None:
+            halvings += 1
+            if halvings > _MOST_HALVINGS or evaluations >= max_evaluations:
+                raise OutOfReachError(here)
+            base = np.append(trial[0], np.zeros(len(trial) - 1)) if here is None else here
+            trial = (base + trial) / 2.0
+            continue
+        told = np.append(*found) + weight * trial
+        if not moments.intercept:
+            told[0] = 0.0
+        if here is not None:
+            step = trial - here
+            curvature.note(step, told - gradient)
+            if told @ step > -_OVERSHOT * (gradient @ step) and evaluations < max_evaluations:
+                trial = here + curvature.step(here, gradient)  # the minimum lies between
+                continue
+        here, gradient = trial, told
+        change = curvature.step(here, gradient)
+        distance = curvature.spread(change)
+        if distance < tol or evaluations >= max_evaluations:
+            last = here + change
+            return Minimum(float(last[0]), last[1:], evaluations, distance)
+        trial = here + change
+
+
+class _Curvature:
+    """The matrix of second derivatives: predicted, and corrected by gradients' differences."""
+
+    def __init__(self, moments: LabelledMoments, weight: Array, width: float) -> None:
+        n, p = moments.n_rows, len(moments.second)
+        self._free = np.append(moments.intercept, np.diag(moments.second) + weight[1:] > 0.0)
+        self._products = np.zeros((p + 1, p + 1))
+        self._products[0, 0], self._products[1:, 1:] = n, n * moments.second
+        self._products[0, 1:] = self._products[1:, 0] = moments.sums
+        self._moments, self._ridge, self._width = moments, np.diag(weight), width
+        self._pairs: list[tuple[Array, Array]] = []
+
+    def note(self, step: Array, change: Array) -> None:
+        """Keep by how much the gradient changed over a step."""
+        if step @ change > 1e-12 * np.linalg.norm(step) * np.linalg.norm(change):
+            self._pairs.append((step, change))
+
+    def step(self, here: Array, gradient: Array) -> Array:
+        """Return the step to the minimum of the quadratic."""
+        kept = np.flatnonzero(self._free)
+        matrix = predicted_curvature(self._moments, here, self._width) + self._ridge
+        # Of normal columns a class may have no curvature; the loss has a little everywhere.
+        matrix += 1e-3 * self._products
+        for moved, change in self._pairs:
+            along = matrix @ moved
+            matrix = (
+                matrix
+                - np.outer(along, along) / (moved @ along)
+                + np.outer(change, change) / (moved @ change)
+            )
+        out = np.zeros(len(gradient))
+        inner = matrix[np.ix_(kept, kept)]
+        scale = 1.0 / np.sqrt(np.diag(inner))
+        scaled = inner * np.outer(scale, scale)
+        out[kept] = -scale * linalg.solve(scaled, scale * gradient[kept], assume_a="sym")
+        return out
+
+    def spread(self, step: Array) -> float:
+        """Return by how much a step changes decision values: root mean square over the rows."""
+        square = float(step @ self._products @ step) / self._moments.n_rows
+        return float(np.sqrt(max(square, 0.0)))
+
+
+def predicted_curvature(moments: LabelledMoments, here: Array, width: float) -> Array:
+    """Return the sum of the hinges' second derivatives if the columns of each class were normal.
+
+    With ``eta = level + x' slopes`` and ``s = cov(x, eta)``, of a normal x:
+    ``E[w x] = E[w] mean + E[w'] s`` and
+    ``E[w x x'] = E[w] (cov + mean mean') + E[w'] (s mean' + mean s') + E[w''] s s'`` (Stein, 1981).
+
+    Shapes: here (1 + n_columns,): level and slopes; returns (1 + n_columns, 1 + n_columns): of
+    level and slopes.
+    """
+    n, slopes = moments.n_rows, here[1:]
+    classes = []
+    within = n * moments.second
+    for sign in (-1.0, 1.0):
+        size = (n + sign * moments.labels) / 2.0
+        mean = (moments.sums + sign * moments.with_labels) / (2.0 * size)
+        within = within - size * np.outer(mean, mean)
+        classes.append((sign, size, mean))
+    within = within / n
+    along = within @ slopes
+    spread = float(np.sqrt(max(float(slopes @ along), 0.0)))
+    unit = along / max(spread, 1e-150)
+    out = np.zeros((len(here), len(here)))
+    for sign, size, mean in classes:
+        eta = here[0] + float(mean @ slopes) + spread * _NODES
+        w = size * _WEIGHTS * hinge.curvature(sign * eta, width)
+        total, first, second = w.sum(), w @ _NODES, w @ (_NODES**2 - 1.0)
+        cross = np.outer(unit, mean)
+        out[0, 0] += total
+        out[0, 1:] += total * mean + first * unit
+        out[1:, 1:] += (
+            total * (within + np.outer(mean, mean))
+            + first * (cross + cross.T)
+            + second * np.outer(unit, unit)
+        )
+    out[1:, 0] = out[0, 1:]
+    return out

@@ -1,0 +1,368 @@
+"""VerticalSVM: a linear support vector machine, with the squared hinge or by least squares.
+
+===============  ===================================================================================
+round            what travels
+===============  ===================================================================================
+prepare_moments, as of `VerticalGLM`: moments of the columns and the labels. With ``loss="squared"``
+seal_group_seed, these determine the fit
+send_masked,
+open_products
+send_digits,     with the squared hinge: one round, and two for each evaluation of its derivative,
+place_fits,      some five, and up to 40 where columns almost tell the classes apart
+open_means
+finish_moments   coefficients to the parties; the sum of terms of samples without a label
+===============  ===================================================================================
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flwr_vertical import Federation, Result, Strategy, Uses
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Array
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.products import Moments, PrivateProducts, PrivateProductSteps
+from flwr_vertical.results import Progress
+from flwr_vertical.settings import setting
+from strategies.glm.likelihoods import moments_of, usable_rows
+from strategies.glm.means import given_labels, shifted
+from strategies.glm.predictions import conditional_regressions
+from strategies.least_squares.baseline import note
+from strategies.linear import Problem, coefficient_table
+from strategies.linear import settings as shared
+from strategies.linear.moment_party import MeanParty, MomentArbiter
+from strategies.linear.moments import (
+    OpenedMoments,
+    Pattern,
+    by_pattern,
+    complete_rows,
+    open_moments,
+)
+from strategies.linear.moments.disclosure import COLLUSION, RECOGNISED, WITHHELD
+from strategies.linear.prediction import Regressions, keep_and_predict
+from strategies.linear.prediction.table import MARGIN
+from strategies.svm.labels import check_two_classes, two_classes_in
+from strategies.svm.margin_fit import fit_margins
+from strategies.svm.margin_solver import LabelledMoments, least_squares
+
+LOSSES = ("squared_hinge", "squared")
+ROWS = ("complete", "mean")
+
+FLAT = 1e-9
+"""A column whose variance is below this, in rough units, does not vary."""
+_CONVERGED = 1e-2
+"""Of decision values: what the last step may change them by, after which it ends."""
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Coefficients in the units of the columns, and what the result says of how they came."""
+
+    intercept: float
+    beta: Array
+    metrics: dict[str, float]
+
+
+class SVMParty(MeanParty):
+    """Keeps its columns and, of a fitted machine, its own coefficients."""
+
+    products = Uses(PrivateProductSteps, purpose="classifier")
+
+
+class VerticalSVM(Strategy):
+    """A linear support vector machine over all parties' columns.
+
+    Minimises ``sum of L(s eta) + l2 * sum of beta_j^2`` with ``s = 2 y - 1`` and
+    ``eta = intercept + sum over parties of x_k' beta_k``. With ``loss="squared_hinge"`` L is
+    ``max(0, 1 - m)^2``, its corner smoothed over a width of `corner`: estimates are those of
+    `sklearn.svm.LinearSVC` with ``C = 1 / (2 l2)`` (and an intercept that is not penalised), but
+    for what the corner moves, on the labelled samples that all parties hold. With
+    ``loss="squared"`` it is ``(1 - m)^2``, the least squares machine of Suykens and Vandewalle
+    (1999): `sklearn.linear_model.RidgeClassifier` with ``alpha = l2``, in six rounds.
+
+    Samples whose label is NaN are predicted: `Result.predictions` has ``prediction`` and the
+    ``decision`` value. Where a party lacks such a sample, its columns are expected given those of
+    the others, or with ``rows="mean"`` at their mean. `Result.predict` predicts new rows.
+
+    Notes
+    -----
+    The squared hinge needs two parties or more and sums ``masked`` or ``plain``; an evaluation
+    sends each party some ``16 * H`` bytes for each sample, H being up to 96 Fourier terms: more of
+    them for a smaller `corner`, and for decision values that reach farther.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> from flwr_vertical import simulate
+    >>> rng = np.random.default_rng(0)
+    >>> bank = pd.DataFrame({"a": rng.normal(size=600), "b": rng.normal(size=600)})
+    >>> court = pd.DataFrame({"c": rng.normal(size=600)})
+    >>> y = (bank["a"] - court["c"] + rng.normal(size=600) > 0).astype(float)
+    >>> y[500:] = np.nan
+    >>> machine = VerticalSVM(loss="squared")
+    >>> result = simulate(machine, {"bank": bank, "court": court}, y, progress=False)
+    >>> list(result.predictions.columns)
+    ['prediction', 'decision']
+    """
+
+    l2: float = setting(
+        0.5,
+        "What the sum of squared coefficients is multiplied by, beside the sum of losses: "
+        "scikit-learn's ``1 / (2 C)``, or the ``alpha`` of its ridge.",
+        at_least=0,
+    )
+    intercept: bool = setting(True, "Whether there is one. It has no penalty.")
+    standardize: bool = setting(
+        True,
+        "Whether the penalty treats columns in units of their standard deviation. Results are in "
+        "the units given.",
+    )
+    encoding: str = shared.encoding()
+    missing_cells: str = shared.missing_cells()
+    missing_labels: str = shared.missing_labels()
+    loss: str = setting("squared_hinge", "Of a sample's margin.", choices=LOSSES)
+    corner: float = setting(
+        0.03,
+        "Width over which the corner of the squared hinge is smoothed, in units of the margin; "
+        "more where decision values reach so far that it cannot be evaluated (a note says so).",
+        above=0,
+        at_most=1,
+    )
+    rows: str = setting(
+        "complete",
+        "Labelled samples that all parties hold; or with ``loss='squared'`` also ``mean``: all "
+        "labelled samples, a missing block being its party's mean.",
+        choices=ROWS,
+    )
+
+    name: ClassVar[str] = "svm"
+    demo: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {
+            "labels": "demo",
+            "demo.missing-cells": 0.0,
+            "demo.missing-blocks": 0.2,
+            "demo.missing-labels": 0.3,
+        }
+    )
+    needs_labels = True
+    party = SVMParty
+    arbiter = MomentArbiter
+    disclosure = (
+        ("server", "names of the parties' columns, and rows left out"),
+        (
+            "server",
+            "over the labelled samples that all parties hold (with rows='mean', for each "
+            "missingness pattern, over no fewer rows than the parties' minimum): sums of columns, "
+            "of products of two columns, and of products of a column and the label",
+        ),
+        (
+            "server, with loss='squared_hinge'",
+            "for each evaluation, at coefficients of its choice, the sum over the samples of the "
+            "loss's derivative and of each column times it, and how far decision values reach, to "
+            "a grid",
+        ),
+        (
+            "server",
+            "a rough unit of each column (a power of two near its standard deviation) and a centre "
+            "to a quarter of it",
+        ),
+        (
+            "server",
+            "for each sample without a label, the sum of the parties' rounded terms, the decision "
+            "value; and how many bits a party's term tells",
+        ),
+        (
+            "every party",
+            "its own coefficients, of the fit and at each evaluation, and the function that is "
+            "evaluated, from which the intercept follows; which samples have a label, and which "
+            "labelled samples the fit uses; of single labels, random numbers only",
+        ),
+        WITHHELD,
+        *RECOGNISED,
+        *COLLUSION,
+    )
+
+    def check(self) -> None:
+        """Raise if settings do not go together."""
+        if self.rows == "mean" and self.loss != "squared":
+            raise ConfigError(
+                f"rows='mean' goes with loss='squared' only, and loss is {self.loss!r}; set "
+                "rows='complete', or loss='squared'"
+            )
+
+    def run(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Open moments, find the minimum, and hand out coefficients."""
+        check_two_classes(federation.labels, type(self).__name__)
+        by_hinge = self.loss == "squared_hinge"
+        if by_hinge:
+            _check_federation(federation)
+        progress.total = 3
+        whole = self.rows == "complete"
+        opened = open_moments(
+            federation,
+            alignment,
+            result,
+            encoding=self.encoding,
+            missing_cells=self.missing_cells,
+            missing_labels=self.missing_labels,
+            intercept=self.intercept,
+            grouping=complete_rows if whole else by_pattern,
+        )
+        progress.step("moments")
+        y = given_labels(federation, opened.problem)
+        two_classes_in(y[opened.groups.group >= 0], type(self).__name__)
+        if whole:
+            rows = usable_rows(
+                opened,
+                result,
+                intercept=self.intercept,
+                penalised=self.l2 > 0.0,
+                more="rows='mean' or VerticalGBDT uses them, too",
+            )
+        else:
+            rows = opened.patterns.total()
+        result.metrics["n_samples"] = rows.n_rows
+        fit = self._by_hinges(federation, opened, y) if by_hinge else self._by_squares(opened, rows)
+        progress.step("fit")
+        result.metrics |= fit.metrics
+        if fit.metrics.get("corner", self.corner) > self.corner:
+            note(
+                result,
+                f"decision values reach too far for a corner of {self.corner:g}; that of this fit "
+                f"is {fit.metrics['corner']:g}. A larger l2 keeps them nearer",
+            )
+        if fit.metrics.get("converged") == 0.0:
+            note(
+                result,
+                f"not converged after {fit.metrics['iterations']:.0f} evaluations of the hinge's "
+                "derivative; raise l2, and look for columns that have values far out",
+            )
+        self._fill_in(opened, rows, fit.intercept, fit.beta, result)
+        if whole:
+            mean, covariance = moments_of(rows, opened)
+            widths = [own.stop - own.start for own in opened.parties.values()]
+            regressions = conditional_regressions(
+                mean, covariance, fit.intercept, fit.beta, None, 1.0, widths, MARGIN
+            )
+        else:
+            regressions = _with_means(opened, rows, fit.intercept, fit.beta)
+        keep_and_predict(
+            federation,
+            alignment,
+            result,
+            regressions,
+            opened.problem.free,
+            opened.problem.free_mask,
+            step="finish_moments",
+        )
+        progress.step("keep")
+
+    def _fill_in(
+        self, opened: OpenedMoments, rows: Pattern, intercept: float, beta: Array, result: Result
+    ) -> None:
+        """Fill in the table of coefficients, in the units of the columns.
+
+        Columns that are withheld or constant in the rows of the fit have none.
+        """
+        absent = (beta == 0.0) & (np.diag(rows.products)[:-1] <= FLAT * rows.n_rows)
+        estimates = np.where(absent, np.nan, beta)
+        result.coefficients = coefficient_table(
+            opened.problem.columns,
+            {name: estimates[own] for name, own in opened.parties.items()},
+            intercept=intercept if self.intercept else None,
+        )
+
+    def _by_squares(self, opened: OpenedMoments, rows: Pattern) -> _Fit:
+        """Solve the least squares machine from moments."""
+        problem, n = opened.problem, rows.n_rows
+        center = np.append(opened.center / opened.unit, 0.0) * (not self.intercept)
+        if center.any():  # columns in their own units, not less their mean
+            used = np.append(np.diag(rows.products)[:-1] > 0.0, True)
+            sums, products = rows.about(-center * used)
+            rows = replace(rows, sums=sums, products=products)
+        mean = rows.sums[:-1] / n * self.intercept
+        # Labels of the moments are standardised.
+        slope, shift = 2.0 * problem.y_scale, 2.0 * problem.y_center - 1.0
+        labels = slope * rows.sums[-1] + shift * n
+        with_labels = slope * rows.products[:-1, -1] + shift * rows.sums[:-1] - mean * labels
+        second = rows.products[:-1, :-1] / n - np.outer(mean, mean)
+        about_mean = rows.sums[:-1] / n
+        variance = np.diag(rows.products)[:-1] / n - about_mean**2
+        flat = (variance <= FLAT) & self.intercept  # without one, it is a column like others
+        second[flat], second[:, flat], with_labels[flat] = 0.0, 0.0, 0.0
+        unit = np.sqrt(np.maximum(variance, 0.0)) if self.standardize else 1.0 / opened.unit
+        sums = rows.sums[:-1] - n * mean
+        moments = LabelledMoments(n, labels, second, sums, with_labels, self.intercept)
+        level, slopes = least_squares(moments, self.l2 * unit**2)
+        beta = slopes / opened.unit
+        intercept = level - float((opened.center / opened.unit + mean) @ slopes)
+        return _Fit(intercept * self.intercept, beta, {})
+
+    def _by_hinges(self, federation: Federation, opened: OpenedMoments, y: Array) -> _Fit:
+        """Minimise the sum of smooth squared hinges with the parties."""
+        problem, offered = opened.problem, opened.offered
+        assert isinstance(opened.products, PrivateProducts)  # see `_check_federation`
+        moments = _with_signs(offered.moments, problem)
+        unit = offered.unit
+        if not self.intercept:
+            # Decision values are 0 where the columns are, not where the offered ones are.
+            signs = 2.0 * y[opened.groups.group >= 0] - 1.0
+            moments = shifted(moments, offered.center / unit, float(len(signs)), float(signs.sum()))
+        fit = fit_margins(
+            federation,
+            opened.products,
+            y > 0.5,
+            opened.groups.group,
+            problem.columns,
+            moments,
+            ridge=self.l2,
+            width=self.corner,
+            intercept=self.intercept,
+            units=None if self.standardize else 1.0 / unit,
+        )
+        beta = fit.beta / unit
+        intercept = (fit.intercept - float(offered.center @ beta)) * self.intercept
+        metrics = {
+            "iterations": float(fit.evaluations),
+            "converged": float(fit.distance < _CONVERGED),
+            "corner": fit.width,
+        }
+        return _Fit(intercept, beta, metrics)
+
+
+def _check_federation(federation: Federation) -> None:
+    """Refuse federations that cannot evaluate the hinge, before anything is opened."""
+    if federation.aggregation == "ckks" or len(federation.parties) < 2:
+        raise ConfigError(
+            "loss='squared_hinge' needs columns under a key stream that two parties or more "
+            f"share; with aggregation {federation.aggregation!r} and {len(federation.parties)} "
+            "parties, use aggregation='masked', or loss='squared'"
+        )
+
+
+def _with_signs(moments: Moments, problem: Problem) -> Moments:
+    """Return the moments with labels -1 and 1; they were standardised."""
+    own = 2.0 * problem.y_scale * moments.with_vectors
+    shift = 2.0 * problem.y_center - 1.0
+    return replace(moments, with_vectors=own + shift * moments.sums[:, :, None])
+
+
+def _with_means(opened: OpenedMoments, rows: Pattern, intercept: float, beta: Array) -> Regressions:
+    """Return what predicts where absent parties count with the mean of their columns."""
+    parties = list(opened.parties.values())
+    unit = opened.unit
+    mean = rows.sums[:-1] / rows.n_rows
+    covariance = rows.products[:-1, :-1] / rows.n_rows - np.outer(mean, mean)
+    slopes = beta * unit
+    fits = np.array([float((opened.center + unit * mean)[s] @ beta[s]) for s in parties])
+    spread = np.array([float(slopes[s] @ covariance[s, s] @ slopes[s]) for s in parties])
+    widths = [s.stop - s.start for s in parties]
+    return Regressions.additive(
+        widths, intercept, beta, fits, np.maximum(spread, 0.0), 1.0, family=MARGIN
+    )
