@@ -9,7 +9,6 @@ right before and after with every core busy: X25519 calls in a loop, two for eve
 protobuf than Flower: python -m venv psi && psi/bin/pip install openmined-psi.
 """
 
-import argparse
 import os
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from machine import machine_line
+from common import alone, command_line, machine_line, peak_gib
 
 from apps.cli.align import AlignOnly
 from flwr_vertical import simulate
@@ -81,30 +80,14 @@ def align(count: int, alignment: str) -> float:
     return seconds
 
 
-def peak_memory(count: int) -> float:
-    """Peak memory in GiB of a process that holds both parties and the server."""
-    command = [sys.executable, __file__, "--only", str(count)]
-    answer = subprocess.run(command, check=True, capture_output=True, text=True)
-    return float(answer.stdout.split()[-1])
-
-
-def peak_of_this_process() -> float:
-    """Peak resident memory of this process in GiB."""
-    status = Path("/proc/self/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) / 2**20
-
-
 def main() -> None:
     """Parse the command line and run."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="small sizes, for CI")
+    parser = command_line(__doc__)
     parser.add_argument("--psi-python", type=Path, help="Python with openmined-psi installed")
-    parser.add_argument("--only", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only:
-        align(options.only, "private-id")
-        print(peak_of_this_process())
+        align(int(options.only), "private-id")
+        print(peak_gib())
         return
     print(machine_line() + "\n")
     cores = len(os.sched_getaffinity(0))
@@ -123,7 +106,8 @@ def main() -> None:
             f"{bare / seconds[count]:4.0%} of the bare primitive ({1e6 * one_call:.1f} us a call; "
             "target 80 % at 1,000,000)"
         )
-    print(f"peak memory at 2 x {counts[-1]:,}: {peak_memory(counts[-1]):.2f} GiB (target 1)")
+    peak = float(alone(__file__, str(counts[-1])).split()[-1])
+    print(f"peak memory at 2 x {counts[-1]:,}: {peak:.2f} GiB (target 1)")
     if options.psi_python:
         count = counts[-1]
         answer = subprocess.run(

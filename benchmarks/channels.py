@@ -9,7 +9,6 @@ stopped at the end. A round sends as many float64 values to every party and gets
 process, which holds both its ends and the run's ledger, grows.
 """
 
-import argparse
 import contextlib
 import gc
 import json
@@ -23,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from machine import machine_line
+from common import command_line, machine_line
 
 ROOT = Path(__file__).parents[1]
 APP = Path(__file__).with_name("channel_app")
@@ -143,14 +142,13 @@ def show(n: int, where: str, found: dict[str, Any]) -> None:
 
 def main() -> None:
     """Parse the command line and run."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="in this process only, for CI")
+    parser = command_line(__doc__, "in this process only, for CI")
     parser.add_argument("--parties", type=int, nargs="*", default=[3, 16])
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--plain-rounds", type=int, default=2)
     parser.add_argument("--endurance", type=int, metavar="ROUNDS", help="memory of one channel")
     options = parser.parse_args()
-    print(machine_line() + f"; load {os.getloadavg()[0]:.1f}\n")
+    print(machine_line() + "\n")
     if options.endurance:
         endure(options.endurance)
         return

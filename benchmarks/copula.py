@@ -7,15 +7,11 @@ The paper's data has 71,827 firms and 55 variables, the response included, at fi
 whose missing rates are those of its Table 8; here the fifth, which lacks nobody, has the response.
 """
 
-import argparse
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from machine import machine_line
+from common import alone, command_line, machine_line, peak_gib
 
 from flwr_vertical import simulate
 from flwr_vertical.privacy import Keystream
@@ -47,8 +43,6 @@ def measure(name: str, n_rows: int, sizes: tuple[int, ...], rates: tuple[float, 
     started = time.perf_counter()
     result = simulate(getattr(copula, name)(epsilon=1.0), parties, labels, progress=False)
     seconds = time.perf_counter() - started
-    status = Path("/proc/self/status").read_text()
-    peak = int(next(line for line in status.splitlines() if "VmHWM" in line).split()[1]) / 2**20
     columns = sum(sizes) + 1
     goal = ""
     if name == "VCDS" and n_rows == PAPER_ROWS:
@@ -58,7 +52,7 @@ def measure(name: str, n_rows: int, sizes: tuple[int, ...], rates: tuple[float, 
     missing = f"{1 - sum(map(len, parties.values())) / n_rows / len(parties):.0%} of blocks missing"
     print(
         f"{name:<7} {n_rows:,} rows, {columns} columns, {missing}: {seconds:.1f} s, "
-        f"peak {peak:.2f} GiB{goal}; {result.ledger.rounds} rounds, "
+        f"peak {peak_gib():.2f} GiB{goal}; {result.ledger.rounds} rounds, "
         f"{result.ledger.bytes_up / 2**20:.1f} MiB up, {result.ledger.bytes_down / 2**20:.1f} down",
         flush=True,
     )
@@ -76,10 +70,7 @@ def ranks_alone(n: int) -> None:
 
 def main() -> None:
     """Parse the command line and run; each run in a process of its own, so that peaks are its."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="small sizes, for CI")
-    parser.add_argument("--only", default="", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = command_line(__doc__).parse_args()
     cases = {
         "wide": (500 if options.quick else 5000, (20,) * 5, (0.0,) * 5),
         "paper": (3000 if options.quick else PAPER_ROWS, PAPER_COLUMNS, PAPER_RATES),
@@ -92,8 +83,7 @@ def main() -> None:
     ranks_alone(5_000 if options.quick else PAPER_ROWS)
     for case in cases:
         for name in ("VCDS", "EVCDS", "IEVCDS"):
-            command = [sys.executable, __file__, "--only", f"{name}:{case}"]
-            subprocess.run([*command, *(["--quick"] * options.quick)], check=True)
+            print(alone(__file__, f"{name}:{case}", options.quick), end="", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ stopped at the end. The time of a run is that of `flwr-vertical run`, from the c
 every party reads its own Parquet file. `--quick` is a small run over channels alone.
 """
 
-import argparse
-import os
 import re
 import sys
 import tempfile
@@ -17,8 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from machine import machine_line
-from vfem import HEAVY, MODERATE, make_data
+from common import command_line, machine_line
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -27,10 +24,26 @@ from deployments import Deployment
 from flwr_vertical import simulate
 from strategies.vfem import VFEM
 
+MISSING = (0.2, 0.5, 0.3, 0.4, 0.1, 0.95, 0.9, 0.85, 0.8, 0.75)
+"""Shares of the samples that parties lack."""
+
+
+def make_data(n_rows: int, n_parties: int) -> tuple[dict[str, pd.DataFrame], "pd.Series[float]"]:
+    """Make five normal columns of each party; blocks missing completely at random."""
+    rng = np.random.default_rng(0)
+    y, parties = rng.normal(size=n_rows), {}
+    covariance = 0.3 ** np.abs(np.subtract.outer(np.arange(5), np.arange(5)))
+    for k, rate in enumerate(MISSING[:n_parties]):
+        x = rng.normal(size=(n_rows, 5)) @ np.linalg.cholesky(covariance).T
+        y += x @ rng.normal(size=5)
+        frame = pd.DataFrame(x, columns=[f"x{j}" for j in range(5)])
+        parties[f"party-{k}"] = frame[rng.random(n_rows) >= rate]
+    return parties, pd.Series(y)
+
 
 def measure(n_parties: int, n_rows: int, transports: tuple[str, ...]) -> None:
     """Run VFEM by each transport and print seconds, rounds and the distance to `simulate`."""
-    parties, labels, _ = make_data(n_rows, (5,) * n_parties, (*MODERATE, *HEAVY)[:n_parties])
+    parties, labels = make_data(n_rows, n_parties)
     expected = simulate(VFEM(), parties, labels, alignment="plain", progress=False)
     with tempfile.TemporaryDirectory(prefix="flwr-vfem-") as folder:
         home = Path(folder)
@@ -85,12 +98,11 @@ def _run(
 
 def main() -> None:
     """Parse the command line and run."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__, "2 parties, 200 rows, channels alone")
     parser.add_argument("--parties", type=int, default=5)
     parser.add_argument("--rows", type=int, default=5000)
-    parser.add_argument("--quick", action="store_true", help="2 parties, 200 rows, channels alone")
     options = parser.parse_args()
-    print(machine_line() + f"; load {os.getloadavg()[0]:.1f}\n")
+    print(machine_line() + "\n")
     if options.quick:
         measure(2, 200, ("channel",))
         return

@@ -1,33 +1,32 @@
 """What a pretraining step of FALSE-VFL costs, central and over parties.
 
     python benchmarks/false_vfl.py [--quick] [--steps 10] [--cores 2] [--precision mixed]
-    python benchmarks/false_vfl.py --isolet 3
-    python benchmarks/false_vfl.py --deployment
 
 Steps: Isolet's size, on generated numbers: 8 parties of 77 columns, one block in five missing,
 batches of 512, 10 draws, h of 128 and z of 64 dimensions. The central form trains on one autograd
 graph in this process, with as many threads of PyTorch as there are cores; the parties share the
 same cores. Forms take turns. Counted is the quickest step's wall, and the median step's CPU, which
 other programs on the machine disturb least; alignment, second stage and predictions are no steps.
-
-`--isolet EPOCHS` trains on the real data set (8 parties, MCAR 2, 500 labels), with snapshots and
-without, so many epochs in each stage; with fewer than 300 it says how long 300 would take.
-`--deployment` runs a small training on three SuperNodes over channels, and in process.
 """
 
 import argparse
 import os
+import resource
+import sys
+import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from false_vfl_runs import TimedFalseVFL, Watch, on_a_deployment, on_isolet
-from machine import machine_line
+from common import command_line, machine_line
 
-from flwr_vertical import simulate
+from flwr_vertical import Federation, Result, simulate
+from flwr_vertical.alignment import Alignment
 from flwr_vertical.incomplete import draw_blocks
+from flwr_vertical.results import Progress
 from simulations.false_vfl.data import to_blocks
 from strategies.false_vfl.central import CentralModel
 from strategies.false_vfl.strategy import FalseVFL
@@ -37,27 +36,78 @@ N_PARTIES, COLUMNS = 8, 77
 Tables = dict[str, pd.DataFrame]
 
 
+class Watch:
+    """Wall and CPU seconds of steps, and the bytes that a step sends."""
+
+    def __init__(self) -> None:
+        self._marks: list[tuple[float, float]] = []
+        self.up = self.down = 0.0
+
+    def note(self) -> None:
+        """Note that a step begins or ends now."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        self._marks.append((time.perf_counter(), used.ru_utime + used.ru_stime))
+
+    @property
+    def steps(self) -> Any:
+        """Wall and CPU seconds of each step, shape (n_steps, 2)."""
+        return np.diff(np.array(self._marks), axis=0)
+
+    @staticmethod
+    def together(watches: list["Watch"]) -> tuple[float, float, float, float]:
+        """Return the quickest step's wall, the median step's CPU, and bytes up and down."""
+        steps = np.concatenate([watch.steps for watch in watches])
+        cpu = float(np.median(steps[:, 1]))
+        return float(steps[:, 0].min()), cpu, watches[0].up, watches[0].down
+
+
+class _NotingProgress(Progress):
+    """Notes the end of each step of the first stage."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__("false-vfl", enabled=False)
+        self._watch, self._last = watch, 0
+
+    def step(self, *args: Any, **values: Any) -> None:
+        """Note the step; stages and blocks of predictions begin at 1 again."""
+        if args[0] > self._last:
+            self._watch.note()
+            self._last = args[0]
+        else:
+            self._last = sys.maxsize
+
+
+_WATCHES: list[Watch] = []
+
+
+class TimedFalseVFL(FalseVFL):
+    """Notes when each step of the first stage ends."""
+
+    def run(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Run with a watch."""
+        _WATCHES.append(Watch())
+        super().run(federation, alignment, result, _NotingProgress(_WATCHES[-1]))
+
+    def watch(self) -> Watch:
+        """Return that of the last run."""
+        return _WATCHES[-1]
+
+
 def main() -> None:
     """Parse the command line and run."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a few small steps")
+    parser = command_line(__doc__, "a few small steps")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--cores", type=int, help="cores of this process (default: all)")
     parser.add_argument("--variant", choices=("I", "II"), default="I")
     parser.add_argument("--precision", choices=("float32", "mixed"), default="float32")
-    parser.add_argument("--isolet", type=int, metavar="EPOCHS")
-    parser.add_argument("--deployment", action="store_true")
     options = parser.parse_args()
     if options.cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
-    print(f"{machine_line()}; load {os.getloadavg()[0]:.1f}", flush=True)
-    if options.isolet:
-        on_isolet(options.isolet, options.precision)
-    elif options.deployment:
-        on_a_deployment()
-    else:
-        steps(options)
+    print(machine_line(), flush=True)
+    steps(options)
 
 
 def steps(options: argparse.Namespace) -> None:

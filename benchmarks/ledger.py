@@ -9,7 +9,6 @@ transaction, since each would wait for the disk. Targets: two sets below 1 s; a 
 runs below 1 s; a file below 100 MB.
 """
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from machine import machine_line
+from common import command_line, machine_line
 
 from flwr_vertical.privacy_ledger.database import transaction
 from flwr_vertical.privacy_ledger.entries import Book, Entry, add_run, note_stream
@@ -83,8 +82,7 @@ def many_runs(ledger: PrivacyLedger, rows: OwnRows, runs: int, rng: np.random.Ge
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="100,000 rows, 500 runs")
+    parser = command_line(__doc__, "100,000 rows, 500 runs")
     options = parser.parse_args()
     n_rows, runs = (100_000, 500) if options.quick else (1_000_000, 10_000)
     print(machine_line())

@@ -7,14 +7,13 @@ Then one of 65,536 values over eight parties on LocalGrid, as a step of split le
 float64 and in float32, taken in turn.
 """
 
-import argparse
 import statistics
 import time
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from machine import machine_line
+from common import command_line, machine_line
 
 from flwr_vertical import (
     Federation,
@@ -98,8 +97,7 @@ def hundred_parties(n_rows: int) -> float:
 
 def main() -> None:
     """Parse the command line and run."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few rounds, for CI")
+    parser = command_line(__doc__, "few rounds, for CI")
     options = parser.parse_args()
     rounds = 50 if options.quick else 500
     print(machine_line() + "\n")

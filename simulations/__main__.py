@@ -13,11 +13,11 @@ from typing import Any
 from flwr_vertical.errors import ConfigError, VerticalError
 from simulations.data import DATA_SETS, DATA_VARIABLE, Sources
 from simulations.data_command import describe
+from simulations.preset import Options
 from simulations.registry import STUDIES
-from simulations.study import Options
 
 _OWN = ("file", "label", "positive", "drop", "parties", "missing", "mechanism")
-USER_ERROR, TARGET_MISSED, INTERRUPTED = 2, 1, 130
+USER_ERROR, OTHERWISE, INTERRUPTED = 2, 1, 130
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -34,8 +34,10 @@ def make_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(
             name,
             help=study.summary,
-            description=study.description,
-            epilog="Exit status: 0 done, 1 a target was missed (with --check), 2 something the "
+            description=f"{study.description} Every number of its settings is in "
+            f"simulations/{name}/preset.toml.",
+            epilog="Exit status: 0 done, 1 something came otherwise than expected "
+            "(with --check), 2 something the "
             "user can mend, such as absent data, 130 stopped by Ctrl-C.",
         )
         _add_options(command, name)
@@ -55,7 +57,7 @@ def make_parser() -> argparse.ArgumentParser:
                 "--write",
                 type=Path,
                 metavar="FILE",
-                help=f"also write the page of the documentation, {study.writes}",
+                help="also write the page of the documentation",
             )
     return parser
 
@@ -69,7 +71,7 @@ def _add_options(command: argparse.ArgumentParser, name: str) -> None:
         type=Path,
         default=Path("results") / name,
         metavar="DIR",
-        help="where index.html, figures and CSV files go (default: %(default)s)",
+        help="where index.md, figures and CSV files go (default: %(default)s)",
     )
     command.add_argument(
         "--seeds", type=_positive, metavar="N", help="replications of every part (default: preset)"
@@ -91,7 +93,12 @@ def _add_options(command: argparse.ArgumentParser, name: str) -> None:
         help="change a setting of the preset, as TOML; may be given several times",
     )
     command.add_argument(
-        "--check", action="store_true", help="exit with status 1 if a target is missed"
+        "--check", action="store_true", help="exit with status 1 if something came otherwise"
+    )
+    command.add_argument(
+        "--report",
+        action="store_true",
+        help="run nothing: make tables and page of the replications that are in the output folder",
     )
 
 
@@ -107,11 +114,6 @@ def _add_data(command: argparse.ArgumentParser) -> None:
 def _add_choices(command: argparse.ArgumentParser, choices: dict[str, str]) -> None:
     for name, text in choices.items():
         command.add_argument(f"--{name}", nargs="+", metavar="NAME", default=[], help=text)
-    command.add_argument(
-        "--report",
-        action="store_true",
-        help="run nothing: make tables and page of the replications that are in the output folder",
-    )
 
 
 def _add_own(command: argparse.ArgumentParser) -> None:
@@ -179,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             name: tuple(getattr(parsed, name.replace("-", "_")))
             for name in STUDIES[parsed.study].choices
         },
-        report=getattr(parsed, "report", False),
+        report=parsed.report,
         fresh=getattr(parsed, "fresh", False),
         own=own,
     )
@@ -195,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return INTERRUPTED
-    return TARGET_MISSED if parsed.check and not outcome.reached else 0
+    return OTHERWISE if parsed.check and not outcome.reached else 0
 
 
 def _positive(text: str) -> int:

@@ -15,23 +15,8 @@ import pandas as pd
 
 from flwr_vertical.errors import DataError
 from flwr_vertical.results import write_text_atomically
-from simulations.data import ROOT
-from simulations.replications import FolderStore, Job
-from simulations.study import Options
 
 Record = dict[str, Any]
-
-
-def start_from(study: str, options: Options) -> dict[str, Record]:
-    """Return what the repository has of a study, nothing with ``--fresh``."""
-    return {} if options.fresh else read_kept(ROOT / "docs" / "records" / f"{study}.jsonl")
-
-
-def keep_beside(page: Path, study: str, store: FolderStore, jobs: list[Job], context: str) -> None:
-    """Write the records of a study's jobs beside its page, into ``records/<study>.jsonl``."""
-    keys = {job.key(context) for job in jobs}
-    chosen = {key: of for key, of in store.records.items() if key in keys}
-    write_kept(page.parent / "records" / f"{study}.jsonl", chosen)
 
 
 def read_kept(path: Path) -> dict[str, Record]:

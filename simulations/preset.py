@@ -1,14 +1,45 @@
-"""Settings of a study, from its ``preset.toml``."""
+"""What the command line says, and the settings of a study, from its ``preset.toml``."""
 
 import inspect
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from flwr_vertical.errors import ConfigError
-from simulations.study import Options
+from simulations.replications import Job
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says."""
+
+    output: Path  # Where everything goes; made if needed
+    data: Path | None = None  # Folder of the data sets
+    workers: int | None = None  # Processes for Ray, default all cores; 0 = without Ray
+    seeds: int | None = None  # Replications of every part, default as in the preset
+    quick: bool = False  # Whether to run the preset's small version
+    # A page of the documentation that the study writes, where it writes one
+    write: Path | None = None
+    # Settings that differ from the preset's, each a line of TOML such as ``complete.runs = 3``
+    changes: tuple[str, ...] = ()
+    # Which replications to run, where a study lets one choose: names by option
+    chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Whether to run nothing and make tables and page of the replications that are there
+    report: bool = False
+    fresh: bool = False  # Whether to leave aside the replications that are kept in the repository
+    # A user's file and what is asked of it, where a study takes one; empty without a file
+    own: Mapping[str, Any] = field(default_factory=dict)
+
+    def choice(self, name: str, known: Sequence[str]) -> list[str]:
+        """Return what was chosen of some names, all of them if nothing was; in the order known."""
+        chosen = self.chosen.get(name) or tuple(known)
+        if unknown := [each for each in chosen if each not in known]:
+            raise ConfigError(
+                f"--{name} {unknown[0]!r} is unknown; there are {', '.join(map(repr, known))}"
+            )
+        return [each for each in known if each in chosen]
 
 
 @dataclass(frozen=True)
@@ -18,6 +49,8 @@ class StudyPreset:
     values: dict[str, Any]  # As in ``preset.toml``, without ``quick``
 
     repeated: ClassVar[tuple[str, ...]]  # Sections whose replications ``--seeds`` sets
+    # Options that choose among the replications, and the setting that each is about
+    choices: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def load(cls, options: Options) -> Self:
@@ -33,6 +66,24 @@ class StudyPreset:
     def version(self) -> int:
         """Version of what a replication computes."""
         return int(self.values["version"])
+
+    def jobs(self) -> list[Job]:
+        """Return all replications."""
+        raise NotImplementedError
+
+    def chosen(self, options: Options) -> list[Job]:
+        """Return the replications that the command line chooses, of those that `jobs` returns."""
+        every = chosen = self.jobs()
+        for option, setting in self.choices.items():
+            if options.chosen.get(option):
+                known = dict.fromkeys(_setting(job, setting) for job in every)
+                names = options.choice(option, list(known))
+                chosen = [job for job in chosen if _setting(job, setting) in names]
+        return chosen
+
+
+def _setting(job: Job, name: str) -> str:
+    return job.part if name == "part" else str(job.settings.get(name, ""))
 
 
 def load_preset(path: Path, options: Options, repeated: Sequence[str]) -> dict[str, Any]:

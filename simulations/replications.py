@@ -1,26 +1,22 @@
 """Replications of a study: spread by Ray, kept as they finish, never computed twice."""
 
-import csv
 import hashlib
-import io
 import json
 import logging
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pandas as pd
 
-from flwr_vertical.results import Progress, write_text_atomically
+from flwr_vertical.results import Progress
 
 logger = logging.getLogger("flwr_vertical")
 
 Metrics = dict[str, float]
-COLUMNS = ("key", "part", "settings", "metrics", "seconds")
 
 
 @dataclass(frozen=True)
@@ -39,72 +35,27 @@ class Job:
 Replicate = Callable[[Job, Any], Metrics]
 
 
-class Records(Protocol):
-    """Where finished replications are kept."""
-
-    path: Path
-    found: dict[str, Metrics]
-
-    def add(self, job: Job, key: str, metrics: Metrics, seconds: float) -> None:
-        """Keep one finished replication."""
-
-
 class Store:
-    """Finished replications in a CSV file, one line each."""
+    """Finished replications: a line of JSON each, added as they finish.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.found: dict[str, Metrics] = {}
-        if path.is_file():
-            self._load()
-
-    def _load(self) -> None:
-        text = self.path.read_text(encoding="utf-8")
-        kept = [",".join(COLUMNS)]
-        for line in text.splitlines()[1:]:
-            # A stop while a line was written leaves part of it.
-            try:
-                key, _, _, metrics, seconds = next(csv.reader([line]))
-                self.found[key] = {name: float(v) for name, v in json.loads(metrics).items()}
-                float(seconds)
-            except (ValueError, AttributeError, StopIteration):
-                continue
-            kept.append(line)
-        whole = "\n".join(kept) + "\n"
-        if whole != text:
-            write_text_atomically(self.path, whole)
-
-    def add(self, job: Job, key: str, metrics: Metrics, seconds: float) -> None:
-        """Keep one finished replication."""
-        self.found[key] = metrics
-        line = [key, job.part, json.dumps(job.settings), json.dumps(metrics), f"{seconds:.3f}"]
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        if not self.path.exists():
-            writer.writerow(COLUMNS)
-        writer.writerow(line)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8", newline="") as file:
-            file.write(text.getvalue())
-
-
-class FolderStore:
-    """Finished replications in files of their own, for those that take minutes or hours.
-
-    Several commands can write to one folder at the same time, each its own choice of replications.
+    Several commands can add to one file at the same time, each its own choice of replications.
     """
 
     def __init__(self, path: Path, kept: Mapping[str, dict[str, Any]] | None = None) -> None:
         self.path = path
         self.records: dict[str, dict[str, Any]] = dict(kept or {})
+        if path.is_file():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                # A stop while a line was written leaves part of it.
+                try:
+                    record = json.loads(line)
+                    self.records[record["key"]] = {**record, "metrics": dict(record["metrics"])}
+                except (ValueError, KeyError, TypeError):
+                    continue
         self.found: dict[str, Metrics] = {key: of["metrics"] for key, of in self.records.items()}
-        for file in sorted(path.glob("*.json")):
-            record = json.loads(file.read_text(encoding="utf-8"))
-            self.records[record["key"]] = record
-            self.found[record["key"]] = record["metrics"]
 
     def add(self, job: Job, key: str, metrics: Metrics, seconds: float) -> None:
-        """Keep one finished replication, in a file that is named by the job's settings."""
+        """Keep one finished replication."""
         record = {
             "key": key,
             "part": job.part,
@@ -112,12 +63,18 @@ class FolderStore:
             "metrics": metrics,
             "seconds": round(seconds, 3),
         }
-        name = "_".join(
-            re.sub(r"[^A-Za-z0-9.]+", "-", str(value)) for value in _flat(job.settings).values()
-        )
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_text_atomically(self.path / f"{name}_{key}.json", json.dumps(record, indent=1) + "\n")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a+b") as file:
+            # What was left of a line must not spoil this one.
+            whole = not file.tell() or _last_byte(self.path) == b"\n"
+            file.write((b"" if whole else b"\n") + json.dumps(record).encode() + b"\n")
         self.records[key], self.found[key] = record, metrics
+
+
+def _last_byte(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1)
 
 
 def run_all(
@@ -125,7 +82,7 @@ def run_all(
     replicate: Replicate,
     shared: Any,
     *,
-    store: Records,
+    store: Store,
     context: str,
     title: str,
     workers: int | None = None,
@@ -142,15 +99,21 @@ def run_all(
     if open_jobs:
         spread = _in_process if workers == 0 else _on_ray
         costs = {key: 1 if cost is None else cost(job) for key, job in open_jobs.items()}
-        with Progress(title, total=sum(costs.values())) as progress:
-            for key, metrics, seconds in spread(open_jobs, replicate, shared, workers):
-                store.add(open_jobs[key], key, metrics, seconds)
-                short = _short(open_jobs[key].settings)
-                progress.step(open_jobs[key].part, costs[key], detail=short)
+        level = logger.level
+        # A line for each run that leaves samples out would bury the progress.
+        logger.setLevel(logging.ERROR)
+        try:
+            with Progress(title, total=sum(costs.values())) as progress:
+                for key, metrics, seconds in spread(open_jobs, replicate, shared, workers):
+                    store.add(open_jobs[key], key, metrics, seconds)
+                    short = _short(open_jobs[key].settings)
+                    progress.step(open_jobs[key].part, costs[key], detail=short)
+        finally:
+            logger.setLevel(level)
     return to_frame(jobs, store, context)
 
 
-def to_frame(jobs: Sequence[Job], store: Records, context: str) -> pd.DataFrame:
+def to_frame(jobs: Sequence[Job], store: Store, context: str) -> pd.DataFrame:
     """Return the numbers of those jobs that are finished."""
     keys = {job.key(context): job for job in jobs}
     rows = [

@@ -1,11 +1,12 @@
-"""What all studies share: options, output files, and tables on the terminal."""
+"""The base of all studies: from options to tables, figures and one page."""
 
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -17,114 +18,150 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.pages import format_value, human_seconds
 from flwr_vertical.pages.figures import to_png
 from flwr_vertical.results import write_bytes_atomically, write_text_atomically
-
-PASS, FAIL = "PASS", "FAIL"
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the command line says."""
-
-    output: Path  # Where everything goes; made if needed
-    data: Path | None = None  # Folder of the data sets
-    workers: int | None = None  # Processes for Ray, default all cores; 0 = without Ray
-    seeds: int | None = None  # Replications of every part, default as in the preset
-    quick: bool = False  # Whether to run the preset's small version
-    # A page of the documentation that the study writes, where it writes one
-    write: Path | None = None
-    # Settings that differ from the preset's, each a line of TOML such as ``complete.runs = 3``
-    changes: tuple[str, ...] = ()
-    # Which replications to run, where a study lets one choose: names by option
-    chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # Whether to run nothing and make tables and page of the replications that are there
-    report: bool = False
-    fresh: bool = False  # Whether to leave aside the replications that are kept in the repository
-    # A user's file and what is asked of it, where a study takes one; empty without a file
-    own: Mapping[str, Any] = field(default_factory=dict)
-
-    def choice(self, name: str, known: Sequence[str]) -> list[str]:
-        """Return what was chosen of some names, all of them if nothing was; in the order known."""
-        chosen = self.chosen.get(name) or tuple(known)
-        if unknown := [each for each in chosen if each not in known]:
-            raise ConfigError(
-                f"--{name} {unknown[0]!r} is unknown; there are {', '.join(map(repr, known))}"
-            )
-        return [each for each in known if each in chosen]
+from simulations.data import ROOT
+from simulations.kept import as_kept, read_kept, write_kept
+from simulations.page import FAIL, PASS, Part, Tables, reached, render
+from simulations.preset import Options, StudyPreset
+from simulations.replications import Job, Replicate, Store, run_all, to_frame
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What a study found."""
 
-    reached: bool  # Whether all targets were met
-    tables: dict[str, pd.DataFrame]  # Its tables, as written to CSV
-    page: Path  # The HTML page
+    reached: bool  # Whether everything came as expected
+    tables: Tables  # As written to CSV
+    page: Path
 
 
-@dataclass
-class Output:
-    """The folder of a study: CSV, PNG and HTML files, each whole or not there."""
+class Study(ABC):
+    """A study: it runs the replications that are open, then makes tables, figures and the page."""
 
-    folder: Path  # Made if it is not there
+    name: ClassVar[str]  # On the command line, and of its records
+    title: ClassVar[str]
+    question: ClassVar[str]  # What is asked, the page's first paragraph
+    writes: ClassVar[str] = ""  # Its page of the documentation, where it has one
+    goals: ClassVar[Mapping[str, str]] = {}  # What was expected, by the table that says what came
+    keeps: ClassVar[bool] = False  # Whether the repository has its finished replications
+    preset_class: ClassVar[type[StudyPreset]]
+    replicate: ClassVar[Replicate]
 
-    def __post_init__(self) -> None:
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.preset = self.preset_class.load(options)
+        self.shared = self.prepare()
+
+    def prepare(self) -> Any:
+        """Return what every replication reads, such as data sets."""
+        return None
+
+    @property
+    def context(self) -> str:
+        """What replications depend on beside their settings."""
+        return f"{self.name} {self.preset.version}"
+
+    def jobs(self) -> list[Job]:
+        """Return the replications of the study."""
+        return self.preset.jobs()
+
+    def chosen(self) -> list[Job]:
+        """Return the replications that the options choose."""
+        return self.jobs()
+
+    @abstractmethod
+    def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+        """Return the tables by the name of their CSV file, of one line for each number."""
+
+    def figures(self, frame: pd.DataFrame, tables: Tables) -> dict[str, Figure]:
+        """Return the figures by the name of their PNG file."""
+        return {}
+
+    def notes(self) -> list[str]:
+        """Return what a reader must know: choices, and where they differ from the paper's."""
+        return []
+
+    @abstractmethod
+    def parts(self, tables: Tables) -> Sequence[Part]:
+        """Return the sections of the page."""
+
+    def compute(self, store: Store) -> None:
+        """Run the chosen replications that are not finished."""
+        self.run_jobs(self.chosen(), store)
+
+    def run_jobs(self, jobs: Sequence[Job], store: Store, **how: Any) -> None:
+        """Run replications; ``how`` as `run_all` takes it."""
+        how.setdefault("workers", self.options.workers)
+        run_all(
+            jobs, type(self).replicate, self.shared, store=store, context=self.context,
+            title=f"{self.name} study", **how,
+        )  # fmt: skip
+
+    def run(self) -> Outcome:
+        """Run what is open, write tables, figures and page, and show the tables."""
+        started, options, folder = time.monotonic(), self.options, self.options.output
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"cannot make the folder {self.folder.absolute()}: {error.strerror}; name another "
-                "one by --output"
+                f"cannot make the folder {folder.absolute()}: {error.strerror}; name another one "
+                "by --output"
             ) from error
+        kept = ROOT / "docs" / "records" / f"{self.name}.jsonl"
+        known = read_kept(kept) if self.keeps and not options.fresh else {}
+        store = Store(folder / "records.jsonl", known)
+        if not options.report:
+            self.compute(store)
+        jobs = self.jobs()  # also those that earlier commands chose
+        frame = to_frame(jobs, store, self.context)
+        if frame.empty:
+            raise ConfigError(
+                f"{store.path} has no runs with these settings; run some, without --report, or "
+                "name the folder that has them by --output"
+            )
+        tables = self.tables(as_kept(frame) if self.keeps else frame)
+        for name, table in tables.items():
+            write_text_atomically(folder / f"{name}.csv", table.to_csv(float_format="%.6g"))
+        figures = self.figures(frame, tables)
+        for name, figure in figures.items():
+            write_bytes_atomically(folder / f"{name}.png", to_png(figure))
+        page = write_text_atomically(folder / "index.md", self.page(tables, list(figures)))
+        if options.write is not None:
+            write_text_atomically(options.write, self.page(tables, []))
+            if self.keeps:
+                keys = {job.key(self.context) for job in jobs}
+                own = {key: of for key, of in store.records.items() if key in keys}
+                write_kept(options.write.parent / "records" / f"{self.name}.jsonl", own)
+        self.show(tables)
+        spent = human_seconds(time.monotonic() - started)
+        print(f"{spent}; page, figures and CSV files: {page.absolute()}")
+        return Outcome(reached(tables[name] for name in self.goals), tables, page)
 
-    def tables(self, tables: Mapping[str, pd.DataFrame]) -> None:
-        """Write each table to ``<name>.csv``."""
-        for name, frame in tables.items():
-            write_text_atomically(self.folder / f"{name}.csv", frame.to_csv(float_format="%.6g"))
+    def page(self, tables: Tables, figures: Sequence[str]) -> str:
+        """Return the page."""
+        command = f"python -m simulations {self.name}" + " --quick" * self.options.quick
+        if self.writes:
+            command += " --report" * self.keeps + f" --write {self.writes}"
+        return render(
+            self.title, command, self.question, self.notes(), self.goals, self.parts(tables),
+            tables, figures,
+        )  # fmt: skip
 
-    def figure(self, name: str, figure: Figure) -> bytes:
-        """Write a figure to ``<name>.png`` and return it for the page."""
-        picture = to_png(figure)
-        write_bytes_atomically(self.folder / f"{name}.png", picture)
-        return picture
-
-    def page(self, html: str) -> Path:
-        """Write ``index.html`` and return its path."""
-        return write_text_atomically(self.folder / "index.html", html)
-
-
-def beside_paper(ours: pd.DataFrame, paper: pd.DataFrame, digits: int = 3) -> pd.DataFrame:
-    """Return ours and the paper's numbers in one cell: ``0.345 (0.385)``, a dash where unknown."""
-    text = pd.DataFrame("", index=ours.index, columns=ours.columns, dtype=object)
-    for column in ours.columns:
-        for row in ours.index:
-            value = f"{ours.loc[row, column]:.{digits}f}"
-            if column in paper and row in paper.index and pd.notna(paper.loc[row, column]):
-                value += f" ({paper.loc[row, column]:.{digits}f})"
-            text.loc[row, column] = value
-    return text
+    def show(self, tables: Tables) -> None:
+        """Print what was expected, and the tables of the page."""
+        for name, text in self.goals.items():
+            print_table(text, tables[name])
+        for part in self.parts(tables):
+            for name, caption in part.tables.items():
+                print_table(caption or part.heading, tables[name])
 
 
-def print_tables(
-    titles: Mapping[str, str], found: Mapping[str, pd.DataFrame], page: Path, started: float
-) -> None:
-    """Print the tables of a study, how long it took since ``started``, and where its page is."""
-    for name, title in titles.items():
-        print_table(title, found[name])
-    spent = human_seconds(time.monotonic() - started)
-    print(f"{spent}; page and CSV files: {page.absolute()}")
-
-
-def print_table(title: str, frame: pd.DataFrame, note: str = "") -> None:
+def print_table(title: str, frame: pd.DataFrame) -> None:
     """Print a table with its index: with rules and colours on a terminal, plain elsewhere."""
     on_terminal = sys.stdout.isatty()
     # A pipe has no width; wrapped tables could not be read back from a log.
     console = Console(width=None if on_terminal else 160, highlight=False)
-    table = RichTable(
-        title=title, title_justify="left", title_style="bold", caption=note or None,
-        caption_justify="left",
-    )  # fmt: skip
-    names: Sequence[str] = [str(name or "") for name in frame.index.names]
-    for name in names:
+    table = RichTable(title=title, title_justify="left", title_style="bold")
+    for name in [str(name or "") for name in frame.index.names]:
         table.add_column(name)
     for column in frame.columns:
         table.add_column(str(column), justify="right")

@@ -1,14 +1,16 @@
-"""The documentation's page of attacks, written by the study."""
+"""What the page of attacks says of them."""
 
-from collections.abc import Mapping, Sequence
-
-import pandas as pd
-
-from simulations.markdown import paragraph
-
-COMMAND = "python -m simulations attacks --write docs/attacks.md"
-
-TITLE = "# What was attacked, and what came of it"
+TITLES = {
+    "targets": "What is found beyond the outputs",
+    "by_strategy": "The most that any attack finds at default settings (shares of others' cells)",
+    "consented": "Exchanges that need every node's consent",
+    "rough": "The same, roughly: R squared of others' columns, half of the samples known",
+    "labels": "Labels at a party: R squared or AUC from its own columns, and what messages add",
+    "routed": "Trees: what sides of splits and gains tell",
+    "by_attack": "The most that each attack finds (labels: R squared or AUC gained)",
+    "several": "Several runs, and outputs alone",
+    "smallest_sets": "Rows of the smallest set whose sums a run opens",
+}
 INTRODUCTION = (
     "Every built-in strategy is run and recorded. Then each node's view (all messages that it got "
     "and sent, what the server works out of them, its own table or labels) is attacked by methods "
@@ -37,7 +39,7 @@ ATTACKS_IN_WORDS = {
     "from its columns alone",
 }
 
-_NOTES = {
+NOTES = {
     "by_strategy": "Masked: the largest of runs with 2, 3 and 5 parties; `plain` and `ckks`: with "
     "3. In `plain` mode the server sees every party's term of every sum, by definition.",
     "consented": "These open numbers of single samples, so each node must agree in its own "
@@ -72,41 +74,3 @@ _NOTES = {
     "`flwr_vertical.grading.risks` succeed with members than with others, in percent, over six "
     "runs of 400 members.",
 }
-
-
-def as_markdown(
-    found: Mapping[str, pd.DataFrame],
-    titles: Mapping[str, str],
-    refused: Sequence[str],
-    quick: bool,
-) -> str:
-    """Return the page."""
-    command = COMMAND + (" --quick" if quick else "")
-    head = f"<!-- Written by `{command}`; do not edit. -->"
-    words = pd.DataFrame({"what it does": ATTACKS_IN_WORDS}).rename_axis("attack")
-    parts = [f"{TITLE}\n", f"{head}\n", paragraph(INTRODUCTION), markdown_table(words)]
-    for name, title in titles.items():
-        parts.append(f"## {title}\n")
-        parts.append(markdown_table(found[name]))
-        if _NOTES[name]:
-            parts.append(paragraph(_NOTES[name]))
-    if refused:
-        parts.append(paragraph(f"Without `ckks`: {', '.join(refused)}."))
-    return "\n".join(parts)
-
-
-def markdown_table(frame: pd.DataFrame) -> str:
-    """Return a table with its index, numbers to three digits."""
-    names = [str(name or "") for name in frame.index.names]
-    head = [*names, *map(str, frame.columns)]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for label, row in zip(frame.index, frame.to_numpy(dtype=object), strict=True):
-        labels = label if isinstance(label, tuple) else (label,)
-        lines.append("| " + " | ".join([*map(str, labels), *map(_cell, row)]) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _cell(value: object) -> str:
-    if value is None or (isinstance(value, float) and value != value):
-        return "–"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

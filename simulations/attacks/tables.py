@@ -7,7 +7,7 @@ import pandas as pd
 from simulations.attacks.experiments import REFUSED, SEPARATOR
 from simulations.attacks.suite import ATTACKS, LABELS
 from simulations.attacks.views import SERVER
-from simulations.study import FAIL, PASS
+from simulations.page import FAIL, PASS
 
 _SERVER, _PARTIES = "server", "parties"
 _NONE = "nothing"
@@ -152,7 +152,7 @@ def smallest_sets(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def targets(frame: pd.DataFrame, goals: dict[str, float]) -> pd.DataFrame:
-    """Return what was aimed at and what came, each with PASS or FAIL."""
+    """Return what was expected and what came, each with PASS or FAIL."""
     found = findings(frame, "grid")
     safe = found[(found["mode"] != "plain") | (found["side"] != SERVER)]
     cells = safe[safe["attack"] != LABELS]["beyond"].max()
@@ -169,11 +169,11 @@ def targets(frame: pd.DataFrame, goals: dict[str, float]) -> pd.DataFrame:
         {
             "found": {name: value for name, (value, _) in rows.items()},
             "at most": {name: limit for name, (_, limit) in rows.items()},
-            "reached": {
+            "as expected": {
                 name: PASS if value <= limit else FAIL for name, (value, limit) in rows.items()
             },
         }
-    ).rename_axis("target")
+    ).rename_axis("what")
 
 
 def _most(found: pd.DataFrame, attack: str, side: str) -> float | None:

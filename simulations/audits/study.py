@@ -1,27 +1,19 @@
-"""The audits from options to page: many runs of every mechanism, and a table of bounds."""
+"""The audits: many runs of every mechanism with noise, and a lower bound of its epsilon."""
 
-import logging
-import time
-from typing import Any
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.results import write_text_atomically
 from simulations.audits import counts, releases, sums
 from simulations.audits.mechanism import Mechanism, audit
+from simulations.page import FAIL, PASS, Part, Tables
 from simulations.preset import StudyPreset
-from simulations.study import FAIL, PASS, Options, Outcome, Output, print_tables
-from simulations.tables_page import html_page, markdown_page
+from simulations.replications import Job, Metrics
+from simulations.study import Study
 
-logger = logging.getLogger("flwr_vertical")
-
-TITLE = "Audits of epsilon"
-COMMAND = "python -m simulations audits --write docs/audits.md"
-TITLES = {
-    "audits": "What is told with noise",
-    "refuted": "What is told with noise, but promises nothing",
-}
 REFUTED = "refuted"
 
 
@@ -30,49 +22,99 @@ class Preset(StudyPreset):
 
     repeated = ()
 
+    def jobs(self) -> list[Job]:
+        """Return a job for each mechanism."""
+        return [Job("audit", {"mechanism": name, **self["audit"]}) for name in all_by_name()]
+
 
 def all_mechanisms() -> list[Mechanism]:
     """Return every mechanism there is."""
     return [*counts.mechanisms(), *releases.mechanisms(), *sums.mechanisms()]
 
 
-def run(options: Options) -> Outcome:
-    """Run the audits; see ``python -m simulations audits --help``."""
-    started = time.monotonic()
-    if options.seeds is not None:
-        raise ConfigError("audits have no replications; say --set audit.runs=N for more runs")
-    preset, output = Preset.load(options), Output(options.output)
-    found = make_tables(preset)
-    output.tables(found)
-    page = output.page(html_page(TITLE, notes(preset), TITLES, found))
-    if options.write is not None:
-        write_text_atomically(
-            options.write, markdown_page(TITLE, COMMAND, notes(preset), TITLES, found)
-        )
-        logger.info("wrote %s", options.write.absolute())
-    print_tables(TITLES, found, page, started)
-    reached = not found["audits"]["verdict"].str.startswith(FAIL).any()
-    return Outcome(bool(reached), found, page)
+@functools.cache
+def all_by_name() -> dict[str, Mechanism]:
+    """Return the mechanisms by name; made once a process."""
+    return {mechanism.name: mechanism for mechanism in all_mechanisms()}
 
 
-def make_tables(preset: Preset) -> dict[str, pd.DataFrame]:
-    """Audit everything; one row for each mechanism, in the table that it belongs to."""
-    part = preset["audit"]
-    rows: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in TITLES}
-    for mechanism in all_mechanisms():
-        made = audit(mechanism, part["runs"], part["seed"], part["confidence"])
-        rows["audits" if mechanism.holds else "refuted"][mechanism.name] = {
-            "tables differ in": mechanism.differ,
-            "epsilon stated": round(mechanism.epsilon, 3),
-            "delta": mechanism.delta,
-            "epsilon at least": round(made.epsilon, 3),
-            "runs": made.n_runs,
-            "verdict": _verdict(mechanism, made.epsilon),
-        }
-    return {
-        name: pd.DataFrame.from_dict(own, orient="index").rename_axis("what is told")
-        for name, own in rows.items()
+class AuditsStudy(Study):
+    """Lower bounds of epsilon."""
+
+    name = "audits"
+    title = "Audits of epsilon"
+    question = (
+        "Is the epsilon that each mechanism states true? Each runs many times on two tables that "
+        "differ in one row, chosen so that the outcomes differ as much as they can. The first "
+        "half of the runs chooses an outcome, the second half counts it "
+        "(`flwr_vertical.grading.audit.audit_epsilon`): a lower bound of epsilon, which would "
+        "show an error if it were above what is stated."
+    )
+    writes = "docs/audits.md"
+    goals: ClassVar[Mapping[str, str]] = {
+        "audits": "No bound is above the stated epsilon; where outcomes that attain epsilon are "
+        "not rare, it is above half of it, so that the audit would see an error.",
     }
+    preset_class = Preset
+    preset: Preset
+
+    def prepare(self) -> None:
+        """Refuse what audits do not have."""
+        if self.options.seeds is not None:
+            raise ConfigError("audits have no replications; say --set audit.runs=N for more runs")
+
+    @staticmethod
+    def replicate(job: Job, shared: None) -> Metrics:
+        """Audit one mechanism."""
+        own = job.settings
+        made = audit(all_by_name()[own["mechanism"]], own["runs"], own["seed"], own["confidence"])
+        return {"epsilon": made.epsilon, "runs": float(made.n_runs)}
+
+    def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+        """Return one row for each mechanism, in the table that it belongs to."""
+        wide = frame.pivot_table("value", "mechanism", "metric", sort=False)
+        rows: dict[str, dict[str, dict[str, Any]]] = {"audits": {}, REFUTED: {}}
+        for name, mechanism in all_by_name().items():
+            if name not in wide.index:
+                continue
+            found = float(wide.loc[name, "epsilon"])
+            rows["audits" if mechanism.holds else REFUTED][name] = {
+                "tables differ in": mechanism.differ,
+                "epsilon stated": round(mechanism.epsilon, 3),
+                "delta": mechanism.delta,
+                "epsilon at least": round(found, 3),
+                "runs": int(wide.loc[name, "runs"]),
+                "as stated": _verdict(mechanism, found),
+            }
+        return {
+            name: pd.DataFrame.from_dict(own, orient="index").rename_axis("what is told")
+            for name, own in rows.items()
+        }
+
+    def notes(self) -> list[str]:
+        """Return what a reader must know."""
+        part = self.preset["audit"]
+        return [
+            f"Each bound holds at a confidence of {100 * part['confidence']:g} %. Where many "
+            "numbers share the budget, no single outcome shows it: there the bound is far below "
+            "and shows little. `tests/privacy/test_privacy_audits.py` replays releases on "
+            "neighbouring tables with the same outcome, which gives their loss exactly: it comes "
+            "near what the ledger counts, and never exceeds it.",
+            "Delta is large here, so that outcomes which attain epsilon are frequent enough to "
+            "count.",
+            "VFL-ADMM-DP (`glm-admm` with `epsilon`) is a baseline of a paper, not a protection: a "
+            "fit lies in the span of the party's columns, and so does its noise. Who knows as "
+            "many rows as there are columns solves for the noisy coefficients, and every other "
+            "row's fit then tells of its columns. Use `glm` with `epsilon`.",
+            f"Noise comes from the seed {part['seed']}, so that the command repeats the numbers.",
+        ]
+
+    def parts(self, found: Tables) -> Sequence[Part]:
+        """Return both tables."""
+        return [
+            Part("What is told with noise", tables={"audits": ""}),
+            Part("What is told with noise, but promises nothing", tables={REFUTED: ""}),
+        ]
 
 
 def _verdict(mechanism: Mechanism, found: float) -> str:
@@ -85,25 +127,4 @@ def _verdict(mechanism: Mechanism, found: float) -> str:
     return f"{PASS}, above half" if found > mechanism.epsilon / 2 else f"{FAIL}: not above half"
 
 
-def notes(preset: Preset) -> list[str]:
-    """Return what a reader must know."""
-    part = preset["audit"]
-    return [
-        "Each mechanism runs many times on two tables that differ in one row, chosen so that the "
-        "outcomes differ as much as they can. The first half of the runs chooses an outcome, the "
-        "second half counts it (`flwr_vertical.grading.audit.audit_epsilon`): a lower bound of "
-        f"epsilon at a confidence of {100 * part['confidence']:g} % each.",
-        f"{PASS}: the bound is not above what is stated; above half of it where outcomes that "
-        "attain epsilon are not rare. Elsewhere many numbers share the budget, and no single "
-        "outcome shows it: there the bound is far below and shows little. "
-        "`tests/privacy/test_privacy_audits.py` replays releases on neighbouring tables with the "
-        "same outcome, which gives their loss exactly: it comes near what the ledger counts, and "
-        "never exceeds it.",
-        "Delta is large here, so that outcomes which attain epsilon are frequent enough to count.",
-        "VFL-ADMM-DP (`glm-admm` with `epsilon`) is a baseline of a paper, not a protection: a fit "
-        "lies in the span of the party's columns, and so does its noise. Who knows as many rows "
-        "as there are columns solves for the noisy coefficients, and every other row's fit then "
-        "tells of its columns. "
-        "Use `glm` with `epsilon`.",
-        f"Noise comes from the seed {part['seed']}, so that the command repeats the numbers.",
-    ]
+open_study = AuditsStudy

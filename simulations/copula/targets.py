@@ -1,4 +1,4 @@
-"""What was aimed at, as rows that pass or fail."""
+"""What was expected, as rows that pass or fail."""
 
 from typing import Any
 
@@ -8,16 +8,16 @@ import pandas as pd
 from simulations.copula.mechanisms import MAR_COMPLEX
 from simulations.copula.methods import FEDERATED, FRESH, ORACLE
 from simulations.copula.tables import select
-from simulations.study import FAIL, PASS
+from simulations.page import indexed, verdict
 
 SYNTHETIC = ("VCDS", "EVCDS", "EVCDS" + FRESH)
 _ERRORS = 2.0  # "no worse": by no more than so many standard errors of our mean
 ROUNDS = 200
 
 
-def verdict(good: bool, value: float, limit: float) -> str:
-    """Return the word and the numbers behind it."""
-    return f"{PASS if good else FAIL} {value:.3f} ({limit:.3f})"
+def judged(good: bool, value: float, limit: float) -> str:
+    """Return the word, the number and its limit."""
+    return verdict(good, f"{value:.3f} ({limit:.3f})")
 
 
 def synthetic(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
@@ -36,10 +36,10 @@ def synthetic(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -> 
         most = part["rmse_within"] * printed["rmse"]
         least = printed["g_means"] - part["g_means_within"]
         rows[key] = {
-            "RMSE (at most)": verdict(values["rmse"] <= most, values["rmse"], most),
-            "G-means (at least)": verdict(values["g_means"] >= least, values["g_means"], least),
+            "RMSE (at most)": judged(values["rmse"] <= most, values["rmse"], most),
+            "G-means (at least)": judged(values["g_means"] >= least, values["g_means"], least),
         }
-    return _table(rows, ["model", "rows", "epsilon", "method"])
+    return indexed(rows, ["model", "rows", "epsilon", "method"])
 
 
 def unprotected(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
@@ -62,15 +62,15 @@ def unprotected(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -
                 error = np.nan_to_num(values[f"se {measure}"])
                 worse = sign * (values[measure] - printed[measure])
                 good = bool(worse <= _ERRORS * error)
-                row[f"{title} (paper's)"] = verdict(good, values[measure], printed[measure])
+                row[f"{title} (paper's)"] = judged(good, values[measure], printed[measure])
         if len(oracle):
             row["RMSE on the true support"] = f"{oracle.iloc[0]:.3f}"
         good = bool(values["iterations"] <= ROUNDS)
-        row[f"rounds to tolerance (at most {ROUNDS})"] = (
-            f"{PASS if good else FAIL} {values['iterations']:.0f}"
+        row[f"rounds to tolerance (at most {ROUNDS})"] = verdict(
+            good, f"{values['iterations']:.0f}"
         )
         rows[model, n] = row
-    return _table(rows, ["model", "rows"]).fillna("–")
+    return indexed(rows, ["model", "rows"]).fillna("–")
 
 
 def ranking(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
@@ -87,17 +87,17 @@ def ranking(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -> pd
             if best is None or next_best is None or not others:
                 continue
             row = {
-                "IEVCDS ≥ EVCDS": verdict(best >= next_best, best, next_best),
-                "EVCDS ≥ Impute, CC": verdict(next_best >= max(others), next_best, max(others)),
+                "IEVCDS ≥ EVCDS": judged(best >= next_best, best, next_best),
+                "EVCDS ≥ Impute, CC": judged(next_best >= max(others), next_best, max(others)),
             }
             for name in ("IEVCDS", "EVCDS"):
                 printed = _printed(paper, model=model, mechanism=mechanism, rows=n, method=name)
                 if printed is not None:
                     least = printed["g_means"] - part["g_means_within"]
                     value = own[name + suffix]
-                    row[f"{name} (at least)"] = verdict(value >= least, value, least)
+                    row[f"{name} (at least)"] = judged(value >= least, value, least)
             rows[model, n, "fresh rows" if suffix else "as printed"] = row
-    return _table(rows, ["model", "rows", "synthetic rows"])
+    return indexed(rows, ["model", "rows", "synthetic rows"])
 
 
 def attacked(table: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
@@ -106,20 +106,11 @@ def attacked(table: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
     for name in part["targets"]:
         if name in table.index:
             rows[name] = {
-                kind: verdict(table.loc[name, kind] <= part["points"], table.loc[name, kind],
+                kind: judged(table.loc[name, kind] <= part["points"], table.loc[name, kind],
                               part["points"])
                 for kind in ("membership", "attribute")
             }  # fmt: skip
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
-
-
-def reached(*tables: pd.DataFrame) -> bool:
-    """Whether every entry of the tables passes."""
-    return not any(
-        str(value).startswith(FAIL)
-        for table in tables
-        for value in table.to_numpy(dtype=object).ravel().tolist()
-    )
 
 
 def _printed(paper: pd.DataFrame, **setting: Any) -> "pd.Series[float] | None":
@@ -132,10 +123,3 @@ def _printed(paper: pd.DataFrame, **setting: Any) -> "pd.Series[float] | None":
     if chosen.empty:
         return None
     return chosen.groupby("metric")["value"].first()
-
-
-def _table(rows: dict[Any, dict[str, str]], names: list[str]) -> pd.DataFrame:
-    if not rows:
-        return pd.DataFrame({"nothing to compare": []})
-    index = pd.MultiIndex.from_tuples(list(rows), names=names)
-    return pd.DataFrame(list(rows.values()), index=index)

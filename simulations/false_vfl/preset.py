@@ -5,9 +5,8 @@ from typing import Self
 from flwr_vertical.errors import ConfigError
 from simulations.false_vfl.methods import METHODS, PROPOSED, section
 from simulations.false_vfl.runs import LOADERS
-from simulations.preset import StudyPreset
+from simulations.preset import Options, StudyPreset
 from simulations.replications import Job
-from simulations.study import Options
 
 PART = "accuracy"
 SIMSIAM = ("without", "with")

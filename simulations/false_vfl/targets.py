@@ -1,4 +1,4 @@
-"""What was aimed at on Isolet, as rows that pass or fail, with the numbers behind."""
+"""What was expected on Isolet, as rows that pass or fail, with the numbers behind."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pandas as pd
 
 from simulations.false_vfl.methods import BASELINES, PROPOSED
 from simulations.false_vfl.tables import rivals
-from simulations.study import FAIL, PASS
+from simulations.page import FAIL, PASS, indexed, verdict
 
 _DATASET = "Isolet"
 
@@ -22,7 +22,7 @@ def accuracy(found: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
         row["average"] = _verdict(float(own.mean()), 0.0)
         row["seeds"] = _runs(found, *split_cell(wanted))
         rows[split_cell(wanted)] = row
-    return _table(rows, ["method", "train"])
+    return indexed(rows, ["method", "train"])
 
 
 def baselines(found: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
@@ -37,7 +37,7 @@ def baselines(found: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
                     for test, value in own.items()
                 }
                 rows[method, train] = {**row, "seeds": _runs(found, method, train)}
-    return _table(rows, ["method", "train"])
+    return indexed(rows, ["method", "train"])
 
 
 def ahead(found: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
@@ -70,16 +70,7 @@ def ahead(found: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
         else:
             word = "open"
         rows["all", ""] = {"above in": f"{word} {won} of {counted} (at least {part['best_in']})"}
-    return _table(rows, ["method", "train"]).fillna("")
-
-
-def reached(*tables: pd.DataFrame) -> bool:
-    """Whether no entry of the tables fails."""
-    return not any(
-        str(value).startswith(FAIL)
-        for table in tables
-        for value in table.to_numpy(dtype=object).ravel().tolist()
-    )
+    return indexed(rows, ["method", "train"]).fillna("")
 
 
 def split_cell(wanted: str) -> tuple[str, str]:
@@ -112,11 +103,4 @@ def _own(found: pd.DataFrame, method: str, train: str) -> pd.DataFrame:
 
 
 def _verdict(value: float, least: float) -> str:
-    return f"{PASS if value >= least else FAIL} {value:+.1f} ({least:+.1f})"
-
-
-def _table(rows: dict[Any, dict[str, str]], names: list[str]) -> pd.DataFrame:
-    if not rows:
-        return pd.DataFrame({"nothing to compare": []})
-    index = pd.MultiIndex.from_tuples(list(rows), names=names)
-    return pd.DataFrame(list(rows.values()), index=index)
+    return verdict(value >= least, f"{value:+.1f} ({least:+.1f})")

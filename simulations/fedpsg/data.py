@@ -5,6 +5,7 @@ and prints how many attributes each has, not which; the lists here are ours. Let
 halved in the order of their columns, as in the paper.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
 from flwr_vertical.incomplete import sample_missing
 from simulations.data import Sources, fingerprint
+from simulations.replications import Job
 
 CODES, LEVELS = "codes", "levels"
 """How tables are handed over: every attribute as an integer code, which is a number (the paper's),
@@ -49,6 +51,15 @@ class Joint:
     b: pd.DataFrame  # The parties' attributes on one index; levels are text
     labels: "pd.Series[float]"  # 0 and 1, or numbers of classes
     fingerprint: str  # Of the values
+
+
+def with_data(jobs: Sequence[Job], data: Mapping[str, Joint]) -> list[Job]:
+    """Return the jobs whose data set is here, with its fingerprint among their settings."""
+    return [
+        Job(job.part, {**job.settings, "data": data[job.settings["dataset"]].fingerprint})
+        for job in jobs
+        if job.settings["dataset"] in data
+    ]
 
 
 def load(name: str, sources: Sources) -> Joint:

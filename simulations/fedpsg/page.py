@@ -1,91 +1,22 @@
-"""The study's page: what was aimed at, then each part with its tables and figures."""
+"""The page of the FedPSG-AR study: its sections, and what a reader must know."""
 
-import pandas as pd
-
-from flwr_vertical.pages import Section, bullet_list, dataframe_html, render_page, subheading
 from simulations.fedpsg.preset import Preset
-from simulations.fedpsg.targets import reached
-from simulations.study import FAIL, PASS
-from simulations.vfem.page import marked
-
-PAPER = (
-    "Liu, He, Tan, Chen, Qian, Wei and Zhu, participants sample generation based on association "
-    "rules and data imputation in vertical federated learning (FedPSG-AR)"
-)
-GOALS = ("target_errors", "target_dependence", "target_training")
-# What is printed on the terminal, in this order.
-TITLES = {
-    "target_errors": "Target: RMSE near the conditional mean's, and below the others",
-    "target_dependence": "Target: dependence of drawn rows",
-    "target_training": "Target: AUC of completed tables less that of aligned rows alone",
-    "tables12": "Tables 1 and 2: RMSE by Cnum (the paper's in brackets)",
-    "table3": "Table 3: RMSE by imputer, Cnum 5 (the paper's in brackets)",
-    "table4": "Table 4: imputed by both parties or by B alone (the paper's in brackets)",
-    "table5": "Table 5: the same, other networks, Cnum 5 (the paper's in brackets)",
-    "tables67": "Tables 6 and 7: RMSE by share that B lacks (the paper's in brackets)",
-    "quality": "Levels, dependence, margins, copies",
-    "attributes": "RMSE by attribute, half of B's samples missing",
-    "experiment3_auc": "Experiment 3: AUC",
-    "experiment3_acc": "Experiment 3: accuracy",
-    "experiment3_f1": "Experiment 3: F1",
-    "aligned": "AUC by number of aligned samples",
-}
-
-Tables = dict[str, pd.DataFrame]
-Pictures = dict[str, bytes]
+from simulations.page import Part
 
 
-def make_page(found: Tables, pictures: Pictures, preset: Preset, absent: list[str]) -> str:
-    """Return the page."""
-    goals = [found[name] for name in GOALS]
-    return render_page(
-        "Samples that a party lacks",
-        [
-            _goals(found, preset, absent),
-            _errors(found, pictures, preset),
-            _variants(found, preset),
-            _quality(found),
-            _downstream(found, preset),
-            _aligned(found, pictures, preset),
-        ],
-        subtitle=PAPER,
-        facts={"targets": "all met" if reached(*goals) else "not all met"},
-        kicker="flwr-vertical · study",
-    )
-
-
-def _html(frame: pd.DataFrame) -> str:
-    return dataframe_html(frame, max_rows=400)
-
-
-def _goals(found: Tables, preset: Preset, absent: list[str]) -> Section:
-    part, networks = preset["targets"], preset["networks"]
+def notes(preset: Preset, absent: list[str]) -> list[str]:
+    """Return what a reader must know, and where the paper was left."""
+    networks = preset["networks"]
     texts = [
-        f"RMSE of the best variant within {part['rmse_within']:g} of the conditional mean's; the "
-        "paper's own variant beside it; both below imputation by B alone, rules left out, and "
-        "every local generator.",
-        "RMSE alone rewards the mean. So drawn rows shall have a correlation distance of at most "
-        f"{part['correlation_share']:g} of the conditional mean's, and a quality no worse than the "
-        "copula methods'.",
-        f"Completed tables train better classifiers than aligned rows alone up to {part['few']} "
-        f"aligned samples, and lose at most {part['loses']:g} AUC from {part['many']:,} on.",
-        f"Networks of FedPSG-AR take {networks['iterations']:,} training steps here, local "
-        f"generators {networks['local_iterations']:,}; the paper's take 10,000 each.",
-    ]
-    if absent:
-        texts.append(f"Not here, so left out: {', '.join(absent)}.")
-    body = [bullet_list(texts)]
-    body += [marked(_html(found[name])) for name in GOALS]
-    return Section(
-        "What was aimed at",
-        body,
-        f"{PASS} or {FAIL} follows from the numbers; limits are in brackets. What was not run has "
-        "no row. 'seeds' is how many stand behind the numbers of a row.",
-    )
-
-
-def _errors(found: Tables, pictures: Pictures, preset: Preset) -> Section:
-    texts = [
+        "The replications behind this page are in [records/fedpsg.jsonl](records/fedpsg.jsonl), "
+        "so `--report` makes it anew without running any, and a run without it goes on from them. "
+        "What has no row was not run.",
+        "The paper's numbers are in brackets; 'seeds' is how many runs stand behind the numbers "
+        "of a row.",
+        f"Networks of FedPSG-AR took {networks['iterations']:,} training steps, local generators "
+        f"{networks['local_iterations']:,}; the paper's took 10,000 each. They are the library's, "
+        "trained in one place without messages (simulations/fedpsg/pooled.py); a test compares "
+        "the gradients with the federation's.",
         "RMSE is over all attributes of B's missing rows, as integer codes (levels by their "
         "names) divided by each attribute's range. The paper does not say how levels enter its "
         "RMSE.",
@@ -103,82 +34,97 @@ def _errors(found: Tables, pictures: Pictures, preset: Preset) -> Section:
         "CTGAN, TableGAN, TVAE and TabDDPM are small networks of the study "
         "(simulations/fedpsg/generators), not the authors' code; CTAB-GAN is left out. "
         "TableGAN and TabDDPM are used without labels, which B does not have.",
-        "Networks of FedPSG-AR are the library's, trained in one place without messages "
-        "(simulations/fedpsg/pooled.py); a test compares the gradients with the federation's.",
+        "'means, no rules' and 'draws, no rules' impute all attributes by FedPSG-AR's regressions "
+        "(mice, forest) with n_associated=0; 'mean rule' and 'draw rule' have five attributes by "
+        "rules first.",
+        "'VF-MissFI' is `imputer='forest'`, which stands in for MissForest: leaves of trees drawn "
+        "at random with fitted weights. MissForest's trees split where the values to be predicted "
+        "say so, which another party must not see.",
+        "'other true rows' are aligned rows of both parties beside the missing ones, as many if "
+        "there are: their distances are due to few rows alone, so a target below them is below "
+        "what B's own rows reach.",
     ]
-    return Section(
-        "Errors (Tables 6 and 7)",
-        [
-            pictures["errors"],
-            bullet_list(texts),
-            _html(found["tables67"]),
-            subheading("By attribute, half of B's samples missing"),
-            _html(found["attributes"]),
-        ],
-        "All rows of each data set; columns are the share of samples that B lacks.",
-    )
+    if absent:
+        texts.append(
+            f"Not here, so left out: {', '.join(absent)}; `python -m simulations data` says how to "
+            "get it."
+        )
+    return texts
 
 
-def _variants(found: Tables, preset: Preset) -> Section:
-    rows = {**preset["cnum"]["rows"], **preset["imputers"]["rows"]}
-    drawn = ", ".join(f"{count:,} rows of {name}" for name, count in rows.items())
-    return Section(
-        "Settings of FedPSG-AR (Tables 1 to 5)",
-        [
-            bullet_list(
-                [
-                    "AG: the first attributes are generated by TabDDPM at B; AR: by rules.",
-                    "“of B”: the networks of B alone impute, as the paper's non-federated forms.",
-                    "Bank has eight attributes at B, so at Cnum 8 nothing is left to impute, and "
-                    "both forms are the same; the paper prints two different numbers.",
-                ]
-            ),
-            *(part for name in ("tables12", "table3", "table4", "table5")
-              for part in (subheading(TITLES[name]), _html(found[name]))),
-        ],
-        f"Drawn before anything else: {drawn or 'nothing'}; every other data set is whole.",
-    )  # fmt: skip
-
-
-def _quality(found: Tables) -> Section:
-    texts = [
-        "Correlation distance: mean absolute difference of Spearman's correlations, over pairs "
-        "with an attribute of B. Margin distance: Kolmogorov and Smirnov's, or total variation. "
-        "Quality: 1 less the mean of both.",
-        "A row that B has already may be a copy or chance: true rows have as many doubles as the "
-        "column beside says. Membership: points above chance of guessing B's rows from the "
-        "generated ones; a random draw, which is made of copies, shows what the attack can do.",
-        "VCDS and EVCDS (at epsilon 5 for each variable) and VertiGAN synthesise all columns of "
-        "both parties from the aligned rows.",
-    ]
-    return Section("What rows look like", [bullet_list(texts), _html(found["quality"])])
-
-
-def _downstream(found: Tables, preset: Preset) -> Section:
-    part = preset["downstream"]
-    body = [
-        bullet_list(
-            [
-                f"{part['test']:.0%} of the aligned samples are the test, all of them real; "
+def parts(preset: Preset) -> list[Part]:
+    """Return the sections of the page."""
+    drawn = {**preset["cnum"]["rows"], **preset["imputers"]["rows"]}
+    rows = ", ".join(f"{count:,} rows of {name}" for name, count in drawn.items())
+    downstream, aligned = preset["downstream"], preset["aligned"]
+    return [
+        Part(
+            "Errors (Tables 6 and 7)",
+            "RMSE on all rows of each data set; columns are the share of samples that B lacks.",
+            tables={"tables67": ""},
+            figures=["errors"],
+        ),
+        Part(
+            "Settings of FedPSG-AR (Tables 1 to 5)",
+            f"RMSE. Drawn before anything else: {rows or 'nothing'}; every other data set is "
+            "whole.",
+            items=[
+                "AG: the first attributes are generated by TabDDPM at B; AR: by rules.",
+                "“of B”: the networks of B alone impute, as the paper's non-federated forms.",
+                "Bank has eight attributes at B, so at Cnum 8 nothing is left to impute, and both "
+                "forms are the same; the paper prints two different numbers.",
+            ],
+            tables={
+                "table3": "Table 3: by imputer, Cnum 5",
+                "table4": "Table 4: imputed by both parties or by B alone",
+                "table5": "Table 5: the same, other networks, Cnum 5",
+            },
+        ),
+        Part(
+            "Classifiers (Experiment 3)",
+            items=[
+                f"{downstream['test']:.0%} of the aligned samples are the test, all of them real; "
                 "nothing is learnt from them. The paper generates before it splits.",
                 "Inputs are integer codes, standardised. LR and FinalNet take the paper's 1,000 "
                 "batches of 64; SVM (linear), GBDT and RF are scikit-learn's with its settings.",
                 "VertiGAN (the paper's A∞B-GM) adds as many new joint samples as B lacks, labels "
                 "included; the other approaches add B's part to A's real rows.",
-            ]
-        )
+            ],
+            tables={"experiment3_auc": ""},
+        ),
+        Part(
+            "AUC by number of aligned samples",
+            f"{aligned['dataset']}: {aligned['test_rows']:,} samples are the test; of the others "
+            "so many are aligned, and A has all. Completed tables have all of them, aligned rows "
+            "alone only these.",
+            tables={
+                "aligned": "AUC",
+                "target_training": "AUC of completed tables less that of aligned rows alone",
+            },
+            figures=["aligned"],
+        ),
+        Part("Tables 1 and 2: RMSE by Cnum", tables={"tables12": ""}, folded=True),
+        Part(
+            "Levels, dependence, margins, copies",
+            items=[
+                "Correlation distance: mean absolute difference of Spearman's correlations, over "
+                "pairs with an attribute of B. Margin distance: Kolmogorov and Smirnov's, or "
+                "total variation. Quality: 1 less the mean of both.",
+                "A row that B has already may be a copy or chance: true rows have as many doubles "
+                "as the column beside says. Membership: points above chance of guessing B's rows "
+                "from the generated ones; a random draw, which is made of copies, shows what the "
+                "attack can do.",
+                "VCDS and EVCDS (at epsilon 5 for each variable) and VertiGAN synthesise all "
+                "columns of both parties from the aligned rows.",
+            ],
+            tables={"quality": ""},
+            folded=True,
+        ),
+        Part(
+            "RMSE by attribute, half of B's samples missing",
+            tables={"attributes": ""},
+            folded=True,
+        ),
+        Part("Experiment 3: accuracy", tables={"experiment3_acc": ""}, folded=True),
+        Part("Experiment 3: F1", tables={"experiment3_f1": ""}, folded=True),
     ]
-    for measure in ("auc", "acc", "f1"):
-        name = f"experiment3_{measure}"
-        body += [subheading(TITLES[name]), _html(found[name])]
-    return Section("Classifiers (Experiment 3)", body)
-
-
-def _aligned(found: Tables, pictures: Pictures, preset: Preset) -> Section:
-    part = preset["aligned"]
-    return Section(
-        "How many aligned samples",
-        [pictures["aligned"], _html(found["aligned"])],
-        f"{part['dataset']}: {part['test_rows']:,} samples are the test; of the others so many are "
-        "aligned, and A has all. Completed tables have all of them, aligned rows alone only these.",
-    )

@@ -1,19 +1,15 @@
 """The study's settings, from ``preset.toml``, and the replications they ask for."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from simulations.preset import StudyPreset
+from simulations.preset import Options, StudyPreset
 from simulations.replications import Job
-from simulations.study import Options
 
 GENERATING = ("methods_compared", "imputers", "cnum")
 """Parts whose replications generate rows and compare them with the true ones."""
 
 PARTS = (*GENERATING, "downstream", "aligned")
-
-_CHOICES = {
-    "datasets": "dataset", "ratios": "ratio", "methods": "method", "only-seeds": "seed",
-}  # fmt: skip
 
 _QUICK_ORDER = {
     "floor": 0,
@@ -30,6 +26,9 @@ class Preset(StudyPreset):
     """The settings of one run of the study."""
 
     repeated = PARTS
+    choices: ClassVar[Mapping[str, str]] = {
+        "datasets": "dataset", "ratios": "ratio", "methods": "method", "only-seeds": "seed",
+    }  # fmt: skip
 
     @property
     def datasets(self) -> list[str]:
@@ -45,18 +44,12 @@ class Preset(StudyPreset):
 
     def chosen(self, options: Options) -> list[Job]:
         """Return the jobs that the command line chooses, of those that `jobs` returns."""
-        every = jobs = self.jobs()
-        if options.chosen.get("parts"):
-            parts = options.choice("parts", PARTS)
-            allowed = {job.key("") for part in parts for job in self.of_part(part)}
-            jobs = [job for job in jobs if job.key("") in allowed]
-        for option, setting in _CHOICES.items():
-            known = list(dict.fromkeys(str(job.settings.get(setting, "")) for job in every))
-            names = options.choice(option, known)
-            # Where no ratio was chosen, parts without one are run, too.
-            if options.chosen.get(option):
-                jobs = [job for job in jobs if str(job.settings.get(setting, "")) in names]
-        return jobs
+        jobs = super().chosen(options)
+        if not options.chosen.get("parts"):
+            return jobs
+        parts = options.choice("parts", PARTS)  # some have replications in common
+        allowed = {job.key("") for part in parts for job in self.of_part(part)}
+        return [job for job in jobs if job.key("") in allowed]
 
     def of_part(self, part: str) -> list[Job]:
         """Return the jobs of one part; parts that generate rows have some in common."""

@@ -8,6 +8,7 @@ import pandas as pd
 
 from simulations.fedpsg.classifiers import CLASSIFIERS
 from simulations.fedpsg.floors import BEST, DRAW, MEAN, VALID
+from simulations.page import indexed
 
 FLOORS = (DRAW, MEAN, BEST, VALID)
 SEEDS = "seeds"
@@ -102,19 +103,11 @@ def laid_out(
                 row[f"floor: {floor}"] = f"{found.loc[(dataset, ratio, floor, 0), 'mean']:.3f}"
         row[SEEDS] = seeds_text(pd.Series(counts))
         out[dataset, ratio] = row
-    return _frame(out, list(rows))
+    return indexed(out, list(rows)).fillna("–")
 
 
 def _levels(found: pd.DataFrame, names: Sequence[str]) -> list[list[Any]]:
     return [list(found.index.get_level_values(name)) for name in names]
-
-
-def _frame(rows: dict[tuple[Any, ...], dict[str, Any]], names: list[str]) -> pd.DataFrame:
-    if not rows:
-        return pd.DataFrame({"not run": []})
-    frame = pd.DataFrame(list(rows.values()))
-    frame.index = pd.MultiIndex.from_tuples(list(rows), names=names)
-    return frame.fillna("–")
 
 
 def table12(found: pd.DataFrame, paper: "pd.Series[float]", most: int) -> pd.DataFrame:
@@ -174,13 +167,13 @@ def table67(found: pd.DataFrame, paper: "pd.Series[float]", names: Sequence[str]
                 row[f"{ratio:g}"] = cell(ours, paper, printed)
             if any(counts):
                 out[dataset, name] = {**row, SEEDS: seeds_text(pd.Series(counts))}
-    return _frame(out, ["dataset", "method"])
+    return indexed(out, ["dataset", "method"]).fillna("–")
 
 
 def attribute_table(frame: pd.DataFrame, ratio: float) -> pd.DataFrame:
     """RMSE of each of B's attributes at one ratio, by data set and method."""
     if frame.empty:
-        return _frame({}, [])
+        return indexed({}, []).fillna("–")
     chosen = frame[
         (frame["part"] == "rows") & (frame["ratio"] == ratio) & (frame["rows"] == 0)
         & frame["metric"].str.startswith("of ")
@@ -190,7 +183,7 @@ def attribute_table(frame: pd.DataFrame, ratio: float) -> pd.DataFrame:
     for (dataset, method, _, metric), row in each(found.to_frame("mean")):
         name = str(metric).removeprefix("of ")
         out.setdefault((dataset, name), {})[method] = f"{row['mean']:.3f}"
-    return _frame(out, ["dataset", "attribute"])
+    return indexed(out, ["dataset", "attribute"]).fillna("–")
 
 
 def quality_table(frame: pd.DataFrame) -> pd.DataFrame:
@@ -215,7 +208,7 @@ def quality_table(frame: pd.DataFrame) -> pd.DataFrame:
             out[place][SEEDS] = str(int(row[SEEDS]))
     rows = {key: {**{t: row.get(t, "–") for t in titles.values()}, SEEDS: row[SEEDS]}
             for key, row in out.items()}  # fmt: skip
-    return _frame(rows, KEYS[:3])
+    return indexed(rows, KEYS[:3]).fillna("–")
 
 
 def _whole(frame: pd.DataFrame) -> pd.DataFrame:
@@ -248,7 +241,7 @@ def _by_classifier(frame: pd.DataFrame, part: str, keys: list[str], measure: str
         key: {**{k: v for k, v in row.items() if k != SEEDS}, SEEDS: row[SEEDS]}
         for key, row in sorted(out.items(), key=lambda item: item[0][:-1])  # methods as they come
     }
-    return _frame(ordered, keys)
+    return indexed(ordered, keys).fillna("–")
 
 
 def paired(frame: pd.DataFrame) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""What was aimed at, as rows that pass or fail; what was not run is said to be so."""
+"""What was expected, as rows that pass or fail; what was not run is said to be so."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,16 +8,11 @@ import pandas as pd
 
 from simulations.fedpsg.floors import BEST, TRUE
 from simulations.fedpsg.tables import KEYS, SEEDS, each, means, paired
-from simulations.study import FAIL, PASS
+from simulations.page import indexed, verdict
 
 NOT_RUN = "not run"
 
 Values = dict[str, float]
-
-
-def verdict(good: bool, text: str) -> str:
-    """Return the word and the numbers behind it."""
-    return f"{PASS if good else FAIL} {text}"
 
 
 def errors(frame: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
@@ -39,7 +34,7 @@ def errors(frame: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
             "paper's below others": below(printed, part["beaten"], beaten),
             SEEDS: f"{min(seeds[name] for name in (best, BEST)):g}",
         }
-    return _table(rows, ["dataset", "ratio"])
+    return indexed(rows, ["dataset", "ratio"])
 
 
 def below(value: float, names: Sequence[str], others: Sequence[float]) -> str:
@@ -76,7 +71,7 @@ def dependence(frame: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
                 if TRUE in here:
                     row[f"correlation distance of {TRUE}"] = f"{here[TRUE]:.3f}"
                 rows[(*place, name)] = {**row, SEEDS: f"{seeds[name]:g}"}
-    return _table(rows, ["dataset", "ratio", "method"])
+    return indexed(rows, ["dataset", "ratio", "method"])
 
 
 def training(frame: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
@@ -90,16 +85,7 @@ def training(frame: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
         key = (int(aligned), method, "above 0" if few else f"at least {least:g}" if many else "–")
         said = verdict(row["gain"] > least, text) if few or many else text
         rows.setdefault(key, {SEEDS: f"{row[SEEDS]:g}"})[name] = said
-    return _table(dict(sorted(rows.items())), ["aligned", "method", "target"])
-
-
-def reached(*tables: pd.DataFrame) -> bool:
-    """Whether every entry of the tables passes."""
-    return not any(
-        str(value).startswith(FAIL)
-        for table in tables
-        for value in table.to_numpy(dtype=object).ravel().tolist()
-    )
+    return indexed(dict(sorted(rows.items())), ["aligned", "method", "target"])
 
 
 def by_place(
@@ -118,10 +104,3 @@ def by_place(
             values, seeds = found.setdefault((dataset, ratio), ({}, {}))
             values[method], seeds[method] = row["mean"], row[SEEDS]
     return dict(sorted(found.items()))
-
-
-def _table(rows: dict[Any, dict[str, str]], names: list[str]) -> pd.DataFrame:
-    if not rows:
-        return pd.DataFrame({NOT_RUN: []})
-    index = pd.MultiIndex.from_tuples(list(rows), names=names)
-    return pd.DataFrame(list(rows.values()), index=index).fillna("–")

@@ -5,7 +5,7 @@ import pandas as pd
 from scipy import stats
 
 from simulations.fknn.local import READINGS
-from simulations.study import FAIL, PASS
+from simulations.page import FAIL, PASS
 
 TABLE3 = ("FKNN", "MAX", "MIN", "MEAN")
 TABLE4 = ("FKNN", "MEAN", "LR", "KNN", "RF")
@@ -53,13 +53,6 @@ def targets(frame: pd.DataFrame, paper: pd.DataFrame, largest: float) -> pd.Data
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("missing rate")
     table["target"] = table["target"].fillna(table.pop("< paper"))
     return table
-
-
-def reached(table: pd.DataFrame) -> bool:
-    """Whether every entry of `targets` passes."""
-    return not any(
-        str(value).startswith(FAIL) for value in table.to_numpy(dtype=object).ravel().tolist()
-    )
 
 
 def closeness(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:

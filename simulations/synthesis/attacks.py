@@ -9,8 +9,8 @@ from flwr_vertical import simulate
 from flwr_vertical.grading import risks
 from flwr_vertical.grading.proportions import CONFIDENCE, Estimate, Rate, Risk
 from flwr_vertical.privacy import seeded_noise
+from simulations.page import verdict
 from simulations.replications import Job, Metrics
-from simulations.study import FAIL, PASS
 from simulations.synthesis.data import draw, split
 from strategies.copula import EVCDS, VCDS
 
@@ -135,10 +135,10 @@ def _cell(gain: Estimate, most: float | None) -> str:
     text = f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
     if most is None:
         return text
-    return f"{PASS if gain.value <= most else FAIL} {text}"
+    return verdict(gain.value <= most, text)
 
 
-def attack_notes(part: dict[str, Any], most: float) -> list[str]:
+def attack_notes(part: dict[str, Any]) -> list[str]:
     """Return what a reader of the attacks' table must know."""
     sizes = ", ".join(
         f"{name} {of['rows']:,} and {of['rows']:,}, {of['runs']} times"
@@ -158,7 +158,6 @@ def attack_notes(part: dict[str, Any], most: float) -> list[str]:
         "is one, find about twice of what they would with others drawn independently. Epsilon "
         "protects a column's value, by comparison and margin; what a mean over 500 people has of "
         "each is not hidden at epsilon 100.",
-        f"{PASS} or {FAIL}: rows drawn afresh gain at most {most:g}. Rows that follow real ones "
-        "(`rearrange=True`) and the members' own rows show what the attacks find where there is "
-        "something to find.",
+        "Rows that follow real ones (`rearrange=True`) and the members' own rows show what the "
+        "attacks find where there is something to find.",
     ]

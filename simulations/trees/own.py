@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,11 @@ from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.incomplete import blank_cells, mcar_blocks, mcar_cells
 from flwr_vertical.incomplete.splits import split_columns
-from flwr_vertical.pages import Section, bullet_list, dataframe_html, render_page
 from simulations.data import fingerprint
-from simulations.preset import load_preset
-from simulations.replications import FolderStore, Job, Metrics, run_all, to_frame
-from simulations.study import FAIL, PASS, Options, Outcome, Output, print_tables
-from simulations.vfem.page import marked
+from simulations.page import Part, verdict
+from simulations.preset import StudyPreset
+from simulations.replications import Job, Metrics
+from simulations.study import Study
 from strategies.trees import VerticalGBDT
 
 logger = logging.getLogger("flwr_vertical")
@@ -36,42 +35,104 @@ Tables = dict[str, pd.DataFrame]
 MECHANISMS = ("cells", "blocks")
 _MOST_CATEGORIES = 254  # of a column, as scikit-learn takes them
 _OURS, _LIGHTGBM = "flwr-vertical", "LightGBM"
-_TITLES = {"own": "Held-out samples, means over seeds (standard deviations)"}
 
 
-def run(options: Options) -> Outcome:
-    """Compare on the file that the command line names."""
-    started = time.monotonic()
-    preset = load_preset(Path(__file__).with_name("preset.toml"), options, ["own"])
-    settings = {**preset["own"], **{k: v for k, v in options.own.items() if v is not None}}
-    settings = _checked(settings)
-    others = [name for name, given in options.chosen.items() if given and name != "methods"]
-    if others or options.write is not None:
-        raise ConfigError(
-            f"--{others[0] if others else 'write'} is of the study's own data sets, and --file "
-            "names another; leave one of them out"
-        )
-    tables, labels = load(settings)
-    methods = options.choice("methods", _methods())
-    output = Output(options.output)
-    context = f"own {preset['version']} {fingerprint([*tables.values(), labels.to_frame()])}"
-    jobs = _jobs(settings, tables, methods)
-    store = FolderStore(output.folder / "records")
-    if not options.report:
-        run_all(
-            jobs, _replicate, (tables, labels), store=store, context=context,
-            title=f"trees on {Path(settings['file']).name}", workers=options.workers,
-        )  # fmt: skip
-    frame = to_frame(jobs, store, context)
-    if frame.empty:
-        raise ConfigError(f"{store.path} has no runs with these settings; leave --report out")
-    wide = frame.pivot_table("value", ["method", "seed"], "metric", sort=False)
-    found = {"own": summary(wide, preset["targets"]["within"])}
-    output.tables({**found, "own_by_seed": wide})
-    page = output.page(_page(found["own"], settings, tables))
-    print_tables(_TITLES, found, page, started)
-    missed = found["own"].map(lambda text: str(text).startswith(FAIL)).any(axis=None)
-    return Outcome(not missed, found, page)
+class OwnPreset(StudyPreset):
+    """The settings of the comparison."""
+
+    repeated = ("own",)
+
+
+class OwnStudy(Study):
+    """The file that the command line names."""
+
+    name = "trees"
+    title = "Vertical boosting on an own table"
+    question = (
+        "Held-out samples of a table, predicted by vertical boosting and by others that have the "
+        "pooled table, in bins of their own."
+    )
+    goals: ClassVar[Mapping[str, str]] = {
+        "own": "The federated AUC is not further below another library's than stated."
+    }
+    preset_class = OwnPreset
+    shared: tuple[Tables, "pd.Series[float]"]
+
+    def prepare(self) -> tuple[Tables, "pd.Series[float]"]:
+        """Read the file."""
+        options = self.options
+        given = {name: value for name, value in options.own.items() if value is not None}
+        self._settings = _checked({**self.preset["own"], **given})
+        others = [name for name, chosen in options.chosen.items() if chosen and name != "methods"]
+        if others or options.write is not None:
+            raise ConfigError(
+                f"--{others[0] if others else 'write'} is of the study's own data sets, and "
+                "--file names another; leave one of them out"
+            )
+        self._methods = options.choice("methods", _methods())
+        return load(self._settings)
+
+    @property
+    def context(self) -> str:
+        """What replications depend on beside their settings."""
+        tables, labels = self.shared
+        data = fingerprint([*tables.values(), labels.to_frame()])
+        return f"own {self.preset.version} {data}"
+
+    def jobs(self) -> list[Job]:
+        """Return a job for each seed and method."""
+        settings = self._settings
+        chosen = {name: settings[name] for name in ("missing", "mechanism", "test", "trees")}
+        columns = [list(map(str, own)) for own in self.shared[0].values()]
+        label = {"label": settings["label"], "columns": columns}
+        return [
+            Job("own", {"method": method, "seed": seed, **chosen, **label})
+            for seed in range(settings["runs"])
+            for method in self._methods
+        ]
+
+    @staticmethod
+    def replicate(job: Job, data: tuple[Tables, "pd.Series[float]"]) -> Metrics:
+        """Fit one method and judge it by the samples that were held out."""
+        settings, (tables, labels) = job.settings, data
+        held, test = drawn(tables, settings)
+        y = labels[test].to_numpy()
+        if min(labels[test].nunique(), labels[~test].nunique()) < 2:
+            raise DataError(
+                f"seed {settings['seed']}: the {test.sum():,} held-out samples or the other "
+                f"{(~test).sum():,} have one class only; give more rows, or change own.test"
+            )
+        started = time.process_time()
+        p = METHODS[settings["method"]](held, labels, test, settings)
+        seconds = time.process_time() - started
+        return {
+            "AUC": float(roc_auc_score(y, p)),
+            "log loss": float(log_loss(y, np.clip(p, 1e-15, 1 - 1e-15))),
+            "CPU seconds": seconds,
+        }
+
+    def tables(self, frame: pd.DataFrame) -> Tables:
+        """Return means by method, and all numbers by seed."""
+        wide = frame.pivot_table("value", ["method", "seed"], "metric", sort=False)
+        return {"own": summary(wide, self.preset["targets"]["within"]), "own_by_seed": wide}
+
+    def notes(self) -> list[str]:
+        """Return what was compared."""
+        settings, tables = self._settings, self.shared[0]
+        blocks = " of each party but the first" if settings["mechanism"] == "blocks" else ""
+        return [
+            f"{Path(settings['file']).name}, {len(self.shared[1]):,} rows with a label; label "
+            f"{settings['label']}; a share of {settings['test']:g} of them is held out.",
+            f"Missing: a share of {settings['missing']:g} of all {settings['mechanism']}{blocks}.",
+            f"{settings['trees']} trees; all else as each library's defaults.",
+            *(f"{name}: {', '.join(map(str, own))}" for name, own in tables.items()),
+        ]
+
+    def parts(self, found: Mapping[str, pd.DataFrame]) -> list[Part]:
+        """Return the one section."""
+        return [
+            Part("Held-out samples, means over seeds (standard deviations)", tables={"own": ""})
+        ]
 
 
 def _checked(settings: dict[str, Any]) -> dict[str, Any]:
@@ -155,17 +216,6 @@ def _methods() -> list[str]:
     return list(METHODS)
 
 
-def _jobs(settings: Mapping[str, Any], tables: Tables, methods: list[str]) -> list[Job]:
-    chosen = {name: settings[name] for name in ("missing", "mechanism", "test", "trees")}
-    columns = [list(map(str, own)) for own in tables.values()]
-    label = {"label": settings["label"], "columns": columns}
-    return [
-        Job("own", {"method": method, "seed": seed, **chosen, **label})
-        for seed in range(settings["runs"])
-        for method in methods
-    ]
-
-
 def drawn(tables: Tables, settings: Mapping[str, Any]) -> tuple[Tables, npt.NDArray[np.bool_]]:
     """Return the tables with what is missing, and which samples are held out."""
     seed, share = settings["seed"], settings["missing"]
@@ -177,25 +227,6 @@ def drawn(tables: Tables, settings: Mapping[str, Any]) -> tuple[Tables, npt.NDAr
         return {name: blank_cells(own, masks[name]) for name, own in tables.items()}, test
     lacks = mcar_blocks(n, [0.0, *[share] * len(others)], seed=seed)
     return {name: own[~lacks[:, k]] for k, (name, own) in enumerate(tables.items())}, test
-
-
-def _replicate(job: Job, data: tuple[Tables, "pd.Series[float]"]) -> Metrics:
-    settings, (tables, labels) = job.settings, data
-    held, test = drawn(tables, settings)
-    y = labels[test].to_numpy()
-    if min(labels[test].nunique(), labels[~test].nunique()) < 2:
-        raise DataError(
-            f"seed {settings['seed']}: the {test.sum():,} held-out samples or the other "
-            f"{(~test).sum():,} have one class only; give more rows, or change own.test"
-        )
-    started = time.process_time()
-    p = METHODS[settings["method"]](held, labels, test, settings)
-    seconds = time.process_time() - started
-    return {
-        "AUC": float(roc_auc_score(y, p)),
-        "log loss": float(log_loss(y, np.clip(p, 1e-15, 1 - 1e-15))),
-        "CPU seconds": seconds,
-    }
 
 
 def _ours(
@@ -260,29 +291,6 @@ def summary(wide: pd.DataFrame, within: float) -> pd.DataFrame:
         row["seeds"] = str(len(own))
         if _OURS in auc and method != _OURS:
             gap = (auc[_OURS] - auc[method]).mean()
-            row[f"{_OURS} less it, within {within:g}"] = (
-                f"{PASS if gap >= -within else FAIL} {gap:+.4f}"
-            )
+            row[f"{_OURS} less it, within {within:g}"] = verdict(gap >= -within, f"{gap:+.4f}")
         rows[method] = row
     return pd.DataFrame.from_dict(rows, orient="index").fillna("–").rename_axis("method")
-
-
-def _page(found: pd.DataFrame, settings: Mapping[str, Any], tables: Tables) -> str:
-    columns = [f"{name}: {', '.join(map(str, own))}" for name, own in tables.items()]
-    notes = [
-        f"{Path(settings['file']).name}, {len(next(iter(tables.values()))):,} rows with a label; "
-        f"label {settings['label']}; a share of {settings['test']:g} of them is held out.",
-        f"Missing: a share of {settings['missing']:g} of all {settings['mechanism']}"
-        + (" of each party but the first." if settings["mechanism"] == "blocks" else "."),
-        f"{settings['trees']} trees; all else as each library's defaults. The others have the "
-        "pooled table, in bins of their own.",
-        *columns,
-    ]
-    return render_page(
-        "Vertical boosting on an own table",
-        [
-            Section("How", [bullet_list(notes)], ""),
-            Section(_TITLES["own"], [marked(dataframe_html(found))], ""),
-        ],
-        kicker="flwr-vertical · study",
-    )

@@ -1,56 +1,34 @@
 """The study's settings, from ``preset.toml``, and the replications they ask for."""
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from typing import ClassVar, Self
 
-from simulations.preset import load_preset
+from simulations.preset import Options, StudyPreset
 from simulations.replications import Job
-from simulations.study import Options
 from simulations.trees.methods import METHODS
 
-PARTS = ("pooled", "blocks")
 
-_CHOICES = {"datasets": "dataset", "shares": "share", "methods": "method", "only-seeds": "seed"}
-
-
-@dataclass(frozen=True)
-class Preset:
+class Preset(StudyPreset):
     """The settings of one run of the study."""
 
-    values: dict[str, Any]  # As in ``preset.toml``, without ``quick``
+    repeated = ("blocks",)
+    choices: ClassVar[Mapping[str, str]] = {
+        "parts": "part", "datasets": "dataset", "shares": "share", "methods": "method",
+        "only-seeds": "seed",
+    }  # fmt: skip
 
     @classmethod
-    def load(cls, options: Options) -> "Preset":
+    def load(cls, options: Options) -> Self:
         """Read the preset, small if `options.quick`, with `options.seeds` runs if given."""
-        path = Path(__file__).with_name("preset.toml")
-        values = load_preset(path, options, ["blocks"])
+        preset = super().load(options)
         if options.seeds is not None:
-            values["pooled"]["runs"] = dict.fromkeys(values["pooled"]["runs"], options.seeds)
-        return cls(values)
-
-    def __getitem__(self, section: str) -> dict[str, Any]:
-        """Return one section."""
-        return dict(self.values[section])
-
-    @property
-    def version(self) -> int:
-        """Version of what a replication computes."""
-        return int(self.values["version"])
+            pooled = preset.values["pooled"]
+            pooled["runs"] = dict.fromkeys(pooled["runs"], options.seeds)
+        return preset
 
     def jobs(self) -> list[Job]:
         """Return the jobs of both parts, seed by seed: a study that is stopped has whole seeds."""
         return sorted(self._pooled() + self._blocks(), key=lambda job: job.settings["seed"])
-
-    def chosen(self, options: Options) -> list[Job]:
-        """Return the jobs that the command line chooses, of those that `jobs` returns."""
-        parts = options.choice("parts", PARTS)
-        every = jobs = self.jobs()
-        for option, setting in _CHOICES.items():
-            known = list(dict.fromkeys(str(job.settings[setting]) for job in every))
-            names = options.choice(option, known)
-            jobs = [job for job in jobs if str(job.settings[setting]) in names]
-        return [job for job in jobs if job.part in parts]
 
     def _pooled(self) -> list[Job]:
         section = self["pooled"]

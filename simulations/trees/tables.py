@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simulations.study import FAIL, PASS
+from simulations.page import FAIL, PASS
 from simulations.trees.methods import METHODS, OURS
 
 SEEDS = "seeds"
@@ -96,11 +96,6 @@ def seconds(frame: pd.DataFrame) -> pd.DataFrame:
                 )
     means = {key: {"processor seconds": f"{np.mean(of['all']):.0f}"} for key, of in rows.items()}
     return _table(means, ["dataset", "histograms or method"])
-
-
-def reached(*goals: pd.DataFrame) -> bool:
-    """Whether no target was missed."""
-    return not any(frame.map(lambda v: str(v).startswith(FAIL)).any(axis=None) for frame in goals)
 
 
 def _table(rows: dict[Any, dict[str, Any]], names: list[str]) -> pd.DataFrame:

@@ -11,8 +11,8 @@ import pandas as pd
 from flwr_vertical import Strategy, simulate
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
+from simulations.page import FAIL, PASS
 from simulations.replications import Metrics
-from simulations.study import FAIL, PASS
 from strategies.vfem import VFEM, CompleteCase
 
 OURS, COMPLETE = "VFEM", "CC"

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.arrays import Array
+from simulations.page import FAIL, PASS
 from simulations.replications import Metrics
-from simulations.study import FAIL, PASS
 from strategies.linear.moments import (
     BlockCovariance,
     FullCovariance,

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from flwr_vertical.errors import VerticalError
 from simulations.replications import Job, Metrics
 from simulations.vfem.apart import replicate_apart
@@ -13,12 +11,6 @@ from simulations.vfem.design import draw_design
 from simulations.vfem.fresh import measure_fresh
 from simulations.vfem.methods import flatten, make_method, measure, run_method, slopes
 from simulations.vfem.sme import draw_sme
-
-VARIANTS: dict[str, dict[str, Any]] = {
-    "gradient": {"step": "gradient", "acceleration": None},
-    "preconditioned": {"step": "preconditioned", "acceleration": None},
-    "preconditioned, squarem": {"step": "preconditioned", "acceleration": "squarem"},
-}
 
 
 def replicate(job: Job, shared: None) -> Metrics:
@@ -38,7 +30,7 @@ def _finite(settings: dict[str, Any]) -> Metrics:
     )
     metrics = {"complete cases": float(sample.complete_cases)}
     for name in settings["methods"]:
-        metrics |= measure(name, sample, design["parties"][0], settings["method"], seed)
+        metrics |= measure(name, sample, design["parties"][0], settings["aggregation"], seed)
     return metrics
 
 
@@ -51,11 +43,9 @@ def _inference(settings: dict[str, Any]) -> Metrics:
         cross=settings["cross"],
         seed=seed,
     )
-    arguments = {**settings["method"], "standard_errors": settings["kind"]}
-    aggregation = arguments.pop("aggregation")
-    strategy = make_method("VFEM", design["parties"][0], arguments)
+    strategy = make_method(settings["kind"], design["parties"][0])
     try:
-        result = run_method(strategy, sample, aggregation, seed)
+        result = run_method(strategy, sample, settings["aggregation"], seed)
     except VerticalError:
         return {"failed": 1.0}
     low, high = (slopes(result, sample, end) for end in ("ci_low", "ci_high"))
@@ -65,22 +55,6 @@ def _inference(settings: dict[str, Any]) -> Metrics:
         **flatten("std_error", slopes(result, sample, "std_error").dropna()),
         # Without standard errors there is no interval that could cover.
         **flatten("covered", covered[low.notna()]),
-    }
-
-
-def _convergence(settings: dict[str, Any]) -> Metrics:
-    sample = draw_design(
-        settings["design"], rows=settings["rows"], rates=settings["rates"], seed=settings["seed"]
-    )
-    method = {**settings["method"], **VARIANTS[settings["variant"]]}
-    aggregation = method.pop("aggregation")
-    holder = settings["design"]["parties"][0]
-    strategy = make_method("VFEM", holder, {**method, "standard_errors": None})
-    result = run_method(strategy, sample, aggregation, settings["seed"])
-    return {
-        f"{number:05d}": float(entry["log_likelihood"])
-        for number, entry in enumerate(result.history)
-        if np.isfinite(entry["log_likelihood"])
     }
 
 
@@ -99,7 +73,7 @@ def _splits(settings: dict[str, Any]) -> Metrics:
     )
     metrics = {"complete cases": float(sample.complete_cases)}
     for name in sme["methods"]:
-        metrics |= measure(name, sample, sme["holder"], settings["method"], settings["seed"])
+        metrics |= measure(name, sample, sme["holder"], settings["aggregation"], settings["seed"])
     return metrics
 
 
@@ -114,7 +88,7 @@ def _repeats(settings: dict[str, Any]) -> Metrics:
     )
     metrics: Metrics = {}
     for name in sme["methods"]:
-        metrics |= measure(name, sample, sme["holder"], settings["method"], seed)
+        metrics |= measure(name, sample, sme["holder"], settings["aggregation"], seed)
     return metrics
 
 
@@ -122,7 +96,6 @@ PARTS: dict[str, Callable[[dict[str, Any]], Metrics]] = {
     "finite": _finite,
     "inference": _inference,
     "parting": _inference,
-    "convergence": _convergence,
     "sme": _sme,
     "splits": _splits,
     "repeats": _repeats,

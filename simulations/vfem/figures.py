@@ -10,9 +10,7 @@ from flwr_vertical.pages.figures import INK, LINE, SOFT, colour, label, legend, 
 from simulations.vfem.preset import FINITE_METHODS
 from simulations.vfem.tables import MISSING_AT
 
-KINDS = ("expected", "gram", "sketch")
-FLOOR = 1e-6  # smaller gaps of the log likelihood are rounding
-STYLES = ("-", "-", "--")
+KINDS = ("VFEM", "Algorithm 2")
 
 
 def rates_figure(tables: dict[str, pd.DataFrame]) -> Figure:
@@ -95,31 +93,6 @@ def parting_figure(table: pd.DataFrame) -> Figure:
             ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
     legend(axes[0], loc="best")
     legend(axes[2], loc="best")
-    return figure
-
-
-def convergence_figure(table: pd.DataFrame) -> Figure:
-    """Gap of the log likelihood against iterations, each variant a line, each rate a panel."""
-    rates = list(dict.fromkeys(table.index.get_level_values("rate")))
-    figure, axes = new_figure(3.4, 1, max(len(rates), 2))
-    for ax in axes[len(rates) :]:
-        ax.set_visible(False)
-    for ax, rate in zip(axes, rates, strict=False):
-        gaps = table.xs(rate)
-        for number, name in enumerate(gaps):
-            values = gaps[name].dropna()
-            # The last visible point, at the floor, is where a curve ends.
-            last = np.flatnonzero(values.to_numpy() <= FLOOR)
-            values = values.iloc[: last[0] + 1] if last.size else values
-            ax.plot(values.index, values.clip(lower=FLOOR), STYLES[number], color=colour(number),
-                    label=name, linewidth=1.7)  # fmt: skip
-        ax.set_xscale("log")
-        ax.set_yscale("log")
-        ax.xaxis.set_major_formatter(FuncFormatter(plain_number))
-        ax.tick_params(which="minor", length=0)
-        ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
-        label(ax, f"log likelihood short of the best, {rate:.0%} missing", "iteration (one round)")
-    legend(axes[0], loc="best")
     return figure
 
 

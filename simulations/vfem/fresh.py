@@ -29,15 +29,13 @@ def measure_fresh(settings: dict[str, Any]) -> Metrics:
 
 def measure_here(settings: dict[str, Any]) -> Metrics:
     """Fit one method; return estimates, standard errors, RMSE, seconds and peak memory."""
-    sme, arguments = settings["sme"], dict(settings["method"])
+    sme = settings["sme"]
     sample = draw_sme(sme, rows=settings["rows"], seed=settings["seed"])
-    aggregation = arguments.pop("aggregation")
-    arguments["standard_errors"] = sme["standard_errors"]
-    strategy = make_method(settings["method_name"], sme["holder"], arguments)
+    strategy = make_method(settings["method_name"], sme["holder"])
     metrics = {"complete cases": float(sample.complete_cases)}
     started, busy = time.perf_counter(), time.process_time()
     try:
-        result = run_method(strategy, sample, aggregation, settings["seed"])
+        result = run_method(strategy, sample, settings["aggregation"], settings["seed"])
     except VerticalError:
         return metrics | {"failed": 1.0}
     metrics["seconds"] = time.perf_counter() - started
@@ -47,7 +45,7 @@ def measure_here(settings: dict[str, Any]) -> Metrics:
     metrics["rounds"] = float(result.ledger.rounds)
     metrics["coefficients"] = coefficient_rmse(result, sample)
     metrics["raw coefficients"] = coefficient_rmse(result, sample, standard=False)
-    for key in ("iterations", "r2", "adjusted_r2", "n_samples"):
+    for key in ("r2", "adjusted_r2", "n_samples"):
         if key in result.metrics:
             metrics[key] = float(result.metrics[key])
     for column in ("estimate", "std_error", "p_value"):

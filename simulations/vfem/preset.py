@@ -5,7 +5,6 @@ from typing import Any
 from simulations.preset import StudyPreset
 from simulations.replications import Job
 from simulations.vfem.design import MAR, MCAR
-from simulations.vfem.experiments import VARIANTS
 from simulations.vfem.methods import BASELINES, STEADIED
 
 REPEATED = ("correlated", "apart", "finite", "inference", "parting", "splits", "repeats")
@@ -20,17 +19,17 @@ class Preset(StudyPreset):
     def measured_jobs(self) -> list[Job]:
         """Return the jobs whose time and memory count, which run alone, one by one."""
         sme, jobs = self["sme"], []
-        generator = _generator(sme) | {"standard_errors": sme["standard_errors"]}
         for seed in sme["seeds"]:
             for name in sme["methods"]:
                 settings = {"rows": sme["rows"], "seed": seed, "method_name": name}
-                jobs.append(Job("sme", {**settings, "sme": generator, "method": self["method"]}))
+                jobs.append(Job("sme", {**settings, "sme": _generator(sme), **self["fit"]}))
         return jobs
 
     def jobs(self) -> list[Job]:
-        """Return all other jobs."""
+        """Return all jobs."""
         splits = self["splits"]
         return [
+            *self.measured_jobs(),
             *self._finite(),
             *self._inference("inference"),
             *self._sme_like("splits", data_seed=splits["seed"], test_share=splits["test_share"]),
@@ -41,7 +40,6 @@ class Preset(StudyPreset):
             ),
             *self._correlated(),
             *self._apart(),
-            *self._convergence(),
             *self._inference("parting"),
         ]
 
@@ -64,7 +62,7 @@ class Preset(StudyPreset):
                     "held_out": part["held_out"],
                     "methods": list(FINITE_METHODS),
                     "design": design,
-                    "method": self["method"],
+                    **self["fit"],
                 },
             )
             for rows in sorted(part["rows"], reverse=True)
@@ -74,7 +72,6 @@ class Preset(StudyPreset):
 
     def _inference(self, name: str) -> list[Job]:
         part = self[name]
-        method = {**self["method"], "max_iter": part.get("max_iter", self["method"]["max_iter"])}
         return [
             Job(
                 name,
@@ -85,7 +82,7 @@ class Preset(StudyPreset):
                     "seed": seed,
                     "rates": part["rates"],
                     "design": self["design"],
-                    "method": method,
+                    **self["fit"],
                 },
             )
             for rows in part["rows"]
@@ -113,31 +110,6 @@ class Preset(StudyPreset):
             for seed in range(part["runs"])
         ]
 
-    def _convergence(self) -> list[Job]:
-        part, design = self["convergence"], self["design"]
-        changed = {key: part[key] for key in ("max_iter", "tol")}
-        jobs = []
-        for rate in part["rates"]:
-            for variant in VARIANTS:
-                method = {**self["method"], **changed}
-                if variant == "gradient":
-                    method["learning_rate"] = part["learning_rate"]
-                jobs.append(
-                    Job(
-                        "convergence",
-                        {
-                            "variant": variant,
-                            "rows": part["rows"],
-                            "rate": rate,
-                            "seed": 0,
-                            "rates": [0.0, *[rate] * (len(design["parties"]) - 1)],
-                            "design": design,
-                            "method": method,
-                        },
-                    )
-                )
-        return jobs
-
     def _sme_like(self, name: str, **extra: Any) -> list[Job]:
         part = self[name]
         sme = _generator(self["sme"]) | {"methods": self["sme"]["methods"]}
@@ -149,7 +121,7 @@ class Preset(StudyPreset):
                     "seed": seed,
                     **extra,
                     "sme": sme,
-                    "method": self["method"],
+                    **self["fit"],
                 },
             )
             for seed in range(part["runs"])

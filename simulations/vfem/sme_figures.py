@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from flwr_vertical.pages.figures import INK, colour, label, new_figure
 from simulations.vfem.figures import log_axis
-from simulations.vfem.sme_tables import PAPER_NAMES
+from simulations.vfem.sme_tables import METHODS
 
 WIDE = 1.96
 
@@ -15,7 +15,7 @@ def forest_figure(
     found: pd.DataFrame, truth: "pd.Series[float]", scale: "pd.Series[float]"
 ) -> Figure:
     """Estimates with 95 % intervals minus the truth, in standard units, by method."""
-    methods = [name for name in PAPER_NAMES if ("estimate", name) in found]
+    methods = [name for name in METHODS if ("estimate", name) in found]
     figure, axes = new_figure(0.17 * len(truth) + 1.1, 1, max(len(methods), 2))
     places = -np.arange(len(truth), dtype=float)
     parties = list(dict.fromkeys(truth.index.get_level_values(0)))

@@ -7,7 +7,8 @@ import pandas as pd
 from simulations.vfem.sme import correlation, scales
 from simulations.vfem.tables import part
 
-PAPER_NAMES = ("Single", "CC", "Impute", "CC-VFEM", "Impute-VFEM")
+METHODS = ("Single", "CC", "Impute", "VFEM")
+PRINTED = ("Single", "CC", "Impute", "CC-VFEM", "Impute-VFEM")
 PAPER_COLUMN = ", paper"
 LEVEL = 0.05
 INDEPENDENT = "complete cases if institutions were independent"
@@ -36,7 +37,7 @@ def like_table3(
     Parties are numbered as in the paper's Table 1.
     """
     text = pd.DataFrame({"truth": [f"{value:.4f}" for value in truth]}, index=truth.index)
-    for method in PAPER_NAMES:
+    for method in dict.fromkeys((*METHODS, *PRINTED)):
         if ("estimate", method) in found:
             text[method] = [_cell(found, key, method) for key in truth.index]
         if method in paper:
@@ -73,13 +74,12 @@ def summary(frame: pd.DataFrame, papers: list[pd.DataFrame]) -> pd.DataFrame:
     """One row for each method: adjusted R2 beside the paper's, RMSE, rows, time and memory."""
     chosen = frame[(frame["part"] == "sme") & ~frame["metric"].str.contains("/")]
     wide = chosen.pivot_table(index="method_name", columns="metric", values="value")
-    wide = wide.reindex([name for name in PAPER_NAMES if name in wide.index])
+    wide = wide.reindex([name for name in METHODS if name in wide.index])
     columns = {
         "n_samples": "rows used",
         "adjusted_r2": "adjusted R2",
         "coefficients": "RMSE, standard units",
         "raw coefficients": "RMSE, raw",
-        "iterations": "iterations",
         "rounds": "rounds",
         "seconds": "seconds",
         "cpu seconds": "CPU seconds",
@@ -89,7 +89,9 @@ def summary(frame: pd.DataFrame, papers: list[pd.DataFrame]) -> pd.DataFrame:
     rows = pd.concat(papers)
     printed = rows[rows["variable"] == "adjusted_r2"].drop_duplicates("method")
     place = list(table.columns).index("adjusted R2") + 1 if "adjusted R2" in table else 0
-    values = printed.set_index("method")["estimate"].reindex(table.index)
+    values = (
+        printed.set_index("method")["estimate"].rename({"CC-VFEM": "VFEM"}).reindex(table.index)
+    )
     table.insert(place, "adjusted R2, paper", values)
     return table.rename_axis(index="method", columns=None)
 
@@ -126,7 +128,7 @@ def runs(frame: pd.DataFrame, name: str, number: str) -> pd.DataFrame:
     chosen = part(frame, name)
     chosen = chosen[chosen["number"] == number]
     table = chosen.pivot_table(index="seed", columns="method", values="value")
-    return table[[m for m in PAPER_NAMES if m in table]].rename_axis(columns=None)
+    return table[[m for m in METHODS if m in table]].rename_axis(columns=None)
 
 
 def splits(frame: pd.DataFrame) -> pd.DataFrame:
@@ -141,7 +143,7 @@ def splits(frame: pd.DataFrame) -> pd.DataFrame:
 def repeats(frame: pd.DataFrame) -> pd.DataFrame:
     """Mean coefficient RMSE over data sets: a row for each variant, a column for each method.
 
-    ``ahead of Impute``: in how many of the data sets CC-VFEM is.
+    ``ahead of Impute``: in how many of the data sets VFEM is.
     """
     rows = {}
     for variant in dict.fromkeys(frame.loc[frame["part"] == "repeats", "variant"]):
@@ -149,6 +151,6 @@ def repeats(frame: pd.DataFrame) -> pd.DataFrame:
         rows[variant] = {
             **values.mean(),
             "data sets": len(values),
-            "ahead of Impute": int((values["CC-VFEM"] < values["Impute"]).sum()),
+            "ahead of Impute": int((values["VFEM"] < values["Impute"]).sum()),
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("variant")

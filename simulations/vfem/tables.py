@@ -42,17 +42,17 @@ def paired(frame: pd.DataFrame, number: str, method: str = "VFEM") -> pd.DataFra
     chosen = part(frame, "finite")
     chosen = chosen[chosen["number"] == number]
     runs = chosen.pivot_table(index=[*SETTING, "seed"], columns="method", values="value")
-    gaps = runs.reindex(columns=[*BASELINES]).sub(runs[method], axis=0)
+    runs = runs.reindex(columns=[*BASELINES, method])
+    gaps = runs[[*BASELINES]].sub(runs[method], axis=0)
     return _named(gaps.groupby(level=SETTING).mean())
 
 
 def effort(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return iterations, rounds and noise variance of VFEM, shares that converged or failed."""
+    """Return rounds and noise variance of VFEM, shares that converged or failed."""
     chosen = part(frame, "finite")
     wide = chosen.pivot_table(index=SETTING, columns="metric", values="value", aggfunc="mean")
     columns = {
         "complete cases": "complete cases",
-        "VFEM/iterations": "VFEM iterations",
         "VFEM/rounds": "VFEM rounds",
         "VFEM/converged": "VFEM converged",
         "VFEM/sigma2": "noise variance by VFEM",
@@ -104,12 +104,3 @@ def inference(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 def over_parties(table: pd.DataFrame) -> pd.DataFrame:
     """Means of `inference` over parties: index (rows, cross, kind)."""
     return table.groupby(level=["rows", "cross", "kind"]).mean()
-
-
-def convergence(frame: pd.DataFrame) -> pd.DataFrame:
-    """Log likelihood short of the best one that any variant reached."""
-    chosen = frame[frame["part"] == "convergence"]
-    chosen = chosen.assign(iteration=chosen["metric"].astype(int) + 1)
-    table = chosen.pivot_table(index=["rate", "iteration"], columns="variant", values="value")
-    best = table.max(axis=1).groupby(level="rate").transform("max")
-    return table.rsub(best, axis=0).rename_axis(columns=None)

@@ -26,7 +26,8 @@ from simulations.copula.mechanisms import (
 from simulations.copula.methods import CENTRAL, FEDERATED, NOISY, make_synthesis, measure
 from simulations.copula.preset import Preset
 from simulations.copula.sme import draw_firms
-from simulations.study import FAIL, PASS, Options
+from simulations.page import FAIL, PASS, reached
+from simulations.preset import Options
 
 
 @pytest.fixture(scope="module")
@@ -187,10 +188,10 @@ def test_targets_compare_with_limits_from_the_paper():
     row = targets.synthetic(ours, paper, part).iloc[0]
     assert row["RMSE (at most)"] == f"{PASS} 0.090 (0.092)"
     assert row["G-means (at least)"] == f"{FAIL} 0.900 (0.910)"
-    assert not targets.reached(targets.synthetic(ours, paper, part))
+    assert not reached([targets.synthetic(ours, paper, part)])
     text = tables.beside(ours, paper, "rmse", tables.COMPLETE)
     assert text.iloc[0]["VCDS"] == "0.090 (0.080)"
-    assert targets.reached(targets.synthetic(ours, pd.DataFrame(), part))
+    assert reached([targets.synthetic(ours, pd.DataFrame(), part)])
 
 
 def test_the_ranking_is_judged():
@@ -235,11 +236,10 @@ def test_quick_study_makes_page_figures_and_tables_and_resumes(tmp_path, capsys,
     assert main(command) == 0
     text = capsys.readouterr().out
     assert "Table 1: RMSE" in text
-    page = (tmp_path / "index.html").read_text()
-    assert "https://" not in page
-    assert page.count("data:image/png") == 3 == len(list(tmp_path.glob("*.png")))
+    page = (tmp_path / "index.md").read_text()
+    assert page.count(".png)") == 3 == len(list(tmp_path.glob("*.png")))
     assert "0.95⁵" in page
-    kept = (tmp_path / "replications.csv").read_bytes()
+    kept = (tmp_path / "records.jsonl").read_bytes()
     monkeypatch.setattr("simulations.study.to_png", lambda figure: b"")  # drawn once is enough
     assert main(command) == 0
-    assert (tmp_path / "replications.csv").read_bytes() == kept
+    assert (tmp_path / "records.jsonl").read_bytes() == kept

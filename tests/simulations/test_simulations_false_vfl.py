@@ -12,8 +12,9 @@ from simulations.false_vfl import tables, targets
 from simulations.false_vfl.methods import BASELINES, METHODS, PROPOSED, section
 from simulations.false_vfl.preset import Preset
 from simulations.false_vfl.runs import Shared, replicate
-from simulations.replications import FolderStore, run_all
-from simulations.study import FAIL, PASS, Options
+from simulations.page import FAIL, PASS, reached
+from simulations.preset import Options
+from simulations.replications import Store, run_all
 from tests.isolet_like import write_isolet
 
 SMALL = [
@@ -172,8 +173,8 @@ def test_targets_pass_and_fail_by_the_numbers(tmp_path):
     assert ahead.loc[("FALSE-VFL-I", "MCAR 2"), "MCAR 5"] == "68.0 : 70.0"
     # One of four trainings: nothing is said of 26 cells yet.
     assert ahead.loc[("all", ""), "above in"] == "open 1 of 2 (at least 26)"
-    assert not targets.reached(others)
-    assert targets.reached(targets.accuracy(found, part), ahead)
+    assert not reached([others])
+    assert reached([targets.accuracy(found, part), ahead])
 
 
 def as_paper(values):
@@ -323,13 +324,14 @@ def test_the_study_runs_reports_and_goes_on(folder, tmp_path, capsys):
     wanted += ["--set", "study.simsiam = ['without']"]
     assert main([*wanted, "--methods", "FALSE-VFL-I"]) == 0
     assert main([*wanted, "--report"]) == 0
-    records = sorted((where / "records").glob("*.json"))
-    assert [path.name.split("_")[1] for path in records] == ["FALSE-VFL-I"]
-    stamp = records[0].stat().st_mtime_ns
+    first = (where / "records.jsonl").read_text()
+    record = json.loads(first)
+    assert record["settings"]["method"] == "FALSE-VFL-I"
     page = tmp_path / "page.md"
     assert main([*wanted, "--methods", "FALSE-VFL-I", "PlugVFL", "--write", str(page)]) == 0
-    assert records[0].stat().st_mtime_ns == stamp
-    record = json.loads(records[0].read_text())
+    lines = (where / "records.jsonl").read_text()
+    assert lines.startswith(first)
+    assert lines.count("\n") == 2
     assert set(record) == {"key", "part", "settings", "metrics", "seconds"}
     assert list((where / "checkpoints").glob("*.pt")) == []
     assert {path.name for path in where.glob("*.png")} == {
@@ -340,7 +342,7 @@ def test_the_study_runs_reports_and_goes_on(folder, tmp_path, capsys):
     line = next(line for line in text.splitlines() if line.startswith("| Isolet | FALSE-VFL-I |"))
     assert shown in line
     assert "--quick" in text
-    assert f"{shown}" in (where / "index.html").read_text()
+    assert f"{shown}" in (where / "index.md").read_text()
     assert "Table 12" in capsys.readouterr().out
 
 
@@ -349,9 +351,9 @@ def test_a_report_of_nothing_says_where_it_looked(tmp_path, capsys):
     assert str(tmp_path / "empty" / "records") in capsys.readouterr().err
 
 
-def test_a_folder_of_records_can_be_shared(tmp_path):
+def test_a_file_of_records_can_be_shared(tmp_path):
     preset, jobs = jobs_of(tmp_path, "PlugVFL")
-    one, other = FolderStore(tmp_path / "r"), FolderStore(tmp_path / "r")
+    one, other = Store(tmp_path / "r.jsonl"), Store(tmp_path / "r.jsonl")
     run_all(
         jobs[:1], fake, None, store=one, context=preset.context, title="t", workers=0,
     )  # fmt: skip
@@ -360,10 +362,8 @@ def test_a_folder_of_records_can_be_shared(tmp_path):
         cost=preset.minutes,
     )  # fmt: skip
     assert len(frame) == len(jobs) == 2
-    found = FolderStore(tmp_path / "r")
+    found = Store(tmp_path / "r.jsonl")
     assert found.found == {job.key(preset.context): {"value": 1.0} for job in jobs}
-    names = sorted(path.name for path in (tmp_path / "r").iterdir())
-    assert names[0].startswith("isolet_PlugVFL_MCAR-2_with_0_")
 
 
 def fake(job, shared):

@@ -8,13 +8,13 @@ from flwr_vertical.errors import ConfigError, DataError
 from simulations.__main__ import main
 from simulations.data import Sources, read_paper
 from simulations.fedpsg import criteria, tables, targets
-from simulations.fedpsg.data import CODES, Joint, coded, draw_task, load, task_of
+from simulations.fedpsg.data import CODES, Joint, coded, draw_task, load, task_of, with_data
 from simulations.fedpsg.experiments import PARTS, other_true_rows
 from simulations.fedpsg.floors import BEST, DRAW, FLOORS, MEAN, VALID
 from simulations.fedpsg.generation import first_attributes, generate
 from simulations.fedpsg.preset import Preset
-from simulations.fedpsg.study import with_data
-from simulations.study import FAIL, PASS, Options
+from simulations.page import FAIL, PASS, reached
+from simulations.preset import Options
 
 torch = pytest.importorskip("torch")
 
@@ -324,7 +324,7 @@ def test_targets_pass_and_fail(tmp_path):
     assert row["seeds"] == "2"
     worse = frame.assign(value=frame["value"].where(frame["method"] != "mean rule (mean)", 0.24))
     assert targets.errors(worse, part).iloc[0]["RMSE (at most)"].startswith(FAIL)
-    assert targets.reached(targets.errors(frame.iloc[:0], part))
+    assert reached([targets.errors(frame.iloc[:0], part)])
     auc = [
         {"part": "aligned", "aligned": n, "method": method, "seed": seed, "metric": "LR auc",
          "value": value}
@@ -377,18 +377,18 @@ def test_quick_study_writes_page_and_goes_on(tmp_path, capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert "Tables 6 and 7" in printed
     assert "mean rule (mean)" in printed
-    page = (tmp_path / "out/index.html").read_text()
+    page = (tmp_path / "out/index.md").read_text()
     assert "Three floors" in page
-    kept = {file.name for file in (tmp_path / "out/records").iterdir()}
-    assert len(kept) == len(wanted)
-    monkeypatch.setattr("simulations.fedpsg.study.run_all", None)
+    kept = (tmp_path / "out/records.jsonl").read_text()
+    assert kept.count("\n") == len(wanted)
+    monkeypatch.setattr("simulations.study.run_all", None)
     assert main([*arguments, "--report", "--write", str(tmp_path / "study.md")]) == 0
     assert "| Credit | 0.5 | mean rule (mean) |" in (tmp_path / "study.md").read_text()
-    assert {file.name for file in (tmp_path / "out/records").iterdir()} == kept
+    assert (tmp_path / "out/records.jsonl").read_text() == kept
     assert (tmp_path / "out/tables67.csv").is_file()
     # What is kept beside the page makes it again, without the folder of the run.
     text = (tmp_path / "study.md").read_text()
-    monkeypatch.setattr("simulations.kept.ROOT", tmp_path)
+    monkeypatch.setattr("simulations.study.ROOT", tmp_path)
     (tmp_path / "docs").mkdir()
     (tmp_path / "records").rename(tmp_path / "docs/records")
     arguments = ["fedpsg", "--quick", "--report", "--output", str(tmp_path / "new")]

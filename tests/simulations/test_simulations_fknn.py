@@ -10,7 +10,8 @@ from simulations.__main__ import main
 from simulations.data import load_motor
 from simulations.fknn import local, oracle, tables
 from simulations.fknn.preset import PARTS, Preset
-from simulations.study import FAIL, PASS, Options, beside_paper
+from simulations.page import FAIL, PASS, beside_paper, reached
+from simulations.preset import Options
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +56,12 @@ def test_numbers_are_joined_with_the_papers_by_rate_and_method():
 def test_targets_pass_and_fail_by_the_numbers():
     paper = tables.paper_table(PAPER)
     good = tables.targets(numbers({0.1: 0.41, 0.2: 0.45}, 1.0, LOCAL), paper, 1.03)
-    assert tables.reached(good)
+    assert reached([good])
     assert good.index.tolist() == ["0.1", "0.2", "average"]
 
     worse = tables.targets(numbers({0.1: 0.42, 0.2: 0.5}, 1.0, LOCAL), paper, 1.03)
     assert worse["target"].tolist() == [FAIL, PASS, FAIL]
-    assert not tables.reached(worse)
+    assert not reached([worse])
 
     beaten = {**LOCAL, "label": {"LR": 0.3, "KNN": 0.8, "RF": 0.41}}
     row = tables.targets(numbers({0.1: 0.41, 0.2: 0.45}, 1.0, beaten), paper, 1.03).loc["0.1"]
@@ -141,14 +142,14 @@ def test_quick_study_makes_page_figures_and_tables_and_resumes(
     text = capsys.readouterr().out
     assert "Table 4" in text
     assert PASS in text
-    page = (tmp_path / "index.html").read_text()
-    assert "https://" not in page
-    assert page.count("data:image/png") == 7 == len(list(tmp_path.glob("*.png")))
+    page = (tmp_path / "index.md").read_text()
+    assert page.count(".png)") == 7 == len(list(tmp_path.glob("*.png")))
+    assert PASS not in page
     with (tmp_path / "table5.csv").open() as file:
         row = next(csv.DictReader(file))
     assert row["masked: p"] == row["ckks: p"] == row["exact: p"] == "identical"
     assert {row["masked: cells"], row["ckks: cells"], row["exact: cells"]} == {"0"}
 
-    kept = (tmp_path / "replications.csv").read_bytes()
+    kept = (tmp_path / "records.jsonl").read_bytes()
     assert main(command) == 0
-    assert (tmp_path / "replications.csv").read_bytes() == kept
+    assert (tmp_path / "records.jsonl").read_bytes() == kept

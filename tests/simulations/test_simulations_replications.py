@@ -24,13 +24,13 @@ def run(path, shared=None, jobs=JOBS, context="v1"):
 
 
 def test_numbers_come_with_their_settings(tmp_path):
-    frame = run(tmp_path / "r.csv")
+    frame = run(tmp_path / "r.jsonl")
     assert list(frame.columns) == ["part", "seed", "metric", "value"]
     assert frame["value"].tolist() == [0.5, 2.5, 4.5, 6.5]
 
 
 def test_finished_replications_are_not_run_again(tmp_path):
-    path = tmp_path / "r.csv"
+    path = tmp_path / "r.jsonl"
     first = run(path)
     again = run(path)
     assert CALLS == []
@@ -38,7 +38,7 @@ def test_finished_replications_are_not_run_again(tmp_path):
 
 
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
-    path = tmp_path / "r.csv"
+    path = tmp_path / "r.jsonl"
     with pytest.raises(KeyboardInterrupt):
         run(path, {"offset": 0.5, "interrupt at": 2})
     frame = run(path)
@@ -56,7 +56,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
     ids=["data", "settings", "part"],
 )
 def test_what_depends_on_other_things_is_run_again(tmp_path, jobs, context):
-    path = tmp_path / "r.csv"
+    path = tmp_path / "r.jsonl"
     run(path)
     run(path, jobs=jobs, context=context)
     assert len(CALLS) == 4
@@ -64,7 +64,7 @@ def test_what_depends_on_other_things_is_run_again(tmp_path, jobs, context):
 
 @pytest.mark.parametrize("cut", [1, 5, 12, 60])
 def test_a_line_that_was_cut_off_is_dropped(tmp_path, cut):
-    path = tmp_path / "r.csv"
+    path = tmp_path / "r.jsonl"
     whole = run(path)
     path.write_bytes(path.read_bytes()[:-cut])
     frame = run(path)
@@ -75,8 +75,8 @@ def test_a_line_that_was_cut_off_is_dropped(tmp_path, cut):
     assert CALLS == []
 
 
-def test_an_alien_file_is_replaced(tmp_path):
-    path = tmp_path / "r.csv"
-    path.write_text('x,y\n1,2\n"open quote\n')
+def test_lines_of_other_kinds_are_left_alone(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_text('x,y\n{"key": 1}\n[1, 2]\n"open quote\n')
     assert len(run(path)) == 4
     assert len(Store(path).found) == 4

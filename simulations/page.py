@@ -1,0 +1,165 @@
+"""A study's page, in Markdown: what was asked, what was expected and came, tables, figures.
+
+Tables of expectations have entries that begin with PASS or FAIL, for the terminal and ``--check``.
+On the page each is a sentence instead; a table of numbers shows them without these words.
+"""
+
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+PASS, FAIL = "PASS", "FAIL"
+WIDTH = 100
+MOST_NAMED = 4
+"""Exceptions that a sentence names; of more it says how many there are."""
+
+Tables = Mapping[str, pd.DataFrame]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section of a page."""
+
+    heading: str
+    text: str = ""
+    items: Sequence[str] = ()
+    tables: Mapping[str, str] = field(default_factory=dict)  # Captions; one alone may have ""
+    figures: Sequence[str] = ()
+    folded: bool = False  # Whether a reader unfolds it
+
+
+def render(
+    title: str,
+    command: str,
+    question: str,
+    notes: Sequence[str],
+    goals: Mapping[str, str],
+    parts: Sequence[Part],
+    tables: Tables,
+    figures: Sequence[str],
+) -> str:
+    """Return the page; figures lie beside it, and those that do not are left out."""
+    text = [f"# {title}\n", f"<!-- Written by `{command}`; do not edit. -->\n", paragraph(question)]
+    if came := [f"{said} {outcome(tables[name])}" for name, said in goals.items()]:
+        text += ["## What was expected, and what came\n", items(came)]
+    if notes:
+        text += ["## How to read the numbers\n", items(notes)]
+    for part in parts:
+        text += _section(part, tables, figures)
+    return "\n".join(text)
+
+
+def _section(part: Part, tables: Tables, figures: Sequence[str]) -> list[str]:
+    shown = {name: caption for name, caption in part.tables.items() if len(tables[name])}
+    drawn = [name for name in part.figures if name in figures]
+    if (part.tables or part.figures) and not shown and not drawn:
+        return []
+    body = [paragraph(part.text)] if part.text else []
+    body += [items(part.items)] if part.items else []
+    body += [f"![{name}]({name}.png)\n" for name in drawn]
+    for name, caption in shown.items():
+        body += [f"### {caption}\n"] if caption and len(part.tables) > 1 else []
+        body += [markdown_table(tables[name])]
+    if part.folded:
+        return [f"<details><summary>{part.heading}</summary>\n", *body, "</details>\n"]
+    return [f"## {part.heading}\n", *body]
+
+
+def outcome(table: pd.DataFrame) -> str:
+    """Return in words where an expectation held, by the entries of its table."""
+    held, missed = 0, []
+    for label, row in zip(table.index, table.to_numpy(dtype=object), strict=True):
+        place = " ".join(map(str, label)) if isinstance(label, tuple) else str(label)
+        for column, value in zip(table.columns, row, strict=True):
+            held += str(value).startswith(PASS)
+            if str(value).startswith(FAIL):
+                text = str(value).removeprefix(FAIL).strip(" :,")
+                missed.append(f"{place.strip()}, {column}" + (f": {text}" if text else ""))
+    if not held + len(missed):
+        return "Not run."
+    if not missed:
+        return "It held" + (f" in all {held} cases." if held > 1 else ".")
+    more = f"; and {len(missed) - MOST_NAMED} others" if len(missed) > MOST_NAMED else ""
+    named = "; ".join(missed[:MOST_NAMED]) + more
+    return f"It held in {held} of {held + len(missed)} cases. Not so: {named}."
+
+
+def reached(tables: Iterable[pd.DataFrame]) -> bool:
+    """Whether no entry of the tables fails."""
+    return not any(
+        str(value).startswith(FAIL)
+        for table in tables
+        for value in table.to_numpy(dtype=object).ravel().tolist()
+    )
+
+
+def verdict(good: bool, text: str = "") -> str:
+    """Return the word, and the numbers behind it."""
+    return f"{PASS if good else FAIL} {text}".strip()
+
+
+def indexed(rows: Mapping[Any, Mapping[str, Any]], names: list[str]) -> pd.DataFrame:
+    """Return a table of rows by tuples of keys; without rows, one that is empty and says so."""
+    if not rows:
+        return pd.DataFrame({"not run": []})
+    index = pd.MultiIndex.from_tuples(list(rows), names=names)
+    return pd.DataFrame(list(rows.values()), index=index)
+
+
+def paragraph(text: str) -> str:
+    """Return text in lines of at most 100 characters, with a line end."""
+    return _wrapped(text, "")
+
+
+def items(texts: Iterable[str]) -> str:
+    """Return a list, an item for each text."""
+    return "".join(_wrapped(f"- {text}", "  ") for text in texts)
+
+
+def _wrapped(text: str, indent: str) -> str:
+    lines = textwrap.wrap(
+        text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(lines) + "\n"
+
+
+def markdown_table(frame: pd.DataFrame) -> str:
+    """Return a table with its index, numbers to three digits."""
+    names = [str(name or "") for name in frame.index.names]
+    several: Any = frame.columns.nlevels > 1
+    columns = [" ".join(map(str, c)) if several else str(c) for c in frame.columns]
+    head = [*names, *columns]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for label, row in zip(frame.index, frame.to_numpy(dtype=object), strict=True):
+        labels = label if isinstance(label, tuple) else (label,)
+        lines.append("| " + " | ".join([*map(str, labels), *map(_cell, row)]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: object) -> str:
+    if value is None or (isinstance(value, float) and value != value):
+        return "–"
+    if not isinstance(value, str):
+        return f"{value:.3g}" if isinstance(value, float) else str(value)
+    word, _, rest = value.partition(" ")
+    plain = {PASS: "yes", FAIL: "no"}.get(word.rstrip(",:"))
+    if plain is None:
+        return value
+    # A number says it by itself; its limit or the paper's stands beside it.
+    return rest if re.match(r"[-+–]?\d", rest) else value.replace(word.rstrip(",:"), plain, 1)
+
+
+def beside_paper(ours: pd.DataFrame, paper: pd.DataFrame, digits: int = 3) -> pd.DataFrame:
+    """Return ours and the paper's numbers in one cell: ``0.345 (0.385)``, a dash where unknown."""
+    text = pd.DataFrame("", index=ours.index, columns=ours.columns, dtype=object)
+    for column in ours.columns:
+        for row in ours.index:
+            value = f"{ours.loc[row, column]:.{digits}f}"
+            if column in paper and row in paper.index and pd.notna(paper.loc[row, column]):
+                value += f" ({paper.loc[row, column]:.{digits}f})"
+            text.loc[row, column] = value
+    return text
