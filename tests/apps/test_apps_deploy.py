@@ -226,13 +226,13 @@ def test_settings_of_a_run_are_keys_that_the_app_knows(tmp_path):
 def test_nodes_are_given_what_they_must_agree_to(tmp_path):
     assert policies_for(PLAN, ['strategy="vfem"', 'strategy="fknn"']) == {}
     runs = [
-        'strategy="vfem" vfem.exchange="sums"',
+        'strategy="gbdt" gbdt.histograms="open"',
         'fknn.weights="distance" aggregation="plain"',
         'strategy="elsewhere:Method" label-holder="court" label-column="paid"',
     ]
     found = policies_for(PLAN, runs)
     every = {
-        "policy.exchanges": "sums,distances",
+        "policy.exchanges": "histograms,distances",
         "policy.aggregations": "masked,ckks,plain",
         "policy.modules": "elsewhere:Method",
     }
@@ -242,8 +242,8 @@ def test_nodes_are_given_what_they_must_agree_to(tmp_path):
     plan = replace(PLAN, policies=found)
     written = node_config(tmp_path, plan, "court", "court.csv", {})
     assert written["policy.labels"] == "paid"
-    with pytest.raises(ConfigError, match=r"no settings \['exchanges'\]"):
-        policies_for(PLAN, ['strategy="vfem" vfem.exchanges="sums"'])
+    with pytest.raises(ConfigError, match=r"no settings \['histogram'\]"):
+        policies_for(PLAN, ['strategy="gbdt" gbdt.histogram="open"'])
 
 
 def test_one_party_alone_must_agree_to_it():

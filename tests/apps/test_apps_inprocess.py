@@ -131,17 +131,17 @@ def test_demonstration_runs_and_keeps_tables_at_the_parties(home, aggregation):
 
 def test_a_demonstration_agrees_to_exchanges_that_tell_more(home):
     """Its data are public, and a simulated node has no owner to ask; own files have one."""
-    preset = tomllib.loads((ROOT / "apps" / "vfem.toml").read_text())
+    preset = tomllib.loads((ROOT / "apps" / "gbdt.toml").read_text())
     given = {f"demo.{key}": value for key, value in preset["demo"].items()}
-    given |= {"strategy": "vfem", "labels": "demo", "vfem.exchange": "sums"}
+    given |= {"strategy": "gbdt", "labels": "demo", "gbdt.histograms": "open", "gbdt.n-trees": 3}
     run_app(simulated(2), **given)
     result = Result.load(home / "results" / "server" / "test")
-    assert result.coefficients is not None
-    keys = {"policy.alignments": "private-id,blind-rsa,plain", "policy.exchanges": "sums"}
+    assert result.predictions is not None
+    keys = {"policy.alignments": "private-id,blind-rsa,plain", "policy.exchanges": "histograms"}
     assert result.needed_keys == dict.fromkeys(demo_names(2), keys)
-    assert "policy.exchanges='sums'" in str(result)
+    assert "policy.exchanges='histograms'" in str(result)
     tables, _ = demo_tables(n_parties=2)
-    with pytest.raises(PartyError, match=r"policy\.exchanges: asked: exchange 'sums'"):
+    with pytest.raises(PartyError, match=r"policy\.exchanges: asked: exchange 'histograms'"):
         run_app(own_files(home, **tables), **given, run_name="again")
 
 
@@ -570,7 +570,7 @@ def test_names_of_runs_stay_in_the_folder_of_the_node(home, bank, court, name):
 
 def test_settings_of_several_options_are_put_together():
     """Of two options `flwr run` would keep the last setting of a strategy's table alone."""
-    given = [str(ROOT / "apps" / "vfem.toml"), 'vfem.step="gradient"', "vfem.tol=0.0 seed=1"]
+    given = [str(ROOT / "apps" / "gbdt.toml"), 'vfem.step="gradient"', "vfem.tol=0.0 seed=1"]
     read = read_items(given)
     assert (read["strategy"], read["demo.dataset"], read["seed"]) == ("vfem", "blood-pressure", 1)
     assert (read["vfem.step"], read["vfem.tol"], read["vfem.initial"]) == ("gradient", 0.0, "zeros")

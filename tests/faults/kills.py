@@ -42,11 +42,11 @@ from flwr_vertical.node.service import StepServer
 from flwr_vertical.products import pair_keys
 from flwr_vertical.server import journal
 from flwr_vertical.server.journal import Journal
-from tests.resuming import ServerKilled
+from tests.kit.resuming import ServerKilled
 from tests.strategies.test_repeated_steps import RUNS, larger, with_missing_cells
 
-# Runs whose numbers follow from keys of the parties: signs of sketches, how sums are rounded.
-OF_KEYS = {"vfem 3", "glm 1", "lr 0", "svm 0", "svm 1"}
+# Runs whose numbers follow from keys of the parties: how sums are rounded.
+OF_KEYS = {"glm 1", "lr 0", "svm 0", "svm 1"}
 # Runs whose parties keep shares of a model, random but for their sum: predictions are compared.
 OF_SHARES = {"forest 0", "forest 0 snapshots"}
 # Runs whose loops go back to snapshots: strategy, number, steps between two snapshots.

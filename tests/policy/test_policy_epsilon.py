@@ -6,14 +6,13 @@ import math
 
 import numpy as np
 import pytest
-from ledgered import N, Nodes, labels_of, tables
+from ledgered import N, Nodes, tables
 
 from flwr_vertical.errors import PartyError
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import VALUES
 from strategies.copula import VCDS
 from strategies.copula.party import CopulaParty
-from strategies.glm import VerticalGLM
 
 
 def of_a_record(epsilon, n, n_columns):
@@ -108,37 +107,6 @@ def test_a_server_cannot_ask_for_less_noise_by_other_arguments(nodes, monkeypatc
         with pytest.raises(PartyError, match=says):
             federation.call("perturb", ASKED | more)
     assert nodes.entries("epsilon") == []
-
-
-NOISY = VerticalGLM(exchange="sums", dp="admm", lambdas=0.1, dp_rounds=3, missing_labels="error")
-
-
-def test_noisy_fits_are_one_release_of_all_rounds(nodes):
-    nodes.state(exchanges="sums")
-    labels = labels_of(tables())
-    result = nodes.run(NOISY, labels)
-    (entry,) = nodes.entries("epsilon")
-    assert entry["epsilon"] == pytest.approx(result.ledger.epsilon["bank"], rel=1e-9)
-    assert entry["delta"] == 1e-5
-    nodes.refused("epsilon-total", NOISY, labels)
-    nodes.state(policy_epsilon_total=2.01 * entry["epsilon"])
-    nodes.run(NOISY, labels, forgetful=True)
-    assert nodes.ledger().state["releases"] == 2
-    nodes.state(max_epsilon=entry["epsilon"] / 2)
-    nodes.refused("max-epsilon", NOISY, labels)
-
-
-def test_more_noisy_fits_than_were_announced_are_refused(nodes, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("flwr_vertical"), "disabled", True)
-    nodes.state(exchanges="sums")
-    real = type(NOISY).party.sharing.group.admm
-
-    def told_of_fewer(self, *args, rounds=0, **options):
-        return real(self, *args, rounds=min(rounds, 2), **options)
-
-    monkeypatch.setattr(type(NOISY).party.sharing.group, "admm", told_of_fewer)
-    with pytest.raises(PartyError, match="1 more noisy fits are asked for"):
-        nodes.run(NOISY, labels_of(tables()))
 
 
 def test_other_public_ranges_are_another_release(nodes, monkeypatch):

@@ -49,12 +49,12 @@ from flwr_vertical.protocol.messages import read_envelope
 from flwr_vertical.results.atomic import TEMPORARY_PREFIX
 from flwr_vertical.server.journal import Journal
 from strategies.fknn import FKNN
-from strategies.vfem import VFEM
+from tests.kit.rounds import Rounds, RoundsParty
 
 CASES = [
-    ("vfem", "plain", "plain"),
-    ("vfem", "masked", "private-id"),
-    ("vfem", "ckks", "private-id"),
+    ("rounds", "plain", "plain"),
+    ("rounds", "masked", "private-id"),
+    ("rounds", "ckks", "private-id"),
     ("moments", "masked", "private-id"),
     ("fknn", "masked", "private-id"),
     ("fknn", "ckks", "plain"),
@@ -114,7 +114,7 @@ def test_a_server_killed_again_and_again(tmp_path, monkeypatch, method, mode, al
         assert greetings in ((lives - 1) * nodes, lives * nodes)
         # One party alone seals the group seed: that round may be among those taken again.
         spared = expected.sent + greetings + repeated - sent(place.transcript)
-        assert 0 <= spared <= (nodes - 1 if after and method != "vfem" else 0)
+        assert 0 <= spared <= (nodes - 1 if after and method != "rounds" else 0)
         rounds = found.result.ledger.to_frame()
         once = rounds[rounds["step"] != "resume"].drop(columns="seconds").reset_index(drop=True)
         unbroken = expected.result.ledger.to_frame().drop(columns="seconds")
@@ -164,7 +164,7 @@ def test_a_killed_process_loses_no_round(tmp_path):
 def test_random_orders_and_label_keys_outlive_the_server(tmp_path):
     """Without the tests' steady randomness: blinded labels must still meet their samples."""
     for alignment in ("private-id", BlindRsaAligner(bits=2048)):
-        place = Place(tmp_path / str(alignment)[:8], "vfem", "masked", alignment=alignment)
+        place = Place(tmp_path / str(alignment)[:8], "rounds", "masked", alignment=alignment)
         expected = place.run()
         place.broken(die_after=3)
         place.broken(resume=True, die_after=1)
@@ -221,7 +221,7 @@ def test_a_run_that_never_began_leaves_nothing(tmp_path):
 @pytest.mark.parametrize("fate", ["before", "after", "moved", "lost"])
 @pytest.mark.parametrize(
     ("method", "mode"),
-    [("vfem", "plain"), ("vfem", "masked"), ("fknn", "masked"), ("fknn", "ckks")],
+    [("rounds", "plain"), ("rounds", "masked"), ("fknn", "masked"), ("fknn", "ckks")],
 )
 def test_a_lost_party_comes_back_and_goes_on(tmp_path, method, mode, fate):
     whole = Place(tmp_path / "whole", method, mode)
@@ -275,19 +275,19 @@ def test_after_a_dropped_reply_a_node_is_asked_again_not_waited_for(tmp_path, mo
 def test_steps_are_taken_once_whoever_dies(tmp_path):
     """A counter in the state tells: each step raised it by one, though answers were lost."""
 
-    class Counting(VFEM.party):
+    class Counting(RoundsParty):
         taken = 0
 
-        def _contribution(self, *args):
+        def fit(self, residuals, rate):
             type(self).taken += 1
             self.state["count"] = int(self.state.get("count", 0)) + 1
-            return super()._contribution(*args)
+            return super().fit(residuals, rate)
 
-    class Counted(VFEM):
+    class Counted(Rounds):
         party = Counting
 
     place = Place(tmp_path)
-    place.strategy = lambda: Counted(exchange="sums", max_iter=6)
+    place.strategy = Counted
     place.run()
     expected, Counting.taken = Counting.taken, 0
     place.broken(lose={6: "moved"}, die_after=8)
@@ -300,7 +300,7 @@ def test_state_lost_at_the_same_node_is_mended_without_a_greeting(tmp_path):
     place = Place(tmp_path)
     expected = place.run()
 
-    class Forgetful(VFEM):
+    class Forgetful(Rounds):
         def run(self, federation, *args):
             grid = federation.grid
             once = federation.sum
@@ -312,7 +312,7 @@ def test_state_lost_at_the_same_node_is_mended_without_a_greeting(tmp_path):
             federation.sum = forgetting
             super().run(federation, *args)
 
-    found = place.run(strategy=Forgetful(exchange="sums", max_iter=6))
+    found = place.run(strategy=Forgetful())
     assert_same(found, expected)
     assert found.sent == expected.sent
 
@@ -475,10 +475,8 @@ def changed_label(place):
 
 
 CHANGES = {
-    "max_iter: 6 then, 7 now": lambda place: setattr(
-        place, "strategy", lambda: VFEM(exchange="sums", max_iter=7)
-    ),
-    "strategy: vfem then, fknn now": lambda place: setattr(place, "strategy", FKNN),
+    "max_iter: 6 then, 7 now": lambda place: setattr(place, "strategy", lambda: Rounds(max_iter=7)),
+    "strategy: rounds then, fknn now": lambda place: setattr(place, "strategy", FKNN),
     'aggregation: "masked" then, "plain" now': lambda place: setattr(place, "mode", "plain"),
     "seed: 0 then, 1 now": lambda place: place.start.update(seed=1),
     "align_rows": lambda place: place.start.update(align_rows="intersection"),
@@ -518,20 +516,20 @@ def test_another_course_is_refused(tmp_path):
     place = Place(tmp_path)
     place.broken(die_before=9)
 
-    class Wayward(VFEM):
+    class Wayward(Rounds):
         def run(self, federation, *args):
-            federation.call("pair_key", {"nonce": bytes(32)})
+            federation.call("coefficients")
 
-    error = place.broken(ProtocolError, resume=True, strategy=Wayward(exchange="sums", max_iter=6))
+    error = place.broken(ProtocolError, resume=True, strategy=Wayward())
     assert "took another course" in str(error)
-    assert "step 'prepare', but the strategy now asks for step 'pair_key'" in str(error)
+    assert "step 'prepare', but the strategy now asks for step 'coefficients'" in str(error)
 
-    class Revised(VFEM):
+    class Revised(Rounds):
         def run(self, federation, *args):
             federation.labels[0] += 1
             super().run(federation, *args)
 
-    error = place.broken(ProtocolError, resume=True, strategy=Revised(exchange="sums", max_iter=6))
+    error = place.broken(ProtocolError, resume=True, strategy=Revised())
     assert "the same with other arguments" in str(error)
     place.run(resume=True)
 
@@ -569,7 +567,7 @@ def test_an_unfinished_run_is_not_overwritten(tmp_path):
 def test_two_runs_of_one_name_at_once(tmp_path):
     first, second = Place(tmp_path), Place(tmp_path)
 
-    class Interrupted(VFEM):
+    class Interrupted(Rounds):
         def run(self, federation, *args):
             error = second.broken(ConfigError, resume=True)
             assert "another run is writing to" in str(error)
@@ -578,15 +576,15 @@ def test_two_runs_of_one_name_at_once(tmp_path):
             super().run(federation, *args)
 
     # The other run took the checkpoints and removed them; this one makes its own again.
-    first.run(strategy=Interrupted(exchange="sums", max_iter=6))
+    first.run(strategy=Interrupted())
     assert first.files() == []
 
-    class Overtaken(VFEM):
+    class Overtaken(Rounds):
         def run(self, federation, *args):
             second.broken(die_before=6)
             super().run(federation, *args)
 
-    error = first.broken(PartyError, strategy=Overtaken(exchange="sums", max_iter=6))
+    error = first.broken(PartyError, strategy=Overtaken())
     assert "another run of the same name has taken the checkpoint" in str(error)
     second.run(resume=True)
 

@@ -14,7 +14,7 @@ from simulations.false_vfl.preset import Preset
 from simulations.false_vfl.runs import Shared, replicate
 from simulations.replications import FolderStore, run_all
 from simulations.study import FAIL, PASS, Options
-from tests.isolet_like import write_isolet
+from tests.kit.isolet_like import write_isolet
 
 SMALL = [
     "study.simsiam = ['without', 'with']",

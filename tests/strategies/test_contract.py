@@ -152,21 +152,17 @@ def kept(strategy, mode="masked"):
 
 REGRESSIONS = [
     VFEM(encoding="one-hot"),
-    VFEM(
-        "block",
-        "sums",
-        step="gradient",
-        learning_rate=0.1,
-        acceleration=None,
-        encoding="one-hot",
-        missing_cells="drop-row",
-        max_iter=20,
-    ),
     CompleteCase(encoding="one-hot"),
     MeanImpute(encoding="one-hot"),
     Single("court", encoding="one-hot"),
     VerticalGLM(penalty="lasso", lambdas=0.1, encoding="one-hot"),
-    VerticalGLM(penalty="lasso", lambdas=0.1, exchange="sums", encoding="one-hot", kkt_tol=1e-6),
+]
+# The papers' own iterations.
+ITERATIONS = {"vfem-iterations": {"max_iter": 20}, "glm-admm": {"penalty": "lasso", "lambdas": 0.1}}
+REGRESSIONS += [
+    load_strategy(name)(encoding="one-hot", **settings)
+    for name, settings in ITERATIONS.items()
+    if name in BUILTIN
 ]
 REGRESSIONS += [Predict(run(REGRESSIONS[0])), VFEMPredict(run(REGRESSIONS[0]))]
 SMALL = {

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,7 +19,7 @@ from flwr_vertical import (
     step,
 )
 from flwr_vertical.crypto import sealed_box
-from strategies import register_all
+from strategies import BUILTIN, register_all
 from strategies.classifiers import VerticalLR, VerticalSVM
 from strategies.copula import EVCDS, IEVCDS, VCDS
 from strategies.false_vfl import FalseVFL, FalseVFLPredict
@@ -32,7 +33,7 @@ from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, SplitPredict,
 from strategies.trees import TreesPredict, VerticalGBDT
 from strategies.vertigan import VertiGAN
 from strategies.vfem import VFEM
-from tests.repeating import SecondAnswerError, every_sum_twice
+from tests.kit.repeating import SecondAnswerError, every_sum_twice
 
 N = 60
 IDS = [f"s{i:02}" for i in range(N)]
@@ -120,22 +121,7 @@ RUNS = {
     "complete-case": [(CompleteCase, with_missing_blocks)],
     "mean-impute": [(MeanImpute, with_missing_blocks)],
     "single": [(lambda: Single(party_name="bank"), with_missing_blocks)],
-    "vfem": [
-        (VFEM, with_missing_blocks),
-        (lambda: VFEM("block", "sums", max_iter=6), with_missing_blocks),
-        (
-            lambda: VFEM(
-                "block",
-                "sums",
-                max_iter=4,
-                step="gradient",
-                acceleration=None,
-                initial="mean-imputed",
-            ),
-            with_missing_blocks,
-        ),
-        (lambda: VFEM("block", "sums", max_iter=4, standard_errors="sketch"), with_missing_blocks),
-    ],
+    "vfem": [(VFEM, with_missing_blocks)],
     "predict": [(lambda: Predict(a_model()), with_missing_blocks)],
     "vfem-predict": [],
     "fedpsg-ar": [
@@ -151,8 +137,6 @@ RUNS = {
     "glm": [
         (lambda: VerticalGLM(lambdas=0.05), larger),
         (lambda: VerticalGLM("binomial", lambdas=0.05), larger),
-        (lambda: VerticalGLM("binomial", exchange="sums", lambdas=0.05, max_iter=30), binary),
-        (lambda: VerticalGLM(exchange="sums", dp="admm", lambdas=0.05, dp_rounds=4), complete),
     ],
     "false-vfl": [(deep, with_missing_blocks), (lambda: deep("II"), with_missing_blocks)],
     "false-vfl-predict": [(lambda: FalseVFLPredict(a_deep_model()), with_missing_blocks)],
@@ -188,6 +172,10 @@ RUNS = {
 }
 for _name in ("mean", "min", "max", "most-frequent"):
     RUNS[_name] = [(lambda name=_name: load_strategy(name)(), with_missing_cells)]
+# The papers' own iterations.
+ITERATIONS = {"vfem-iterations": {"max_iter": 4}, "glm-admm": {"lambdas": 0.05}}
+for _name in ITERATIONS.keys() & BUILTIN.keys():
+    RUNS[_name] = [(partial(load_strategy(_name), **ITERATIONS[_name]), with_missing_blocks)]
 
 # Theirs are calls; what is sent is no term of a sum.
 WITHOUT_SUMS = {"vcds", "evcds", "ievcds"}
@@ -217,16 +205,6 @@ def test_a_sum_answered_twice_gives_equal_bytes_or_has_a_new_number(name, number
         simulate(strategy, tables, labels, aggregation="masked", min_rows=1, progress=False)
     assert calls <= repetition.steps
     assert bool(repetition.steps | repetition.declared) == (name not in WITHOUT_SUMS)
-
-
-def test_the_noise_of_dp_admm_is_another_in_each_run_and_message():
-    tables, labels = complete()
-    found = []
-    for _ in range(2):
-        strategy = VerticalGLM(exchange="sums", dp="admm", lambdas=0.05, dp_rounds=4)
-        result = simulate(strategy, tables, labels, progress=False)
-        found.append(result.coefficients["estimate"].to_numpy())
-    assert not np.array_equal(*found)
 
 
 # -- a test that cannot fail shows nothing ---------------------------------------------------

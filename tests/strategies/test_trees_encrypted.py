@@ -17,7 +17,7 @@ from strategies.trees.binning import Layout
 from strategies.trees.encrypted import scheme
 from strategies.trees.encrypted.party import EncryptedSteps
 from strategies.trees.encrypted.rounds import slots_of
-from tests.blocked import Absent
+from tests.kit.blocked import Absent
 
 OPEN = {"histograms": "open", "products": "encrypted"}
 
