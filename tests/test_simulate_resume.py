@@ -83,23 +83,19 @@ def test_a_run_with_checkpoints_gives_the_same_and_leaves_nothing(method, unbrok
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("method", METHODS)
-def test_killed_at_any_round_and_resumed_it_gives_the_same(
-    method, when, killer, unbroken, tmp_path
-):
-    run(method)
+def test_killed_at_any_round_and_resumed_it_gives_the_same(when, killer, unbroken, tmp_path):
+    """Other methods by `python -m tests.faults.kills`, of which test_simulate_kills is a sample."""
+    run("rounds")
     rounds = killer.rounds
     assert rounds > 4
     odd = when == "after"
     for at in sorted({*range(2 + odd, rounds + 1, 2), rounds}):
         folder = tmp_path / f"{at}"
-        killer.kill(at, when, method, folder)
-        assert_same(run(method, folder, resume=True), unbroken[method])
-        taken = killer.rounds
+        killer.kill(at, when, "rounds", folder)
+        assert_same(run("rounds", folder, resume=True), unbroken["rounds"])
         # Greeting and farewell, no more; a run with no round but its greeting begins anew.
         again = 0 if (at, when) == (2, "before") else at
-        # Masked columns are in no journal: they are asked for again.
-        assert taken <= rounds - again + 2 + (when == "after") + (method == "moments")
+        assert killer.rounds <= rounds - again + 2 + (when == "after")
         assert files(folder) == []
 
 

@@ -35,9 +35,7 @@ class RoundsParty(Party):
 
     @step
     def coefficients(self):
-        columns = [str(name) for name in self.table.frame]
-        self.save_output(pd.DataFrame({"beta": self.state["beta"]}, index=columns))
-        return {"columns": columns, "beta": self.state["beta"]}
+        return {"columns": [*map(str, self.table.frame)], "beta": self.state["beta"]}
 
     def _held(self):
         return self.to_aligned(self.table.frame.to_numpy(dtype=float), 0.0)
