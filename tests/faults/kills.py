@@ -49,7 +49,7 @@ from tests.kit.resuming import ServerKilled
 # Runs whose numbers follow from keys of the parties: how sums are rounded.
 OF_KEYS = cases.LARGE
 # Runs whose parties keep shares of a model, random but for their sum: predictions are compared.
-OF_SHARES = {"forest", "forest server", "forest snapshots"}
+OF_SHARES = {"forest", "forest snapshots"}
 # Runs whose loops go back to snapshots: case, and steps between two snapshots.
 LOOPS = {"gbdt": 1, "forest": 1, "vertigan": 1, "fedpsg-ar joint": 1}
 LOOPS |= {"vanilla-vfl": 2, "false-vfl": 2}

@@ -66,8 +66,10 @@ SETTINGS = {
     "single": {"party_name": "court", "encoding": "one-hot"},
     "glm": {"penalty": "lasso", "lambdas": 0.1, "encoding": "one-hot"},
     "glm binomial": {"family": "binomial", "lambdas": 0.01, "encoding": "one-hot"},
-    "vfem-iterations": {"encoding": "one-hot", "max_iter": 20},
-    "glm-admm": {"penalty": "lasso", "lambdas": 0.1, "encoding": "one-hot"},
+    "vfem-iterations": {"learning_rate": 0.1, "encoding": "one-hot", "max_iter": 20},
+    "vfem-iterations sketch": {"encoding": "one-hot", "max_iter": 4, "sketch_size": 40},
+    "glm-admm": {"penalty": "lasso", "lambdas": 0.1, "encoding": "one-hot", "tol": 1e-6},
+    "glm-admm noisy": {"epsilon": 1.0, "lambdas": 0.05, "encoding": "one-hot", "max_iter": 4},
     "false-vfl": {**REGRESSION, **SMALL},
     "false-vfl II": {"variant": "II", **SMALL},
     "vanilla-vfl": {**REGRESSION, **SPLIT},
@@ -78,28 +80,33 @@ SETTINGS = {
     "gbdt": FEW_TREES,
     "gbdt open": {**FEW_TREES, "objective": "regression", "histograms": "open"},
     "forest": {**FEW_TREES, "objective": "regression"},
-    "forest server": {**FEW_TREES, "objective": "regression", "routing": "server"},
     "lr": {"l2": 2.0, "encoding": "one-hot"},
     "svm": {"l2": 2.0, "encoding": "one-hot"},
     "svm mean": {"l2": 2.0, "loss": "squared", "rows": "mean", "encoding": "one-hot"},
 }  # fmt: skip
-# What predicts by the model of another case.
-FITTED = {
-    "predict": "vfem",
-    "vfem-predict": "vfem",
-    "false-vfl-predict": "false-vfl",
-    "split-predict": "vanilla-vfl",
-    "gbdt-predict": "gbdt",
-    "forest-predict": "forest",
+if "lr" not in BUILTIN:  # it is a ridge of glm
+    SETTINGS["glm ridge"] = {
+        "family": "binomial", "penalty": "ridge", "l2": 2.0, "encoding": "one-hot"
+    }  # fmt: skip
+# What predicts by the model of another case, by a strategy of its own or the one for all.
+_PREDICTORS = {
+    "vfem": "predict",
+    "false-vfl": "false-vfl-predict",
+    "vanilla-vfl": "split-predict",
+    "gbdt": "gbdt-predict",
+    "forest": "forest-predict",
 }
+FITTED = {
+    f"{name if name in BUILTIN else 'predict'} {case}": case for case, name in _PREDICTORS.items()
+} | {"vfem-predict vfem": "vfem"}
 CASES = [case for case in [*SETTINGS, *FITTED] if case.split()[0] in BUILTIN]
 COMPLETING = {"fknn", "mean", "min", "max", "most-frequent"}
 GENERATING = {"fedpsg-ar", "vertigan"}
 SYNTHETIC = {"vcds", "evcds", "ievcds"}
 # What needs a key stream that parties share has no encrypted sums.
-MASKED = {"lr", "svm"}
+MASKED = {"lr", "svm", "glm ridge"}
 # A vector of the server that columns are multiplied with takes ten rows.
-LARGE = {"lr", "svm", "svm mean", "glm binomial"}
+LARGE = MASKED | {"svm mean", "glm binomial"}
 # They predict samples that have no label.
 PREDICTING = {"false-vfl", "vanilla-vfl", "laser-vfl", "plug-vfl", "fedhssl", "final-net"} | {
     "gbdt", "forest"
@@ -118,7 +125,7 @@ def one_per_half(cases=CASES):
     """Return the first case of each party half: what is the core's is the same for the others."""
     found = {}
     for case in cases:
-        found.setdefault(class_of(case).party, case)
+        found.setdefault(FITTED.get(case) or class_of(case).party, case)
     return list(found.values())
 
 

@@ -446,27 +446,6 @@ def test_an_unknown_party():
         run(Single("bank"), *make_data())
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"encoding": "two-hot"},
-        {"missing_cells": "ignore"},
-        {"missing_labels": "zero"},
-        {"intercept": 1},
-        {"standard_errors": None},
-    ],
-)
-def test_settings_are_checked(settings):
-    for strategy in (CompleteCase, MeanImpute, Single):
-        with pytest.raises(ConfigError, match=next(iter(settings))):
-            strategy(**settings)
-
-
-def test_the_name_of_the_party_is_checked():
-    with pytest.raises(ConfigError, match="party_name"):
-        Single(3)
-
-
 def test_rows_to_fit_are_checked():
     with pytest.raises(ConfigError, match="rows"):
         solve(None, None, "some")
