@@ -104,7 +104,7 @@ COMPLETING = {"fknn", "mean", "min", "max", "most-frequent"}
 GENERATING = {"fedpsg-ar", "vertigan"}
 SYNTHETIC = {"vcds", "evcds", "ievcds"}
 # What needs a key stream that parties share has no encrypted sums.
-MASKED = {"lr", "svm", "glm ridge"}
+MASKED = {"svm", "lr" if "lr" in BUILTIN else "glm ridge"}
 # A vector of the server that columns are multiplied with takes ten rows.
 LARGE = MASKED | {"svm mean", "glm binomial"}
 # They predict samples that have no label.
