@@ -570,7 +570,7 @@ def test_names_of_runs_stay_in_the_folder_of_the_node(home, bank, court, name):
 
 def test_settings_of_several_options_are_put_together():
     """Of two options `flwr run` would keep the last setting of a strategy's table alone."""
-    given = [str(ROOT / "apps" / "gbdt.toml"), 'vfem.step="gradient"', "vfem.tol=0.0 seed=1"]
+    given = [str(ROOT / "apps" / "vfem.toml"), 'vfem.step="gradient"', "vfem.tol=0.0 seed=1"]
     read = read_items(given)
     assert (read["strategy"], read["demo.dataset"], read["seed"]) == ("vfem", "blood-pressure", 1)
     assert (read["vfem.step"], read["vfem.tol"], read["vfem.initial"]) == ("gradient", 0.0, "zeros")
