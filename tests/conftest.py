@@ -8,7 +8,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: one BLAS thr
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
+HERE = pathlib.Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE / "kit")]  # `oracles.fknn`; `resuming`
 
 
 @pytest.fixture(scope="session")

@@ -89,26 +89,35 @@ def anchors(path):
     return found
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name_of)
-def test_links_lead_somewhere(path):
-    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.S | re.M)
+def lost_links(text, path, pattern=r"\]\(([^)\s]+)\)"):
+    """Return the targets of a page's links that are not there."""
     lost = []
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+    for target in re.findall(pattern, text):
         if target.startswith(("http://", "https://")):
             continue
         file, _, anchor = target.partition("#")
         page = (path.parent / file).resolve() if file else path
         if not page.exists() or (anchor and page.suffix == ".md" and anchor not in anchors(page)):
-            lost.append(target)
+            lost.append(f"{name_of(path)}: {target}")
+    return lost
+
+
+def test_links_lead_somewhere():
+    lost = []
+    for path in PAGES:
+        lost += lost_links(re.sub(r"^```.*?^```", "", path.read_text(), flags=re.S | re.M), path)
     assert lost == []
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name_of)
-def test_lines_have_at_most_100_characters(path):
-    """But for rows of tables, which Markdown cannot break, and single words such as test names."""
-    kept = ("|", "<!--")
-    lines = enumerate(path.read_text().splitlines(), 1)
-    assert [n for n, x in lines if len(x) > 100 and not x.startswith(kept) and " " in x[4:]] == []
+def test_lines_have_at_most_100_characters():
+    """Rows of tables, which Markdown cannot break, and single words such as test names excepted."""
+    long = [
+        f"{name_of(path)}:{n}"
+        for path in PAGES
+        for n, line in enumerate(path.read_text().splitlines(), 1)
+        if len(line) > 100 and not line.startswith(("|", "<!--")) and " " in line[4:]
+    ]
+    assert long == []
 
 
 METHODS = sorted((ROOT / "docs" / "methods").glob("*.md"))
@@ -129,30 +138,31 @@ def find(name):
     raise ImportError(name)
 
 
-@pytest.mark.parametrize("path", METHODS, ids=name_of)
-def test_every_function_that_a_method_names_exists(path):
+def test_every_function_that_a_method_names_exists():
     pytest.importorskip("torch")
-    text = path.read_text()
     lost = []
-    for name in sorted({match[1] for match in NAMED.finditer(text)}):
-        try:
-            find(name)
-        except (ImportError, AttributeError):
-            lost.append(name)
+    for path in METHODS:
+        text = path.read_text()
+        for name in sorted({match[1] for match in NAMED.finditer(text)}):
+            try:
+                find(name)
+            except (ImportError, AttributeError):
+                lost.append(f"{path.name}: {name}")
+        heads = re.findall(r"^\| \w+ \| what \| function \|$", text, re.M)
+        rows = re.findall(r"^\|.*\| `strategies\.[\w.]+` \|$", text, re.M)
+        assert len(heads) == 1, path
+        assert len(rows) >= 3, path
     assert lost == []
-    heads = re.findall(r"^\| \w+ \| what \| function \|$", text, re.M)
-    rows = re.findall(r"^\|.*\| `strategies\.[\w.]+` \|$", text, re.M)
-    assert len(heads) == 1
-    assert len(rows) >= 3
 
 
-@pytest.mark.parametrize("path", METHODS, ids=name_of)
-def test_a_method_has_what_every_method_has(path):
-    heads = re.findall(r"^## (.*)$", path.read_text(), re.M)
-    for wanted in ("From the", "Rounds", "Departures", "The strateg"):
-        assert any(head.startswith(wanted) for head in heads), wanted
-    assert "**Problem.**" in path.read_text()
-    assert "**Method.**" in path.read_text()
+def test_a_method_has_what_every_method_has():
+    for path in METHODS:
+        text = path.read_text()
+        heads = re.findall(r"^## (.*)$", text, re.M)
+        for wanted in ("From the", "Rounds", "Departures", "The strateg"):
+            assert any(head.startswith(wanted) for head in heads), (path, wanted)
+        assert "**Problem.**" in text, path
+        assert "**Method.**" in text, path
 
 
 def entries_of(nav):
@@ -178,19 +188,13 @@ def test_a_link_out_of_docs_leads_to_a_copy_in_the_site():
     assert target_in_site("docs", "how-to/notebook.md", "../privacy.md") is None
 
 
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
-def test_a_notebook_is_a_page_whose_links_lead_somewhere(path):
-    pages = pages_of(path)
-    text = pages.pop(f"{path.stem}.md")
-    assert text.startswith("# ")
-    assert all(f"({name})" in text for name in pages)
+def test_a_notebook_is_a_page_whose_links_lead_somewhere():
     lost = []
-    for target in re.findall(r"\]\(([^)\s]+\.md(?:#[^)\s]*)?)\)", text):
-        file, _, anchor = target.partition("#")
-        page = (ROOT / "docs" / "notebooks" / file).resolve()
-        if not page.exists() or (anchor and anchor not in anchors(page)):
-            lost.append(target)
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        pages = pages_of(path)
+        text = pages.pop(f"{path.stem}.md")
+        assert text.startswith("# ")
+        assert all(f"({name})" in text for name in pages)
+        page = ROOT / "docs" / "notebooks" / f"{path.stem}.md"
+        lost += lost_links(text, page, r"\]\(([^)\s]+\.md(?:#[^)\s]*)?)\)")
     assert lost == []

@@ -13,7 +13,7 @@ from flwr_vertical.node import MemoryStorage
 from flwr_vertical.optional import how_to_install, require
 from flwr_vertical.tables import Table
 from strategies import BUILTIN
-from tests.blocked import Absent
+from tests.kit.blocked import Absent
 
 
 def test_a_package_that_is_there_is_returned():

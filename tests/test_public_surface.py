@@ -331,7 +331,7 @@ def test_optional_packages_are_imported_where_they_are_used():
 def without_optional_packages(code):
     """Run code in a process of its own, in which no optional package can be imported."""
     block = (
-        "import sys; from tests.blocked import Absent\n"
+        "import sys; from tests.kit.blocked import Absent\n"
         f"sys.meta_path.insert(0, Absent({sorted(OPTIONAL)}))\n"
     )
     return subprocess.run(

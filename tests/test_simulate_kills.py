@@ -5,7 +5,7 @@ import os
 import pytest
 
 from strategies.trees import masked_store
-from tests.faults.kills import LOOPS, OF_KEYS, OF_SHARES, WHENS, Run, kill_everywhere, runs
+from tests.faults.kills import OF_KEYS, OF_SHARES, WHENS, kill_everywhere, runs
 
 
 @pytest.fixture(autouse=True)
@@ -15,23 +15,21 @@ def _no_waiting_for_the_disk(monkeypatch):
 
 def killed(name, every, whens=WHENS, first=3):
     """Return what went wrong in a run, and how many kills there were."""
-    made = {found[0]: found for found in runs()}
-    _, make, data, settings = made[name]
-    _, _, found = kill_everywhere(Run(name, make, data, **settings), every, whens, first)
+    _, _, found = kill_everywhere(runs()[name](), every, whens, first)
     reached = {at: told for at, told in found.items() if told != "not reached"}
     return {at: told for at, told in reached.items() if told != "equal"}, len(reached)
 
 
 def test_parties_draw_the_same_where_masked_columns_are_asked_for_again():
     # Between a journal's `send_masked` and `moments` the columns are in no journal.
-    wrong, n_kills = killed("fedpsg-ar 0", 2, ["after"])
+    wrong, n_kills = killed("fedpsg-ar mice", 2, ["after"])
     assert wrong == {}
     assert n_kills > 8
 
 
 @pytest.mark.parametrize(
     ("name", "every"),
-    [("glm 1", 19), ("fknn 0", 9), ("gbdt 0 snapshots", 9), ("vanilla-vfl 0 snapshots", 9)],
+    [("glm binomial", 19), ("fknn", 5), ("gbdt snapshots", 9), ("vanilla-vfl snapshots", 9)],
 )
 def test_a_run_killed_on_the_way_ends_with_the_same_numbers(name, every):
     wrong, n_kills = killed(name, every)
@@ -41,11 +39,10 @@ def test_a_run_killed_on_the_way_ends_with_the_same_numbers(name, every):
 
 def test_rows_that_are_sent_in_blocks_are_asked_for_again(monkeypatch):
     monkeypatch.setattr(masked_store, "SEND_BYTES", 1 << 11)
-    wrong, n_kills = killed("gbdt 0", 4, ["after"], first=10)
+    wrong, n_kills = killed("gbdt", 4, ["after"], first=10)
     assert wrong == {}
     assert n_kills > 4
 
 
 def test_what_the_command_names_is_there():
-    names = {name for name, *_ in runs()}
-    assert names >= OF_KEYS | OF_SHARES | {f"{name} {k} snapshots" for name, k, _ in LOOPS}
+    assert runs().keys() >= OF_KEYS | OF_SHARES

@@ -13,7 +13,8 @@ from flwr_vertical import LocalGrid, Result, simulate
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.node.outputs import OutputFolder
 from strategies.vfem import VFEM
-from tests.resuming import METHODS, ServerKilled
+from tests.kit.resuming import METHODS, ServerKilled
+from tests.kit.rounds import Rounds
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -82,23 +83,19 @@ def test_a_run_with_checkpoints_gives_the_same_and_leaves_nothing(method, unbrok
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("method", METHODS)
-def test_killed_at_any_round_and_resumed_it_gives_the_same(
-    method, when, killer, unbroken, tmp_path
-):
-    run(method)
+def test_killed_at_any_round_and_resumed_it_gives_the_same(when, killer, unbroken, tmp_path):
+    """Other methods by `python -m tests.faults.kills`, of which test_simulate_kills is a sample."""
+    run("rounds")
     rounds = killer.rounds
     assert rounds > 4
     odd = when == "after"
     for at in sorted({*range(2 + odd, rounds + 1, 2), rounds}):
         folder = tmp_path / f"{at}"
-        killer.kill(at, when, method, folder)
-        assert_same(run(method, folder, resume=True), unbroken[method])
-        taken = killer.rounds
+        killer.kill(at, when, "rounds", folder)
+        assert_same(run("rounds", folder, resume=True), unbroken["rounds"])
         # Greeting and farewell, no more; a run with no round but its greeting begins anew.
         again = 0 if (at, when) == (2, "before") else at
-        # Masked columns are in no journal: they are asked for again.
-        assert taken <= rounds - again + 2 + (when == "after") + (method == "moments")
+        assert killer.rounds <= rounds - again + 2 + (when == "after")
         assert files(folder) == []
 
 
@@ -119,7 +116,7 @@ def test_a_killed_process_can_be_resumed_by_another(unbroken, tmp_path):
         "    if count[0] == 5: os.kill(os.getpid(), signal.SIGKILL)\n"
         "    return original(grid, messages, timeout=timeout)\n"
         "LocalGrid.send_and_receive = send\n"
-        "run('vfem', sys.argv[1])\n"
+        "run('rounds', sys.argv[1])\n"
     )
     ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=False)
     assert ended.returncode == -signal.SIGKILL
@@ -127,15 +124,15 @@ def test_a_killed_process_can_be_resumed_by_another(unbroken, tmp_path):
     assert kept
     for path in kept:  # private keys are among them
         assert path.stat().st_mode & 0o077 == 0, path
-    assert_same(run("vfem", tmp_path, resume=True), unbroken["vfem"])
+    assert_same(run("rounds", tmp_path, resume=True), unbroken["rounds"])
 
 
 def test_private_alignment_and_ciphertexts_are_resumed_too(killer, tmp_path):
     pytest.importorskip("tenseal")
     settings = {"aggregation": "ckks", "alignment": "private-id"}
-    killer.kill(6, "after", "vfem", tmp_path, **settings)
-    found = run("vfem", tmp_path, resume=True, **settings)
-    expected = run("vfem", **settings)
+    killer.kill(6, "after", "rounds", tmp_path, **settings)
+    found = run("rounds", tmp_path, resume=True, **settings)
+    expected = run("rounds", **settings)
     np.testing.assert_allclose(
         found.coefficients["estimate"], expected.coefficients["estimate"], atol=1e-4
     )
@@ -144,31 +141,31 @@ def test_private_alignment_and_ciphertexts_are_resumed_too(killer, tmp_path):
 
 def test_what_is_missing_or_different_is_refused(killer, tmp_path):
     with pytest.raises(ConfigError, match="resume=True needs checkpoint"):
-        run("vfem", resume=True)
+        run("rounds", resume=True)
     with pytest.raises(ConfigError, match="it holds no journal"):
-        run("vfem", tmp_path, resume=True)
-    killer.kill(5, "after", "vfem", tmp_path)
+        run("rounds", tmp_path, resume=True)
+    killer.kill(5, "after", "rounds", tmp_path)
     with pytest.raises(ConfigError, match="unfinished run"):
-        run("vfem", tmp_path)
+        run("rounds", tmp_path)
     with pytest.raises(ConfigError, match="max_iter"):
-        run("vfem", tmp_path, resume=True, strategy=VFEM(exchange="sums", max_iter=7))
+        run("rounds", tmp_path, resume=True, strategy=Rounds(max_iter=7))
     with pytest.raises(ConfigError, match="seed"):
-        run("vfem", tmp_path, resume=True, seed=3)
-    tables, labels = METHODS["vfem"][1]()
+        run("rounds", tmp_path, resume=True, seed=3)
+    tables, labels = METHODS["rounds"][1]()
     tables["bank"] = tables["bank"] + 1.0
     with pytest.raises((ConfigError, PartyError), match=r"'bank': its data have changed"):
         simulate(
-            METHODS["vfem"][0](), tables, labels, checkpoint=tmp_path, resume=True, progress=False
+            METHODS["rounds"][0](), tables, labels, checkpoint=tmp_path, resume=True, progress=False
         )
-    run("vfem", tmp_path, resume=True)
+    run("rounds", tmp_path, resume=True)
 
 
 def test_what_a_run_that_was_given_up_left_is_not_the_next_one_s(killer, unbroken, tmp_path):
     stale = OutputFolder(tmp_path / "parties")
     stale.save_table("bank", pd.DataFrame({"old": [1.0]}))
     stale.save_model("bank", b"old")
-    killer.kill(4, "after", "vfem", tmp_path)
-    assert_same(run("vfem", tmp_path, resume=True), unbroken["vfem"])
+    killer.kill(4, "after", "rounds", tmp_path)
+    assert_same(run("rounds", tmp_path, resume=True), unbroken["rounds"])
 
 
 def test_a_damaged_output_is_refused(killer, tmp_path):
@@ -183,14 +180,14 @@ def test_a_damaged_output_is_refused(killer, tmp_path):
 def test_a_fitted_model_belongs_to_what_must_not_change(killer, tmp_path):
     from strategies.predict import Predict
 
-    tables, labels = METHODS["vfem"][1]()
+    tables, labels = METHODS["rounds"][1]()
     fit = simulate(VFEM(), tables, labels, min_rows=10, progress=False)
     other = simulate(VFEM("block"), tables, labels, min_rows=10, progress=False)
     settings = {"strategy": Predict(fit)}
-    killer.kill(3, "before", "vfem", tmp_path, fitted=fit, **settings)
+    killer.kill(3, "before", "rounds", tmp_path, fitted=fit, **settings)
     with pytest.raises((ConfigError, PartyError), match="its data have changed"):
-        run("vfem", tmp_path, resume=True, fitted=other, **settings)
-    found = run("vfem", tmp_path, resume=True, fitted=fit, **settings)
+        run("rounds", tmp_path, resume=True, fitted=other, **settings)
+    found = run("rounds", tmp_path, resume=True, fitted=fit, **settings)
     assert isinstance(found, Result)
     assert len(found.predictions) == 40
 
@@ -208,6 +205,6 @@ def test_actors_keep_checkpoints_too(ray_in_process, unbroken, monkeypatch, tmp_
 
     monkeypatch.setattr(NodesGrid, "send_and_receive", send)
     with pytest.raises(ServerKilled):
-        run("vfem", tmp_path, engine="ray", n_actors=2)
-    assert_same(run("vfem", tmp_path, resume=True, engine="ray", n_actors=2), unbroken["vfem"])
+        run("rounds", tmp_path, engine="ray", n_actors=2)
+    assert_same(run("rounds", tmp_path, resume=True, engine="ray", n_actors=2), unbroken["rounds"])
     assert files(tmp_path) == []

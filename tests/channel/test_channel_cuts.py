@@ -15,7 +15,7 @@ from flwr_vertical.channel import ChannelGrid, app
 from flwr_vertical.channel.client import ChannelError, dial
 from flwr_vertical.channel.endpoint import Endpoint
 from flwr_vertical.protocol.messages import make_message
-from strategies.vfem import VFEM
+from tests.kit.rounds import Rounds
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_the_server_gives_up_a_stream_that_the_party_has_replaced(patient, proxy
     assert party.handled == [0, 1]
 
 
-def test_vfem_over_a_network_that_is_cut_again_and_again(monkeypatch):
+def test_rounds_over_a_network_that_is_cut_again_and_again(monkeypatch):
     rng = np.random.default_rng(3)
     parties = {
         f"p{k}": pd.DataFrame(rng.normal(size=(60, 2)), columns=["a", "b"]) for k in range(3)
@@ -189,9 +189,9 @@ def test_vfem_over_a_network_that_is_cut_again_and_again(monkeypatch):
     parties["p0"] = parties["p0"].iloc[:45]
     labels = pd.Series(rng.normal(size=60))
     settings = {"alignment": "plain", "aggregation": "masked", "progress": False}
-    expected = simulate(VFEM(exchange="sums", max_iter=30), parties, labels, **settings)
+    expected = simulate(Rounds(max_iter=60), parties, labels, **settings)
 
-    proxies, strategy = [], VFEM(exchange="sums", max_iter=30)
+    proxies, strategy = [], Rounds(max_iter=60)
     real = app.dial
 
     def through_proxy(offer, node_id):

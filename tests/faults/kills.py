@@ -17,6 +17,7 @@ checkpoints.
 
 import argparse
 import dataclasses
+import functools
 import hashlib
 import logging
 import shutil
@@ -42,16 +43,16 @@ from flwr_vertical.node.service import StepServer
 from flwr_vertical.products import pair_keys
 from flwr_vertical.server import journal
 from flwr_vertical.server.journal import Journal
-from tests.resuming import ServerKilled
-from tests.strategies.test_repeated_steps import RUNS, larger, with_missing_cells
+from tests.kit import cases
+from tests.kit.resuming import ServerKilled
 
-# Runs whose numbers follow from keys of the parties: signs of sketches, how sums are rounded.
-OF_KEYS = {"vfem 3", "glm 1", "lr 0", "svm 0", "svm 1"}
+# Runs whose numbers follow from keys of the parties: how sums are rounded.
+OF_KEYS = cases.LARGE
 # Runs whose parties keep shares of a model, random but for their sum: predictions are compared.
-OF_SHARES = {"forest 0", "forest 0 snapshots"}
-# Runs whose loops go back to snapshots: strategy, number, steps between two snapshots.
-LOOPS = [("gbdt", 0, 1), ("forest", 0, 1), ("vertigan", 0, 1), ("fedpsg-ar", 1, 1)]
-LOOPS += [("vanilla-vfl", 0, 2), ("false-vfl", 0, 2)]
+OF_SHARES = {"forest", "forest snapshots"}
+# Runs whose loops go back to snapshots: case, and steps between two snapshots.
+LOOPS = {"gbdt": 1, "forest": 1, "vertigan": 1, "fedpsg-ar joint": 1}
+LOOPS |= {"vanilla-vfl": 2, "false-vfl": 2}
 WHENS = ("before", "after", "half", "party")
 # What differs between two runs by its nature: what they cost, and when and where they were.
 _OF_THE_RUN = {"ledger", "where", "finished", "figures", "_judged"}
@@ -61,10 +62,12 @@ _CRASHED = 8  # Flower's code for a process that ended
 class Run:
     """One small run of a strategy, that can be broken and resumed."""
 
-    def __init__(self, name, make, data, **settings):
+    def __init__(self, name, case, n_rows=None, **settings):
         self.name, self._settings = name, settings
-        # Once: a strategy that builds on a fitted model would fit it anew.
-        self._strategy, (self._tables, self._labels) = make(), data()
+        self._strategy = cases.made(case)
+        self._tables, self._labels = cases.tables_of(case), cases.labels_of(case)
+        if n_rows:
+            self._tables, self._labels = cases.tables(n_rows, cells=0.0), cases.labels(n_rows)
 
     def __call__(self, folder, resume=False):
         options = {"min_rows": 1, "patience": 120.0, "retries": 1} | self._settings
@@ -255,18 +258,17 @@ def kill_everywhere(run, every=1, whens=WHENS, first=0):
 
 
 def runs():
-    """Name the runs: those in which every step of every built-in strategy is taken twice."""
-    for name, several in RUNS.items():
-        for k, (make, data) in enumerate(several):
-            yield f"{name} {k}", make, data, {}
-    for name, k, every in LOOPS:
-        make, data = RUNS[name][k]
-        yield f"{name} {k} snapshots", make, data, {"checkpoint_every": every}
+    """Return the runs by name: the cases of the contract, with snapshots, ledgers, ciphertexts."""
+    found = {case: functools.partial(Run, case, case) for case in cases.CASES}
+    for case, every in LOOPS.items():
+        name = f"{case} snapshots"
+        found[name] = functools.partial(Run, name, case, checkpoint_every=every)
     # Parties that keep a privacy ledger recognise labels, and masked columns come with sketches.
-    make, _ = RUNS["glm"][0]
-    yield "glm ledger", make, larger, {"policy": {"exchanges": "*"}, "min_rows": None}
-    make, _ = RUNS["fknn"][0]
-    yield "fknn ckks", make, with_missing_cells, {"aggregation": "ckks"}
+    found["glm ledger"] = functools.partial(
+        Run, "glm ledger", "glm", n_rows=150, policy={"exchanges": "*"}, min_rows=None
+    )
+    found["fknn ckks"] = functools.partial(Run, "fknn ckks", "fknn", aggregation="ckks")
+    return found
 
 
 def main():
@@ -281,11 +283,11 @@ def main():
     print("| run | entries | messages | kills | equal | clean error | wrong | seconds |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
     wrong = []
-    for name, make, data, settings in runs():
+    for name, make in runs().items():
         if asked.strategy and name.split()[0] not in asked.strategy:
             continue
         started = time.monotonic()
-        entries, rounds, found = kill_everywhere(Run(name, make, data, **settings), every)
+        entries, rounds, found = kill_everywhere(make(), every)
         counts = Counter(told.partition(":")[0] for told in found.values())
         kills = len(found) - counts["not reached"]
         other = kills - counts["equal"] - counts["clean error"]

@@ -10,10 +10,9 @@ from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
 from flwr_vertical.tables import Table
 from strategies.fknn import FKNN
-from strategies.glm_admm import GLMADMM
-from strategies.vfem import VFEM
+from tests.kit.rounds import Rounds
 
-SUMS = VFEM(exchange="sums", max_iter=3, standard_errors=None, check_correlation=False)
+SUMS = Rounds(max_iter=3)
 WHOLE = {"bank": 128.0, "court": 64.0}  # two numbers, and one
 
 
@@ -33,8 +32,8 @@ def test_a_row_holds_so_many_bits():
 
 @pytest.mark.parametrize(
     "strategy",
-    [SUMS, GLMADMM(lambdas=0.1), FKNN(n_neighbors=2, weights="distance")],
-    ids=["vfem", "glm", "fknn"],
+    [SUMS, FKNN(n_neighbors=2, weights="distance")],
+    ids=["rounds", "fknn"],
 )
 def test_an_exchange_by_consent_opens_whole_rows_and_is_counted_once_a_run(tmp_path, strategy):
     labels = None if strategy.name == "fknn" else labels_of(tables())

@@ -11,7 +11,6 @@ from flwr_vertical.settings import settings_of
 from flwr_vertical.simulation_inputs import policies_by_node
 from strategies.copula import VCDS
 from strategies.fknn import FKNN
-from strategies.glm_admm import GLMADMM
 from strategies.vfem import VFEM
 
 _RNG = np.random.default_rng(0)
@@ -23,7 +22,6 @@ LABELS = pd.Series(
     sum(table.sum(axis=1) for table in TABLES.values()) + _RNG.normal(size=150), name="y"
 )
 WEIGHTED = FKNN(n_neighbors=2, weights="distance")
-SUMS = {"exchange": "sums"}
 
 
 class Own(FKNN):
@@ -53,13 +51,6 @@ RUNS = {
     ),
     "own class": (Own(n_neighbors=2), {}, both(modules=f"{__name__}:Own")),
     "few rows": (VFEM(), {"min_rows": 20, "labels": LABELS}, both(min_rows=20)),
-    "sums of vfem": (
-        VFEM(max_iter=2, check_correlation=False, **SUMS), {"labels": LABELS},
-        both(exchanges="sums"),
-    ),
-    "sums of glm": (
-        GLMADMM(lambdas=0.1), {"labels": LABELS}, both(exchanges="sums")
-    ),
     "epsilon": (VCDS(3.0, min_joint=10), {}, {}),
 }  # fmt: skip
 

@@ -14,8 +14,8 @@ from flwr_vertical.products import (
     products_of,
 )
 from flwr_vertical.products.arbiter import ProductKeySteps as ArbiterSteps
+from tests.kit.transcripts import arrays_of
 from tests.products.test_products_private import MultiplyingParty
-from tests.transcripts import arrays_of
 
 pytest.importorskip("tenseal")
 

@@ -28,8 +28,8 @@ from flwr_vertical.products.row_groups import group_rows
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, read_envelope
 from flwr_vertical.server import Federation
-from tests import resuming
-from tests.transcripts import arrays_of
+from tests.kit import resuming
+from tests.kit.transcripts import arrays_of
 
 N = 700
 NAMES = ("bank", "court", "hospital", "insurer", "tax")

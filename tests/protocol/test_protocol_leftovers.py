@@ -21,7 +21,7 @@ from flwr_vertical.node.config import NODE_KEYS, NodeKey, check_node_config
 from flwr_vertical.node.memory_storage import MemoryStorage
 from flwr_vertical.node.steps import StepGroup, Uses, node_keys_of
 from flwr_vertical.server.run_record import journaled
-from strategies.vfem import VFEM
+from tests.kit.rounds import Rounds
 
 
 @pytest.fixture(autouse=True)
@@ -152,7 +152,7 @@ class Changing(FaultyGrid):
 
 
 def run_on_files(folder, at, change, process=NewProcesses, **start):
-    make, data = METHODS["vfem"]
+    make, data = METHODS["rounds"]
     tables, labels = data()
     strategy = make()
     nodes = []
@@ -184,8 +184,10 @@ def test_a_table_that_changes_is_refused_by_any_process(tmp_path, at, kept):
 
 
 def test_the_same_file_written_again_is_the_same_data(tmp_path):
-    whole = run_on_files(tmp_path, 99, None)
-    again = run_on_files(tmp_path, 4, lambda path: path.write_bytes(path.read_bytes()))
+    for name in ("whole", "again"):
+        (tmp_path / name).mkdir()
+    whole = run_on_files(tmp_path / "whole", 99, None)
+    again = run_on_files(tmp_path / "again", 4, lambda path: path.write_bytes(path.read_bytes()))
     np.testing.assert_array_equal(
         again.coefficients["estimate"].to_numpy(), whole.coefficients["estimate"].to_numpy()
     )
@@ -218,7 +220,7 @@ def test_tables_in_memory_are_not_digested(monkeypatch):
         return version(storage, context)
 
     monkeypatch.setattr(MemoryStorage, "data_version", counting)
-    make, data = METHODS["vfem"]
+    make, data = METHODS["rounds"]
     simulate(make(), *data(), progress=False)
     assert digested == []
 
@@ -226,12 +228,12 @@ def test_tables_in_memory_are_not_digested(monkeypatch):
 def test_a_deleted_checkpoint_is_written_again_with_the_digest_of_the_data(tmp_path):
     place = Place(tmp_path)
 
-    class Deleting(VFEM):
+    class Deleting(Rounds):
         def run(self, federation, *args):
             place.checkpoint("court").unlink()
             super().run(federation, *args)
 
-    place.broken(strategy=Deleting(exchange="sums", max_iter=6), die_before=8)
+    place.broken(strategy=Deleting(), die_before=8)
     assert place.checkpoint("court").is_file()
     place.tables["court"] = place.tables["court"] + 1.0
     error = place.broken(PartyError, resume=True)
@@ -278,7 +280,7 @@ class Reader(Party):
     deep = Uses(Deep)
 
 
-class Reading(VFEM):
+class Reading(Rounds):
     party = Reader
 
 

@@ -2,20 +2,15 @@
 
 import logging
 import os
-import pathlib
 import re
 import shutil
-import signal
 import stat
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 import resuming as resuming_module
 from resuming import (
-    METHODS,
     FaultyGrid,
     Place,
     ServerKilled,
@@ -49,16 +44,7 @@ from flwr_vertical.protocol.messages import read_envelope
 from flwr_vertical.results.atomic import TEMPORARY_PREFIX
 from flwr_vertical.server.journal import Journal
 from strategies.fknn import FKNN
-from strategies.vfem import VFEM
-
-CASES = [
-    ("vfem", "plain", "plain"),
-    ("vfem", "masked", "private-id"),
-    ("vfem", "ckks", "private-id"),
-    ("moments", "masked", "private-id"),
-    ("fknn", "masked", "private-id"),
-    ("fknn", "ckks", "plain"),
-]
+from tests.kit.rounds import Rounds, RoundsParty
 
 PATIENT = {"timeout": 3600.0, "patience": 20.0}
 
@@ -69,30 +55,16 @@ def _no_waiting_for_the_disk(monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
-def exact(method, mode):
-    """Whether two runs agree in all bits: the noise of ckks is new in each, ranks hide it."""
-    return mode != "ckks" or method == "fknn"
-
-
 # -- the server ------------------------------------------------------------------------------
 
 
-# Masked sums are the default. By the others servers die after the answers alone.
-LIVES = [
-    pytest.param(*case, after, id="-".join([*case, "after answers" if after else "before sending"]))
-    for case in CASES
-    for after in (False, True)
-    if after or case[1] == "masked"
-]
-
-
-@pytest.mark.parametrize(("method", "mode", "alignment", "after"), LIVES)
-def test_a_server_killed_again_and_again(tmp_path, monkeypatch, method, mode, alignment, after):
+@pytest.mark.parametrize("after", [False, True], ids=["before sending", "after answers"])
+def test_a_server_killed_again_and_again_repeats_no_round(tmp_path, monkeypatch, after):
     """Every life of the server takes one or two rounds more than the one before."""
     steady(monkeypatch)
-    whole = Place(tmp_path / "whole", method, mode, alignment=alignment)
+    whole = Place(tmp_path / "whole", alignment="private-id")
     expected = whole.run()
-    place = Place(tmp_path / "broken", method, mode, alignment=alignment)
+    place = Place(tmp_path / "broken", alignment="private-id")
     lives = 0
     while True:
         at = 3 if lives == 0 else 2 + lives % 2
@@ -105,66 +77,25 @@ def test_a_server_killed_again_and_again(tmp_path, monkeypatch, method, mode, al
             lives += 1
             assert lives < 40
     assert lives > 3
-    assert_same(found, expected, exact(method, mode))
-    if mode != "ckks":  # there the last rounds depend on the noise
-        nodes = len(place.tables)
-        repeated = lives * nodes if after else 0
-        greetings = resuming(place.transcript)
-        # Who is killed at the farewell has nobody to greet in the next life.
-        assert greetings in ((lives - 1) * nodes, lives * nodes)
-        # One party alone seals the group seed: that round may be among those taken again.
-        spared = expected.sent + greetings + repeated - sent(place.transcript)
-        assert 0 <= spared <= (nodes - 1 if after and method != "vfem" else 0)
-        rounds = found.result.ledger.to_frame()
-        once = rounds[rounds["step"] != "resume"].drop(columns="seconds").reset_index(drop=True)
-        unbroken = expected.result.ledger.to_frame().drop(columns="seconds")
-        columns = ["step", "mode", "party", "bytes_down", "values_up"]
-        assert once[columns].equals(unbroken[columns])
-    assert place.files() == whole.files() == []
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_server_killed_at_any_round(tmp_path, method):
-    whole = Place(tmp_path / "whole", method)
-    expected = whole.run()
-    for at in range(1, whole.rounds, 2):
-        place = Place(tmp_path / str(at), method)
-        place.broken(die_after=at)
-        found = place.run(resume=True)
-        assert_same(found, expected)
-        # The answers of that round were lost; an opening is simply made anew.
-        assert sent(place.transcript) == expected.sent + 2 * (1 if at == 1 else 2)
-        assert place.files() == []
-
-
-def test_a_killed_process_loses_no_round(tmp_path):
-    """Server and parties in one process, killed by the system between two rounds."""
-    program = (
-        "import os, pathlib, signal, resuming\n"
-        "class Killed(resuming.FaultyGrid):\n"
-        "    def send_and_receive(self, messages, *, timeout=None):\n"
-        "        if self.rounds == 8:\n"
-        "            os.kill(os.getpid(), signal.SIGKILL)\n"
-        "        return super().send_and_receive(messages, timeout=timeout)\n"
-        "resuming.FaultyGrid = Killed\n"
-        f"resuming.Place(pathlib.Path({str(tmp_path)!r})).run()\n"
-    )
-    paths = [str(pathlib.Path(__file__).parents[1]), *sys.path]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, check=False)
-    assert done.returncode == -signal.SIGKILL
-    place = Place(tmp_path)
-    found = place.run(resume=True)
-    expected = Place(tmp_path / "whole").run()
     assert_same(found, expected)
-    assert place.files() == []
-    assert found.sent == expected.sent - 2 * 8 + 2
+    nodes = len(place.tables)
+    greetings = resuming(place.transcript)
+    # Who is killed at the farewell has nobody to greet in the next life.
+    assert greetings in ((lives - 1) * nodes, lives * nodes)
+    repeated = lives * nodes if after else 0
+    assert sent(place.transcript) == expected.sent + greetings + repeated
+    rounds = found.result.ledger.to_frame()
+    once = rounds[rounds["step"] != "resume"].drop(columns="seconds").reset_index(drop=True)
+    unbroken = expected.result.ledger.to_frame().drop(columns="seconds")
+    columns = ["step", "mode", "party", "bytes_down", "values_up"]
+    assert once[columns].equals(unbroken[columns])
+    assert place.files() == whole.files() == []
 
 
 def test_random_orders_and_label_keys_outlive_the_server(tmp_path):
     """Without the tests' steady randomness: blinded labels must still meet their samples."""
     for alignment in ("private-id", BlindRsaAligner(bits=2048)):
-        place = Place(tmp_path / str(alignment)[:8], "vfem", "masked", alignment=alignment)
+        place = Place(tmp_path / str(alignment)[:8], "rounds", "masked", alignment=alignment)
         expected = place.run()
         place.broken(die_after=3)
         place.broken(resume=True, die_after=1)
@@ -218,24 +149,6 @@ def test_a_run_that_never_began_leaves_nothing(tmp_path):
 # -- the parties -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fate", ["before", "after", "moved", "lost"])
-@pytest.mark.parametrize(
-    ("method", "mode"),
-    [("vfem", "plain"), ("vfem", "masked"), ("fknn", "masked"), ("fknn", "ckks")],
-)
-def test_a_lost_party_comes_back_and_goes_on(tmp_path, method, mode, fate):
-    whole = Place(tmp_path / "whole", method, mode)
-    expected = whole.run()
-    place = Place(tmp_path / "broken", method, mode)
-    place.start["timeout"] = 5
-    found = place.run(lose={3: fate, 6: fate})
-    assert_same(found, expected, exact(method, mode))
-    assert place.files() == []
-    steps = found.result.ledger.to_frame()["step"]
-    # A node that is silent is asked again, and greeted only if that does not help.
-    assert (steps == "resume").sum() == (0 if fate == "lost" else 2)
-
-
 class DroppingGrid(RecordingGrid):
     """Drops the reply of one node to one round; nobody hears of it before the waiting ends.
 
@@ -275,19 +188,19 @@ def test_after_a_dropped_reply_a_node_is_asked_again_not_waited_for(tmp_path, mo
 def test_steps_are_taken_once_whoever_dies(tmp_path):
     """A counter in the state tells: each step raised it by one, though answers were lost."""
 
-    class Counting(VFEM.party):
+    class Counting(RoundsParty):
         taken = 0
 
-        def _contribution(self, *args):
+        def fit(self, residuals, rate):
             type(self).taken += 1
             self.state["count"] = int(self.state.get("count", 0)) + 1
-            return super()._contribution(*args)
+            return super().fit(residuals, rate)
 
-    class Counted(VFEM):
+    class Counted(Rounds):
         party = Counting
 
     place = Place(tmp_path)
-    place.strategy = lambda: Counted(exchange="sums", max_iter=6)
+    place.strategy = Counted
     place.run()
     expected, Counting.taken = Counting.taken, 0
     place.broken(lose={6: "moved"}, die_after=8)
@@ -300,7 +213,7 @@ def test_state_lost_at_the_same_node_is_mended_without_a_greeting(tmp_path):
     place = Place(tmp_path)
     expected = place.run()
 
-    class Forgetful(VFEM):
+    class Forgetful(Rounds):
         def run(self, federation, *args):
             grid = federation.grid
             once = federation.sum
@@ -312,7 +225,7 @@ def test_state_lost_at_the_same_node_is_mended_without_a_greeting(tmp_path):
             federation.sum = forgetting
             super().run(federation, *args)
 
-    found = place.run(strategy=Forgetful(exchange="sums", max_iter=6))
+    found = place.run(strategy=Forgetful())
     assert_same(found, expected)
     assert found.sent == expected.sent
 
@@ -475,10 +388,8 @@ def changed_label(place):
 
 
 CHANGES = {
-    "max_iter: 6 then, 7 now": lambda place: setattr(
-        place, "strategy", lambda: VFEM(exchange="sums", max_iter=7)
-    ),
-    "strategy: vfem then, fknn now": lambda place: setattr(place, "strategy", FKNN),
+    "max_iter: 6 then, 7 now": lambda place: setattr(place, "strategy", lambda: Rounds(max_iter=7)),
+    "strategy: rounds then, fknn now": lambda place: setattr(place, "strategy", FKNN),
     'aggregation: "masked" then, "plain" now': lambda place: setattr(place, "mode", "plain"),
     "seed: 0 then, 1 now": lambda place: place.start.update(seed=1),
     "align_rows": lambda place: place.start.update(align_rows="intersection"),
@@ -505,33 +416,24 @@ def test_a_journal_of_another_run_is_refused(tmp_path, what):
     again.run(resume=True)
 
 
-def test_other_data_at_a_party_are_refused(tmp_path):
-    place = Place(tmp_path)
-    place.broken(die_before=7)
-    place.tables["court"] = place.tables["court"].copy()
-    place.tables["court"].iloc[0, 0] += 1e-9
-    error = place.broken(PartyError, resume=True)
-    assert (error.party, "its data have changed" in str(error)) == ("court", True)
-
-
 def test_another_course_is_refused(tmp_path):
     place = Place(tmp_path)
     place.broken(die_before=9)
 
-    class Wayward(VFEM):
+    class Wayward(Rounds):
         def run(self, federation, *args):
-            federation.call("pair_key", {"nonce": bytes(32)})
+            federation.call("coefficients")
 
-    error = place.broken(ProtocolError, resume=True, strategy=Wayward(exchange="sums", max_iter=6))
+    error = place.broken(ProtocolError, resume=True, strategy=Wayward())
     assert "took another course" in str(error)
-    assert "step 'prepare', but the strategy now asks for step 'pair_key'" in str(error)
+    assert "step 'prepare', but the strategy now asks for step 'coefficients'" in str(error)
 
-    class Revised(VFEM):
+    class Revised(Rounds):
         def run(self, federation, *args):
             federation.labels[0] += 1
             super().run(federation, *args)
 
-    error = place.broken(ProtocolError, resume=True, strategy=Revised(exchange="sums", max_iter=6))
+    error = place.broken(ProtocolError, resume=True, strategy=Revised())
     assert "the same with other arguments" in str(error)
     place.run(resume=True)
 
@@ -569,7 +471,7 @@ def test_an_unfinished_run_is_not_overwritten(tmp_path):
 def test_two_runs_of_one_name_at_once(tmp_path):
     first, second = Place(tmp_path), Place(tmp_path)
 
-    class Interrupted(VFEM):
+    class Interrupted(Rounds):
         def run(self, federation, *args):
             error = second.broken(ConfigError, resume=True)
             assert "another run is writing to" in str(error)
@@ -578,15 +480,15 @@ def test_two_runs_of_one_name_at_once(tmp_path):
             super().run(federation, *args)
 
     # The other run took the checkpoints and removed them; this one makes its own again.
-    first.run(strategy=Interrupted(exchange="sums", max_iter=6))
+    first.run(strategy=Interrupted())
     assert first.files() == []
 
-    class Overtaken(VFEM):
+    class Overtaken(Rounds):
         def run(self, federation, *args):
             second.broken(die_before=6)
             super().run(federation, *args)
 
-    error = first.broken(PartyError, strategy=Overtaken(exchange="sums", max_iter=6))
+    error = first.broken(PartyError, strategy=Overtaken())
     assert "another run of the same name has taken the checkpoint" in str(error)
     second.run(resume=True)
 

@@ -9,7 +9,7 @@ from simulations.data import Sources
 from simulations.false_vfl import attacks, search
 from simulations.false_vfl.data import draw_labelled, draw_mask, load_isolet, to_blocks
 from strategies.false_vfl.strategy import FalseVFL
-from tests.isolet_like import write_isolet
+from tests.kit.isolet_like import write_isolet
 
 
 @pytest.fixture(scope="module")

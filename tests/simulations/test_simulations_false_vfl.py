@@ -15,7 +15,7 @@ from simulations.false_vfl.runs import Shared, replicate
 from simulations.page import FAIL, PASS, reached
 from simulations.preset import Options
 from simulations.replications import Store, run_all
-from tests.isolet_like import write_isolet
+from tests.kit.isolet_like import write_isolet
 
 SMALL = [
     "study.simsiam = ['without', 'with']",

@@ -8,7 +8,7 @@ from resuming import METHODS, Place, data
 from scipy.stats import ks_2samp, norm, spearmanr
 
 from flwr_vertical import Result, simulate
-from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.errors import DataError, PartyError
 from flwr_vertical.privacy import fresh_keystream, laplace_integers, rational, seeded_noise
 from flwr_vertical.protocol import decode
 from flwr_vertical.protocol.messages import VALUES
@@ -285,37 +285,6 @@ def test_a_run_takes_two_rounds_after_alignment():
 
 
 # -- bad input -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"epsilon": 0.0}, "epsilon must be a number above 0"),
-        ({"epsilon": -1}, "epsilon must be a number above 0"),
-        ({"epsilon": float("nan")}, "epsilon must be a number above 0"),
-        ({"epsilon": "1"}, "epsilon must be a number"),
-        ({"budget": "all"}, "unknown budget 'all'; expected one of"),
-        ({"rank_share": 1.0}, "rank_share must be a number above 0 and below 1"),
-        ({"rows": -5}, "rows must be an integer"),
-        ({"rows": 2.5}, "rows must be an integer"),
-        ({"min_joint": 1}, "min_joint must be an integer of at least 3"),
-        ({"missing": "drop"}, "unknown missing 'drop'; expected one of"),
-        ({"margin_noise": "gauss"}, "unknown margin_noise 'gauss'; expected one of"),
-        ({"bounds": {"x": (3, 1)}}, "bounds must give"),
-        ({"bounds": "x=1:3"}, "bounds must give"),
-    ],
-)
-@pytest.mark.parametrize("method", ALL)
-def test_settings_that_cannot_be_used(method, settings, says):
-    with pytest.raises(ConfigError, match=says):
-        method(**settings)
-
-
-def test_settings_of_the_extensions():
-    with pytest.raises(ConfigError, match="rearrange must be true or false"):
-        EVCDS(rearrange="false")
-    with pytest.raises(ConfigError, match="iterations must be an integer"):
-        IEVCDS(iterations=0)
 
 
 @pytest.mark.parametrize("method", ALL)

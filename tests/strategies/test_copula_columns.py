@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import ks_2samp, norm, spearmanr
 
 from flwr_vertical import simulate
-from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.errors import DataError, PartyError
 from flwr_vertical.privacy import Keystream
 from flwr_vertical.tables import Kind, Table
 from strategies.copula import EVCDS, VCDS, tree
@@ -332,17 +332,3 @@ def test_a_release_for_rows_that_follow_real_ones_is_refused_by_itself(real, mon
     monkeypatch.setattr(EVCDS, "exchanges_asked", ())
     with pytest.raises(PartyError, match=r"'perturb'.* exchange 'rearranged-rows'"):
         simulate(EVCDS(1.0, rearrange=True), real, progress=False, policy={})
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"margin": "histogram"}, "unknown margin 'histogram'; expected one of"),
-        ({"resolution": {"x": 0}}, "resolution must give"),
-        ({"resolution": "x=1"}, "resolution must give"),
-        ({"min_level": -1}, "min_level must be an integer"),
-    ],
-)
-def test_settings_that_cannot_be_used(settings, says):
-    with pytest.raises(ConfigError, match=says):
-        VCDS(**settings)

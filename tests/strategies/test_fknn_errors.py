@@ -132,27 +132,6 @@ def test_fitted_tables_that_do_not_fit(edit, error, why):
 
 
 @pytest.mark.parametrize(
-    ("settings", "why"),
-    [
-        ({"n_neighbors": 0}, "n_neighbors must be an integer of at least 1, got 0"),
-        ({"n_neighbors": 2.5}, "n_neighbors must be an integer of at least 1, got 2.5"),
-        ({"n_neighbors": "5"}, "n_neighbors must be an integer of at least 1, got '5'"),
-        ({"n_neighbors": True}, "n_neighbors must be an integer of at least 1, got True"),
-        ({"weighting": "mean"}, r"weighting 'mean'; expected one of \['party-mean', 'exact'\]"),
-        ({"weights": "gauss"}, r"weights 'gauss'; expected one of \['uniform', 'distance'\]"),
-        ({"block_pairs": -1}, "block_pairs must be .*-1"),
-        ({"block_pairs": 1e6}, "block_pairs must be .*1000000"),
-        ({"block_pairs": "many"}, "block_pairs must be .*many"),
-        ({"standardize": "false"}, "standardize must be true or false, got 'false'"),
-        ({"complete_blocks": 1}, "complete_blocks must be true or false, got 1"),
-    ],
-)
-def test_settings_that_cannot_be(settings, why):
-    with pytest.raises(ConfigError, match=why):
-        FKNN(**settings)
-
-
-@pytest.mark.parametrize(
     ("kwargs", "why"),
     [
         ({"aggregation": "secret"}, r"'secret'; expected one of \['plain', 'masked', 'ckks'\]"),

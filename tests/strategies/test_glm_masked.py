@@ -16,9 +16,9 @@ from strategies.linear.families import family_named
 from strategies.linear.masked_means.evaluate import Bound, MaskedMeans
 from strategies.linear.masked_means.fit import fit_mean_model
 from strategies.linear.masked_means.fourier import CIRCLE, expand, to_circle
-from tests import resuming
-from tests.masked_runs import MeanParty, opened, pooled, split
-from tests.repeating import every_sum_twice
+from tests.kit import resuming
+from tests.kit.masked_runs import MeanParty, opened, pooled, split
+from tests.kit.repeating import every_sum_twice
 
 
 def statsmodels_fit(family, x, y, intercept=True):

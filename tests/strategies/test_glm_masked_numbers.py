@@ -32,7 +32,7 @@ from strategies.linear.masked_means.solver import (
     maximise,
     predicted_information,
 )
-from tests.masked_runs import pooled
+from tests.kit.masked_runs import pooled
 
 MODULUS = 2**64
 

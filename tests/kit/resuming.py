@@ -14,6 +14,7 @@ from flwr_vertical.protocol.messages import read_envelope
 from flwr_vertical.server import journal
 from strategies.fknn import FKNN
 from strategies.vfem import VFEM
+from tests.kit.rounds import Rounds
 
 IDS = [f"s{i:02}" for i in range(40)]
 
@@ -38,8 +39,8 @@ def with_holes():
 
 
 METHODS = {
-    "vfem": (lambda: VFEM(exchange="sums", max_iter=6), data),
-    "moments": (lambda: VFEM(), data),
+    "rounds": (Rounds, data),
+    "moments": (VFEM, data),
     "fknn": (lambda: FKNN(n_neighbors=2, block_pairs=120), with_holes),
 }
 
@@ -122,7 +123,7 @@ class App:
 class Place:
     """The disks of the server and of all parties, and runs on them."""
 
-    def __init__(self, folder, method="vfem", mode="masked", **start):
+    def __init__(self, folder, method="rounds", mode="masked", **start):
         self.folder, self.server = folder, folder / "server" / "night"
         self.strategy, data = METHODS[method]
         self.tables, self.labels = data()

@@ -1,6 +1,7 @@
 """A strategy in a package of somebody else's: one file, and the entry point that names it."""
 
 import os
+import pathlib
 
 MODULE = '''
 """How many cells are known, times a factor: a method that this project knows nothing of."""
@@ -60,6 +61,12 @@ def install(folder, modules, entry_points):
 def install_known_cells(folder):
     """Install the strategy ``known-cells``."""
     return install(folder, {"somebody_elses": MODULE}, {"known-cells": "somebody_elses:KnownCells"})
+
+
+def install_rounds(folder):
+    """Install the tests' own strategy ``rounds``."""
+    text = pathlib.Path(__file__).with_name("rounds.py").read_text()
+    return install(folder, {"rounds": text}, {"rounds": "rounds:Rounds"})
 
 
 def python_path(folder):

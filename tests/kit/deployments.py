@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 
 from runtimes import ROOT, Flower, processes_of, stop_all
+from third_party import install_rounds
 
 
 def free_ports(count):
@@ -74,10 +75,11 @@ class Run:
 
 
 class Deployment:
-    """SuperLink and SuperNodes, insecure, on loopback."""
+    """SuperLink and SuperNodes, insecure, on loopback, where the strategy `rounds` is installed."""
 
     def __init__(self, home, parties):
         self.flower, self.parties = Flower(home), parties
+        self.flower.env["PYTHONPATH"] = str(install_rounds(home / "elsewhere"))
         self.port, *ports = free_ports(1 + len(parties))
         self.ports = dict(zip(parties, ports, strict=True))
         (home / "config.toml").write_text(

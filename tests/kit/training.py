@@ -176,7 +176,7 @@ class TrainingPlace(Place):
     """Disks of server and parties on which a `Trainer` runs."""
 
     def __init__(self, folder, mode="masked", strategy=Trainer, every=5):
-        super().__init__(folder, "vfem", mode)
+        super().__init__(folder, "rounds", mode)
         self.strategy = strategy
         self.start["checkpoint_every"] = every
 

@@ -1,0 +1,210 @@
+"""Every built-in strategy with small settings, made when it is asked for, and runs of it.
+
+The contract runs each of them, and so does `python -m tests.faults.kills`. The first word of a
+case's name is the strategy's.
+"""
+
+import functools
+
+import numpy as np
+import pandas as pd
+
+from flwr_vertical import load_strategy, simulate
+from flwr_vertical.privacy import seeded_noise
+from simulations.attacks.recording import Recording, watching
+from strategies import BUILTIN
+
+SMALL = {
+    "encoding": "one-hot",
+    "precision": "float64",
+    "h_dim": 4,
+    "z_dim": 2,
+    "width": 8,
+    "pretrain_epochs": 2,
+    "epochs": 2,
+    "pretrain_batch_size": 20,
+    "importance_samples": 3,
+    "prediction_samples": 5,
+}
+SPLIT = {
+    "encoding": "one-hot",
+    "precision": "float64",
+    "latent_dim": 4,
+    "width": 6,
+    "pretrain_epochs": 1,
+    "epochs": 2,
+    "batch_size": 16,
+}
+FINAL_NET = {"encoding": "one-hot", "precision": "float64", "latent_dim": 3, "width": 6}
+FEW_TREES = {"n_trees": 2, "max_depth": 2, "n_bins": 4, "min_child": 4}
+REGRESSION = {"task": "regression"}
+
+# Settings by case; the first of several with one party half stands for what is the core's.
+SETTINGS = {
+    "fknn": {"n_neighbors": 3},
+    "fknn exact": {
+        "n_neighbors": 2, "weighting": "exact", "weights": "distance", "standardize": True
+    },
+    "mean": {},
+    "min": {},
+    "max": {},
+    "most-frequent": {},
+    # Samples that a party lacks, from others; cells that only it lacks, from its own columns.
+    "fedpsg-ar": {"n_associated": 2, "rule": "mean"},
+    "fedpsg-ar mice": {"n_associated": 1, "imputer": "mice", "rule": "draw"},
+    "fedpsg-ar joint": {
+        "n_associated": 1, "imputer": "gain", "generator": "joint", "iterations": 2, "batch": 8
+    },
+    "vertigan": {"iterations": 2, "batch": 8, "rows": 12},
+    "vcds": {"min_joint": 10},
+    "vcds total": {"epsilon": 5.0, "budget": "total", "rows": 50, "missing": "impute"},
+    "evcds": {"min_joint": 10},
+    "ievcds": {"min_joint": 10, "iterations": 2, "rearrange": True, "rows": 100},
+    "vfem": {"encoding": "one-hot"},
+    "complete-case": {"encoding": "one-hot"},
+    "mean-impute": {"encoding": "one-hot"},
+    "single": {"party_name": "court", "encoding": "one-hot"},
+    "glm": {"penalty": "lasso", "lambdas": 0.1, "encoding": "one-hot"},
+    "glm binomial": {"family": "binomial", "lambdas": 0.01, "encoding": "one-hot"},
+    "vfem-iterations": {"learning_rate": 0.1, "encoding": "one-hot", "max_iter": 20},
+    "vfem-iterations sketch": {"encoding": "one-hot", "max_iter": 4, "sketch_size": 40},
+    "glm-admm": {"penalty": "lasso", "lambdas": 0.1, "encoding": "one-hot", "tol": 1e-6},
+    "glm-admm noisy": {"epsilon": 1.0, "lambdas": 0.05, "encoding": "one-hot", "max_iter": 4},
+    "false-vfl": {**REGRESSION, **SMALL},
+    "false-vfl II": {"variant": "II", **SMALL},
+    "vanilla-vfl": {**REGRESSION, **SPLIT},
+    "plug-vfl": SPLIT,
+    "laser-vfl": SPLIT,
+    "fedhssl": {**REGRESSION, **SPLIT},
+    "final-net": {**FINAL_NET, "iterations": 6},
+    "gbdt": FEW_TREES,
+    "gbdt open": {**FEW_TREES, "objective": "regression", "histograms": "open"},
+    "forest": {**FEW_TREES, "objective": "regression"},
+    "glm ridge": {
+        "family": "binomial", "penalty": "ridge", "l2": 2.0, "encoding": "one-hot"
+    },
+    "svm": {"l2": 2.0, "encoding": "one-hot"},
+    "svm mean": {"l2": 2.0, "loss": "squared", "rows": "mean", "encoding": "one-hot"},
+}  # fmt: skip
+FITTED = {
+    f"predict {case}": case for case in ("vfem", "false-vfl", "vanilla-vfl", "gbdt", "forest")
+}
+"""What predicts by the model of another case."""
+CASES = [*SETTINGS, *FITTED]
+COMPLETING = {"fknn", "mean", "min", "max", "most-frequent"}
+GENERATING = {"fedpsg-ar", "vertigan"}
+SYNTHETIC = {"vcds", "evcds", "ievcds"}
+# What needs a key stream that parties share has no encrypted sums.
+MASKED = {"svm", "glm ridge"}
+# A vector of the server that columns are multiplied with takes ten rows.
+LARGE = MASKED | {"svm mean", "glm binomial"}
+# They predict samples that have no label.
+PREDICTING = {"false-vfl", "vanilla-vfl", "laser-vfl", "plug-vfl", "fedhssl", "final-net"} | {
+    "gbdt", "forest"
+}  # fmt: skip
+
+
+def class_of(case):
+    return load_strategy(BUILTIN[case.split()[0]])
+
+
+def of_strategies(names):
+    return [case for case in CASES if case.split()[0] in names]
+
+
+def one_per_half(cases=CASES):
+    """Return the first case of each party half: what is the core's is the same for the others."""
+    found = {}
+    for case in cases:
+        found.setdefault(FITTED.get(case) or class_of(case).party, case)
+    return list(found.values())
+
+
+@functools.cache
+def made(case):
+    """Make the strategy of a case; one that predicts builds on the case it is fitted by."""
+    if case in FITTED:
+        return class_of(case)(recorded(FITTED[case]).result)
+    return class_of(case)(**SETTINGS[case])
+
+
+def tables(n=40, seed=0, cells=0.2):
+    """Two parties, columns of all kinds, missing cells and missing blocks."""
+    rng = np.random.default_rng(seed)
+    ids = [f"firm {i:02}" for i in range(n)]
+    size = pd.CategoricalDtype(["small", "mid", "large"], ordered=True)
+    bank = pd.DataFrame(
+        {
+            "income": rng.normal(50, 10, size=n),
+            "rating": pd.Categorical(rng.choice(["A", "B", "C"], size=n)),
+            "size": pd.Categorical(rng.choice(size.categories, size=n), dtype=size),
+            "loans": rng.poisson(2, size=n),
+        },
+        index=ids,
+    )
+    court = pd.DataFrame(
+        {
+            "cases": rng.poisson(1, size=n).astype(float),
+            "member": rng.random(n) < 0.5,
+            "town": rng.choice(["Delft", "Ulm", "Gent"], size=n),
+        },
+        index=ids,
+    )
+    frames = {
+        "bank": bank.mask(rng.random(bank.shape) < cells),
+        "court": court.astype({"member": "boolean"}).mask(rng.random(court.shape) < cells),
+    }
+    return {"bank": frames["bank"].iloc[3:], "court": frames["court"].drop(ids[20:24])}
+
+
+def labels(n=40):
+    rng = np.random.default_rng(1)
+    return pd.Series(rng.normal(size=n), index=[f"firm {i:02}" for i in range(n)], name="y")
+
+
+def size_of(case):
+    return 260 if case in LARGE else 40
+
+
+def tables_of(case):
+    incomplete = case.split()[0] in COMPLETING | GENERATING | SYNTHETIC
+    return tables(size_of(case), cells=0.2 if incomplete else 0.0)
+
+
+def labels_of(case):
+    """Numbers or classes; a method that predicts what has no label lacks a tenth of them."""
+    found = labels(size_of(case))
+    if case not in LARGE and case.split()[0] not in PREDICTING:
+        return found
+    strategy = made(case)
+    task = getattr(strategy, "task", getattr(strategy, "objective", ""))
+    return (found if task == "regression" else found.gt(0).astype(float)).drop(found.index[::10])
+
+
+def run(case, mode="masked", **options):
+    with seeded_noise(1):  # else no two runs are alike; has no say inside Ray's actors
+        return simulate(
+            made(case),
+            tables_of(case),
+            labels_of(case),
+            aggregation=mode,
+            progress=False,
+            min_rows=1,
+            **({"seed": 1} | options),
+        )
+
+
+@functools.cache
+def recorded(case):
+    """Return one run of a case for all tests that only look at it, with its messages."""
+    worked, transcript = [], []
+    with watching(worked, transcript):
+        result = run(case, transcript=transcript)
+    return Recording(
+        made(case), "masked", tables_of(case), labels_of(case), result, transcript, worked
+    )
+
+
+@functools.cache
+def result_of(case, mode="masked"):
+    return recorded(case).result if mode == "masked" else run(case, mode)

@@ -1,0 +1,74 @@
+"""A small method with everything a run can lose: state of parties, private sums, rounds, consent.
+
+It fits labels by gradient steps: each round adds up what every party's columns predict, and the
+next one tells all parties the residuals. Tests of resuming, policies and channels run it instead
+of a method that somebody would use.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+
+from flwr_vertical import Party, Strategy, Summands, setting, step
+
+EXCHANGE = "sums"
+
+
+class RoundsParty(Party):
+    """Holds the coefficients of its own columns."""
+
+    @step
+    def prepare(self):
+        self.open_exchange(EXCHANGE, "fits of each sample, summed over parties")
+        self.state["beta"] = np.zeros(self.table.frame.shape[1])
+        return {}
+
+    @step
+    def fit(self, residuals, rate):
+        """Take a gradient step, and tell what the own columns predict; state and sum belong
+        together: who takes a step twice, or not at all, has other numbers.
+        """
+        held = self._held()
+        self.state["beta"] = np.asarray(self.state["beta"]) + rate * held.T @ residuals
+        return Summands({"fits": held @ self.state["beta"]})
+
+    @step
+    def coefficients(self):
+        return {"columns": [*map(str, self.table.frame)], "beta": self.state["beta"]}
+
+    def _held(self):
+        return self.to_aligned(self.table.frame.to_numpy(dtype=float), 0.0)
+
+
+class Rounds(Strategy):
+    """Least squares by gradient steps."""
+
+    max_iter: int = setting(6, "How many rounds.", at_least=1)
+    rate: float = setting(0.2, "How far a step goes.", above=0)
+
+    name: ClassVar[str] = "rounds"
+    party = RoundsParty
+    needs_labels: ClassVar[bool] = True
+    exchanges_asked: ClassVar[tuple[str, ...]] = (EXCHANGE,)
+    disclosure = (("server", "fits of each sample, summed over parties"),)
+
+    def run(self, federation, alignment, result, progress):
+        labels = federation.labels
+        known = np.isfinite(labels)
+        federation.call("prepare")
+        residuals = np.zeros(len(labels))
+        for number in range(self.max_iter):
+            asked = {"residuals": residuals, "rate": self.rate / known.sum()}
+            fits = federation.sum("fit", asked)["fits"]
+            residuals = np.where(known, labels - fits, 0.0)
+            result.history.append({"iteration": number, "loss": float(residuals @ residuals)})
+        told = federation.call("coefficients")
+        rows = [
+            (name, column, value)
+            for name, values in sorted(told.items())
+            for column, value in zip(values["columns"], values["beta"], strict=True)
+        ]
+        table = pd.DataFrame(rows, columns=["party", "column", "estimate"])
+        result.coefficients = table.set_index(["party", "column"])
+        result.metrics["loss"] = result.history[-1]["loss"]

@@ -1,0 +1,59 @@
+"""Settings that no strategy takes: every message names the setting and what is expected."""
+
+import pytest
+
+from flwr_vertical import load_strategy
+from flwr_vertical.errors import ConfigError
+
+COPULAS = "vcds evcds ievcds"
+LEAST_SQUARES = "complete-case mean-impute single"
+NUMBER = "n_neighbors must be an integer of at least 1, got "
+# Strategies, settings, and what is said; vfem's and glm's have files of their own.
+REFUSED = [
+    (COPULAS, {"epsilon": 0.0}, "epsilon must be a number above 0"),
+    (COPULAS, {"epsilon": -1}, "epsilon must be a number above 0"),
+    (COPULAS, {"epsilon": float("nan")}, "epsilon must be a number above 0"),
+    (COPULAS, {"epsilon": "1"}, "epsilon must be a number"),
+    (COPULAS, {"budget": "all"}, "unknown budget 'all'; expected one of"),
+    (COPULAS, {"rank_share": 1.0}, "rank_share must be a number above 0 and below 1"),
+    (COPULAS, {"rows": -5}, "rows must be an integer"),
+    (COPULAS, {"rows": 2.5}, "rows must be an integer"),
+    (COPULAS, {"min_joint": 1}, "min_joint must be an integer of at least 3"),
+    (COPULAS, {"missing": "drop"}, "unknown missing 'drop'; expected one of"),
+    (COPULAS, {"margin_noise": "gauss"}, "unknown margin_noise 'gauss'; expected one of"),
+    (COPULAS, {"bounds": {"x": (3, 1)}}, "bounds must give"),
+    (COPULAS, {"bounds": "x=1:3"}, "bounds must give"),
+    (COPULAS, {"margin": "histogram"}, "unknown margin 'histogram'; expected one of"),
+    (COPULAS, {"resolution": {"x": 0}}, "resolution must give"),
+    (COPULAS, {"resolution": "x=1"}, "resolution must give"),
+    (COPULAS, {"min_level": -1}, "min_level must be an integer"),
+    ("evcds", {"rearrange": "false"}, "rearrange must be true or false"),
+    ("ievcds", {"iterations": 0}, "iterations must be an integer"),
+    ("fknn", {"n_neighbors": 0}, NUMBER + "0"),
+    ("fknn", {"n_neighbors": 2.5}, NUMBER + "2.5"),
+    ("fknn", {"n_neighbors": "5"}, NUMBER + "'5'"),
+    ("fknn", {"n_neighbors": True}, NUMBER + "True"),
+    ("fknn", {"weighting": "mean"}, r"weighting 'mean'; expected one of \['party-mean', 'exact'\]"),
+    ("fknn", {"weights": "gauss"}, r"weights 'gauss'; expected one of \['uniform', 'distance'\]"),
+    ("fknn", {"block_pairs": -1}, "block_pairs must be .*-1"),
+    ("fknn", {"block_pairs": 1e6}, "block_pairs must be .*1000000"),
+    ("fknn", {"block_pairs": "many"}, "block_pairs must be .*many"),
+    ("fknn", {"standardize": "false"}, "standardize must be true or false, got 'false'"),
+    ("fknn", {"complete_blocks": 1}, "complete_blocks must be true or false, got 1"),
+    (LEAST_SQUARES, {"encoding": "two-hot"}, "encoding"),
+    (LEAST_SQUARES, {"missing_cells": "ignore"}, "missing_cells"),
+    (LEAST_SQUARES, {"missing_labels": "zero"}, "missing_labels"),
+    (LEAST_SQUARES, {"intercept": 1}, "intercept"),
+    (LEAST_SQUARES, {"standard_errors": None}, "standard_errors"),
+    ("single", {"party_name": 3}, "party_name"),
+    ("svm", {"rows": "mean"}, "goes with loss='squared' only"),
+    ("vanilla-vfl", {"networks": "resnet18"}, "are for images and need their shape"),
+    ("fedhssl", {"layers": 1}, "layers must be 2 or more"),
+]
+
+
+def test_settings_that_cannot_be_used_are_named():
+    for names, settings, says in REFUSED:
+        for name in names.split():
+            with pytest.raises(ConfigError, match=says):
+                load_strategy(name)(**settings)
