@@ -110,15 +110,19 @@ def labels(n=40):
     return pd.Series(rng.normal(size=n), index=[f"firm {i:02}" for i in range(n)], name="y")
 
 
+def of_two_classes(strategy):
+    return isinstance(strategy, VerticalSVM) or getattr(strategy, "family", "") == "binomial"
+
+
 def size_of(strategy):
     """How many samples: a vector of the server that columns are multiplied with takes ten rows."""
-    return 260 if strategy in MASKED or isinstance(strategy, VerticalSVM) else 40
+    return 260 if of_two_classes(strategy) else 40
 
 
 def labels_for(strategy):
     """Numbers of all samples; a method that predicts what has no label lacks a tenth of them."""
     found = labels(size_of(strategy))
-    if strategy in MASKED or isinstance(strategy, VerticalSVM):
+    if of_two_classes(strategy):
         return found.gt(0).astype(float).drop(found.index[::10])
     if not isinstance(strategy, PREDICTS):
         return found
