@@ -102,7 +102,8 @@ def notes(preset: Preset) -> list[str]:
         "Delta is large here, so that outcomes which attain epsilon are frequent enough to count.",
         "VFL-ADMM-DP (`glm-admm` with `epsilon`) is a baseline of a paper, not a protection: a fit "
         "lies in the span of the party's columns, and so does its noise. Who knows as many rows as "
-        "there are columns solves for the noisy coefficients, and every other row's fit then tells of its columns. "
+        "there are columns solves for the noisy coefficients, and every other row's fit then tells "
+        "of its columns. "
         "Use `glm` with `epsilon`.",
         f"Noise comes from the seed {part['seed']}, so that the command repeats the numbers.",
     ]
