@@ -7,7 +7,7 @@ from flwr.app import Context
 
 from apps.settings import AppSettings
 from apps.storage import AppStorage
-from flwr_vertical import make_strategy, party_app
+from flwr_vertical import Strategy, make_strategy, party_app
 from flwr_vertical.node.policy_check import NodeTypes
 from flwr_vertical.policy.requirements import asked_by
 from strategies import register_all
@@ -15,17 +15,21 @@ from strategies import register_all
 
 def pick(context: Context) -> NodeTypes:
     """Return what a node runs of the strategy named in the run config, and what it asks for."""
-    return _halves(tuple(sorted(context.run_config.items())))
+    strategy = _strategy(tuple(sorted(context.run_config.items())))
+    if storage.role(context) != "arbiter":
+        strategy = strategy.at_node(lambda: storage.load_model(context))
+    return NodeTypes(strategy.party, strategy.arbiter, asked=asked_by(strategy))
 
 
 @lru_cache(maxsize=8)
-def _halves(items: tuple[tuple[str, Any], ...]) -> NodeTypes:
+def _strategy(items: tuple[tuple[str, Any], ...]) -> Strategy:
     """Check settings and packages on this node, too, once a run."""
     register_all()
     config = dict(items)
     strategy = make_strategy(AppSettings.from_config(config).strategy, config)
     strategy.check_requirements()
-    return NodeTypes(strategy.party, strategy.arbiter, asked=asked_by(strategy))
+    return strategy
 
 
-app = party_app(pick, storage=AppStorage())
+storage = AppStorage()
+app = party_app(pick, storage=storage)

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from apps import commands, pages
+from apps.cli.run_config import checked_config
 from apps.settings import app_config
 from flwr_vertical import load_strategy, make_strategy
-from flwr_vertical.cli.run_config import checked_config
 from flwr_vertical.errors import ConfigError, VerticalError
 from flwr_vertical.policy.requirements import asked_by, lines_of
 from flwr_vertical.policy.run_request import RunRequest, needed_keys

@@ -4,9 +4,15 @@ import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
 
+from apps.cli.strategies import (
+    default_text,
+    disclosures,
+    kind_text,
+    labels_text,
+    summary,
+)
 from apps.settings import AppSettings, DemoSettings
 from flwr_vertical import load_strategy
-from flwr_vertical.cli.strategies import default_text, kind_text, labels_text, summary
 from flwr_vertical.node.config import NODE_KEYS
 from flwr_vertical.policy.record import PREFIX, Policy, text_of
 from flwr_vertical.server import RunSettings
@@ -86,10 +92,12 @@ def strategy_section(name: str) -> str:
         lines += _wrapped(text)
     packages = ", ".join(f"`{name}`" for name in method.requires) or "none beside the core's"
     lines += ["", f"Labels: {labels_text(method)}. Packages: {packages}.", ""]
-    lines += ["Who learns what, beside alignment and sums:", ""]
-    for who, what in method.disclosure:
-        lines += _wrapped(f"* *{who}*: {_markdown(what)}")
-    return "\n".join(lines) + "\n"
+    for heading, rows in disclosures(method):
+        lines += [f"{heading.capitalize()}:", ""]
+        for who, what in rows:
+            lines += _wrapped(f"* *{who}*: {_markdown(what)}")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def _wrapped(item: str) -> list[str]:

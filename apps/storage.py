@@ -1,7 +1,6 @@
 """Storage of the app: a node's own file, or the demonstration data in a simulation."""
 
 import logging
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -16,13 +15,9 @@ from flwr_vertical.errors import ConfigError, DataError, VerticalError
 from flwr_vertical.incomplete import hide_cells, put_back
 from flwr_vertical.incomplete.demo import demo_names, demo_tables
 from flwr_vertical.node.config import GRADE, HOLD_OUT
-from flwr_vertical.node.storage import (
-    FileStorage,
-    output_home,
-    party_folder,
-    run_folder,
-    run_name,
-)
+from flwr_vertical.node.file_storage import FileStorage
+from flwr_vertical.node.storage import output_home, party_folder, run_folder, run_name
+from flwr_vertical.pages.page import Section
 from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.requirements import open_to
@@ -31,8 +26,7 @@ from flwr_vertical.privacy_ledger.report_section import ledger_sections
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
 from flwr_vertical.protocol.disk import writing
 from flwr_vertical.registry import load_strategy
-from flwr_vertical.results import Result
-from flwr_vertical.results.page import Section
+from flwr_vertical.result import Result
 from flwr_vertical.results.storage import holds_result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.journal import Journal
@@ -150,7 +144,7 @@ class AppStorage(FileStorage):
         """Write the party's own report; only its owner can read it."""
         # Figures take more than a second to import, and a SuperNode may start a process for
         # every message.
-        from flwr_vertical.results.report import write_report
+        from flwr_vertical.reports.report import write_report
 
         name = self.party_name(context)
         truth = self.load_truth(context)
@@ -184,7 +178,7 @@ class AppStorage(FileStorage):
 
 def _grade(report: Result, party: str) -> None:
     """Grade a synthetic table for the party's own page and log; nothing of it leaves the node."""
-    from flwr_vertical.results.quality import is_synthetic
+    from flwr_vertical.grading.quality import is_synthetic
 
     if not is_synthetic(report.originals[party], report.tables[party]):
         return
@@ -224,7 +218,7 @@ def _partition(context: Context) -> tuple[int, int]:
 def _n_demo_parties(context: Context) -> int:
     """Return how many simulated nodes are parties: all, or all but the arbiter."""
     total = _partition(context)[1]
-    reason = _arbiter_for(context.run_config)
+    reason = _arbiter_for(context)
     parties = total - 1 if reason else total
     if parties < 1:
         raise ConfigError(
@@ -233,18 +227,20 @@ def _n_demo_parties(context: Context) -> int:
     return parties
 
 
-def _arbiter_for(config: Mapping[str, Any]) -> str | None:
+def _arbiter_for(context: Context) -> str | None:
     """Return what in a run config needs an arbiter, if anything does."""
-    return _arbiter_asked(tuple(sorted(config.items())))
+    return _arbiter_asked(tuple(sorted(context.run_config.items())), earlier_folder(context))
 
 
 @lru_cache(maxsize=8)  # asked in every message, and reading all settings takes 9 ms
-def _arbiter_asked(items: tuple[tuple[str, Any], ...]) -> str | None:
+def _arbiter_asked(items: tuple[tuple[str, Any], ...], earlier: Path | None) -> str | None:
     config = dict(items)
     if config.get("aggregation") == "ckks":
         return "aggregation 'ckks'"
     try:
-        return make_strategy(str(config["strategy"]), config).needs_arbiter
+        strategy = make_strategy(str(config["strategy"]), config)
+        # Simulated nodes are on the server's machine, whose result says what was fitted.
+        return (strategy if earlier is None else strategy.building_on(earlier)).needs_arbiter
     except (KeyError, VerticalError):  # the server says what is wrong with it
         return None
 

@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 from machine import machine_line
 
+from apps.cli.align import AlignOnly
 from flwr_vertical import simulate
-from flwr_vertical.cli.align import AlignOnly
 
 BARE = """
 import os, sys, time

@@ -96,7 +96,7 @@ def _run(flower: Flower, n: int, rounds: int, plain_rounds: int) -> dict[str, An
     config = f"parties={n} rounds={rounds} plain-rounds={plain_rounds} results='{results}'"
     answer = subprocess.run(
         # Unlike `flwr run --stream` it waits for the end, if a busy SuperLink closes the log.
-        [sys.executable, "-m", "flwr_vertical.cli.main", "run", str(APP), "trial", "-c", config],
+        [sys.executable, "-m", "apps.cli.main", "run", str(APP), "trial", "-c", config],
         env=flower.env,
         capture_output=True,
         text=True,

@@ -17,7 +17,8 @@ from machine import machine_line
 from trees import BANK, CUSTOMER, bank
 
 from flwr_vertical import simulate
-from strategies.trees import TreesPredict, VerticalGBDT
+from strategies.predict import Predict
+from strategies.trees import VerticalGBDT
 
 
 def parties_of(
@@ -33,7 +34,7 @@ def parties_of(
 def told(fitted: Any, tables: dict[str, pd.DataFrame], form: str) -> tuple[str, float]:
     """Predict all rows; return what is said of the sides told, and the seconds."""
     began = time.process_time()
-    result = simulate(TreesPredict(fitted, contributions=form), tables, progress=False)
+    result = simulate(Predict(fitted, contributions=form), tables, progress=False)
     seconds = time.process_time() - began
     return next((n for n in result.notes if n.startswith("contributions")), ""), seconds
 

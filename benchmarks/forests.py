@@ -1,17 +1,15 @@
-"""Forests on Bank Marketing by who knows the routing, and histograms opened by encryption.
+"""A forest on Bank Marketing beside scikit-learn's.
 
-    python benchmarks/forests.py              # 100 trees of depth 8, and one boosted tree
+    python benchmarks/forests.py              # 100 trees of depth 8
     python benchmarks/forests.py --trees 10   # another number of trees
     python benchmarks/forests.py --quick      # 2 trees, for CI
 
 Tables are those of `trees.py`. 30 % of the samples have no label and are predicted; scikit-learn's
 forest has the same depth, fewest samples of a leaf and share of columns, but draws columns at each
-split. What encryption takes is that of single rows and sums, and of one tree of depth 6 by
-`VerticalGBDT` with open histograms, whose run also makes the key pair.
+split.
 """
 
 import argparse
-import importlib.util
 import os
 import resource
 import time
@@ -27,8 +25,6 @@ from trees import bank
 
 from flwr_vertical import Result, simulate
 from strategies.forest import VerticalForest
-from strategies.trees import VerticalGBDT
-from strategies.trees.encrypted.scheme import Adder, Server
 
 
 def timed(what: str, run: Callable[[], Any]) -> Any:
@@ -53,9 +49,7 @@ def cost(result: Result) -> str:
     )
 
 
-def forests(
-    tables: dict[str, pd.DataFrame], y: "pd.Series[Any]", trees: int, modes: list[str]
-) -> None:
+def forests(tables: dict[str, pd.DataFrame], y: "pd.Series[Any]", trees: int) -> None:
     """Compare forests on samples without a label."""
     test = np.random.default_rng(0).random(len(y)) < 0.3
     x = pd.concat(tables.values(), axis=1)
@@ -64,59 +58,13 @@ def forests(
     )
     timed("scikit-learn, pooled", lambda: model.fit(x[~test], y[~test]))
     print(f"  AUC {roc_auc_score(y[test], model.predict_proba(x[test])[:, 1]):.4f}", flush=True)
-    for mode in modes:
-        forest = VerticalForest(n_trees=trees, max_depth=8, routing=mode)
-        result = timed(
-            f"routing={mode!r}",
-            lambda forest=forest: simulate(forest, tables, y.mask(test), progress=False),
-        )
-        found = result.predictions["probability_1"]
-        print(f"  AUC {roc_auc_score(y[found.index], found):.4f}; {cost(result)}", flush=True)
-        some = {name: table.iloc[:10_000] for name, table in tables.items()}
-        again = timed(
-            "  10,000 new rows",
-            lambda result=result, some=some: result.predict(some, progress=False),
-        )
-        print(f"  {cost(again)}", flush=True)
-
-
-def encryption(tables: dict[str, pd.DataFrame], y: "pd.Series[Any]") -> None:
-    """Time its parts, and a boosted tree with it and without."""
-    rng = np.random.default_rng(0)
-    n, seconds = 2000, {}
-
-    def took(what: str, run: Callable[[], Any]) -> Any:
-        cpu = time.process_time()
-        found = run()
-        seconds[what] = time.process_time() - cpu
-        return found
-
-    server = took("keys", Server)
-    g, h = rng.integers(-(2**36), 2**36, n), rng.integers(1, 2**20, n)
-    content = took("rows", lambda: server.encrypt(g, h))
-    adder = Adder(server.public, content, n)
-    codes = rng.integers(0, 32, (n, 40)).astype(np.int8)
-    inside, wanted = [np.ones(n, dtype=np.int8)], np.zeros((1, 40, 33), dtype=bool)
-    wanted[0, 0, 0] = True
-    took("adding", lambda: adder.bin_sums(codes, inside, wanted))
-    wanted = np.zeros((1, 5, 33), dtype=bool)
-    wanted[0, :, :32] = True
-    sums = adder.bin_sums(codes[:, :5], inside, wanted)
-    took("sums", lambda: server.decrypt(sums[0], 160))
-    print(
-        f"encryption, processor time: a key pair {seconds['keys']:.1f} s, a row "
-        f"{seconds['rows'] / n * 1e6:.0f} us, adding a row "
-        f"{seconds['adding'] / n / 40 * 1e6:.1f} us, "
-        f"decrypting a sum {seconds['sums'] / 160 * 1e3:.2f} ms",
-        flush=True,
-    )
-    for products in ("masked", "encrypted"):
-        strategy = VerticalGBDT(n_trees=1, histograms="open", products=products)
-        run = timed(
-            f"a boosted tree, products={products!r}",
-            lambda strategy=strategy: simulate(strategy, tables, y, progress=False),
-        )
-        print(f"  {cost(run)}", flush=True)
+    forest = VerticalForest(n_trees=trees, max_depth=8)
+    result = timed("forest", lambda: simulate(forest, tables, y.mask(test), progress=False))
+    found = result.predictions["probability_1"]
+    print(f"  AUC {roc_auc_score(y[found.index], found):.4f}; {cost(result)}", flush=True)
+    some = {name: table.iloc[:10_000] for name, table in tables.items()}
+    again = timed("  10,000 new rows", lambda: result.predict(some, progress=False))
+    print(f"  {cost(again)}", flush=True)
 
 
 def main() -> None:
@@ -124,17 +72,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="2 trees, 5,000 rows, for CI")
     parser.add_argument("--trees", type=int, default=100, help="how many")
-    parser.add_argument("--modes", default="parties,server", help="who knows the routing")
     options = parser.parse_args()
     print(machine_line(), f"; load {os.getloadavg()[0]:.1f}")
     tables, y = bank()
     if options.quick:
         tables, y = {name: table[:5000] for name, table in tables.items()}, y[:5000]
-    forests(tables, y, 2 if options.quick else options.trees, options.modes.split(","))
-    if importlib.util.find_spec("heu") is None:
-        print("encryption: 'heu' is not installed here")
-    else:
-        encryption(tables, y)
+    forests(tables, y, 2 if options.quick else options.trees)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ import pandas as pd
 from machine import machine_line
 
 from flwr_vertical import simulate
+from flwr_vertical.grading import quality_score
 from flwr_vertical.privacy import Keystream, seeded_noise
-from flwr_vertical.results import quality_score
 from simulations.data import Sources
 from simulations.synthesis.data import draw, load, split
 from strategies import copula

@@ -1,13 +1,4 @@
-"""VFEM at the size of the paper's data, from moments; the iterations' rounds beside the paper's.
-
-    python benchmarks/vfem.py            # the whole: some minutes
-    python benchmarks/vfem.py --quick    # small sizes, for CI
-    python benchmarks/vfem.py --only-moments
-
-Rounds of the iterations (exchange="sums") count until the log likelihood is within a relative 1e-6
-of its maximum, and until it is within 0.01 of it, which is stricter. The maximum is that of a run
-to full precision.
-"""
+"""VFEM at the size of the paper's data: time, memory and rounds; ``--quick`` for CI."""
 
 import argparse
 import subprocess
@@ -19,11 +10,9 @@ import numpy as np
 import pandas as pd
 from machine import machine_line
 
-from flwr_vertical import Result, simulate
+from flwr_vertical import simulate
 from strategies.vfem import VFEM
 
-MODERATE = (0.2, 0.5, 0.3, 0.4, 0.1)
-HEAVY = (0.95, 0.9, 0.85, 0.8, 0.75)
 PAPER_ROWS, PAPER_COLUMNS = 166_207, (12, 3, 6, 9, 5)
 PAPER_RATES = (0.5365, 0.8761, 0.9305, 0.0091, 0.9328)
 SOME_MISSING = (0.3, 0.3, 0.3, 0.3, 0.3)
@@ -45,48 +34,6 @@ def make_data(
         frame = pd.DataFrame(x, columns=[f"x{j}" for j in range(size)])
         parties[f"party-{k}"] = frame[rng.random(n_rows) >= rate]
     return parties, pd.Series(y), np.concatenate(truth)
-
-
-def rounds_to(result: Result, best: float, gap: float) -> int | None:
-    """First round whose log likelihood is no more than `gap` below the best."""
-    reached = [entry["log_likelihood"] >= best - gap for entry in result.history]
-    return reached.index(True) + 1 if any(reached) else None
-
-
-def compare_rounds(rates: tuple[float, ...], n_rows: int, most: int) -> None:
-    """Print the rounds of the default, without acceleration, and of the paper's gradient step."""
-    parties, y, _ = make_data(n_rows, (5,) * 5, rates)
-    quiet = {"progress": False}
-    sums = {"exchange": "sums"}
-    exact = simulate(VFEM(tol=1e-9, standard_errors=None, **sums), parties, y, "plain", **quiet)
-    best = exact.metrics["log_likelihood"]
-    print(f"\n{n_rows} rows, five parties of 5 columns, missing {list(rates)}:")
-    contestants = {
-        "default (masked)": VFEM(**sums),
-        "without squarem": VFEM(acceleration=None, **sums),
-        "gradient + squarem": VFEM(step="gradient", standardize=False, max_iter=most, **sums),
-        "gradient, eta = 0.3": VFEM(
-            step="gradient",
-            learning_rate=0.3,
-            acceleration=None,
-            standardize=False,
-            max_iter=most,
-            standard_errors=None,
-            **sums,
-        ),
-    }
-    default = {}
-    for name, strategy in contestants.items():
-        mode = "masked" if "masked" in name else "plain"
-        result = simulate(strategy, parties, y, mode, **quiet)
-        for label, gap in (("relative 1e-6", 1e-6 * abs(best)), ("0.01", 0.01)):
-            found = rounds_to(result, best, gap)
-            default.setdefault(label, found)
-            text = f"not in {len(result.history)}" if found is None else f"{found}"
-            base = default[label]
-            times = "" if found is None or base is None else f" ({found / base:.0f} x)"
-            print(f"{name:<20} log likelihood to {label:<13}: {text} rounds{times}")
-        print(f"{name:<20} {result.model.outcome} after {len(result.history)} rounds")
 
 
 def at_paper_size(n_rows: int, rates: tuple[float, ...], what: str) -> None:
@@ -120,7 +67,6 @@ def main() -> None:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, for CI")
-    parser.add_argument("--only-moments", action="store_true", help="not the iterations' rounds")
     parser.add_argument("--case", choices=("paper", "some"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     n_rows = 8_000 if options.quick else PAPER_ROWS
@@ -133,11 +79,6 @@ def main() -> None:
     for case in ("paper", "some"):  # each in a process of its own, whose memory counts
         command = [sys.executable, __file__, "--case", case, *(["--quick"] * options.quick)]
         subprocess.run(command, check=True)
-    if options.only_moments:
-        return
-    compare_rounds(MODERATE, 1_000 if options.quick else 5_000, 500)
-    if not options.quick:
-        compare_rounds(HEAVY, 5_000, 6_000)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ from flwr_vertical.registry import (
     make_strategy,
     register_strategy,
 )
-from flwr_vertical.results import Ledger, Model, Result
+from flwr_vertical.result import Result
+from flwr_vertical.results import Ledger, Model
 from flwr_vertical.server import Federation, RunSettings
 from flwr_vertical.settings import setting
 from flwr_vertical.simulation import simulate

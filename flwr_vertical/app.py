@@ -9,10 +9,12 @@ from flwr.clientapp import ClientApp
 
 from flwr_vertical.alignment import Aligner, alignment_steps
 from flwr_vertical.channel.app import ChannelClientApp
+from flwr_vertical.node.file_storage import FileStorage
+from flwr_vertical.node.memory_storage import MemoryStorage
 from flwr_vertical.node.party import Arbiter, Party
 from flwr_vertical.node.policy_check import NodeTypes
 from flwr_vertical.node.service import StepServer
-from flwr_vertical.node.storage import FileStorage, MemoryStorage, Storage
+from flwr_vertical.node.storage import Storage
 from flwr_vertical.policy.run_request import RunRequest
 from flwr_vertical.tables import Table
 

@@ -12,7 +12,6 @@ EXTRAS = {
     "tenseal": "ckks",
     "ray": "ray",
     "psutil": "simulation",
-    "heu": "heu",
     "adbc_driver_postgresql": "postgres",
     "duckdb": "duckdb",
     "flwr_datasets": "datasets",

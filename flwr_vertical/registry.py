@@ -17,6 +17,7 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.node.config import NodeKey, find_keys_by
 from flwr_vertical.node.steps import node_keys_of
 from flwr_vertical.optional import how_to_install
+from flwr_vertical.predictions import Predictions
 from flwr_vertical.results.model import find_strategies_by
 from flwr_vertical.settings import nearest, settings_of
 from flwr_vertical.strategy import Strategy
@@ -29,7 +30,10 @@ SETTINGS = "settings"
 
 _REGISTERED: dict[str, str] = {}
 
+_PREDICT = "'predict', whatever fitted the model"
 REMOVED: dict[str, str] = {
+    f"{fit}-predict": _PREDICT for fit in ("vfem", "false-vfl", "split", "gbdt", "forest")
+} | {
     "lr": "strategy 'glm' with family='binomial' and penalty='ridge' (l2 as before)",
 }
 """Strategies of earlier versions: what to use now."""
@@ -224,6 +228,14 @@ def setting_names(strategy: type[Strategy]) -> list[str]:
     if not strategy.by_hand:
         return [item.name for item in settings_of(strategy)]
     return [name for name in inspect.signature(strategy).parameters if name != "self"]
+
+
+def predictions_of(name: str) -> type[Predictions]:
+    """Return how new rows are predicted with models of a strategy."""
+    found = load_strategy(name).predictions
+    if found is None:
+        raise ConfigError(f"models of strategy {name!r} do not predict new rows")
+    return found
 
 
 def _import_strategy(name: str) -> None:

@@ -1,8 +1,7 @@
 """`simulate`: run a strategy over tables that lie in this process."""
 
 import os
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -14,21 +13,25 @@ from flwr_vertical.app import memory_app
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.grids import LocalGrid, NodesGrid, RayGrid, RecordingGrid
 from flwr_vertical.incomplete import hide_cells, imputation_accuracy, put_back
-from flwr_vertical.node.config import MIN_ROWS, NODE_KEYS
+from flwr_vertical.node.config import MIN_ROWS
 from flwr_vertical.node.outputs import OutputFolder
-from flwr_vertical.node.storage import check_name, fitted_kinds
-from flwr_vertical.policy.parse import policies_by_node
-from flwr_vertical.policy.record import Policy, replaced
+from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.requirements import ARBITER, as_node_config, asked_by, needed_by_node
 from flwr_vertical.registry import load_strategy, name_of
-from flwr_vertical.results import Result
+from flwr_vertical.result import Result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.settings import RunSettings, SharedOptions
-from flwr_vertical.single_parties import NOBODY, predictions_of, single_party_results
-from flwr_vertical.strategy import Strategy, label_index
-from flwr_vertical.tables import DataWarning, Table, check_table
-from flwr_vertical.tables.findings import lines_of, warnings_in
-from flwr_vertical.tables.ids import in_normal_form
+from flwr_vertical.simulation_inputs import (
+    check_node_config,
+    check_test_labels,
+    fitted_tables,
+    policies_of,
+    tables_of,
+    warn_of,
+)
+from flwr_vertical.single_parties import predictions_of, single_party_results
+from flwr_vertical.strategy import Strategy
+from flwr_vertical.tables import Table
 from flwr_vertical.tables.kinds import refuse_dates
 
 ENGINES = ("local", "ray")
@@ -155,7 +158,7 @@ def simulate(
             "one the parties keep no ledger"
         )
     here = "plain" if policy is None else strategy.default_alignment
-    _check_test_labels(labels, test_labels)
+    check_test_labels(labels, test_labels)
     if beside_single_parties and test_labels is None and not truth and not hold_out:
         raise ConfigError(
             "beside_single_parties=True compares with what is true: give test_labels (those of "
@@ -163,14 +166,14 @@ def simulate(
         )
     chosen: dict[str, object] = {"alignment": here, "retries": 0, **options}
     run = RunSettings.of(None, {**chosen, "aggregation": aggregation, "seed": seed})
-    earlier = _fitted_tables(fitted, kinds or {})
-    whole = tables = _tables(parties, kinds or {}, earlier)
+    earlier = fitted_tables(fitted, kinds or {})
+    whole = tables = tables_of(parties, kinds or {}, earlier)
     if not strategy.party.takes_dates:
         for name, table in tables.items():
             refuse_dates(table.kinds, name)
     # New rows are taken as those of the fit were, and may be few.
     new_rows = fitted is not None or strategy.earlier is not None
-    notes = [] if new_rows else _warn_of(tables, kinds or {}, run.normalise_ids)
+    notes = [] if new_rows else warn_of(tables, kinds or {}, run.normalise_ids)
     if hold_out:
         tables = {
             name: hide_cells(table, hold_out, str(run.seed), name) for name, table in whole.items()
@@ -178,13 +181,13 @@ def simulate(
     if unknown := sorted(set(truth or {}) - set(tables)):
         raise ConfigError(f"truth names unknown parties {unknown}; the parties are {list(tables)}")
     has_arbiter = run.aggregation == "ckks" or bool(strategy.needs_arbiter)
-    _check_node_config(node_config or {}, tables)
+    check_node_config(node_config or {}, tables)
     nodes: list[dict[str, Any]] = [
         {**(node_config or {}).get(name, {}), "party": name} for name in tables
     ]
     if has_arbiter:
         nodes.append({"role": "arbiter"})
-    policies = _policies(policy, min_rows, [*tables, *([ARBITER] if has_arbiter else [])])
+    policies = policies_of(policy, min_rows, [*tables, *([ARBITER] if has_arbiter else [])])
     for node in nodes:
         if policy is not None:
             node |= as_node_config(policies[node.get("party", ARBITER)])
@@ -290,41 +293,8 @@ def simulate(
     return result
 
 
-def _check_node_config(
-    node_config: Mapping[str, Mapping[str, Any]], tables: Mapping[str, Table]
-) -> None:
-    if unknown := sorted(set(node_config) - set(tables)):
-        raise ConfigError(
-            f"node_config names unknown parties {unknown}; the parties are {list(tables)}"
-        )
-    for name, keys in node_config.items():
-        own = [key for key in keys if any(known.covers(key) for known in NODE_KEYS)]
-        if own:
-            raise ConfigError(
-                f"node_config of {name!r} has {own[0]!r}, which is not read by a strategy; in "
-                "simulate, tables, kinds, min_rows and policy are arguments of their own"
-            )
-
-
 # Options of `simulate` that belong to a run of all parties.
 _OF_THE_WHOLE_RUN = ("checkpoint", "checkpoint_every", "resume", "min_nodes", "progress")
-
-
-def _check_test_labels(
-    labels: "pd.Series[Any] | None", test_labels: "pd.Series[Any] | None"
-) -> None:
-    """Refuse, before anything runs, labels that nothing can be compared with."""
-    if test_labels is None:
-        return
-    known = label_index(test_labels)
-    if labels is None or not len(labels):
-        return
-    trained_on = known.isin(labels.index[labels.notna()])
-    if trained_on.all():
-        raise ConfigError(
-            f"all {len(known):,} samples of test_labels have a label in labels, so none of them is "
-            "predicted; set theirs to NaN in labels"
-        )
 
 
 def _predict(
@@ -334,85 +304,13 @@ def _predict(
     **options: Any,
 ) -> Result:
     """Predict new rows; see `Result.predict`."""
-    if result.predictor is None:
+    if result.predictor is not None and not result._party_models:
         raise ConfigError(
-            f"a result of {result.strategy!r} holds no model that predicts new rows; expected that "
-            "of a regression that came to estimates"
+            "the parties kept their parts of the model where they ran, and this result has none; "
+            "predict by a run of the app with strategy='predict' and the fit's run-name as 'fitted'"
         )
-    if not result._party_models:
-        raise ConfigError(
-            "the parties kept their coefficients where they ran, and this result has none; predict "
-            "by a run of the app with strategy='predict' and the fit's run-name as 'fitted'"
-        )
-    predicting: Any = load_strategy(result.predictor.predicted_by)
-    return simulate(predicting(result), parties, labels, fitted=result, **options)
+    predict: Any = load_strategy("predict")
+    return simulate(predict(result), parties, labels, fitted=result, **options)
 
 
 Result._predict_by = staticmethod(_predict)
-
-
-def _policies(
-    given: Policy | Mapping[str, Any] | None, min_rows: int | None, nodes: Sequence[str]
-) -> dict[str, Policy]:
-    """Return what is stated for each node."""
-    policies = policies_by_node(Policy() if given is None else given, nodes)
-    if min_rows is None:
-        return policies
-    if twice := sorted(name for name, found in policies.items() if found.min_rows is not None):
-        raise ConfigError(
-            f"min_rows and the policy of {twice} set the same; state it in the policy alone"
-        )
-    return {name: replaced(found, min_rows=min_rows) for name, found in policies.items()}
-
-
-def _tables(
-    parties: Mapping[str, pd.DataFrame | Table],
-    kinds: Mapping[str, Mapping[str, Any]],
-    earlier: Mapping[str, Table],
-) -> dict[str, Table]:
-    if not isinstance(parties, Mapping) or not parties:
-        raise ConfigError(
-            "parties must be a dict of party name to DataFrame with at least one entry, "
-            f"got {type(parties).__name__}"
-        )
-    unknown = sorted(set(kinds) - set(parties))
-    if unknown:
-        raise ConfigError(f"kinds name unknown parties {unknown}; the parties are {list(parties)}")
-    tables = {}
-    for name, data in parties.items():
-        tables[check_name(name)] = Table.of(
-            data, kinds=kinds.get(name), party=name, like=earlier.get(name)
-        )
-    return tables
-
-
-def _warn_of(
-    tables: Mapping[str, Table],
-    kinds: Mapping[str, Mapping[str, Any]],
-    normalise: Sequence[str],
-) -> list[str]:
-    """Warn of tables that probably do not hold what the caller thinks; returns notes of it."""
-    notes = []
-    for name, table in tables.items():
-        if name.startswith(NOBODY):
-            continue
-        # IDs that the run makes equal need no advice.
-        compared = replace(table, frame=in_normal_form(table.frame, normalise, name))
-        found = warnings_in(check_table(compared, stated=kinds.get(name, {})))
-        for line in lines_of(found):
-            warnings.warn(f"party {name!r}: {line}", DataWarning, stacklevel=3)
-        notes += [f"party {name!r}: {line}" for line in lines_of(found, values=False)]
-    return notes
-
-
-def _fitted_tables(
-    fitted: Result | Mapping[str, pd.DataFrame] | None,
-    kinds: Mapping[str, Mapping[str, Any]],
-) -> dict[str, Table]:
-    if fitted is None:
-        return {}
-    frames = fitted.tables if isinstance(fitted, Result) else fitted
-    return {
-        name: Table.of(frame, kinds=fitted_kinds(kinds.get(name, {})), party=name)
-        for name, frame in frames.items()
-    }

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.errors import VerticalError
-from flwr_vertical.results import Result
+from flwr_vertical.result import Result
 from flwr_vertical.strategy import Strategy
 from flwr_vertical.tables import Table
 

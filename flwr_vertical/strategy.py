@@ -19,7 +19,9 @@ from flwr_vertical.node.party import Arbiter, Party
 from flwr_vertical.node.row_index import to_aligned
 from flwr_vertical.node.storage import data_digest
 from flwr_vertical.optional import how_to_install
-from flwr_vertical.results import Progress, Result
+from flwr_vertical.predictions import Predictions
+from flwr_vertical.result import Result
+from flwr_vertical.results import Progress
 from flwr_vertical.server.federation import Federation
 from flwr_vertical.server.label_memory import digest_of_labels
 from flwr_vertical.server.run_record import describe, journaled
@@ -72,6 +74,8 @@ class Strategy(Settings, ABC):
         Whether each party must share a sample with another one.
     uses_labels : bool
         Whether labels are used where there are any; those that need labels need not say so.
+    predictions : type[Predictions], optional
+        How the strategy ``predict`` predicts new rows with models of this one.
     requires : tuple[str, ...]
         Packages that server and parties need beside the core's, such as ``("torch",)``.
     demo : Mapping[str, bool | int | float | str]
@@ -99,6 +103,7 @@ class Strategy(Settings, ABC):
     needs_parties: ClassVar[int] = 1
     needs_common_samples: ClassVar[bool] = True
     uses_labels: ClassVar[bool] = False
+    predictions: ClassVar[type[Predictions] | None] = None
     requires: ClassVar[tuple[str, ...]] = ()
     demo: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
@@ -130,6 +135,16 @@ class Strategy(Settings, ABC):
         ----------
         folder : Path
             Where the server would have saved that run's result, for strategies that read it.
+        """
+        return self
+
+    def at_node(self, load_model: Callable[[], bytes | None]) -> Self:
+        """Return the strategy at a party, for strategies that read what an earlier run left there.
+
+        Parameters
+        ----------
+        load_model : Callable
+            Returns the party's part of the model of the run named ``fitted``, None if none is.
         """
         return self
 

@@ -14,13 +14,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.results import (
-    format_value,
-    human_seconds,
-    write_bytes_atomically,
-    write_text_atomically,
-)
-from flwr_vertical.results.figures import to_png
+from flwr_vertical.pages import format_value, human_seconds
+from flwr_vertical.pages.figures import to_png
+from flwr_vertical.results import write_bytes_atomically, write_text_atomically
 
 PASS, FAIL = "PASS", "FAIL"
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from flwr_vertical.results import Section, bullet_list, dataframe_html, render_page
+from flwr_vertical.pages import Section, bullet_list, dataframe_html, render_page
 from simulations.attacks.docs import markdown_table
 from simulations.markdown import items
 from simulations.vfem.page import marked

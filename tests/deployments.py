@@ -51,7 +51,7 @@ class Run:
     def __init__(self, flower, log, arguments):
         self.log = log
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "flwr_vertical.cli.main", "run", ".", "trial", *arguments],
+            [sys.executable, "-m", "apps.cli.main", "run", ".", "trial", *arguments],
             cwd=ROOT,
             env=flower.env,
             stdout=log.open("w"),

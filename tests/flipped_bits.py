@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from flwr_vertical.cli.privacy_ledger import show_ledgers
+from apps.cli.privacy_ledger import show_ledgers
 from flwr_vertical.errors import LedgerDamagedError, LedgerError, PolicyError, ProtocolError
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.database import SUFFIX

@@ -1,4 +1,4 @@
-"""What a forest whose routing stays with the parties should be: grown centrally, draw by draw."""
+"""What a forest should be: grown centrally, draw by draw."""
 
 import numpy as np
 from oracles import trees as oracle

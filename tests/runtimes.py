@@ -65,7 +65,7 @@ class Flower:
 
     def run(self, *arguments, timeout=240, cwd=ROOT):
         return subprocess.run(
-            [sys.executable, "-m", "flwr_vertical.cli.main", *arguments],
+            [sys.executable, "-m", "apps.cli.main", *arguments],
             cwd=cwd,
             env=self.env,
             capture_output=True,

@@ -11,10 +11,10 @@ import pytest
 from flwr.app import Context, RecordDict
 from flwr.cli.build import build_fab_from_disk
 
+from apps.cli.main import main
+from apps.cli.run_config import app_defaults
 from flwr_vertical import LocalGrid, available_strategies, load_demo, load_strategy, simulate
 from flwr_vertical.channel import ChannelGrid
-from flwr_vertical.cli.main import main
-from flwr_vertical.cli.run_config import app_defaults
 from flwr_vertical.errors import ConfigError
 
 

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from apps.cli.check import check_files, trial, try_strategy
+from apps.cli.check.page import show_page
+from apps.cli.check.trial import Trial, scaled
+from apps.cli.main import main
 from flwr_vertical import LocalGrid, Party, party_app, simulate, step
-from flwr_vertical.cli.check import check_files, trial, try_strategy
-from flwr_vertical.cli.check.page import show_page
-from flwr_vertical.cli.check.trial import Trial, scaled
-from flwr_vertical.cli.main import main
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.server import Federation
 from strategies.baselines import Mean

@@ -10,7 +10,7 @@ from sklearn.model_selection import KFold
 
 from flwr_vertical import cross_validate
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.validation.folds import are_classes, make_folds
+from flwr_vertical.validation.cross_validation import are_classes, make_folds
 from flwr_vertical.validation.scores import score
 from strategies import register_all
 from strategies.baselines import Mean

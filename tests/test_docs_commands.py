@@ -16,9 +16,9 @@ import pytest
 from flwr.cli.app import app as flwr_app
 from typer.main import get_command
 
+from apps.cli import main
+from apps.cli.run_config import app_defaults, checked_config
 from apps.deploy import federation
-from flwr_vertical.cli import main
-from flwr_vertical.cli.run_config import app_defaults, checked_config
 from flwr_vertical.node.config import NODE_KEYS, check_node_config
 from flwr_vertical.policy.reading import read_policy_file
 from flwr_vertical.settings.toml import flat, read_items

@@ -68,10 +68,12 @@ def test_imports_point_one_way(folder):
 
 # The folders and modules of the core, from the bottom: none imports a later one.
 CORE = [
-    "errors", "version", "optional", "settings", "privacy", "crypto", "tables", "sources",
-    "incomplete", "results", "protocol", "policy", "privacy_ledger", "grids", "channel", "node",
-    "server", "products", "alignment", "app",
-    "strategy", "registry", "strategies", "single_parties", "simulation", "validation", "cli",
+    "errors", "version", "optional", "arrays", "settings", "privacy", "crypto", "tables", "sources",
+    "incomplete", "pages", "grading", "results", "reports", "result", "protocol", "policy",
+    "privacy_ledger", "grids", "channel", "node",
+    "server", "products", "alignment", "app", "predictions",
+    "strategy", "registry", "strategies", "single_parties", "simulation_inputs",
+    "simulation", "validation",
 ]  # fmt: skip
 
 
@@ -111,11 +113,129 @@ def test_no_folder_of_the_core_is_a_room_for_everything():
     assert max(lines.values()) <= 0.2 * sum(lines.values()), lines
 
 
-def test_no_party_has_more_than_five_classes_above_it():
+def graph(*folders):
+    """By module, the modules of these folders that it imports: anywhere, and for types alone."""
+    names = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for folder in folders
+        for path in modules(folder)
+    }
+    found = {}
+    for name, path in names.items():
+        found[name] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found[name] |= {alias.name for alias in node.names} & set(names)
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    full = f"{node.module}.{alias.name}"
+                    found[name] |= {full if full in names else str(node.module)} & set(names)
+    return {name: to - {name} for name, to in found.items()}
+
+
+def circles(edges):
+    """Nodes of a graph that can be reached from themselves."""
+
+    def reached(start):
+        seen, left = set(), [start]
+        while left:
+            new = edges.get(left.pop(), set()) - seen
+            seen |= new
+            left += new
+        return seen
+
+    return {name for name in edges if name in reached(name)}
+
+
+def test_circles_are_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == {"b", "c"}
+
+
+# Circles that other work is mending now.
+IN_A_CIRCLE = ("strategies.false_vfl.", "strategies.split.")
+
+
+def test_no_module_imports_in_a_circle():
+    """Nor inside a function, nor for its types alone."""
+    found = circles(graph(*FOLDERS))
+    assert sorted(name for name in found if not name.startswith(IN_A_CIRCLE)) == []
+
+
+def test_no_folder_imports_in_a_circle():
+    edges = {}
+    for name, to in graph(*FOLDERS).items():
+        own = ".".join(name.split(".")[:2])
+        # The facade of the core is above all of it, and stands in no circle of folders.
+        edges.setdefault(own, set()).update(
+            folder for other in to if (folder := ".".join(other.split(".")[:2])) != own
+        )
+    assert circles(edges) == set()
+
+
+def test_no_import_of_own_modules_hides_in_a_string():
+    """Strategies, alignments and studies are named in registries, and looked up there alone."""
+    registries = {
+        "flwr_vertical/registry.py", "flwr_vertical/alignment/registry.py",
+        "simulations/registry.py",
+    }  # fmt: skip
+    third_party = {  # looked for where they are used
+        "flwr_vertical/optional.py", "flwr_vertical/protocol/trees.py",
+        "flwr_vertical/crypto/_numbers.py", "flwr_vertical/crypto/ckks_products.py",
+        "flwr_vertical/results/displays.py", "apps/screenshots.py",
+    }  # fmt: skip
+    for folder in FOLDERS:
+        for path in modules(folder):
+            where = str(path.relative_to(ROOT))
+            if where in registries:
+                continue
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
+                    assert where in third_party, where
+                    said = ast.unparse(node.args[0]).strip("'")
+                    assert said.split(".")[0] not in FOLDERS, (where, said)
+
+
+# Modules above 400 lines, and names of two classes, that other work is mending now.
+LONG = (
+    "flwr_vertical/products/ciphertext.py",
+    "flwr_vertical/products/masked.py",
+    "strategies/fedpsg/strategy.py",
+)
+TWICE = {
+    "Block", "Budget", "Discriminator", "Features", "Held", "Layout", "Level", "Maximum", "Minimum",
+    "Moments", "Node", "OutOfReachError", "PartyNets", "Path", "Problem", "Targets", "Training",
+    "VoteSteps",
+}  # fmt: skip
+
+
+def test_no_module_is_too_long():
+    lines = {
+        str(path.relative_to(ROOT)): len(path.read_text().splitlines())
+        for folder in FOLDERS
+        for path in modules(folder)
+    }
+    assert {path: n for path, n in lines.items() if n > 400 and path not in LONG} == {}
+
+
+def test_no_two_classes_of_core_and_strategies_have_one_name():
+    homes = {}
+    for folder in FOLDERS[:2]:
+        for path in modules(folder):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    homes.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {
+        name: paths for name, paths in homes.items() if len(paths) > 1 and name not in TWICE
+    } == {}
+
+
+def test_party_halves_are_four_classes_deep_at_most():
+    """Counted from the method's own class to `Party`, which is the core's."""
     register_all()
     for name in BUILTIN:
-        above = load_strategy(name).party.__mro__[1:]
-        assert len(above) <= 5, (name, [cls.__name__ for cls in above])
+        above = load_strategy(name).party.__mro__
+        depth = [cls.__name__ for cls in above[: above.index(flwr_vertical.Party)]]
+        assert len(depth) + 1 <= 4, (name, depth)
 
 
 def test_no_party_inherits_from_another_method():
@@ -136,7 +256,7 @@ PURE = [
     *modules("flwr_vertical/privacy"),
     *(
         ROOT / "flwr_vertical/products" / f"{name}.py"
-        for name in ("column_products", "columns", "noise", "ring", "rotation", "sketches")
+        for name in ("arithmetic", "columns", "noise")
     ),
     *(
         ROOT / "strategies/copula" / f"{name}.py"
@@ -163,8 +283,15 @@ PURE = [
 def test_pure_modules_import_neither_flower_nor_the_protocol(path):
     names = imports(path)
     assert names
-    arithmetic = ("column_products", "noise", "ring")  # pure themselves, as this test checks
-    parts = ("tables", "crypto", "errors", "privacy", *(f"products.{name}" for name in arithmetic))
+    arithmetic = ("arithmetic", "noise")  # pure themselves, as this test checks
+    parts = (
+        "arrays",
+        "tables",
+        "crypto",
+        "errors",
+        "privacy",
+        *(f"products.{name}" for name in arithmetic),
+    )
     allowed = tuple(f"flwr_vertical.{part}" for part in parts)
     own = {name for name in names if name.split(".")[0] == "flwr_vertical"}
     assert not {name for name in names if name.split(".")[0] == "flwr"}

@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from flwr_vertical.cli.resume_hint import resume_hint
+from apps.cli.resume_hint import resume_hint
 from flwr_vertical.server.journal import FILE_NAME
 
 ROOT = pathlib.Path(__file__).parents[1]

@@ -9,10 +9,9 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.results import format_value
-from flwr_vertical.results.definitions import meaning_of
-from flwr_vertical.results.report import report_html
-from strategies.forest import VerticalForest
+from flwr_vertical.pages import format_value
+from flwr_vertical.reports.glossary import meaning_of
+from flwr_vertical.reports.report import report_html
 from strategies.glm import VerticalGLM
 from strategies.least_squares import CompleteCase
 from strategies.trees import VerticalGBDT
@@ -119,7 +118,7 @@ def test_figures_of_the_fit_say_so_and_held_out_ones_come_first(data, trees):
     held_out = ["validation_auc", "train_auc"]
     for strategy in (
         VerticalGBDT(**TREES, validation_share=0.25),
-        VerticalForest(n_trees=2, max_depth=3, routing="server"),
+        VerticalGBDT(**TREES),
     ):
         result = simulate(strategy, tables, labels, progress=False)
         first = next(name for name in held_out if name in result.metrics)

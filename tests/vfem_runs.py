@@ -1,4 +1,4 @@
-"""Runs of VFEM on the oracle's data: tables of the parties, messages, what the parties hold."""
+"""Runs of VFEM's iterations on the oracle's data: tables, messages, what the parties hold."""
 
 from types import SimpleNamespace
 
@@ -11,21 +11,7 @@ from flwr_vertical import LocalGrid, MemoryStorage, RecordingGrid, Table, party_
 from flwr_vertical.node.state import State
 from flwr_vertical.protocol import decode
 from flwr_vertical.protocol.messages import ARBITER, ARGUMENTS, SUMS, UPDATES, VALUES, read_envelope
-from strategies.vfem import VFEM
-from strategies.vfem.parameters import BlockParameters
-
-# The paper's Algorithm 1 and nothing else.
-PAPER = {
-    "step": "gradient",
-    "learning_rate": 0.1,
-    "acceleration": None,
-    "tol": 0,
-    "standardize": False,
-    "standard_errors": None,
-    "check_correlation": False,
-}
-# To the maximum of the likelihood, as far as floating point goes.
-EXACT = {"tol": 1e-9, "check_correlation": False}
+from strategies.vfem_iterations import VFEMIterations
 
 
 def data(*args, **kwargs):
@@ -56,24 +42,17 @@ def party_tables(pooled, shuffle=None):
 
 
 def fit(pooled, mode="plain", shuffle=None, alignment="plain", **settings):
-    """Run VFEM on the oracle's data."""
+    """Run the iterations on the oracle's data."""
     if mode == "ckks":
         pytest.importorskip("tenseal")
     tables, labels = party_tables(pooled, shuffle)
-    return simulate(
-        VFEM(exchange="sums", **settings), tables, labels, mode, alignment=alignment, progress=False
-    )
+    strategy = VFEMIterations(**settings)
+    return simulate(strategy, tables, labels, mode, alignment=alignment, progress=False)
 
 
-def fit_tables(tables, labels, mode="masked", **settings):
-    if mode == "ckks":
-        pytest.importorskip("tenseal")
-    return simulate(VFEM(exchange="sums", **settings), tables, labels, mode, progress=False)
-
-
-def coefficients(theta, intercept=True):
+def coefficients(theta):
     """The oracle's in the order of the result's table."""
-    return np.concatenate([[theta.beta0], *theta.beta])[0 if intercept else 1 :]
+    return np.concatenate([[theta.beta0], *theta.beta])
 
 
 def estimates(result):
@@ -90,12 +69,12 @@ def std_errors(result):
 def recorded(
     tables, labels, mode="masked", relay=None, configs=None, app=None, strategy=None, **settings
 ):
-    """Run VFEM, or another strategy, on a local grid; result, messages, what nodes remember."""
+    """Run them, or another strategy, on a local grid; result, messages, what nodes remember."""
     if mode == "ckks":
         pytest.importorskip("tenseal")
     start = {key: settings.pop(key) for key in list(settings) if key in STARTED}
     run_config = settings.pop("run_config", None)
-    strategy = strategy or VFEM(exchange="sums", **settings)
+    strategy = strategy or VFEMIterations(**settings)
     storage = MemoryStorage({name: Table.of(frame) for name, frame in tables.items()})
     if app is None:
         app = party_app(strategy.party, arbiter=strategy.arbiter, storage=storage)
@@ -149,20 +128,18 @@ def theta_of(run):
 
     Standardised columns are undone by mean and deviation of the rows that have a label.
     """
-    settings, model = run.result.settings, run.result.model
+    standardize, model = run.result.settings["standardize"], run.result.model
     known = run.labels.dropna()
-    centred = settings["standardize"] and settings["intercept"]
-    deviation = known.std(ddof=0) if settings["intercept"] else np.sqrt((known**2).mean())
-    unit = deviation if settings["standardize"] else 1.0
+    unit = known.std(ddof=0) if standardize else 1.0
     beta, mean, covariance = [], [], []
     for name in sorted(run.tables):
-        x = run.tables[name].loc[run.tables[name].index.isin(known.index)].to_numpy()
-        theta = BlockParameters.from_coordinates(np.array(run.states[name]["current"]), x.shape[1])
-        scale = x.std(axis=0) if settings["standardize"] else np.ones(x.shape[1])
-        center = x.mean(axis=0) if centred else np.zeros(x.shape[1])
-        beta.append(unit * theta.beta / scale)
-        mean.append(center + scale * theta.mean)
-        covariance.append(theta.covariance * np.outer(scale, scale))
+        state, table = run.states[name], run.tables[name]
+        x = table.loc[table.index.isin(known.index)].to_numpy()
+        scale = x.std(axis=0) if standardize else np.ones(x.shape[1])
+        center = x.mean(axis=0) if standardize else np.zeros(x.shape[1])
+        beta.append(unit * np.asarray(state["beta"]) / scale)
+        mean.append(center + scale * np.asarray(state["mean"]))
+        covariance.append(np.asarray(state["covariance"]) * np.outer(scale, scale))
     return Theta(model.intercept, beta, mean, covariance, model.sigma2)
 
 

@@ -8,7 +8,7 @@ Run it in the root of the repository::
     python -m apps.deploy.federation down
 
 Nodes take part in what their configs agree to; what a run needs beyond the safe defaults is put
-there by ``up --agree 'strategy="vfem" vfem.exchange="sums"'``.
+there by ``up --agree 'strategy="vfem-iterations"'``.
 What it does by itself, docs/deployment.md does by hand on several machines.
 """
 
@@ -121,14 +121,12 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--agree", action="append", default=[], metavar="RUN-CONFIG",
         help="have every node agree to such a run: what it needs beyond the safe defaults goes "
-        "into the node configs, as for 'strategy=\"vfem\" vfem.exchange=\"sums\"'; may be "
-        "repeated",
+        "into the node configs, as for 'strategy=\"vfem-iterations\"'; may be repeated",
     )  # fmt: skip
     _add_labels(command, "for every strategy that uses labels")
     command.add_argument(
         "--arbiter", action="store_true",
-        help="start an arbiter, which trees, aggregation=\"ckks\" and "
-        "vfem.standard-errors=\"gram\" need",
+        help="start an arbiter, which trees and aggregation=\"ckks\" need",
     )  # fmt: skip
     command.add_argument("--port", type=int, help="of the SuperLink (default: a free one)")
 

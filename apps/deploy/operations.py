@@ -85,7 +85,7 @@ def run(
         raise ConfigError(f"--run-name {name!r} is not usable: letters, digits, spaces and _.+-")
     config = run_config(home, state.plan, strategy, name, settings, labels, label_column)
     file = write_toml(home / "analyst" / f"{name}.toml", config)
-    vertical = [sys.executable, "-m", "flwr_vertical.cli.main", "run", str(ROOT), LINK]
+    vertical = [sys.executable, "-m", "apps.cli.main", "run", str(ROOT), LINK]
     code = subprocess.run(
         [*vertical, "--run-config", str(file)], env=_analyst(home), check=False
     ).returncode

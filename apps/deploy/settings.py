@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from apps.cli.policy import request_of
 from apps.deploy.folder import ARBITER, Plan, label_file
 from flwr_vertical import load_strategy
-from flwr_vertical.cli.policy import request_of
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.requirements import config_keys, for_arbiter

@@ -17,12 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.alignment.base import (
-    Aligner,
-    Alignment,
-    check_id_types,
-    to_tokens,
-)
+from flwr_vertical.alignment.base import Aligner, Alignment, check_id_types, to_tokens
 from flwr_vertical.alignment.steps import AlignmentSteps
 from flwr_vertical.crypto import commutative
 from flwr_vertical.crypto.permutation import secret_order

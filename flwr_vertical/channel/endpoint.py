@@ -1,24 +1,114 @@
 """The server's end of all channels: one TLS port, one stream per party."""
 
+import datetime
+import ipaddress
 import logging
+import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
 from itertools import chain
+from typing import Any
 
 import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from flwr.app import Message
 
 from flwr_vertical.channel.address import advertised, is_loopback, join_address, split_address
 from flwr_vertical.channel.admission import Admission
-from flwr_vertical.channel.certificate import make_certificate
 from flwr_vertical.channel.frames import LARGEST_FRAME, REQUEST, WELCOME, cut, total_size
 from flwr_vertical.channel.invitation import METHOD, SERVICE, Offer
 from flwr_vertical.channel.mailbox import LOST, RAISED, Mailbox
 from flwr_vertical.channel.session import Peer
-from flwr_vertical.channel.threads import StreamThreads
 from flwr_vertical.channel.wire import Piece, pack
 from flwr_vertical.errors import ConfigError
+
+
+class StreamThreads(Executor):
+    """Runs each call in a thread of its own.
+
+    The executor of the standard library joins its threads before the interpreter ends, which
+    would wait for streams that nobody closes any more.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._alive: set[threading.Thread] = set()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """Start a call."""
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # gRPC asks the future
+                future.set_exception(error)
+            finally:
+                with self._lock:
+                    self._alive.discard(thread)
+
+        thread = threading.Thread(target=run, name=self._name, daemon=True)
+        with self._lock:
+            self._alive.add(thread)
+        thread.start()
+        return future
+
+    def join(self, patience: float) -> None:
+        """Wait until all calls have ended, at most some time."""
+        deadline = time.monotonic() + patience
+        with self._lock:
+            alive = list(self._alive)
+        for thread in alive:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+# Parties get this very certificate through Flower, so its dates add nothing to trust: clocks that
+# are an hour apart must not end a run, nor must a party that dials again on the third day (after
+# which Flower would have lost the message that opened the channel).
+BACK_DATED = datetime.timedelta(hours=1)
+VALID_FOR = datetime.timedelta(days=3)
+
+
+def make_certificate(
+    hosts: Iterable[str], now: datetime.datetime | None = None
+) -> tuple[bytes, bytes]:
+    """Make a self-signed certificate on P-256."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = now or datetime.datetime.now(datetime.UTC)
+    # A name of its own for each run: OpenSSL tells certificates apart by it.
+    title = f"flwr-vertical channel {secrets.token_hex(8)}"
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, title)])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACK_DATED)
+        .not_valid_after(now + VALID_FOR)
+        .add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return (
+        certificate.public_bytes(Encoding.PEM),
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+    )
+
+
+def _name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
 
 logger = logging.getLogger("flwr_vertical")
 

@@ -10,14 +10,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.grids.base import (
-    CRASHED,
-    RAISED,
-    NodeConfig,
-    NodesGrid,
-    Outputs,
-    error_reply,
-)
+from flwr_vertical.grids.base import CRASHED, RAISED, NodeConfig, NodesGrid, Outputs, error_reply
 from flwr_vertical.grids.blas_threads import n_cores, thread_limits
 
 # A party that has run for so many seconds no longer keeps others waiting: it may be hanging.

@@ -8,14 +8,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.grids.base import (
-    CRASHED,
-    RAISED,
-    NodeConfig,
-    NodesGrid,
-    Outputs,
-    error_reply,
-)
+from flwr_vertical.grids.base import CRASHED, RAISED, NodeConfig, NodesGrid, Outputs, error_reply
 from flwr_vertical.optional import require
 
 _STARTS = 3

@@ -10,8 +10,7 @@ from flwr_vertical.incomplete._inputs import Mask, Seed
 from flwr_vertical.incomplete.apply import at_least_one_party, blank_cells, drop_blocks
 from flwr_vertical.incomplete.copula import mar_complex, mar_simple
 from flwr_vertical.incomplete.false_vfl import mar_blocks_1, mar_blocks_2, mnar_blocks
-from flwr_vertical.incomplete.held_out import hide_cells, put_back
-from flwr_vertical.incomplete.imputation_error import imputation_accuracy
+from flwr_vertical.incomplete.held_out import hide_cells, imputation_accuracy, put_back
 from flwr_vertical.incomplete.mcar import COPULA_MCAR_RATES, mcar_blocks, mcar_cells, sample_missing
 from flwr_vertical.incomplete.registry import FALSE_VFL_REGIMES, MECHANISMS, draw_blocks
 from flwr_vertical.incomplete.splits import split_columns

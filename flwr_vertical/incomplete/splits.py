@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.incomplete import Seed
-from flwr_vertical.incomplete._inputs import checked_count, generator
+from flwr_vertical.incomplete._inputs import Seed, checked_count, generator
 
 
 def split_columns(

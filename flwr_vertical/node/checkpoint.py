@@ -84,8 +84,7 @@ class Checkpoint:
         folder = party_folder(context) / run_name(context) / FOLDER_NAME
 
         def data_version() -> str:
-            version = getattr(storage, "data_version", None)
-            return "" if version is None or role != "party" else str(version(context))
+            return storage.data_version(context) if role == "party" else ""
 
         return cls(folder / f"{name}.{role}", token, name, role, data_version)
 

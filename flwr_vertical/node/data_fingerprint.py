@@ -52,8 +52,7 @@ class DataWatch:
         return checked
 
     def _check(self) -> None:
-        in_memory = getattr(self._storage, "in_memory", False)
-        if _CHECKED in self._cache or (in_memory and not self.noted):
+        if _CHECKED in self._cache or (self._storage.in_memory and not self.noted):
             return  # tables in memory are those of this process, and nobody replaces them
         version = self._version()
         if self.noted and version != self.noted:
@@ -65,7 +64,5 @@ class DataWatch:
         self._cache[_CHECKED] = True
 
     def _version(self) -> str:
-        find = getattr(self._storage, "data_version", None)
-        if find is None or self._storage.role(self._context) != "party":
-            return ""
-        return str(find(self._context))
+        is_party = self._storage.role(self._context) == "party"
+        return self._storage.data_version(self._context) if is_party else ""

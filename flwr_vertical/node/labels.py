@@ -1,6 +1,6 @@
 """The step by which a party hands its label column to the server."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,14 +9,9 @@ from flwr_vertical.errors import ConfigError, DataError, PolicyError
 from flwr_vertical.node.steps import StepGroup, step
 from flwr_vertical.policy.record import key_of, text_of
 
-if TYPE_CHECKING:
-    from flwr_vertical.node.party import Party
-
 
 class LabelColumn(StepGroup):
     """Hands over the labels: the one column that the node's policy names, if a run asks for it."""
-
-    party: "Party"
 
     @property
     def column(self) -> str:

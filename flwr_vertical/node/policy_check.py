@@ -9,7 +9,6 @@ from flwr.app import Context
 from flwr_vertical.node.party import Arbiter, Party
 from flwr_vertical.node.steps import StepGroup
 from flwr_vertical.node.storage import Storage
-from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.requirements import for_arbiter
 from flwr_vertical.policy.run_request import RunRequest, check_request
@@ -71,14 +70,8 @@ class Guard:
         return Admitted(dict(context.run_config), policy, types)
 
     def policy(self, context: Context) -> Policy:
-        """Read the node's policy; that of its node config, where its storage knows of none."""
-        find = getattr(self._storage, "policy", None)
-        found: Policy = (
-            read_policy(self.who(context), self._storage.node_config(context))
-            if find is None
-            else find(context)
-        )
-        return found
+        """Read the node's policy."""
+        return self._storage.policy(context)
 
     def who(self, context: Context) -> str:
         """Return the node as errors name it."""

@@ -1,41 +1,28 @@
-"""Where a party's table comes from and where its results go: always the party's own side."""
+"""What a node asks its storage for, and the names and folders that go with it."""
 
 import hashlib
 import os
 import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import pandas as pd
 from flwr.app import Context
 
-from flwr_vertical.errors import ConfigError, DataError, VerticalError
-from flwr_vertical.node.outputs import OutputFolder
-from flwr_vertical.node.source_copy import SourceCopy
-from flwr_vertical.policy.reading import read_policy
+from flwr_vertical.errors import ConfigError
 from flwr_vertical.policy.record import Policy
-from flwr_vertical.policy.requirements import open_to
-from flwr_vertical.privacy_ledger.database import SUFFIX as LEDGER_SUFFIX
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
-from flwr_vertical.protocol.disk import FILE_MODE, writing
-from flwr_vertical.results.atomic import write_bytes_atomically
 from flwr_vertical.sources import (
-    Destination,
-    FileDestination,
-    folder_digest,
     is_database,
-    read_frame,
-    read_source,
-    table_name,
 )
-from flwr_vertical.tables import CsvFormat, Kind, Table, read_table, write_table
+from flwr_vertical.tables import Kind, Table
 
 
 class Storage(Protocol):
     """A party's own storage, as `party_app` needs it."""
+
+    in_memory: bool  # whether tables lie in the server's own process, from which nothing is hidden
 
     def role(self, context: Context) -> str:
         """Role of the node: ``"party"`` or ``"arbiter"``."""
@@ -60,6 +47,18 @@ class Storage(Protocol):
 
     def privacy_ledger(self, context: Context) -> PrivacyLedger | None:
         """Return the node's privacy ledger; None if it keeps none."""
+
+    def data_version(self, context: Context) -> str:
+        """Return a digest of what the run reads, by which a change in its course is noticed."""
+
+    def begin(self, context: Context) -> None:
+        """Get ready for a run, before anything of its table is read."""
+
+    def end(self, context: Context) -> None:
+        """Remove what was kept for this run alone."""
+
+    def earlier_result(self, context: Context) -> Path | None:
+        """Return the result of an earlier run that this one would replace, if there is one."""
 
     def save(self, context: Context, frame: pd.DataFrame) -> str:
         """Store what the party holds after the run; returns where, for the party's own log."""
@@ -89,333 +88,7 @@ class Storage(Protocol):
         """
 
 
-class MemoryStorage:
-    """Tables held in memory, by party name: for notebooks, tests and studies.
-
-    Parameters
-    ----------
-    tables : Mapping[str, Table]
-        Each party's table.
-    fitted : Mapping[str, Table], optional
-        What an earlier run left at each party.
-    fitted_models : Mapping[str, bytes], optional
-        What each party saved of an earlier run's model.
-    folder : path-like, optional
-        What the parties save is also kept there, and what is there belongs to this run.
-    counted : bool or path-like, default False
-        Whether each party keeps a privacy ledger, so that limits of its policy on what adds up
-        hold: over the runs that this storage serves, or in a folder over all that name it.
-    """
-
-    in_memory = True
-
-    def __init__(
-        self,
-        tables: Mapping[str, Table],
-        fitted: Mapping[str, Table] | None = None,
-        fitted_models: Mapping[str, bytes] | None = None,
-        folder: str | os.PathLike[str] | None = None,
-        counted: bool | str | os.PathLike[str] = False,
-    ) -> None:
-        self._tables = dict(tables)
-        self._fitted = dict(fitted or {})
-        self._fitted_models = dict(fitted_models or {})
-        self.outputs: dict[str, pd.DataFrame] = {}
-        self.models: dict[str, bytes] = {}
-        self._folder = None if folder is None else OutputFolder(folder)
-        self._ledgers = None if isinstance(counted, bool) else Path(counted)
-        if counted is True:
-            # Removed with this object.
-            self._own_folder = TemporaryDirectory(prefix="flwr-ledgers-")
-            self._ledgers = Path(self._own_folder.name)
-        if self._folder is not None:
-            self.outputs, self.models = self._folder.load(self._tables)
-
-    def role(self, context: Context) -> str:
-        """Role of the node, from the node config."""
-        return configured_role(context)
-
-    def party_name(self, context: Context) -> str:
-        """Name of the party, from the node config."""
-        return _configured_name(context)
-
-    def load(self, context: Context) -> Table:
-        """Return the party's table."""
-        return self._tables[self.party_name(context)]
-
-    def load_fitted(self, context: Context) -> Table | None:
-        """Return what the earlier run left at the party."""
-        return self._fitted.get(self.party_name(context))
-
-    def load_truth(self, context: Context) -> pd.DataFrame | None:
-        """Return None: `simulate` compares with the truth itself."""
-
-    def node_config(self, context: Context) -> Mapping[str, Any]:
-        """Return the node config as it is."""
-        return context.node_config
-
-    def policy(self, context: Context) -> Policy:
-        """Return what the node config states; where it is silent, any run is agreed to."""
-        return read_policy(_who(context), context.node_config, open_to(context.run_config))
-
-    def privacy_ledger(self, context: Context) -> PrivacyLedger | None:
-        """Return the party's ledger if they are kept; tables in memory seldom need any."""
-        if self._ledgers is None or self.role(context) == "arbiter":
-            return None
-        party = self.party_name(context)
-        path = self._ledgers / f"{party}{LEDGER_SUFFIX}"
-        return PrivacyLedger(path, party, self.policy(context))
-
-    def data_version(self, context: Context) -> str:
-        """Return a digest of the party's table."""
-        tables = self._tables.get(self.party_name(context)), self.load_fitted(context)
-        parts = ["none" if t is None else data_digest(t.frame) for t in tables]
-        model = self.load_model(context)
-        return " ".join([*parts, "none" if model is None else _bytes_digest(model)])
-
-    def save(self, context: Context, frame: pd.DataFrame) -> str:
-        """Keep the result in ``outputs``."""
-        self.outputs[self.party_name(context)] = frame
-        if self._folder is not None:
-            self._folder.save_table(self.party_name(context), frame)
-        return "memory"
-
-    def save_model(self, context: Context, data: bytes) -> str:
-        """Keep the party's part of the model in ``models``."""
-        self.models[self.party_name(context)] = data
-        if self._folder is not None:
-            self._folder.save_model(self.party_name(context), data)
-        return "memory"
-
-    def load_model(self, context: Context, run: str = "") -> bytes | None:
-        """Return the party's part of the earlier run's model; there is one such run at most."""
-        return self._fitted_models.get(self.party_name(context))
-
-
-class FileStorage:
-    """What the node config names: ``party``, ``data``, ``id-column``, ``output``.
-
-    ``data`` is a file, a folder of Parquet files, or the address of a database with ``table`` or
-    ``query``; a database is read once a run. Results are written to
-    ``<output>/<run name>/<party>.parquet``, the party's part of a model to
-    ``<party>.model.npz`` beside it; ``output`` defaults to ``FLWR_VERTICAL_HOME`` or
-    ``~/flwr-vertical``. If it is a database or a Parquet file, the result is written there, too,
-    and the party's files go to ``output-folder``. Column kinds can be set by keys
-    ``kind.<column> = "continuous" | "binary" | "categorical" | "ordinal" | "count"``, and how a CSV
-    file is written by the keys ``csv.*`` (see `CsvFormat`).
-    """
-
-    def role(self, context: Context) -> str:
-        """Role of the node, from the node config."""
-        return configured_role(context)
-
-    def party_name(self, context: Context) -> str:
-        """Name of the party, from the node config."""
-        return _configured_name(context)
-
-    def load(self, context: Context) -> Table:
-        """Read what the node config names as ``data``."""
-        party = self.party_name(context)
-        path = context.node_config.get("data")
-        if not path:
-            raise ConfigError(
-                f"party {party!r}: the node config has no 'data'; start the SuperNode with "
-                f"--node-config \"party='{party}' data='/path/to/table.csv'\""
-            )
-        if (copy := self._copy(context)) is not None:
-            frame, fitted = copy.frame(), self.load_fitted(context)
-            return Table.of(frame, _stated_kinds(context), party, fitted)
-        _refuse_database_keys(party, context)
-        if Path(str(path)).is_dir():
-            return read_source(
-                str(path),
-                id_column=_id_column(context),
-                kinds=_stated_kinds(context),
-                party=party,
-                like=self.load_fitted(context),
-                dates=context.node_config.get("csv.dates"),  # type: ignore[arg-type]
-            )
-        return read_table(
-            str(path),
-            id_column=_id_column(context),
-            kinds=_stated_kinds(context),
-            party=party,
-            like=self.load_fitted(context),
-            csv=CsvFormat.of_node_config(context.node_config),
-        )
-
-    def load_fitted(self, context: Context) -> Table | None:
-        """Read the table that the run named ``fitted`` in the run config left here."""
-        earlier = context.run_config.get("fitted")
-        if not earlier:
-            return None
-        party = self.party_name(context)
-        path = party_folder(context) / run_folder("fitted", earlier) / f"{party}.parquet"
-        if not path.is_file():
-            if _model_path(context, party, earlier).is_file():  # it fitted a model, and no table
-                return None
-            raise DataError(
-                f"party {party!r} has nothing from a run named {earlier!r} "
-                "in its output folder; check 'fitted' in the run config"
-            )
-        return read_table(path, kinds=fitted_kinds(_stated_kinds(context)), party=party)
-
-    def load_truth(self, context: Context) -> pd.DataFrame | None:
-        """Return None: nobody knows the truth about a real table."""
-
-    def node_config(self, context: Context) -> Mapping[str, Any]:
-        """Return the node config as it is."""
-        return context.node_config
-
-    def policy(self, context: Context) -> Policy:
-        """Return the policy of the node config, or of the file that it names."""
-        return read_policy(_who(context), context.node_config)
-
-    def privacy_ledger(self, context: Context) -> PrivacyLedger | None:
-        """Return the ledger beside the party's results; made at the first run."""
-        if self.role(context) == "arbiter":
-            return None
-        party = self.party_name(context)
-        path = party_folder(context) / f"{party}{LEDGER_SUFFIX}"
-        return PrivacyLedger(path, party, self.policy(context))
-
-    def data_version(self, context: Context) -> str:
-        """Return a digest of the party's data, and of what an earlier run left, if that is used."""
-        copy = self._copy(context)
-        own = Path(str(context.node_config.get("data", ""))) if copy is None else copy.path
-        paths = [own]
-        if earlier := context.run_config.get("fitted"):
-            folder = party_folder(context) / run_folder("fitted", earlier)
-            paths.append(folder / f"{self.party_name(context)}.parquet")
-            paths.append(_model_path(context, self.party_name(context), earlier))
-        return " ".join(_file_digest(path) for path in paths)
-
-    def begin(self, context: Context) -> None:
-        """Read the party's database, if it has one, and see whether its result can be written."""
-        if self.role(context) == "arbiter":
-            return
-        config = context.node_config
-        named = [str(config.get(key, "")) for key in ("data", "output")]
-        if "secret-file" in config and not any(map(_has_users, named)):
-            raise ConfigError(
-                f"party {self.party_name(context)!r}: 'secret-file' is for the password of a "
-                "PostgreSQL user, and neither 'data' nor 'output' is such a database; take it out"
-            )
-        if (copy := self._copy(context)) is not None:
-            copy.begin()
-        if (destination := self._destination(context)) is not None:
-            self._begun(context).unlink(missing_ok=True)
-            destination.check()
-
-    def end(self, context: Context) -> None:
-        """Remove what was kept for this run alone."""
-        if self.role(context) != "arbiter" and (copy := self._copy(context)) is not None:
-            copy.end()
-
-    def earlier_result(self, context: Context) -> Path | None:
-        """Return the result of an earlier run that has the name of this one, if there is one."""
-        if self.role(context) == "arbiter" or not context.run_config.get("run-name"):
-            return None
-        path = self._result(context)
-        return path if path.exists() else None
-
-    def save(self, context: Context, frame: pd.DataFrame) -> str:
-        """Write the result under the run's name; only its owner can read it."""
-        path = self._result(context)
-        with writing(f"party {self.party_name(context)!r}: its result", path):
-            write_table(frame, path, FILE_MODE)
-        destination = self._destination(context)
-        if destination is None:
-            return str(path)
-        try:
-            begun = self._begun(context)
-            if not begun.exists():
-                destination.check()
-                begun.touch(FILE_MODE)
-            # If this step is taken again, what is there is this run's own.
-            destination.replacing().write(frame)
-        except VerticalError as error:
-            raise DataError(f"{error}. The result lies in the output folder: {path}") from error
-        return f"{destination}; {path}"
-
-    def save_model(self, context: Context, data: bytes) -> str:
-        """Write the party's part of the model under the run's name; only its owner can read it."""
-        path = _model_path(context, self.party_name(context), run_name(context))
-        with writing(f"party {self.party_name(context)!r}: its part of the model", path):
-            return str(write_bytes_atomically(path, data, FILE_MODE))
-
-    def load_model(self, context: Context, run: str = "") -> bytes | None:
-        """Read the party's part of the model of the run named, or of ``fitted``."""
-        earlier = run or context.run_config.get("fitted")
-        if not earlier:
-            return None
-        party = self.party_name(context)
-        path = _model_path(context, party, earlier)
-        if not path.is_file():
-            raise DataError(
-                f"party {party!r} has no model from a run named {str(earlier)!r}: there is no "
-                f"file {path.name} in that run's folder inside its output folder; check 'fitted' "
-                "in the run config"
-            )
-        return path.read_bytes()
-
-    def _copy(self, context: Context) -> SourceCopy | None:
-        """Return the copy of what this run reads of a database; None if the data are files."""
-        data = str(context.node_config.get("data", ""))
-        if not data or not is_database(data):
-            return None
-        config = context.node_config
-        party = self.party_name(context)
-        read = partial(
-            read_frame,
-            data,
-            table=_text(config, "table"),
-            query=_text(config, "query"),
-            id_column=_id_column(context),
-            dates=_text(config, "csv.dates"),
-            secret_file=_secret_file(config, data),
-        )
-        return SourceCopy(party_folder(context), party, run_name(context), read)
-
-    def _destination(self, context: Context) -> Destination | FileDestination | None:
-        """Return where a result is written besides the party's folder, if anywhere."""
-        config = context.node_config
-        output, party = str(config.get("output", "")), self.party_name(context)
-        if not _is_destination(output):
-            for key in ("output-table", "output-replace", "output-folder"):
-                if key in config:
-                    raise ConfigError(
-                        f"party {party!r}: {key} is set, but 'output' is no database or Parquet "
-                        "file; it is a folder, in which each run has a folder of its own"
-                    )
-            return None
-        replace, run = str(config.get("output-replace", "never")), run_name(context)
-        if not is_database(output):
-            return FileDestination(Path(table_name(output, party, run)), replace)
-        return Destination.of(
-            output,
-            table_name(str(config.get("output-table", "{party}_{run}")), party, run),
-            replace=replace,
-            secret_file=_secret_file(config, output),
-            source=_text(config, "data"),
-            source_table=_text(config, "table"),
-        )
-
-    def _begun(self, context: Context) -> Path:
-        """Return a file that is there once this run began to write its result elsewhere."""
-        path = self._result(context)
-        return path.with_name(f".{path.name}.written")
-
-    def _result(self, context: Context) -> Path:
-        return party_folder(context) / run_name(context) / f"{self.party_name(context)}.parquet"
-
-
-def _model_path(context: Context, party: str, run: object) -> Path:
-    """Return where a party's part of a run's model is."""
-    return party_folder(context) / run_folder("fitted", run) / f"{party}.model.npz"
-
-
-def _who(context: Context) -> str:
+def node_in_words(context: Context) -> str:
     """Return a node as errors name it."""
     if configured_role(context) == "arbiter":
         return "the arbiter"
@@ -432,45 +105,9 @@ def check_name(name: object) -> str:
     return name
 
 
-def _text(config: Mapping[str, Any], key: str) -> str | None:
-    value = config.get(key)
-    return None if value is None else str(value)
-
-
-def _secret_file(config: Mapping[str, Any], address: str) -> str | None:
-    """Return the file with the password, for a database that has users."""
-    return _text(config, "secret-file") if _has_users(address) else None
-
-
-def _has_users(address: str) -> bool:
-    return address.lower().startswith(("postgres", "${"))
-
-
-def _id_column(context: Context) -> str | None:
-    return _text(context.node_config, "id-column")
-
-
-def _refuse_database_keys(party: str, context: Context) -> None:
-    """Refuse keys that only a database has."""
-    for key in ("table", "query"):
-        if key in context.node_config:
-            raise ConfigError(
-                f"party {party!r}: the node config has {key!r}, but 'data' is a file or a folder; "
-                f"take {key!r} out, or name a database"
-            )
-
-
-def _is_destination(output: str) -> bool:
+def is_destination(output: str) -> bool:
     """Whether ``output`` is a database or a Parquet file, and not the party's folder."""
     return bool(output) and (is_database(output) or output.lower().endswith((".parquet", ".pq")))
-
-
-def _stated_kinds(context: Context) -> dict[str, Kind | str]:
-    return {
-        key.removeprefix("kind."): str(value)
-        for key, value in context.node_config.items()
-        if key.startswith("kind.")
-    }
 
 
 def fitted_kinds(kinds: Mapping[str, Kind | str]) -> dict[str, Kind | str]:
@@ -495,20 +132,6 @@ def data_digest(data: "pd.DataFrame | pd.Series[Any]") -> str:
     return found.hexdigest()
 
 
-def _bytes_digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def _file_digest(path: Path) -> str:
-    try:
-        if path.is_dir():
-            return folder_digest(path)
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-    except (OSError, DataError):  # whoever reads it will say what is wrong
-        return "unreadable"
-
-
 def output_home() -> Path:
     """Folder for results where nothing else is configured."""
     configured = os.environ.get("FLWR_VERTICAL_HOME")
@@ -518,7 +141,7 @@ def output_home() -> Path:
 def party_folder(context: Context) -> Path:
     """Folder on the party's own disk that its results go to."""
     configured = str(context.node_config.get("output", ""))
-    if _is_destination(configured):
+    if is_destination(configured):
         configured = str(context.node_config.get("output-folder", ""))
     return Path(configured) if configured else output_home() / "parties"
 
@@ -540,7 +163,8 @@ def run_folder(key: str, value: object) -> str:
     return name
 
 
-def _configured_name(context: Context) -> str:
+def configured_name(context: Context) -> str:
+    """Name of the party on a node, from its node config."""
     if "party" not in context.node_config:
         raise ConfigError(
             f"node {context.node_id} has no party name; start its SuperNode with "

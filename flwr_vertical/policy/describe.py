@@ -46,9 +46,7 @@ def in_words(policy: Policy) -> list[str]:
         else f"Otherwise others are told at most {p.openings:g} bits of a row."
         if p.openings
         else "Otherwise nothing of a single row is told.",
-        f"Every number opened has noise of at least {p.blur:g} times one row's size."
-        if p.blur
-        else "Sums over rows are exact; there is no noise on them but where a method adds it.",
+        "Sums over rows are exact; there is no noise on them but where a method adds it.",
         "Privacy noise: "
         + ("any epsilon" if p.max_epsilon is None else f"epsilon up to {p.max_epsilon:g}")
         + " on a column in a run, "

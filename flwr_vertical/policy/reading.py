@@ -68,9 +68,10 @@ def _checked(who: str, stated: Mapping[str, Any], spelt: Mapping[str, str]) -> d
     values = {}
     for key, value in stated.items():
         if key not in known:
+            hint = nearest(key, known, Policy.removed)
             raise ConfigError(
-                f"{who}: {spelt[key]} is no key of a policy{nearest(key, known)}; what it was to "
-                f"set would not hold. There are {', '.join(known)}"
+                f"{who}: {spelt[key]} is no key of a policy{hint}; what it was to set would not "
+                f"hold. There are {', '.join(known)}"
             )
         item = dataclasses.replace(known[key], name=spelt[key])
         try:

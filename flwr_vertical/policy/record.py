@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
+from types import MappingProxyType
 from typing import Any
 
 from flwr_vertical.errors import ConfigError
@@ -29,6 +30,13 @@ class Policy(Settings):
 
     Lists take names with commas; ``any`` stands for all, an empty text for none.
     """
+
+    removed = MappingProxyType(
+        {
+            "blur": "take it out; a method's 'epsilon' makes all that it opens differentially "
+            "private, and 'strategies' may name such methods alone"
+        }
+    )
 
     strategies: tuple[str, ...] = setting(
         (ANY,), "Methods, by name, that the node takes part in; classes are named in ``modules``."
@@ -80,9 +88,6 @@ class Policy(Settings):
         24.0, "Bits of one own row that predictions of all models may tell, over all runs.",
         at_least=0,
     )  # fmt: skip
-    blur: float = setting(
-        0.0, "Noise on each number opened, at least, in units of one row's size.", at_least=0
-    )
     max_epsilon: float | None = setting(
         None, "The most epsilon that one run may spend on a column.", above=0
     )
@@ -103,7 +108,7 @@ class Policy(Settings):
 FOREIGN_IDS, FEW_IDS = 10.0, 100
 """Where a policy states none: IDs of others for one own row, and so many in any case."""
 
-ROW_RULES = ("min_rows", "vectors", "grid", "blur")
+ROW_RULES = ("min_rows", "vectors", "grid")
 """Keys that change numbers, so that they hold in simulations as well; the others are consents."""
 
 

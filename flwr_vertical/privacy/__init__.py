@@ -1,6 +1,6 @@
 """Differential privacy: where its noise comes from, and what a release spends.
 
-Attacks on synthetic tables are in `flwr_vertical.privacy.risks`.
+Attacks on synthetic tables are in `flwr_vertical.grading.risks`.
 """
 
 from flwr_vertical.privacy.accounting import (

@@ -9,15 +9,18 @@ from pathlib import Path
 
 from flwr_vertical.errors import LedgerDamagedError, LedgerError
 from flwr_vertical.privacy_ledger.row_identities import SECRET_LENGTH
-from flwr_vertical.privacy_ledger.seals import SCHEMA, add_functions, find_damage, seal
-from flwr_vertical.privacy_ledger.upgrade import upgrade
+from flwr_vertical.privacy_ledger.seals import (
+    SCHEMA,
+    add_functions,
+    find_damage,
+    seal,
+)
 from flwr_vertical.protocol.disk import FILE_MODE, flush_folder
 
 SUFFIX = ".privacy-ledger.sqlite"
 
 _APPLICATION = 0x66767031  # "fvp1", in the file's header
 _FORMAT = 2
-_UNSEALED = 1
 
 # A message of SQLite that quotes damaged text cannot be decoded.
 _ERRORS = (sqlite3.Error, UnicodeDecodeError)
@@ -71,10 +74,7 @@ def transaction(path: Path, who: str, patience: float) -> Iterator[sqlite3.Conne
             # Takes the lock at once: what is read below is what the entry is made of.
             connection.execute("BEGIN IMMEDIATE")
             try:
-                if _check_kind(connection, path, who) == _UNSEALED and (
-                    found := upgrade(connection)
-                ):
-                    raise damaged(path, who, found)
+                _check_kind(connection, path, who)
                 yield connection
             except BaseException:
                 if connection.in_transaction:  # SQLite ends it itself where the disk is full
@@ -92,9 +92,7 @@ def reading(path: Path, who: str) -> Iterator[sqlite3.Connection]:
         # Whose writer was killed is rolled back by its next reader, who needs to write for that.
         mode = "rw" if os.access(path, os.W_OK) else "ro"
         with _connected(path, 5.0, mode) as connection:
-            if _check_kind(connection, path, who) == _UNSEALED:
-                with transaction(path, who, 5.0):
-                    pass  # which seals it
+            _check_kind(connection, path, who)
             connection.execute("PRAGMA query_only = ON")
             connection.execute("BEGIN")  # what is read is one state, whoever writes meanwhile
             yield connection
@@ -131,19 +129,18 @@ def _connected(path: Path, patience: float = 5.0, mode: str = "rw") -> Iterator[
         connection.close()
 
 
-def _check_kind(connection: sqlite3.Connection, path: Path, who: str) -> int:
-    """Return the format of a ledger that can be used."""
+def _check_kind(connection: sqlite3.Connection, path: Path, who: str) -> None:
+    """Refuse a file that is no ledger, or one of another format."""
     kind = connection.execute("PRAGMA application_id").fetchone()[0]
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if kind != _APPLICATION:
         raise damaged(path, who, "it is empty, or no privacy ledger")
-    if version not in (_UNSEALED, _FORMAT):
+    if version != _FORMAT:
         raise LedgerError(
             f"{who}: the privacy ledger {path} has format {version}, and this version of "
             f"flwr-vertical reads {_FORMAT}; install the version that wrote it, or a newer one. "
             "If no other version wrote it, the file is damaged: put back its last copy"
         )
-    return version
 
 
 def _explained(

@@ -32,7 +32,7 @@ from flwr_vertical.privacy_ledger.entries import (
     note_stream,
     put_meta,
 )
-from flwr_vertical.privacy_ledger.row_history import LedgerRows, ToldRows, located
+from flwr_vertical.privacy_ledger.row_history import LedgerRows, OpenedRows, located
 from flwr_vertical.privacy_ledger.row_identities import OwnRows, places, secrets_of
 from flwr_vertical.privacy_ledger.rules import Judged
 from flwr_vertical.privacy_ledger.stored_arrays import Arrays
@@ -161,7 +161,7 @@ class PrivacyLedger:
         what: str = "sums over groups of rows",
         receiver: str = "server",
         colluding: str = HELD_BY_ALL,
-    ) -> ToldRows:
+    ) -> OpenedRows:
         """Tell of sums over groups of own rows, or refuse.
 
         Whatever is combined of all that was ever opened must describe at least the minimum of rows,
@@ -187,7 +187,7 @@ class PrivacyLedger:
                 entry = Entry("rows", receiver, f"{what} (again)", told, 0, 0, colluding=colluding)
                 book.add(number, self._clock(), entry)
                 answer = None if decide is None else arrays.get(kept, np.uint8)
-                return ToldRows.nothing_new(answer)
+                return OpenedRows.nothing_new(answer)
             history = LedgerRows(connection, arrays, self._who, self.policy)
             label = history.label(number, n_vectors, commitment, known)
             found, at, n_new = history.admit(
@@ -201,7 +201,7 @@ class PrivacyLedger:
             note_known(connection, digest)
             entry = Entry("rows", receiver, what, told, smallest, n_new, colluding=colluding)
             book.add(number, self._clock(), entry)
-            return ToldRows(atom, found.n_vectors, smallest, answer)
+            return OpenedRows(atom, found.n_vectors, smallest, answer)
 
     def open_bits(
         self,

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from flwr_vertical.pages.page import Item, Section, dataframe_html, details_html, paragraph
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
 from flwr_vertical.privacy_ledger.usage import Standing, colluding, entry_rows, run_rows, standing
-from flwr_vertical.results.page import Item, Section, dataframe_html, details_html, paragraph
 
 _MOST_RUNS = 200
 
@@ -46,7 +46,7 @@ def ledger_sections(summary: LedgerSummary, policy: Policy, run: str) -> Iterato
 def _used_figure(bounded: list[Standing]) -> str:
     """Draw which share of its limits is used, as bars."""
     # Parties import this package for every message: matplotlib waits until something is drawn.
-    from flwr_vertical.results import figures as fg
+    from flwr_vertical.pages import figures as fg
 
     figure, (ax,) = fg.new_figure(0.7 + 0.36 * len(bounded))
     places = range(len(bounded))

@@ -18,7 +18,7 @@ from flwr_vertical.privacy_ledger.stored_arrays import Arrays
 
 
 @dataclass(frozen=True)
-class ToldRows:
+class OpenedRows:
     """What was told of a node's own rows, after a request that its ledger allowed."""
 
     # (n_rows,): number of each own row's atom, over all runs; 0 for rows that nothing was told
@@ -31,7 +31,7 @@ class ToldRows:
     answer: npt.NDArray[Any] | None = None
 
     @classmethod
-    def nothing_new(cls, answer: npt.NDArray[Any] | None = None) -> "ToldRows":
+    def nothing_new(cls, answer: npt.NDArray[Any] | None = None) -> "OpenedRows":
         """Return what is found where all of it was told before."""
         return cls(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64), 0, answer)
 

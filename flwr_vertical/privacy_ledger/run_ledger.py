@@ -9,7 +9,7 @@ import pandas as pd
 
 from flwr_vertical.errors import PolicyError
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
-from flwr_vertical.privacy_ledger.row_history import ToldRows
+from flwr_vertical.privacy_ledger.row_history import OpenedRows
 from flwr_vertical.privacy_ledger.row_identities import OwnRows
 
 
@@ -61,7 +61,7 @@ class RunLedger:
 
     def check_and_note_rows(
         self, group: npt.ArrayLike, at_least: int, *, rows: OwnRows | None = None, **options: Any
-    ) -> ToldRows:
+    ) -> OpenedRows:
         """Tell of sums over groups of own rows, or refuse; `rows` if they are not the table's."""
         own = self.rows if rows is None else rows
         return self.ledger.check_and_note_rows(self.token, own, group, at_least, **options)

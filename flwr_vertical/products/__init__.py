@@ -1,50 +1,36 @@
 """Products of different parties' columns, the second primitive beside the private sum.
 
-Five ways lead to ``X_k' X_l`` of two parties, and none shows a row to the server:
+Two ways lead to ``X_k' X_l`` of two parties, and none shows a row to the server:
 
 ========================  ======================================================================
-`private`, `opened`       exact, by group of rows, also with vectors that the server alone has;
+`masked`                  exact, by group of rows, also with vectors that the server alone has;
                           under a seed of all parties (`group_key`)
-`encrypted_groups`,       the same sums from ciphertexts: under the key of an arbiter, or with
-`encrypted_moments`       one party alone; `products_of` chooses between the two
-`sketches`, `sketched`    estimates, from random projections under a seed that two parties share
-`rotation`                exact, from randomly rotated columns under such a seed
-`encrypted`               exact, from ciphertexts under the key of an arbiter
+`ciphertext`              the same sums from ciphertexts: under the key of an arbiter, or with
+                          one party alone; `products_of` chooses between the two
 ========================  ======================================================================
 
-`pair_keys` has the seeds. A party declares the step groups that it needs, and its strategy calls
-the functions of the server half beside them::
+`pair_keys` has the seeds of two parties, `arbiter` the keys of ciphertexts. A party declares the
+step groups that it needs, and its strategy calls the functions of the server half beside them::
 
     class MyParty(Party):
         pair_keys = Uses(PairKeySteps)
-        sketches = Uses(SketchSteps, purpose="my method")
+        group_key = Uses(GroupKeySteps)
+        products = Uses(PrivateProductSteps, purpose="my method")
 
         def columns_to_multiply(self) -> HeldColumns: ...
 """
 
-from flwr_vertical.products.chosen import products_of
+from flwr_vertical.products.arbiter import ProductKeySteps
+from flwr_vertical.products.ciphertext import EncryptedGroupSteps, EncryptedProducts
 from flwr_vertical.products.columns import HeldColumns
-from flwr_vertical.products.encrypted import (
-    EncryptedProductSteps,
-    ProductKeySteps,
-    encrypted_products,
-)
-from flwr_vertical.products.encrypted_moments import EncryptedProducts
 from flwr_vertical.products.group_key import GroupKey, GroupKeySteps
+from flwr_vertical.products.masked import PrivateProducts, PrivateProductSteps
 from flwr_vertical.products.moments import Moments
-from flwr_vertical.products.opened import PrivateProducts
 from flwr_vertical.products.pair_keys import PairKeys, PairKeySteps
-from flwr_vertical.products.private import PrivateProductSteps
-from flwr_vertical.products.rotation import products_of_rotated, rotate_for_peers
-from flwr_vertical.products.sketched import (
-    RankSketchSteps,
-    SketchSteps,
-    sketched_products,
-    sketched_rank_correlations,
-)
+from flwr_vertical.server import Federation
 
 __all__ = [
-    "EncryptedProductSteps",
+    "EncryptedGroupSteps",
     "EncryptedProducts",
     "GroupKey",
     "GroupKeySteps",
@@ -55,12 +41,37 @@ __all__ = [
     "PrivateProductSteps",
     "PrivateProducts",
     "ProductKeySteps",
-    "RankSketchSteps",
-    "SketchSteps",
-    "encrypted_products",
     "products_of",
-    "products_of_rotated",
-    "rotate_for_peers",
-    "sketched_products",
-    "sketched_rank_correlations",
 ]
+
+
+def products_of(
+    federation: Federation,
+    group_key: GroupKey | None = None,
+    limbs: int = 2,
+    room: int = 0,
+    vector_unit: float | None = None,
+    noisy: bool = False,
+) -> PrivateProducts | EncryptedProducts:
+    """Return products of the parties' columns, in the way that fits the federation.
+
+    Parameters
+    ----------
+    federation : Federation
+        Of the run.
+    group_key : GroupKey, optional
+        Hands the group seed to the parties, where they share one; drawn if left out.
+    limbs, room, vector_unit
+        See `PrivateProducts`.
+    noisy : bool, default False
+        Whether parties add noise to what is opened.
+
+    Returns
+    -------
+    PrivateProducts or EncryptedProducts
+        The latter with aggregation ``"ckks"``, and where one party is alone: nobody is there to
+        help it. Both have ``send``, ``min_rows``, ``moments`` and ``close``.
+    """
+    if federation.aggregation == "ckks" or len(federation.parties) == 1:
+        return EncryptedProducts(federation, room, vector_unit, noisy)
+    return PrivateProducts(federation, group_key or GroupKey(federation), limbs, room, vector_unit)

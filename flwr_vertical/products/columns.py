@@ -1,15 +1,21 @@
-"""The columns that a party multiplies, and which of the aligned samples it holds."""
+"""The columns that a party multiplies: as numbers, as whole numbers modulo 2^64, their sums.
 
+Whole, the encoded columns of 1,000,000 rows would take as much memory as the table again, and the
+streams of the group several times that: so they are encoded some rows at a time.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from flwr_vertical.arrays import Array
-
-if TYPE_CHECKING:
-    from flwr_vertical.products.noise import Noise
+from flwr_vertical.arrays import Array, Flags, Indices, Ring
+from flwr_vertical.errors import FixedPointOverflowError
+from flwr_vertical.products.arithmetic import BLOCK_ROWS, encode_rows, fraction_bits, rows_by_group
+from flwr_vertical.products.noise import PrivateRows
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ class HeldColumns:
     own : numpy.ndarray of shape (n_held,), optional
         Which of the party's own rows (`Party.own_ids`) these are. Its privacy ledger counts them;
         needed where `rows` are no aligned row numbers.
-    noise : Noise, optional
+    noise : PrivateRows, optional
         What noise the method gives to their sums. Nothing else of the columns shows in what is
         told of them then: they are offered in public units, in which none is above 1.
     """
@@ -40,7 +46,7 @@ class HeldColumns:
     n_samples: int
     names: tuple[str, ...] = ()
     own: npt.NDArray[np.integer[Any]] | None = None
-    noise: "Noise | None" = None
+    noise: PrivateRows | None = None
 
     def weighted(self, weight: Array) -> "HeldColumns":
         """Return the columns, each row times its weight; shape (n_held,)."""
@@ -61,8 +67,98 @@ class MultipliesColumns(Protocol):
         """Return the columns, centred or scaled as the method wants them."""
 
 
-class RanksColumns(Protocol):
-    """What a party has to have where rank correlations of its columns are wanted."""
+def rank_scores(matrix: Array) -> Array:
+    """Turn columns into standardised ranks, bounded whatever the units and tails.
 
-    def columns_to_rank(self) -> HeldColumns:
-        """Return the columns; NaN where a cell is missing."""
+    Shapes: matrix (n_rows, p): NaN = missing; returns (n_rows, p): average ranks with mean 0 and
+    variance 1 (divisor: their number) over the observed cells of each column. 0 in missing cells
+    and in columns with fewer than two different values.
+    """
+    scores = np.zeros(matrix.shape)
+    for j in range(matrix.shape[1]):
+        known = ~np.isnan(matrix[:, j])
+        if not known.any():
+            continue
+        ranks = pd.Series(matrix[known, j]).rank().to_numpy(copy=True)
+        ranks -= (len(ranks) + 1) / 2
+        # Of a constant column the ranks are all (n + 1) / 2, exactly, and nothing is left.
+        spread = np.sqrt(np.mean(np.square(ranks)))
+        scores[known, j] = ranks / spread if spread > 0 else 0.0
+    return scores
+
+
+_LARGEST = 2.0**500
+"""A column's root mean square must be below: its square has to fit a float."""
+
+
+class EncodedColumns:
+    """Columns divided by a power of two each, encoded, 0 in samples that the party lacks."""
+
+    def __init__(self, held: HeldColumns, limbs: int, party: str, room: int = 0) -> None:
+        self.held, self._limbs, self.room = held, limbs, room
+        self._bits = fraction_bits(held.n_samples)
+        self.shape = held.n_samples, limbs * held.values.shape[1]
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = np.einsum("ij,ij->j", held.values, held.values)
+        size = np.sqrt(squares / max(held.n_samples, 1))
+        wrong = np.flatnonzero(~(size < _LARGEST))
+        if len(wrong):
+            j = int(wrong[0])
+            column = held.values[:, j]
+            # Only to a power of two: the message leaves the node, and a cell must not.
+            finite = np.isfinite(column).all()
+            largest = 2.0 ** np.ceil(np.log2(np.abs(column).max())) if finite else float("nan")
+            name = repr(held.names[j]) if held.names else f"number {j}"
+            raise FixedPointOverflowError(
+                f"party {party!r}, column {name}: its absolute values are up to "
+                f"{largest:.6g} (a power of two), and a root mean square below {_LARGEST:.3g} fits "
+                "whole numbers of 64 bits; give the column in larger units, or take it out"
+            )
+        size[size == 0.0] = 1.0
+        if held.noise is not None:
+            if (size > 1.0).any():
+                raise FixedPointOverflowError(
+                    f"party {party!r}: columns with noise of their own are offered in units in "
+                    f"which no value is above 1, and one has a root mean square of {size.max():.6g}"
+                )
+            size = np.ones_like(size)
+        self.scale: Array = 2.0 ** (np.ceil(np.log2(size)) + room)
+
+    def rows(self, start: int, stop: int) -> Ring:
+        """Return rows of the encoded columns, of shape (stop - start, limbs * n_columns)."""
+        filled = np.zeros((stop - start, len(self.scale)))
+        first, last = np.searchsorted(self.held.rows, [start, stop])
+        filled[self.held.rows[first:last] - start] = self.held.values[first:last] / self.scale
+        return encode_rows(filled, self._bits, self._limbs)
+
+    def blocks(self) -> Iterator[Ring]:
+        """Go through all rows."""
+        for start in range(0, self.shape[0], BLOCK_ROWS):
+            yield self.rows(start, min(start + BLOCK_ROWS, self.shape[0]))
+
+
+_ROWS = 65_536
+"""Rows at a time, so that no copy of the columns is made."""
+
+
+def own_moments(held: HeldColumns, group: Indices, withheld: Flags) -> dict[str, Any]:
+    """Return sums and products of a party's columns by group of rows.
+
+    Shapes: group (n_samples,): number of each row's group, -1 for rows in none; withheld
+    (n_groups, n_columns): where a column is not told of.
+    """
+    n_groups, n_columns = withheld.shape
+    sums = np.zeros((n_groups, n_columns))
+    products = np.zeros((n_groups, n_columns, n_columns))
+    own = group[held.rows]
+    for start in range(0, len(own), _ROWS):
+        block = held.values[start : start + _ROWS]
+        for g, rows in enumerate(rows_by_group(own[start : start + _ROWS], n_groups)):
+            if len(rows) and not withheld[g].all():
+                part = block if len(rows) == len(block) else block[rows]
+                sums[g] += part.sum(axis=0)
+                products[g] += part.T @ part
+    sums[withheld] = 0.0
+    products[withheld] = 0.0
+    products.swapaxes(1, 2)[withheld] = 0.0
+    return {"sums": sums, "products": products}

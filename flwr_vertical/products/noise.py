@@ -1,8 +1,6 @@
 """Noise that a party adds to sums of its columns before they are opened.
 
-Two rules. `Blur` is what a node's owner states: each number opened gets noise of so many times one
-row's size, which ends differences and subset sums, and promises nothing more. `PrivateRows` is
-``(epsilon, delta)``-differential privacy of one row of all parties.
+`PrivateRows` is ``(epsilon, delta)``-differential privacy of one row of all parties.
 
 A sum of two owners' data, such as a product of two parties' columns, gets the full noise of each:
 no node that knows its own noise comes nearer to the exact sum than what the rule promises. Noise is
@@ -11,7 +9,6 @@ and follows from what is asked for: the same sums have the same noise, so asking
 nothing.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +17,7 @@ import numpy as np
 from flwr_vertical.arrays import Array, Flags, Ring
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import Keystream, gaussian_integers, gaussian_sigma
-from flwr_vertical.products.column_products import Layout
+from flwr_vertical.products.arithmetic import Layout
 
 SUMS, SQUARES, PRODUCTS, VECTORS = range(4)
 """Columns of an array of levels: sums of a column, products of a column with itself, of two
@@ -30,42 +27,8 @@ _MARGIN = 20.0
 """Standard deviations of noise for which the ring has room."""
 
 
-class Noise(ABC):
-    """How much noise sums of a party's columns get."""
-
-    @abstractmethod
-    def levels(
-        self, widths: Sequence[int], present: Flags, n_vectors: int, step: float = 0.0
-    ) -> Array:
-        """Return standard deviations by group and kind of sum.
-
-        Shapes: present (n_groups, n_parties): whose columns are in the sums of a group; returns
-        (n_groups, 4): `SUMS`, `SQUARES`, `PRODUCTS`, `VECTORS`; of columns in the units in which
-        they are offered (`Blur`: of root mean square 1).
-        """
-
-    @property
-    def agreed(self) -> bytes:
-        """What all parties must have been told alike; nothing where each has a rule of its own."""
-        return b""
-
-
 @dataclass(frozen=True)
-class Blur(Noise):
-    """Noise of a stated size on each number."""
-
-    # In units of one row's size: of the product of the root mean squares of what is multiplied
-    size: float
-
-    def levels(
-        self, widths: Sequence[int], present: Flags, n_vectors: int, step: float = 0.0
-    ) -> Array:
-        """Return the same level for all sums."""
-        return np.full((len(present), 4), self.size)
-
-
-@dataclass(frozen=True)
-class PrivateRows(Noise):
+class PrivateRows:
     """Differential privacy of the values of one row, over all parties and the vectors.
 
     Replacing the values of one row changes the matrix of sums of products of ``z = (c, x, a v)`` by
@@ -81,12 +44,16 @@ class PrivateRows(Noise):
     # Largest root mean square of a party's values of one row; the columns are offered so that
     # none is above 1 and no row above this. Vectors of the server are at most 1.
     row_norm: float = 1.0
-    at_least: float = 0.0  # The least standard deviation, whatever epsilon is
 
     def levels(
         self, widths: Sequence[int], present: Flags, n_vectors: int, step: float = 0.0
     ) -> Array:
-        """Return the levels by the numbers of columns; see `Noise.levels`."""
+        """Return standard deviations by group and kind of sum.
+
+        Shapes: present (n_groups, n_parties): whose columns are in the sums of a group; returns
+        (n_groups, 4): `SUMS`, `SQUARES`, `PRODUCTS`, `VECTORS`; of columns in the units in which
+        they are offered.
+        """
         columns = np.asarray(present, dtype=float) @ np.asarray(widths, dtype=float)
         columns = np.maximum(columns, 1.0)
         squared = columns * (self.row_norm + step / 2.0) ** 2  # of x, with its rounding
@@ -94,10 +61,7 @@ class PrivateRows(Noise):
         largest = squared + weight * (1.0 + n_vectors)
         sigma = np.sqrt(2.0) * largest * gaussian_sigma(self.epsilon, self.delta)
         beside = sigma / np.sqrt(2.0)
-        found = np.stack(
-            [beside / np.sqrt(weight), sigma, beside, beside / np.sqrt(weight)], axis=1
-        )
-        return np.asarray(np.maximum(found, self.at_least))
+        return np.stack([beside / np.sqrt(weight), sigma, beside, beside / np.sqrt(weight)], axis=1)
 
     def of_vectors(
         self, widths: Sequence[int], present: Flags, n_vectors: int
@@ -136,7 +100,7 @@ def room_for(levels: Array, n_rows: int) -> int:
         raise ConfigError(
             f"the noise asked for is {of_products / _MARGIN:.3g} times as large as what products "
             f"of columns over {n_rows:,} rows can be: nothing would be left of them. Take more "
-            "rows, fewer columns, or a larger epsilon (or a smaller blur)"
+            "rows, fewer columns, or a larger epsilon"
         )
     return found
 
@@ -150,7 +114,7 @@ class Drawn:
 
     sums: Ring  # (n_groups, n_own)
     own: Ring  # (n_groups, n_own, n_own): symmetric
-    # (n_groups, 1, n_columns, n_columns): in the places of `column_products.corrections`
+    # (n_groups, 1, n_columns, n_columns): in the places of `arithmetic.corrections`
     across: Ring
     vectors: Ring  # (n_groups, n_own, n_vectors)
 

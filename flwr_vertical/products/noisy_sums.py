@@ -1,4 +1,4 @@
-"""A party's noise on the sums of one request: who asks for it, what it spends, how it is added."""
+"""A party's noise on the sums of one request: what it spends, and how it is added."""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,20 +11,16 @@ from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.node import Party
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.privacy import KEY_BYTES, fresh_keystream, gaussian_integers
-from flwr_vertical.products.column_products import Layout
-from flwr_vertical.products.columns import HeldColumns
-from flwr_vertical.products.encoded import EncodedColumns
+from flwr_vertical.products.arithmetic import Layout, decode, fraction_bits, product
+from flwr_vertical.products.columns import EncodedColumns
 from flwr_vertical.products.noise import (
     PRODUCTS,
     SQUARES,
     SUMS,
     VECTORS,
-    Blur,
-    Noise,
     PrivateRows,
     draw,
 )
-from flwr_vertical.products.ring import decode, fraction_bits, product
 
 # Under a prefix that the server may not write to.
 ROOM = "node.products.room"
@@ -32,17 +28,6 @@ _RELEASES = "node.products.releases"
 _PLAN = "node.products.noise "
 _CONTENTS, _LEVELS, _N_VECTORS = _PLAN + "contents", _PLAN + "levels", _PLAN + "vectors"
 _PURPOSE = "noise of moments"
-
-
-def noise_of(party: Party, held: HeldColumns) -> Noise | None:
-    """Return the noise that sums of a party's columns get; None if they are opened as they are.
-
-    The method may ask for some (`HeldColumns.noise`); the policy's ``blur`` holds in any case.
-    """
-    if held.noise is not None:
-        return held.noise
-    blur = party.policy.blur
-    return Blur(blur) if blur > 0.0 else None
 
 
 def check_epsilon(party: Party, epsilon: float) -> None:
@@ -59,23 +44,6 @@ def fix_room(party: Party, room: int) -> None:
         raise ProtocolError(
             f"party {party.name!r}: columns were sent with {party.state[ROOM]} bits left free, and "
             f"are asked for with {room}; start another run"
-        )
-
-
-def refuse_exact(party: Party, what: str, held: HeldColumns | None = None) -> None:
-    """Refuse to open sums without noise where the method or the node's policy wants some."""
-    if held is not None and held.noise is not None:
-        raise ProtocolError(
-            f"party {party.name!r}: {what} are opened without noise, and this method has promised "
-            "noise on all sums; use aggregation='masked' with two parties or more"
-        )
-    if party.policy.blur > 0.0:
-        raise PolicyError(
-            f"party {party.name!r}",
-            key_of("blur"),
-            f"{what}, which is opened without noise",
-            f"noise of {party.policy.blur:g} row sizes on each number opened",
-            "use a linear method on moments, with aggregation='masked' and two parties or more",
         )
 
 
@@ -103,7 +71,7 @@ class NoisySums:
     def __init__(
         self,
         party: Party,
-        rule: Noise,
+        rule: PrivateRows,
         encoded: EncodedColumns,
         layout: Layout,
         sets: Sequence[bytes],
@@ -136,7 +104,7 @@ class NoisySums:
         n_vectors: int,
     ) -> "NoisySums | None":
         """Return the noise of a request to `PrivateProductSteps.open_products`; None without."""
-        rule = noise_of(party, encoded.held)
+        rule = encoded.held.noise
         if rule is None:
             return None
         flags = np.zeros((n_groups, len(layout.widths)), dtype=bool)
@@ -163,17 +131,16 @@ class NoisySums:
         self._contents = contents
         name = self._party.name
         keys = [self._party.secret_of(_PURPOSE, content, KEY_BYTES) for content in contents]
-        if isinstance(self._rule, PrivateRows):
-            check_epsilon(self._party, self._rule.epsilon)
-            if self._party.privacy_ledger is not None:
-                self._party.privacy_ledger.spend_epsilon(
-                    self._rule.epsilon,
-                    delta=self._rule.delta,
-                    # Another run draws other noise for the same sums: that is another release.
-                    release=hashlib.sha256(b"moments" + b"".join(keys)).digest(),
-                    what="sums of columns, of products of columns, and of products with the "
-                    "labels, with noise",
-                )
+        check_epsilon(self._party, self._rule.epsilon)
+        if self._party.privacy_ledger is not None:
+            self._party.privacy_ledger.spend_epsilon(
+                self._rule.epsilon,
+                delta=self._rule.delta,
+                # Another run draws other noise for the same sums: that is another release.
+                release=hashlib.sha256(b"moments" + b"".join(keys)).digest(),
+                what="sums of columns, of products of columns, and of products with the labels, "
+                "with noise",
+            )
         # The label counts where noise is seeded: it must not follow from keys, which never are.
         streams = [
             fresh_keystream(f"moments of {name} {rows.hex()}", key)
@@ -197,7 +164,7 @@ class NoisySums:
                 f"party {self._party.name!r} has told these sums with noise in this run; with "
                 "vectors that may be others the same noise would cancel. Start the run again"
             )
-        if kept and new and isinstance(self._rule, PrivateRows):
+        if kept and new:
             raise ProtocolError(
                 f"party {self._party.name!r} has made its release of this run; other sums would "
                 "spend the budget again. Start another run"
@@ -223,7 +190,7 @@ class NoisySums:
         return self._drawn.vectors
 
     def own_moments(self, withheld: Flags, scale: Array) -> dict[str, Any]:
-        """Return the own sums with noise, as `own_moments.own_moments`, and ``noise``, its levels.
+        """Return the own sums with noise, as `columns.own_moments`, and ``noise``, its levels.
 
         Shapes: withheld (n_groups, n_own); scale (n_own,): what the columns were divided by.
         """

@@ -1,9 +1,12 @@
 """Keys that every two parties share and the server does not have, and how they are handed out.
 
 What travels to the server under such a seed (sketches, rotated columns) hides rows from it, but not
-from the other owner of the seed. The public keys pass through the server (see `key_checks`).
+from the other owner of the seed. The public keys pass through the server: where identities are
+pinned, a key comes with its owner's signature, and a party that pins others uses none of a node
+that it does not pin.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,9 +15,41 @@ from flwr_vertical.crypto import generate_keypair
 from flwr_vertical.crypto.pair_seeds import pair_seed
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node import Party, StepGroup, step
-from flwr_vertical.products.key_checks import MODE, check_key, key_payload
 from flwr_vertical.protocol import pins
+from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.server import Federation
+
+MODE = "products"
+"""What a node's identity has as its mode where keys of products are signed and checked."""
+
+
+def key_payload(purpose: str, key: bytes, nonce: bytes) -> dict[str, bytes]:
+    """Return what the owner of a key signs."""
+    return {"purpose": purpose.encode(), "key": hashlib.sha256(key).digest(), "run": nonce}
+
+
+def check_key(
+    node: pins.NodeIdentity,
+    owner: str,
+    payload: dict[str, bytes],
+    identity: bytes,
+    signature: bytes,
+    *,
+    sends: str,
+    without: str,
+) -> None:
+    """Check on behalf of a party that a key is that of the node in whose name it came."""
+    pinned = pins.read_pins(node, None)
+    if pinned and owner not in pinned.keys:
+        who = "the arbiter" if owner == ARBITER else f"party {owner!r}"
+        pin = "pin.arbiter" if owner == ARBITER else f"pin.{owner}"
+        raise ProtocolError(
+            f"{node} pins others, but not {who}, under whose key it was to send "
+            f"{sends}: whoever runs the server could have put in a key of its own. Get the "
+            f"public identity key of {who} from its people and add {pin!r}, or use {without}"
+        )
+    pins.check_endorsement(node, pinned, owner, payload, identity, signature)
+
 
 # Under a prefix that the server may not write to (`pins.check_updates`).
 _PRIVATE, _PUBLIC = "node.pairs.private-key", "node.pairs.public-key"
@@ -50,7 +85,7 @@ class PairKeySteps(StepGroup):
     def pair_key(self, nonce: bytes) -> dict[str, Any]:
         """Make a key pair of this run; tell its public half, and who vouches for it.
 
-        A party that keeps a privacy ledger says so: it has labels recognised (`recognised`).
+        A party that keeps a privacy ledger says so: it has labels recognised (`labels`).
         """
         private, public = generate_keypair()
         self.state[_PRIVATE], self.state[_PUBLIC] = private, public

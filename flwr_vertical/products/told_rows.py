@@ -2,9 +2,9 @@
 
 Sums over sets of rows that overlap can be subtracted from each other. What can be had from all of
 them are sums over *atoms*: rows that were in the same group each time. So the rules of
-`policy.row_rules` and `levels` hold for atoms, whatever the server asks for. Where the node keeps a
-privacy ledger, they hold over all runs, and the entry is on disk before the step answers; where
-tables lie in memory, over the run, whose state the server cannot write.
+`privacy_ledger.rules` and `rare_levels` hold for atoms, whatever the server asks for. Where the
+node keeps a privacy ledger, they hold over all runs, and the entry is on disk before the step
+answers; where tables lie in memory, over the run, whose state the server cannot write.
 """
 
 import hashlib
@@ -17,11 +17,7 @@ from flwr_vertical.node import Party
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.privacy_ledger.rules import LabelSet
 from flwr_vertical.products.columns import HeldColumns
-from flwr_vertical.products.row_requests import (
-    RowRequest,
-    judged_over_runs,
-    judged_within_run,
-)
+from flwr_vertical.products.row_requests import RowRequest, judged_over_runs, judged_within_run
 
 _KEPT = "node.products."
 _ATTEMPTS, _COMMITTED = _KEPT + "attempts", _KEPT + "committed"
@@ -42,6 +38,11 @@ class ToldRows:
         self._purpose, self._at_least, self._label_sets = purpose, at_least, label_sets
         # The owner of the data decides: the policy goes before what a strategy says.
         self.minimum: int | None = party.policy.min_rows
+
+    @property
+    def stated_minimum(self) -> dict[str, int]:
+        """The fewest rows of a set that may be told of, ``min_rows``, if the policy states it."""
+        return {} if self.minimum is None else {"min_rows": self.minimum}
 
     def commit(self, commitment: bytes) -> None:
         """Keep what the server commits to for its vectors, and refuse another one later."""

@@ -191,7 +191,7 @@ def writing(what: str, path: Path, needed: int = 0) -> Iterator[None]:
 
 def _room(path: Path, needed: int) -> str:
     """Return how much room a file needs, and how much its folder has; "" if the system is mute."""
-    from flwr_vertical.results.units import human_bytes  # not above: its package loads much
+    from flwr_vertical.pages.page import human_bytes  # not above: its package loads much
 
     try:
         folder = next(each for each in path.parents if each.is_dir())

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from html import escape
 from typing import IO, Any, NamedTuple, Protocol
 
-from flwr_vertical.results.units import human_seconds
+from flwr_vertical.pages.page import human_seconds
 
 _REDRAW_EVERY_SECONDS = 1.0
 # A run that is over sooner leaves no line in the notebook.

@@ -17,7 +17,7 @@ from sklearn import metrics as sk
 
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.results.page import format_value
+from flwr_vertical.pages.page import format_value
 
 PROBABILITY = "probability_"
 CONSTANT = "constant"

@@ -7,15 +7,69 @@ most frequent one) in these cells, and what the same method fills in where the p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from flwr_vertical.results.imputed import Imputed, as_labels
+from flwr_vertical.arrays import Array
 
 _ENOUGH = 10  # cells from which a column is called worse than its mean
 _MOST_NAMED = 5
 _ROUNDING = 1e-9
+
+
+class Imputed(NamedTuple):
+    """One column of a party: what was given, what was filled in, and the truth where known."""
+
+    party: str
+    column: str
+    observed: pd.Series
+    filled: pd.Series
+    truth: pd.Series | None
+    numeric: bool
+
+    def pairs(self) -> tuple[Array, Array]:
+        """Return true and imputed values, as numbers, where both are finite."""
+        assert self.truth is not None
+        true = self.truth.to_numpy(dtype=float, na_value=np.nan)
+        filled = self.filled.to_numpy(dtype=float, na_value=np.nan)
+        finite = np.isfinite(true) & np.isfinite(filled)
+        return true[finite], filled[finite]
+
+    @property
+    def name(self) -> str:
+        """Party and column, on one line."""
+        return f"{self.party} · {self.column}"
+
+
+def imputed_columns(
+    originals: Mapping[str, pd.DataFrame],
+    tables: Mapping[str, pd.DataFrame],
+    truth: Mapping[str, pd.DataFrame],
+) -> list[Imputed]:
+    """Return the columns in which cells were filled in, the most imputed first."""
+    found = []
+    for party, given in originals.items():
+        if party not in tables:
+            continue
+        after = tables[party]
+        before = given.reindex(after.index)
+        for column in (c for c in after.columns if c in given.columns):
+            was_missing = before[column].isna() & after[column].notna()
+            if not was_missing.any():
+                continue
+            filled = after.loc[was_missing, column]
+            true = truth[party][column] if column in truth.get(party, ()) else None
+            if true is not None:
+                true = true.reindex(filled.index)
+            observed = given[column].dropna()
+            numeric = _is_numeric(observed, filled, true)
+            item = Imputed(party, str(column), observed, filled, true, numeric)
+            if true is not None and (true.isna().all() or (numeric and not len(item.pairs()[0]))):
+                item = item._replace(truth=None)
+            found.append(item)
+    return sorted(found, key=lambda item: -len(item.filled))
 
 
 def imputation_quality(
@@ -111,3 +165,61 @@ def _of_levels(item: Imputed, by_alone: pd.Series | None) -> dict[str, float]:
 def _rms(errors: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
     with np.errstate(over="ignore"):  # a run that diverged has an infinite error
         return float(np.sqrt(np.mean(errors**2)))
+
+
+def errors(columns: Sequence[Imputed]) -> pd.DataFrame:
+    """Return how far imputed values are from the truth: one row per column whose truth is known.
+
+    ``rmse / sd`` compares the error with the spread of the true values: about 1 is as good as
+    filling in the mean.
+    """
+    rows, keys = [], []
+    for item in (item for item in columns if item.truth is not None):
+        row: dict[str, float]
+        if item.numeric:
+            true, filled = item.pairs()
+            off, spread = filled - true, float(np.std(true))
+            error = rmse(true, filled)
+            row = {"imputed": len(true), "rmse": error, "bias": float(off.mean())}
+            row["rmse / sd"] = error / spread if spread > 0 else np.nan
+        else:
+            hits, _ = share_right(item)
+            row = {"imputed": len(item.filled), "accuracy": hits}
+        rows.append(row)
+        keys.append((item.party, item.column))
+    if not rows:
+        return pd.DataFrame()
+    return pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(keys, names=["party", "column"]))
+
+
+def rmse(true: Array, filled: Array) -> float:
+    """Return the root mean squared error."""
+    with np.errstate(over="ignore"):  # a run that diverged has an infinite error
+        return float(np.sqrt(np.mean((filled - true) ** 2)))
+
+
+def share_right(item: Imputed) -> tuple[float, float]:
+    """Return how often the imputed category is right, and how often the commonest one is."""
+    assert item.truth is not None
+    known = item.truth.notna()
+    true = as_labels(item.truth[known]).to_numpy()
+    common = as_labels(item.observed).mode()
+    guess = float(np.mean(true == common.iloc[0])) if len(common) else 0.0
+    return float(np.mean(true == as_labels(item.filled[known]).to_numpy())), guess
+
+
+def as_labels(values: pd.Series) -> pd.Series:
+    """Return categories as text: those of 1, 1.0 and True of different dtypes are alike."""
+    numeric = pd.to_numeric(values.astype(object), errors="coerce")
+    if len(values) and bool(numeric.notna().all()):
+        return numeric.astype(float).map(lambda value: f"{value:g}")
+    return values.astype(str)
+
+
+def _is_numeric(observed: pd.Series, filled: pd.Series, true: pd.Series | None) -> bool:
+    parts = [part for part in (observed, filled, true) if part is not None and len(part)]
+    for part in parts:
+        if not pd.api.types.is_numeric_dtype(part) or pd.api.types.is_bool_dtype(part):
+            return False
+    # Two values only, and nothing between them: a binary column is better read as categories.
+    return int(pd.concat([part.dropna() for part in parts]).nunique()) > 2

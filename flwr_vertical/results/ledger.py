@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.results.units import human_bytes, human_seconds
+from flwr_vertical.pages.page import human_bytes, human_seconds
 
 MODES = frozenset({"call", "plain", "masked", "ckks", "open"})
 _SUMMARY = (

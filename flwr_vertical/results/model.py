@@ -30,11 +30,9 @@ class Model:
     Attributes
     ----------
     strategy : str
-        Name of the strategy that fits it.
+        Name of the strategy that fits it; its `predictions` predict new rows.
     version : int
         Version of its fields. Raise it when a field changes its name or meaning.
-    predicted_by : str, optional
-        Name of the strategy that predicts new rows; it takes a result of the fit.
 
     Examples
     --------
@@ -51,7 +49,6 @@ class Model:
 
     strategy: ClassVar[str]
     version: ClassVar[int] = 1
-    predicted_by: ClassVar[str | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

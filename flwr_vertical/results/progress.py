@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import IO, SupportsFloat, overload
 
+from flwr_vertical.pages.page import human_seconds
 from flwr_vertical.results.displays import Display, Seen, open_display
-from flwr_vertical.results.units import human_seconds
 
 logger = logging.getLogger("flwr_vertical")
 

@@ -11,12 +11,14 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.grading.record import Grade
+from flwr_vertical.pages.page import GENERATOR
 from flwr_vertical.privacy.statement import statement_from
 from flwr_vertical.results.atomic import (
     TEMPORARY_PREFIX,
@@ -24,6 +26,7 @@ from flwr_vertical.results.atomic import (
     write_bytes_atomically,
     write_text_atomically,
 )
+from flwr_vertical.results.data import ResultData
 from flwr_vertical.results.ledger import Ledger
 from flwr_vertical.results.model import (
     Model,
@@ -32,12 +35,11 @@ from flwr_vertical.results.model import (
     pack_model,
     unpack_model,
 )
-from flwr_vertical.results.page import GENERATOR
-from flwr_vertical.results.result import Result
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # scikit-learn waits until it is needed
     from flwr_vertical.results.evaluation import Evaluation
-    from flwr_vertical.results.graded import Grade
+
+_Kind = TypeVar("_Kind", bound=ResultData)
 
 logger = logging.getLogger("flwr_vertical")
 
@@ -50,7 +52,7 @@ _HEADER = ("name", "call", "finished", "version")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def save(result: Result, folder: Path) -> Path:
+def save(result: ResultData, folder: Path) -> Path:
     """Save a result; see `Result.save`."""
     folder = folder.expanduser().absolute()
     old = _check_folder(folder)
@@ -76,7 +78,7 @@ def save(result: Result, folder: Path) -> Path:
     return folder
 
 
-def load(folder: Path) -> Result:
+def load(folder: Path, kind: type[_Kind]) -> _Kind:
     """Load a result; see `Result.load`."""
     index = _read_index(folder)
     if index is None:
@@ -108,7 +110,7 @@ def load(folder: Path) -> Result:
     if "predictor" in files:
         path = folder / files["predictor"]
         predictor = unpack_model(path.read_bytes(), str(path), index["predictor"])
-    result = Result(
+    result = kind(
         strategy=index["strategy"],
         **{name: _revive(index[name]) for name in ("settings", "metrics", "history", "notes")},
         **{name: _revive(index[name]) for name in ("parties", "party_metrics")},
@@ -158,8 +160,6 @@ def _evaluation(frame: pd.DataFrame | None, index: dict[str, Any]) -> Evaluation
 def _grade(plain: dict[str, Any] | None) -> Grade | None:
     if plain is None:
         return None
-    from flwr_vertical.results.graded import Grade
-
     return Grade.from_dict(_revive(plain))
 
 
@@ -228,7 +228,7 @@ def _flat(files: dict[str, Any]) -> Iterable[str]:
         yield from _flat(value) if isinstance(value, dict) else [value]
 
 
-def _write_files(result: Result, folder: Path) -> dict[str, Any]:
+def _write_files(result: ResultData, folder: Path) -> dict[str, Any]:
     files: dict[str, Any] = {"ledger": "ledger.csv", "privacy": "privacy.csv"}
     _write_csv(result.ledger.to_frame(), folder / "ledger.csv", index=False)
     _write_csv(result.ledger.privacy, folder / "privacy.csv", index=False)
@@ -274,7 +274,7 @@ def _write_files(result: Result, folder: Path) -> dict[str, Any]:
     return files
 
 
-def _packed_model(result: Result) -> bytes | None:
+def _packed_model(result: ResultData) -> bytes | None:
     if result.model is None:
         return None
     try:
@@ -301,7 +301,7 @@ def _write_parquet(table: pd.DataFrame, path: Path, whose: str) -> None:
         raise DataError(f"{whose}: the table cannot be written as Parquet: {error}") from error
 
 
-def _index_text(result: Result, files: dict[str, Any]) -> str:
+def _index_text(result: ResultData, files: dict[str, Any]) -> str:
     levels = 1 if result.coefficients is None else result.coefficients.index.nlevels
     index = {
         "format": FORMAT,

@@ -49,7 +49,7 @@ Identity = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One round in the journal."""
 
     # Where the federation stood afterwards: numbers of messages, rows of the ledger
@@ -64,7 +64,7 @@ class Journal:
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path = path
         self.token = b""
-        self.opening: Entry | None = None
+        self.opening: JournalEntry | None = None
         self.last: dict[str, Any] = {}
         self.last_round = 0
         self.done = False
@@ -228,7 +228,7 @@ class Journal:
         found = {} if payload is None else unpack_meta(payload)
         return str(found.get("step", ""))
 
-    def next_round(self, step: str, digest: str) -> Entry | None:
+    def next_round(self, step: str, digest: str) -> JournalEntry | None:
         """Return the round that comes next in the journal, or None if it has ended."""
         found = self._next("round", f"step {step!r}")
         if found is None:
@@ -248,7 +248,7 @@ class Journal:
         values: Mapping[str, Any],
         public: Mapping[str, Mapping[str, Any]],
         position: Mapping[str, Any],
-    ) -> Entry:
+    ) -> JournalEntry:
         """Write down a round; returns it as it would be read."""
         meta, records = _write(values, public, position)
         self._append({"kind": "round", "step": step, "digest": digest, **meta}, records)
@@ -376,9 +376,9 @@ def _write(
     return {"names": list(public), "position": dict(position)}, records
 
 
-def _read(meta: Mapping[str, Any], records: RecordDict) -> Entry:
+def _read(meta: Mapping[str, Any], records: RecordDict) -> JournalEntry:
     public = {name: decode(records, f"public.{k}") for k, name in enumerate(meta["names"])}
-    return Entry(meta["position"], decode(records, "values"), public)
+    return JournalEntry(meta["position"], decode(records, "values"), public)
 
 
 def _compare(path: Path, found: Identity, identity: Identity) -> None:

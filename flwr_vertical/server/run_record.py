@@ -17,7 +17,7 @@ from flwr_vertical.protocol import private_sum
 from flwr_vertical.protocol.codec import Payload, payload_bytes
 from flwr_vertical.protocol.disk import digest
 from flwr_vertical.results import Ledger
-from flwr_vertical.server.journal import Entry, Identity, Journal
+from flwr_vertical.server.journal import Identity, Journal, JournalEntry
 from flwr_vertical.server.recovery import RESUME, ReturnedNode
 
 logger = logging.getLogger("flwr_vertical")
@@ -73,7 +73,7 @@ class RunRecord:
             self.take_up(entry)
         return entry.values, entry.public
 
-    def take_up(self, entry: Entry) -> None:
+    def take_up(self, entry: JournalEntry) -> None:
         """Stand where the run stood after a round in the journal."""
         self.sequence = int(entry.position["sequence"])
         self.answered = dict(entry.position["answered"])

@@ -8,15 +8,13 @@ keys: what was sent after it under the old ones is sent again, perhaps as other 
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr_vertical.protocol.messages import SNAPSHOT
 from flwr_vertical.server.journal import Journal
+from flwr_vertical.server.nodes import Nodes
 from flwr_vertical.server.rounds import PartyStateLostError
 from flwr_vertical.server.run_record import RunRecord
-
-if TYPE_CHECKING:
-    from flwr_vertical.server.federation import Federation
 
 logger = logging.getLogger("flwr_vertical")
 
@@ -28,7 +26,7 @@ class SnapshotLoop:
 
     def __init__(
         self,
-        federation: "Federation",
+        nodes: Nodes,
         journal: Journal,
         record: RunRecord,
         total: int | None,
@@ -36,10 +34,10 @@ class SnapshotLoop:
         live: Mapping[str, Any],
         every: int,
     ) -> None:
-        self._federation, self._journal, self._record = federation, journal, record
+        self._nodes, self._journal, self._record = nodes, journal, record
         self._total, self._body, self._every = total, body, every
         # What the server draws at random belongs to what it trains.
-        self._live = {**live, "federation.rng": federation.rng}
+        self._live = {**live, "federation.rng": nodes.rng}
         self._number: int | None = None  # of the last complete snapshot
         self._saved: dict[str, Any] = {}  # what its entry in the journal says
         self._step = 0
@@ -64,7 +62,7 @@ class SnapshotLoop:
                     self._note_loss(error)
         finally:
             self._record.end_loop()
-            self._federation.between_snapshots = False
+            self._nodes.between_snapshots = False
 
     def _known(self) -> bool:
         """Take up what the journal has of this loop; return whether it has all of it."""
@@ -76,10 +74,10 @@ class SnapshotLoop:
         if self._number is None:
             return False
         if self._journal.ended:
-            self._behind = self._federation.between_snapshots = True
+            self._behind = self._nodes.between_snapshots = True
             return False
         self._take_up()
-        self._federation.stand_at(self._number)
+        self._nodes.stand_at(self._number)
         self._record.answered |= entries[-1]["position"]["answered"]
         return True
 
@@ -96,7 +94,7 @@ class SnapshotLoop:
 
     def _take_snapshot(self) -> None:
         self._journal.sync()
-        self._federation.tell_all(SNAPSHOT)
+        self._nodes.tell_all(SNAPSHOT)
         number = self._record.sequence
         self._journal.snapshots.write(number, self._journal.token, self._live)
         meta = {
@@ -110,13 +108,13 @@ class SnapshotLoop:
         if self._number is not None:
             self._journal.snapshots.remove(self._number)
         self._number, self._saved = number, meta
-        self._federation.snapshot = number
-        self._federation.between_snapshots = True
+        self._nodes.snapshot = number
+        self._nodes.between_snapshots = True
 
     def _go_back(self) -> None:
         assert self._number is not None
         self._take_up()
-        self._federation.restore_all(self._number)
+        self._nodes.restore_all(self._number)
         self._journal.add_rows(self._record.position())
         self._behind = False
         logger.info("all nodes have gone back to step %d of the loop", self._step)
@@ -135,7 +133,7 @@ class SnapshotLoop:
         if self._step > self._furthest:
             self._furthest, self._losses = self._step, 0
         self._losses += 1
-        allowed = max(1, self._federation.retries)
+        allowed = max(1, self._nodes.retries)
         if self._losses > allowed:
             cause = f"{error.cause} (step {self._step} of the loop, lost {self._losses} times)"
             raise PartyStateLostError(error.party, error.step, cause) from error

@@ -7,17 +7,55 @@ run config of an app and the tables of the documentation are made of the same fi
 
 import dataclasses
 import functools
+import textwrap
 import typing
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.settings.documentation import documented
-from flwr_vertical.settings.field import Setting, extra_of
+from flwr_vertical.settings.field import Setting, extra_of, quoted
 from flwr_vertical.settings.params import Params
 from flwr_vertical.settings.spelling import nearest
 from flwr_vertical.settings.values import Values
+
+_AFTER = ("Attributes", "Returns", "Raises", "See Also", "Notes", "References", "Examples")
+
+
+def documented(written: str | None, cls: Any) -> str:
+    """Add the section of parameters to a docstring that has none."""
+    text = textwrap.dedent(" " * 4 + (written or f"{cls.__name__}.")).strip("\n")
+    fields = dataclasses.fields(cls)
+    if not fields or "\nParameters\n" in text:
+        return text
+    rows = []
+    for field in fields:
+        extra = extra_of(field)
+        kind = field.type if isinstance(field.type, str) else _annotation(field.type)
+        kind = kind.replace(" | ", " or ")
+        if extra.limits.choices is not None:
+            kind = "{" + ", ".join(map(quoted, extra.limits.choices)) + "}"
+            kind += " or None" if "None" in str(field.type) else ""
+        optional = field.default is not dataclasses.MISSING
+        rows.append(f"{field.name} : {kind}" + (f", default {quoted(field.default)}" * optional))
+        limits = f" ({extra.limits.text})" if extra.limits.text else ""
+        rows += textwrap.wrap(
+            f"{extra.doc}{limits}", 92, initial_indent=" " * 4, subsequent_indent=" " * 4
+        )
+    section = "\n".join(["Parameters", "----------", *rows])
+    before, after = text, ""
+    for name in _AFTER:
+        head = f"\n{name}\n{'-' * len(name)}\n"
+        if head in text and text.index(head) < len(before):
+            before, after = text[: text.index(head)], text[text.index(head) :]
+    return f"{before.rstrip()}\n\n{section}\n{after}"
+
+
+def _annotation(annotation: Any) -> str:
+    plain = isinstance(annotation, type) and not typing.get_args(annotation)
+    text = annotation.__name__ if plain else str(annotation)
+    return text.replace("typing.", "").replace("collections.abc.", "").replace("pathlib.", "")
+
 
 _DECLARED: "weakref.WeakKeyDictionary[type[Settings], tuple[Setting, ...]]" = (
     weakref.WeakKeyDictionary()

@@ -18,7 +18,7 @@ _DAY = 86_400.0  # seconds
 _DAYS_KEY = "csv.dates"
 
 
-class Columns:
+class SourceColumns:
     """Makes frames of Arrow columns."""
 
     def __init__(self, where: str, days: bool) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.optional import require
 from flwr_vertical.sources.address import Address
-from flwr_vertical.sources.columns import Columns
+from flwr_vertical.sources.columns import SourceColumns
 from flwr_vertical.sources.statements import Wanted, quoted, quoted_table, table_parts
 
 logger = logging.getLogger("flwr_vertical")
@@ -20,7 +20,7 @@ _ROWS = 65_536  # of a batch
 
 
 def read(
-    address: Address, wanted: Wanted, columns: list[str] | None, made: Columns
+    address: Address, wanted: Wanted, columns: list[str] | None, made: SourceColumns
 ) -> pd.DataFrame:
     """Return the rows of a table or query; the file is opened to be read only."""
     with _connected(address, read_only=True) as connection, _explained(address, wanted.what):

@@ -10,7 +10,7 @@ import pyarrow.dataset
 import pyarrow.parquet
 
 from flwr_vertical.errors import DataError
-from flwr_vertical.sources.columns import Columns
+from flwr_vertical.sources.columns import SourceColumns
 
 _SUFFIXES = (".parquet", ".pq")
 
@@ -33,7 +33,7 @@ def files_of(folder: Path) -> list[Path]:
     return found
 
 
-def read_folder(folder: Path, columns: Sequence[str] | None, made: Columns) -> pd.DataFrame:
+def read_folder(folder: Path, columns: Sequence[str] | None, made: SourceColumns) -> pd.DataFrame:
     """Return the rows of all files, in the order of their paths.
 
     Folders named ``key=value`` make a column ``key``. An index that pandas stored in the files is

@@ -17,7 +17,7 @@ import pyarrow as pa
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.optional import require
 from flwr_vertical.sources.address import Address
-from flwr_vertical.sources.columns import Columns
+from flwr_vertical.sources.columns import SourceColumns
 from flwr_vertical.sources.statements import Wanted, quoted, quoted_table, table_parts
 
 logger = logging.getLogger("flwr_vertical")
@@ -52,7 +52,7 @@ _REFUSED = {
 
 
 def read(
-    address: Address, wanted: Wanted, columns: list[str] | None, made: Columns
+    address: Address, wanted: Wanted, columns: list[str] | None, made: SourceColumns
 ) -> pd.DataFrame:
     """Return the rows of a table or query, in a transaction that cannot change anything."""
     with _connected(address) as connection, connection.cursor() as cursor:

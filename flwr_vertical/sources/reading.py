@@ -11,7 +11,7 @@ import pandas as pd
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.sources import duckdb_file, postgres, sqlite_file
 from flwr_vertical.sources.address import DUCKDB, POSTGRESQL, SQLITE, is_database, parse_address
-from flwr_vertical.sources.columns import Columns, in_order, with_ids
+from flwr_vertical.sources.columns import SourceColumns, in_order, with_ids
 from flwr_vertical.sources.folders import read_folder
 from flwr_vertical.sources.statements import Wanted
 from flwr_vertical.tables import Kind, Table, read_table
@@ -131,7 +131,7 @@ def read_frame(
         address = parse_address(data, secret_file)
         wanted = Wanted.of(table, query, str(address))
         where = f"{address}, {wanted.what}"
-        made = Columns(where, days)
+        made = SourceColumns(where, days)
         read = _READERS[address.kind]
         if columns is not None and id_column is None:
             raise ConfigError(f"{where}: name 'id_column' to read some columns only")
@@ -144,7 +144,7 @@ def read_frame(
                 "take them out"
             )
         where = str(data)
-        made = Columns(where, days)
+        made = SourceColumns(where, days)
         frame = read_folder(Path(data), _with_ids_first(columns, id_column), made)
         frame = with_ids(frame, id_column, where)
     return (frame if columns is None else frame[list(columns)]), where, made.notes

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.sources.address import Address
-from flwr_vertical.sources.columns import Columns
+from flwr_vertical.sources.columns import SourceColumns
 from flwr_vertical.sources.statements import Wanted, quoted, quoted_table, table_parts
 
 logger = logging.getLogger("flwr_vertical")
@@ -27,7 +27,7 @@ _TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 
 
 def read(
-    address: Address, wanted: Wanted, columns: list[str] | None, made: Columns
+    address: Address, wanted: Wanted, columns: list[str] | None, made: SourceColumns
 ) -> pd.DataFrame:
     """Return the rows of a table or query; the file is opened to be read only."""
     if address.path is None or not address.path.is_file():

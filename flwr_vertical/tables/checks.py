@@ -4,43 +4,35 @@ Nothing here changes a table, and nothing leaves the machine. Findings name colu
 values are in their `examples` alone, for the eyes of the table's owner.
 """
 
-import unicodedata
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import pyarrow.compute as pc
 from pandas.api import types
 
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.tables import text_dates, text_numbers
+from flwr_vertical.tables import text_numbers
 from flwr_vertical.tables.conversion import is_text
 from flwr_vertical.tables.dtypes import plain_column
 from flwr_vertical.tables.findings import Finding, Severity, examples_of
 from flwr_vertical.tables.id_checks import check_ids
 from flwr_vertical.tables.kinds import Kind, infer_kinds
+from flwr_vertical.tables.level_checks import (
+    FREE,
+    NEAR_UNIQUE_ROWS,
+    check_levels,
+    check_rare,
+    check_variants,
+    check_written,
+)
 from flwr_vertical.tables.table import Table, check_shape, check_values
 
-NEAR_UNIQUE_SHARE, NEAR_UNIQUE_ROWS = 0.5, 20
-"""Text with more distinct values than this share of the cells, in as many rows, tells rows apart
-and no groups."""
-MANY_LEVELS = 50
-RARE_ROWS = 5
-"""A level in fewer rows than this is rare."""
 FEW_FRACTIONS, FEW_FRACTIONS_ROWS = 10, 50
-MOSTLY = 0.9
-"""Share of a column's distinct texts from which it is taken for numbers or dates with mistakes."""
 MOSTLY_MISSING = 0.95
 # Numbers by which missing cells are often coded; 99 and -1 are too often real.
 SENTINELS = (-9, -99, -999, -9999, -99999, 999, 9999, 99999, 999999)
-_UNITS = "^[-+(]?[ ]*(?:[A-Z]{3}|[$€£¥%~<>≤≥])?[ ]*[-+]?[0-9][0-9., ']*[ ]*(?:[$€£¥%]|[A-Za-z]{1,4})?[)]?$"  # noqa: E501
-
-_FREE = (
-    "drop it if it is a name, an address or free text; if it is an ID of the samples, name it as "
-    "id-column"
-)
 
 Step = Callable[[str], None]
 
@@ -142,12 +134,12 @@ def _check_column(
         return
     if is_text(plain):
         texts = text_numbers.texts_of(counts.index)
-        written = list(_check_written(name, texts, counts, stated))
+        written = list(check_written(name, texts, counts, stated))
         yield from written
         if not written:
-            yield from _check_levels(name, counts, len(observed), stated)
-        yield from _check_variants(name, counts)
-    yield from _check_rare(name, counts, len(observed))
+            yield from check_levels(name, counts, len(observed), stated)
+        yield from check_variants(name, counts)
+    yield from check_rare(name, counts, len(observed))
 
 
 def _dates_for_some(name: str) -> Finding:
@@ -249,7 +241,7 @@ def _check_numbers(name: str, values: npt.NDArray[np.float64], stated: bool) -> 
             "row-numbers",
             name,
             f"{len(values):,} whole numbers in a row without a gap, as row numbers or IDs are",
-            _FREE,
+            FREE,
         )
     if not whole and len(values) >= FEW_FRACTIONS_ROWS:
         head = np.unique(values[: 20 * FEW_FRACTIONS])
@@ -274,144 +266,3 @@ def _are_compact_dates(values: npt.NDArray[np.float64], low: float, high: float)
         return False
     month, day = np.mod(values // 100, 100), np.mod(values, 100)
     return bool(np.all((month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)))
-
-
-def _check_written(
-    name: str, texts: Any, counts: "pd.Series[int]", stated: bool
-) -> Iterator[Finding]:
-    """Find text that is numbers or dates; `texts` are the distinct values."""
-    if stated:
-        return
-    distinct = len(texts)
-    order = text_dates.order_of(texts)
-    if order is not None:
-        yield _dates_as_text(name, order, distinct, texts)
-        return
-    forms = text_numbers.possible_forms(texts)
-    levels = f"it is text with {distinct:,} distinct values, so a categorical column"
-    if forms:
-        yield Finding(
-            Severity.WARNING,
-            "numbers-as-text",
-            name,
-            f"all cells are numbers with thousands or decimal marks; {levels}",
-            "state csv.decimal (and csv.thousands), or make numbers of them",
-            examples_of(texts.to_pylist()),
-        )
-        return
-    share, are_numbers = text_numbers.share_of_numbers(texts)
-    if share >= MOSTLY or (share > 0.5 and distinct - int(are_numbers.sum()) <= 3):
-        odd = ~are_numbers
-        cells = int(counts.to_numpy()[odd].sum())
-        yield Finding(
-            Severity.WARNING,
-            "numbers-as-text",
-            name,
-            f"numbers but for {cells:,} cells; {levels}",
-            "leave these cells empty, or correct them",
-            examples_of(text for text, no in zip(texts.to_pylist(), odd, strict=True) if no),
-        )
-    elif distinct > 2 and text_dates.share_of_dates(texts) >= MOSTLY:
-        yield Finding(
-            Severity.WARNING,
-            "dates",
-            name,
-            f"most cells are dates and some are not; {levels}",
-            "correct the others or leave them empty, and state csv.dates='days'",
-            examples_of(texts.to_pylist()),
-        )
-    elif distinct > RARE_ROWS and _share(texts, _UNITS) >= MOSTLY:
-        yield Finding(
-            Severity.WARNING,
-            "units",
-            name,
-            f"most cells are a number with a unit or sign; {levels}",
-            "write the number alone and the unit into the column's name",
-            examples_of(texts.to_pylist()),
-        )
-
-
-def _share(texts: Any, pattern: str) -> float:
-    return float(pc.mean(pc.match_substring_regex(texts, pattern)).as_py() or 0.0)
-
-
-def _dates_as_text(name: str, order: str, distinct: int, texts: Any) -> Finding:
-    advice = {
-        text_dates.AMBIGUOUS: "state csv.dates='days-day-first' or 'days-month-first' to make them "
-        "days since 1970-01-01",
-        text_dates.SHORT_YEAR: "write years with four digits, then state csv.dates='days'",
-    }.get(order, "state csv.dates='days' to make them days since 1970-01-01")
-    return Finding(
-        Severity.WARNING,
-        "dates",
-        name,
-        f"dates ({order}) as text: {distinct:,} distinct values of a categorical column",
-        f"{advice}, or drop it; kind.{name}='categorical' if they are groups",
-        examples_of(texts.to_pylist()),
-    )
-
-
-def _check_levels(
-    name: str, counts: "pd.Series[int]", n_observed: int, stated: bool
-) -> Iterator[Finding]:
-    """Check how many distinct texts there are."""
-    if stated:
-        return
-    distinct = len(counts)
-    if n_observed >= NEAR_UNIQUE_ROWS and distinct > NEAR_UNIQUE_SHARE * n_observed:
-        yield Finding(
-            Severity.WARNING,
-            "near-unique",
-            name,
-            f"{distinct:,} distinct texts in {n_observed:,} cells",
-            _FREE,
-            examples_of(counts.index),
-        )
-    elif distinct > MANY_LEVELS:
-        yield Finding(
-            Severity.NOTE,
-            "many-levels",
-            name,
-            f"{distinct:,} levels",
-            "combine levels, or expect slow and imprecise results of methods that encode them",
-        )
-
-
-_FORMS: dict[str, Callable[[str], str]] = {
-    "upper and lower case": str.casefold,
-    "white space": lambda text: " ".join(text.split()),
-    "the Unicode form (NFC, NFD)": lambda text: unicodedata.normalize("NFC", text),
-}
-
-
-def _check_variants(name: str, counts: "pd.Series[int]") -> Iterator[Finding]:
-    """Find levels that differ by case, white space or Unicode form alone."""
-    levels = [str(level) for level in counts.index]
-    for what, form in _FORMS.items():
-        groups: dict[str, list[str]] = {}
-        for level in levels:
-            groups.setdefault(form(level), []).append(level)
-        same = [group for group in groups.values() if len(group) > 1]
-        if same:
-            yield Finding(
-                Severity.WARNING,
-                "level-variants",
-                name,
-                f"{sum(map(len, same)):,} levels differ from another one by {what} alone",
-                "write them in the same way if they mean the same",
-                examples_of((ascii(level)[1:-1] for level in same[0]), most=4),
-            )
-
-
-def _check_rare(name: str, counts: "pd.Series[int]", n_observed: int) -> Iterator[Finding]:
-    rare = counts[counts < RARE_ROWS]
-    if n_observed < NEAR_UNIQUE_ROWS or rare.empty or len(counts) > NEAR_UNIQUE_SHARE * n_observed:
-        return
-    yield Finding(
-        Severity.NOTE,
-        "rare-levels",
-        name,
-        f"{len(rare):,} of {len(counts):,} levels occur in fewer than {RARE_ROWS} rows",
-        "combine them: little can be learnt of a rare level, and its name may tell of a single row",
-        examples_of(rare.index),
-    )

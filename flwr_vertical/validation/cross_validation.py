@@ -10,15 +10,59 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.pages.page import human_bytes, human_seconds
 from flwr_vertical.policy.record import Policy
-from flwr_vertical.results import Progress, Result
-from flwr_vertical.results.units import human_bytes, human_seconds
+from flwr_vertical.result import Result
+from flwr_vertical.results import Progress
 from flwr_vertical.simulation import simulate
 from flwr_vertical.strategy import Strategy, label_index
 from flwr_vertical.tables import Table
-from flwr_vertical.validation.folds import are_classes, make_folds
 from flwr_vertical.validation.scores import FIRST, LOWER_IS_BETTER, score
+
+MOST_CLASSES = 50
+"""Whole numbers of more different values are not taken for classes."""
+
+
+def are_classes(labels: Array) -> bool:
+    """Tell whether labels look like classes: few different whole numbers from 0 on.
+
+    Shapes: labels (n_labelled,).
+    """
+    found = np.unique(labels)
+    return bool(
+        len(found) <= min(MOST_CLASSES, max(2, len(labels) // 5))
+        and (found == np.round(found)).all()
+        and (found >= 0).all()
+    )
+
+
+def make_folds(labels: Array, n_folds: int, seed: int, stratify: bool) -> Indices:
+    """Assign each sample to a fold.
+
+    Shapes: labels (n_labelled,); returns (n_labelled,): numbers of the folds, from 0.
+    """
+    # Parties import this package with every message; scikit-learn costs them a second.
+    from sklearn.model_selection import KFold, StratifiedKFold
+
+    if len(labels) < n_folds:
+        raise DataError(f"{len(labels)} samples have a label; {n_folds} folds need as many or more")
+    if stratify:
+        values, counts = np.unique(labels, return_counts=True)
+        rarest = int(counts.argmin())
+        if counts[rarest] < n_folds:
+            raise DataError(
+                f"label {values[rarest]:g} has {counts[rarest]} samples, and {n_folds} folds are "
+                "to have one each at least; take fewer folds, merge classes, or set stratify=False"
+            )
+    kind = StratifiedKFold if stratify else KFold
+    splitter = kind(n_folds, shuffle=True, random_state=seed)
+    out = np.empty(len(labels), dtype=np.int64)
+    for fold, (_, test) in enumerate(splitter.split(labels[:, None], labels)):
+        out[test] = fold
+    return out
+
 
 Grid = Mapping[str, Sequence[Any]]
 

@@ -18,15 +18,8 @@ FAMILIES = ("gaussian", "binomial", "poisson")
 SUMS = "sums"  # of the papers: opens a number of each sample in each round, by consent only
 _IMPUTERS = ("fknn", "max", "mean", "min", "most-frequent")
 _SYNTHESES = ("vcds", "evcds", "ievcds")
-_FITS = {
-    "predict": "vfem",
-    "vfem-predict": "vfem",
-    "false-vfl-predict": "false-vfl",
-    "split-predict": "vanilla-vfl",
-    "gbdt-predict": "gbdt",
-    "forest-predict": "forest",
-}
-"""By strategy that predicts, the one that fits what it predicts with."""
+_FITS = ("vfem", "false-vfl", "vanilla-vfl", "gbdt", "forest")
+"""Strategies whose models are predicted with, one for each kind of model."""
 
 _FEW_STEPS: dict[str, Any] = {
     "task": "regression",
@@ -57,6 +50,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "single": {"party_name": PARTIES[0]},
     "fedpsg-ar": {"n_associated": 2},  # of tables of three columns
     "vertigan": {"iterations": 10},
+    "vfem-iterations": {"max_iter": 60},
     "false-vfl": _FEW_STEPS,
     **dict.fromkeys(("fedhssl", "laser-vfl", "plug-vfl", "vanilla-vfl"), _SPLIT),
     "final-net": {
@@ -71,21 +65,20 @@ _TRAINED = {"imputer": "gain", "generator": "joint", "iterations": 20}
 _VARIANTS: dict[str, list[dict[str, Any]]] = {
     "false-vfl": [{"variant": "II"}, {"party_layers": 1}],
     "fedpsg-ar": [_TRAINED],
-    "forest": [{"routing": "server"}],
     "gbdt": [{"histograms": "open"}],
 }
 """Further settings that are tried where nodes must agree."""
-_CLASSES = {"svm": "binomial", "forest": "binomial", "forest-predict": "binomial"}
+_CLASSES = dict.fromkeys(("svm", "forest"), "binomial")
 """By strategy, the family of its labels where it has no such setting and they are not numbers."""
 
 _TELL_NOTHING = {"generated", "networks"}
 """Exchanges by consent in which attacks must find nothing all the same."""
 
 
-ROUTED = ("gbdt", "gbdt-predict")
-"""Trees: without a consent they tell sides of splits, bits of single samples that nodes count and
-may cap. What follows from these is measured on its own (`routing`). A forest tells the server
-summed votes alone, unless ``routing="server"``."""
+ROUTED = "gbdt"
+"""Boosted trees: without a consent they tell sides of splits, bits of single samples that nodes
+count and may cap. What follows from these is measured on its own (`routing`). A forest tells the
+server summed votes alone."""
 
 
 @dataclass(frozen=True)
@@ -96,17 +89,22 @@ class Case:
     strategy: str  # Name in `BUILTIN`
     settings: Mapping[str, Any]  # That differ from the defaults
     family: str = "gaussian"  # Of the labels
+    fit: str = ""  # Of predictions: the strategy that fits the model, a name in `BUILTIN`
 
     @property
     def consented(self) -> bool:
         """Whether every node must agree to an exchange that opens numbers of single samples."""
-        kind: Any = load_strategy(BUILTIN[self.strategy])
-        return bool({*exchanges_of(kind(**self.settings))} - _TELL_NOTHING)
+        kind: Any = load_strategy(BUILTIN[self.fit or self.strategy])
+        if self.fit:
+            asked = getattr(kind.predictions, "exchanges_asked", ())
+        else:
+            asked = exchanges_of(kind(**self.settings))
+        return bool({*asked} - _TELL_NOTHING)
 
     @property
     def routed(self) -> bool:
         """Whether it tells sides of splits."""
-        return self.strategy in ROUTED or self.settings.get("routing") == "server"
+        return ROUTED in (self.strategy, self.fit)
 
 
 def cases(consented: bool = False) -> list[Case]:
@@ -125,6 +123,12 @@ def routed_cases() -> list[Case]:
 def _all() -> list[Case]:
     found = []
     for name, target in BUILTIN.items():
+        if name == "predict":
+            found += [
+                Case(f"predict {fit}", name, {}, _CLASSES.get(fit, FAMILIES[0]), fit)
+                for fit in _FITS
+            ]
+            continue
         names = {item.name for item in settings_of(load_strategy(target))}
         settings = _SETTINGS.get(name, {})
         found += [
@@ -142,11 +146,8 @@ def _all() -> list[Case]:
 def make_strategy_of(case: Case, tables: Mapping[str, pd.DataFrame], labels: Any) -> Strategy:
     """Return the strategy; a prediction's model is fitted first, to the same tables."""
     kind: Any = load_strategy(BUILTIN[case.strategy])
-    made: Strategy
-    if case.strategy in _FITS:
-        made = kind(model=fit(tables, labels, _FITS[case.strategy]))
-    else:
-        made = kind(**case.settings)
+    settings = {"model": fit(tables, labels, case.fit)} if case.fit else case.settings
+    made: Strategy = kind(**settings)
     return made
 
 

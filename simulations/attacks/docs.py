@@ -69,7 +69,7 @@ _NOTES = {
     "tells.",
     "smallest_sets": "",
     "targets": "Points of synthetic tables: how much oftener the attacks of "
-    "`flwr_vertical.privacy.risks` succeed with members than with others, in percent, over six "
+    "`flwr_vertical.grading.risks` succeed with members than with others, in percent, over six "
     "runs of 400 members.",
 }
 

@@ -155,7 +155,7 @@ def _one_label_less(settings: dict[str, Any]) -> Metrics:
 def _chosen_model(settings: dict[str, Any]) -> Metrics:
     """Ask for predictions by a model of the server's choice."""
     tables, labels = _complete_tables(settings)
-    kind: Any = load_strategy(BUILTIN["vfem-predict"])
+    kind: Any = load_strategy(BUILTIN["predict"])
     fitted = fit(tables, labels)
     return {"cells": chosen_model(lambda model: kind(model=model), fitted, tables).cells}
 

@@ -21,7 +21,7 @@ from sklearn.metrics import roc_auc_score
 
 from flwr_vertical import Strategy, Table
 from flwr_vertical.arrays import Array, Indices
-from flwr_vertical.results import Result
+from flwr_vertical.result import Result
 from simulations.attacks.recording import Recording, record
 from simulations.attacks.views import GOT, SENT, SERVER, View, views_of
 from strategies.trees import arbiter as comparing

@@ -22,7 +22,8 @@ from flwr_vertical import (
 )
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import PartyError, VerticalError
-from flwr_vertical.privacy import risks, seeded_noise
+from flwr_vertical.grading import risks
+from flwr_vertical.privacy import seeded_noise
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
 from simulations.attacks.distances import matrices, scale_candidates
 from simulations.attacks.opened import Opened, atoms, opened_of, smallest_set

@@ -6,14 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from flwr_vertical.results import (
-    Section,
-    bullet_list,
-    dataframe_html,
-    human_seconds,
-    render_page,
-    write_text_atomically,
-)
+from flwr_vertical.pages import Section, bullet_list, dataframe_html, human_seconds, render_page
+from flwr_vertical.results import write_text_atomically
 from simulations.attacks import tables
 from simulations.attacks.docs import ATTACKS_IN_WORDS, INTRODUCTION, as_markdown
 from simulations.attacks.experiments import replicate

@@ -8,8 +8,8 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 
 from flwr_vertical.arrays import Array
+from flwr_vertical.grading.audit import Audit, audit_epsilon
 from flwr_vertical.privacy import Keystream, gaussian_delta, seeded_noise
-from flwr_vertical.privacy.audit import Audit, audit_epsilon
 from flwr_vertical.privacy.keystream import fresh_keystream
 
 Scores = Callable[[int, int, Keystream], Array]

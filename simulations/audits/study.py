@@ -91,7 +91,7 @@ def notes(preset: Preset) -> list[str]:
     return [
         "Each mechanism runs many times on two tables that differ in one row, chosen so that the "
         "outcomes differ as much as they can. The first half of the runs chooses an outcome, the "
-        "second half counts it (`flwr_vertical.privacy.audit.audit_epsilon`): a lower bound of "
+        "second half counts it (`flwr_vertical.grading.audit.audit_epsilon`): a lower bound of "
         f"epsilon at a confidence of {100 * part['confidence']:g} % each.",
         f"{PASS}: the bound is not above what is stated; above half of it where outcomes that "
         "attain epsilon are not rare. Elsewhere many numbers share the budget, and no single "
@@ -101,9 +101,9 @@ def notes(preset: Preset) -> list[str]:
         "never exceeds it.",
         "Delta is large here, so that outcomes which attain epsilon are frequent enough to count.",
         "VFL-ADMM-DP (`glm-admm` with `epsilon`) is a baseline of a paper, not a protection: a fit "
-        "lies in the span of the party's columns, and so does its noise. Who knows as many rows as "
-        "there are columns solves for the noisy coefficients, and every other row's fit then tells "
-        "of its columns. "
+        "lies in the span of the party's columns, and so does its noise. Who knows as many rows "
+        "as there are columns solves for the noisy coefficients, and every other row's fit then "
+        "tells of its columns. "
         "Use `glm` with `epsilon`.",
         f"Noise comes from the seed {part['seed']}, so that the command repeats the numbers.",
     ]

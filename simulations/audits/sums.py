@@ -4,7 +4,7 @@ import numpy as np
 
 from flwr_vertical.arrays import Array
 from flwr_vertical.privacy import Keystream, seeded_noise
-from flwr_vertical.products.column_products import Layout
+from flwr_vertical.products.arithmetic import Layout
 from flwr_vertical.products.noise import SUMS, PrivateRows, draw
 from simulations.audits.mechanism import Mechanism
 from strategies.glm_admm.admm import BOUND, Block, composed, noise_scale

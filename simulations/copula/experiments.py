@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from flwr_vertical.grading.risks import inference, membership
 from flwr_vertical.incomplete import drop_blocks
-from flwr_vertical.privacy.risks import inference, membership
 from simulations.copula.design import draw_copula
 from simulations.copula.mechanisms import draw_mask
 from simulations.copula.methods import measure, synthesise

@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from flwr_vertical.results.figures import INK, LINE, colour, label, legend, new_figure
+from flwr_vertical.pages.figures import INK, LINE, colour, label, legend, new_figure
 from simulations.copula.mechanisms import MECHANISMS
 from simulations.copula.methods import FEDERATED, FRESH, UNPROTECTED
 from simulations.copula.tables import TITLES, by_mechanism, order, select

@@ -6,7 +6,7 @@ import time
 import pandas as pd
 from matplotlib.figure import Figure
 
-from flwr_vertical.results import human_seconds
+from flwr_vertical.pages import human_seconds
 from simulations.copula import figures, tables, targets
 from simulations.copula.criteria import MEASURES
 from simulations.copula.experiments import replicate

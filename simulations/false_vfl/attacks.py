@@ -30,8 +30,8 @@ from flwr_vertical import simulate
 from flwr_vertical.arrays import AnyArray
 from flwr_vertical.protocol import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, read_envelope
-from strategies.false_vfl.predict import FalseVFLPredict
 from strategies.false_vfl.strategy import FalseVFL
+from strategies.predict import Predict
 
 NAMES, COLUMNS, LATENT = ("bank", "court", "shop"), 6, 4
 
@@ -67,7 +67,7 @@ def look(strategy: FalseVFL, n: int, seed: int) -> Seen:
     at_once = dataclasses.replace(strategy, prediction_rows=n)  # all that is told, in two rounds
     fitted = simulate(at_once, tables, given, seed=seed, progress=False)
     transcript: list[Any] = []
-    model = FalseVFLPredict(fitted)
+    model = Predict(fitted)
     simulate(model, tables, aggregation="plain", progress=False, transcript=transcript)
     order = list(dict.fromkeys(i for table in tables.values() for i in table.index))
     held = {name: np.isin(order, tables[name].index) for name in NAMES}

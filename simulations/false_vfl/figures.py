@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from flwr_vertical.results.figures import LINE, colour, label, legend, small_multiples
+from flwr_vertical.pages.figures import LINE, colour, label, legend, small_multiples
 from simulations.false_vfl.methods import METHODS
 
 _NUMBERS = {name: number for number, name in enumerate(METHODS)}

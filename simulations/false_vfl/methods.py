@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from flwr_vertical.results import human_seconds
+from flwr_vertical.pages import human_seconds
 from simulations.false_vfl.checkpoints import Checkpoint
 from simulations.false_vfl.training import Pretraining, Stages, fit_head
 from strategies.false_vfl.central import Block, CentralModel

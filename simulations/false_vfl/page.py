@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from flwr_vertical.results import Section, bullet_list, dataframe_html, render_page
+from flwr_vertical.pages import Section, bullet_list, dataframe_html, render_page
 from simulations.attacks.docs import markdown_table
 from simulations.false_vfl.preset import Preset
 from simulations.false_vfl.targets import reached

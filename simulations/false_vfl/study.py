@@ -8,7 +8,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.results import human_seconds, write_text_atomically
+from flwr_vertical.pages import human_seconds
+from flwr_vertical.results import write_text_atomically
 from simulations.data import DATA_SETS, Sources, read_paper
 from simulations.false_vfl import figures, tables, targets
 from simulations.false_vfl.page import GOALS, as_markdown, choices, make_page, table_of, titles

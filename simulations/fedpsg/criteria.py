@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.arrays import Array
-from flwr_vertical.privacy import risks
-from flwr_vertical.results.quality import correlation_quality, margin_quality
+from flwr_vertical.grading import risks
+from flwr_vertical.grading.quality import correlation_quality, margin_quality
 from simulations.fedpsg.data import Task, coded, is_level, spans
 from simulations.replications import Metrics
 

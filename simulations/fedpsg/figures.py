@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from flwr_vertical.results.figures import INK, LINE, colour, label, legend, new_figure
+from flwr_vertical.pages.figures import INK, LINE, colour, label, legend, new_figure
 from simulations.fedpsg.classifiers import CLASSIFIERS
 from simulations.fedpsg.floors import BEST, DRAW, MEAN
 from simulations.fedpsg.tables import KEYS, means

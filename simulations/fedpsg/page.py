@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from flwr_vertical.results import Section, bullet_list, dataframe_html, render_page, subheading
+from flwr_vertical.pages import Section, bullet_list, dataframe_html, render_page, subheading
 from simulations.fedpsg.preset import Preset
 from simulations.fedpsg.targets import reached
 from simulations.study import FAIL, PASS

@@ -7,7 +7,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.results import human_seconds, write_text_atomically
+from flwr_vertical.pages import human_seconds
+from flwr_vertical.results import write_text_atomically
 from simulations.data import Sources, read_paper
 from simulations.fedpsg import figures, tables, targets
 from simulations.fedpsg.data import NEWS_NAME, Joint, load

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flwr_vertical.incomplete import mcar_cells
-from flwr_vertical.results.figures import INK, LINE, SOFT, colour, label, legend, new_figure
+from flwr_vertical.pages.figures import INK, LINE, SOFT, colour, label, legend, new_figure
 from simulations.data import VerticalData
 from simulations.fknn.experiments import impute_guest
 from simulations.fknn.preset import Preset

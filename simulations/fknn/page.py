@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from flwr_vertical.results import (
+from flwr_vertical.pages import (
     Section,
     bullet_list,
     dataframe_html,

@@ -2,13 +2,7 @@
 
 import pandas as pd
 
-from flwr_vertical.results import (
-    Section,
-    bullet_list,
-    dataframe_html,
-    details_html,
-    subheading,
-)
+from flwr_vertical.pages import Section, bullet_list, dataframe_html, details_html, subheading
 from simulations.fknn.experiments import ROOTS
 from simulations.fknn.preset import Preset
 from simulations.fknn.tables import TABLE3

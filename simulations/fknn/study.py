@@ -5,7 +5,7 @@ import time
 
 import pandas as pd
 
-from flwr_vertical.results import human_seconds
+from flwr_vertical.pages import human_seconds
 from simulations.data import Sources, load_motor, read_paper
 from simulations.fknn import figures, tables
 from simulations.fknn.experiments import replicate

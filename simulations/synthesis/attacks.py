@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical import simulate
-from flwr_vertical.privacy import risks, seeded_noise
-from flwr_vertical.privacy.rates import CONFIDENCE, Estimate, Rate, Risk
+from flwr_vertical.grading import risks
+from flwr_vertical.grading.proportions import CONFIDENCE, Estimate, Rate, Risk
+from flwr_vertical.privacy import seeded_noise
 from simulations.replications import Job, Metrics
 from simulations.study import FAIL, PASS
 from simulations.synthesis.data import draw, split

@@ -8,8 +8,8 @@ import pandas as pd
 from scipy.stats import ks_2samp
 
 from flwr_vertical import simulate
+from flwr_vertical.grading import quality_score
 from flwr_vertical.privacy import seeded_noise
-from flwr_vertical.results import quality_score
 from simulations.replications import Job, Metrics
 from simulations.synthesis.data import draw, split
 from strategies.copula import VCDS

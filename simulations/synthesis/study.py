@@ -166,7 +166,7 @@ def notes(preset: Preset) -> list[str]:
         f"Tables 'drawn again' have {part['rows']:,} rows drawn from these with replacement, so "
         "that they show what so many rows of the same columns would give. No kind, range or "
         "resolution is stated.",
-        "Quality is `flwr_vertical.results.quality_score`: column shapes and pair trends as "
+        "Quality is `flwr_vertical.grading.quality_score`: column shapes and pair trends as "
         "SDMetrics defines them. Distances are Kolmogorov and Smirnov's, of real and synthetic "
         "columns.",
         f"{PASS} or {FAIL} follows from the numbers, limits in brackets: quality at least "

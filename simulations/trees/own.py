@@ -21,7 +21,7 @@ from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.incomplete import blank_cells, mcar_blocks, mcar_cells
 from flwr_vertical.incomplete.splits import split_columns
-from flwr_vertical.results import Section, bullet_list, dataframe_html, render_page
+from flwr_vertical.pages import Section, bullet_list, dataframe_html, render_page
 from simulations.data import fingerprint
 from simulations.preset import load_preset
 from simulations.replications import FolderStore, Job, Metrics, run_all, to_frame

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, PercentFormatter
 
-from flwr_vertical.results.figures import INK, LINE, SOFT, colour, label, legend, new_figure
+from flwr_vertical.pages.figures import INK, LINE, SOFT, colour, label, legend, new_figure
 from simulations.vfem.preset import FINITE_METHODS
 from simulations.vfem.tables import MISSING_AT
 

@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from flwr_vertical.results import Section, bullet_list, dataframe_html, render_page
-from flwr_vertical.results.page import format_value
+from flwr_vertical.pages import Section, bullet_list, dataframe_html, render_page
+from flwr_vertical.pages.page import format_value
 from simulations.study import FAIL, PASS
 from simulations.vfem.preset import Preset
 from simulations.vfem.sections import (

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from flwr_vertical.results.figures import INK, colour, label, new_figure
+from flwr_vertical.pages.figures import INK, colour, label, new_figure
 from simulations.vfem.figures import log_axis
 from simulations.vfem.sme_tables import PAPER_NAMES
 

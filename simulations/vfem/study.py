@@ -6,7 +6,7 @@ import time
 import pandas as pd
 from matplotlib.figure import Figure
 
-from flwr_vertical.results import human_seconds
+from flwr_vertical.pages import human_seconds
 from simulations.data import read_paper
 from simulations.replications import Store, run_all
 from simulations.study import Options, Outcome, Output, print_table

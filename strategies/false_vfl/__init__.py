@@ -13,7 +13,6 @@ server has those of the latent variables and a discriminator for the labels::
 from flwr_vertical.optional import needing
 
 with needing("torch", __name__):
-    from strategies.false_vfl.predict import FalseVFLPredict
     from strategies.false_vfl.strategy import FalseVFL
 
-__all__ = ["FalseVFL", "FalseVFLPredict"]
+__all__ = ["FalseVFL"]

@@ -71,7 +71,6 @@ class FalseVFLModel(Model):
     """The server's networks; it has no party's."""
 
     strategy = "false-vfl"
-    predicted_by = "false-vfl-predict"
 
     name: str  # Names the model at the parties
     networks: str  # `NetworkSettings` as text

@@ -1,4 +1,4 @@
-"""Predictions: who may take part, two rounds for a block of rows, and a run that only predicts."""
+"""Predictions: who may take part, two rounds for a block of rows, and what `predict` runs."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
@@ -12,11 +12,11 @@ from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.predictions import Predictions
 from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.false_vfl.discriminator import prediction_table
 from strategies.false_vfl.gaussian import draw_normals
-from strategies.false_vfl.hardware import DEVICES, device_of, precision_on
+from strategies.false_vfl.hardware import device_of, precision_on
 from strategies.false_vfl.model import FalseVFLModel
 from strategies.false_vfl.networks import NetworkSettings
 from strategies.false_vfl.party import FalseVFLParty
@@ -24,31 +24,17 @@ from strategies.false_vfl.party_networks import EMBEDDINGS
 from strategies.false_vfl.rounds import Rounds
 from strategies.false_vfl.server_model import ServerNets
 from strategies.false_vfl.server_training import ServerStep
-from strategies.linear.prediction.base import BuildsOnAFit, check_parties
 from strategies.linear.problem import sample_index
 
 
-class FalseVFLPredict(BuildsOnAFit):
-    """Predict samples with a model that `FalseVFL` fitted, whichever parties hold them.
+class FalseVFLPredictions(Predictions):
+    """Predict with a model that `FalseVFL` fitted, whichever parties hold the samples.
 
-    Each party computes with the networks that it kept; the server names the model. A party that
-    lacks a sample, or took part in the fit and has left, counts as a missing block. (In variant II
-    a party that has left says nothing of whether its block is missing, either.) One round, and two
-    for each block of rows, after greeting and alignment.
-
-    `Result.predictions` is that of `FalseVFL`. Where labels are given, the metrics say how far off
-    predictions are.
+    In variant II a party that has left says nothing of whether its block is missing, either. One
+    round, and two for each block of rows, after greeting and alignment.
     """
 
-    device: str = setting(
-        "auto",
-        "Where server and parties compute: auto takes a GPU at those that have one.",
-        choices=DEVICES,
-    )
-
-    name: ClassVar[str] = "false-vfl-predict"
     party = FalseVFLParty
-    requires: ClassVar[tuple[str, ...]] = ("torch",)
     exchanges_asked: ClassVar[tuple[str, ...]] = (EMBEDDINGS,)
     disclosure = (
         (
@@ -66,27 +52,16 @@ class FalseVFLPredict(BuildsOnAFit):
         ("nobody else", "the discriminator, and so the predictions, which stay at the server"),
     )
 
-    @classmethod
-    def server_part(cls, fitted: Result) -> FalseVFLModel:
-        """Return what the server kept of a fit."""
-        if not isinstance(fitted.predictor, FalseVFLModel):
-            raise ConfigError(
-                f"a result of {fitted.strategy!r} holds no model of FALSE-VFL; expected that of "
-                "a fit by 'false-vfl'"
-            )
-        return fitted.predictor
-
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Have parties take up their parts, and predict all samples."""
-        model: FalseVFLModel = self.fitted_part()
-        check_parties(federation.parties, model.parties, result)
+        model: FalseVFLModel = self.model
         rounds = Rounds(federation, alignment.mask, per_party=model.variant == "I")
         seed = int(federation.rng.integers(2**62))
-        arguments = {"model": model.name, "seed": seed, "device": self.device}
+        arguments = {"model": model.name, "seed": seed, "device": "auto"}
         replies = federation.call("open_networks", arguments)
-        device = device_of(self.device)
+        device = device_of("auto")
         dtype = next(model.nets().parameters()).dtype
         rows = take_part(rounds, replies, seed, dtype, result)
         note_precision(model.precision, device, replies, result)

@@ -21,7 +21,12 @@ from strategies.false_vfl.model import FalseVFLModel, to_arrays
 from strategies.false_vfl.networks import NetworkSettings
 from strategies.false_vfl.party import FalseVFLParty
 from strategies.false_vfl.party_networks import EMBEDDINGS
-from strategies.false_vfl.predict import note_precision, predict_rows, take_part
+from strategies.false_vfl.predict import (
+    FalseVFLPredictions,
+    note_precision,
+    predict_rows,
+    take_part,
+)
 from strategies.false_vfl.pretraining import Pretraining
 from strategies.false_vfl.rounds import Rounds
 from strategies.false_vfl.server_model import ServerNets
@@ -138,6 +143,7 @@ class FalseVFL(Strategy):
 
     name: ClassVar[str] = "false-vfl"
     party = FalseVFLParty
+    predictions = FalseVFLPredictions
     needs_labels: ClassVar[bool] = True
     requires: ClassVar[tuple[str, ...]] = ("torch",)
     exchanges_asked: ClassVar[tuple[str, ...]] = (EMBEDDINGS,)

@@ -16,13 +16,14 @@ from flwr_vertical.arrays import Flags, Indices
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products import (
+    EncryptedGroupSteps,
     GroupKeySteps,
     HeldColumns,
     PairKeySteps,
     PrivateProductSteps,
     ProductKeySteps,
 )
-from flwr_vertical.products.sketches import rank_scores
+from flwr_vertical.products.columns import rank_scores
 from flwr_vertical.products.streams import stream
 from flwr_vertical.tables import is_numeric
 from strategies.common.imputing_party import ImputingParty
@@ -42,8 +43,11 @@ class ComparingParty(ImputingParty):
     pair_keys = Uses(PairKeySteps, sends="masked columns")
     group_key = Uses(GroupKeySteps)
     scores = Uses(PrivateProductSteps, purpose="fedpsg rank scores")
+    encrypted_scores = Uses(EncryptedGroupSteps, purpose="fedpsg rank scores")
     counts = Uses(PrivateProductSteps, purpose="fedpsg counts")
+    encrypted_counts = Uses(EncryptedGroupSteps, purpose="fedpsg counts")
     features = Uses(PrivateProductSteps, purpose="fedpsg features")
+    encrypted_features = Uses(EncryptedGroupSteps, purpose="fedpsg features")
 
     @step(repeatable=False)  # a key pair is drawn
     def prepare(self, nonce: bytes) -> dict[str, Any]:
@@ -82,14 +86,29 @@ class ComparingParty(ImputingParty):
             return self.features
         return self.counts if plan.counts_pairs else self.scores
 
+    @property
+    def _ciphertexts(self) -> EncryptedGroupSteps:
+        plan = self._plan
+        if plan.regresses:
+            return self.encrypted_features
+        return self.encrypted_counts if plan.counts_pairs else self.encrypted_scores
+
     @step
     def send_masked(self, **arguments: Any) -> dict[str, Any]:
         """See `PrivateProductSteps.send_masked`; of indicators also how many each pair has."""
-        told = self._products.send_masked(**arguments)
+        return self._products.send_masked(**arguments) | self._sizes()
+
+    @step
+    def count_columns(self, **arguments: Any) -> dict[str, Any]:
+        """See `EncryptedGroupSteps.count_columns`; as `send_masked` of indicators."""
+        return self._ciphertexts.count_columns(**arguments) | self._sizes()
+
+    def _sizes(self) -> dict[str, Any]:
+        """Return how many indicators each pair of attributes has."""
         plan = self._plan
-        if plan.counts_pairs and not plan.regresses:
-            told["groups"] = [len(self.groups_of_values(plan, part)) for part in plan.parts]
-        return told
+        if not plan.counts_pairs or plan.regresses:
+            return {}
+        return {"groups": [len(self.groups_of_values(plan, part)) for part in plan.parts]}
 
     @step
     def open_products(
@@ -133,12 +152,12 @@ class ComparingParty(ImputingParty):
     def encrypt_groups(self, group: Indices, missing: Any = None, **rest: Any) -> dict[str, Any]:
         """See `EncryptedGroupSteps.encrypt_groups`; tells nothing of the own columns alone."""
         self._plan.check(group, missing)
-        return _without_own(self._products.encrypt_groups(group=group, missing=missing, **rest))
+        return _without_own(self._ciphertexts.encrypt_groups(group=group, missing=missing, **rest))
 
     @step
     def multiply_groups(self, **arguments: Any) -> dict[str, Any]:
         """See `EncryptedGroupSteps.multiply_groups`."""
-        return self._products.multiply_groups(**arguments)
+        return self._ciphertexts.multiply_groups(**arguments)
 
     def _check_labels(self, told: Indices) -> None:
         """Refuse labels of the own columns that are not theirs."""

@@ -87,7 +87,7 @@ class Comparison:
                 )
 
     def correlate(self) -> dict[tuple[str, str], Array]:
-        """Return rank correlations of the attributes of every two parties; see `opened`."""
+        """Return rank correlations of the attributes of every two parties; see `masked`."""
         widths = {name: len(self.columns[name]) for name in self.names}
         self._tell(told_of_rows(self.rows.group, self.rows.mask, self.names, self.minimum))
         products = products_of(self.federation, self.group_key, limbs=1)

@@ -12,7 +12,7 @@ from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import HeldColumns
-from flwr_vertical.products.sketches import rank_scores
+from flwr_vertical.products.columns import rank_scores
 from flwr_vertical.tables import is_numeric
 from strategies.fedpsg.association_rules import draw_groups, with_rule
 from strategies.fedpsg.attribute_pairs import choose_within

@@ -1,6 +1,5 @@
-"""Random forests of which the server learns summed votes alone: routing stays with the parties."""
+"""Random forests of which the server learns summed votes alone."""
 
-from strategies.forest.predict import ForestPredict
 from strategies.forest.strategy import VerticalForest
 
-__all__ = ["ForestPredict", "VerticalForest"]
+__all__ = ["VerticalForest"]

@@ -5,38 +5,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical import Uses, step
+from flwr_vertical import Arbiter, Uses, step
 from flwr_vertical.arrays import Flags, Ring
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
 from strategies.forest.gain_messages import winners
-from strategies.trees.arbiter import CompareSteps, TreeArbiter
+from strategies.trees.arbiter import ArbiterKeySteps
 
 _LAST = "node.trees.judged"
 
 
-class JudgeSteps(CompareSteps):
-    """The arbiter's end; keys are those of `CompareSteps`."""
-
-    @step(repeatable=False)  # nonces of what is sealed are drawn
-    def judge(
-        self, number: int, shape: list[int], parcels: list[bytes], **keys: Any
-    ) -> dict[str, Any]:
-        """Add parcels up, and say which places have the largest gain.
-
-        Message: number: of the round in which the parcels were made; each is compared once; shape:
-        nodes, and candidates of each; parcels: of each party, see `pack`; **keys: as in
-        `CompareSteps.compare`; returns by party, sealed for it: see `pack_places`.
-        """
-        self._once(number)
-        marks, total = np.zeros(shape, dtype=bool), np.zeros(0, dtype=np.uint64)
-        seeds = self._seeds(**keys)
-        for (name, seed), sealed in zip(seeds.items(), parcels, strict=True):
-            own, values = unpack(open_sealed(seed, sealed, place(name, number), name), shape)
-            marks ^= own
-            total = values + total if len(total) else values
-        told = pack_places(winners(total, marks))
-        return {name: seal(seed, told, place(name, number, True)) for name, seed in seeds.items()}
+class VoteSteps(ArbiterKeySteps):
+    """The arbiter's end of predictions: it rounds votes."""
 
     @step
     def round_votes(
@@ -80,10 +60,40 @@ class JudgeSteps(CompareSteps):
         }
 
 
-class ForestArbiter(TreeArbiter):
-    """Compares gains of splits, for the server or for the parties alone."""
+class JudgeSteps(VoteSteps):
+    """The arbiter's end of growing trees: it tells the parties alone which splits win."""
 
-    compares = Uses(JudgeSteps)
+    @step(repeatable=False)  # nonces of what is sealed are drawn
+    def judge(
+        self, number: int, shape: list[int], parcels: list[bytes], **keys: Any
+    ) -> dict[str, Any]:
+        """Add parcels up, and say which places have the largest gain.
+
+        Message: number: of the round in which the parcels were made; each is compared once; shape:
+        nodes, and candidates of each; parcels: of each party, see `pack`; **keys: as in
+        `CompareSteps.compare`; returns by party, sealed for it: see `pack_places`.
+        """
+        self._once(number)
+        marks, total = np.zeros(shape, dtype=bool), np.zeros(0, dtype=np.uint64)
+        seeds = self._seeds(**keys)
+        for (name, seed), sealed in zip(seeds.items(), parcels, strict=True):
+            own, values = unpack(open_sealed(seed, sealed, place(name, number), name), shape)
+            marks ^= own
+            total = values + total if len(total) else values
+        told = pack_places(winners(total, marks))
+        return {name: seal(seed, told, place(name, number, True)) for name, seed in seeds.items()}
+
+
+class ForestArbiter(Arbiter):
+    """Compares gains of splits for the parties, and rounds votes for the server."""
+
+    judges = Uses(JudgeSteps)
+
+
+class VoteArbiter(Arbiter):
+    """Rounds votes for the server."""
+
+    rounds = Uses(VoteSteps)
 
 
 def place(name: str, number: int, back: bool = False) -> bytes:
@@ -93,7 +103,7 @@ def place(name: str, number: int, back: bool = False) -> bytes:
 
 
 def pack(marks: Flags, values: Ring) -> bytes:
-    """Write a parcel: a share of the marks, and what `comparing.parcel` returns."""
+    """Write a parcel: a share of the marks, and what `gain_messages.parcel` returns."""
     return np.packbits(marks).tobytes() + np.ascontiguousarray(values, dtype="<u8").tobytes()
 
 

@@ -1,8 +1,6 @@
 """Who learns what where a forest is grown, and where it predicts."""
 
-from strategies.trees.disclosure import DISCLOSURE
-
-_PARTIES = (
+FOREST_DISCLOSURE = (
     (
         "server",
         "of each party: how many columns it has, how many bins each, and whether these have an "
@@ -48,14 +46,6 @@ _PARTIES = (
     ),
     ("a party and its helper together", "the labels, and what each leaf predicts"),
     ("nobody else", "a label; a value within a bin; what a leaf predicts"),
-)
-
-FOREST_DISCLOSURE = (
-    *((who, f"with routing='parties', {what}") for who, what in _PARTIES),
-    *(
-        (who, f"with routing='server', {what}".replace("unless products='encrypted', ", ""))
-        for who, what in DISCLOSURE
-    ),
 )
 
 PREDICT_DISCLOSURE = (

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.products.vector_products import helpers
+from flwr_vertical.products.arithmetic import helpers
 from strategies.forest.gain_messages import Place
 from strategies.trees.binning import Layout
 from strategies.trees.node_sums import Indices

@@ -2,8 +2,8 @@
 
 With 0 and 1 (or whole numbers) as targets, H rows in a node and Y the sum of their targets, a split
 changes the loss in proportion to ``N^2 / (H_L H_R)``, with ``N = H Y_L - H_L Y``. The owner of the
-column knows H_L; of ``Y_L`` and ``Y`` there are two shares (`dealing`). The product ``H_L Y`` of
-what one party knows with what two share takes the arbiter: of each candidate it gets
+column knows H_L; of ``Y_L`` and ``Y`` there are two shares (`share_arithmetic`). The product
+``H_L Y`` of what one party knows with what two share takes the arbiter: of each candidate it gets
 
     X = a H Y_L + a H_L t + r Y + r t     in shares,
     F = a H_L + r                         from the owner,

@@ -65,7 +65,6 @@ class VotesModel(Model):
     """The server's part: how votes become predictions."""
 
     strategy = "forest"
-    predicted_by = "forest-predict"
 
     name: str  # Names the model at the parties
     parties: list[str]  # Parties of the fit

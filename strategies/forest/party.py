@@ -1,4 +1,4 @@
-"""The party half of a forest whose routing stays with the parties."""
+"""The party half of a forest: batches of trees, and the votes of their leaves."""
 
 import hashlib
 from typing import Any
@@ -54,7 +54,7 @@ class VoteSteps(StepGroup):
 
         Message: deal: what must have been dealt; names: of all parties; seed: of all draws; draws,
         trees (n_trees,): number of each tree's draw, and of each tree in the model; n_classes:
-        that have trees of their own; bootstrap: see `drawing.weights_of`; fit: packed bits of
+        that have trees of their own; bootstrap: see `sampling.weights_of`; fit: packed bits of
         shape (n_samples,): which rows have a label; min_child: the fewest distinct rows of a node;
         returns ``holds``: whether this party has the shares; if not, they are dealt again.
         ``grid``: how many bits of a row a prediction may tell.

@@ -1,4 +1,4 @@
-"""Predictions by a forest whose routing stays with the parties: the server gets summed votes.
+"""Predictions by a forest: the server gets summed votes.
 
 =============  =====================================================================================
 round          what travels
@@ -21,22 +21,21 @@ from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.predictions import Predictions
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.results import Progress
-from strategies.forest.arbiter import ForestArbiter
 from strategies.forest.disclosure import PREDICT_DISCLOSURE
 from strategies.forest.model import VotesModel
 from strategies.forest.predict_party import VotesPredictParty
 from strategies.forest.vote_release import bits_of, check_bits_of, opened_votes
-from strategies.linear.prediction.base import BuildsOnAFit, check_parties
 from strategies.linear.problem import sample_index
 from strategies.trees.model import prediction_table
 from strategies.trees.objectives import Objective
 
 
-class ForestPredict(BuildsOnAFit):
-    """Predict samples with a forest that `VerticalForest` grew, and open summed votes alone.
+class ForestPredictions(Predictions):
+    """Predict with a forest that `VerticalForest` grew, and open summed votes alone.
 
     Which side of a split a row is on goes from its owner to the other parties. The two parties that
     hold the halves of the leaves, the first two of the fit by name, must take part, and an arbiter.
@@ -44,33 +43,16 @@ class ForestPredict(BuildsOnAFit):
     was learned for missing cells.
     """
 
-    name: ClassVar[str] = "forest-predict"
     party = VotesPredictParty
-    arbiter = ForestArbiter
+    needs_arbiter: ClassVar[str | None] = "votes that are rounded"
     disclosure = PREDICT_DISCLOSURE
-
-    @property
-    def needs_arbiter(self) -> str | None:
-        """What needs an arbiter."""
-        return "votes that are rounded"
-
-    @classmethod
-    def server_part(cls, fitted: Result) -> VotesModel:
-        """Return what the server kept of a fit."""
-        if not isinstance(fitted.predictor, VotesModel):
-            raise ConfigError(
-                f"a result of {fitted.strategy!r} holds no forest whose routing stays with the "
-                "parties; expected that of a fit by 'forest'"
-            )
-        return fitted.predictor
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Have the parties send all samples down all trees, and open the votes."""
-        model: VotesModel = self.fitted_part()
+        model: VotesModel = self.model
         names = list(federation.parties)
-        check_parties(names, model.parties, result)
         _check_halves(model, names)
         keys, grid = self._enter(federation, model, names)
         check_bits_of(grid, model.n_classes)
@@ -141,5 +123,5 @@ def _check_halves(model: VotesModel, names: list[str]) -> None:
     if gone := [name for name in model.parties[:2] if name not in names]:
         raise ConfigError(
             f"party {gone[0]!r} takes no part, and holds one half of what the leaves say; parties "
-            f"{model.parties[:2]} are needed. A forest grown with routing='server' needs any one"
+            f"{model.parties[:2]} are needed"
         )

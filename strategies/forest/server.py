@@ -6,7 +6,7 @@ round          what travels
 prepare, keys  as in boosting; once
 send_masked    up, once: the rows of all slots under a key stream
 take_shares    down, once for each class with trees of its own: ``y + rho``, seeds, and to helpers
-               the products of masked slots and labels (`dealing`)
+               the products of masked slots and labels (`share_arithmetic`)
 begin_batch    down: the seed of draws
 offer          three rounds a level: up, of each party, sealed for the arbiter: what gains are
 judge          compared by; the arbiter's answer, sealed for the parties; up, sealed for the
@@ -25,8 +25,8 @@ from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.products.arithmetic import helpers
 from flwr_vertical.products.streams import SEED_BYTES, KeyStream, stream
-from flwr_vertical.products.vector_products import helpers
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.results import Progress
 from strategies.forest.model import VotesModel, importance
@@ -98,8 +98,8 @@ class VoteRounds:
         if stating := [name for name, own in self.slots.monotone.items() if own.any()]:
             raise ConfigError(
                 f"parties {stating} state directions of columns (trees.monotone.* in their node "
-                "configs), which a forest of summed votes does not follow; take the keys out, or "
-                "set routing='server'"
+                "configs), which a forest does not follow; take the keys out, or boost trees "
+                "('gbdt')"
             )
         self._deal, self._dealt_class = b"", -1
 
@@ -211,7 +211,7 @@ def grow_votes(
     labels: Array,
     objective: Objective,
 ) -> None:
-    """Grow a forest whose routing stays with the parties, and fill in the result.
+    """Grow a forest, and fill in the result.
 
     Shapes: labels (n_samples,): NaN where a sample has none.
     """

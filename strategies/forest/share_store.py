@@ -7,8 +7,8 @@ import numpy as np
 from flwr_vertical import StepGroup, step
 from flwr_vertical.errors import ProtocolError, StateLostError
 from flwr_vertical.products import GroupKeySteps
+from flwr_vertical.products.arithmetic import helpers
 from flwr_vertical.products.streams import KeyStream, stream
-from flwr_vertical.products.vector_products import helpers
 from strategies.forest.feature_mask import Used
 from strategies.forest.share_arithmetic import helper_matrix, owner_matrix
 from strategies.trees.node_sums import Ring
@@ -38,7 +38,7 @@ class DealtSteps(StepGroup):
         rho: bytes = b"",
         dealt: Ring | None = None,
     ) -> None:
-        """Make the own shares of the products of slots and targets (`dealing`).
+        """Make the own shares of the products of slots and targets (`share_arithmetic`).
 
         Message: deal: names what is dealt; names, widths, tags: every party's name, number of
         slots, and tag of its codes; pad: seed of ``P`` for the own slots; masked_target

@@ -77,7 +77,7 @@ def check_bits_of(grid: int, n_classes: int) -> None:
         raise ConfigError(
             f"votes for {n_classes} classes take {_LEAST} bits each at least, "
             f"{_LEAST * n_classes} of a row, and the nodes allow {grid}: each would have to state "
-            f"prediction-bits={_LEAST * n_classes} (30 at most); or set routing='server'"
+            f"prediction-bits={_LEAST * n_classes} (30 at most)"
         )
 
 

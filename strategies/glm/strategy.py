@@ -66,7 +66,7 @@ from strategies.linear.moments import (
     noisy_least_squares,
     open_moments,
 )
-from strategies.linear.moments.disclosure import BLUR, PRIVATE, RECOGNISED
+from strategies.linear.moments.disclosure import PRIVATE, RECOGNISED
 from strategies.linear.moments.dp_statement import state_privacy
 from strategies.linear.prediction import keep_and_predict
 
@@ -239,7 +239,6 @@ class VerticalGLM(Strategy):
             "most ``bits_per_row`` bits; of each party, how many of these lie out of its bounds",
         ),
         *RECOGNISED,
-        BLUR,
         PRIVATE,
         (
             "server and a party together",
@@ -368,9 +367,6 @@ class VerticalGLM(Strategy):
         )
         if not whole:
             result.metrics["n_samples"] = opened.n_used
-        if opened.noise is not None and budget is None and with_errors:
-            left = "include" if whole else "do not include"
-            result.notes.append(f"the standard errors {left} the noise of policy.blur")
         if maximum is None:
             fill_normal(at, chosen.beta, whole, result)
         else:

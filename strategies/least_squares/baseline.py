@@ -27,7 +27,6 @@ from strategies.linear.moments import (
     check_budget,
     least_squares,
     noisy_least_squares,
-    with_noise,
 )
 from strategies.linear.moments.collect import Grouping, open_moments
 from strategies.linear.moments.dp_statement import state_privacy
@@ -109,10 +108,6 @@ class Baseline(Strategy):
             rows = Pattern(rows.observed, rows.n_rows, *rows.about(origin))
         if self.epsilon is None:
             fit = least_squares(rows, self.intercept)
-            noise = self._noise(opened)
-            if noise is not None:
-                fit = with_noise(fit, noise, origin)
-                result.notes.append("the standard errors include the noise of policy.blur")
         else:
             found = noisy_least_squares(rows, self._noise(opened) or [], self.intercept)
             fit = found.fit

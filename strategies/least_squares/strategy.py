@@ -26,7 +26,7 @@ from strategies.linear.moments import (
     complete_rows,
 )
 from strategies.linear.moments.collect import Grouping
-from strategies.linear.moments.disclosure import BLUR, COLLUSION, PRIVATE, RECOGNISED, WITHHELD
+from strategies.linear.moments.disclosure import COLLUSION, PRIVATE, RECOGNISED, WITHHELD
 from strategies.linear.moments.groups import Minimum
 from strategies.linear.prediction import Regressions
 
@@ -73,7 +73,6 @@ class CompleteCase(Baseline):
         _PARTIES,
         WITHHELD,
         *RECOGNISED,
-        BLUR,
         PRIVATE,
         *COLLUSION,
     )
@@ -105,7 +104,6 @@ class MeanImpute(Baseline):
         _PARTIES,
         WITHHELD,
         *RECOGNISED,
-        BLUR,
         PRIVATE,
         *COLLUSION,
     )
@@ -160,7 +158,6 @@ class Single(Baseline, _OneParty):
         ),
         WITHHELD,
         *RECOGNISED,
-        BLUR,
         PRIVATE,
         *COLLUSION,
     )

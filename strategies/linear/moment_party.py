@@ -4,6 +4,7 @@ from typing import Any
 
 from flwr_vertical import Arbiter, Party, Summands, Uses, step
 from flwr_vertical.products import (
+    EncryptedGroupSteps,
     GroupKeySteps,
     HeldColumns,
     PairKeySteps,
@@ -30,6 +31,7 @@ class MomentParty(Party):
     group_key = Uses(GroupKeySteps)
     moments = Uses(MomentSteps)
     products = Uses(PrivateProductSteps, purpose="moments")
+    ciphertexts = Uses(EncryptedGroupSteps, purpose="moments")
     prediction = Uses(PredictionSteps)
 
     def columns_to_multiply(self) -> HeldColumns:

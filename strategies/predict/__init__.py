@@ -1,4 +1,4 @@
-"""Predict new samples with a fitted linear model."""
+"""Predict new samples with a fitted model."""
 
 from strategies.predict.strategy import Predict
 

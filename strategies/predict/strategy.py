@@ -1,53 +1,75 @@
-"""Predict: predict new samples with a fitted linear model, whatever blocks they lack.
+"""Predict: predict new samples with a fitted model, whatever blocks they lack.
 
-=============  =================================================================================
-round          what travels
-=============  =================================================================================
-open_model     with several regressions only; down: the model's digest; up: rows that have a
-               missing cell
-predict_kept   down: the digest, and with several regressions the number of each row's; summed:
-               one whole number for each sample
-=============  =================================================================================
+The model's strategy says how (`Strategy.predictions`): linear models by `LinearPredictions`, trees,
+forests and networks each by a class of their own.
 """
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
-import numpy as np
-import numpy.typing as npt
-
-from flwr_vertical import Federation, Result
+from flwr_vertical import Federation, Model, Result, Strategy
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Flags
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.predictions import Predictions
+from flwr_vertical.registry import predictions_of
 from flwr_vertical.results import Progress
-from strategies.linear.prediction.base import BuildsOnAFit, check_parties
-from strategies.linear.prediction.server import Predictor, narrow, note_bits
-from strategies.linear.prediction.table import MARGIN
-from strategies.linear.problem import sample_index
-from strategies.predict.party import PredictParty
+from flwr_vertical.results.model import UnknownModel
+from flwr_vertical.settings import setting
+from strategies.forest.arbiter import VoteArbiter
+from strategies.predict.linear import LinearPredictions
+from strategies.trees.contributions import FORMS
 
 
-class Predict(BuildsOnAFit):
-    """Predict samples with a fitted linear model; one or two rounds after greeting and alignment.
+def result_or_folder(model: object) -> Result | str:
+    """Return a setting that names a fit: a result, or the folder of a saved one, as text."""
+    if not isinstance(model, Result | str | Path):
+        raise ConfigError(
+            f"model must be a Result or the folder of a saved one, got {type(model).__name__}"
+        )
+    return model if isinstance(model, Result) else str(model)
+
+
+class _OfModel:
+    """An attribute that the model decides; without a model, and of the class, a linear one."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, strategy: "Predict | None", owner: type) -> Any:
+        decides = LinearPredictions if strategy is None else strategy.chosen
+        return getattr(decides, self._name)
+
+
+def _of_model() -> Any:
+    return _OfModel()
+
+
+class Predict(Strategy):
+    """Predict new samples with the model of a fit; the model's strategy says by which rounds.
 
     Notes
     -----
-    Of every linear model: `VFEM`, `CompleteCase`, `MeanImpute`, `Single`, `VerticalGLM`,
-    `VerticalSVM`. Each party multiplies by the coefficients that it kept of the fit,
-    on its own disk: the server names the model and can neither send nor change one. In an app the
-    run config names the run of the fit as ``fitted``; a simulation takes the parties' parts from
-    the result.
+    With models of every strategy that fits linear models (`VFEM`, `CompleteCase`, `MeanImpute`,
+    `Single`, `VerticalGLM`, `VerticalSVM`), trees (`VerticalGBDT`, `VerticalForest`)
+    or networks (`FalseVFL`, `VanillaVFL` and those beside it). Each party uses the part of the
+    model that it kept of the fit, on its own disk: the server names the model and can neither send
+    nor change one. In an app the run config names the run of the fit as ``fitted``; a simulation
+    takes the parties' parts from the result.
 
-    A party that lacks a sample, or took part in the fit and has left, counts as a missing block.
-    Each party rounds its term to 1 % of the residual standard deviation, coarser where that would
-    tell more than ``prediction-bits`` of its node config (12); the rounding is part of the
-    intervals, and ``metrics["bits_per_row"]`` is what a prediction tells at most.
+    A party that lacks a sample, or took part in the fit and has left, counts as a missing block. No
+    labels are needed; where some are given, the metrics say how far off predictions are.
 
-    `Result.predictions` has ``prediction``, ``std_error`` of the label's expectation through absent
-    columns and estimated coefficients (on average over rows with the same parties), ``lower`` and
-    ``upper``: 95 % of gaussian labels; for other families, with ``linear_predictor``, the label's
-    expectation. Of classifiers it has the columns of their own predictions. No labels are needed;
-    where some are given, the metrics say how far off predictions are.
+    `Result.predictions` is as of the fit. With a linear model each party rounds its term to 1 % of
+    the residual standard deviation, coarser where that would tell more than ``prediction-bits`` of
+    its node config (12); the rounding is part of the intervals, and ``metrics["bits_per_row"]`` is
+    what a prediction tells at most. There is ``prediction``, ``std_error`` of the label's
+    expectation through absent columns and estimated coefficients (on average over rows with the
+    same parties), ``lower`` and ``upper``: 95 % of gaussian labels; for other families, with
+    ``linear_predictor``, the label's expectation.
+
+    Below stands who learns what with a linear model; with another one it stands with its strategy.
 
     Examples
     --------
@@ -65,108 +87,101 @@ class Predict(BuildsOnAFit):
     [3.0]
     """
 
-    name: ClassVar[str] = "predict"
-    party = PredictParty
-    disclosure = (
-        (
-            "server",
-            "for each sample, the sum of the parties' terms (columns times the coefficients that "
-            "each party kept), rounded to a grid: at most ``bits_per_row`` bits. Of a sample that "
-            "one of the parties of this run holds alone, this is that party's own term",
-        ),
-        (
-            "server",
-            "of each party, which rows have a missing cell or a level that the fit did not know, "
-            "and how many terms lie far outside those of the fit",
-        ),
-        (
-            "every party",
-            "which model is used; where coefficients depend on the parties at hand, which of its "
-            "rows have the same parties",
-        ),
-        (
-            "nobody",
-            "a value of another party's columns, but for what bits of a term tell of them; another "
-            "party's coefficients",
-        ),
+    model: Result | str | Path = setting(
+        "",
+        "The result of a fit, or the folder where it was saved. In an app it is by default the "
+        "server's own result of the run named as ``fitted``.",
+        parse=result_or_folder,
+        plain=lambda model: str(model.where or "") if isinstance(model, Result) else model,
+    )
+    contributions: str = setting(
+        "path",
+        "What `Result.contributions` has, with boosted trees: how far each party moves a "
+        "prediction on its way through the trees, which tells nothing more; or its Shapley value, "
+        "for which more sides of splits are told.",
+        choices=FORMS,
     )
 
-    @classmethod
-    def server_part(cls, fitted: Result) -> Predictor:
-        """Return what the server kept of a fit."""
-        if not isinstance(fitted.predictor, Predictor):
-            raise ConfigError(
-                f"a result of {fitted.strategy!r} holds no linear model to predict with; expected "
-                "that of a fit that came to estimates (vfem, complete-case, mean-impute, single, "
-                "glm, lr or svm), made by this version of the library"
-            )
-        return fitted.predictor
+    name: ClassVar[str] = "predict"
+    party = _of_model()
+    arbiter = VoteArbiter
+    disclosure = _of_model()
+    exchanges_asked = _of_model()
+    predictions = LinearPredictions
+    needs_common_samples: ClassVar[bool] = False  # each row is predicted by itself
+    uses_labels: ClassVar[bool] = True
+
+    @property
+    def needs_arbiter(self) -> str | None:
+        """What needs an arbiter."""
+        return self.chosen.needs_arbiter
+
+    @cached_property
+    def chosen(self) -> type[Predictions]:
+        """How the model predicts."""
+        return LinearPredictions if self.earlier is None else _chosen_by(self.earlier)
+
+    @cached_property
+    def earlier(self) -> Result | None:
+        """The result whose parties' parts a simulation hands on."""
+        if not self.model:
+            return None
+        return self.model if isinstance(self.model, Result) else Result.load(Path(self.model))
+
+    def building_on(self, folder: Path) -> Self:
+        """Predict with the result of that run unless another is named."""
+        if self.model:
+            return self
+        _chosen_by(Result.load(folder))  # what is missing is said before anybody computes
+        return type(self)(**(self.settings() | {"model": folder}))
+
+    def at_node(self, load_model: Callable[[], bytes | None]) -> Self:
+        """Predict with the part of the model that this node kept."""
+        part = load_model()
+        if part is None:  # a step of `PredictParty` says so, unless the server has no model either
+            return self
+        made = self.clone()
+        kept = Model.from_bytes(part, "what this node saved in the run named as 'fitted'")
+        vars(made)["chosen"] = predictions_of(kept.strategy)
+        return made
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
-        """Have every party multiply, and add up."""
-        predictor: Predictor = self.fitted_part()
-        names = list(federation.parties)
-        check_parties(federation.parties, predictor.parties, result)
-        column = [predictor.parties.index(name) for name in names]
-        held = np.zeros((alignment.n_samples, len(predictor.parties)), dtype=bool)
-        held[:, column] = ~alignment.mask
-        several = len(predictor.present) > 1
-        progress.total = 1 + several
-        arguments: dict[str, Any] = {"model": predictor.digest}
-        per_party: dict[str, dict[str, Any]] = {}
-        if several:
-            told = federation.call("open_model", arguments)
-            progress.step("rows")
-            _drop(held, told, predictor)
-            chosen = predictor.patterns_of(held)
-            per_party = {
-                name: {"pattern": narrow(chosen[held[:, k]])}
-                for name, k in zip(names, column, strict=True)
-            }
-        total = federation.sum(
-            "predict_kept",
-            arguments,
-            per_party=per_party,
-            shapes={"term": (alignment.n_samples,)},
+        """Predict all samples by the model's own rounds."""
+        if self.earlier is None:
+            raise ConfigError(
+                "no model: name the run of the fit (fitted='...' in an app), or the folder of its "
+                f"saved result ({self.name}.model='/srv/...')"
+            )
+        if self.contributions not in self.chosen.contributions_had:
+            raise ConfigError(
+                f"contributions={self.contributions!r} is for boosted trees, and the model is one "
+                f"of {self.earlier.strategy!r}; leave the setting out"
+            )
+        model = self.earlier.predictor
+        fitted = list(model.parties)
+        if strangers := sorted(set(federation.parties) - set(fitted)):
+            raise ConfigError(
+                f"parties {strangers} took no part in the fit, whose parties were {fitted}; leave "
+                "them out, or fit again with them"
+            )
+        if left := [name for name in fitted if name not in federation.parties]:
+            result.notes.append(f"parties {left} of the fit take no part; their blocks are missing")
+        self.chosen(model, self.contributions).run(federation, alignment, result, progress)
+
+
+def _chosen_by(fitted: Result) -> type[Predictions]:
+    """Return how the model of a result predicts."""
+    model = fitted.predictor
+    if model is None:
+        raise ConfigError(
+            f"a result of {fitted.strategy!r} holds no model that predicts new rows; expected that "
+            "of a fit that came to estimates, trees or networks"
         )
-        progress.step("predict")
-        _drop(held, total.public, predictor)
-        note_bits(result, predictor, total.public)
-        index = sample_index(alignment, result.labels, np.arange(alignment.n_samples))
-        result.predictions = predictor.table(held, total["term"]).set_axis(index)
-        result.party_metrics = {
-            name: {"rows_held": float(held[:, k].sum())}
-            for name, k in zip(names, column, strict=True)
-        }
-        result.metrics["n_samples"] = float(alignment.n_samples)
-        if federation.labels is not None:
-            self._compare(federation.labels, result, predictor.family)
-
-    def _compare(self, labels: npt.NDArray[np.float64], result: Result, family: str) -> None:
-        """Say how far predictions are from the labels that are known."""
-        known = np.isfinite(labels)
-        if not known.any() or result.predictions is None:
-            return
-        found, y = result.predictions[known], labels[known]
-        if family == MARGIN:
-            result.metrics["accuracy"] = float(np.mean(found["prediction"].to_numpy() == y))
-            return
-        errors = y - found["prediction"].to_numpy()
-        result.metrics["rmse"] = float(np.sqrt(np.mean(errors**2)))
-        if family == "gaussian":
-            inside = (y >= found["lower"].to_numpy()) & (y <= found["upper"].to_numpy())
-            result.metrics["coverage"] = float(np.mean(inside))
-        elif family == "binomial":
-            p = np.clip(found["prediction"].to_numpy(), 1e-15, 1 - 1e-15)
-            result.metrics["log_loss"] = float(-np.mean(y * np.log(p) + (1 - y) * np.log1p(-p)))
-
-
-def _drop(held: Flags, told: dict[str, dict[str, Any]], predictor: Predictor) -> None:
-    """Take out the rows that parties do not use."""
-    for name, values in told.items():
-        dropped = np.asarray(values["dropped"], dtype=np.int64)
-        if len(dropped) and (dropped.min() < 0 or dropped.max() >= len(held)):
-            raise DataError(f"party {name!r} named rows that are not among the aligned ones")
-        held[dropped, predictor.parties.index(name)] = False
+    if isinstance(model, UnknownModel):
+        raise ConfigError(
+            f"the model of {fitted.strategy!r} ({model.name}, version {model.version}, of strategy "
+            f"{model.strategy!r}) cannot be read here; install what it needs, or fit it again"
+        )
+    return predictions_of(model.strategy)

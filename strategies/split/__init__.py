@@ -18,7 +18,6 @@ from flwr_vertical.optional import needing
 
 with needing("torch", __name__):
     from strategies.split.final_net import FinalNet
-    from strategies.split.predict import SplitPredict
     from strategies.split.strategies import FedHSSL, LaserVFL, PlugVFL, VanillaVFL
 
-__all__ = ["FedHSSL", "FinalNet", "LaserVFL", "PlugVFL", "SplitPredict", "VanillaVFL"]
+__all__ = ["FedHSSL", "FinalNet", "LaserVFL", "PlugVFL", "VanillaVFL"]

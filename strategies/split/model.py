@@ -19,7 +19,7 @@ Weights = dict[str, AnyArray]
 class SplitPart(DeepPart):
     """A party's own extractor, and how its columns become what it sees."""
 
-    strategy = "split"
+    strategy = "vanilla-vfl"  # or any other of these methods: what reads it again
 
     model: str  # See `DeepPart`
     networks: str  # `SplitNetworks` as text
@@ -68,8 +68,7 @@ class SplitPart(DeepPart):
 class SplitModel(Model):
     """The server's discriminator; it has no party's network."""
 
-    strategy = "split"
-    predicted_by = "split-predict"
+    strategy = "vanilla-vfl"  # or any other of these methods: what reads it again
 
     name: str  # Names the model at the parties
     networks: str  # `SplitNetworks` as text

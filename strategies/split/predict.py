@@ -1,4 +1,4 @@
-"""Predictions: one round for a block of samples, and a run that only predicts."""
+"""Predictions: one round for a block of samples, and what `predict` runs."""
 
 from typing import ClassVar
 
@@ -9,12 +9,10 @@ import torch
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Indices
-from flwr_vertical.errors import ConfigError
+from flwr_vertical.predictions import Predictions
 from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
-from strategies.false_vfl.hardware import DEVICES, device_of, to_tensor
+from strategies.false_vfl.hardware import device_of, to_tensor
 from strategies.false_vfl.predict import compare, told_of
-from strategies.linear.prediction.base import BuildsOnAFit, check_parties
 from strategies.linear.problem import sample_index
 from strategies.split.model import SplitModel
 from strategies.split.networks import Head
@@ -22,27 +20,14 @@ from strategies.split.party import SplitParty
 from strategies.split.rounds import SplitRounds
 
 
-class SplitPredict(BuildsOnAFit):
-    """Predict samples with a model of Vanilla VFL, LASER-VFL, PlugVFL, FedHSSL or FinalNet.
+class SplitPredictions(Predictions):
+    """Predict with a model of Vanilla VFL, LASER-VFL, PlugVFL, FedHSSL or FinalNet.
 
-    Each party computes with the extractor that it kept; the server names the model. A party that
-    lacks a sample, or took part in the fit and has left, counts as a missing block: as zeros where
-    embeddings are concatenated, as nothing where they are averaged. One round, and one for each
-    block of samples, after greeting and alignment.
-
-    `Result.predictions` is that of the fit. Where labels are given, the metrics say how far off
-    predictions are.
+    A missing block counts as zeros where embeddings are concatenated, as nothing where they are
+    averaged. One round, and one for each block of samples, after greeting and alignment.
     """
 
-    device: str = setting(
-        "auto",
-        "Where server and parties compute: auto takes a GPU at those that have one.",
-        choices=DEVICES,
-    )
-
-    name: ClassVar[str] = "split-predict"
     party = SplitParty
-    requires: ClassVar[tuple[str, ...]] = ("torch",)
     exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings",)
     disclosure = (
         (
@@ -53,27 +38,16 @@ class SplitPredict(BuildsOnAFit):
         ("nobody else", "the discriminator, and so the predictions, which stay at the server"),
     )
 
-    @classmethod
-    def server_part(cls, fitted: Result) -> SplitModel:
-        """Return what the server kept of a fit."""
-        if not isinstance(fitted.predictor, SplitModel):
-            raise ConfigError(
-                f"a result of {fitted.strategy!r} holds no model of split learning; expected that "
-                "of a fit by 'vanilla-vfl', 'laser-vfl', 'plug-vfl', 'fedhssl' or 'final-net'"
-            )
-        return fitted.predictor
-
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Have parties take up their parts, and predict all samples."""
-        model: SplitModel = self.fitted_part()
-        check_parties(federation.parties, model.parties, result)
+        model: SplitModel = self.model
         rounds = SplitRounds(federation, alignment.mask)
-        replies = federation.call("open_networks", {"model": model.name, "device": self.device})
+        replies = federation.call("open_networks", {"model": model.name, "device": "auto"})
         lone = np.array([bool(replies[name]["lone"]) for name in rounds.parties])
         rows = told_of(rounds.usable(lone), len(rounds.held), result)
-        head = model.discriminator().to(device_of(self.device))
+        head = model.discriminator().to(device_of("auto"))
         found = predict_rows(rounds, model, head, rows, progress)
         result.predictions = found.set_axis(sample_index(alignment, result.labels, rows))
         if federation.labels is not None:

@@ -25,7 +25,7 @@ from strategies.split.model import SplitModel
 from strategies.split.networks import SplitNetworks
 from strategies.split.party import SplitParty
 from strategies.split.party_networks import to_text
-from strategies.split.predict import predict_rows, table_of
+from strategies.split.predict import SplitPredictions, predict_rows, table_of
 from strategies.split.rounds import SplitRounds
 from strategies.split.training import LabelTraining, pretrain_across
 
@@ -98,6 +98,7 @@ class SplitNetwork(Strategy):
 
     kind: ClassVar[str]
     party = SplitParty
+    predictions = SplitPredictions
     needs_labels: ClassVar[bool] = True
     requires: ClassVar[tuple[str, ...]] = ("torch",)
 

@@ -42,7 +42,7 @@ from strategies.linear.moments import (
     complete_rows,
     open_moments,
 )
-from strategies.linear.moments.disclosure import BLUR, COLLUSION, RECOGNISED, WITHHELD
+from strategies.linear.moments.disclosure import COLLUSION, RECOGNISED, WITHHELD
 from strategies.linear.prediction import Regressions, keep_and_predict
 from strategies.linear.prediction.table import MARGIN
 from strategies.svm.labels import check_two_classes, two_classes_in
@@ -183,7 +183,6 @@ class VerticalSVM(Strategy):
         ),
         WITHHELD,
         *RECOGNISED,
-        BLUR,
         *COLLUSION,
     )
 

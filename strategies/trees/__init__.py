@@ -1,6 +1,5 @@
 """Gradient boosting of trees over columns of several parties."""
 
-from strategies.trees.predict import TreesPredict
 from strategies.trees.strategy import VerticalGBDT
 
-__all__ = ["TreesPredict", "VerticalGBDT"]
+__all__ = ["VerticalGBDT"]

@@ -16,7 +16,7 @@ from flwr_vertical.crypto import generate_keypair
 from flwr_vertical.crypto.pair_seeds import pair_seed
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
-from flwr_vertical.products.key_checks import MODE, check_key, key_payload
+from flwr_vertical.products.pair_keys import MODE, check_key, key_payload
 from flwr_vertical.protocol import pins
 from flwr_vertical.protocol.messages import ARBITER
 from strategies.trees.gain import best_of, signed
@@ -76,8 +76,8 @@ class ParcelSteps(StepGroup):
             self.state.pop(key, None)
 
 
-class CompareSteps(StepGroup):
-    """The arbiter's end."""
+class ArbiterKeySteps(StepGroup):
+    """The arbiter's end: its keys, by which parties seal for it."""
 
     @step(repeatable=False)  # a key pair is drawn
     def prepare(self, nonce: bytes, **_: Any) -> dict[str, Any]:
@@ -86,6 +86,38 @@ class CompareSteps(StepGroup):
         self.state[_PRIVATE], self.state[_PUBLIC] = private, public
         payload = key_payload(_SIGNED_FOR, public, nonce)
         return {"public": public, **pins.endorse(self._identity, payload)}
+
+    @step
+    def finish(self, **_: Any) -> None:
+        """Erase all keys of the run."""
+        for key in [key for key in self.state if key.startswith("node.trees.")]:
+            self.state.pop(key)
+
+    @property
+    def _identity(self) -> pins.NodeIdentity:
+        return pins.NodeIdentity("arbiter", "arbiter", MODE, 0, self.party.services.node_config)
+
+    def _seed_of(
+        self, nonce: bytes, name: str, public: bytes, identity: bytes, signature: bytes
+    ) -> bytes:
+        """Return what the arbiter shares with a party; its key is checked the first time."""
+        key = f"{_SEED} {name}"
+        if key not in self.state:
+            if _PRIVATE not in self.state:
+                raise ProtocolError("the arbiter has no key of this run: 'prepare' comes first")
+            payload = key_payload(_SIGNED_FOR, public, nonce)
+            check_key(
+                self._identity, name, payload, identity, signature, sends=_SENDS, without=_WITHOUT
+            )
+            self.state[key] = pair_seed(
+                bytes(self.state[_PRIVATE]), ARBITER, name, bytes(self.state[_PUBLIC]), public,
+                nonce, _SIGNED_FOR,
+            )  # fmt: skip
+        return bytes(self.state[key])
+
+
+class CompareSteps(ArbiterKeySteps):
+    """The arbiter's end: it compares gains for the server."""
 
     @step
     def compare(
@@ -135,34 +167,6 @@ class CompareSteps(StepGroup):
             "count": wins.sum(axis=1).astype(np.int32),
             "place": np.nonzero(wins)[1].astype(np.int32),
         }
-
-    @step
-    def finish(self, **_: Any) -> None:
-        """Erase all keys of the run."""
-        for key in [key for key in self.state if key.startswith("node.trees.")]:
-            self.state.pop(key)
-
-    @property
-    def _identity(self) -> pins.NodeIdentity:
-        return pins.NodeIdentity("arbiter", "arbiter", MODE, 0, self.party.services.node_config)
-
-    def _seed_of(
-        self, nonce: bytes, name: str, public: bytes, identity: bytes, signature: bytes
-    ) -> bytes:
-        """Return what the arbiter shares with a party; its key is checked the first time."""
-        key = f"{_SEED} {name}"
-        if key not in self.state:
-            if _PRIVATE not in self.state:
-                raise ProtocolError("the arbiter has no key of this run: 'prepare' comes first")
-            payload = key_payload(_SIGNED_FOR, public, nonce)
-            check_key(
-                self._identity, name, payload, identity, signature, sends=_SENDS, without=_WITHOUT
-            )
-            self.state[key] = pair_seed(
-                bytes(self.state[_PRIVATE]), ARBITER, name, bytes(self.state[_PUBLIC]), public,
-                nonce, _SIGNED_FOR,
-            )  # fmt: skip
-        return bytes(self.state[key])
 
 
 class TreeArbiter(Arbiter):

@@ -1,23 +1,25 @@
-"""The loop of boosting: gradients, trees, predictions so far, and when to stop."""
+"""The loop of boosting: gradients, trees, the table of nodes, predictions so far, when to stop."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.metrics import roc_auc_score
 
 from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags
 from strategies.trees.by_availability import Ensembles
-from strategies.trees.ensemble import Course
 from strategies.trees.grower import Grower
+from strategies.trees.model import LEAF, TreesModel
+from strategies.trees.node_sums import Indices
 from strategies.trees.objectives import Objective
 from strategies.trees.tree import Tree, leaf_values
 
-if TYPE_CHECKING:
-    from strategies.trees.strategy import VerticalGBDT
+# Columns of the table of nodes.
+_FIELDS = ("tree", "number", "party", "left", "right", "missing_left", "value", "gain", "cover")
 
 
-class Boosting(Course):
+class Boosting:
     """What boosting has come to.
 
     Shapes: labels (n_samples,): NaN where a sample has none; held (n_samples, n_parties): which
@@ -26,17 +28,19 @@ class Boosting(Course):
 
     def __init__(
         self,
-        settings: "VerticalGBDT",
+        settings: Any,  # Of `VerticalGBDT`
         objective: Objective,
         labels: Array,
         rng: np.random.Generator,
         held: Flags,
     ) -> None:
-        super().__init__(settings.n_trees, objective, labels, settings.colsample, rng, held)
-        self.settings = settings
-        n_validation = round(settings.validation_share * len(self._fit))
-        self._validation = np.sort(rng.permutation(self._fit)[:n_validation])
-        self._fit = np.setdiff1d(self._fit, self._validation)
+        self.settings, self.n_steps = settings, settings.n_trees
+        self.objective, self.labels = objective, labels
+        self._held, self._rng = held, rng
+        known = np.flatnonzero(~np.isnan(labels))
+        n_validation = round(settings.validation_share * len(known))
+        self._validation = np.sort(rng.permutation(known)[:n_validation])
+        self._fit = np.setdiff1d(known, self._validation)
         self.base = objective.start(labels[self._fit])
         fewest = 2 * settings.min_child
         self.ensembles = Ensembles.frequent(held, self._fit, settings.patterns, fewest)
@@ -44,8 +48,13 @@ class Boosting(Course):
         self._predicting = self.ensembles.predicting(held)
         self.most_trees = settings.n_trees * int(self._routed().sum(axis=0).max())
         start = np.tile(self.base, len(self.ensembles))
-        self.state["raw"] = np.tile(start[:, None], (1, len(labels)))
-        self.state["best_loss"] = float("inf")
+        self.state: dict[str, Any] = {
+            "nodes": np.zeros((0, len(_FIELDS))),
+            "leaves": np.zeros((0, len(labels)), dtype=np.int32),
+            "best": 0,
+            "raw": np.tile(start[:, None], (1, len(labels))),
+            "best_loss": float("inf"),
+        }
 
     def iterate(self, i: int, grower: Grower, result: Result) -> bool:
         """Grow the trees of an iteration; return whether boosting ends."""
@@ -69,6 +78,16 @@ class Boosting(Course):
         """Return the lines of each ensemble's raw predictions, one for each class."""
         width = self.objective.width
         return [slice(e * width, (e + 1) * width) for e in range(len(self.ensembles))]
+
+    def _usable(self, grower: Grower) -> npt.NDArray[np.uint8]:
+        """Return which slots are of columns that an iteration's trees may use."""
+        columns = grower.slots.columns
+        n_columns = int(columns[-1]) + 1
+        count = max(1, round(self.settings.colsample * n_columns))
+        chosen = np.ones(n_columns, dtype=np.uint8)
+        if count < n_columns:
+            chosen[self._rng.permutation(n_columns)[count:]] = 0
+        return chosen[columns]
 
     def _columns(self, grower: Grower) -> npt.NDArray[np.uint8]:
         """Return which slots each tree may use, shape (n_trees, n_slots) or (1, n_slots)."""
@@ -116,7 +135,70 @@ class Boosting(Course):
         stale = i + 1 - int(self.state["best"]) >= self.settings.early_stopping
         return stale or not entry["splits"]
 
+    def _keep(self, number: int, tree: Tree, values: Array, h: Array) -> Array:
+        """Write a tree down; return what it adds to each sample's raw prediction."""
+        first = len(self.state["nodes"])
+        table = np.zeros((len(tree), len(_FIELDS)))
+        leaf = np.full(len(self.labels), LEAF, dtype=np.int32)
+        for i, node in enumerate(tree):
+            below = (first + node.left, first + node.right) if node.left >= 0 else (LEAF, LEAF)
+            party = node.party if node.left >= 0 else LEAF
+            table[i] = (
+                number, i, party, *below, node.missing_left, values[i], node.gain,
+                h[node.rows].sum(),
+            )  # fmt: skip
+            if node.left < 0:
+                leaf[node.rows] = first + i
+        self.state["nodes"] = np.concatenate([self.state["nodes"], table])
+        self.state["leaves"] = np.concatenate([self.state["leaves"], leaf[None]])
+        return np.where(leaf >= 0, values[np.maximum(leaf - first, 0)], 0.0)
+
+    def model(self, name: str, parties: list[str]) -> TreesModel:
+        """Return the server's part of the trees that are kept."""
+        n_trees = self.n_kept
+        nodes = np.asarray(self.state["nodes"])
+        nodes = nodes[nodes[:, 0] < n_trees]
+        column = dict(zip(_FIELDS, nodes.T, strict=True))
+        whole = {key: column[key].astype(np.int32) for key in _FIELDS[:5]}
+        return TreesModel(
+            name=name,
+            parties=parties,
+            objective=self.objective.name,
+            base=self.base,
+            **whole,
+            missing_left=column["missing_left"].astype(np.uint8),
+            value=column["value"].copy(),
+            gain=column["gain"].copy(),
+            cover=column["cover"].copy(),
+            roots=np.flatnonzero(whole["number"] == 0).astype(np.int32),
+            ensembles=self.ensembles.parties.astype(np.uint8),
+        )
+
+    def leaves(self, model: TreesModel) -> npt.NDArray[np.int32]:
+        """Return the leaf of each sample in each tree of the ensemble that predicts it.
+
+        Shapes: returns (n_trees, n_samples): lines; -1 in trees of other ensembles.
+        """
+        leaves = np.asarray(self.state["leaves"])[: len(model.roots)]
+        return np.where(model.starts(self._held) >= 0, leaves, LEAF).astype(np.int32)
+
+    @property
+    def held_out(self) -> Indices:
+        """Labelled samples that no tree is fitted to."""
+        return self._validation
+
     @property
     def n_kept(self) -> int:
         """Trees of the model."""
         return int(self.state["best"]) * self.objective.width * len(self.ensembles)
+
+    def metrics(self, raw: Array) -> dict[str, float]:
+        """Return figures of merit on samples that are held out, and on those of the fit."""
+        found = {"iterations": float(self.state["best"])}
+        for prefix, rows in (("validation_", self._validation), ("train_", self._fit)):
+            if len(rows):
+                y, own = self.labels[rows], raw[:, rows]
+                found[prefix + "loss"] = self.objective.loss(y, own)
+                if self.objective.name in ("binary", "share") and 0.0 < y.mean() < 1.0:
+                    found[prefix + "auc"] = float(roc_auc_score(y, own[0]))
+        return found

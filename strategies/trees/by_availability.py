@@ -23,11 +23,6 @@ class Ensembles:
     parties: Flags  # (n_ensembles, n_parties): the first has all parties
 
     @classmethod
-    def shared(cls, n_parties: int) -> "Ensembles":
-        """Return one ensemble for all samples."""
-        return cls(np.ones((1, n_parties), dtype=bool))
-
-    @classmethod
     def frequent(
         cls, held: Flags, fit: npt.NDArray[np.intp], most: int, fewest: int
     ) -> "Ensembles":

@@ -46,11 +46,8 @@ DISCLOSURE = (
         "server",
         "with importance='columns', which each node must allow: the name of each split's column",
     ),
-    ("server and any one party together", "unless products='encrypted', all columns, in bins"),
-    (
-        "a party and its helper together",
-        "unless products='encrypted', the gradients, and so the labels",
-    ),
+    ("server and any one party together", "all columns, in bins"),
+    ("a party and its helper together", "the gradients, and so the labels"),
     ("arbiter and server together", "sums of gradients over bins, as with open histograms"),
     (
         "nobody else",

@@ -28,26 +28,24 @@ class Grower:
         inside: Flags,
         usable: npt.NDArray[np.uint8],
         first: int,
-        routed: Flags | None = None,
+        routed: Flags,
     ) -> list[Tree]:
         """Grow one tree for each row of gradients.
 
         Shapes: g, h (n_trees, n_samples): derivatives of the loss; inside (n_trees, n_samples):
         rows that each tree is fitted to; the others are routed only; usable (n_trees, n_slots):
         slots of the columns that each tree may use, or all of them; routed (n_trees, n_samples):
-        rows that go down each tree, those of the fit among them; all without it.
+        rows that go down each tree, those of the fit among them.
         """
         n_trees, n_rows = g.shape
-        rows_of = np.ones(g.shape, dtype=bool) if routed is None else routed
         trees: list[Tree] = [
-            [Node(np.flatnonzero(rows_of[t]), int(inside[t].sum()))] for t in range(n_trees)
+            [Node(np.flatnonzero(routed[t]), int(inside[t].sum()))] for t in range(n_trees)
         ]
         curvature = [Curvature.of(h[t], inside[t], self.growth.l2) for t in range(n_trees)]
         # Numbers of the nodes of a level: (tree, node); children of one parent are neighbours.
         level = [(t, 0) for t in range(n_trees)]
         parent = np.full(n_trees, -1)
         direct = np.arange(n_trees)
-        self._rounds.begin(g)
         for depth in range(self.growth.max_depth):
             node = np.full((n_trees, n_rows), -1, dtype=np.int64)
             for q, (t, number) in enumerate(level):

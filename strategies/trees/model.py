@@ -66,7 +66,6 @@ class TreesModel(Model):
     """
 
     strategy = "gbdt"
-    predicted_by = "gbdt-predict"
 
     name: str  # Names the model at the parties
     parties: list[str]  # Parties of the fit

@@ -10,7 +10,6 @@ from flwr_vertical.products import GroupKeySteps, PairKeySteps
 from flwr_vertical.products.streams import KeyStream, tag_of_blocks
 from strategies.trees.arbiter import ParcelSteps
 from strategies.trees.binning import Bins, Codes, Layout, fit_bins
-from strategies.trees.encrypted.party import EncryptedSteps
 from strategies.trees.model import TreePart
 from strategies.trees.monotone import NODE_KEY, TOLD, directions_of
 from strategies.trees.routing import RoutingSteps, check_openings
@@ -31,7 +30,6 @@ class TreeParty(Party):
     parcels = Uses(ParcelSteps)
     shares = Uses(ShareSteps)
     routing = Uses(RoutingSteps)
-    encrypted = Uses(EncryptedSteps)
 
     @step(repeatable=False)  # key pairs are drawn
     def prepare(self, nonce: bytes, n_bins: int, n_sides: int) -> dict[str, Any]:
@@ -43,7 +41,7 @@ class TreeParty(Party):
         arbiter as ``parcel_*``.
         """
         return {
-            **self.cut_columns(n_bins, n_sides),
+            **self._cut_columns(n_bins, n_sides),
             **self.pair_keys.pair_key(nonce),
             **{f"parcel_{key}": value for key, value in self.parcels.new_key(nonce).items()},
         }
@@ -89,18 +87,16 @@ class TreeParty(Party):
         self.group_key.erase_group_seed()
         self.parcels.forget()
         self.shares.forget()
-        self.encrypted.forget()
         return part.named_splits() if columns else {}
 
     # -- the own columns ---------------------------------------------------------------------
 
-    def cut_columns(self, n_bins: int, n_sides: int) -> dict[str, Any]:
-        """Cut the own columns; arguments, results and errors are those of `prepare`."""
+    def _cut_columns(self, n_bins: int, n_sides: int) -> dict[str, Any]:
         if self.fitted is not None:
             raise DataError(
                 f"party {self.name!r}: the run names an earlier one ('fitted'), and trees are "
-                "grown on the rows that are given; leave 'fitted' out, or use the strategy that "
-                "predicts"
+                "grown on the rows that are given; leave 'fitted' out, or use the strategy "
+                "'predict'"
             )
         self.state[_BINS] = int(n_bins)
         for key in ("trees.bins", "trees.codes", "trees.tag"):

@@ -10,7 +10,7 @@ sides          once a level; down: which own split each sample comes to in each 
 """
 
 import hashlib
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,8 @@ import pandas as pd
 from flwr_vertical import Federation, Party, Result, step
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.predictions import Predictions
 from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
-from strategies.linear.prediction.base import BuildsOnAFit, check_parties
 from strategies.linear.problem import sample_index
 from strategies.trees.binning import Codes, narrowest
 from strategies.trees.contributions import (
@@ -109,39 +108,15 @@ class TreesPredictParty(Party):
         return found
 
 
-class TreesPredict(BuildsOnAFit):
-    """Predict samples with trees of `VerticalGBDT`, or of a forest with routing='server'.
+class TreesPredictions(Predictions):
+    """Predict with trees of `VerticalGBDT`; each party looks its own splits up.
 
-    Each party looks its own splits up; the server names the model. A sample that a party lacks, or
-    whose party has left, takes at its splits the side that was learned for missing cells. One round
-    and one for each level, after greeting and alignment.
-
-    Examples
-    --------
-    >>> import numpy as np, pandas as pd
-    >>> from flwr_vertical import simulate
-    >>> from strategies.trees import VerticalGBDT
-    >>> rng = np.random.default_rng(0)
-    >>> bank = pd.DataFrame({"a": rng.normal(size=400)})
-    >>> court = pd.DataFrame({"b": rng.normal(size=400)})
-    >>> labels = (bank["a"] + court["b"] > 0).astype(float)
-    >>> fit = VerticalGBDT(n_trees=3, max_depth=2, min_child=10)
-    >>> fitted = simulate(fit, {"bank": bank, "court": court}, labels, progress=False)
-    >>> new = {"bank": pd.DataFrame({"a": [2.0]}), "court": pd.DataFrame({"b": [1.0]})}
-    >>> float(fitted.predict(new, progress=False).predictions["prediction"].iloc[0])
-    1.0
+    A sample that a party lacks, or whose party has left, takes at its splits the side that was
+    learned for missing cells. One round and one for each level, after greeting and alignment.
     """
 
-    contributions: str = setting(
-        "path",
-        "What `Result.contributions` has: how far each party moves a prediction on its way through "
-        "the trees, which tells nothing more; or its Shapley value, for which more sides of splits "
-        "are told.",
-        choices=FORMS,
-    )
-
-    name: ClassVar[str] = "gbdt-predict"
     party = TreesPredictParty
+    contributions_had = FORMS
     disclosure = (
         (
             "server",
@@ -161,28 +136,17 @@ class TreesPredict(BuildsOnAFit):
         ("nobody", "a value within a bin; another party's splits"),
     )
 
-    @classmethod
-    def server_part(cls, fitted: Result) -> TreesModel:
-        """Return what the server kept of a fit."""
-        if not isinstance(fitted.predictor, TreesModel):
-            raise ConfigError(
-                f"a result of {fitted.strategy!r} holds no trees that the server can follow; "
-                "expected that of a fit by 'gbdt', or by 'forest' with routing='server'"
-            )
-        return fitted.predictor
-
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Send all samples down all trees, level by level."""
-        model: TreesModel = self.fitted_part()
+        model: TreesModel = self.model
         if self.contributions == "shapley" and len(model.parties) > MOST_PARTIES:
             raise ConfigError(
                 f"contributions='shapley' is for {MOST_PARTIES} parties at most, and the fit had "
                 f"{len(model.parties)}; use 'path'"
             )
         names = list(federation.parties)
-        check_parties(federation.parties, model.parties, result)
         absent = np.ones((alignment.n_samples, len(model.parties)), dtype=bool)
         absent[:, [model.parties.index(name) for name in names]] = alignment.mask
         n_sides = model.longest_way

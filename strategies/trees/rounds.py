@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Flags
 from flwr_vertical.errors import PartyError
+from flwr_vertical.products.arithmetic import helpers
 from flwr_vertical.products.streams import SEED_BYTES, stream
-from flwr_vertical.products.vector_products import helpers
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.server import Federation
 from strategies.trees.binning import narrowest
@@ -62,15 +62,11 @@ class LevelRounds:
         self.federation, self.slots = federation, slots
         self.hidden, self._keys = hidden, keys
         self.dtype = np.dtype(np.uint64 if hidden else np.uint32)
-        # With encrypted gradients one party alone will do, and needs none.
-        self._helper = helpers(slots.names) if len(slots.names) > 1 else {}
+        self._helper = helpers(slots.names)
         self._directions = slots.directions
         self._pool = ThreadPoolExecutor(1)
         self._masks_h: Masks = {}
         self._above = np.zeros((0, 0), dtype=self.dtype)
-
-    def begin(self, g: Array) -> None:
-        """Hear of the first derivatives of the trees that begin; other rounds need them."""
 
     def winners(
         self,

@@ -19,8 +19,8 @@ from flwr_vertical import StepGroup, step
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.products import GroupKeySteps
+from flwr_vertical.products.arithmetic import helpers
 from flwr_vertical.products.streams import KeyStream, stream
-from flwr_vertical.products.vector_products import helpers
 from strategies.trees.arbiter import ParcelSteps, pack
 from strategies.trees.blinding import Factors, noise
 from strategies.trees.gain import candidates

@@ -7,8 +7,7 @@ prepare         up: bins of each column, without names; public keys; of the arbi
 (group seed)    see `GroupKey`; one round
 send_masked     up, once for all trees: the rows of all slots under a key stream; a round for each
                 64 MiB of a party's
-share           three rounds a level, see `rounds`; two with open histograms, see
-                `encrypted.rounds` for those of ciphertexts, which begin with bins alone
+share           three rounds a level, see `rounds`; two with open histograms
 compare
 route
 finish          parties keep their splits, and erase all keys
@@ -25,7 +24,6 @@ import numpy as np
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.errors import ConfigError
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.trees.arbiter import TreeArbiter
@@ -33,6 +31,7 @@ from strategies.trees.boosting import Boosting
 from strategies.trees.disclosure import DISCLOSURE
 from strategies.trees.objectives import OBJECTIVES, Objective
 from strategies.trees.party import COLUMN_NAMES, TreeParty
+from strategies.trees.predict import TreesPredictions
 from strategies.trees.secret_shares import HIDING, HISTOGRAMS
 from strategies.trees.train import grow_model, labels_of
 from strategies.trees.tree import Growth
@@ -52,9 +51,7 @@ class VerticalGBDT(Strategy):
     another party the other. An arbiter, who has no data, compares gains that are scaled, noised and
     shuffled candidate by candidate. ``histograms="open"`` needs no arbiter, takes two rounds a
     level in place of three, and tells the server these sums; each node must agree to the exchange
-    ``histograms``. With ``products="encrypted"`` parties add ciphertexts of the gradients up: one
-    party is enough, none has a seed that would open another's columns, and no two parties together
-    read the gradients.
+    ``histograms``.
 
     Samples whose label is NaN are predicted: `Result.predictions` has ``prediction`` and, of
     classes, ``probability_<class>``. `Result.predict` predicts new rows, whichever parties are
@@ -120,16 +117,14 @@ class VerticalGBDT(Strategy):
         "each node must allow.",
         choices=("parties", "columns"),
     )
-    products: str = setting(
-        "masked",
-        "How histograms are opened: as products under masks, which take a second party, or as sums "
-        "of ciphertexts, which take the extra 'heu' and some twenty times as long.",
-        choices=("masked", "encrypted"),
-    )
 
     name: ClassVar[str] = "gbdt"
+    removed = MappingProxyType(
+        {"products": "histograms='open', which tells the server the same sums by masked products"}
+    )
     party = TreeParty
     arbiter = TreeArbiter
+    predictions = TreesPredictions
     needs_labels: ClassVar[bool] = True
     needs_parties: ClassVar[int] = 2
     demo = MappingProxyType(
@@ -165,13 +160,7 @@ class VerticalGBDT(Strategy):
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Grow trees, and predict samples without a label."""
-        encrypted = self.products == "encrypted"
-        if encrypted and self.histograms == "hidden":
-            raise ConfigError(
-                "products='encrypted' opens histograms; set histograms='open', too, to which each "
-                "node must agree, or leave products='masked'"
-            )
-        labels = labels_of(federation, self.min_child, alone=encrypted)
+        labels = labels_of(federation, self.min_child)
         objective = Objective.of(self.objective, labels[~np.isnan(labels)])
         grow_model(
             federation, alignment, result, progress,
@@ -180,5 +169,4 @@ class VerticalGBDT(Strategy):
             growth=Growth(self.max_depth, self.min_child, self.l2),
             hidden=self.histograms == "hidden",
             columns=self.importance == "columns",
-            encrypted=encrypted,
         )  # fmt: skip

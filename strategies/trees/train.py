@@ -15,9 +15,8 @@ from flwr_vertical.results import Progress
 from flwr_vertical.results.evaluation import evaluate
 from strategies.linear.problem import sample_index
 from strategies.trees.binning import Layout
+from strategies.trees.boosting import Boosting
 from strategies.trees.contributions import contributions_table, path_contributions
-from strategies.trees.encrypted.rounds import EncryptedRounds
-from strategies.trees.ensemble import Course
 from strategies.trees.features import Slots
 from strategies.trees.grower import Grower
 from strategies.trees.masked_store import fetch
@@ -29,14 +28,13 @@ from strategies.trees.tree import Growth
 _SNAPSHOT = 10  # iterations
 
 
-def labels_of(federation: Federation, min_child: int, alone: bool = False) -> Array:
+def labels_of(federation: Federation, min_child: int) -> Array:
     """Return the labels, NaN where unknown, if trees can be grown in this federation."""
     names = list(federation.parties)
-    if len(names) < 2 and not alone:
+    if len(names) < 2:
         raise DataError(
             "vertical trees need two parties or more, since each one's sums are shared with "
-            f"another, and {names[0]!r} is alone; use trees of scikit-learn on its table, or of "
-            "'gbdt', if the node allows it, histograms='open' and products='encrypted'"
+            f"another, and {names[0]!r} is alone; use trees of scikit-learn on its table"
         )
     if federation.aggregation == "ckks":
         raise ConfigError(
@@ -58,12 +56,11 @@ def grow_model(
     alignment: Alignment,
     result: Result,
     progress: Progress,
-    course: Course,
+    course: Boosting,
     n_bins: int,
     growth: Growth,
     hidden: bool,
-    columns: bool = False,
-    encrypted: bool = False,
+    columns: bool,
 ) -> None:
     """Grow all trees of a course, have the parties keep their splits, and fill in the result."""
     names = list(federation.parties)
@@ -72,15 +69,8 @@ def grow_model(
         federation.checkpoint_every = _SNAPSHOT
     progress.total = course.n_steps
     n_sides = course.most_trees * growth.max_depth
-    rounds: LevelRounds
-    arguments: dict[str, dict[str, Any]] = {}
-    if encrypted:
-        cut = federation.call("cut", {"n_bins": n_bins, "n_sides": n_sides})
-        slots = slots_of(cut, names, n_bins, result)
-        rounds = EncryptedRounds(federation, slots)
-    else:
-        slots, arguments, keys = prepare(federation, n_bins, n_sides, hidden, result)
-        rounds = LevelRounds(federation, slots, hidden, keys)
+    slots, arguments, keys = prepare(federation, n_bins, n_sides, hidden, result)
+    rounds = LevelRounds(federation, slots, hidden, keys)
     _check_monotone(slots, course)
     grower = Grower(rounds, growth)
 
@@ -88,7 +78,7 @@ def grow_model(
         fetch(federation, slots, arguments, rounds.dtype)
 
     def iterate(i: int) -> bool:
-        if not slots.masked and not encrypted:
+        if not slots.masked:
             with federation.asking_again(asked_at):
                 send()
         ended = course.iterate(i, grower, result)
@@ -96,8 +86,7 @@ def grow_model(
         return ended
 
     asked_at = federation.course
-    if not encrypted:
-        send()
+    send()
     federation.loop(course.n_steps, iterate, {"trees": course.state, "history": result.history})
     name = federation.random_bytes(16).hex()
     told = federation.call(
@@ -135,7 +124,7 @@ def grow_model(
         )
 
 
-def _check_monotone(slots: Slots, course: Course) -> None:
+def _check_monotone(slots: Slots, course: Boosting) -> None:
     stating = [name for name in slots.names if slots.monotone[name].any()]
     if stating and course.objective.width > 1:
         raise ConfigError(

@@ -11,6 +11,7 @@ from strategies.linear.moments import (
     CovarianceModel,
     Fit,
     FullCovariance,
+    NoisePrior,
     OpenedMoments,
     Patterns,
     RegressionCovariance,
@@ -26,7 +27,7 @@ MOST_MOVED = 0.1
 """By so many standard errors a coefficient may hang on covariances that are not identified."""
 
 MOST_COLUMNS = 100
-"""The information on the covariance of more would not fit a usual computer's memory."""
+"""Of more, the information on the covariance does not fit a usual computer's memory: EM alone."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +62,18 @@ class Maximum:
         ]
 
 
-def maximise(opened: OpenedMoments, covariance: str, intercept: bool = True) -> Maximum:
+def maximise(
+    opened: OpenedMoments, covariance: str, intercept: bool = True, noise_prior: float = 0.0
+) -> Maximum:
     """Fit the joint normal model to opened moments."""
     d = opened.n_columns
     unseen = unobserved(opened.patterns)[:d]
-    kept = np.flatnonzero(~(unseen | redundant(opened.patterns)))
-    if len(kept) > MOST_COLUMNS:
+    follows = redundant(opened.patterns) if covariance == "full" else _redundant_at_home(opened)
+    kept = np.flatnonzero(~(unseen | follows))
+    if len(kept) > MOST_COLUMNS and not intercept:
         raise DataError(
-            f"{len(kept)} columns of all parties, and the joint model fits at most {MOST_COLUMNS}; "
-            "leave out columns, or use exchange='sums', which every node has to agree to"
+            f"{len(kept)} columns of all parties, and without an intercept the joint model fits at "
+            f"most {MOST_COLUMNS}; set intercept=True, or leave out columns"
         )
     if not len(kept):
         raise DataError("no column of any party varies over rows that may be told of")
@@ -88,23 +92,44 @@ def maximise(opened: OpenedMoments, covariance: str, intercept: bool = True) -> 
         zero = np.argwhere(~free[:-1, :-1])
         pairs = {(int(owner[i]), int(owner[j])) for i, j in zero if owner[i] < owner[j]}
         unidentified = [(names[a], names[b]) for a, b in sorted(pairs)]
-        if unidentified and not intercept:
+        regression = noise_prior > 0 or not intercept  # then its noise variance is a parameter
+        if unidentified and regression:
             raise DataError(
                 f"the parties {listed(unidentified)} hold fewer than {FEWEST_JOINT} rows together, "
-                "which a fit without an intercept needs; set intercept=True, or leave one out"
+                "which a fit with noise_prior or without an intercept needs; set intercept=True "
+                "and noise_prior=0, or covariance='block', or leave one out"
             )
-        model = FullCovariance(free) if intercept else RegressionCovariance(free[:-1, :-1])
+        model = RegressionCovariance(free[:-1, :-1]) if regression else FullCovariance(free)
     through = None
     if not intercept:
         assert isinstance(model, RegressionCovariance)
         through = Through(-opened.center[kept] / opened.unit[kept], model)
-    fit = fit_normal(patterns, model, through=through)
+    prior = None
+    if noise_prior:
+        y = opened.problem.y
+        prior = NoisePrior(noise_prior * len(kept), 0.5 * float(np.var(y)))
+    newton = len(kept) <= MOST_COLUMNS
+    fit = fit_normal(patterns, model, through=through, prior=prior, newton=newton)
     return Maximum(fit, model, patterns, kept, np.flatnonzero(unseen), unidentified)
 
 
 def listed(pairs: list[tuple[str, str]]) -> str:
     """Name pairs of parties, for notes."""
     return ", ".join(f"{one!r} and {other!r}" for one, other in pairs)
+
+
+def _redundant_at_home(opened: OpenedMoments) -> Flags:
+    """Tell which columns follow from others of their own party; shape (n_columns,).
+
+    Where columns of different parties are uncorrelated, the rows that two parties share need not
+    tell how theirs go together: there may be fewer of these than columns.
+    """
+    found = np.zeros(opened.n_columns, dtype=bool)
+    for own in _slices(opened):
+        if own.stop > own.start:
+            columns = np.append(np.arange(own.start, own.stop), opened.n_columns)
+            found[own] = redundant(restrict(opened.patterns, columns))
+    return found
 
 
 def _slices(opened: OpenedMoments) -> list[slice]:

@@ -16,7 +16,7 @@ from strategies.linear.moments import OpenedMoments, open_moments
 from strategies.linear.prediction import Regressions, joint_regressions, keep_and_predict
 from strategies.vfem.correlation_check import check_correlations
 from strategies.vfem.maximum_likelihood import FEWEST_JOINT, Maximum, listed, maximise
-from strategies.vfem.outcome import LEVEL, VFEMModel
+from strategies.vfem.model import LEVEL, VFEMModel
 
 logger = logging.getLogger("flwr_vertical")
 
@@ -29,6 +29,7 @@ def fit_from_moments(
     *,
     covariance: str,
     intercept: bool,
+    noise_prior: float,
     check_correlation: bool,
     encoding: str,
     missing_cells: str,
@@ -47,11 +48,9 @@ def fit_from_moments(
         with_unheld=True,
     )
     progress.step("moments")
-    found = maximise(opened, covariance, intercept)
+    found = maximise(opened, covariance, intercept, noise_prior)
     progress.step("fit")
     unknown = note_fit(result, opened, found)
-    if opened.noise is not None:
-        result.notes.append("the standard errors do not include the noise of policy.blur")
     if check_correlation and covariance == "block" and len(federation.parties) > 1:
         check_correlations(opened, result)
     fill_in(result, opened, found, intercept, unknown)
@@ -218,6 +217,12 @@ def note_fit(result: Result, opened: OpenedMoments, found: Maximum) -> Flags:
         )
     if not found.fit.converged:
         texts.append("not converged: the likelihood is flat; the data hardly tell some covariances")
+    if found.fit.by_em:
+        texts.append(
+            f"{len(found.kept)} columns are too many for Newton's method: fitted by EM alone. "
+            "Standard errors and intervals take mean and covariance of the columns as known; where "
+            "much is missing they are too small"
+        )
     unknown = np.zeros(1 + opened.n_columns, dtype=bool)
     unknown[np.append(0, 1 + found.kept)] = found.not_identified(in_table_units(opened, found))
     if found.unidentified:

@@ -18,45 +18,24 @@ finish_moments         down: the own coefficients; up, summed: a rounded term fo
                        without a label
 =====================  ===========================================================================
 
-``exchange="sums"`` is the paper's way, which opens a number of each sample in each of many rounds;
-see `iterations`.
+The paper's own Algorithm 1, which opens a number of each sample in each of many rounds, is
+`strategies.vfem_iterations`.
 """
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.errors import ConfigError
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from flwr_vertical.settings.record import settings_of
 from strategies.linear import settings as shared
-from strategies.linear.moments.disclosure import BLUR, COLLUSION, RECOGNISED, WITHHELD
-from strategies.vfem.iterations import IterationSettings, iterate
-from strategies.vfem.party import VFEMArbiter, VFEMParty
+from strategies.linear.moment_party import MomentArbiter, MomentParty
+from strategies.linear.moments.disclosure import COLLUSION, RECOGNISED, WITHHELD
 from strategies.vfem.run import fit_from_moments
 
 COVARIANCES = ("full", "block")
-EXCHANGES = ("moments", "sums")
-STEPS = ("preconditioned", "gradient")
-ACCELERATIONS = ("squarem",)
-INITIALS = ("zeros", "complete-case", "mean-imputed")
-STANDARD_ERRORS = ("expected", "gram", "sketch")
-OF_ITERATIONS = (
-    "step",
-    "learning_rate",
-    "acceleration",
-    "initial",
-    "standard_errors",
-    "max_iter",
-    "tol",
-    "noise_prior",
-    "standardize",
-    "sketch_size",
-    "n_sketches",
-)
-"""Settings that only ``exchange="sums"`` reads."""
 
 
 class VFEM(Strategy):
@@ -104,53 +83,10 @@ class VFEM(Strategy):
     covariance: str = setting(
         "full",
         "What columns of different parties have in common: whatever the rows show that two "
-        "parties hold together, or nothing, the paper's model (``exchange='sums'`` has this one "
-        "always).",
+        "parties hold together, or nothing, the paper's model.",
         choices=COVARIANCES,
     )
-    exchange: str = setting(
-        "moments",
-        "What the server works with: sums over groups of rows, from private products; or the "
-        "paper's iterations, which show it the parties' summed fits of every sample, and every "
-        "party the residuals. Each node must agree to ``sums`` in its node config.",
-        choices=EXCHANGES,
-    )
-    step: str = setting(
-        "preconditioned",
-        "How coefficients move: Fisher scoring with each party's own Gram matrix, or the paper's "
-        "gradient step (Eqs. 7 and 8).",
-        choices=STEPS,
-    )
-    learning_rate: float = setting(0.3, "The paper's eta; only for ``gradient``.", above=0)
-    acceleration: str | None = setting(
-        "squarem",
-        "Extrapolation of all parameters (Varadhan and Roland, 2008), where steps leave it "
-        "something to gain.",
-        choices=ACCELERATIONS,
-    )
-    initial: str = setting(
-        "zeros",
-        "Coefficients to start from: none, those of the complete rows (the paper's CC-VFEM), "
-        "those after imputing means (Impute-VFEM), both by federated least squares.",
-        choices=INITIALS,
-    )
     intercept: bool = setting(True, "Whether there is one.")
-    standard_errors: str | None = setting(
-        "expected",
-        "How products of different parties' columns enter the information matrix: by their "
-        "expectation, zero under the model; exactly, from ciphertexts that the arbiter opens "
-        "(needs an arbiter, and the parties' own second moments go to the server); by sketches. "
-        "The last two hold when parties are correlated, too.",
-        choices=STANDARD_ERRORS,
-    )
-    max_iter: int = setting(1000, "Most rounds of iterations.", at_least=1)
-    tol: float = setting(
-        1e-5,
-        "Converged when a step changes the parameters by no more than this share, and the log "
-        "likelihood of a sample by no more than this; 0 never stops.",
-        at_least=0,
-        below=1,
-    )
     noise_prior: float = setting(
         0.0,
         "Weight of a prior on the noise variance, in samples for each column; its level is half "
@@ -163,24 +99,31 @@ class VFEM(Strategy):
     encoding: str = shared.encoding()
     missing_cells: str = shared.missing_cells()
     missing_labels: str = shared.missing_labels()
-    standardize: bool = setting(
-        True,
-        "Compute with standardised labels and columns; results are in the units given. With "
-        "``gradient`` it makes the learning rate independent of units.",
-    )
     check_correlation: bool = setting(
         True,
-        "Where the model takes columns of different parties as uncorrelated, warn if they are "
-        "not: from the moments, for ``block``; from sketches of ranks, two rounds more, for "
-        "``exchange='sums'``.",
-    )
-    sketch_size: int = setting(
-        200, "The paper's m: rows of a sketch; only for ``sketch``.", at_least=1
-    )
-    n_sketches: int = setting(
-        20, "The paper's L: how many sketches are averaged; only for ``sketch``.", at_least=1
+        "With ``block``: warn where the moments show that columns of different parties are "
+        "correlated, which this model takes as zero.",
     )
 
+    removed: ClassVar[Mapping[str, str]] = MappingProxyType(
+        dict.fromkeys(
+            (
+                "exchange",
+                "step",
+                "learning_rate",
+                "acceleration",
+                "initial",
+                "standard_errors",
+                "max_iter",
+                "tol",
+                "standardize",
+                "sketch_size",
+                "n_sketches",
+            ),
+            "strategy 'vfem-iterations' has the paper's iterations and its sketches; vfem works on "
+            "moments alone, which need none of its settings",
+        )
+    )
     name: ClassVar[str] = "vfem"
     needs_labels = True
     demo = MappingProxyType(
@@ -191,8 +134,8 @@ class VFEM(Strategy):
             "demo.missing-blocks": 0.3,
         }
     )
-    party = VFEMParty
-    arbiter = VFEMArbiter
+    party = MomentParty
+    arbiter = MomentArbiter
     disclosure = (
         ("server", "names of the parties' columns, which are collinear, and rows left out"),
         (
@@ -215,82 +158,25 @@ class VFEM(Strategy):
             "its own coefficients, for each set of parties; which labelled samples share a "
             "missingness pattern, and which samples have a label; nothing of the labels",
         ),
-        (
-            "server, with exchange 'sums'",
-            "for each labelled sample and each iteration, the sum of the parties' fits; for each "
-            "party the variance of its fit and numbers on how it responds; the sum of the parties' "
-            "log likelihoods; its coefficients and standard errors",
-        ),
-        (
-            "every party, with exchange 'sums'",
-            "for each labelled sample that it holds and each iteration, the residual over its "
-            "variance: label less everybody's fit. From zeros, the first is the label itself but "
-            "for location and scale",
-        ),
-        (
-            "server, with exchange 'sums' if correlations are checked",
-            "sketches of each party's rank scores: rank correlations of its own columns, and with "
-            "those of others, to a few hundredths",
-        ),
-        (
-            "server, with exchange 'sums' and standard errors 'gram' or 'sketch'",
-            "each party's second moments, weighted, the direction of its fit, and the weighted "
-            "sums of its centred columns by the parties that lack samples",
-        ),
-        (
-            "server, or arbiter with 'gram' and exchange 'sums'",
-            "products of different parties' columns, as sums",
-        ),
         WITHHELD,
         *RECOGNISED,
-        BLUR,
         *COLLUSION,
     )
-
-    @property
-    def needs_arbiter(self) -> str | None:
-        """Why an arbiter must take part, whatever the mode of the sums."""
-        return "standard_errors 'gram'" if self.standard_errors == "gram" else None
-
-    def check(self) -> None:
-        """Refuse settings of the iterations where there are none."""
-        if self.exchange == "sums":
-            return
-        changed = [
-            item.name
-            for item in settings_of(type(self))
-            if item.name in OF_ITERATIONS and getattr(self, item.name) != item.default
-        ]
-        if changed:
-            raise ConfigError(
-                f"{', '.join(changed)} belong to the paper's iterations, and exchange 'moments' "
-                "has none; leave them out, or set exchange='sums', which every node has to agree to"
-            )
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
-        """Fit by maximum likelihood, from moments or by iterations."""
-        tables = {
-            "encoding": self.encoding,
-            "missing_cells": self.missing_cells,
-            "missing_labels": self.missing_labels,
-        }
-        if self.exchange == "moments":
-            fit_from_moments(
-                federation,
-                alignment,
-                result,
-                progress,
-                covariance=self.covariance,
-                intercept=self.intercept,
-                check_correlation=self.check_correlation,
-                **tables,
-            )
-            return
-        chosen = IterationSettings(
-            **{name: getattr(self, name) for name in OF_ITERATIONS},
+        """Fit by maximum likelihood of the moments."""
+        fit_from_moments(
+            federation,
+            alignment,
+            result,
+            progress,
+            covariance=self.covariance,
             intercept=self.intercept,
+            noise_prior=self.noise_prior,
             check_correlation=self.check_correlation,
+            encoding=self.encoding,
+            missing_cells=self.missing_cells,
+            missing_labels=self.missing_labels,
         )
-        iterate(federation, alignment, result, progress, chosen, **tables)

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from flwr_vertical.cli.main import main
+from apps.cli.main import main
 
 
 @pytest.fixture

@@ -205,13 +205,14 @@ def test_awkward_names_and_values_survive_toml(tmp_path):
 
 
 def test_run_config_takes_preset_files_of_this_federation_and_settings(tmp_path):
-    settings = ['vfem.max-iter=7 alignment="plain"', "vfem.tol=1e-3"]
+    settings = ['vfem.noise-prior=2.0 alignment="plain"', "vfem.intercept=false"]
     config = run_config(tmp_path, PLAN, "vfem", "first", settings)
     assert config["labels"] == str(tmp_path / "server" / "labels.csv")
     assert config["parties"] == "bank,court,hospital"
     assert config["min-nodes"] == 4
-    assert (config["vfem.max-iter"], config["vfem.tol"], config["alignment"]) == (7, 1e-3, "plain")
-    assert config["vfem.step"] == "preconditioned"  # of the preset, untouched by the settings
+    found = config["vfem.noise-prior"], config["vfem.intercept"], config["alignment"]
+    assert found == (2.0, False, "plain")
+    assert config["vfem.covariance"] == "full"  # of the preset, untouched by the settings
     assert not [key for key in config if key.startswith("demo.")]
     assert run_config(tmp_path, PLAN, "fknn", "second")["labels"] == ""
 
@@ -226,7 +227,7 @@ def test_settings_of_a_run_are_keys_that_the_app_knows(tmp_path):
 def test_nodes_are_given_what_they_must_agree_to(tmp_path):
     assert policies_for(PLAN, ['strategy="vfem"', 'strategy="fknn"']) == {}
     runs = [
-        'strategy="vfem" vfem.exchange="sums"',
+        'strategy="vfem-iterations"',
         'fknn.weights="distance" aggregation="plain"',
         'strategy="elsewhere:Method" label-holder="court" label-column="paid"',
     ]
@@ -244,6 +245,8 @@ def test_nodes_are_given_what_they_must_agree_to(tmp_path):
     assert written["policy.labels"] == "paid"
     with pytest.raises(ConfigError, match=r"no settings \['exchanges'\]"):
         policies_for(PLAN, ['strategy="vfem" vfem.exchanges="sums"'])
+    with pytest.raises(ConfigError, match=r"exchange.*removed.*'vfem-iterations'"):
+        policies_for(PLAN, ['strategy="vfem" vfem.exchange="sums"'])
 
 
 def test_one_party_alone_must_agree_to_it():

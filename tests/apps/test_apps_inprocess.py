@@ -23,9 +23,9 @@ from apps.server_app import app as server_app
 from flwr_vertical import LocalGrid, RecordingGrid, Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.incomplete.demo import demo_labels, demo_names, demo_tables
-from flwr_vertical.node.storage import FileStorage
-from flwr_vertical.results import report
-from flwr_vertical.results.page import render_page
+from flwr_vertical.node.file_storage import FileStorage
+from flwr_vertical.pages.page import render_page
+from flwr_vertical.reports import report
 from flwr_vertical.server.journal import Journal
 from flwr_vertical.settings.toml import flat, read_items, toml_text
 from strategies.fknn import FKNN
@@ -133,7 +133,7 @@ def test_a_demonstration_agrees_to_exchanges_that_tell_more(home):
     """Its data are public, and a simulated node has no owner to ask; own files have one."""
     preset = tomllib.loads((ROOT / "apps" / "vfem.toml").read_text())
     given = {f"demo.{key}": value for key, value in preset["demo"].items()}
-    given |= {"strategy": "vfem", "labels": "demo", "vfem.exchange": "sums"}
+    given |= {"strategy": "vfem-iterations", "labels": "demo"}
     run_app(simulated(2), **given)
     result = Result.load(home / "results" / "server" / "test")
     assert result.coefficients is not None
@@ -251,19 +251,20 @@ def test_a_deep_model_predicts_what_has_no_label_and_later_new_rows(home, caplog
     assert unknown[found.index].all()
     where = folder / "fit" / "predictions.parquet"
     assert f"predictions of {len(found)} samples: {where}" in caplog.text
-    run_app(simulated(2), strategy="false-vfl-predict", run_name="later", fitted="fit", **given)
+    run_app(simulated(2), strategy="predict", run_name="later", fitted="fit", **given)
     assert len(Result.load(folder / "later").predictions) > 500
     tables, _ = demo_tables(n_parties=2, missing_cells=0.0)
     with pytest.raises(PartyError, match=r"policy\.exchanges: asked: exchange 'embeddings'"):
         run_app(own_files(home, **tables), strategy="false-vfl", run_name="again", **given)
 
 
-def test_trees_of_the_preset_grow_with_an_arbiter_and_predict_new_rows(home):
-    """The last of the simulated nodes is the arbiter; predictions need none."""
-    preset = tomllib.loads((ROOT / "apps" / "gbdt.toml").read_text())
+@pytest.mark.parametrize(("method", "n_nodes"), [("gbdt", 2), ("forest", 3)])
+def test_trees_of_the_preset_grow_with_an_arbiter_and_predict_new_rows(home, method, n_nodes):
+    """The last of the simulated nodes is the arbiter; predictions by boosted trees need none."""
+    preset = tomllib.loads((ROOT / "apps" / f"{method}.toml").read_text())
     given = {f"demo.{key}": value for key, value in preset["demo"].items()}
-    given |= {"labels": "demo", "gbdt.n-trees": 3, "gbdt.max-depth": 2}
-    run_app(simulated(3), strategy="gbdt", run_name="fit", **given)
+    given |= {"labels": "demo", f"{method}.n-trees": 3, f"{method}.max-depth": 2}
+    run_app(simulated(3), strategy=method, run_name="fit", **given)
     folder = home / "results" / "server"
     result = Result.load(folder / "fit")
     assert result.model["splits"].sum() >= 3
@@ -271,7 +272,7 @@ def test_trees_of_the_preset_grow_with_an_arbiter_and_predict_new_rows(home):
     found = result.predictions["probability_1"]
     assert 100 < len(found) <= unknown.sum()
     assert unknown[found.index].all()
-    run_app(simulated(2), strategy="gbdt-predict", run_name="later", fitted="fit", **given)
+    run_app(simulated(n_nodes), strategy="predict", run_name="later", fitted="fit", **given)
     again = Result.load(folder / "later").predictions["probability_1"]
     np.testing.assert_allclose(again[found.index], found, rtol=1e-12)
 
@@ -570,10 +571,15 @@ def test_names_of_runs_stay_in_the_folder_of_the_node(home, bank, court, name):
 
 def test_settings_of_several_options_are_put_together():
     """Of two options `flwr run` would keep the last setting of a strategy's table alone."""
-    given = [str(ROOT / "apps" / "vfem.toml"), 'vfem.step="gradient"', "vfem.tol=0.0 seed=1"]
+    given = [
+        str(ROOT / "apps" / "vfem.toml"),
+        'vfem.covariance="block"',
+        "vfem.noise-prior=2.0 seed=1",
+    ]
     read = read_items(given)
     assert (read["strategy"], read["demo.dataset"], read["seed"]) == ("vfem", "blood-pressure", 1)
-    assert (read["vfem.step"], read["vfem.tol"], read["vfem.initial"]) == ("gradient", 0.0, "zeros")
+    found = read["vfem.covariance"], read["vfem.noise-prior"], read["vfem.intercept"]
+    assert found == ("block", 2.0, True)
     assert flat(tomllib.loads(toml_text(read))) == read
     assert read_items([]) == {}
 
@@ -598,7 +604,7 @@ else:
 @pytest.mark.parametrize(("late", "code"), [(1, 0), (3, 1)])
 def test_a_ray_that_does_not_start_is_started_again(tmp_path, monkeypatch, capsys, late, code):
     """Stands in for `flwr`, as no real Ray can be made late in a test."""
-    from flwr_vertical.cli import main
+    from apps.cli import main
 
     calls, fake = tmp_path / "calls", tmp_path / "flwr"
     fake.write_text(FLWR.format(python=sys.executable, calls=str(calls), line=LATE_RAY, late=late))

@@ -14,11 +14,11 @@ import pytest
 from flwr.app import Context, RecordDict
 from runtimes import IN_MEMORY, free_port
 
+from apps.cli import local_superlink, main
+from apps.cli.run_config import app_defaults
 from apps.client_app import app as client_app
 from apps.server_app import app as server_app
 from flwr_vertical import LocalGrid, Result
-from flwr_vertical.cli import local_superlink, main
-from flwr_vertical.cli.run_config import app_defaults
 from flwr_vertical.errors import ConfigError
 
 ROOT = pathlib.Path(__file__).parents[2]

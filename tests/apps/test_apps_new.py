@@ -12,11 +12,11 @@ import pytest
 from flwr.cli.build import build_fab_from_disk
 
 from apps import client_app, server_app
+from apps.cli.main import main
+from apps.cli.policy import explain_policy
+from apps.cli.run_config import app_defaults, checked_config
 from apps.new import write_app
 from flwr_vertical import __version__, load_strategy
-from flwr_vertical.cli.main import main
-from flwr_vertical.cli.policy import explain_policy
-from flwr_vertical.cli.run_config import app_defaults, checked_config
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.registry import make_strategy
 from flwr_vertical.settings.toml import read_items
@@ -179,7 +179,7 @@ def test_bash_completes_commands_and_names(capsys, tmp_path):
         )
         done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
         told[words[-1]] = done.stdout.split()
-    assert told == {"pol": ["policy"], "gbd": ["gbdt", "gbdt-predict"],
+    assert told == {"pol": ["policy"], "gbd": ["gbdt"],
                     "fedpsg": ["fedpsg-ar"], "r": ["run"]}  # fmt: skip
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from apps.cli.run_config import app_defaults
 from apps.client_app import app as client_app
 from flwr_vertical import Federation, LocalGrid, RecordingGrid
-from flwr_vertical.cli.run_config import app_defaults
 from flwr_vertical.crypto.identity import (
     generate_identity,
     identity_text,

@@ -21,17 +21,20 @@ from site_of_nodes import PARTIES, ROOT, Site, refused
 
 from apps.client_app import app as client_app
 from flwr_vertical import Party, Strategy, load_strategy, party_app, step
-from flwr_vertical.node.storage import FileStorage
+from flwr_vertical.node.file_storage import FileStorage
 from simulations.attacks.cases import cases, make_case_tables, make_strategy_of, routed_cases
 from simulations.attacks.recording import PRODUCTS, Recording, watching
 from simulations.attacks.vectors import families
 from simulations.attacks.views import GOT, SERVER, WORKED, views_of
 from strategies import BUILTIN
-from strategies.forest import ForestPredict, VerticalForest
+from strategies.forest import VerticalForest
+from strategies.forest.predict_party import VotesPredictParty
 from strategies.glm import VerticalGLM
 from strategies.glm_admm import GLMADMM
 from strategies.predict import Predict
-from strategies.trees import TreesPredict, VerticalGBDT
+from strategies.predict.party import PredictParty
+from strategies.trees import VerticalGBDT
+from strategies.trees.predict import TreesPredictParty
 from strategies.vfem import VFEM, CompleteCase
 
 N = 330
@@ -66,7 +69,8 @@ def distinct():
     found = {}
     for case in [*cases(), *cases(consented=True), *routed_cases()]:
         if case.family != "poisson":  # as binomial
-            half = load_strategy(BUILTIN[case.strategy]).party
+            kind = load_strategy(BUILTIN[case.fit or case.strategy])
+            half = ((kind.predictions or Predict) if case.fit else kind).party
             found.setdefault((half, case.family, case.consented), case)
     return list(found.values())
 
@@ -80,8 +84,8 @@ def recorded(strategy, tables, labels, folder):
         nodes.nodes.append({"role": "arbiter", "output": str(folder / "arbiter-out")} | OPEN)
     worked, transcript = [], []
     asked = {"alignment": "plain", "transcript": transcript}
-    fits = {Predict: VFEM(), TreesPredict: OPEN_TREES, ForestPredict: FOREST}
-    fit = next((fit for kind, fit in fits.items() if isinstance(strategy, kind)), None)
+    fits = {PredictParty: VFEM(), TreesPredictParty: OPEN_TREES, VotesPredictParty: FOREST}
+    fit = fits.get(strategy.party)
     if fit is not None:  # what nodes keep of the fit must be there
         nodes.app, own = client_app, nodes.app
         fitted = nodes.run(fit, labels, run_id=2, alignment="plain")

@@ -14,9 +14,8 @@ from flwr.app import Message
 from flwr_vertical.channel import admission, connection
 from flwr_vertical.channel import endpoint as endpoints
 from flwr_vertical.channel.address import advertised, split_address
-from flwr_vertical.channel.certificate import make_certificate
 from flwr_vertical.channel.client import ChannelError, dial
-from flwr_vertical.channel.endpoint import Endpoint
+from flwr_vertical.channel.endpoint import Endpoint, make_certificate
 from flwr_vertical.channel.frames import CHUNK, HEADER, LARGEST_FRAME, REPLY, Outbox
 from flwr_vertical.channel.invitation import (
     METHOD,

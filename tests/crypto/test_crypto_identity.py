@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from flwr_vertical.cli.main import main
+from apps.cli.main import main
 from flwr_vertical.crypto.identity import (
     generate_identity,
     identity_text,

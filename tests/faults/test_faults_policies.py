@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from deployments import Deployment
 
-from flwr_vertical.cli.main import main
+from apps.cli.main import main
 from flwr_vertical.privacy_ledger.database import SUFFIX
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flwr_vertical.cli import main
+from apps.cli import main
 from flwr_vertical.errors import ConfigError
 
 DEAD = "127.0.0.1:1"  # nothing listens there

@@ -56,3 +56,34 @@ def maximum_with_zero_partials(rows, free, start_mean, start_covariance):
     found = minimize(loss, start, method="BFGS", options={"gtol": 1e-6})
     mean, precision = split(found.x)
     return mean, np.linalg.inv(precision), -found.fun * len(rows)
+
+
+def em(rows, owner=None, steps=400, tol=1e-8):
+    """EM (Dempster, Laird and Rubin, 1977), imputing a row at a time of each pattern.
+
+    With `owner`, the party of each column but the last: columns of different parties are
+    uncorrelated, and the last is a regression on all of them.
+    """
+    n, d = rows.shape
+    mean, covariance = np.nanmean(rows, axis=0), np.diag(np.nanvar(rows, axis=0))
+    for _ in range(steps):
+        filled, left = rows.copy(), np.zeros((d, d))
+        for kind in np.unique(np.isnan(rows), axis=0):
+            here = (np.isnan(rows) == kind).all(axis=1)
+            slope = np.linalg.solve(covariance[np.ix_(~kind, ~kind)], covariance[~kind][:, kind])
+            filled[np.ix_(here, kind)] = mean[kind] + (rows[here][:, ~kind] - mean[~kind]) @ slope
+            rest = covariance[np.ix_(kind, kind)] - covariance[np.ix_(kind, ~kind)] @ slope
+            left[np.ix_(kind, kind)] += here.sum() * rest
+        before, mean = mean, filled.mean(axis=0)
+        new = np.cov(filled.T, bias=True) + left / n
+        if owner is not None:
+            beta = np.linalg.solve(new[:-1, :-1], new[:-1, -1])
+            noise = new[-1, -1] - beta @ new[:-1, -1]
+            new[:-1, :-1] *= owner[:, None] == owner[None, :]
+            new[:-1, -1] = new[-1, :-1] = new[:-1, :-1] @ beta
+            new[-1, -1] = beta @ new[:-1, :-1] @ beta + noise
+        moved = max(np.abs(new - covariance).max(), np.abs(mean - before).max())
+        covariance = new
+        if moved < tol:
+            break
+    return mean, covariance

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flwr_vertical.cli.main import main
+from apps.cli.main import main
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.requirements import exchanges_of
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger

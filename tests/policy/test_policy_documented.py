@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from flwr.common.config import parse_config_args
 
-from flwr_vertical.cli.main import main
+from apps.cli.main import main
 from flwr_vertical.errors import PolicyError
 from flwr_vertical.node.config import check_node_config
 from flwr_vertical.policy.reading import read_policy

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from ledgered import N, Nodes, labels_of, tables
 
+from apps.cli.align import AlignOnly
 from flwr_vertical import simulate
 from flwr_vertical.alignment.blind_rsa import BlindRsaAligner
-from flwr_vertical.cli.align import AlignOnly
 from flwr_vertical.crypto import commutative
 from flwr_vertical.errors import PartyError
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
@@ -75,7 +75,7 @@ def test_small_tables_are_aligned_with_larger_ones():
 def test_simulated_runs_are_runs_of_their_own_in_ledgers_that_stay(tmp_path):
     parties = tables()
     parties["bank"] = parties["bank"].iloc[:60]  # may blind 600 IDs in a run, and blinds 300
-    policy = {"modules": "flwr_vertical.cli.align:AlignOnly"}
+    policy = {"modules": "apps.cli.align:AlignOnly"}
     for _ in range(4):
         simulate(AlignOnly(), parties, labels_of(tables()), alignment="private-id", policy=policy,
                  ledgers=tmp_path, progress=False)  # fmt: skip

@@ -137,6 +137,11 @@ def test_a_file_says_the_same_as_keys(tmp_path):
         read_policy(WHO, {"policy": str(file)})
 
 
+def test_a_key_of_before_says_what_to_use_now():
+    with pytest.raises(ConfigError, match=r"policy\.blur is no key .*was removed: .*'epsilon'"):
+        read_policy(WHO, {"policy.blur": 1.0})
+
+
 def test_keys_without_the_prefix_set_the_same_policy():
     config = {"min-rows": 30, "exchanges": "sums,distances", "prediction-bits": 8, "max-epsilon": 1}
     assert read_policy(WHO, config) == Policy(
@@ -149,7 +154,7 @@ def test_words_tell_every_key_apart():
     other = {
         "strategies": ("vfem",), "modules": ("a:B",), "aggregations": ("any",),
         "alignments": ("plain",), "exchanges": ("sums",), "labels": "y", "min_parties": 4,
-        "min_rows": 7, "vectors": 3, "openings": 2.0, "grid": 5, "predictions": 9.0, "blur": 1.0,
+        "min_rows": 7, "vectors": 3, "openings": 2.0, "grid": 5, "predictions": 9.0,
         "max_epsilon": 0.5, "epsilon_total": 8.0, "foreign_ids": 3.0,
     }  # fmt: skip
     assert set(other) == {item.name for item in settings_of(Policy)}

@@ -6,9 +6,9 @@ import pytest
 
 from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError, PartyError
-from flwr_vertical.policy.parse import policies_by_node
 from flwr_vertical.policy.record import ROW_RULES, Policy
 from flwr_vertical.settings import settings_of
+from flwr_vertical.simulation_inputs import policies_by_node
 from strategies.copula import VCDS
 from strategies.fknn import FKNN
 from strategies.glm_admm import GLMADMM

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from flwr_vertical.errors import DataError
+from flwr_vertical.grading.audit import audit_epsilon
 from flwr_vertical.privacy import (
     Keystream,
     gaussian_delta,
@@ -11,7 +12,6 @@ from flwr_vertical.privacy import (
     laplace_integers,
     rational,
 )
-from flwr_vertical.privacy.audit import audit_epsilon
 
 N = 8000
 

@@ -5,15 +5,9 @@ import pandas as pd
 import pytest
 
 from flwr_vertical.errors import DataError
-from flwr_vertical.privacy.predicates import Term, counts_of
-from flwr_vertical.privacy.rates import Rate, Risk
-from flwr_vertical.privacy.risks import (
-    inference,
-    inferences,
-    linkability,
-    membership,
-    singling_out,
-)
+from flwr_vertical.grading.predicates import Term, counts_of
+from flwr_vertical.grading.proportions import Rate, Risk
+from flwr_vertical.grading.risks import inference, inferences, linkability, membership, singling_out
 
 # Computed by anonymeter 1.0.0 (numpy 1.26, pandas 2.1) on the tables of `fixed`: InferenceEvaluator
 # with all other columns known and n_attacks=200, LinkabilityEvaluator with n_neighbors=3, and

@@ -4,21 +4,19 @@ import numpy as np
 import pytest
 
 from flwr_vertical.errors import ConfigError, FixedPointOverflowError, ProtocolError
-from flwr_vertical.products import ring
-from flwr_vertical.products.column_products import (
+from flwr_vertical.products import arithmetic as ring
+from flwr_vertical.products.arithmetic import (
     Layout,
     corrections,
-    products_of_masked,
-    rows_by_group,
-)
-from flwr_vertical.products.streams import KeyStream, content_tag, stream, tag_of_blocks
-from flwr_vertical.products.vector_products import (
     helper_share,
     helpers,
     limb_shares,
     open_vector_products,
     owner_share,
+    products_of_masked,
+    rows_by_group,
 )
+from flwr_vertical.products.streams import KeyStream, content_tag, stream, tag_of_blocks
 
 SEED = bytes(range(32))
 RNG = np.random.default_rng(12)

@@ -13,7 +13,7 @@ from flwr_vertical.products import (
     ProductKeySteps,
     products_of,
 )
-from flwr_vertical.products.encrypted import ProductKeySteps as ArbiterSteps
+from flwr_vertical.products.arbiter import ProductKeySteps as ArbiterSteps
 from tests.products.test_products_private import MultiplyingParty
 from tests.transcripts import arrays_of
 

@@ -11,10 +11,8 @@ import pytest
 from flwr_vertical import FileStorage
 from flwr_vertical.errors import PartyError
 from flwr_vertical.privacy_ledger.row_identities import OwnRows
-from flwr_vertical.products.masked_vectors import BoundVectors
-from flwr_vertical.products.opened import PrivateProducts
-from flwr_vertical.products.private import PrivateProductSteps
-from flwr_vertical.products.recognised import _Z, LabelSketch
+from flwr_vertical.products.labels import _Z, BoundVectors, LabelSketch
+from flwr_vertical.products.masked import PrivateProducts, PrivateProductSteps
 from flwr_vertical.server.label_memory import LabelMemory
 from strategies.vfem import VFEM
 from tests.products.nodes_with_ledgers import Nodes

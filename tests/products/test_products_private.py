@@ -18,12 +18,12 @@ from flwr_vertical import (
 from flwr_vertical.alignment import make_aligner
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.state import State
-from flwr_vertical.products import HeldColumns, PairKeySteps, ring
-from flwr_vertical.products.commitment import digest_of
-from flwr_vertical.products.encoded import EncodedColumns
+from flwr_vertical.products import EncryptedGroupSteps, HeldColumns, PairKeySteps
+from flwr_vertical.products import arithmetic as ring
+from flwr_vertical.products.columns import EncodedColumns
 from flwr_vertical.products.group_key import GroupKey, GroupKeySteps
-from flwr_vertical.products.opened import PrivateProducts
-from flwr_vertical.products.private import PrivateProductSteps
+from flwr_vertical.products.labels import digest_of
+from flwr_vertical.products.masked import PrivateProducts, PrivateProductSteps
 from flwr_vertical.products.row_groups import group_rows
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, read_envelope
@@ -39,6 +39,7 @@ class MultiplyingParty(Party):
     pair_keys = Uses(PairKeySteps)
     group_key = Uses(GroupKeySteps)
     products = Uses(PrivateProductSteps, purpose="test")
+    ciphertexts = Uses(EncryptedGroupSteps, purpose="test")
 
     def columns_to_multiply(self):
         positions = np.asarray(self.positions)

@@ -8,7 +8,7 @@ import pytest
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.privacy_ledger.row_identities import secrets_of
 from flwr_vertical.products import HeldColumns
-from flwr_vertical.products.recognised import _Z, LabelSketch, sketched
+from flwr_vertical.products.labels import _Z, LabelSketch, sketched
 from flwr_vertical.products.streams import KeyStream
 
 N, SEED, ATTEMPT, RHO = 50, bytes(range(32)), b"a" * 16, b"r" * 32

@@ -18,8 +18,8 @@ from flwr_vertical import FileStorage, LocalGrid, Party, party_app, registry
 from flwr_vertical.errors import ConfigError, PartyError, StorageError
 from flwr_vertical.node import checkpoint as checkpoints
 from flwr_vertical.node.config import NODE_KEYS, NodeKey, check_node_config
+from flwr_vertical.node.memory_storage import MemoryStorage
 from flwr_vertical.node.steps import StepGroup, Uses, node_keys_of
-from flwr_vertical.node.storage import MemoryStorage
 from flwr_vertical.server.run_record import journaled
 from strategies.vfem import VFEM
 
@@ -373,12 +373,12 @@ def test_a_full_disk_of_the_server_is_told_with_the_path(tmp_path, monkeypatch):
 def test_a_result_that_cannot_be_written_names_path_and_party(tmp_path, monkeypatch):
     from flwr.app import Context, RecordDict
 
-    from flwr_vertical.node import storage
+    from flwr_vertical.node import file_storage
 
     def full(frame, path, mode):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(storage, "write_table", full)
+    monkeypatch.setattr(file_storage, "write_table", full)
     context = Context(7, 1, {"party": "bank", "output": str(tmp_path)}, RecordDict(), {})
     with pytest.raises(StorageError, match=r"party 'bank': its result .*bank\.parquet cannot be"):
         FileStorage().save(context, pd.DataFrame())

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from test_results_report import full_result
 
-from flwr_vertical.results.report import report_html
+from flwr_vertical.reports.report import report_html
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")

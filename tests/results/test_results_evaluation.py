@@ -7,10 +7,10 @@ from sklearn import metrics as sk
 from test_results_page import Checker
 
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.results import Result
+from flwr_vertical.reports.evaluation import gain_curve
+from flwr_vertical.reports.report import report_html
+from flwr_vertical.result import Result
 from flwr_vertical.results.evaluation import evaluate
-from flwr_vertical.results.evaluation_figures import gain_curve
-from flwr_vertical.results.report import report_html
 
 N = 400
 INDEX = pd.Index([f"s{i}" for i in range(N)], name="sample")

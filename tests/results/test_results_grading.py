@@ -9,10 +9,10 @@ from test_results_page import Checker
 
 from flwr_vertical import Result
 from flwr_vertical.errors import DataError
+from flwr_vertical.grading import Grade, downstream_fit, grade
+from flwr_vertical.grading.proportions import Rate, Risk
 from flwr_vertical.privacy import ColumnSpending, PrivacyStatement
-from flwr_vertical.privacy.rates import Rate, Risk
-from flwr_vertical.results import Grade, downstream_fit, grade
-from flwr_vertical.results.report import report_html
+from flwr_vertical.reports.report import report_html
 from flwr_vertical.results.storage import load, save
 
 
@@ -133,7 +133,7 @@ def test_a_result_keeps_its_grade(drawn, tmp_path):
     assert set(found.sentences) <= set(result.privacy.sentences)
     assert "the grade of its own columns" not in "".join([str(result.privacy), *result.notes])
     assert f"privacy {found.privacy}, utility A" in str(result)
-    again = load(save(result, tmp_path / "kept"))
+    again = load(save(result, tmp_path / "kept"), Result)
     assert again.graded == found
     assert again.privacy.sentences == result.privacy.sentences
     page = " ".join(Checker(report_html(again)).text)  # without real rows: what was found is shown

@@ -9,9 +9,13 @@ from sklearn.metrics import r2_score, root_mean_squared_error
 from flwr_vertical import Table, load_demo, simulate
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.incomplete import hide_cells, put_back
-from flwr_vertical.results import Result
-from flwr_vertical.results.imputation import imputation_metrics, imputation_quality, worse_than_mean
-from flwr_vertical.results.imputed import imputed_columns
+from flwr_vertical.result import Result
+from flwr_vertical.results.imputation import (
+    imputation_metrics,
+    imputation_quality,
+    imputed_columns,
+    worse_than_mean,
+)
 from strategies.baselines import Mean
 from strategies.copula import VCDS
 from strategies.fknn import FKNN

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.results import Ledger, human_bytes, human_seconds
+from flwr_vertical.pages import human_bytes, human_seconds
+from flwr_vertical.results import Ledger
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 from test_results_page import Checker
 from test_results_report import BAD, full_result
 
-from flwr_vertical.results import Result
-from flwr_vertical.results.notebook import ReportPath, result_html
-from flwr_vertical.results.page import GENERATOR
+from flwr_vertical.pages.page import GENERATOR
+from flwr_vertical.reports.notebook import ReportPath, result_html
+from flwr_vertical.result import Result
 
 
 def test_a_result_as_html_has_summary_notes_and_a_figure():

@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 from test_results_page import Checker
 
-from flwr_vertical.results import Result
-from flwr_vertical.results.report import report_html
+from flwr_vertical.reports.report import report_html
+from flwr_vertical.result import Result
 
 
 @pytest.fixture

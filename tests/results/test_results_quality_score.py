@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from oracles.sdmetrics_scores import LEVELS, NUMBERS, make_tables
 
-from flwr_vertical.results import quality_score
+from flwr_vertical.grading import quality_score
 
 # shape, trend, score, by `python tests/oracles/sdmetrics_scores.py` with SDMetrics 0.32.0
 SDMETRICS = {

@@ -8,8 +8,7 @@ import pytest
 from test_results_page import Checker
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.results import Result, imputed, missingness
-from flwr_vertical.results.figures import (
+from flwr_vertical.pages.figures import (
     coefficients_figure,
     history_figure,
     label,
@@ -17,8 +16,11 @@ from flwr_vertical.results.figures import (
     plain,
     to_svg,
 )
-from flwr_vertical.results.path import path_figure
-from flwr_vertical.results.report import report_html, spread_of
+from flwr_vertical.reports import missingness
+from flwr_vertical.reports.coefficients import path_figure, spread_of
+from flwr_vertical.reports.report import report_html
+from flwr_vertical.result import Result
+from flwr_vertical.results import imputation
 
 BAD = "<script>x</script> $a^$ & co"
 
@@ -190,8 +192,8 @@ def test_errors_against_the_truth_by_hand():
     given = pd.DataFrame({"x": [1.0, np.nan, np.nan, 9.0], "c": ["u", None, None, "v"]}, index)
     after = pd.DataFrame({"x": [1.0, 4.0, 6.0, 9.0], "c": ["u", "u", "v", "v"]}, index)
     truth = pd.DataFrame({"x": [1.0, 3.0, 9.0, 9.0], "c": ["u", "u", "u", "v"]}, index)
-    columns = imputed.imputed_columns({"p": given}, {"p": after}, {"p": truth})
-    errors = imputed.errors(columns)
+    columns = imputation.imputed_columns({"p": given}, {"p": after}, {"p": truth})
+    errors = imputation.errors(columns)
     assert errors.loc[("p", "x"), "imputed"] == 2
     assert errors.loc[("p", "x"), "rmse"] == pytest.approx(np.sqrt((1 + 9) / 2))
     assert errors.loc[("p", "x"), "bias"] == pytest.approx(-1)
@@ -203,9 +205,9 @@ def test_categories_of_other_types_compare_by_value():
     given = pd.DataFrame({"b": [True, None, None]}, dtype=object)
     after = pd.DataFrame({"b": [1.0, 1.0, 0.0]})
     truth = pd.DataFrame({"b": [True, True, True]})
-    (column,) = imputed.imputed_columns({"p": given}, {"p": after}, {"p": truth})
+    (column,) = imputation.imputed_columns({"p": given}, {"p": after}, {"p": truth})
     assert not column.numeric
-    assert imputed.errors([column]).loc[("p", "b"), "accuracy"] == 0.5
+    assert imputation.errors([column]).loc[("p", "b"), "accuracy"] == 0.5
 
 
 @pytest.mark.parametrize("values", [[np.inf, 2.0, 3.0], [1.0, 1.0, 1.0], [1e300, -1e300, 0.0]])

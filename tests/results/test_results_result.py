@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.results import Result, storage
+from flwr_vertical.result import Result
+from flwr_vertical.results import storage
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from flwr_vertical import Result
 from flwr_vertical.errors import DataError
-from flwr_vertical.results import (
+from flwr_vertical.grading import (
     correlation_quality,
     downstream_fit,
     downstream_quality,
@@ -89,7 +89,7 @@ def test_every_column_is_predicted_from_the_others(tables):
 
 
 def test_the_report_shows_synthetic_tables_beside_the_observed(tables):
-    from flwr_vertical.results.report import report_html
+    from flwr_vertical.reports.report import report_html
 
     real, good, _ = tables
     page = report_html(Result("vcds", originals=real, tables=good))

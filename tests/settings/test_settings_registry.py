@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 from third_party import install, install_known_cells
 
+from apps.cli import main
+from apps.cli.run_config import app_defaults, checked_config
 from flwr_vertical import Party, Strategy, load_strategy, make_strategy, simulate
-from flwr_vertical.cli import main
-from flwr_vertical.cli.run_config import app_defaults, checked_config
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.settings.toml import toml_value
 
@@ -167,7 +167,7 @@ def test_classes_by_name_are_those_of_the_registry():
 def test_settings_of_one_strategy_are_shown(capsys):
     assert main.main(["strategies", "vfem"]) == 0
     shown = capsys.readouterr().out
-    assert 'vfem.standard-errors = "expected"   {"expected", "gram", "sketch", "none"}' in shown
+    assert 'vfem.covariance = "full"   {"full", "block"}' in shown
     assert "labels:    needed" in shown
     assert "every party:" in shown
     assert main.main(["strategies", "nope"]) == 1

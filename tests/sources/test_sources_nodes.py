@@ -16,7 +16,7 @@ from apps.server_app import app as server_app
 from flwr_vertical import LocalGrid, party_app
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.grids.proxy import WrappingGrid
-from flwr_vertical.node.storage import FileStorage
+from flwr_vertical.node.file_storage import FileStorage
 from flwr_vertical.settings.toml import flat, read_items
 from flwr_vertical.sources import Destination, read_source
 
@@ -280,7 +280,7 @@ def test_a_result_over_the_input_is_refused_before_anything_is_read(home, tables
     ],
 )
 def test_a_secret_in_a_run_config_is_refused_and_not_shown(home, tables, given, capsys):
-    from flwr_vertical.cli.main import main
+    from apps.cli.main import main
 
     with pytest.raises(ConfigError, match="the run config has") as caught:
         run_app(in_files(home, tables), **given)

@@ -18,18 +18,19 @@ from simulations.attacks.views import SERVER
 from strategies import BUILTIN
 from strategies.baselines import Max, Mean, Min, MostFrequent
 from strategies.copula import EVCDS, IEVCDS, VCDS
-from strategies.false_vfl import FalseVFL, FalseVFLPredict
+from strategies.false_vfl import FalseVFL
 from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
-from strategies.forest import ForestPredict, VerticalForest
+from strategies.forest import VerticalForest
 from strategies.glm import VerticalGLM
 from strategies.glm_admm import GLMADMM
 from strategies.predict import Predict
-from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, SplitPredict, VanillaVFL
+from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, VanillaVFL
 from strategies.svm import VerticalSVM
-from strategies.trees import TreesPredict, VerticalGBDT
+from strategies.trees import VerticalGBDT
 from strategies.vertigan import VertiGAN
-from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict
+from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
+from strategies.vfem_iterations import VFEMIterations
 
 IMPUTERS = [
     FKNN(n_neighbors=3),
@@ -157,23 +158,14 @@ def kept(strategy, mode="masked"):
 
 REGRESSIONS = [
     VFEM(encoding="one-hot"),
-    VFEM(
-        "block",
-        "sums",
-        step="gradient",
-        learning_rate=0.1,
-        acceleration=None,
-        encoding="one-hot",
-        missing_cells="drop-row",
-        max_iter=20,
-    ),
+    VFEMIterations(learning_rate=0.1, encoding="one-hot", missing_cells="drop-row", max_iter=20),
     CompleteCase(encoding="one-hot"),
     MeanImpute(encoding="one-hot"),
     Single("court", encoding="one-hot"),
     VerticalGLM(penalty="lasso", lambdas=0.1, encoding="one-hot"),
     GLMADMM(penalty="lasso", lambdas=0.1, encoding="one-hot", tol=1e-6),
 ]
-REGRESSIONS += [Predict(run(REGRESSIONS[0])), VFEMPredict(run(REGRESSIONS[0]))]
+REGRESSIONS += [Predict(run(REGRESSIONS[0]))]
 SMALL = {
     "encoding": "one-hot",
     "precision": "float64",
@@ -188,7 +180,7 @@ SMALL = {
 }
 DEEP = [FalseVFL(task="regression", **SMALL)]
 # The last of those with one party half runs on Ray: one that trains.
-DEEP = [FalseVFLPredict(run(DEEP[0])), *DEEP, FalseVFL(variant="II", **SMALL)]
+DEEP = [Predict(run(DEEP[0])), *DEEP, FalseVFL(variant="II", **SMALL)]
 SPLIT = {
     "encoding": "one-hot",
     "precision": "float64",
@@ -207,15 +199,15 @@ BASELINES = [
 BASELINES += [
     FinalNet(encoding="one-hot", precision="float64", latent_dim=3, width=6, iterations=6)
 ]
-DEEP += [SplitPredict(run(BASELINES[0])), *BASELINES]
+DEEP += [Predict(run(BASELINES[0])), *BASELINES]
 FEW_TREES = {"n_trees": 2, "max_depth": 2, "n_bins": 4, "min_child": 4}
 TREES = [
     VerticalGBDT(**FEW_TREES),
     VerticalGBDT(**FEW_TREES, objective="regression", histograms="open"),
 ]
-TREES = [TreesPredict(run(TREES[0])), *TREES]
+TREES = [Predict(run(TREES[0])), *TREES]
 FORESTS = [VerticalForest(**FEW_TREES, objective="regression")]
-FORESTS = [ForestPredict(run(FORESTS[0])), *FORESTS]
+FORESTS = [Predict(run(FORESTS[0])), *FORESTS]
 # What needs a key stream that parties share has no encrypted sums.
 MASKED = [
     VerticalGLM("binomial", "ridge", l2=2.0, encoding="one-hot"),
@@ -330,7 +322,9 @@ def test_the_result_is_filled_in(strategy):
 
 
 @pytest.mark.parametrize(
-    "strategy", {type(s): s for s in STRATEGIES}.values(), ids=lambda s: s.name
+    "strategy",
+    {(type(s), getattr(s, "chosen", "")): s for s in STRATEGIES}.values(),
+    ids=lambda s: s.name,
 )
 def test_the_result_can_be_saved_and_loaded(strategy, tmp_path):
     result = kept(strategy)

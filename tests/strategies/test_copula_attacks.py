@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from flwr_vertical import simulate
+from flwr_vertical.grading.risks import inferences, membership
 from flwr_vertical.privacy import seeded_noise
-from flwr_vertical.privacy.risks import inferences, membership
 from strategies.copula import EVCDS, IEVCDS, VCDS
 
 N, RUNS = 400, 6

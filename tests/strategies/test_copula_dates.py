@@ -7,8 +7,8 @@ from scipy.stats import ks_2samp, spearmanr
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import DataError, PartyError
+from flwr_vertical.grading import quality_score
 from flwr_vertical.privacy import seeded_noise
-from flwr_vertical.results import quality_score
 from flwr_vertical.tables import Kind, Table, check_table, read_table
 from strategies.copula import EVCDS, VCDS
 from strategies.copula.columns import read_columns

@@ -28,9 +28,9 @@ from strategies.false_vfl import hardware
 from strategies.false_vfl.central import CentralModel
 from strategies.false_vfl.gaussian import draw_normals
 from strategies.false_vfl.party_networks import NOISE, WEIGHTS
-from strategies.false_vfl.predict import FalseVFLPredict
 from strategies.false_vfl.strategy import FalseVFL
 from strategies.false_vfl.weights import draw_weights
+from strategies.predict import Predict
 
 F64 = torch.float64
 
@@ -308,9 +308,9 @@ def test_a_kept_model_predicts_what_the_fit_did(trained):
 def test_a_saved_model_predicts_to_the_bit(trained, tmp_path):
     result, _, _ = trained
     tables, _ = new_samples()
-    here = simulate(FalseVFLPredict(result), tables, seed=3, progress=False)
+    here = simulate(Predict(result), tables, seed=3, progress=False)
     result.save(tmp_path / "fit")
-    there = simulate(FalseVFLPredict(tmp_path / "fit"), tables, seed=3, progress=False)
+    there = simulate(Predict(tmp_path / "fit"), tables, seed=3, progress=False)
     pd.testing.assert_frame_equal(here.predictions, there.predictions, check_exact=True)
 
 
@@ -322,7 +322,7 @@ def test_what_a_kept_model_does_not_know_is_refused(trained):
     with pytest.raises(ConfigError, match=r"parties \['museum'\] took no part in the fit"):
         result.predict(tables | {"museum": tables["shop"]}, progress=False)
     with pytest.raises(ConfigError, match="no model: name the run of the fit"):
-        simulate(FalseVFLPredict(), tables, progress=False)
+        simulate(Predict(), tables, progress=False)
 
 
 # -- consent -----------------------------------------------------------------------------------

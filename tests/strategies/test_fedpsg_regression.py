@@ -309,21 +309,6 @@ def test_terms_of_predictions_are_in_the_ledger_and_need_consent(two, tmp_path):
     assert nodes.entries("bits", "court") == []
 
 
-def test_nodes_that_add_noise_are_learnt_from_as_well(two, tmp_path):
-    """`policy.blur`: sums that are opened have noise of one row's size."""
-    tables = {name: t.rename_axis("id") for name, t in two[0].items()}
-    nodes = Nodes(tmp_path, tables)
-    nodes.state(policy_exchanges="generated", policy_blur=1.0)
-    nodes.run(MICE)
-    (path,) = (tmp_path / "out" / "court").rglob("court.parquet")
-    written = pd.read_parquet(path)
-    lost = two[1]["court"].index[-200:]
-    truth, exact = two[1]["court"].loc[lost], two[2].tables["court"].loc[lost]
-    errors = [(made.loc[lost] - truth).to_numpy().std() for made in (written, exact)]
-    assert errors[0] < 1.3 * errors[1]
-    assert abs(errors[0] - errors[1]) > 1e-6
-
-
 # -- variants, and each party alone ------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ import statsmodels.api as sm
 from scipy.special import expit
 
 from flwr_vertical.errors import DataError
-from flwr_vertical.products.column_products import Layout
+from flwr_vertical.products.arithmetic import Layout
 from strategies.linear.families import family_named
 from strategies.linear.masked_means.fixed_point import (
     DIGIT_BITS,

@@ -13,7 +13,6 @@ from flwr_vertical.node.service import StepServer
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import ARGUMENTS
 from strategies.least_squares import CompleteCase, MeanImpute, Single
-from strategies.least_squares.solver import solve
 from strategies.linear.prediction.labels import completed_labels
 
 OPENING = 2  # greeting and alignment
@@ -465,8 +464,3 @@ def test_settings_are_checked(settings):
 def test_the_name_of_the_party_is_checked():
     with pytest.raises(ConfigError, match="party_name"):
         Single(3)
-
-
-def test_rows_to_fit_are_checked():
-    with pytest.raises(ConfigError, match="rows"):
-        solve(None, None, "some")

@@ -22,6 +22,7 @@ from strategies.glm_admm import GLMADMM
 from strategies.linear.prediction import LinearPart
 from strategies.predict import Predict
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
+from strategies.vfem_iterations import VFEMIterations
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -62,14 +63,10 @@ def assert_equal(one, other):
         np.testing.assert_equal(one, other)  # NaN equals NaN
 
 
-DIVERGES = VFEM(
-    "block", "sums", step="gradient", learning_rate=5.0, acceleration=None, encoding="one-hot"
-)
+DIVERGES = VFEMIterations(learning_rate=5.0, encoding="one-hot")
 WITH_MODEL = [
     VFEM(encoding="one-hot"),
-    VFEM(
-        "block", "sums", encoding="one-hot", standard_errors="sketch", sketch_size=20, n_sketches=2
-    ),
+    VFEMIterations(max_iter=5, sketch_size=40, encoding="one-hot"),
     DIVERGES,
     VerticalGLM(encoding="one-hot"),
     GLMADMM("binomial", "lasso", lambdas=[0.1, 0.01], encoding="one-hot"),
@@ -78,9 +75,9 @@ WITH_MODEL = [
     IEVCDS(min_joint=10, iterations=2),
     FedPSGAR(n_associated=1),
 ]
-WITHOUT = {"complete-case", "mean-impute", "single", "predict", "vfem-predict"} | {
-    "false-vfl", "false-vfl-predict", "fedhssl", "laser-vfl", "plug-vfl", "split-predict",
-    "vanilla-vfl", "vertigan", "gbdt", "gbdt-predict", "forest", "forest-predict", "fknn", "max",
+WITHOUT = {"complete-case", "mean-impute", "single", "predict"} | {
+    "false-vfl", "fedhssl", "laser-vfl", "plug-vfl",
+    "vanilla-vfl", "vertigan", "gbdt", "forest", "fknn", "max",
     "mean", "min", "most-frequent", "svm", "final-net",
 }  # fmt: skip
 

@@ -8,7 +8,16 @@ import pytest
 from scipy import integrate, stats
 from scipy.special import expit
 
-from flwr_vertical import LocalGrid, Party, Result, Strategy, Uses, party_app, simulate
+from flwr_vertical import (
+    LocalGrid,
+    Party,
+    Result,
+    Strategy,
+    Uses,
+    load_strategy,
+    party_app,
+    simulate,
+)
 from flwr_vertical.errors import ConfigError, PartyError
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
@@ -25,7 +34,8 @@ from strategies.linear.prediction.regressions import find_patterns, pattern_list
 from strategies.linear.prediction.steps import bounds
 from strategies.linear.prediction.table import prediction_table
 from strategies.predict import Predict
-from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single, VFEMPredict
+from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
+from strategies.vfem_iterations import VFEMIterations
 
 COLUMNS = {"bank": ["u", "v"], "court": ["w"], "hospital": ["h"]}
 WIDTHS = (2, 1, 1)
@@ -150,7 +160,6 @@ def test_later_predictions_are_those_of_the_fit(fitted, tmp_path):
     for way in (
         Result.load(folder).predict(new, progress=False),
         simulate(Predict(str(folder)), new, progress=False),
-        simulate(VFEMPredict(result), new, progress=False),
     ):
         pd.testing.assert_frame_equal(way.predictions, again.predictions)
 
@@ -448,8 +457,6 @@ def test_what_cannot_be_predicted(fitted):
     other = simulate(FKNN(n_neighbors=2), {"bank": new["bank"]}, progress=False)
     with pytest.raises(ConfigError, match="no model"):
         simulate(Predict(), new, progress=False)
-    with pytest.raises(ConfigError, match="'fknn' holds no linear model"):
-        simulate(Predict(other), new, progress=False)
     with pytest.raises(ConfigError, match="'fknn' holds no model"):
         other.predict(new)
     with pytest.raises(ConfigError, match=r"\['registry'\] took no part in the fit"):
@@ -462,6 +469,14 @@ def test_what_cannot_be_predicted(fitted):
         result.predict(words, progress=False)
     with pytest.raises(ConfigError, match="must be a Result"):
         Predict(3)
+    with pytest.raises(ConfigError, match="contributions='shapley' is for boosted trees"):
+        simulate(Predict(result, contributions="shapley"), new, progress=False)
+
+
+@pytest.mark.parametrize("fit", ["vfem", "false-vfl", "split", "gbdt", "forest"])
+def test_the_strategies_of_before_say_what_to_use(fit):
+    with pytest.raises(ConfigError, match="was removed: 'predict', whatever fitted the model"):
+        load_strategy(f"{fit}-predict")
 
 
 def test_levels_are_known_again_and_new_ones_are_missing_blocks():
@@ -571,7 +586,7 @@ def test_other_families_average_over_what_is_not_seen(family, mean):
 METHODS = {
     "vfem": VFEM(),
     "vfem, block": VFEM("block"),
-    "vfem, sums": VFEM("block", "sums", max_iter=20),
+    "vfem-iterations": VFEMIterations(max_iter=200),
     "complete-case": CompleteCase(),
     "mean-impute": MeanImpute(),
     "single": Single("bank"),

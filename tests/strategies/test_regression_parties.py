@@ -12,12 +12,9 @@ from strategies.glm_admm import GLMADMM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
 from strategies.predict import Predict
 from strategies.vfem import VFEM
+from strategies.vfem_iterations import VFEMIterations
 
 PAIR_KEYS = {"pair_key", "keep_pair_keys"}
-LEAST_SQUARES = {"prepare", "ls_step"}
-ITERATING = {"begin", "gradient", "scoring", "shorten", "extrapolate"}
-INFERENCE = {"information", "parts", "finish"}
-PRODUCTS = {"sketch_ranks", "sketch_rows", "encrypt_rows", "multiply_rows"}
 MOMENTS = {
     "prepare",
     "prepare_moments",
@@ -35,7 +32,8 @@ STEPS = {
     CompleteCase: LINEAR,
     MeanImpute: LINEAR,
     Single: LINEAR,
-    VFEM: LINEAR | LEAST_SQUARES | ITERATING | INFERENCE | PRODUCTS,
+    VFEM: LINEAR,
+    VFEMIterations: PAIR_KEYS | {"prepare", "gradient", "finish", "sketch_rows", "keep_model"},
     Predict: {"open_model", "predict_kept"},
     VerticalGLM: LINEAR | MEANS,
     GLMADMM: SHARING,

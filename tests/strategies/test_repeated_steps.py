@@ -20,19 +20,20 @@ from flwr_vertical import (
 from flwr_vertical.crypto import sealed_box
 from strategies import register_all
 from strategies.copula import EVCDS, IEVCDS, VCDS
-from strategies.false_vfl import FalseVFL, FalseVFLPredict
+from strategies.false_vfl import FalseVFL
 from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
-from strategies.forest import ForestPredict, VerticalForest
+from strategies.forest import VerticalForest
 from strategies.glm import VerticalGLM
 from strategies.glm_admm import GLMADMM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
 from strategies.predict import Predict
-from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, SplitPredict, VanillaVFL
+from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, VanillaVFL
 from strategies.svm import VerticalSVM
-from strategies.trees import TreesPredict, VerticalGBDT
+from strategies.trees import VerticalGBDT
 from strategies.vertigan import VertiGAN
 from strategies.vfem import VFEM
+from strategies.vfem_iterations import VFEMIterations
 from tests.repeating import SecondAnswerError, every_sum_twice
 
 N = 60
@@ -123,22 +124,15 @@ RUNS = {
     "single": [(lambda: Single(party_name="bank"), with_missing_blocks)],
     "vfem": [
         (VFEM, with_missing_blocks),
-        (lambda: VFEM("block", "sums", max_iter=6), with_missing_blocks),
-        (
-            lambda: VFEM(
-                "block",
-                "sums",
-                max_iter=4,
-                step="gradient",
-                acceleration=None,
-                initial="mean-imputed",
-            ),
-            with_missing_blocks,
-        ),
-        (lambda: VFEM("block", "sums", max_iter=4, standard_errors="sketch"), with_missing_blocks),
     ],
-    "predict": [(lambda: Predict(a_model()), with_missing_blocks)],
-    "vfem-predict": [],
+    "predict": [
+        (lambda: Predict(a_model()), with_missing_blocks),
+        (lambda: Predict(a_deep_model()), with_missing_blocks),
+        (lambda: Predict(a_split_model()), with_missing_blocks),
+        (lambda: Predict(some_trees()), binary),
+        (lambda: Predict(some_trees(VerticalForest)), binary),
+    ],
+    "vfem-iterations": [(lambda: VFEMIterations(max_iter=4, sketch_size=40), with_missing_blocks)],
     "fedpsg-ar": [
         (lambda: FedPSGAR(n_associated=1, rule="draw", imputer="mice"), with_missing_blocks),
         (
@@ -159,22 +153,15 @@ RUNS = {
         (lambda: GLMADMM(epsilon=1.0, lambdas=0.05, max_iter=4), complete),
     ],
     "false-vfl": [(deep, with_missing_blocks), (lambda: deep("II"), with_missing_blocks)],
-    "false-vfl-predict": [(lambda: FalseVFLPredict(a_deep_model()), with_missing_blocks)],
     "vanilla-vfl": [(lambda: split(VanillaVFL), with_missing_blocks)],
     "laser-vfl": [(lambda: split(LaserVFL), with_missing_blocks)],
     "plug-vfl": [(lambda: split(PlugVFL), with_missing_blocks)],
     "fedhssl": [(lambda: split(FedHSSL), with_missing_blocks)],
-    "split-predict": [(lambda: SplitPredict(a_split_model()), with_missing_blocks)],
     "gbdt": [
         (lambda: trees(VerticalGBDT), binary),
         (lambda: trees(VerticalGBDT, histograms="open"), binary),
     ],
-    "gbdt-predict": [(lambda: TreesPredict(some_trees()), binary)],
-    "forest": [
-        (lambda: trees(VerticalForest), binary),
-        (lambda: trees(VerticalForest, routing="server"), binary),
-    ],
-    "forest-predict": [(lambda: ForestPredict(some_trees(VerticalForest)), binary)],
+    "forest": [(lambda: trees(VerticalForest), binary)],
     "svm": [
         (lambda: VerticalSVM(l2=5.0, corner=0.4), larger),
         (lambda: VerticalSVM(loss="squared", rows="mean"), binary),
@@ -196,8 +183,8 @@ for _name in ("mean", "min", "max", "most-frequent"):
 WITHOUT_SUMS = {"vcds", "evcds", "ievcds"}
 # Calls whose answers are under pads or sealed, or are counted: they are asked twice, too.
 _GROWING = {"send_masked", "share", "route"}
-CALLS = {"gbdt": _GROWING, "gbdt-predict": {"sides"}, "forest": {"send_masked"}}
-CALLS["forest-predict"] = {"tally"}
+CALLS = {"gbdt 0": _GROWING, "gbdt 1": _GROWING, "forest 0": {"send_masked"}}
+CALLS |= {"predict 3": {"sides"}, "predict 4": {"tally"}}
 
 CASES = [(name, k) for name, runs in RUNS.items() for k in range(len(runs))]
 
@@ -215,7 +202,7 @@ def test_a_sum_answered_twice_gives_equal_bytes_or_has_a_new_number(name, number
     make, data = RUNS[name][number]
     strategy = make()
     tables, labels = data()
-    calls = CALLS.get(name, set())
+    calls = CALLS.get(f"{name} {number}", set())
     with every_sum_twice(also=calls) as repetition:
         simulate(strategy, tables, labels, aggregation="masked", min_rows=1, progress=False)
     assert calls <= repetition.steps

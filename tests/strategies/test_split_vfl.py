@@ -13,13 +13,16 @@ from training import TrainingPlace
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.steps import bytes_in_memory
+from flwr_vertical.policy.requirements import asked_by
 from flwr_vertical.protocol import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, VALUES, read_envelope
 from strategies.false_vfl import hardware
 from strategies.false_vfl.central import Block
-from strategies.split import FedHSSL, LaserVFL, PlugVFL, SplitPredict, VanillaVFL
+from strategies.predict import Predict
+from strategies.split import FedHSSL, LaserVFL, PlugVFL, VanillaVFL
 from strategies.split.central import CentralSplit
 from strategies.split.model import SplitPart
+from strategies.split.party import SplitParty
 from strategies.split.party_networks import PRETRAINING, WEIGHTS
 from strategies.split.tasks import draw_tasks
 
@@ -390,8 +393,16 @@ def test_a_kept_model_predicts_what_the_fit_did(trained, method, tmp_path):
     assert less.notes[0] == "parties ['shop'] of the fit take no part; their blocks are missing"
     assert less.metrics["accuracy"] > 0.7
     result.save(tmp_path / "fit")
-    there = simulate(SplitPredict(tmp_path / "fit"), own, progress=False)
+    there = simulate(Predict(tmp_path / "fit"), own, progress=False)
     pd.testing.assert_frame_equal(there.predictions, again.predictions)
+
+
+def test_a_node_is_asked_what_the_model_that_it_kept_needs(trained):
+    part = trained[0]["plug-vfl"]._party_models["bank"]
+    strategy = Predict().at_node(lambda: part)
+    assert strategy.party is SplitParty
+    assert asked_by(strategy).exchanges == ("embeddings",)
+    assert asked_by(Predict().at_node(lambda: None)).exchanges == ()
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
@@ -421,7 +432,7 @@ def test_what_a_kept_model_does_not_know_is_refused(trained):
     with pytest.raises(ConfigError, match=r"parties \['museum'\] took no part in the fit"):
         result.predict(tables | {"museum": tables["shop"]}, progress=False)
     with pytest.raises(ConfigError, match="no model: name the run of the fit"):
-        simulate(SplitPredict(), tables, progress=False)
+        simulate(Predict(), tables, progress=False)
 
 
 # -- what parties are told, and consent --------------------------------------------------------

@@ -10,6 +10,7 @@ from tree_runs import SMALL, fit, make_labels, make_tables, splits_of
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError
+from strategies.predict import Predict
 from strategies.trees import VerticalGBDT
 from strategies.trees.contributions import (
     coalitions,
@@ -17,7 +18,7 @@ from strategies.trees.contributions import (
     shapley_contributions,
 )
 from strategies.trees.model import TreesModel
-from strategies.trees.predict import TreesPredict, TreesPredictParty
+from strategies.trees.predict import TreesPredictParty
 from strategies.trees.shapley import distinct
 
 PARTIES = ["bank", "court", "shop"]
@@ -62,7 +63,7 @@ def blank(table, rows):
 
 @pytest.fixture(scope="module")
 def shapley(data, fitted):
-    strategy = TreesPredict(fitted, contributions="shapley")
+    strategy = Predict(fitted, contributions="shapley")
     return simulate(strategy, data[0], data[1], progress=False)
 
 
@@ -109,7 +110,7 @@ def test_what_shapley_values_tell_is_counted(data, fitted, shapley, monkeypatch)
             bits[form] += int(np.sum(chosen) * each)
 
         monkeypatch.setattr(TreesPredictParty, "open_bits", count)
-        simulate(TreesPredict(fitted, contributions=form), data[0], progress=False)
+        simulate(Predict(fitted, contributions=form), data[0], progress=False)
     note = next(n for n in shapley.notes if n.startswith("contributions"))
     told, own_way = (int(word.replace(",", "")) for word in (note.split()[1], note.split()[7]))
     assert bits == {"path": own_way, "shapley": told}
@@ -127,7 +128,7 @@ def test_classes_have_a_line_each(data):
     raw = found.sum(axis=1).unstack("class").loc[result.predictions.index].to_numpy()
     p = np.exp(raw) / np.exp(raw).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(result.predictions.filter(like="prob"), p, atol=1e-12)
-    strategy = TreesPredict(result, contributions="shapley")
+    strategy = Predict(result, contributions="shapley")
     again = simulate(strategy, data[0], progress=False)
     pd.testing.assert_frame_equal(
         again.predictions.loc[result.predictions.index], result.predictions, check_names=False
@@ -164,11 +165,11 @@ def test_distinct_lines():
 
 def test_too_many_parties(fitted):
     model = fitted.predictor
-    many = type(model)(**{**vars(model), "parties": [f"p{k}" for k in range(7)]})
+    many = type(model)(**{**vars(model), "parties": [*model.parties, *"cdefg"]})
     kept, fitted.predictor = fitted.predictor, many
     try:
         with pytest.raises(ConfigError, match=r"6 parties at most, and the fit had 7; use 'path'"):
-            simulate(TreesPredict(fitted, contributions="shapley"), make_tables(), progress=False)
+            simulate(Predict(fitted, contributions="shapley"), make_tables(), progress=False)
     finally:
         fitted.predictor = kept
 

@@ -108,11 +108,9 @@ def test_as_good_as_scikit_learn(data):
     assert result.metrics["train_loss"] < theirs + 0.02  # ours has the nominal columns as well
 
 
-def test_forests_have_directions_too(data):
-    settings = {"n_trees": 4, "max_depth": 4, "n_bins": 12, "histograms": "open"}
-    forest = VerticalForest(routing="server", **settings)
-    result = simulate(forest, *data, node_config=CONFIG, progress=False)
-    assert steepest_fall(result, data[0], "court", "c1", 1) >= 0.0
+def test_a_forest_refuses_directions(data):
+    with pytest.raises(ConfigError, match=r"does not follow; .*boost trees \('gbdt'\)"):
+        simulate(VerticalForest(n_trees=1), *data, node_config=CONFIG, progress=False)
 
 
 def test_what_the_arbiter_is_told_is_random_alone(hidden):

@@ -1,4 +1,4 @@
-"""Forests whose routing stays with the parties: the trees, the votes, who sees what."""
+"""Forests: the trees, the votes, who sees what."""
 
 import logging
 
@@ -16,6 +16,7 @@ from flwr_vertical.protocol.messages import ARGUMENTS, VALUES
 from simulations.attacks.recording import Recording, watching
 from simulations.attacks.suite import ATTACKS, RULED, attack_run
 from strategies.forest import VerticalForest
+from strategies.trees import VerticalGBDT
 
 SETTINGS = {"n_trees": 4, "batch": 2, "max_depth": 4, "n_bins": 12, "min_child": 5}
 AGREED = {"modules": "strategies.forest.strategy:VerticalForest", "alignments": "plain"}
@@ -148,14 +149,17 @@ def test_attacks_find_columns_where_the_server_knows_the_routing_only():
     labels.iloc[::4] = np.nan
     attacks = [name for name in ATTACKS if name not in RULED]
     found = {}
-    for routing in ("parties", "server"):
-        strategy = VerticalForest(n_trees=8, batch=4, max_depth=3, n_bins=8, routing=routing)
+    grown = {"n_trees": 8, "max_depth": 3, "n_bins": 8}
+    for knows, strategy in {
+        "parties": VerticalForest(**grown, batch=4),
+        "server": VerticalGBDT(**grown, min_child=5),
+    }.items():
         worked, transcript = [], []
         with watching(worked, transcript):
             result = simulate(strategy, tables, labels, progress=False, transcript=transcript)
         recorded = Recording(strategy, "masked", tables, labels, result, transcript, worked)
         findings = [f for f in attack_run(recorded, attacks) if f.view == "server"]
-        found[routing] = max(finding.beyond for finding in findings)
+        found[knows] = max(finding.beyond for finding in findings)
     assert found["parties"] <= 0.0 < found["server"]
 
 
@@ -201,9 +205,7 @@ def test_a_batch_may_have_one_column():
     assert {len(parcels[i]) for i in range(3)} == {len(parcels[0])}
 
 
-def test_settings_that_contradict_each_other(data):
-    with pytest.raises(ConfigError, match="set routing='server', too"):
-        forest(*data, histograms="open")
+def test_many_classes_need_more_bits_of_a_row(data):
     labels = pd.Series(np.arange(400) % 7, dtype=float)
     with pytest.raises(ConfigError, match="14 of a row, and the nodes allow 12"):
         forest(data[0], labels)
@@ -225,3 +227,10 @@ def test_a_node_bounds_its_splits_and_what_votes_tell(data):
     policy = {"bank": {**AGREED, "predictions": 5}, "court": AGREED}
     with pytest.raises((PolicyError, PartyError), match="predictions"):
         forest(tables, labels, policy, n_trees=1, max_depth=1)
+
+
+def test_settings_of_before_say_what_to_use():
+    with pytest.raises(TypeError, match=r"it was removed: histograms='open'"):
+        VerticalGBDT(products="encrypted")
+    with pytest.raises(TypeError, match=r"it was removed: nothing in its place.*'gbdt'"):
+        VerticalForest(routing="server")

@@ -1,4 +1,4 @@
-"""VFEM from moments: against its iterations, the pooled table, and what it must refuse."""
+"""VFEM from moments: against the pooled table, and what it must refuse."""
 
 import tomllib
 from itertools import pairwise
@@ -55,25 +55,6 @@ def data():
 @pytest.fixture(scope="module")
 def full(data):
     return run(VFEM(), *data[:2])
-
-
-@pytest.mark.parametrize("intercept", [True, False])
-def test_block_is_the_maximum_that_the_iterations_find(intercept):
-    tables, labels, _ = make(correlation=0.0, n=1000)
-    labels = labels if intercept else labels - labels.mean()
-    tables = tables if intercept else {k: t - 50.0 for k, t in tables.items()}
-    common = {"intercept": intercept, "check_correlation": False}
-    found = run(VFEM("block", **common), tables, labels)
-    iterated = run(VFEM(exchange="sums", tol=1e-10, **common), tables, labels)
-    assert found.metrics["rows_merged"] == found.metrics["rows_left_out"] == 0
-    error = iterated.coefficients["std_error"]
-    gap = (found.coefficients["estimate"] - iterated.coefficients["estimate"]) / error
-    assert gap.abs().max() < 1e-5
-    np.testing.assert_allclose(found.coefficients["std_error"], error, rtol=0.05)
-    for name, tolerance in (("sigma2", 1e-6), ("r2", 1e-6), ("log_likelihood", 1e-9)):
-        assert found.metrics[name] == pytest.approx(iterated.metrics[name], rel=tolerance), name
-    for name in tables:
-        assert found.party_metrics[name] == pytest.approx(iterated.party_metrics[name], rel=1e-4)
 
 
 def test_full_is_the_maximum_over_the_pooled_table(data, full):
@@ -249,14 +230,62 @@ def test_too_few_rows_of_every_pattern():
         run(VFEM(), tables, labels, min_rows=None)
 
 
-def test_settings_of_the_iterations_need_them():
-    with pytest.raises(ConfigError, match=r"step, tol belong to the paper's iterations.*'sums'"):
-        VFEM(step="gradient", tol=1e-3)
-    assert VFEM(exchange="sums", step="gradient", tol=1e-3).tol == 1e-3
+def test_settings_of_the_iterations_name_the_strategy_that_has_them():
+    for removed in ({"exchange": "sums"}, {"step": "gradient"}, {"standard_errors": "sketch"}):
+        (name,) = removed
+        with pytest.raises(TypeError, match=rf"{name}.*removed.*'vfem-iterations'"):
+            VFEM(**removed)
     with pytest.raises(ConfigError, match="covariance"):
         VFEM("banded")
-    with pytest.raises(ConfigError, match="exchange"):
-        VFEM(exchange="blinded")
+
+
+# -- many columns ----------------------------------------------------------------------------
+
+
+def test_em_alone_ends_where_newton_s_method_does(monkeypatch, data):
+    """What a fit of more columns does, where both can be had."""
+    tables, labels, _ = data
+    for covariance in ("full", "block"):
+        settings = {"covariance": covariance, "check_correlation": False, "noise_prior": 0.5}
+        exact = run(VFEM(**settings), tables, labels)
+        monkeypatch.setattr("strategies.vfem.maximum_likelihood.MOST_COLUMNS", 3)
+        result = run(VFEM(**settings), tables, labels)
+        monkeypatch.undo()
+        assert result.metrics["converged"] == 1.0
+        one, other = result.coefficients, exact.coefficients
+        gap = (one["estimate"] - other["estimate"]) / other["std_error"]
+        assert gap.abs().max() < 1e-3
+        # Mean and covariance of the columns count as known.
+        ratio = one["std_error"] / other["std_error"]
+        assert ratio.max() < 1.001
+        assert ratio.min() > 0.9
+        both = result.predictions.join(exact.predictions.add_suffix("_exact"))
+        step = 0.05 * np.sqrt(exact.metrics["sigma2"])  # of the grid to which terms are rounded
+        np.testing.assert_allclose(both["prediction"], both["prediction_exact"], atol=step)
+        np.testing.assert_allclose(both["std_error"], both["std_error_exact"], rtol=0.1)
+        assert any("fitted by EM alone" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("covariance", ["full", "block"])
+def test_150_columns_are_fitted_as_by_plain_em(covariance):
+    tables, labels, _ = make(
+        n=800, widths=(60, 50, 40), missing=0.15, correlation=0.0, unlabelled=0
+    )
+    result = run(VFEM(covariance, check_correlation=False), tables, labels, min_rows=1)
+    rows = pooled(tables, labels)
+    center, unit = np.nanmean(rows, axis=0), np.nanstd(rows, axis=0)
+    owner = None if covariance == "full" else np.repeat([0, 1, 2], [60, 50, 40])
+    mean, found = normal.em((rows - center) / unit, owner)
+    beta = np.linalg.solve(found[:-1, :-1], found[:-1, -1])
+    table = result.coefficients.iloc[1:]
+    gap = (table["estimate"] - unit[-1] * beta / unit[:-1]) / table["std_error"]
+    assert result.metrics["rows_merged"] == result.metrics["rows_left_out"] == 0
+    assert gap.abs().max() < 1e-3
+    value = normal.log_likelihood(rows, mean * unit + center, found * np.outer(unit, unit))
+    assert result.metrics["log_likelihood"] == pytest.approx(value, rel=1e-6)
+    assert any("150 columns are too many for Newton's method" in note for note in result.notes)
+    with pytest.raises(DataError, match="at most 100; set intercept=True"):
+        run(VFEM(covariance, intercept=False), tables, labels)
 
 
 def test_columns_without_noise_between_them_are_named_as_the_cause():

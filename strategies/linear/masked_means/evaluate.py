@@ -4,11 +4,11 @@ An evaluation takes two rounds. First the parties' fits are summed on a circle, 
 that they share: the server gets ``alpha = eta + gamma``, uniform. Then it sends sines and cosines
 of alpha under a mask r to the owners of columns, and r's seed to their helpers. An owner, who knows
 gamma, has ``mu + q`` from them, the helper ``q``; both add the same fresh stream and the usual
-product with a vector (`flwr_vertical.products.vector_products`) opens ``X_k' mu``.
+product with a vector (`flwr_vertical.products.arithmetic`) opens ``X_k' mu``.
 
 No node gets masked features and the seed of their mask: owners and helpers are those of
-`vector_products.helpers`. Server and one party together could read all columns; so they can with
-private products. An owner and its helper together read mu, but no label.
+`products.arithmetic.helpers`. Server and one party together could read all columns; so they can
+with private products. An owner and its helper together read mu, but no label.
 """
 
 from collections.abc import Callable
@@ -20,10 +20,9 @@ import numpy as np
 from flwr_vertical import Federation
 from flwr_vertical.arrays import Array, Indices, Ring
 from flwr_vertical.errors import ConfigError, PartyError, ProtocolError
-from flwr_vertical.products.column_products import Layout
+from flwr_vertical.products.arithmetic import Layout, open_vector_products
 from flwr_vertical.products.group_key import GroupKey
 from flwr_vertical.products.streams import SEED_BYTES, stream
-from flwr_vertical.products.vector_products import open_vector_products
 from strategies.linear.masked_means.by_class import ByClass
 from strategies.linear.masked_means.fixed_point import (
     DIGIT_BITS,

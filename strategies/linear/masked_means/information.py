@@ -8,7 +8,7 @@ helper knows rho and the key streams R. With ``U = D + R`` (D the columns) at th
 The second term follows from ``U' diag(rho) U`` (server), ``R' diag(rho) R`` (helper) and ``R'
 diag(rho) U``, for which the helper hands over ``Y = R o rho`` under a fresh stream V. The first is
 local where k = l; otherwise k hands over ``Z = D_k o v`` under a fresh stream, as in
-`flwr_vertical.products.column_products`. If l is the helper itself, it hands over ``D_l o rho`` as
+`flwr_vertical.products.arithmetic`. If l is the helper itself, it hands over ``D_l o rho`` as
 Y, and the second term is a product of two parties' columns, too. What is left are small matrices,
 which go into one private sum. Whole numbers modulo 2^64 throughout.
 
@@ -23,9 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.arrays import Ring
-from flwr_vertical.products.column_products import Layout
-from flwr_vertical.products.ring import product
-from flwr_vertical.products.vector_products import helpers
+from flwr_vertical.products.arithmetic import Layout, helpers, product
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from flwr_vertical.arrays import Ring
-from flwr_vertical.products.column_products import Layout
+from flwr_vertical.products.arithmetic import Layout, helper_share, owner_share
 from flwr_vertical.products.streams import KeyStream
-from flwr_vertical.products.vector_products import helper_share, owner_share
 from strategies.linear.masked_means.fixed_point import N_DIGITS, N_LEADING
 from strategies.linear.masked_means.information import Roles, Streams, handed_over, party_term
 

@@ -14,13 +14,13 @@ from strategies.linear.moments.covariances import (
     BlockCovariance,
     CovarianceModel,
     FullCovariance,
+    NoisePrior,
     RegressionCovariance,
 )
 from strategies.linear.moments.dp_moments import (
     GroupNoise,
     NoisyFit,
     noisy_least_squares,
-    with_noise,
 )
 from strategies.linear.moments.fit import Fit, fit_normal
 from strategies.linear.moments.groups import by_pattern, complete_rows
@@ -38,6 +38,7 @@ __all__ = [
     "GroupNoise",
     "LinearFit",
     "MomentSteps",
+    "NoisePrior",
     "NoisyFit",
     "OpenedMoments",
     "Pattern",
@@ -51,5 +52,4 @@ __all__ = [
     "least_squares",
     "noisy_least_squares",
     "open_moments",
-    "with_noise",
 ]

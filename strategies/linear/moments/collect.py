@@ -13,7 +13,7 @@ open_products          down: the group of each row; labels under a mask, its see
 
 A last step of the strategy erases the group seed (`GroupKeySteps.erase_group_seed`). With
 aggregation ``"ckks"``, and of one party alone, the same sums come from ciphertexts, in more rounds
-(`encrypted_groups`).
+(`products.ciphertext`).
 """
 
 from collections.abc import Callable
@@ -44,8 +44,6 @@ from strategies.linear.moments.label_noise import LabelSums
 from strategies.linear.moments.noisy_opening import (
     group_noise,
     label_sums,
-    noise_rule,
-    note_blur,
     with_server_noise,
 )
 from strategies.linear.moments.patterns import Pattern, Patterns
@@ -93,8 +91,8 @@ class OpenedMoments:
     parties : dict[str, slice]
         By party, where its columns stand.
     noise : list of GroupNoise, optional
-        What is on the moments of each of `held`, if parties add noise; with a budget, last, what
-        is on those of labels in no group, whether there are any or not.
+        With a budget: what is on the moments of each of `held`; last, what is on those of labels in
+        no group, whether there are any or not.
     """
 
     problem: Problem
@@ -198,16 +196,14 @@ def open_moments(
     widths = {name: len(problem.columns[name]) for name in federation.parties}
     groups = _group(federation, problem, widths, grouping, result)
     n_columns = sum(widths.values())
-    rule = noise_rule(problem, budget)
-    if rule is None:
+    if budget is None:
         limbs = 2 if len(problem.y) * n_columns**2 < _TWO_LIMBS else 1
         products = products_of(federation, GroupKey(federation, pairs), limbs)
     else:
-        levels = rule.levels(list(widths.values()), ~groups.mask, 1)
+        levels = budget.rule.levels(list(widths.values()), ~groups.mask, 1)
         room = room_for(levels, len(problem.y))
-        unit_of_labels = None if budget is None else 1.0
         group_key = GroupKey(federation, pairs)
-        products = products_of(federation, group_key, 1, room, unit_of_labels, noisy=True)
+        products = products_of(federation, group_key, 1, room, 1.0, noisy=True)
     y = problem.y[:, None]
     products.send(y)
     moments = products.moments(groups.group, len(groups.mask), y, groups.mask)
@@ -241,8 +237,6 @@ def open_moments(
         },
         noise=group_noise(moments, labels, mean, spread),
     )
-    if rule is not None and budget is None:
-        note_blur(result, problem, rough)
     _note_withheld(result, opened, moments, list(widths.values()))
     if not opened.held:
         raise DataError(

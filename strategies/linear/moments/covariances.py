@@ -6,6 +6,7 @@ parameter moves it, so that one fit serves all models.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -257,3 +258,38 @@ class BlockCovariance(RegressionCovariance):
     def __init__(self, widths: Sequence[int]) -> None:
         owner = np.repeat(np.arange(len(widths)), widths)
         super().__init__(owner[:, None] == owner[None, :])
+
+
+@dataclass(frozen=True)
+class NoisePrior:
+    """Prior of the noise variance, as if so many more residuals were known.
+
+    For models whose last parameter that variance is (`RegressionCovariance`).
+
+    Parameters
+    ----------
+    weight : float
+        How many residuals.
+    level : float
+        Their mean square.
+    """
+
+    weight: float
+    level: float
+
+    def log_density(self, noise: float) -> float:
+        """Return the logarithm of the density, without constants."""
+        return -0.5 * self.weight * (float(np.log(noise)) + self.level / noise)
+
+    def score(self, noise: float) -> float:
+        """Return its derivative."""
+        return 0.5 * self.weight * (self.level / noise - 1.0) / noise
+
+    def information(self, noise: float, observed: bool = False) -> float:
+        """Return minus its second derivative if `observed`, else what is never negative."""
+        curvature = 2.0 * self.level / noise - 1.0 if observed else 1.0
+        return 0.5 * self.weight * curvature / noise**2
+
+    def maximise(self, noise: float, n_rows: float) -> float:
+        """Return the best variance where that of `n_rows` residuals is `noise`."""
+        return (n_rows * noise + self.weight * self.level) / (n_rows + self.weight)

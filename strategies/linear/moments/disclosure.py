@@ -17,10 +17,6 @@ RECOGNISED = (
         "else of them",
     ),
 )
-BLUR = (
-    "server, where a node's policy states a blur",
-    "that node's part of all sums with noise of that size only, and how large it is",
-)
 PRIVATE = (
     "server, with differential privacy (epsilon)",
     "names of columns; which samples a party leaves out for missing cells; all sums with noise "

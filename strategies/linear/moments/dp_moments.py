@@ -63,25 +63,6 @@ def moved_by(noise: Sequence[GroupNoise], origin: Array) -> list[GroupNoise]:
     return [replace(part, turn=by @ part.turn) for part in noise]
 
 
-def with_noise(fit: LinearFit, noise: Sequence[GroupNoise], origin: Array) -> LinearFit:
-    """Return a fit to moments with little noise, which its covariance then includes.
-
-    Parameters
-    ----------
-    fit : LinearFit
-        By ordinary least squares.
-    noise : sequence of GroupNoise
-        Of the groups that it was fitted to.
-    origin : numpy.ndarray of shape (n_columns + 1,)
-        What columns and label were reduced by since.
-    """
-    inverse = fit.vcov / fit.noise if fit.noise else np.zeros_like(fit.vcov)
-    vector = np.concatenate([[-fit.intercept], -fit.beta, [1.0]])
-    moved = moved_by(noise, origin)
-    score = np.sum([part.of_products(vector) for part in moved], axis=0)[:-1, :-1]
-    return replace(fit, added=inverse @ score @ inverse)
-
-
 def norm_bound(noise: Sequence[GroupNoise], kept: Flags, failure: float = FAILURE) -> float:
     """Return what the spectral norm of the noise exceeds with a probability of `failure`.
 

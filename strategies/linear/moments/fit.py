@@ -2,17 +2,19 @@
 
 EM (Dempster, Laird and Rubin, 1977) leads from the available moments to the neighbourhood of the
 maximum; Newton's method finishes in a few steps, by Fisher scoring where the likelihood is not
-concave. Both work on sums by pattern; their cost does not depend on the number of rows.
+concave. Both work on sums by pattern; their cost does not depend on the number of rows. Of many
+columns, EM goes all the way.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import linalg, sparse
 
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
-from strategies.linear.moments.covariances import CovarianceModel
+from strategies.linear.moments.covariances import CovarianceModel, NoisePrior
+from strategies.linear.moments.em import covariance_given_columns, em_step
 from strategies.linear.moments.no_intercept import Through
 from strategies.linear.moments.patterns import Patterns
 
@@ -46,6 +48,10 @@ class Fit:
         Of EM and of Newton's method together.
     converged : bool
         Whether the last step changed the log likelihood by less than the tolerance.
+    prior : NoisePrior, optional
+        Of the noise variance.
+    by_em : bool
+        Whether EM went all the way; then `vcov` takes mean and covariance of the columns as known.
     """
 
     mean: Array
@@ -59,6 +65,8 @@ class Fit:
     log_likelihood: float
     iterations: int
     converged: bool
+    prior: NoisePrior | None = None
+    by_em: bool = False
 
     @property
     def std_error(self) -> Array:
@@ -73,6 +81,8 @@ def fit_normal(
     tol: float = 1e-10,
     max_iter: int = 200,
     through: Through | None = None,
+    prior: NoisePrior | None = None,
+    newton: bool = True,
 ) -> Fit:
     """Fit mean and covariance, and what they say of the label.
 
@@ -88,6 +98,11 @@ def fit_normal(
         Most steps of Newton's method.
     through : Through, optional
         Where the label's regression is zero; for models without an intercept.
+    prior : NoisePrior, optional
+        Of the noise variance; for a `RegressionCovariance`. `Fit.log_likelihood` is without it.
+    newton : bool
+        False for EM alone, without `through`: its memory grows with the square of the number of
+        columns, not with the fourth power.
 
     Raises
     ------
@@ -101,12 +116,19 @@ def fit_normal(
         mean = through.mean(mean, parameters)
     else:
         for _ in range(_EM_STEPS):
-            mean, parameters = _em_step(patterns, model, mean, parameters)
+            mean, parameters = em_step(patterns, model, mean, parameters, prior)
             steps += 1
-    value = _value(patterns, model, mean, parameters)
+    value = _value(patterns, model, mean, parameters, prior)
     converged = False
-    for _ in range(max_iter):
-        change, gain = _step(patterns, model, mean, parameters, through)
+    while not newton and not converged and steps < _EM_STEPS * max_iter:
+        before = value
+        for _ in range(_EM_STEPS):
+            mean, parameters = em_step(patterns, model, mean, parameters, prior)
+            steps += 1
+        value = _value(patterns, model, mean, parameters, prior)
+        converged = value - before < tol * n_rows
+    for _ in range(max_iter if newton else 0):
+        change, gain = _step(patterns, model, mean, parameters, through, prior)
         if gain < tol * n_rows:
             converged = True
         length = 1.0
@@ -115,7 +137,7 @@ def fit_normal(
             trial = parameters + length * change[len(mean) :]
             if through is not None:
                 trial_mean = through.mean(trial_mean, trial)
-            found = _value(patterns, model, trial_mean, trial)
+            found = _value(patterns, model, trial_mean, trial, prior)
             if found >= value - 1e-12 * abs(value):
                 break
             length /= 2.0
@@ -125,17 +147,30 @@ def fit_normal(
         steps += 1
         if converged:
             break
-    return _finish(patterns, model, mean, parameters, value, steps, converged, through)
+    covariance = model.covariance(parameters)
+    if newton:
+        vcov = _covariance_of_estimates(patterns, model, mean, parameters, through, prior)
+    else:
+        vcov = covariance_given_columns(patterns, mean, covariance, prior)
+    fit = _finish(patterns, model, mean, covariance, vcov, steps, converged, through)
+    return replace(fit, prior=prior, by_em=not newton)
 
 
-def _value(patterns: Patterns, model: CovarianceModel, mean: Array, parameters: Array) -> float:
+def _value(
+    patterns: Patterns,
+    model: CovarianceModel,
+    mean: Array,
+    parameters: Array,
+    prior: NoisePrior | None,
+) -> float:
     """Return the log likelihood; minus infinity where the whole covariance is not positive."""
     try:
         covariance = model.covariance(parameters)
         np.linalg.cholesky(covariance)
     except np.linalg.LinAlgError:
         return -np.inf
-    return patterns.log_likelihood(mean, covariance)
+    density = 0.0 if prior is None else prior.log_density(float(parameters[-1]))
+    return patterns.log_likelihood(mean, covariance) + density
 
 
 def _start(patterns: Patterns, model: CovarianceModel) -> tuple[Array, Array]:
@@ -162,33 +197,13 @@ def _start(patterns: Patterns, model: CovarianceModel) -> tuple[Array, Array]:
     raise DataError("no positive definite covariance fits the moments; is a column a copy?")
 
 
-def _em_step(
-    patterns: Patterns, model: CovarianceModel, mean: Array, parameters: Array
-) -> tuple[Array, Array]:
-    """Complete the moments by their expectation, and maximise (Little and Rubin, 2019, 11.2)."""
-    covariance = model.covariance(parameters)
-    d = len(mean)
-    n_rows, total, products = 0.0, np.zeros(d), np.zeros((d, d))
-    for p in patterns.patterns:
-        o = p.observed
-        absent = np.setdiff1d(np.arange(d), o)
-        rest, centred = p.about(mean)
-        # Rows of all columns, about the current mean, are `lift` times the observed ones.
-        lift = np.zeros((d, len(o)))
-        lift[o] = np.eye(len(o))
-        lift[absent] = np.linalg.solve(covariance[np.ix_(o, o)], covariance[np.ix_(o, absent)]).T
-        total += lift @ rest
-        products += lift @ centred @ lift.T
-        left = covariance[np.ix_(absent, absent)] - lift[absent] @ covariance[np.ix_(o, absent)]
-        products[np.ix_(absent, absent)] += p.n_rows * left
-        n_rows += p.n_rows
-    gap = total / n_rows
-    moments = products / n_rows - np.outer(gap, gap)
-    return mean + gap, model.maximise((moments + moments.T) / 2.0, gap)
-
-
 def _information(
-    patterns: Patterns, model: CovarianceModel, mean: Array, parameters: Array, observed: bool
+    patterns: Patterns,
+    model: CovarianceModel,
+    mean: Array,
+    parameters: Array,
+    observed: bool,
+    prior: NoisePrior | None = None,
 ) -> Array:
     """Return the information on (mean, parameters)."""
     covariance = model.covariance(parameters)
@@ -199,6 +214,8 @@ def _information(
     if observed:
         gradient = patterns.score(mean, covariance)[1]
         on_parameters -= model.curvature(parameters, gradient)
+    if prior is not None:
+        on_parameters[-1, -1] += prior.information(float(parameters[-1]), observed)
     between = np.asarray(cross @ directions)
     return np.block([[on_mean, between], [between.T, on_parameters]])
 
@@ -209,6 +226,7 @@ def _step(
     mean: Array,
     parameters: Array,
     through: Through | None,
+    prior: NoisePrior | None,
 ) -> tuple[Array, float]:
     """Return a step and what it is expected to gain in log likelihood.
 
@@ -217,10 +235,12 @@ def _step(
     by_mean, by_covariance = patterns.score(mean, model.covariance(parameters))
     directions = model.directions(parameters).reshape(len(mean) ** 2, -1)
     score = np.concatenate([by_mean, directions.T @ by_covariance.reshape(-1)])
+    if prior is not None:
+        score[-1] += prior.score(float(parameters[-1]))
     lift = np.eye(len(score)) if through is None else through.jacobian(mean, parameters)
     score = lift.T @ score
     for observed in (True, False):
-        information = _information(patterns, model, mean, parameters, observed)
+        information = _information(patterns, model, mean, parameters, observed, prior)
         information = lift.T @ information @ lift
         if through is not None and observed:
             information -= through.curvature(by_mean[-1], parameters)
@@ -240,20 +260,19 @@ def _step(
     return np.asarray(lift @ (scale * solved)), float(score @ (scale * solved)) / 2.0
 
 
-def _finish(
+def _covariance_of_estimates(
     patterns: Patterns,
     model: CovarianceModel,
     mean: Array,
     parameters: Array,
-    value: float,
-    steps: int,
-    converged: bool,
     through: Through | None,
-) -> Fit:
+    prior: NoisePrior | None,
+) -> Array:
+    """Return the covariance of (intercept, beta): the inverse of the observed information."""
     covariance = model.covariance(parameters)
-    inner, outer = covariance[:-1, :-1], covariance[:-1, -1]
-    beta = np.asarray(np.linalg.solve(inner, outer), dtype=np.float64)
-    information = _information(patterns, model, mean, parameters, observed=True)
+    inner = covariance[:-1, :-1]
+    beta = np.linalg.solve(inner, covariance[:-1, -1])
+    information = _information(patterns, model, mean, parameters, True, prior)
     # Delta method: d beta = inner^-1 (d outer - d inner beta), d intercept = d mean_y - ...
     directions = model.directions(parameters)
     moved = directions[:-1, -1] - np.einsum("ijk,j->ik", directions[:-1, :-1], beta)
@@ -276,7 +295,21 @@ def _finish(
     except linalg.LinAlgError:
         inverse = np.linalg.pinv(information * np.outer(scale, scale), rcond=1e-12, hermitian=True)
         covered = inverse @ half.T
-    vcov = half @ covered
+    return np.asarray(half @ covered)
+
+
+def _finish(
+    patterns: Patterns,
+    model: CovarianceModel,
+    mean: Array,
+    covariance: Array,
+    vcov: Array,
+    steps: int,
+    converged: bool,
+    through: Through | None,
+) -> Fit:
+    inner, outer = covariance[:-1, :-1], covariance[:-1, -1]
+    beta = np.asarray(np.linalg.solve(inner, outer), dtype=np.float64)
     noise = float(covariance[-1, -1] - beta @ outer)
     n_rows = sum(p.n_rows for p in patterns.patterns)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -285,12 +318,12 @@ def _finish(
         mean=mean,
         covariance=covariance,
         intercept=float(mean[-1] - mean[:-1] @ beta),
-        beta=np.asarray(beta, dtype=np.float64),
+        beta=beta,
         noise=noise,
         vcov=vcov,
         missing_information=np.clip(np.nan_to_num(lost), 0.0, 1.0),
         moved=_moved(model, mean, covariance, beta),
-        log_likelihood=value,
+        log_likelihood=patterns.log_likelihood(mean, covariance),
         iterations=steps,
         converged=converged,
     )

@@ -1,29 +1,18 @@
-"""What opening moments has to do with noise: which rule, the server's part, what is on each sum."""
+"""What opening moments has to do with noise: the server's part, and what is on each sum."""
 
 from dataclasses import replace
 
 import numpy as np
 
-from flwr_vertical import Federation, Result
+from flwr_vertical import Federation
 from flwr_vertical.arrays import Array
 from flwr_vertical.privacy import KEY_BYTES
 from flwr_vertical.products import Moments
-from flwr_vertical.products.noise import PRODUCTS, Blur, Noise
+from flwr_vertical.products.noise import PRODUCTS
 from flwr_vertical.products.row_groups import RowGroups
 from strategies.linear.moments.budget import Budget
 from strategies.linear.moments.dp_moments import GroupNoise
 from strategies.linear.moments.label_noise import LabelSums, noisy_label_sums, server_noise
-from strategies.linear.moments.patterns import Patterns
-from strategies.linear.problem import Problem
-
-
-def noise_rule(problem: Problem, budget: Budget | None) -> Noise | None:
-    """Return the largest noise of any party; None if there is none."""
-    blurs = [float(told.get("blur", 0.0)) for told in problem.total.public.values()]
-    blur = max(blurs, default=0.0)
-    if budget is not None:
-        return replace(budget.rule, at_least=blur)
-    return Blur(blur) if blur else None
 
 
 def label_sums(
@@ -86,7 +75,7 @@ def group_noise(
         moments.products_variance,
         moments.vectors_variance,
     )
-    if sums is None or products is None or vectors is None:
+    if labels is None or sums is None or products is None or vectors is None:
         return None
     found = []
     for g, withheld in enumerate(moments.withheld):
@@ -98,35 +87,18 @@ def group_noise(
         variance[0, inner] = variance[inner, 0] = sums[g][columns]
         variance[inner, inner] = products[g][np.ix_(columns, columns)]
         variance[last, inner] = variance[inner, last] = vectors[g][columns, 0]
-        if labels is not None:
-            of_product, of_total, of_square = labels[g].variances
-            variance[last, inner] += of_product
-            variance[inner, last] += of_product
-            variance[0, last] = variance[last, 0] = of_total
-            variance[last, last] = of_square
+        of_product, of_total, of_square = labels[g].variances
+        variance[last, inner] += of_product
+        variance[inner, last] += of_product
+        variance[0, last] = variance[last, 0] = of_total
+        variance[last, last] = of_square
         turn = np.zeros((len(mean) + 2, len(columns) + 2))
         turn[0, 0] = turn[-1, -1] = 1.0
         turn[1 + columns, 1 + np.arange(len(columns))] = 1.0 / spread[columns]
         turn[1 + columns, 0] = -mean[columns] / spread[columns]
         found.append(GroupNoise(variance, turn))
-    if labels is not None:
-        _, of_total, of_square = labels[-1].variances
-        turn = np.zeros((len(mean) + 2, 2))
-        turn[0, 0] = turn[-1, -1] = 1.0
-        found.append(GroupNoise(np.array([[0.0, of_total], [of_total, of_square]]), turn))
+    _, of_total, of_square = labels[-1].variances
+    turn = np.zeros((len(mean) + 2, 2))
+    turn[0, 0] = turn[-1, -1] = 1.0
+    found.append(GroupNoise(np.array([[0.0, of_total], [of_total, of_square]]), turn))
     return found
-
-
-def note_blur(result: Result, problem: Problem, rough: Patterns) -> None:
-    """Say which parties blur what they tell, and how much that is."""
-    stated = {
-        name: float(told["blur"]) for name, told in problem.total.public.items() if told.get("blur")
-    }
-    fewest = min((p.n_rows for p in rough.patterns if len(p.observed) > 1), default=1.0)
-    said = ", ".join(f"{name!r} {size:g}" for name, size in stated.items())
-    share = 100.0 * max(stated.values()) / np.sqrt(fewest)
-    result.notes.append(
-        f"each sum of columns and products has noise of at least so many row sizes (policy.blur): "
-        f"{said}; in the smallest group, of {fewest:,.0f} rows, its standard deviation is "
-        f"{share:.2g} % of that which sampling alone gives a sum"
-    )

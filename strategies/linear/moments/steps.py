@@ -65,9 +65,9 @@ class MomentSteps(StepGroup):
         Summands
             Nothing to be summed; publicly what `RegressionData.prepare` and
             `PairKeySteps.pair_key` tell, ``center`` and ``unit`` of each column (`rough_units`),
-            ``min_rows``, if the node's policy states it, and ``blur``, if it does that. With
-            epsilon nothing of it depends on values: units are those of the bounds, and which
-            columns follow from others is not told.
+            and ``min_rows``, if the node's policy states it. With epsilon nothing of it depends on
+            values: units are those of the bounds, and which columns follow from others is not
+            told.
 
         Raises
         ------
@@ -91,8 +91,6 @@ class MomentSteps(StepGroup):
         told |= {"center": center, "unit": unit, **self.other(PairKeySteps).pair_key(nonce)}
         if self.party.policy.min_rows is not None:
             told["min_rows"] = self.party.policy.min_rows
-        if self.party.policy.blur > 0.0:
-            told["blur"] = self.party.policy.blur
         return Summands({}, told)
 
     def _nothing_offered(self, labelled: npt.NDArray[np.uint8] | None) -> dict[str, Any]:
@@ -153,8 +151,7 @@ class MomentSteps(StepGroup):
         """What noise the fit promises, if any."""
         if _PRIVATE not in self.state:
             return None
-        epsilon, delta, row_norm = self.state[_PRIVATE]
-        return PrivateRows(epsilon, delta, row_norm, self.party.policy.blur)
+        return PrivateRows(*self.state[_PRIVATE])
 
     @property
     def _units(self) -> tuple[Array, Array]:

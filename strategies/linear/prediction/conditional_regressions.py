@@ -12,6 +12,9 @@ first two and of the bracket. That is the leverage; no number of a row is needed
 Maximum likelihood understates the noise, since the estimates follow the rows of the fit: with n
 complete rows and p columns by a share of ``(p + 1) / n``, which is the leverage over the noise. So
 predictions take the noise plus the leverage; with missing blocks this holds to first order.
+
+Where mean and covariance of the columns are taken as known (`Fit.by_em`), the prediction is
+``intercept + beta' E[x | x_o]``, with variance ``tr(V E[(1, x^) (1, x^)'])`` on average.
 """
 
 from collections.abc import Sequence
@@ -19,7 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import linalg
 
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Array, Flags, Indices
 from strategies.linear.moments import CovarianceModel, Fit, Patterns
 from strategies.linear.moments.fit import _information
 from strategies.linear.prediction.regressions import Regressions, pattern_list
@@ -53,8 +56,7 @@ def joint_regressions(
         All parties first. If coefficients do not depend on the pattern, a single one.
     """
     present = pattern_list(len(widths), occurring)
-    solve = _covariance_of_estimates(patterns, model, fit)
-    directions = model.directions(model.nearest(fit.covariance))
+    by_information = None if fit.by_em else _Leverage(patterns, model, fit)
     owner = np.repeat(np.arange(len(widths)), widths)
     n, p = len(present), len(owner)
     level, unseen, leverage = np.empty(n), np.empty(n), np.empty(n)
@@ -68,17 +70,12 @@ def joint_regressions(
         offsets[i] = np.bincount(owner, weights=coefficients[i] * mean[:-1], minlength=len(widths))
         level[i] = mean[-1]
         unseen[i] = covariance[-1, -1] - beta @ covariance[o, -1] - fit.noise
-        # Derivatives with respect to (mean, parameters of the covariance).
-        by_level = np.zeros(p + 1 + directions.shape[2])
-        by_level[p], by_level[o] = 1.0, -beta
-        by_slope = np.zeros((len(o), len(by_level)))
-        by_slope[:, p + 1 :] = directions[o, -1] - np.einsum(
-            "ijk,j->ik", directions[np.ix_(o, o)], beta
-        )
-        leverage[i] = by_level @ solve(by_level)
-        if len(o):
-            spread = by_slope @ solve(by_slope.T)
-            leverage[i] += float(np.trace(np.linalg.solve(inner, spread)))
+        if by_information is not None:
+            leverage[i] = by_information(o, beta, inner)
+        else:
+            around = np.append(1.0, mean[:-1])
+            told = covariance[:-1, o] @ np.linalg.solve(inner, covariance[o, :-1])
+            leverage[i] = around @ fit.vcov @ around + np.sum(fit.vcov[1:, 1:] * told)
     found = Regressions(
         present,
         level,
@@ -92,9 +89,29 @@ def joint_regressions(
     return found.compact()
 
 
-def _covariance_of_estimates(patterns: Patterns, model: CovarianceModel, fit: Fit) -> "_Solver":
-    parameters = model.nearest(fit.covariance)
-    return _Solver(_information(patterns, model, fit.mean, parameters, observed=True))
+class _Leverage:
+    """Variance of a prediction through the estimates, by the observed information."""
+
+    def __init__(self, patterns: Patterns, model: CovarianceModel, fit: Fit) -> None:
+        parameters = model.nearest(fit.covariance)
+        self._solve = _Solver(_information(patterns, model, fit.mean, parameters, True, fit.prior))
+        self._directions = model.directions(parameters)
+
+    def __call__(self, o: Indices, beta: Array, inner: Array) -> float:
+        """Return the leverage of rows with the columns o; see the module."""
+        p = len(self._directions) - 1
+        # Derivatives with respect to (mean, parameters of the covariance).
+        by_level = np.zeros(p + 1 + self._directions.shape[2])
+        by_level[p], by_level[o] = 1.0, -beta
+        by_slope = np.zeros((len(o), len(by_level)))
+        by_slope[:, p + 1 :] = self._directions[o, -1] - np.einsum(
+            "ijk,j->ik", self._directions[np.ix_(o, o)], beta
+        )
+        found = float(by_level @ self._solve(by_level))
+        if len(o):
+            spread = by_slope @ self._solve(by_slope.T)
+            found += float(np.trace(np.linalg.solve(inner, spread)))
+        return found
 
 
 class _Solver:

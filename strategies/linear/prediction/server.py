@@ -48,7 +48,6 @@ class Predictor(Model):
     """
 
     strategy = "predict"
-    predicted_by = "predict"
 
     digest: str
     family: str

@@ -1,0 +1,88 @@
+"""``flwr-vertical align``: try an alignment on files of this machine."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.node import Party, step
+from flwr_vertical.policy.record import ANY, Policy
+from flwr_vertical.result import Result
+from flwr_vertical.results import Progress
+from flwr_vertical.server import Federation
+from flwr_vertical.simulation import simulate
+from flwr_vertical.strategy import Strategy
+from flwr_vertical.tables import read_table
+
+
+class _AlignedParty(Party):
+    @step
+    def rows(self) -> dict[str, Any]:
+        """Take delivery of the positions and count the own rows that take part."""
+        return {"kept": int(np.sum(np.asarray(self.positions) >= 0))}
+
+
+class AlignOnly(Strategy):
+    """Aligns the parties' samples and does nothing else; the mask is the result."""
+
+    name = "align"
+    party = _AlignedParty
+
+    def run(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Count who has which samples."""
+        replies = federation.call("rows")
+        result.model = alignment
+        result.party_metrics = {
+            name: {"samples": float(reply["kept"])} for name, reply in replies.items()
+        }
+        present = ~alignment.mask
+        result.metrics["samples"] = float(alignment.n_samples)
+        result.metrics["samples-of-all"] = float(present.all(axis=1).sum())
+
+
+def align_files(
+    paths: Sequence[str],
+    *,
+    id_column: str | None = None,
+    alignment: str = "private-id",
+    rows: str = "union",
+    normalise: str = "",
+) -> Result:
+    """Align the tables in some files, each as a party named after its file."""
+    if len(paths) < 2:
+        raise ConfigError(f"alignment needs at least two files, got {len(paths)}")
+    names = [Path(path).name.split(".")[0] for path in paths]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"each file names a party, so the names must differ; got {names}")
+    tables = {
+        name: read_table(path, id_column=id_column, party=name)
+        for name, path in zip(names, paths, strict=True)
+    }
+    # All files are here, whatever their sizes: nobody guesses anybody's IDs.
+    own = f"{AlignOnly.__module__}:{AlignOnly.__qualname__}"
+    agreed = Policy(
+        alignments=(ANY,),
+        modules=(own, alignment) if ":" in alignment else (own,),
+        foreign_ids=float(max(sum(table.n_samples for table in tables.values()), 1)),
+    )
+    return simulate(
+        AlignOnly(),
+        tables,
+        alignment=alignment,
+        align_rows=rows,
+        normalise_ids=normalise,
+        policy=agreed,
+    )
+
+
+def pattern_table(alignment: Alignment) -> pd.DataFrame:
+    """Count the samples of every pattern of who has them, most frequent first."""
+    frame = pd.DataFrame(~alignment.mask, columns=alignment.parties)
+    counts = frame.value_counts().rename("samples").reset_index()
+    return counts.replace({True: "yes", False: "-"})

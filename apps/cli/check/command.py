@@ -1,0 +1,149 @@
+"""Carry out ``flwr-vertical check``."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from apps.cli.check.page import plain_lines, show_page
+from apps.cli.check.tables import Checks, check_files, check_source
+from apps.cli.check.trial import Trial, try_strategy
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.registry import available_strategies
+from flwr_vertical.settings.toml import read_items
+from flwr_vertical.sources import is_database
+from flwr_vertical.tables import CsvFormat, Severity, read_labels
+
+_KIND = "kind."
+ALL = "all"
+
+
+def run_check(options: argparse.Namespace) -> int:
+    """Carry out ``flwr-vertical check``; returns the exit code.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If an option cannot be used or there is no table.
+    """
+    config = read_items(options.node_config)
+    source = options.path or config.get("data")
+    if not source:
+        raise ConfigError(
+            "nothing to check: name a table or a folder, or state data='...' in --node-config"
+        )
+    labels_file = [Path(options.labels)] if options.labels else []
+    with _status() as status:
+
+        def step(text: str) -> None:
+            if status is not None:
+                status.update(text)
+
+        kinds = {k.removeprefix(_KIND): str(v) for k, v in config.items() if k.startswith(_KIND)}
+        id_column = options.id or _text(config.get("id-column"))
+        party, stated = _text(config.get("party")), CsvFormat.of_node_config(config)
+        # A folder that a node names as its data is one table, of Parquet files.
+        if is_database(source) or (not options.path and Path(str(source)).is_dir()):
+            checks = check_source(
+                str(source),
+                id_column=id_column,
+                dates=stated.dates,
+                table=_text(config.get("table")),
+                query=_text(config.get("query")),
+                secret_file=_text(config.get("secret-file")),
+                kinds=kinds,
+                party=party,
+                step=step,
+            )
+        else:
+            checks = check_files(
+                Path(str(source)),
+                id_column=id_column,
+                csv=stated,
+                kinds=kinds,
+                party=party,
+                leave_out=labels_file,
+                step=step,
+            )
+        if options.strategy:
+            checks.trials = _trials(checks, options, kinds, step)
+    if options.json:
+        print(json.dumps(checks.to_dict(), indent=2, default=_plain))
+    elif sys.stdout.isatty():
+        from rich.console import Console
+
+        show_page(checks, Console(highlight=False))
+    else:
+        print("\n".join(plain_lines(checks)))
+    bad = checks.count(Severity.ERROR) + options.strict * checks.count(Severity.WARNING)
+    return 1 if bad else 0
+
+
+def _trials(
+    checks: Checks, options: argparse.Namespace, kinds: Mapping[str, str], step: Any
+) -> list[Trial]:
+    """Try the strategies on the tables that can be used."""
+    settings = read_items(options.settings)
+    frames = {t.party: t.frame for t in checks.tables if t.frame is not None and t.usable}
+    names = list(dict.fromkeys(options.strategy))
+    named = ALL not in names
+    if not named:
+        names = list(available_strategies())
+    if len(frames) < len(checks.tables):
+        return [Trial(name, refusal="correct the errors of the tables first", named=named)
+                for name in names]  # fmt: skip
+    labels = None
+    if options.labels:
+        labels = read_labels(options.labels, column=options.label_column)
+    elif options.label_column:
+        frames, labels = _without_labels(frames, options.label_column)
+    own = {
+        party: {name: kind for name, kind in kinds.items() if name in frame.columns}
+        for party, frame in frames.items()
+    }
+    trials = []
+    for name in names:
+        step(f"trying {name} (at most {options.limit:g} s on all samples)")
+        trials.append(
+            try_strategy(
+                name, settings, frames, labels, kinds=own, limit=options.limit, named=named
+            )
+        )
+    return trials
+
+
+def _without_labels(
+    frames: Mapping[str, pd.DataFrame], column: str
+) -> "tuple[dict[str, pd.DataFrame], pd.Series[Any]]":
+    """Take the column of labels out of the one table that has it."""
+    holders = [name for name, frame in frames.items() if column in frame.columns]
+    if len(holders) != 1:
+        raise ConfigError(
+            f"--label-column {column!r} is in {len(holders)} tables, expected one; give a file of "
+            "labels by --labels otherwise"
+        )
+    frame = frames[holders[0]]
+    rest = dict(frames) | {holders[0]: frame.drop(columns=column)}
+    return {name: left for name, left in rest.items() if left.shape[1]}, frame[column]
+
+
+def _status() -> AbstractContextManager[Any]:
+    """Return a line on a terminal that says what is going on; elsewhere nothing."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status("reading")
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else str(value)

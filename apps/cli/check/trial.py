@@ -1,0 +1,291 @@
+"""Try a strategy on the tables: whether it refuses them, and what a run would cost.
+
+The strategy itself is asked, by a run on this machine in a process of its own that is ended when
+its time is up. A run on all samples that ends in time gives exact rounds and bytes. Otherwise runs
+on two samples of the rows are scaled, which is rough, and said to be.
+"""
+
+import hashlib
+import logging
+import math
+import multiprocessing as mp
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pandas as pd
+
+from flwr_vertical.errors import ConfigError, VerticalError
+from flwr_vertical.pages.page import human_bytes, human_seconds
+from flwr_vertical.registry import load_strategy, make_strategy
+from flwr_vertical.single_parties import NOBODY
+
+SAMPLE = 250
+"""Samples of the smaller of two trial runs; the other has twice as many."""
+CHANNEL_SECONDS, MESSAGE_SECONDS = 0.0025, 5.0
+"""What a round takes beside its work: over a channel, and by Flower's messages on real nodes."""
+_START_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a strategy makes of the tables.
+
+    Parameters
+    ----------
+    strategy : str
+        Its name.
+    refusal : str
+        Why it would not run; "" if nothing was found.
+    rounds, traffic, seconds : float, optional
+        Of a run: rounds, bytes both ways over all parties, and seconds of work without the
+        network. None if no run ended in time.
+    scaled_from : int
+        Samples of the larger trial run; 0 if all samples took part, and nothing is scaled.
+    named : bool
+        Whether the user asked for this strategy by name.
+    note : str
+        What else there is to say.
+    """
+
+    strategy: str
+    refusal: str = ""
+    rounds: float | None = None
+    traffic: float | None = None
+    seconds: float | None = None
+    scaled_from: int = 0
+    named: bool = True
+    note: str = ""
+
+    @property
+    def refused(self) -> bool:
+        """Whether the strategy would not run on the tables."""
+        return bool(self.refusal)
+
+    def text(self) -> str:
+        """Return it in words."""
+        if self.refused:
+            return f"refuses: {self.refusal}"
+        if self.rounds is None or self.traffic is None or self.seconds is None:
+            return f"no refusal, and no estimate: {self.note}"
+        about = "" if not self.scaled_from else "about "
+        cost = (
+            f"{about}{_round_text(self.rounds, bool(self.scaled_from))} rounds, "
+            f"{human_bytes(self.traffic)} of traffic, {human_seconds(self.seconds)} of work here; "
+            f"with the network {human_seconds(self.seconds + self.rounds * CHANNEL_SECONDS)} over "
+            f"channels, {human_seconds(self.seconds + self.rounds * MESSAGE_SECONDS)} by Flower's "
+            "messages"
+        )
+        return f"{cost} ({self.note})" if self.note else cost
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON can hold it."""
+        return {
+            "strategy": self.strategy,
+            "refusal": self.refusal,
+            "rounds": self.rounds,
+            "traffic_bytes": self.traffic,
+            "seconds": self.seconds,
+            "scaled_from": self.scaled_from,
+            "note": self.note,
+        }
+
+
+def try_strategy(
+    name: str,
+    settings: Mapping[str, Any],
+    tables: Mapping[str, pd.DataFrame],
+    labels: "pd.Series[Any] | None" = None,
+    *,
+    kinds: Mapping[str, Mapping[str, str]] | None = None,
+    limit: float = 20.0,
+    named: bool = True,
+) -> Trial:
+    """Run a strategy on tables of this machine for a limited time.
+
+    Parameters
+    ----------
+    name : str
+        As in a run config.
+    settings : mapping of str to value
+        Of the run config: ``{"fknn.n-neighbors": 7}``.
+    tables : mapping of party to pandas.DataFrame
+        Indexed by sample ID.
+    labels : pandas.Series, optional
+        Indexed by sample ID.
+    kinds : mapping of party to mapping of column to kind, optional
+        Stated kinds.
+    limit : float, default 20
+        Seconds for the run on all samples, and again for the two smaller ones.
+    named : bool, default True
+        See `Trial`.
+
+    Returns
+    -------
+    Trial
+
+    Raises
+    ------
+    ConfigError
+        If there is no such strategy or setting, and it was asked for by name.
+    """
+    try:
+        strategy = make_strategy(name, settings)
+        strategy.check_requirements()
+    except (ConfigError, TypeError) as error:
+        if named and not isinstance(error, TypeError):
+            raise
+        return Trial(name, refusal=str(error), named=named)
+    if strategy.needs_labels and labels is None:
+        return Trial(name, refusal="it needs labels, and none are given", named=named)
+    if not (strategy.needs_labels or strategy.uses_labels):
+        labels = None
+    chosen = dict(tables)
+    note = ""
+    if (lacking := load_strategy(name).needs_parties - len(tables)) > 0:
+        index = next(iter(tables.values())).index
+        blank = pd.DataFrame({"blank": 0.0}, index)
+        chosen |= {f"{NOBODY}-{k}": blank for k in range(lacking)}
+        note = f"it needs {lacking + len(tables)} parties; blank ones stand in"
+    task = {"name": name, "settings": dict(settings), "kinds": dict(kinds or {})}
+    whole = _run_apart([task | _part(chosen, labels, None)], limit)[0]
+    if whole is not None:
+        return _trial(name, whole, named, note)
+    ids = _all_ids(chosen)
+    late = f"none on all {len(ids):,} samples within {limit:g} s"
+    if len(ids) <= 2 * SAMPLE:
+        return Trial(name, named=named, note=late)
+    parts = [task | _part(chosen, labels, _some(ids, size)) for size in (SAMPLE, 2 * SAMPLE)]
+    # Few rows are refused where many are not, so nothing is concluded from that.
+    runs = [run for run in _run_apart(parts, limit) if run is not None and "refusal" not in run]
+    if len(runs) < 2:
+        return Trial(name, named=named, note=f"{late}, nor on {2 * SAMPLE:,}")
+    factor = len(ids) / (2 * SAMPLE)
+    rounds, traffic, seconds = (
+        scaled(runs[0][key], runs[1][key], factor) for key in ("rounds", "traffic", "seconds")
+    )
+    said = f"rough: scaled from {SAMPLE:,} and {2 * SAMPLE:,} of {len(ids):,} samples"
+    return Trial(
+        name,
+        rounds=rounds,
+        traffic=traffic,
+        seconds=seconds,
+        scaled_from=2 * SAMPLE,
+        named=named,
+        note=f"{note}; {said}" if note else said,
+    )
+
+
+def scaled(small: float, large: float, factor: float) -> float:
+    """Scale what a run costs to more samples, from two runs of which one has twice as many."""
+    if small <= 0 or large <= small:
+        return large
+    if large <= 2 * small:
+        return large + (large - small) * 2 * (factor - 1)
+    return float(large * factor ** min(math.log2(large / small), 3.0))
+
+
+def _trial(name: str, found: dict[str, Any], named: bool, note: str) -> Trial:
+    return Trial(name, **found, named=named, note=note)
+
+
+def _round_text(rounds: float, rough: bool) -> str:
+    return f"{rounds:.2g}" if rough and rounds < 100 else f"{rounds:,.0f}"
+
+
+def _all_ids(tables: Mapping[str, pd.DataFrame]) -> "pd.Index[Any]":
+    union: pd.Index[Any] = pd.Index([])
+    for frame in tables.values():
+        union = union.append(frame.index) if len(union) else frame.index
+    return union.unique()
+
+
+def _some(ids: "pd.Index[Any]", size: int) -> "pd.Index[Any]":
+    """Choose samples by a digest of their IDs, so that every table keeps the same ones."""
+    order = [hashlib.blake2b(str(value).encode(), digest_size=8).digest() for value in ids]
+    return ids[pd.Series(order).argsort().to_numpy()[:size]]
+
+
+def _part(
+    tables: Mapping[str, pd.DataFrame],
+    labels: "pd.Series[Any] | None",
+    ids: "pd.Index[Any] | None",
+) -> dict[str, Any]:
+    if ids is None:
+        return {"tables": dict(tables), "labels": labels, "min_rows": None}
+    some = {name: frame[frame.index.isin(ids)] for name, frame in tables.items()}
+    held = {name: frame for name, frame in some.items() if len(frame)}
+    known = None if labels is None else labels[labels.index.isin(ids)]
+    return {"tables": held, "labels": known, "min_rows": 1}
+
+
+def _run_apart(tasks: Sequence[dict[str, Any]], limit: float) -> list[dict[str, Any] | None]:
+    """Run tasks one after the other in a process that ends when its time is up."""
+    context = mp.get_context("spawn")  # threads of this process do not survive a fork
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    found: list[dict[str, Any] | None] = []
+    try:
+        if not ours.poll(_START_SECONDS) or ours.recv() != "ready":
+            return [None] * len(tasks)
+        deadline = time.monotonic() + limit
+        for task in tasks:
+            ours.send(task)
+            if not ours.poll(max(deadline - time.monotonic(), 0.0)):
+                break
+            found.append(ours.recv())
+    except (EOFError, OSError):  # it was killed, for want of memory perhaps
+        pass
+    finally:
+        process.terminate()
+        process.join()
+        ours.close()
+    return [*found, *[None] * (len(tasks) - len(found))]
+
+
+def _serve(pipe: Connection) -> None:
+    """Run tasks that come over a pipe; their logs and warnings are of no interest."""
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    import flwr_vertical.simulation  # noqa: F401 (what takes time to import is not counted)
+
+    pipe.send("ready")
+    while True:
+        try:
+            task = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(_run_one(**task))
+
+
+def _run_one(
+    name: str,
+    settings: Mapping[str, Any],
+    tables: Mapping[str, pd.DataFrame],
+    labels: "pd.Series[Any] | None",
+    kinds: Mapping[str, Mapping[str, str]],
+    min_rows: int | None,
+) -> dict[str, Any]:
+    from flwr_vertical.simulation import simulate
+
+    strategy = make_strategy(name, settings)
+    own = {party: found for party, found in kinds.items() if party in tables}
+    started = time.perf_counter()
+    try:
+        result = simulate(
+            strategy, tables, labels, kinds=own, min_rows=min_rows, progress=False,
+            alignment=strategy.default_alignment,
+        )  # fmt: skip
+    except VerticalError as error:
+        return {"refusal": str(error)}
+    ledger = result.ledger
+    return {
+        "rounds": float(ledger.rounds),
+        "traffic": float(ledger.bytes_up + ledger.bytes_down),
+        "seconds": time.perf_counter() - started,
+    }

@@ -1,0 +1,79 @@
+"""``flwr-vertical policy``: a node's policy in words, and what a run would need of it."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from apps.cli.run_config import app_defaults, checked_config
+from flwr_vertical.policy.describe import in_words
+from flwr_vertical.policy.reading import read_policy, read_policy_file
+from flwr_vertical.policy.record import PREFIX, Policy, text_of
+from flwr_vertical.policy.requirements import asked_by, for_arbiter
+from flwr_vertical.policy.run_request import RunRequest, refusals
+from flwr_vertical.registry import SETTINGS, make_strategy
+from flwr_vertical.settings import settings_of
+from flwr_vertical.settings.toml import read_items
+
+_WIDTH = 96
+
+
+def explain_policy(
+    node_config: Sequence[str], file: str | None, run_config: Sequence[str], app: str
+) -> tuple[str, bool]:
+    """Say what a node with a policy does, and whether a run could take place."""
+    config = read_items(node_config)
+    party = str(config.get("party", "NAME"))
+    who = "the arbiter" if config.get("role") == "arbiter" else f"party {party!r}"
+    if file is not None:
+        stated = read_policy_file(who, Path(file))
+        config |= {PREFIX + key: value for key, value in stated.items()}
+    policy = read_policy(who, config)
+    lines = [f"{who}:", *_wrapped(in_words(policy)), "", *_stated_lines(policy)]
+    if not run_config:
+        return "\n".join(lines), True
+    request = request_of(read_items(run_config), app, party)
+    found = refusals(policy, for_arbiter(request) if who == "the arbiter" else request)
+    lines += ["", "This run:"]
+    if not found:
+        lines += _wrapped(["The node would take part. What it may tell is counted in the run."])
+    else:
+        lines += _wrapped(
+            [f"{one.key} forbids it: asked: {one.asked}; allowed: {one.allowed}" for one in found]
+        )
+        lines += ["", "The node's owner would have to put into its node config:"]
+        lines += [f"  {one.line}" for one in found]
+    return "\n".join(lines), not found
+
+
+def request_of(given: Mapping[str, Any], app: str, party: str) -> RunRequest:
+    """Return what a run with these settings asks of a party."""
+    defaults = app_defaults(Path(app))
+    config = {**defaults, **given}
+    name = str(config.get("strategy", ""))
+    if ":" in name:  # its module is not imported here before the node's owner agrees
+        return RunRequest.of(config, party)
+    config |= checked_config(defaults, given, here=False)
+    strategy = make_strategy(name, {SETTINGS: "", **config})
+    asked = asked_by(strategy, name)
+    return RunRequest.of(config, party, exchanges=asked.exchanges, epsilon=asked.epsilon)
+
+
+def _stated_lines(policy: Policy) -> list[str]:
+    """Return the keys of a policy with their values; defaults are marked."""
+    lines = ["As keys of the node config:"]
+    for item in settings_of(Policy):
+        value = getattr(policy, item.name)
+        mark = "   (default)" if value == item.default and value is not None else ""
+        lines.append(f"  {PREFIX}{item.key}={text_of(value)}{mark}")
+    return lines
+
+
+def _wrapped(sentences: Sequence[str]) -> list[str]:
+    lines: list[str] = []
+    for sentence in sentences:
+        lines += textwrap.wrap(
+            sentence, _WIDTH, initial_indent="  - ", subsequent_indent="    ",
+            break_on_hyphens=False,
+        )  # fmt: skip
+    return lines

@@ -1,0 +1,141 @@
+"""Tables and results in memory: for simulations, notebooks and tests."""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+from flwr.app import Context
+
+from flwr_vertical.node.outputs import OutputFolder
+from flwr_vertical.node.storage import (
+    configured_name,
+    configured_role,
+    data_digest,
+    node_in_words,
+)
+from flwr_vertical.policy.reading import read_policy
+from flwr_vertical.policy.record import Policy
+from flwr_vertical.policy.requirements import open_to
+from flwr_vertical.privacy_ledger.database import SUFFIX as LEDGER_SUFFIX
+from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
+from flwr_vertical.tables import Table
+
+
+class MemoryStorage:
+    """Tables held in memory, by party name: for notebooks, tests and studies.
+
+    Parameters
+    ----------
+    tables : Mapping[str, Table]
+        Each party's table.
+    fitted : Mapping[str, Table], optional
+        What an earlier run left at each party.
+    fitted_models : Mapping[str, bytes], optional
+        What each party saved of an earlier run's model.
+    folder : path-like, optional
+        What the parties save is also kept there, and what is there belongs to this run.
+    counted : bool or path-like, default False
+        Whether each party keeps a privacy ledger, so that limits of its policy on what adds up
+        hold: over the runs that this storage serves, or in a folder over all that name it.
+    """
+
+    in_memory = True
+
+    def __init__(
+        self,
+        tables: Mapping[str, Table],
+        fitted: Mapping[str, Table] | None = None,
+        fitted_models: Mapping[str, bytes] | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        counted: bool | str | os.PathLike[str] = False,
+    ) -> None:
+        self._tables = dict(tables)
+        self._fitted = dict(fitted or {})
+        self._fitted_models = dict(fitted_models or {})
+        self.outputs: dict[str, pd.DataFrame] = {}
+        self.models: dict[str, bytes] = {}
+        self._folder = None if folder is None else OutputFolder(folder)
+        self._ledgers = None if isinstance(counted, bool) else Path(counted)
+        if counted is True:
+            # Removed with this object.
+            self._own_folder = TemporaryDirectory(prefix="flwr-ledgers-")
+            self._ledgers = Path(self._own_folder.name)
+        if self._folder is not None:
+            self.outputs, self.models = self._folder.load(self._tables)
+
+    def role(self, context: Context) -> str:
+        """Role of the node, from the node config."""
+        return configured_role(context)
+
+    def party_name(self, context: Context) -> str:
+        """Name of the party, from the node config."""
+        return configured_name(context)
+
+    def load(self, context: Context) -> Table:
+        """Return the party's table."""
+        return self._tables[self.party_name(context)]
+
+    def load_fitted(self, context: Context) -> Table | None:
+        """Return what the earlier run left at the party."""
+        return self._fitted.get(self.party_name(context))
+
+    def load_truth(self, context: Context) -> pd.DataFrame | None:
+        """Return None: `simulate` compares with the truth itself."""
+
+    def node_config(self, context: Context) -> Mapping[str, Any]:
+        """Return the node config as it is."""
+        return context.node_config
+
+    def policy(self, context: Context) -> Policy:
+        """Return what the node config states; where it is silent, any run is agreed to."""
+        return read_policy(node_in_words(context), context.node_config, open_to(context.run_config))
+
+    def privacy_ledger(self, context: Context) -> PrivacyLedger | None:
+        """Return the party's ledger if they are kept; tables in memory seldom need any."""
+        if self._ledgers is None or self.role(context) == "arbiter":
+            return None
+        party = self.party_name(context)
+        path = self._ledgers / f"{party}{LEDGER_SUFFIX}"
+        return PrivacyLedger(path, party, self.policy(context))
+
+    def begin(self, context: Context) -> None:
+        """Do nothing: the tables are there."""
+
+    def end(self, context: Context) -> None:
+        """Do nothing: what is kept ends with this object."""
+
+    def earlier_result(self, context: Context) -> None:
+        """Return None: a result replaces nothing."""
+
+    def data_version(self, context: Context) -> str:
+        """Return a digest of the party's table."""
+        tables = self._tables.get(self.party_name(context)), self.load_fitted(context)
+        parts = ["none" if t is None else data_digest(t.frame) for t in tables]
+        model = self.load_model(context)
+        return " ".join([*parts, "none" if model is None else _bytes_digest(model)])
+
+    def save(self, context: Context, frame: pd.DataFrame) -> str:
+        """Keep the result in ``outputs``."""
+        self.outputs[self.party_name(context)] = frame
+        if self._folder is not None:
+            self._folder.save_table(self.party_name(context), frame)
+        return "memory"
+
+    def save_model(self, context: Context, data: bytes) -> str:
+        """Keep the party's part of the model in ``models``."""
+        self.models[self.party_name(context)] = data
+        if self._folder is not None:
+            self._folder.save_model(self.party_name(context), data)
+        return "memory"
+
+    def load_model(self, context: Context, run: str = "") -> bytes | None:
+        """Return the party's part of the earlier run's model; there is one such run at most."""
+        return self._fitted_models.get(self.party_name(context))
+
+
+def _bytes_digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

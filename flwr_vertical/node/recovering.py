@@ -1,0 +1,124 @@
+"""Going on after a loss: a node's checkpoint and snapshots, as messages ask for them."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from flwr.app import Context, RecordDict
+
+from flwr_vertical.errors import (
+    VerticalError,
+)
+from flwr_vertical.node import live_objects
+from flwr_vertical.node.checkpoint import Checkpoint, restore
+from flwr_vertical.node.data_fingerprint import DataWatch
+from flwr_vertical.node.rollback import SEQUENCE
+from flwr_vertical.node.snapshot import Snapshots, go_back, tell_snapshot
+from flwr_vertical.node.state import State
+from flwr_vertical.node.storage import Storage
+from flwr_vertical.protocol import pins
+from flwr_vertical.protocol.codec import decode
+from flwr_vertical.protocol.disk import digest
+from flwr_vertical.protocol.messages import (
+    HELLO,
+    RESTORE,
+    SNAPSHOT,
+    VALUES,
+    make_reply,
+)
+
+logger = logging.getLogger("flwr_vertical")
+
+
+class Recovery:
+    """What outlives the process: the node's checkpoint of a run, if the run keeps one."""
+
+    def __init__(
+        self, envelope: Any, context: Context, storage: Storage, cache: dict[str, Any]
+    ) -> None:
+        self._envelope, self._context = envelope, context
+        self._storage, self._cache = storage, cache
+        self.checkpoint = Checkpoint.of(envelope, context, storage)
+        # Between two snapshots nothing goes to the disk: who is lost goes back to the last one.
+        self._transient = self.checkpoint is not None and bool(envelope.get("transient"))
+        self._kept = None if self._transient else self.checkpoint
+        self._files = None if self.checkpoint is None else Snapshots(self.checkpoint)
+
+    def digest_of(self, step: str, request: RecordDict) -> bytes:
+        """Return a digest of what a message asks for, if its reply goes to the disk."""
+        return b"" if self._kept is None else digest(step, request)
+
+    @property
+    def load_live(self) -> Callable[[str], bytes | None]:
+        """What reads live objects of a version from the disk."""
+        return _nowhere if self._files is None else self._files.load_live
+
+    def resume(self) -> RecordDict:
+        """Answer a resuming greeting: how far the node's checkpoint goes."""
+        assert self.checkpoint is not None
+        if self._transient:
+            last = int(State(self._context).get(SEQUENCE, -1))
+            reply = tell_snapshot(self.checkpoint, self._envelope, self._context, last)
+        else:
+            reply = _resume(self.checkpoint, self._context, self._cache)
+        return self._signed(reply, self.checkpoint)
+
+    def catch_up(self, step: str, sequence: int) -> None:
+        """Go on from the checkpoint where this process, or Flower's state, lags behind it."""
+        if self.checkpoint is None or step == HELLO:
+            return
+        if not self._transient and self._cache.get("reply-sequence") != sequence:
+            known = int(State(self._context).get(SEQUENCE, -1))
+            found = self.checkpoint.newer_than(min(known, sequence - 1))
+            if found is not None:
+                restore(found, self._context, self._cache)
+        if step == RESTORE and int(State(self._context).get(SEQUENCE, -1)) < sequence:
+            go_back(self.checkpoint, self._envelope, self._context, self._cache)
+
+    def write(self, asked: bytes, state: State, reply: RecordDict) -> None:
+        """Write to disk what outlives the process, and remove what nobody goes back to."""
+        if self._files is None:
+            return
+        envelope, cache, files, kept = self._envelope, self._cache, self._files, self._kept
+        sequence, complete = int(envelope["sequence"]), int(envelope.get("snapshot", -1))
+        if cache.get("complete-snapshot", -1) < complete:
+            files.complete(complete)
+            cache["complete-snapshot"] = complete
+        if kept is None:
+            return
+        version = str(state.get(live_objects.VERSION, ""))
+        written = bool(version) and files.keep_live(live_objects.live_of(cache), version)
+        data = DataWatch(self._storage, self._context, state, cache).noted
+        kept.save(sequence, asked, self._context.state, reply, data, version)
+        if envelope["step"] == SNAPSHOT:
+            files.keep(sequence)
+        elif written:
+            files.sweep()
+
+    def _signed(self, reply: RecordDict, checkpoint: Checkpoint) -> RecordDict:
+        """Sign the answer to a resuming greeting, so that others know by their pins who is back."""
+        told = decode(reply, VALUES)
+        if told["problem"]:
+            return reply
+        mode, config = str(self._envelope["mode"]), self._context.node_config
+        node = pins.NodeIdentity(
+            checkpoint.name, checkpoint.role, mode, self._context.run_id, config
+        )
+        token = bytes.fromhex(checkpoint.token)
+        return make_reply({}, {**told, **pins.introduce_again(node, token, int(told["last"]))})
+
+
+def _resume(checkpoint: Checkpoint, context: Context, cache: dict[str, Any]) -> RecordDict:
+    """Go back to the checkpoint and say how far it goes, or what is wrong with it."""
+    told: dict[str, Any] = {"party": checkpoint.name, "role": checkpoint.role}
+    try:
+        kept = checkpoint.resume()
+    except VerticalError as error:
+        logger.error("cannot resume: %s", error)
+        return make_reply({}, {**told, "last": -1, "problem": str(error)})
+    restore(kept, context, cache)
+    return make_reply({}, {**told, "last": kept.sequence, "problem": ""})
+
+
+def _nowhere(version: str) -> None:
+    """Find live objects on no disk: the run keeps none."""

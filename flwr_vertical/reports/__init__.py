@@ -1,0 +1,1 @@
+"""Reports of runs: the page of a run, that of a party, and what a notebook shows."""

@@ -1,0 +1,172 @@
+"""Imputed values: against the truth where it is known, else against the observed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from flwr_vertical.grading.quality import is_synthetic
+from flwr_vertical.pages import figures as fg
+from flwr_vertical.pages.page import Item, Section, dataframe_html, details_html
+from flwr_vertical.results.data import ResultData
+from flwr_vertical.results.imputation import (
+    Imputed,
+    as_labels,
+    errors,
+    imputed_columns,
+    rmse,
+    share_right,
+)
+
+_FOLDED_FROM = 12  # rows of a table
+_MOST_PANELS = 12
+
+_MOST_POINTS = 1500
+
+
+def scatter_figure(columns: Sequence[Imputed]) -> str:
+    """Draw true against imputed values of numeric columns, one panel each, as SVG."""
+    figure, axes = fg.small_multiples(len(columns), height=2.75)
+    for ax, item in zip(axes, columns, strict=True):
+        true, filled = item.pairs()
+        low, high = min(true.min(), filled.min()), max(true.max(), filled.max())
+        margin = 0.05 * (high - low) or 1.0
+        ends = (low - margin, high + margin)
+        ax.plot(ends, ends, color=fg.SOFT, linewidth=1, linestyle=(0, (4, 3)))
+        take = np.linspace(0, len(true) - 1, min(len(true), _MOST_POINTS)).astype(int)
+        strength = 0.65 if len(take) < 200 else 0.35
+        ax.scatter(
+            true[take], filled[take], s=11, color=fg.colour(0), alpha=strength, linewidths=0,
+            rasterized=True,
+        )  # fmt: skip
+        ax.set(xlim=ends, ylim=ends, box_aspect=1)
+        note = f"RMSE {rmse(true, filled):.3g}\nn = {len(true):,}"
+        ax.text(0.04, 0.96, note, transform=ax.transAxes, va="top", fontsize=8, color=fg.SOFT)
+        ax.locator_params(nbins=4)
+        fg.label(ax, _title(item), "true", "imputed")
+    return fg.to_svg(figure)
+
+
+def accuracy_figure(columns: Sequence[Imputed]) -> str:
+    """Draw how often the imputed category is the true one, beside the commonest guess, as SVG."""
+    hits, guesses = zip(*map(share_right, columns), strict=True)
+    figure, (ax,) = fg.new_figure(1.0 + 0.32 * len(columns))
+    place = np.arange(len(columns))[::-1]
+    ax.barh(place, hits, 0.6, color=fg.colour(5), label="imputed = true")
+    ax.plot(guesses, place, "|", color=fg.INK, ms=14, mew=2, label="always the commonest category")
+    for y, hit in zip(place, hits, strict=True):
+        ax.text(0.01, y, f"{hit:.0%}", va="center", fontsize=8.5, color=fg.INK)
+    ax.set_yticks(place, [fg.plain(item.name) for item in columns])
+    ax.set_xlim(0, 1)
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    fg.label(ax, "", "share of imputed cells", "column")
+    fg.legend(ax, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2)
+    return fg.to_svg(figure)
+
+
+def distributions_figure(columns: Sequence[Imputed]) -> str:
+    """Draw the distributions of observed and imputed values, one panel per column, as SVG."""
+    figure, axes = fg.small_multiples(len(columns))
+    for ax, item in zip(axes, columns, strict=True):
+        if item.numeric:
+            _histograms(ax, item)
+        else:
+            _shares(ax, item)
+        y = "density" if item.numeric else "share"
+        fg.label(ax, _title(item), f"value ({len(item.filled):,} imputed)", y)
+    fg.legend(axes[0], loc="best")
+    return fg.to_svg(figure)
+
+
+def _histograms(ax: Axes, item: Imputed) -> None:
+    observed, filled = item.observed.to_numpy(dtype=float), item.filled.to_numpy(dtype=float)
+    observed, filled = observed[np.isfinite(observed)], filled[np.isfinite(filled)]
+    bins = np.histogram_bin_edges(np.concatenate([observed, filled]), bins=24).tolist()
+    # A column may be missing altogether; a density of nothing would divide by zero.
+    if len(observed):
+        ax.hist(observed, bins, density=True, color="#c3cfda", label="observed")
+    ax.hist(filled, bins, density=True, histtype="step", color=fg.colour(1), linewidth=1.6,
+            label="imputed")  # fmt: skip
+    ax.set_yticks([])
+    ax.locator_params(axis="x", nbins=4)
+
+
+def _shares(ax: Axes, item: Imputed) -> None:
+    observed = as_labels(item.observed).value_counts(normalize=True)
+    filled = as_labels(item.filled).value_counts(normalize=True)
+    names = list(observed.add(filled, fill_value=0).sort_values(ascending=False).index[:8])
+    place = np.arange(len(names))
+    ax.bar(place - 0.2, observed.reindex(names, fill_value=0), 0.38, color="#c3cfda",
+           label="observed")  # fmt: skip
+    ax.bar(place + 0.2, filled.reindex(names, fill_value=0), 0.38, color=fg.colour(1),
+           label="imputed")  # fmt: skip
+    ax.set_xticks(place, [fg.plain(name, 9) for name in names])
+    if len(names) > 4:
+        ax.tick_params(axis="x", labelrotation=45)
+
+
+def _title(item: Imputed) -> str:
+    return f"{fg.plain(item.party, 26)}\n{fg.plain(item.column, 26)}"
+
+
+def columns_of(result: ResultData) -> list[Imputed]:
+    """Return the imputed columns of a result: those it was compared in, or those it tells of."""
+    if result._judged is not None:
+        return imputed_columns(*result._judged)
+    return imputed_columns(result.originals, _filled(result), result.truth)
+
+
+def sections(result: ResultData) -> Iterator[Section]:
+    """Return the sections on imputed values, with the truth and without."""
+    columns = columns_of(result)
+    known = [item for item in columns if item.truth is not None]
+    guess = [item for item in columns if item.truth is None]
+    if known:
+        items: list[Item] = []
+        numeric = [item for item in known if item.numeric]
+        categories = [item for item in known if not item.numeric]
+        if numeric:
+            items.append(scatter_figure(numeric[:_MOST_PANELS]))
+        if categories:
+            items.append(accuracy_figure(categories[:_MOST_PANELS]))
+        caption = "Imputed cells whose true value is known. On the dashed line both are equal."
+        if result.imputation is None:
+            table = dataframe_html(errors(known))
+            items.append(details_html(f"Errors of all {len(known)} columns", table))
+        else:
+            table = dataframe_html(result.imputation, max_rows=1000)
+            folded = details_html(f"Errors of all {len(result.imputation)} columns", table)
+            items.append(folded if len(result.imputation) > _FOLDED_FROM else table)
+            caption += (
+                " Beside the error of a column stands that of its mean (of levels, the most "
+                "frequent one), and of the party alone where it was run; skill is the share of the "
+                "mean's squared error, or wrong cells, that is removed: below 0 the mean is better."
+            )
+            if result.settings.get("hold_out"):
+                caption += " Cells were held out of the run for this, and put back."
+        caption += _left_out("numeric columns", len(numeric))
+        caption += _left_out("categorical columns", len(categories))
+        yield Section("Imputed against true values", items, caption)
+    if guess and result._judged is None:
+        figure = distributions_figure(guess[:_MOST_PANELS])
+        caption = "What is missing may truly differ from what is seen: unlike shapes need no error."
+        caption += _left_out("columns", len(guess))
+        yield Section("Imputed and observed values", figure, caption)
+
+
+def _filled(result: ResultData) -> dict[str, pd.DataFrame]:
+    """Return the parties' tables that are no synthetic ones."""
+    return {
+        name: table
+        for name, table in result.tables.items()
+        if name in result.originals and not is_synthetic(result.originals[name], table)
+    }
+
+
+def _left_out(what: str, count: int) -> str:
+    if count <= _MOST_PANELS:
+        return ""
+    return f" Drawn are the {_MOST_PANELS} most imputed of {count} {what}."

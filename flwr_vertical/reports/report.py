@@ -1,0 +1,265 @@
+"""The report of one run: the figures and tables people look at, on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.grading import quality as qu
+from flwr_vertical.pages import figures as fg
+from flwr_vertical.pages.page import (
+    Item,
+    Section,
+    bullet_list,
+    dataframe_html,
+    format_value,
+    human_bytes,
+    human_seconds,
+    render_page,
+    subheading,
+)
+from flwr_vertical.reports import coefficients as co
+from flwr_vertical.reports import evaluation as ev
+from flwr_vertical.reports import importance as nf
+from flwr_vertical.reports import imputation as im
+from flwr_vertical.reports import missingness as mi
+from flwr_vertical.reports import synthetic as sy
+from flwr_vertical.reports.glossary import meaning_of, most_telling_first
+from flwr_vertical.reports.party_page import own_facts, own_sentence, rows_got
+from flwr_vertical.results.atomic import write_bytes_atomically
+from flwr_vertical.results.data import ResultData, needed_lines
+from flwr_vertical.results.storage import is_own_report
+
+_MOST_PANELS = 12
+_MOST_PREDICTIONS = 20
+_FEW_PANELS = 4  # of a figure in a notebook
+_FEW_COEFFICIENTS = 20
+
+
+def write_report(
+    result: ResultData,
+    folder: Path,
+    more: Iterable[Section] = (),
+    mode: int = 0o600,
+    party: str = "",
+) -> Path:
+    """Write the report of a run; see `Result.report`."""
+    path = folder if folder.suffix == ".html" else folder / "report.html"
+    path = path.expanduser().absolute()
+    if path.exists() and not is_own_report(path):
+        raise ConfigError(f"cannot write the report to {path}: another file is there; move it away")
+    return write_bytes_atomically(path, report_html(result, more=more, party=party).encode(), mode)
+
+
+def report_html(
+    result: ResultData, *, date: str = "", more: Iterable[Section] = (), party: str = ""
+) -> str:
+    """Return the report of a run as one self-contained HTML page."""
+    ungraded = "" if party else sy.grade_if_synthetic(result)
+    size = _size(result)
+    kind = "party report" if party else "run report"
+    above = [f"flwr-vertical {result.version}".strip(), kind, result.name]
+    above += [date or result.finished]
+    seed = result.settings.get("seed")
+    above += [] if seed is None else [f"seed {seed}"]
+    return render_page(
+        f"{party}: {result.strategy}" if party else result.strategy,
+        [*(rows_got(result, party) if party else ()), *_sections(result, ungraded), *more],
+        subtitle=own_sentence(result, party) if party else _sentence(result, size),
+        facts=own_facts(result, party) if party else _facts(result, size),
+        kicker=" · ".join(part for part in above if part),
+        made=result.call,
+    )
+
+
+def key_figures(result: ResultData) -> Iterator[tuple[str, str | bytes]]:
+    """Yield figures of a result with their titles, the one that says most first."""
+    found = result.evaluation
+    if found is not None:
+        numbers = found.task == "numbers"
+        figure = ev.numbers_figure(found) if numbers else ev.classes_figure(found)
+        if figure:
+            yield "Predictions against true labels", figure
+    if pairs := qu.synthetic_pairs(result.originals, result.tables):
+        yield "Synthetic and observed values", sy.margins_figure(pairs[:_FEW_PANELS])
+    columns = im.columns_of(result)
+    known = [item for item in columns if item.truth is not None and item.numeric][:_FEW_PANELS]
+    if known:
+        yield "Imputed against true values", im.scatter_figure(known)
+    if result.coefficients is not None and "estimate" in result.coefficients:
+        spreads = co.spreads_of(result)
+        if figure := fg.coefficients_figure(result.coefficients, spreads, most=_FEW_COEFFICIENTS):
+            yield "Coefficients", figure
+    if columns:
+        yield "Imputed and observed values", im.distributions_figure(columns[:_FEW_PANELS])
+    if figure := fg.history_figure(result.history):
+        yield "Convergence", figure
+
+
+def _sections(result: ResultData, ungraded: str) -> Iterator[Section]:
+    stated = [] if result.privacy is None else result.privacy.sentences
+    if notes := [note for note in result.notes if note not in stated]:
+        yield Section("Notes", bullet_list(notes))
+    if result.privacy is not None:
+        table = dataframe_html(result.privacy.to_frame())
+        yield Section("Privacy", [bullet_list(stated), table], result.privacy.caption)
+    yield from _metrics(result)
+    if result.evaluation is not None:
+        yield ev.section(result.evaluation)
+    yield from nf.sections(result.importance, result.contributions)
+    yield from mi.sections(result)
+    yield from sy.sections(result)
+    yield from sy.grade_sections(result.graded, ungraded)
+    yield from im.sections(result)
+    history = fg.history_figure(result.history)
+    if history:
+        yield Section("Convergence", history, "What the run reported from round to round.")
+    yield from co.sections(result)
+    yield from _predictions(result)
+    if result.figures:
+        figures: list[Item] = []
+        for title, figure in result.figures.items():
+            figures += [subheading(title), figure]
+        yield Section("Figures of the strategy", figures)
+    yield from _cost(result)
+    if result.disclosure:
+        learned = pd.DataFrame(result.disclosure, columns=["who", "learns"])
+        caption = "What each role of this run got to know, besides its own data."
+        yield Section("Who learned what", dataframe_html(learned, index=False), caption)
+    if result.needed_keys:
+        needed = pd.DataFrame(
+            [(node, key, format_value(value)) for node, keys in result.needed_keys.items()
+             for key, value in keys.items()],
+            columns=["node", "key of its node config", "value"],
+        )  # fmt: skip
+        caption = (
+            "In a federation, a node takes part in this run only if its owner states these keys. "
+            "To be pasted:"
+        )
+        lines = bullet_list(needed_lines(result.needed_keys))
+        table = dataframe_html(needed, index=False)
+        yield Section("What nodes must agree to", [table, lines], caption)
+    if result.settings:
+        settings = pd.DataFrame(
+            {"setting": list(result.settings), "value": list(result.settings.values())},
+            dtype=object,
+        )
+        # Values are of all types: as text they line up on the left.
+        settings["value"] = [format_value(value) for value in result.settings.values()]
+        yield Section("Settings", dataframe_html(settings, index=False))
+
+
+def _metrics(result: ResultData) -> Iterator[Section]:
+    tables = []
+    if result.metrics:
+        names = most_telling_first(result.metrics)
+        overall = pd.DataFrame({"metric": names, "value": [result.metrics[n] for n in names]})
+        meanings = [meaning_of(name) for name in names]
+        if any(meanings):
+            overall["meaning"] = meanings
+        tables.append(subheading("Overall") + dataframe_html(overall, index=False))
+    if result.party_metrics:
+        frame = pd.DataFrame.from_dict(result.party_metrics, orient="index")
+        table = dataframe_html(frame.rename_axis("party"))
+        told = {str(n): meaning_of(str(n)) for n in frame if n not in result.metrics}
+        told = {name: text for name, text in told.items() if text}
+        words = bullet_list(f"{name}: {text}" for name, text in told.items()) if told else ""
+        tables.append(subheading("By party") + table + words)
+    if tables:
+        yield Section("Metrics", tables)
+
+
+def _predictions(result: ResultData) -> Iterator[Section]:
+    predicted = result.predictions
+    if predicted is None or not len(predicted):
+        return
+    first = predicted.head(_MOST_PREDICTIONS)
+    shown = "all" if len(first) == len(predicted) else f"the first {len(first)}"
+    caption = f"{len(predicted):,} samples without a label, {shown} shown."
+    yield Section("Predictions", dataframe_html(first), caption)
+
+
+def _cost(result: ResultData) -> Iterator[Section]:
+    ledger = result.ledger
+    if ledger.messages:
+        rows = ledger.summary()
+        modes = ledger.to_frame().groupby("step", sort=False)["mode"].unique().map(", ".join)
+        if len(rows) > 1:
+            rows = pd.concat([rows, ledger.summary("total")])
+        columns: dict[str, Callable[[Any], str]] = {
+            "rounds": format_value,
+            "messages": format_value,
+            "bytes_up": human_bytes,
+            "bytes_down": human_bytes,
+            "values_up": lambda count: f"{count:,}" if count else "–",
+            "bytes_per_value": lambda size: "–" if np.isnan(size) else f"{size:.1f}",
+            "seconds": human_seconds,
+        }
+        names = {"bytes_up": "up", "bytes_down": "down", "values_up": "values summed"}
+        names |= {"bytes_per_value": "bytes per value", "seconds": "time"}
+        writers = {names.get(name, name): write for name, write in columns.items()}
+        table = rows[list(columns)].rename(columns=names).rename_axis("step")
+        table.insert(0, "mode", modes.reindex(table.index).fillna(""))
+        items: list[Item] = [dataframe_html(table, formats=writers)]
+        caption = (
+            "Up is from the parties to the server. A round lasts as long as its slowest message."
+        )
+        if not ledger.privacy.empty:
+            items += [subheading("Privacy spent"), dataframe_html(ledger.privacy, index=False)]
+        yield Section("What it cost", items, caption)
+
+
+class _Size:
+    samples: int | None = None
+    columns: int | None = None
+    missing: float | None = None
+
+
+def _size(result: ResultData) -> _Size:
+    size = _Size()
+    if result.originals:
+        state, _, _ = mi.states(result.originals, result.settings.get("normalise_ids", ()))
+        size.samples, size.columns = state.shape
+        size.missing = float((state != mi.PRESENT).mean()) if state.size else None
+    elif result.mask is not None:
+        size.samples = len(result.mask)
+        size.missing = float(np.mean(result.mask)) if result.mask.size else None
+    return size
+
+
+def _facts(result: ResultData, size: _Size) -> dict[str, str]:
+    facts = {"Parties": f"{len(result.parties)}"} if result.parties else {}
+    if size.samples is not None:
+        facts["Samples"] = f"{size.samples:,}"
+    if size.columns is not None:
+        facts["Columns"] = f"{size.columns:,}"
+    if size.missing is not None:
+        facts["Missing"] = f"{size.missing:.1%}"
+    ledger = result.ledger
+    if ledger.messages:
+        facts["Rounds"] = f"{ledger.rounds:,}"
+        facts["Sent by parties"] = human_bytes(ledger.bytes_up)
+        facts["Sent to parties"] = human_bytes(ledger.bytes_down)
+        facts["Time in rounds"] = human_seconds(ledger.seconds)
+    return facts
+
+
+def _sentence(result: ResultData, size: _Size) -> str:
+    parties = f"{len(result.parties)} parties" if len(result.parties) != 1 else "One party"
+    text = parties if result.parties else "A run"
+    if size.samples is not None:
+        held = f"{size.columns:,} columns about " if size.columns is not None else ""
+        text += f" with {held}{size.samples:,} samples"
+    if size.missing is not None:
+        text += (
+            f", {size.missing:.1%} of {'cells' if size.columns is not None else 'blocks'} missing"
+        )
+    if result.metrics:
+        name = most_telling_first(result.metrics)[0]
+        text += f"; {name} {format_value(result.metrics[name])}"
+    return text + "."

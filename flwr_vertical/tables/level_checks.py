@@ -1,0 +1,168 @@
+"""What a column of text or of levels looks like: numbers and dates as text, levels, variants."""
+
+import unicodedata
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+import pyarrow.compute as pc
+
+from flwr_vertical.tables import text_dates, text_numbers
+from flwr_vertical.tables.findings import Finding, Severity, examples_of
+
+NEAR_UNIQUE_SHARE, NEAR_UNIQUE_ROWS = 0.5, 20
+"""Text with more distinct values than this share of the cells, in as many rows, tells rows apart
+and no groups."""
+MANY_LEVELS = 50
+RARE_ROWS = 5
+"""A level in fewer rows than this is rare."""
+MOSTLY = 0.9
+"""Share of a column's distinct texts from which it is taken for numbers or dates with mistakes."""
+_UNITS = "^[-+(]?[ ]*(?:[A-Z]{3}|[$€£¥%~<>≤≥])?[ ]*[-+]?[0-9][0-9., ']*[ ]*(?:[$€£¥%]|[A-Za-z]{1,4})?[)]?$"  # noqa: E501
+
+FREE = (
+    "drop it if it is a name, an address or free text; if it is an ID of the samples, name it as "
+    "id-column"
+)
+
+
+def check_written(
+    name: str, texts: Any, counts: "pd.Series[int]", stated: bool
+) -> Iterator[Finding]:
+    """Find text that is numbers or dates; `texts` are the distinct values."""
+    if stated:
+        return
+    distinct = len(texts)
+    order = text_dates.order_of(texts)
+    if order is not None:
+        yield _dates_as_text(name, order, distinct, texts)
+        return
+    forms = text_numbers.possible_forms(texts)
+    levels = f"it is text with {distinct:,} distinct values, so a categorical column"
+    if forms:
+        yield Finding(
+            Severity.WARNING,
+            "numbers-as-text",
+            name,
+            f"all cells are numbers with thousands or decimal marks; {levels}",
+            "state csv.decimal (and csv.thousands), or make numbers of them",
+            examples_of(texts.to_pylist()),
+        )
+        return
+    share, are_numbers = text_numbers.share_of_numbers(texts)
+    if share >= MOSTLY or (share > 0.5 and distinct - int(are_numbers.sum()) <= 3):
+        odd = ~are_numbers
+        cells = int(counts.to_numpy()[odd].sum())
+        yield Finding(
+            Severity.WARNING,
+            "numbers-as-text",
+            name,
+            f"numbers but for {cells:,} cells; {levels}",
+            "leave these cells empty, or correct them",
+            examples_of(text for text, no in zip(texts.to_pylist(), odd, strict=True) if no),
+        )
+    elif distinct > 2 and text_dates.share_of_dates(texts) >= MOSTLY:
+        yield Finding(
+            Severity.WARNING,
+            "dates",
+            name,
+            f"most cells are dates and some are not; {levels}",
+            "correct the others or leave them empty, and state csv.dates='days'",
+            examples_of(texts.to_pylist()),
+        )
+    elif distinct > RARE_ROWS and _share(texts, _UNITS) >= MOSTLY:
+        yield Finding(
+            Severity.WARNING,
+            "units",
+            name,
+            f"most cells are a number with a unit or sign; {levels}",
+            "write the number alone and the unit into the column's name",
+            examples_of(texts.to_pylist()),
+        )
+
+
+def _share(texts: Any, pattern: str) -> float:
+    return float(pc.mean(pc.match_substring_regex(texts, pattern)).as_py() or 0.0)
+
+
+def _dates_as_text(name: str, order: str, distinct: int, texts: Any) -> Finding:
+    advice = {
+        text_dates.AMBIGUOUS: "state csv.dates='days-day-first' or 'days-month-first' to make them "
+        "days since 1970-01-01",
+        text_dates.SHORT_YEAR: "write years with four digits, then state csv.dates='days'",
+    }.get(order, "state csv.dates='days' to make them days since 1970-01-01")
+    return Finding(
+        Severity.WARNING,
+        "dates",
+        name,
+        f"dates ({order}) as text: {distinct:,} distinct values of a categorical column",
+        f"{advice}, or drop it; kind.{name}='categorical' if they are groups",
+        examples_of(texts.to_pylist()),
+    )
+
+
+def check_levels(
+    name: str, counts: "pd.Series[int]", n_observed: int, stated: bool
+) -> Iterator[Finding]:
+    """Check how many distinct texts there are."""
+    if stated:
+        return
+    distinct = len(counts)
+    if n_observed >= NEAR_UNIQUE_ROWS and distinct > NEAR_UNIQUE_SHARE * n_observed:
+        yield Finding(
+            Severity.WARNING,
+            "near-unique",
+            name,
+            f"{distinct:,} distinct texts in {n_observed:,} cells",
+            FREE,
+            examples_of(counts.index),
+        )
+    elif distinct > MANY_LEVELS:
+        yield Finding(
+            Severity.NOTE,
+            "many-levels",
+            name,
+            f"{distinct:,} levels",
+            "combine levels, or expect slow and imprecise results of methods that encode them",
+        )
+
+
+_FORMS: dict[str, Callable[[str], str]] = {
+    "upper and lower case": str.casefold,
+    "white space": lambda text: " ".join(text.split()),
+    "the Unicode form (NFC, NFD)": lambda text: unicodedata.normalize("NFC", text),
+}
+
+
+def check_variants(name: str, counts: "pd.Series[int]") -> Iterator[Finding]:
+    """Find levels that differ by case, white space or Unicode form alone."""
+    levels = [str(level) for level in counts.index]
+    for what, form in _FORMS.items():
+        groups: dict[str, list[str]] = {}
+        for level in levels:
+            groups.setdefault(form(level), []).append(level)
+        same = [group for group in groups.values() if len(group) > 1]
+        if same:
+            yield Finding(
+                Severity.WARNING,
+                "level-variants",
+                name,
+                f"{sum(map(len, same)):,} levels differ from another one by {what} alone",
+                "write them in the same way if they mean the same",
+                examples_of((ascii(level)[1:-1] for level in same[0]), most=4),
+            )
+
+
+def check_rare(name: str, counts: "pd.Series[int]", n_observed: int) -> Iterator[Finding]:
+    """Find levels that few rows have."""
+    rare = counts[counts < RARE_ROWS]
+    if n_observed < NEAR_UNIQUE_ROWS or rare.empty or len(counts) > NEAR_UNIQUE_SHARE * n_observed:
+        return
+    yield Finding(
+        Severity.NOTE,
+        "rare-levels",
+        name,
+        f"{len(rare):,} of {len(counts):,} levels occur in fewer than {RARE_ROWS} rows",
+        "combine them: little can be learnt of a rare level, and its name may tell of a single row",
+        examples_of(rare.index),
+    )

@@ -1,0 +1,124 @@
+"""Predictions with linear models: a sum of the parties' terms for each sample.
+
+=============  =================================================================================
+round          what travels
+=============  =================================================================================
+open_model     with several regressions only; down: the model's digest; up: rows that have a
+               missing cell
+predict_kept   down: the digest, and with several regressions the number of each row's; summed:
+               one whole number for each sample
+=============  =================================================================================
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Federation, Result
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Flags
+from flwr_vertical.errors import DataError
+from flwr_vertical.predictions import Predictions
+from flwr_vertical.results import Progress
+from strategies.linear.prediction.server import Predictor, narrow, note_bits
+from strategies.linear.prediction.table import MARGIN
+from strategies.linear.problem import sample_index
+from strategies.predict.party import PredictParty
+
+
+class LinearPredictions(Predictions):
+    """Each party multiplies by its coefficients, and terms are added up; one or two rounds."""
+
+    party = PredictParty
+    disclosure = (
+        (
+            "server",
+            "for each sample, the sum of the parties' terms (columns times the coefficients that "
+            "each party kept), rounded to a grid: at most ``bits_per_row`` bits. Of a sample that "
+            "one of the parties of this run holds alone, this is that party's own term",
+        ),
+        (
+            "server",
+            "of each party, which rows have a missing cell or a level that the fit did not know, "
+            "and how many terms lie far outside those of the fit",
+        ),
+        (
+            "every party",
+            "which model is used; where coefficients depend on the parties at hand, which of its "
+            "rows have the same parties",
+        ),
+        (
+            "nobody",
+            "a value of another party's columns, but for what bits of a term tell of them; another "
+            "party's coefficients",
+        ),
+    )
+
+    def run(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Have every party multiply, and add up."""
+        predictor: Predictor = self.model
+        names = list(federation.parties)
+        column = [predictor.parties.index(name) for name in names]
+        held = np.zeros((alignment.n_samples, len(predictor.parties)), dtype=bool)
+        held[:, column] = ~alignment.mask
+        several = len(predictor.present) > 1
+        progress.total = 1 + several
+        arguments: dict[str, Any] = {"model": predictor.digest}
+        per_party: dict[str, dict[str, Any]] = {}
+        if several:
+            told = federation.call("open_model", arguments)
+            progress.step("rows")
+            _drop(held, told, predictor)
+            chosen = predictor.patterns_of(held)
+            per_party = {
+                name: {"pattern": narrow(chosen[held[:, k]])}
+                for name, k in zip(names, column, strict=True)
+            }
+        total = federation.sum(
+            "predict_kept",
+            arguments,
+            per_party=per_party,
+            shapes={"term": (alignment.n_samples,)},
+        )
+        progress.step("predict")
+        _drop(held, total.public, predictor)
+        note_bits(result, predictor, total.public)
+        index = sample_index(alignment, result.labels, np.arange(alignment.n_samples))
+        result.predictions = predictor.table(held, total["term"]).set_axis(index)
+        result.party_metrics = {
+            name: {"rows_held": float(held[:, k].sum())}
+            for name, k in zip(names, column, strict=True)
+        }
+        result.metrics["n_samples"] = float(alignment.n_samples)
+        if federation.labels is not None:
+            self._compare(federation.labels, result, predictor.family)
+
+    def _compare(self, labels: npt.NDArray[np.float64], result: Result, family: str) -> None:
+        """Say how far predictions are from the labels that are known."""
+        known = np.isfinite(labels)
+        if not known.any() or result.predictions is None:
+            return
+        found, y = result.predictions[known], labels[known]
+        if family == MARGIN:
+            result.metrics["accuracy"] = float(np.mean(found["prediction"].to_numpy() == y))
+            return
+        errors = y - found["prediction"].to_numpy()
+        result.metrics["rmse"] = float(np.sqrt(np.mean(errors**2)))
+        if family == "gaussian":
+            inside = (y >= found["lower"].to_numpy()) & (y <= found["upper"].to_numpy())
+            result.metrics["coverage"] = float(np.mean(inside))
+        elif family == "binomial":
+            p = np.clip(found["prediction"].to_numpy(), 1e-15, 1 - 1e-15)
+            result.metrics["log_loss"] = float(-np.mean(y * np.log(p) + (1 - y) * np.log1p(-p)))
+
+
+def _drop(held: Flags, told: dict[str, dict[str, Any]], predictor: Predictor) -> None:
+    """Take out the rows that parties do not use."""
+    for name, values in told.items():
+        dropped = np.asarray(values["dropped"], dtype=np.int64)
+        if len(dropped) and (dropped.min() < 0 or dropped.max() >= len(held)):
+            raise DataError(f"party {name!r} named rows that are not among the aligned ones")
+        held[dropped, predictor.parties.index(name)] = False

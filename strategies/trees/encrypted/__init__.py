@@ -1,1 +1,0 @@
-"""Open histograms by additively homomorphic encryption: without helper, arbiter or shared seed."""

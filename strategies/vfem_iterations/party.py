@@ -1,0 +1,85 @@
+"""The party half of VFEM's iterations: its parameters, its fits, its own M-step."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Party, Summands, Uses, step
+from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.products import HeldColumns, PairKeySteps
+from strategies.linear.data import RegressionData
+from strategies.linear.prediction import PredictionSteps
+from strategies.vfem_iterations.equations import PartyParameters
+from strategies.vfem_iterations.sketches import SketchSteps
+
+_AGREED = ("prepare", "gradient", "finish", "sketch_rows")
+"""Steps that tell something of single samples or of columns, or prepare to."""
+
+
+class VFEMIterationsParty(Party):
+    """Keeps ``beta_k``, ``mu_k`` and ``Sigma_k``, and sends its part of each sample's fit."""
+
+    data = Uses(RegressionData)
+    pair_keys = Uses(PairKeySteps, sends="sketches of columns", without="sketch_size=0")
+    sketches = Uses(SketchSteps)
+    prediction = Uses(PredictionSteps)
+
+    def take(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Take a step; those of the iterations only if the node agrees to them."""
+        if name in _AGREED:
+            self.open_exchange("sums", "fits of each sample, summed over parties, in each round")
+        return super().take(name, arguments)
+
+    @step
+    def gradient(self, r: Array, missing: Array, sigma2: float, learning_rate: float) -> Summands:
+        """Take the M-step, and send what the next E-step needs.
+
+        Message: r (n_held,): ``r_i`` of the rows held; missing (2,): see `PartyParameters.m_step`;
+        returns, summed: ``fit`` (n_samples,), that of a missing row being ``mu_k' beta_k``;
+        publicly ``explained``, the variance of the fit.
+        """
+        data = self.data
+        sums = float(missing[0]), float(missing[1])
+        theta = self._theta.m_step(data.x, data.n_labelled, r, sums, sigma2, learning_rate)
+        self.state["beta"], self.state["mean"] = theta.beta, theta.mean
+        self.state["covariance"] = theta.covariance
+        fit = np.full(data.n_labelled, float(theta.mean @ theta.beta))
+        fit[data.rows] = data.x @ theta.beta
+        return Summands({"fit": fit}, {"explained": float(theta.beta @ theta.loading)})
+
+    @step
+    def finish(
+        self, group: Indices, weight: Array, absent: npt.NDArray[np.uint8]
+    ) -> dict[str, Any]:
+        """Hand over the estimates, and what their standard errors need.
+
+        Message: group (n_held,): pattern of each row held; weight (n_groups,): ``1 / d`` of each
+        pattern; absent (n_groups, n_parties): 1 where a party lacks the samples of a pattern;
+        returns the fields of `PartyMoments`.
+        """
+        theta, data, per_row = self._theta, self.data, weight[group]
+        centred = self.columns_to_multiply().values
+        gram = (centred * per_row[:, None]).T @ centred
+        gram[np.diag_indices_from(gram)] += data.ridge * data.scale**2 * per_row.sum()
+        return {
+            "beta": theta.beta / data.scale,
+            "offset": float(data.center @ (theta.beta / data.scale)),
+            "mean": data.center + data.scale * theta.mean,
+            "loading": data.scale * theta.loading,
+            "gram": gram,
+            "sums": centred.T @ (np.column_stack([weight, absent * weight[:, None]])[group]),
+        }
+
+    def columns_to_multiply(self) -> HeldColumns:
+        """Return the columns less their mean under the model, in the table's units."""
+        data = self.data
+        return HeldColumns((data.x - self._theta.mean) * data.scale, data.rows, data.n_labelled)
+
+    @property
+    def _theta(self) -> PartyParameters:
+        if "beta" not in self.state:
+            return PartyParameters.initial(self.data.x)
+        beta, mean, covariance = (self.state[name] for name in ("beta", "mean", "covariance"))
+        return PartyParameters(np.asarray(beta), np.asarray(mean), np.asarray(covariance))
