@@ -320,7 +320,7 @@ class VerticalGLM(Strategy):
         problem = opened.problem
         penalised = penalised_columns(str(self.unpenalized), problem)
         path = Path(penalty, stated(parse_lambdas(self.lambdas)), penalised)
-        ridge = self.l2 * penalised if penalty == "ridge" else np.zeros(len(penalised))
+        ridge = np.asarray(self.l2 * penalised * (penalty == "ridge"), dtype=np.float64)
         maximum: MaximumLikelihood | None = None
         unknown = rows = added = ridged = None
         if not whole:

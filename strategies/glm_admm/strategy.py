@@ -161,7 +161,7 @@ class GLMADMM(Strategy):
             standardize=self.standardize,
             intercept=True,
         )
-        used = ~problem.mask.any(axis=1)
+        used: Flags = np.asarray(~problem.mask.any(axis=1))
         n, lacking = int(used.sum()), int((~used).sum())
         needed = 3 if self.penalty in SELECTING else problem.n_columns + 2
         held = dict(zip(problem.columns, (~problem.mask).sum(axis=0).tolist(), strict=True))

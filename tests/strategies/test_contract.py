@@ -33,7 +33,7 @@ PREDICTORS = [
     "svm",
 ]
 # The server is told sides of splits, which are counted; tests/attacks has how much.
-TOLD_SIDES = {"gbdt", "gbdt-predict gbdt", "predict gbdt"}
+TOLD_SIDES = {"gbdt", "predict gbdt"}
 # They need whole numbers, or a key stream that parties share.
 NO_CIPHERTEXTS = cases.MASKED | {"gbdt", "forest"}
 

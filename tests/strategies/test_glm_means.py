@@ -97,9 +97,11 @@ def test_the_lasso_that_bic_chooses_is_as_good_as_that_of_the_exact_path():
     beta = np.zeros(p)
     beta[rng.permutation(p)[:4]] = rng.choice([-1.0, 1.0], 4)
     y = (rng.random(n) < 1 / (1 + np.exp(0.3 - X @ beta))).astype(float)
-    result = run(X, y, sizes=(20, 20), family="binomial", penalty="lasso")
-    lambdas = result.model.path.index.to_numpy()
-    assert lambdas[0] == pytest.approx(np.abs(X.T @ (y - y.mean())).max() / n, rel=1e-6)
+    given = {"sizes": (20, 20), "family": "binomial", "penalty": "lasso"}
+    largest = np.abs(X.T @ (y - y.mean())).max() / n
+    assert run(X, y, **given).model.path.index[0] == pytest.approx(largest, rel=1e-6)
+    lambdas = largest * np.geomspace(1.0, 0.01, 20)
+    result = run(X, y, **given, lambdas=lambdas)
     fits, bic = [], []
     start = np.zeros(p + 1)
     for strength in lambdas[:12]:
