@@ -49,7 +49,7 @@ class Recovery:
         return b"" if self._kept is None else digest(step, request)
 
     @property
-    def load_live(self) -> Callable[[str], bytes | None]:
+    def load_live(self) -> Callable[[str], dict[str, Any] | None]:
         """What reads live objects of a version from the disk."""
         return _nowhere if self._files is None else self._files.load_live
 
