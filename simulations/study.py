@@ -22,7 +22,7 @@ from simulations.data import ROOT
 from simulations.kept import as_kept, read_kept, write_kept
 from simulations.page import FAIL, PASS, Part, Tables, reached, render
 from simulations.preset import Options, StudyPreset
-from simulations.replications import Job, Replicate, Store, run_all, to_frame
+from simulations.replications import Job, Store, run_all, to_frame
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Study(ABC):
     goals: ClassVar[Mapping[str, str]] = {}  # What was expected, by the table that says what came
     keeps: ClassVar[bool] = False  # Whether the repository has its finished replications
     preset_class: ClassVar[type[StudyPreset]]
-    replicate: ClassVar[Replicate]
+    replicate: ClassVar[Any]  # Of one job and what `prepare` returned: figures by name
 
     def __init__(self, options: Options) -> None:
         self.options = options

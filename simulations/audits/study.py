@@ -77,13 +77,14 @@ class AuditsStudy(Study):
         for name, mechanism in all_by_name().items():
             if name not in wide.index:
                 continue
-            found = float(wide.loc[name, "epsilon"])
+            told: dict[str, Any] = wide.loc[name].to_dict()
+            found = float(told["epsilon"])
             rows["audits" if mechanism.holds else REFUTED][name] = {
                 "tables differ in": mechanism.differ,
                 "epsilon stated": round(mechanism.epsilon, 3),
                 "delta": mechanism.delta,
                 "epsilon at least": round(found, 3),
-                "runs": int(wide.loc[name, "runs"]),
+                "runs": int(told["runs"]),
                 "as stated": _verdict(mechanism, found),
             }
         return {

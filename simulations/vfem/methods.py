@@ -27,8 +27,8 @@ def make_method(name: str, holder: str) -> Strategy:
     if name == ALGORITHM_2:
         return VFEMIterations(sketch_size=SKETCHES)
     # The paper's model. Where it starts (CC-VFEM, Impute-VFEM) changes no maximum.
-    prior = {"noise_prior": PRIOR} if name == STEADIED else {}
-    return VFEM(covariance="block", check_correlation=False, **prior)
+    prior = PRIOR if name == STEADIED else 0.0
+    return VFEM(covariance="block", check_correlation=False, noise_prior=prior)
 
 
 def run_method(strategy: Strategy, sample: Sample, aggregation: str, seed: int) -> Result:
