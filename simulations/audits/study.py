@@ -77,7 +77,7 @@ class AuditsStudy(Study):
         for name, mechanism in all_by_name().items():
             if name not in wide.index:
                 continue
-            told: dict[str, Any] = wide.loc[name].to_dict()
+            told = wide.loc[name].to_dict()
             found = float(told["epsilon"])
             rows["audits" if mechanism.holds else REFUTED][name] = {
                 "tables differ in": mechanism.differ,
