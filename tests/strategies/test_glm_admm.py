@@ -212,3 +212,9 @@ def test_noise_costs_what_the_ledger_says_and_protects_no_row():
     assert any("protects no row" in note for note in results[0.5].notes)
     again = run(X, y, epsilon=0.5, **settings)
     assert not np.array_equal(estimates(results[0.5]), estimates(again))
+
+
+def test_noise_is_another_in_each_run():
+    X, y, _ = pooled("gaussian", seed=5)
+    one, other = (estimates(run(X, y, epsilon=1.0, lambdas=0.05, max_iter=4)) for _ in range(2))
+    assert not np.array_equal(one, other)
