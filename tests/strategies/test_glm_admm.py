@@ -197,9 +197,9 @@ def test_masked_fits_tell_nothing_and_residuals_show_the_labels():
 
 def test_noise_costs_what_the_ledger_says_and_protects_no_row():
     X, y, _ = pooled("gaussian", n=2000)
-    settings = {"lambdas": 0.1, "max_iter": 8}
+    settings = {"penalty": "lasso", "lambdas": 0.1, "max_iter": 20}
     results = {epsilon: run(X, y, epsilon=epsilon, **settings) for epsilon in (0.5, 1e4)}
-    clean = run(X, y, lambdas=0.1, tol=1e-6)
+    clean = run(X, y, penalty="lasso", lambdas=0.1, tol=1e-6)
     error = {
         epsilon: np.abs(estimates(result) - estimates(clean)).max()
         for epsilon, result in results.items()
@@ -207,14 +207,8 @@ def test_noise_costs_what_the_ledger_says_and_protects_no_row():
     assert error[1e4] < 0.1 < error[0.5]
     ledger = results[0.5].ledger
     assert set(ledger.epsilon) == {"p0", "p1", "p2"}
-    assert 0.5 < ledger.epsilon["p0"] < 8 * 0.5
-    assert results[0.5].metrics["iterations"] == 8
+    assert 0.5 < ledger.epsilon["p0"] < 20 * 0.5
+    assert results[0.5].metrics["iterations"] == 20
     assert any("protects no row" in note for note in results[0.5].notes)
     again = run(X, y, epsilon=0.5, **settings)
     assert not np.array_equal(estimates(results[0.5]), estimates(again))
-
-
-def test_noise_is_another_in_each_run():
-    X, y, _ = pooled("gaussian", seed=5)
-    one, other = (estimates(run(X, y, epsilon=1.0, lambdas=0.05, max_iter=4)) for _ in range(2))
-    assert not np.array_equal(one, other)
