@@ -69,7 +69,7 @@ def test_columns_are_standardised_unless_stated_otherwise(project):
     register_all()
     config = dict(flat(project["tool"]["flwr"]["app"]["config"]))
     stated = [key for key in config if key.endswith(".standardize")]
-    assert {key.split(".")[0] for key in stated} >= {"fknn", "glm", "svm", "vfem"}
+    assert {key.split(".")[0] for key in stated} >= {"fknn", "glm", "svm"}
     assert all(config[key] is True for key in stated)
     assert all(load_strategy(key.split(".")[0])().standardize is True for key in stated)
     for preset in sorted((ROOT / "apps").glob("*.toml")):

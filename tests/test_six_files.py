@@ -18,7 +18,7 @@ of trees and votes; of moments and means."""
 
 
 def test_the_page_quotes_code_as_it_is():
-    quotes = re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE.read_text(), re.S)
+    quotes = re.findall(r"```py\n# (\S+)\n(.*?)```", PAGE.read_text(), re.S)
     assert len(quotes) >= 8
     for path, code in quotes:
         assert code.rstrip() in (ROOT / path).read_text(), (path, code)

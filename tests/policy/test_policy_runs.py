@@ -335,29 +335,6 @@ def test_a_refusal_without_a_usable_ledger_is_a_refusal_all_the_same(home):
         run(nodes)
 
 
-class Older:
-    """A storage of somebody else's, of before there were policies and ledgers."""
-
-    def __init__(self):
-        self._files = FileStorage()
-
-    def __getattr__(self, name):
-        if name in ("policy", "privacy_ledger"):
-            raise AttributeError(name)
-        return getattr(self._files, name)
-
-
-def test_a_storage_without_policy_and_ledger_has_the_policy_of_the_node_config(home):
-    nodes = nodes_of(home, **{"policy.min-parties": 3})
-    refused = pytest.raises(PartyError, match=r"'court' refuses by policy\.min-parties")
-    with LocalGrid(party_app(Counter, storage=Older()), nodes) as grid, refused:
-        Count().start(grid=grid, progress=False, retries=0)
-    assert not (home / "court").exists()
-    with LocalGrid(party_app(Counter, storage=Older()), nodes_of(home)) as grid:
-        result = Count().start(grid=grid, progress=False, retries=0)
-    assert result.metrics == {"bank": 40.0, "court": 40.0}
-
-
 @pytest.mark.usefixtures("foreign")
 def test_a_demonstration_agrees_to_classes_too(home):
     node = {"partition-id": 0, "num-partitions": 2}

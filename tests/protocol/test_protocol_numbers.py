@@ -267,7 +267,8 @@ def test_digests_of_shared_and_of_separate_requests_are_the_same():
 
 
 def test_terms_are_decoded_once(federation, monkeypatch):
-    from flwr_vertical.server import federation as module
+    from flwr_vertical.server import federation as rounds
+    from flwr_vertical.server import nodes
 
     decoded = []
 
@@ -275,7 +276,8 @@ def test_terms_are_decoded_once(federation, monkeypatch):
         decoded.append(prefix)
         return decode(records, prefix)
 
-    monkeypatch.setattr(module, "decode", counting)
+    for module in (rounds, nodes):
+        monkeypatch.setattr(module, "decode", counting)
     federation.sum("send")
     assert (decoded.count(SUMS), decoded.count(VALUES)) == (N, N)
     last = federation.ledger.to_frame().iloc[-1]

@@ -22,6 +22,7 @@ MOMENTS = {
     "erase_group_seed",
     "send_masked",
     "open_products",
+    "count_columns",
     "encrypt_groups",
     "multiply_groups",
 }

@@ -165,7 +165,7 @@ def test_distinct_lines():
 
 def test_too_many_parties(fitted):
     model = fitted.predictor
-    many = type(model)(**{**vars(model), "parties": [*model.parties, *"cdefg"]})
+    many = type(model)(**{**vars(model), "parties": [*model.parties, *"defg"]})
     kept, fitted.predictor = fitted.predictor, many
     try:
         with pytest.raises(ConfigError, match=r"6 parties at most, and the fit had 7; use 'path'"):
