@@ -17,6 +17,7 @@ from common import command_line, machine_line, peak_gib
 
 from flwr_vertical import Arbiter, Party, Strategy, Uses, simulate
 from flwr_vertical.products import (
+    EncryptedGroupSteps,
     GroupKey,
     GroupKeySteps,
     HeldColumns,
@@ -34,6 +35,7 @@ class Multiplying(Party):
     pair_keys = Uses(PairKeySteps)
     group_key = Uses(GroupKeySteps)
     products = Uses(PrivateProductSteps, purpose="benchmark")
+    ciphertexts = Uses(EncryptedGroupSteps, purpose="benchmark")
 
     def columns_to_multiply(self) -> HeldColumns:
         """Return all columns in the aligned order."""
