@@ -26,7 +26,7 @@ from common import command_line, machine_line
 
 ROOT = Path(__file__).parents[1]
 APP = Path(__file__).with_name("channel_app")
-sys.path[:0] = [str(APP), str(ROOT / "tests")]
+sys.path[:0] = [str(APP), str(ROOT / "tests" / "kit")]
 
 from channel_bench import Echo, measure  # noqa: E402
 from deployments import Deployment  # noqa: E402

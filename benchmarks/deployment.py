@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from common import command_line, machine_line
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
 
 from deployments import Deployment
 

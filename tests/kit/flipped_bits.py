@@ -1,6 +1,6 @@
 """Flip single bits of a node's privacy ledger, and ask for what it had refused.
 
-    python tests/flipped_bits.py [--flips 4000] [--seed 0]
+    python tests/kit/flipped_bits.py [--flips 4000] [--seed 0]
 
 Each bit is flipped in a copy of its own, anywhere in the file. Then processes that know nothing
 yet open the copy, and ask for what the whole ledger refuses: in a new run and in one that greeted

@@ -120,7 +120,7 @@ def filled(tmp_path_factory):
 
 
 def test_bits_that_flip_loosen_nothing(filled, tmp_path):
-    """A sample of what `python tests/flipped_bits.py` tries."""
+    """A sample of what `python tests/kit/flipped_bits.py` tries."""
     n_bits = 8 * filled.stat().st_size
     bits = np.random.default_rng(0).choice(n_bits, 8, replace=False)
     data = filled.read_bytes()
