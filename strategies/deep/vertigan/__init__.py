@@ -1,1 +1,0 @@
-"""The networks of VertiGAN; PyTorch alone, no Flower."""
