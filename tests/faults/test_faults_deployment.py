@@ -19,7 +19,7 @@ from tests.kit.rounds import Rounds
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 NAMES = ("bank", "court", "hospital")
-ROUNDS = 400  # some seconds, in which something can be broken
+ROUNDS = 1500  # half a minute: stopping a run takes some seconds, and none may end before
 
 
 def make_data():
