@@ -8,7 +8,7 @@ from flwr_vertical.products.arithmetic import Layout
 from flwr_vertical.products.noise import SUMS, PrivateRows, draw
 from simulations.audits.mechanism import Mechanism
 from strategies.glm_admm.admm import BOUND, Block, composed, noise_scale
-from strategies.linear.moments.label_noise import noisy_label_sums
+from strategies.linear.moments.dp_opening import noisy_label_sums
 
 EPSILON, DELTA = 2.0, 0.05
 

@@ -12,13 +12,10 @@ import pandas as pd
 from flwr_vertical.arrays import Array
 from simulations.page import FAIL, PASS
 from simulations.replications import Metrics
-from strategies.linear.moments import (
-    BlockCovariance,
-    FullCovariance,
-    Patterns,
-    fit_normal,
-    least_squares,
-)
+from strategies.linear.moments.covariances import BlockCovariance, FullCovariance
+from strategies.linear.moments.fit import fit_normal
+from strategies.linear.moments.linear import least_squares
+from strategies.linear.moments.patterns import Patterns
 
 FULL, BLOCK, COMPLETE, IMPUTE = "VFEM", "VFEM, block", "CC", "Impute"
 _Z = 1.959964

@@ -13,11 +13,12 @@ from strategies.glm.approximation import Approximation, Selection, select
 from strategies.glm.means import MaximumLikelihood, maximum_likelihood
 from strategies.glm.penalties import grid
 from strategies.least_squares.baseline import note
-from strategies.linear import Problem
 from strategies.linear.families import Family
-from strategies.linear.moments import OpenedMoments, Pattern, complete_rows
+from strategies.linear.moments.collect import OpenedMoments
 from strategies.linear.moments.dp_moments import moved_by
-from strategies.linear.moments.groups import Minimum
+from strategies.linear.moments.groups import Minimum, complete_rows
+from strategies.linear.moments.patterns import Pattern
+from strategies.linear.problem import Problem
 
 _CHOICES = 4
 """How often BIC may choose another value of lambda; of two alike it would go on for ever."""

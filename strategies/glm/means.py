@@ -15,11 +15,11 @@ from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.products import Moments, PrivateProducts
 from strategies.glm.approximation import Approximation
-from strategies.linear import Problem
 from strategies.linear.families import family_named
 from strategies.linear.masked_means.fit import fit_mean_model
 from strategies.linear.masked_means.problem import MeanFit
-from strategies.linear.moments import OpenedMoments
+from strategies.linear.moments.collect import OpenedMoments
+from strategies.linear.problem import Problem
 
 MOST_EVALUATIONS = 30
 """Keeps a fit within 80 rounds, those of moments and path included."""

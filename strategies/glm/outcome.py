@@ -10,7 +10,8 @@ from flwr_vertical import Model, Result
 from flwr_vertical.arrays import Array, Flags
 from strategies.glm.approximation import Approximation, Selection
 from strategies.least_squares.baseline import note
-from strategies.linear import Problem, coefficient_table
+from strategies.linear.coefficients import coefficient_table
+from strategies.linear.problem import Problem
 
 LEVEL = 0.95
 CONVERGED = "converged"

@@ -55,20 +55,15 @@ from strategies.glm.likelihoods import moments_of, of_all_rows, of_complete_rows
 from strategies.glm.means import MaximumLikelihood, check_federation, given_labels
 from strategies.glm.outcome import fill_selected
 from strategies.glm.penalties import SELECTING, parse_lambdas, stated
-from strategies.glm.predictions import conditional_regressions
 from strategies.linear import settings as shared
 from strategies.linear.families import FAMILIES, family_named
-from strategies.linear.moment_party import MeanParty, MomentArbiter
-from strategies.linear.moments import (
-    Budget,
-    by_pattern,
-    check_budget,
-    noisy_least_squares,
-    open_moments,
-)
-from strategies.linear.moments.disclosure import PRIVATE, RECOGNISED
-from strategies.linear.moments.dp_statement import state_privacy
-from strategies.linear.prediction import keep_and_predict
+from strategies.linear.moment_party import PRIVATE, RECOGNISED, MeanParty, MomentArbiter
+from strategies.linear.moments.collect import open_moments
+from strategies.linear.moments.dp_moments import noisy_least_squares, state_privacy
+from strategies.linear.moments.dp_opening import Budget, check_budget
+from strategies.linear.moments.groups import by_pattern
+from strategies.linear.prediction.conditional_regressions import conditional_regressions
+from strategies.linear.prediction.server import keep_and_predict
 
 ROWS = ("complete", "all")
 OF_ITERATIONS = "the paper's iterations are strategy 'glm-admm'"

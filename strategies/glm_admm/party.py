@@ -8,7 +8,7 @@ from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import key_of
 from strategies.glm_admm.admm import BOUND, Block, composed, largest_correlation
-from strategies.linear import RegressionData
+from strategies.linear.data import RegressionData
 
 EXCHANGE = "sums"
 """What a node config names to agree."""

@@ -38,10 +38,10 @@ from strategies.glm.penalties import CONCAVE, SELECTING, grid, parse_lambdas, st
 from strategies.glm_admm.admm import bic, composed, nearest, noise_scale
 from strategies.glm_admm.party import EXCHANGE, NORM, GLMADMMParty
 from strategies.least_squares.baseline import note
-from strategies.linear import Problem, coefficient_table, open_problem
 from strategies.linear import settings as shared
+from strategies.linear.coefficients import coefficient_table
 from strategies.linear.families import FAMILIES, Family, check_labels, family_named
-from strategies.linear.problem import sample_index
+from strategies.linear.problem import Problem, open_problem, sample_index
 
 EXHAUSTED = "max iterations"
 

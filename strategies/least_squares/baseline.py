@@ -14,23 +14,16 @@ from flwr_vertical.errors import DataError
 from flwr_vertical.privacy import read_bounds
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.linear import coefficient_table
 from strategies.linear import settings as shared
+from strategies.linear.coefficients import coefficient_table
 from strategies.linear.moment_party import MomentArbiter, MomentParty
-from strategies.linear.moments import (
-    Budget,
-    GroupNoise,
-    LinearFit,
-    OpenedMoments,
-    Pattern,
-    Patterns,
-    check_budget,
-    least_squares,
-    noisy_least_squares,
-)
-from strategies.linear.moments.collect import Grouping, open_moments
-from strategies.linear.moments.dp_statement import state_privacy
-from strategies.linear.prediction import Regressions, keep_and_predict
+from strategies.linear.moments.collect import Grouping, OpenedMoments, open_moments
+from strategies.linear.moments.dp_moments import noisy_least_squares, state_privacy
+from strategies.linear.moments.dp_opening import Budget, GroupNoise, check_budget
+from strategies.linear.moments.linear import LinearFit, least_squares
+from strategies.linear.moments.patterns import Pattern, Patterns
+from strategies.linear.prediction.regressions import Regressions
+from strategies.linear.prediction.server import keep_and_predict
 
 logger = logging.getLogger("flwr_vertical")
 

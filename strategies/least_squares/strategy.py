@@ -17,18 +17,13 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.products.row_groups import RowGroups
 from flwr_vertical.settings import setting
 from strategies.least_squares.baseline import Baseline, note
-from strategies.linear.moments import (
-    GroupNoise,
-    LinearFit,
-    OpenedMoments,
-    Pattern,
-    by_pattern,
-    complete_rows,
-)
-from strategies.linear.moments.collect import Grouping
-from strategies.linear.moments.disclosure import COLLUSION, PRIVATE, RECOGNISED, WITHHELD
-from strategies.linear.moments.groups import Minimum
-from strategies.linear.prediction import Regressions
+from strategies.linear.moment_party import COLLUSION, PRIVATE, RECOGNISED, WITHHELD
+from strategies.linear.moments.collect import Grouping, OpenedMoments
+from strategies.linear.moments.dp_opening import GroupNoise
+from strategies.linear.moments.groups import Minimum, by_pattern, complete_rows
+from strategies.linear.moments.linear import LinearFit
+from strategies.linear.moments.patterns import Pattern
+from strategies.linear.prediction.regressions import Regressions
 
 _PREDICTIONS = (
     "server",

@@ -23,23 +23,8 @@ def coefficient_table(
 ) -> pd.DataFrame:
     """Make the table of coefficients.
 
-    Parameters
-    ----------
-    columns : Mapping[str, Sequence[str]]
-        By party, the names of its variables.
-    estimates, std_errors : Mapping[str, numpy.ndarray of shape (n_columns,)]
-        By party, in label units per unit of the variable; NaN where a coefficient cannot be
-        told. Without standard errors the table has estimates only.
-    intercept, intercept_std_error : float, optional
-        Of the server; left out if there is none.
-    level : float, default 0.95
-        Of the confidence intervals.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Index (party, variable), the intercept first under the server's name; columns estimate
-        and, with standard errors, std_error, z, p_value (two-sided, normal), ci_low, ci_high.
+    Shapes: estimates, std_errors (n_columns,): by party, in label units per unit of the variable;
+    NaN where a coefficient cannot be told.
     """
     index: list[tuple[str, str]] = []
     values: list[float] = []

@@ -19,13 +19,6 @@ class RegressionData(StepGroup):
 
     After `prepare`, the rows that the party holds of labelled samples are in `x`, and their
     numbers among the labelled samples in `rows`.
-
-    Parameters
-    ----------
-    party : Party
-        Whose columns they are.
-    penalized : bool, default False
-        The fit is penalised: columns may be more than the rows, and follow from others.
     """
 
     party: Party
@@ -46,30 +39,13 @@ class RegressionData(StepGroup):
     ) -> Summands:
         """Turn the own table into a matrix, check it, and say what the server must know of it.
 
-        Parameters
-        ----------
-        encoding, missing_cells : str
-            See `make_design`.
-        standardize : bool
-            Divide each column by its standard deviation (and centre it if there is an intercept).
-        intercept : bool
-            Whether the model has one.
-        labelled : numpy.ndarray of shape (n_samples,), optional
-            1 where a sample has a label; None if all have.
-        n_unheld : int
-            How many further labels there are, of samples that no party holds.
-
-        Returns
-        -------
-        Summands
-            Nothing to be summed; publicly the names of the ``columns``, ``n_observed`` rows of
-            labelled samples, the aligned numbers of ``dropped`` rows and the names of
-            ``collinear`` columns, of the whole table, and of columns ``left_out`` (`Design`).
-
-        Raises
-        ------
-        DataError
-            See `make_design`; or there are too few rows for a fit without a penalty.
+        Message: encoding, missing_cells: see `make_design`; standardize: divide each column by its
+        standard deviation (and centre it if there is an intercept); intercept: whether the model
+        has one; labelled (n_samples,): 1 where a sample has a label; None if all have; n_unheld:
+        how many further labels there are, of samples that no party holds; returns nothing to be
+        summed; publicly the names of the ``columns``, ``n_observed`` rows of labelled samples, the
+        aligned numbers of ``dropped`` rows and the names of ``collinear`` columns, of the whole
+        table, and of columns ``left_out`` (`Design`).
         """
         self.state["encoding"], self.state["missing_cells"] = encoding, missing_cells
         self.state["standardize"], self.state["intercept"] = standardize, intercept

@@ -4,6 +4,8 @@ Regression needs a number in every cell. Levels are encoded on request, rows wit
 be left out (they then count as missing blocks), and everything else is refused with what to do.
 """
 
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +14,61 @@ import pandas as pd
 
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
+from flwr_vertical.products.row_groups import levels_are_safe
 from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import Levels, fit_levels
-from strategies.linear.encoding import encode_levels
+
+logger = logging.getLogger("flwr_vertical")
+
+OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The columns that a column of levels becomes."""
+
+    # By name, the levels for which the column is 1. The levels of no column are the baseline.
+    columns: dict[str, list[Any]]
+    other: list[Any]  # Levels that were too rare and count as one; empty if none was
+
+
+def encode_levels(
+    name: str, counts: Mapping[Any, int], minimum: int | None = None, party: str = ""
+) -> Encoded:
+    """Decide which levels of a column get a column of their own."""
+    counts = {level: count for level, count in counts.items() if count}
+    total = sum(counts.values())
+
+    def rare(count: int) -> bool:
+        return not levels_are_safe(np.array([count, total - count]), 1, minimum)
+
+    other = [level for level, count in counts.items() if rare(count)]
+    if len(counts) == 2 and other:  # both are as rare as each other: it is a flag
+        other = list(counts)
+    while other and len(other) < len(counts) and rare(sum(counts[level] for level in other)):
+        left = [level for level in counts if level not in other]
+        other.append(min(left, key=lambda level: counts[level]))
+    kept = [level for level in counts if level not in other]
+    columns = {f"{name}={level}": [level] for level in kept[1:]}
+    if other:
+        if kept:
+            columns[_other_name(name, kept)] = other
+        logger.info(
+            "party %r, column %r: %d of its %d levels are too rare to be named and count as one",
+            party,
+            name,
+            len(other),
+            len(counts),
+        )
+    return Encoded(columns, other)
+
+
+def _other_name(name: str, kept: list[Any]) -> str:
+    label = OTHER
+    while label in map(str, kept):
+        label = f"{label} levels" if label == OTHER else f"{label}."
+    return f"{name}={label}"
+
 
 ENCODINGS = ("none", "one-hot")
 MISSING_CELLS = ("error", "drop-row")
@@ -22,30 +76,17 @@ MISSING_CELLS = ("error", "drop-row")
 
 @dataclass(frozen=True)
 class Design:
-    """A party's table as a matrix.
+    """A party's table as a matrix."""
 
-    Parameters
-    ----------
-    columns : list of str
-        Names of the matrix's columns; a level's is ``column=level``.
-    x : numpy.ndarray of shape (n_rows, n_columns)
-        Rows that take part, in aligned order, none with a missing cell.
-    rows : numpy.ndarray of shape (n_rows,)
-        Their aligned row numbers, ascending.
-    dropped : numpy.ndarray of shape (n_dropped,)
-        Aligned numbers of rows left out because of a missing cell.
-    origins : dict[str, tuple[str, list]]
-        By column of the matrix, the column of the table that it comes from and the levels for which
-        it is 1; no levels where it holds that column's numbers.
-    left_out : list of str
-        Columns of levels of which at most one is held by enough rows: they have no column here.
-    """
-
-    columns: list[str]
+    columns: list[str]  # Names of the matrix's columns; a level's is ``column=level``
+    # (n_rows, n_columns): rows that take part, in aligned order, none with a missing cell
     x: Array
-    rows: Indices
-    dropped: Indices
+    rows: Indices  # (n_rows,): their aligned row numbers, ascending
+    dropped: Indices  # (n_dropped,): aligned numbers of rows left out because of a missing cell
+    # By column of the matrix, the column of the table that it comes from and the levels for which
+    # it is 1; no levels where it holds that column's numbers
     origins: dict[str, tuple[str, list[Any]]] = field(default_factory=dict)
+    # Columns of levels of which at most one is held by enough rows: they have no column here
     left_out: list[str] = field(default_factory=list)
 
 
@@ -59,23 +100,7 @@ def make_design(
 ) -> Design:
     """Turn a party's table into a matrix, in aligned order.
 
-    Parameters
-    ----------
-    table : Table
-        The party's own.
-    positions : numpy.ndarray of shape (n_rows,)
-        Aligned row number of each row of the table, -1 if it is left out.
-    party : str
-        Name of the party, for errors.
-    encoding, missing_cells : str
-        Of `ENCODINGS` and `MISSING_CELLS`.
-    min_rows : int, optional
-        The owner's own minimum of rows, see `encode_levels`.
-
-    Raises
-    ------
-    DataError
-        If a column cannot be encoded, a cell is missing where none may be, or no row is left.
+    Shapes: positions (n_rows,): aligned row number of each row of the table, -1 if it is left out.
     """
     columns, x, origins = numeric_matrix(table, party, encoding, min_rows)
     order = np.argsort(positions, kind="stable")

@@ -30,37 +30,23 @@ _CONSEQUENCE = {
 
 @dataclass
 class Problem:
-    """A regression as the server knows it.
+    """A regression as the server knows it."""
 
-    Parameters
-    ----------
-    y : numpy.ndarray of shape (n_labelled,)
-        Labels, standardised if asked for; last those of samples that no party holds.
-    y_center, y_scale : float
-        Label = y_center + y_scale * y.
-    mask : numpy.ndarray of shape (n_labelled, n_parties), bool
-        True where a party lacks the sample, or dropped its row.
-    free_mask : numpy.ndarray of shape (n_unlabelled, n_parties), bool
-        The same for samples without a label.
-    labelled, free : numpy.ndarray
-        Aligned row numbers of both kinds of samples.
-    columns : dict[str, list[str]]
-        By party, the names of its columns.
-    collinear : dict[str, list[str]]
-        By party, those that are constant or follow from others.
-    total : Total
-        What `prepare` returned, for more that a strategy added to it.
-    """
-
+    # (n_labelled,): labels, standardised if asked for; last those of samples that no party holds
     y: Array
-    y_center: float
-    y_scale: float
+    y_center: float  # Label = y_center + y_scale * y
+    y_scale: float  # Label = y_center + y_scale * y
+    # (n_labelled, n_parties): true where a party lacks the sample, or dropped its row
     mask: npt.NDArray[np.bool_]
+    # (n_unlabelled, n_parties): the same for samples without a label
     free_mask: npt.NDArray[np.bool_]
-    labelled: Indices
-    free: Indices
+    labelled: Indices  # Aligned row numbers of both kinds of samples
+    free: Indices  # Aligned row numbers of both kinds of samples
+    # By party, the names of its columns
     columns: dict[str, list[str]] = field(default_factory=dict)
+    # By party, those that are constant or follow from others
     collinear: dict[str, list[str]] = field(default_factory=dict)
+    # What `prepare` returned, for more that a strategy added to it
     total: Total = field(default_factory=lambda: Total({}))
 
     @property
@@ -92,29 +78,6 @@ def open_problem(
     """Check the labels, have the parties prepare their tables, and collect what they tell.
 
     One round, ``prepare``. Notes about dropped rows and collinear columns go into the result.
-
-    Parameters
-    ----------
-    federation, alignment, result
-        As given to `Strategy.run`.
-    encoding, missing_cells, missing_labels, standardize, intercept
-        Settings of the strategy.
-    with_unheld : bool, default False
-        Also use labels of samples that no party holds: in a likelihood, they tell of the labels'
-        own distribution.
-    extra : Mapping[str, Any], optional
-        Further arguments for the party's own ``prepare``.
-    step : str
-        What takes the place of ``prepare``.
-    label_range : tuple of float, optional
-        Public range of the labels. They are brought into it, and standardised by it, not by their
-        own mean and standard deviation.
-
-    Raises
-    ------
-    DataError
-        If there are no labels, they are constant, or some are missing and `missing_labels` is
-        ``"error"``.
     """
     y = federation.labels
     if y is None:

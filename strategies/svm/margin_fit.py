@@ -25,14 +25,14 @@ from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import Moments, PrivateProducts
 from flwr_vertical.products.row_groups import max_vectors
-from strategies.linear.masked_means.by_class import ByClass
 from strategies.linear.masked_means.evaluate import Bound, MaskedMeans
+from strategies.linear.masked_means.fixed_point import ByClass
 from strategies.linear.masked_means.fourier import Expansion, expand
-from strategies.svm import hinge
 from strategies.svm.margin_solver import (
     LabelledMoments,
     Minimum,
     OutOfReachError,
+    hinge_slope,
     minimise,
 )
 
@@ -191,7 +191,7 @@ class _Evaluated:
         self._place = level + placed.centre, radius
         functions = ByClass(*expansions, self._second_class)
         ends = np.array([level + placed.low, level + placed.high])
-        largest = max(float(np.abs(hinge.slope(s * ends, self.width)).max()) for s in (-1.0, 1.0))
+        largest = max(float(np.abs(hinge_slope(s * ends, self.width)).max()) for s in (-1.0, 1.0))
         largest += abs(functions.half_difference)
         n = len(self._second_class)
         total, columns = self._means.open_mean_by_class(
@@ -238,8 +238,8 @@ def _expand(middle: float, radius: float, width: float) -> tuple[Expansion, Expa
     try:
         first, second = expand(
             [
-                lambda t: -hinge.slope(-(middle + t), width),
-                lambda t: hinge.slope(middle + t, width),
+                lambda t: -hinge_slope(-(middle + t), width),
+                lambda t: hinge_slope(middle + t, width),
             ],
             radius,
             _TOLERANCE,

@@ -30,21 +30,17 @@ from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.glm.likelihoods import moments_of, usable_rows
 from strategies.glm.means import given_labels, shifted
-from strategies.glm.predictions import conditional_regressions
 from strategies.least_squares.baseline import note
-from strategies.linear import Problem, coefficient_table
 from strategies.linear import settings as shared
-from strategies.linear.moment_party import MeanParty, MomentArbiter
-from strategies.linear.moments import (
-    OpenedMoments,
-    Pattern,
-    by_pattern,
-    complete_rows,
-    open_moments,
-)
-from strategies.linear.moments.disclosure import COLLUSION, RECOGNISED, WITHHELD
-from strategies.linear.prediction import Regressions, keep_and_predict
-from strategies.linear.prediction.table import MARGIN
+from strategies.linear.coefficients import coefficient_table
+from strategies.linear.moment_party import COLLUSION, RECOGNISED, WITHHELD, MeanParty, MomentArbiter
+from strategies.linear.moments.collect import OpenedMoments, open_moments
+from strategies.linear.moments.groups import by_pattern, complete_rows
+from strategies.linear.moments.patterns import Pattern
+from strategies.linear.prediction.conditional_regressions import conditional_regressions
+from strategies.linear.prediction.regressions import MARGIN, Regressions
+from strategies.linear.prediction.server import keep_and_predict
+from strategies.linear.problem import Problem
 from strategies.svm.labels import check_two_classes, two_classes_in
 from strategies.svm.margin_fit import fit_margins
 from strategies.svm.margin_solver import LabelledMoments, least_squares

@@ -1,22 +1,52 @@
 """VFEM over moments: open them, fit at the server, hand coefficients back; five rounds."""
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from flwr_vertical import Federation, Result
+from flwr_vertical import Federation, Model, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.products.row_groups import distinct_rows
 from flwr_vertical.results import Progress
-from strategies.linear import coefficient_table
-from strategies.linear.moments import OpenedMoments, open_moments
-from strategies.linear.prediction import Regressions, joint_regressions, keep_and_predict
-from strategies.vfem.correlation_check import check_correlations
-from strategies.vfem.maximum_likelihood import FEWEST_JOINT, Maximum, listed, maximise
-from strategies.vfem.model import LEVEL, VFEMModel
+from strategies.linear.coefficients import coefficient_table
+from strategies.linear.moments.collect import OpenedMoments, open_moments
+from strategies.linear.prediction.conditional_regressions import joint_regressions
+from strategies.linear.prediction.regressions import Regressions
+from strategies.linear.prediction.server import keep_and_predict
+from strategies.vfem.maximum_likelihood import (
+    FEWEST_JOINT,
+    Maximum,
+    check_correlations,
+    listed,
+    maximise,
+)
+
+LEVEL = 0.95
+"""Of confidence intervals."""
+
+
+@dataclass
+class VFEMModel(Model):
+    """What the server knows of a fitted model, in label units."""
+
+    strategy = "vfem"
+
+    outcome: str  # ``converged``, ``max iterations`` or ``diverged``
+    intercept: float = 0.0
+    sigma2: float = float("nan")  # Variance of the noise
+    # By party and variable
+    coefficients: dict[str, dict[str, float]] = field(default_factory=dict)
+    # mean_fit, explained: By party, mean and variance of its fit: what stands in for a missing
+    # block
+    mean_fit: dict[str, float] = field(default_factory=dict)
+    explained: dict[str, float] = field(default_factory=dict)
+    level_variance: float = 0.0  # Variance of the estimated level, of predictions at the means
+    # Of intercept and coefficients, in the table's order, in label units per unit of the variable
+    covariance: Any = None
+
 
 logger = logging.getLogger("flwr_vertical")
 

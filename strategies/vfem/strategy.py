@@ -31,8 +31,13 @@ from flwr_vertical.alignment import Alignment
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.linear import settings as shared
-from strategies.linear.moment_party import MomentArbiter, MomentParty
-from strategies.linear.moments.disclosure import COLLUSION, RECOGNISED, WITHHELD
+from strategies.linear.moment_party import (
+    COLLUSION,
+    RECOGNISED,
+    WITHHELD,
+    MomentArbiter,
+    MomentParty,
+)
 from strategies.vfem.run import fit_from_moments
 
 COVARIANCES = ("full", "block")

@@ -10,7 +10,7 @@ from flwr_vertical import Party, Summands, Uses, step
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.products import HeldColumns, PairKeySteps
 from strategies.linear.data import RegressionData
-from strategies.linear.prediction import PredictionSteps
+from strategies.linear.prediction.steps import PredictionSteps
 from strategies.vfem_iterations.equations import PartyParameters
 from strategies.vfem_iterations.sketches import SketchSteps
 

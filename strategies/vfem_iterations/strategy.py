@@ -30,10 +30,12 @@ from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.linear import Problem, coefficient_table, open_problem
 from strategies.linear import settings as shared
-from strategies.linear.prediction import Regressions, keep_and_predict
-from strategies.vfem.model import LEVEL, VFEMModel
+from strategies.linear.coefficients import coefficient_table
+from strategies.linear.prediction.regressions import Regressions
+from strategies.linear.prediction.server import keep_and_predict
+from strategies.linear.problem import Problem, open_problem
+from strategies.vfem.run import LEVEL, VFEMModel
 from strategies.vfem_iterations.equations import EStep, Missing
 from strategies.vfem_iterations.information import PartyMoments, covariance_of
 from strategies.vfem_iterations.party import VFEMIterationsParty

@@ -32,7 +32,7 @@ from strategies.forest.predict_party import VotesPredictParty
 from strategies.glm import VerticalGLM
 from strategies.glm_admm import GLMADMM
 from strategies.predict import Predict
-from strategies.predict.party import PredictParty
+from strategies.predict.linear import PredictParty
 from strategies.trees import VerticalGBDT
 from strategies.trees.predict import TreesPredictParty
 from strategies.vfem import VFEM, CompleteCase

@@ -11,7 +11,7 @@ from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import VALUES
 from strategies.glm import VerticalGLM
 from strategies.glm_admm import GLMADMM
-from strategies.linear.encoding import encode_levels
+from strategies.linear.design import encode_levels
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
 from strategies.vfem_iterations import VFEMIterations
 

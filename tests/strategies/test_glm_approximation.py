@@ -8,8 +8,10 @@ from oracles.glm import lla
 
 from flwr_vertical.errors import DataError
 from strategies.glm.approximation import select
-from strategies.glm.normal import from_all_rows, from_complete_rows
-from strategies.linear.moments import FullCovariance, Patterns, fit_normal
+from strategies.glm.likelihoods import from_all_rows, from_complete_rows
+from strategies.linear.moments.covariances import FullCovariance
+from strategies.linear.moments.fit import fit_normal
+from strategies.linear.moments.patterns import Patterns
 
 P = 8
 EVERY = np.ones(P, dtype=bool)

@@ -13,7 +13,7 @@ from flwr_vertical.node.service import StepServer
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import ARGUMENTS
 from strategies.least_squares import CompleteCase, MeanImpute, Single
-from strategies.linear.prediction.labels import completed_labels
+from strategies.linear.prediction.server import completed_labels
 
 OPENING = 2  # greeting and alignment
 FEDERATED = {"complete": CompleteCase, "imputed": MeanImpute}

@@ -19,7 +19,7 @@ from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
 from strategies.glm_admm import GLMADMM
-from strategies.linear.prediction import LinearPart
+from strategies.linear.prediction.party_model import LinearPart
 from strategies.predict import Predict
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
 from strategies.vfem_iterations import VFEMIterations

@@ -5,8 +5,9 @@ import pytest
 from oracles import normal
 
 from flwr_vertical.errors import DataError
-from strategies.linear.moments import BlockCovariance, FullCovariance, Patterns, fit_normal
-from strategies.linear.moments.fit import _information
+from strategies.linear.moments.covariances import BlockCovariance, FullCovariance
+from strategies.linear.moments.fit import _information, fit_normal
+from strategies.linear.moments.patterns import Patterns
 
 
 def data(n, widths, correlation=0.4, missing=0.35, seed=0, beta=None):

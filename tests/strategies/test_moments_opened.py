@@ -9,8 +9,9 @@ import pytest
 from flwr_vertical import Strategy, simulate
 from flwr_vertical.errors import DataError
 from strategies.linear.moment_party import MomentParty
-from strategies.linear.moments import by_pattern, complete_rows, open_moments
-from strategies.linear.moments.coarse_scaling import rough_units
+from strategies.linear.moments.collect import open_moments
+from strategies.linear.moments.groups import by_pattern, complete_rows
+from strategies.linear.moments.steps import rough_units
 
 
 class Opened(Strategy):

@@ -21,18 +21,21 @@ from flwr_vertical import (
 from flwr_vertical.errors import ConfigError, PartyError
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
-from strategies.linear import RegressionData, open_problem
-from strategies.linear.moments import BlockCovariance, FullCovariance, Patterns, fit_normal
-from strategies.linear.prediction import (
-    LinearPart,
-    PredictionSteps,
+from strategies.linear.data import RegressionData
+from strategies.linear.moments.covariances import BlockCovariance, FullCovariance
+from strategies.linear.moments.fit import fit_normal
+from strategies.linear.moments.patterns import Patterns
+from strategies.linear.prediction.conditional_regressions import joint_regressions
+from strategies.linear.prediction.party_model import LinearPart
+from strategies.linear.prediction.regressions import (
     Regressions,
-    joint_regressions,
-    keep_and_predict,
+    find_patterns,
+    pattern_list,
+    prediction_table,
 )
-from strategies.linear.prediction.regressions import find_patterns, pattern_list
-from strategies.linear.prediction.steps import bounds
-from strategies.linear.prediction.table import prediction_table
+from strategies.linear.prediction.server import keep_and_predict
+from strategies.linear.prediction.steps import PredictionSteps, bounds
+from strategies.linear.problem import open_problem
 from strategies.predict import Predict
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
 from strategies.vfem_iterations import VFEMIterations

@@ -24,8 +24,9 @@ from simulations.attacks.recording import record
 from simulations.attacks.suite import LABELS, attack_run
 from strategies.glm import VerticalGLM
 from strategies.least_squares import CompleteCase, MeanImpute, Single, baseline
-from strategies.linear.moments import label_noise
-from strategies.linear.moments.dp_moments import GroupNoise, noisy_least_squares, norm_bound
+from strategies.linear.moments import dp_opening
+from strategies.linear.moments.dp_moments import noisy_least_squares, norm_bound
+from strategies.linear.moments.dp_opening import GroupNoise
 from strategies.linear.moments.patterns import Pattern
 
 NAMES = ("bank", "court", "hospital", "shop", "town")
@@ -66,7 +67,7 @@ class Watched:
 
     def __init__(self, monkeypatch):
         self.parties, self.labels, self._lock = {}, [], threading.Lock()
-        draw, integers = noise_module.draw, label_noise.gaussian_integers
+        draw, integers = noise_module.draw, dp_opening.gaussian_integers
 
         def drawing(scaled, bits, party, layout, n_vectors, streams):
             found = draw(scaled, bits, party, layout, n_vectors, streams)
@@ -81,7 +82,7 @@ class Watched:
             return found
 
         monkeypatch.setattr(noisy_sums, "draw", drawing)
-        monkeypatch.setattr(label_noise, "gaussian_integers", drawing_labels)
+        monkeypatch.setattr(dp_opening, "gaussian_integers", drawing_labels)
 
     def matrix(self, scale, g=0):
         """The noise on ``Z'Z``, Z = [1, x, y], of a group, given the scales of the server's."""

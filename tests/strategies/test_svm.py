@@ -10,11 +10,16 @@ from sklearn.svm import LinearSVC
 from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError, DataError
 from strategies.glm import VerticalGLM
-from strategies.linear.masked_means.by_class import ByClass
-from strategies.linear.masked_means.fixed_point import combine
+from strategies.linear.masked_means.fixed_point import ByClass, combine
 from strategies.linear.masked_means.fourier import expand, to_circle
-from strategies.svm import VerticalSVM, hinge
-from strategies.svm.margin_solver import LabelledMoments, minimise
+from strategies.svm import VerticalSVM
+from strategies.svm.margin_solver import (
+    LabelledMoments,
+    hinge_curvature,
+    hinge_loss,
+    hinge_slope,
+    minimise,
+)
 
 N, NEW = 700, 120
 IDS = np.array([f"s{i:03}" for i in range(N)])
@@ -257,12 +262,12 @@ def test_what_masked_sums_need_is_named(data):
 def test_the_smooth_hinge_is_its_integral_and_near_the_hinge():
     m = np.linspace(-4, 4, 801)
     step = 1e-6
-    rise = (hinge.loss(m + step, 0.1) - hinge.loss(m - step, 0.1)) / (2 * step)
-    np.testing.assert_allclose(hinge.slope(m, 0.1), rise, atol=1e-7)
-    turn = (hinge.slope(m + step, 0.1) - hinge.slope(m - step, 0.1)) / (2 * step)
-    np.testing.assert_allclose(hinge.curvature(m, 0.1), turn, atol=1e-6)
+    rise = (hinge_loss(m + step, 0.1) - hinge_loss(m - step, 0.1)) / (2 * step)
+    np.testing.assert_allclose(hinge_slope(m, 0.1), rise, atol=1e-7)
+    turn = (hinge_slope(m + step, 0.1) - hinge_slope(m - step, 0.1)) / (2 * step)
+    np.testing.assert_allclose(hinge_curvature(m, 0.1), turn, atol=1e-6)
     plain = np.maximum(0.0, 1.0 - m) ** 2
-    assert np.abs(hinge.loss(m, 0.1) - plain).max() < 0.02
+    assert np.abs(hinge_loss(m, 0.1) - plain).max() < 0.02
 
 
 @pytest.mark.parametrize("intercept", [True, False])
@@ -275,7 +280,7 @@ def test_the_solver_finds_the_minimum(intercept):
     ridge = np.array([1.0, 2.0, 1.0, 1.0, 0.0])
 
     def gradient(level, slopes):
-        pull = y * hinge.slope(y * (level + x @ slopes), 0.1)
+        pull = y * hinge_slope(y * (level + x @ slopes), 0.1)
         return pull.sum(), x.T @ pull
 
     class Source:
@@ -287,7 +292,7 @@ def test_the_solver_finds_the_minimum(intercept):
 
     def target(values):
         level, slopes = values[0] * intercept, values[1:]
-        value = hinge.loss(y * (level + x @ slopes), 0.1).sum() + ridge @ slopes**2
+        value = hinge_loss(y * (level + x @ slopes), 0.1).sum() + ridge @ slopes**2
         total, columns = gradient(level, slopes)
         return value, np.append(total * intercept, columns + 2 * ridge * slopes)
 

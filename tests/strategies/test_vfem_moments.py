@@ -12,7 +12,9 @@ from vfem_runs import rounds_of
 
 from flwr_vertical import load_demo, simulate
 from flwr_vertical.errors import ConfigError, DataError
-from strategies.linear.moments import FullCovariance, Patterns, fit_normal
+from strategies.linear.moments.covariances import FullCovariance
+from strategies.linear.moments.fit import fit_normal
+from strategies.linear.moments.patterns import Patterns
 from strategies.vfem import VFEM, CompleteCase, MeanImpute
 
 ROOT = Path(__file__).parents[2]

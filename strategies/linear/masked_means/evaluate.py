@@ -23,11 +23,11 @@ from flwr_vertical.errors import ConfigError, PartyError, ProtocolError
 from flwr_vertical.products.arithmetic import Layout, open_vector_products
 from flwr_vertical.products.group_key import GroupKey
 from flwr_vertical.products.streams import SEED_BYTES, stream
-from strategies.linear.masked_means.by_class import ByClass
 from strategies.linear.masked_means.fixed_point import (
     DIGIT_BITS,
     N_DIGITS,
     N_LEADING,
+    ByClass,
     Precision,
     choose_precision,
     from_digit_products,
@@ -35,8 +35,7 @@ from strategies.linear.masked_means.fixed_point import (
     server_features,
 )
 from strategies.linear.masked_means.fourier import Expansion, to_circle
-from strategies.linear.masked_means.information import Roles, open_information
-from strategies.linear.masked_means.shares import with_ones
+from strategies.linear.masked_means.information import Roles, open_information, with_ones
 from strategies.linear.masked_means.steps import REACH_STEP
 
 _ATTEMPT_BYTES = 16

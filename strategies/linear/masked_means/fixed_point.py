@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flwr_vertical.arrays import Array, Ring
+from flwr_vertical.arrays import Array, Flags, Ring
 from flwr_vertical.errors import DataError
 from strategies.linear.masked_means.fourier import Expansion, harmonics
 
@@ -147,3 +147,49 @@ def rounded(x: Array, bits: int) -> Ring:
     """Return values as whole numbers of so many fraction bits; shape as given."""
     # Plain operations in a fixed order: all parties come to the same whole numbers.
     return np.rint(x * 2.0**bits).astype(np.int64).view(np.uint64)
+
+
+@dataclass(frozen=True)
+class ByClass:
+    """A function for each of two classes."""
+
+    first: Expansion  # In the same harmonics, of samples of the first and of the second class
+    second: Expansion  # In the same harmonics, of samples of the first and of the second class
+    is_second: Flags  # (n,): the class of each sample
+
+    @property
+    def common(self) -> Expansion:
+        """What parties are told: sizes of the harmonics, and the mean of the constants."""
+        one, two = self.first, self.second
+        size = np.maximum(np.hypot(one.sine, one.cosine), np.hypot(two.sine, two.cosine))
+        return Expansion(
+            one.times,
+            (one.constant + two.constant) / 2.0,
+            np.zeros_like(size),
+            size,
+            one.radius,
+            max(one.error, two.error),
+        )
+
+    @property
+    def half_difference(self) -> float:
+        """What the constant of the second class has beyond the mean, and the first lacks."""
+        return (self.second.constant - self.first.constant) / 2.0
+
+    def features(self, alpha: Ring, bits: int) -> Ring:
+        """Return what takes the place of the server's sines and cosines.
+
+        Shapes: alpha (n,); returns (2 * n_terms, n): as of `server_features`; none is larger than
+        1.
+        """
+        size = self.common.cosine
+        per = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0.0)
+        sine = np.stack([self.first.sine * per, self.second.sine * per])
+        cosine = np.stack([self.first.cosine * per, self.second.cosine * per])
+        kind = self.is_second.astype(np.int64)
+        out = np.empty((2 * len(size), len(alpha)), dtype=np.uint64)
+        for h, (s, c) in enumerate(harmonics(alpha, self.first.times, len(size))):
+            a, b = sine[kind, h], cosine[kind, h]
+            out[2 * h] = rounded(b * s - a * c, bits)
+            out[2 * h + 1] = rounded(a * s + b * c, bits)
+        return out

@@ -28,8 +28,7 @@ from flwr_vertical.products import GroupKeySteps, HeldColumns, PrivateProductSte
 from flwr_vertical.products.streams import KeyStream, content_tag, stream
 from strategies.linear.masked_means.fixed_point import N_DIGITS, combine, to_digits
 from strategies.linear.masked_means.fourier import CIRCLE, to_circle
-from strategies.linear.masked_means.information import Roles
-from strategies.linear.masked_means.shares import Answer
+from strategies.linear.masked_means.information import Answer, Roles
 
 REACH_STEP = 0.25
 """Grid of what is told of the largest and the smallest fit."""

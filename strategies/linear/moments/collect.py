@@ -37,15 +37,16 @@ from flwr_vertical.products import (
 )
 from flwr_vertical.products.noise import room_for
 from flwr_vertical.products.row_groups import RowGroups
-from strategies.linear.moments.budget import LABEL, Budget
-from strategies.linear.moments.dp_moments import GroupNoise
-from strategies.linear.moments.groups import Minimum, by_pattern
-from strategies.linear.moments.label_noise import LabelSums
-from strategies.linear.moments.noisy_opening import (
+from strategies.linear.moments.dp_opening import (
+    LABEL,
+    Budget,
+    GroupNoise,
+    LabelSums,
     group_noise,
     label_sums,
     with_server_noise,
 )
+from strategies.linear.moments.groups import Minimum, by_pattern
 from strategies.linear.moments.patterns import Pattern, Patterns
 from strategies.linear.problem import Problem, open_problem
 
@@ -72,37 +73,20 @@ class OpenedMoments:
 
     A party's column is ``center + unit * z`` with ``z`` the column of the moments; a label is
     ``problem.y_center + problem.y_scale * z``.
-
-    Parameters
-    ----------
-    problem : Problem
-        Labels, masks and columns.
-    patterns : Patterns
-        Sums over the rows of each group; columns of all parties in the order of their names, the
-        label last. Labels of rows in no group are a pattern of their own.
-    groups : RowGroups
-        Of the labelled samples.
-    center, unit : numpy.ndarray of shape (n_columns,)
-        Of the parties' columns.
-    products : PrivateProducts or EncryptedProducts
-        What opened them, for more products.
-    offered : Offered
-        The columns of `products`.
-    parties : dict[str, slice]
-        By party, where its columns stand.
-    noise : list of GroupNoise, optional
-        With a budget: what is on the moments of each of `held`; last, what is on those of labels in
-        no group, whether there are any or not.
     """
 
-    problem: Problem
+    problem: Problem  # Labels, masks and columns
+    # Sums over the rows of each group; columns of all parties in the order of their names, the
+    # label last. Labels of rows in no group are a pattern of their own.
     patterns: Patterns
-    groups: RowGroups
-    center: Array
-    unit: Array
-    products: PrivateProducts | EncryptedProducts
-    offered: Offered
-    parties: dict[str, slice] = field(default_factory=dict)
+    groups: RowGroups  # Of the labelled samples
+    center: Array  # (n_columns,): of the parties' columns
+    unit: Array  # (n_columns,): of the parties' columns
+    products: PrivateProducts | EncryptedProducts  # What opened them, for more products
+    offered: Offered  # The columns of `products`
+    parties: dict[str, slice] = field(default_factory=dict)  # By party, where its columns stand
+    # With a budget: what is on the moments of each of `held`; last, what is on those of labels in
+    # no group, whether there are any or not
     noise: list[GroupNoise] | None = None
 
     @property
@@ -142,33 +126,7 @@ def open_moments(
     columns_of: str = "",
     budget: Budget | None = None,
 ) -> OpenedMoments:
-    """Open the moments of all parties' columns and the labels; four rounds.
-
-    Parameters
-    ----------
-    federation, alignment, result
-        As given to `Strategy.run`. The result gets notes on what grouping cost.
-    encoding, missing_cells, missing_labels, intercept
-        Settings of the strategy, see `open_problem`.
-    grouping : Callable, default `by_pattern`
-        Which rows go together: a function of `groups`.
-    with_unheld : bool, default False
-        Also use labels of samples that no party holds.
-    columns_of : str, optional
-        The only party whose columns are wanted; the others help.
-    budget : Budget, optional
-        Makes all that is opened differentially private. Patterns then are of columns in half
-        ranges about their noisy means (without an intercept, about 0).
-
-    Raises
-    ------
-    ConfigError
-        With a budget, if a range is not stated.
-    DataError
-        If labels cannot be used, or all groups are too small.
-    PartyError
-        If a party refuses.
-    """
+    """Open the moments of all parties' columns and the labels; four rounds."""
     pairs = PairKeys(federation)
     extra: dict[str, Any] = {"nonce": pairs.nonce}
     if columns_of:

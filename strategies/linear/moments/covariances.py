@@ -18,15 +18,7 @@ _EXACT = 1e-12  # of correlations
 
 
 class CovarianceModel(ABC):
-    """A family of covariance matrices.
-
-    Attributes
-    ----------
-    n_columns : int
-        Columns of all parties and the label, which is the last.
-    implied : tuple of numpy.ndarray
-        Rows and columns of the elements (row > column) that no rows tell: the model chooses them.
-    """
+    """A family of covariance matrices."""
 
     n_columns: int
     implied: tuple[Indices, Indices] = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
@@ -51,12 +43,8 @@ class CovarianceModel(ABC):
     def maximise(self, moments: Array, mean_gap: Array) -> Array:
         """Return the parameters of maximum likelihood for complete data.
 
-        Parameters
-        ----------
-        moments : numpy.ndarray of shape (n_columns, n_columns)
-            Their covariance about the estimated mean.
-        mean_gap : numpy.ndarray of shape (n_columns,)
-            Unused by families whose mean is free.
+        Shapes: moments (n_columns, n_columns): their covariance about the estimated mean; mean_gap
+        (n_columns,): unused by families whose mean is free.
         """
 
 
@@ -67,10 +55,8 @@ class FullCovariance(CovarianceModel):
     the same other elements, the one with zeros there in its inverse has the largest determinant
     (Dempster, 1972): two such columns are independent given all others, the label among them.
 
-    Parameters
-    ----------
-    free : numpy.ndarray of shape (n_columns, n_columns), bool
-        Symmetric; False where the element of the inverse is held at zero.
+    Shapes: free (n_columns, n_columns): symmetric; False where the element of the inverse is held
+    at zero.
     """
 
     def __init__(self, free: npt.NDArray[np.bool_]) -> None:
@@ -166,10 +152,8 @@ class RegressionCovariance(CovarianceModel):
 
     Parameters: the elements of the columns' covariance, the coefficients beta, the noise variance.
 
-    Parameters
-    ----------
-    free : numpy.ndarray of shape (n_columns - 1, n_columns - 1), bool
-        Symmetric, without the label; False where a covariance is held at zero.
+    Shapes: free (n_columns - 1, n_columns - 1): symmetric, without the label; False where a
+    covariance is held at zero.
     """
 
     def __init__(self, free: npt.NDArray[np.bool_]) -> None:
@@ -248,11 +232,6 @@ class BlockCovariance(RegressionCovariance):
     """Columns of different parties uncorrelated; the label is linear in all of them.
 
     The model of VFEM (Tang, Wang, Feng and Li).
-
-    Parameters
-    ----------
-    widths : sequence of int
-        Number of columns of each party.
     """
 
     def __init__(self, widths: Sequence[int]) -> None:
@@ -265,17 +244,10 @@ class NoisePrior:
     """Prior of the noise variance, as if so many more residuals were known.
 
     For models whose last parameter that variance is (`RegressionCovariance`).
-
-    Parameters
-    ----------
-    weight : float
-        How many residuals.
-    level : float
-        Their mean square.
     """
 
-    weight: float
-    level: float
+    weight: float  # How many residuals
+    level: float  # Their mean square
 
     def log_density(self, noise: float) -> float:
         """Return the logarithm of the density, without constants."""
@@ -293,3 +265,34 @@ class NoisePrior:
     def maximise(self, noise: float, n_rows: float) -> float:
         """Return the best variance where that of `n_rows` residuals is `noise`."""
         return (n_rows * noise + self.weight * self.level) / (n_rows + self.weight)
+
+
+@dataclass(frozen=True)
+class Through:
+    """The constraint, for a model that has the coefficients among its parameters."""
+
+    point: Array  # (n_columns - 1,): values of the columns at which the regression is zero
+    model: RegressionCovariance  # The model that is fitted
+
+    def mean(self, mean: Array, parameters: Array) -> Array:
+        """Return the mean with the label's as the constraint has it, shape (n_columns,)."""
+        gap = mean[:-1] - self.point
+        return np.append(mean[:-1], gap @ parameters[self.model.coefficients])
+
+    def jacobian(self, mean: Array, parameters: Array) -> Array:
+        """Return derivatives of (mean, parameters) by what is free: all but the label's mean."""
+        p, n_parameters = len(self.point), len(parameters)
+        found = np.zeros((p + 1 + n_parameters, p + n_parameters))
+        found[:p, :p] = np.eye(p)
+        found[p, :p] = parameters[self.model.coefficients]
+        found[p, p:][self.model.coefficients] = mean[:-1] - self.point
+        found[p + 1 :, p:] = np.eye(n_parameters)
+        return found
+
+    def curvature(self, pull: float, parameters: Array) -> Array:
+        """Return second derivatives of the label's mean, times the score for it."""
+        p, n_parameters = len(self.point), len(parameters)
+        found = np.zeros((p + n_parameters, p + n_parameters))
+        at = np.arange(n_parameters)[self.model.coefficients] + p
+        found[np.arange(p), at] = found[at, np.arange(p)] = pull
+        return found

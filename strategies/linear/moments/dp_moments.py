@@ -14,7 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.privacy import MomentStatement, noise_is_seeded
+from strategies.linear.moments.collect import OpenedMoments
+from strategies.linear.moments.dp_opening import Budget, GroupNoise
 from strategies.linear.moments.linear import LinearFit
 from strategies.linear.moments.patterns import Pattern
 
@@ -24,36 +28,6 @@ FAILURE = 0.05
 """With this probability the noise is larger than its bound (AdaSSP's rho)."""
 
 _LEAST = 0.1  # of the bound: what the smallest eigenvalue has at least, with the ridge
-
-
-@dataclass(frozen=True)
-class GroupNoise:
-    """Noise on the moments of one group of rows.
-
-    Parameters
-    ----------
-    variance : numpy.ndarray of shape (n_z, n_z)
-        Of the elements of E, over (1, observed columns, label); symmetric, 0 for the number of
-        rows.
-    turn : numpy.ndarray of shape (n_columns + 2, n_z)
-        A row of the fit is ``turn @ z``: columns about their means, 0 where missing.
-    """
-
-    variance: Array
-    turn: Array
-
-    def of_products(self, vector: Array) -> Array:
-        """Return the covariance of ``turn E turn' vector``."""
-        own = self.turn.T @ vector
-        inner = self.variance * np.outer(own, own)
-        inner[np.diag_indices_from(inner)] = self.variance @ own**2
-        return np.asarray(self.turn @ inner @ self.turn.T)
-
-    def draw(self, count: int, rng: np.random.Generator) -> Array:
-        """Return draws of ``turn E turn'``, shape (count, n_columns + 2, n_columns + 2)."""
-        drawn = np.triu(rng.normal(size=(count, *self.variance.shape)) * np.sqrt(self.variance))
-        symmetric = drawn + np.triu(drawn, 1).swapaxes(1, 2)
-        return np.asarray(self.turn @ symmetric @ self.turn.T)
 
 
 def moved_by(noise: Sequence[GroupNoise], origin: Array) -> list[GroupNoise]:
@@ -91,37 +65,16 @@ def ridge_of(matrix: Array, bound: float) -> float:
 
 @dataclass(frozen=True)
 class NoisyFit:
-    """Least squares from noisy moments.
+    """Least squares from noisy moments."""
 
-    Parameters
-    ----------
-    fit : LinearFit
-        With ``added``, the covariance that the noise gives to the estimates.
-    ridge : float
-    rows : Pattern
-        Moments with the ridge on the columns' squares; positive definite.
-    hidden : bool
-        Whether noise hides the variance of the residuals: what is left is not above 0.
-    """
-
-    fit: LinearFit
+    fit: LinearFit  # With ``added``, the covariance that the noise gives to the estimates
     ridge: float
-    rows: Pattern
-    hidden: bool
+    rows: Pattern  # Moments with the ridge on the columns' squares; positive definite
+    hidden: bool  # Whether noise hides the variance of the residuals: what is left is not above 0
 
 
 def noisy_least_squares(rows: Pattern, noise: Sequence[GroupNoise], intercept: bool) -> NoisyFit:
-    """Solve the normal equations with the ridge that the noise needs.
-
-    Parameters
-    ----------
-    rows : Pattern
-        Noisy sums of all columns and of the label, which is the last.
-    noise : sequence of GroupNoise
-        Of the groups that they are the total of.
-    intercept : bool
-        Whether there is one; it has no ridge.
-    """
+    """Solve the normal equations with the ridge that the noise needs."""
     n, d = rows.n_rows, len(rows.sums) - 1
     told = np.diag(rows.products)[:-1] != 0.0  # of others there are neither sums nor noise
     kept = np.concatenate([[intercept], told, [False]]).astype(bool)
@@ -172,3 +125,44 @@ def _positive(matrix: Array) -> Array:
     """Return the nearest positive semi-definite matrix."""
     values, vectors = np.linalg.eigh(matrix)
     return np.asarray((vectors * np.maximum(values, 0.0)) @ vectors.T)
+
+
+ALL = "rows, over all parties"
+
+
+def state_privacy(result: Result, budget: Budget, opened: OpenedMoments, found: NoisyFit) -> None:
+    """Put statement, spending and notes into the result."""
+    warnings = []
+    if found.hidden:
+        warnings.append(
+            "The noise hides the variance of the residuals: standard errors and R2 mean nothing. "
+            "Take more rows, fewer columns, narrower bounds or a larger epsilon."
+        )
+    n = found.fit.n_rows
+    if budget.delta * n > 0.1:
+        warnings.append(
+            f"Delta times the {n:,.0f} rows is {budget.delta * n:.2g}: that many rows may be told "
+            "of without any protection. Delta should be well below one over the rows."
+        )
+    if noise_is_seeded():
+        warnings.append("The noise was drawn from a known seed: nothing of this run is private.")
+    deviations = [
+        float(np.sqrt(part.variance[1:-1, 1:-1].max(initial=0.0))) for part in opened.noise or []
+    ]
+    result.privacy = MomentStatement(
+        budget.epsilon,
+        budget.delta,
+        budget.row_norm,
+        int(n),
+        [name for name, own in opened.parties.items() if own.stop > own.start],
+        max(deviations, default=0.0),
+        found.ridge,
+        warnings,
+    )
+    result.ledger.spend(ALL, budget.epsilon, f"noisy moments (delta {budget.delta:g})")
+    result.notes += result.privacy.sentences
+    if opened.problem.has_free:
+        result.notes.append(
+            "samples without a label are not predicted: a prediction tells of its sample, which "
+            "epsilon would not cover. Predict them in a run of its own, if the parties agree"
+        )

@@ -13,9 +13,8 @@ from scipy import linalg, sparse
 
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
-from strategies.linear.moments.covariances import CovarianceModel, NoisePrior
+from strategies.linear.moments.covariances import CovarianceModel, NoisePrior, Through
 from strategies.linear.moments.em import covariance_given_columns, em_step
-from strategies.linear.moments.no_intercept import Through
 from strategies.linear.moments.patterns import Patterns
 
 _EM_STEPS = 25
@@ -24,48 +23,26 @@ _HALVINGS = 30
 
 @dataclass(frozen=True)
 class Fit:
-    """The fitted regression of the label on all columns.
+    """The fitted regression of the label on all columns."""
 
-    Parameters
-    ----------
-    mean : numpy.ndarray of shape (n_columns,)
-        Of all columns, the label last.
-    covariance : numpy.ndarray of shape (n_columns, n_columns)
-    intercept : float
-    beta : numpy.ndarray of shape (n_columns - 1,)
-    noise : float
-        Variance of the label about its regression.
-    vcov : numpy.ndarray of shape (n_columns, n_columns)
-        Covariance matrix of the estimates of (intercept, beta).
-    missing_information : numpy.ndarray of shape (n_columns,)
-        Share of the information on (intercept, beta) that is lost with the missing cells, by
-        coefficient: 1 less the ratio of the variance with complete rows to that estimated.
-    moved : numpy.ndarray of shape (2, n_columns, n_implied)
-        How far (intercept, beta) move if the partial correlation of two columns that no rows tell
-        were 1/2, or -1/2, and not 0; for each element that the model implies.
-    log_likelihood : float
-    iterations : int
-        Of EM and of Newton's method together.
-    converged : bool
-        Whether the last step changed the log likelihood by less than the tolerance.
-    prior : NoisePrior, optional
-        Of the noise variance.
-    by_em : bool
-        Whether EM went all the way; then `vcov` takes mean and covariance of the columns as known.
-    """
-
-    mean: Array
-    covariance: Array
+    mean: Array  # (n_columns,): of all columns, the label last
+    covariance: Array  # (n_columns, n_columns)
     intercept: float
-    beta: Array
-    noise: float
-    vcov: Array
+    beta: Array  # (n_columns - 1,)
+    noise: float  # Variance of the label about its regression
+    vcov: Array  # (n_columns, n_columns): covariance matrix of the estimates of (intercept, beta)
+    # (n_columns,): share of the information on (intercept, beta) that is lost with the missing
+    # cells, by coefficient: 1 less the ratio of the variance with complete rows to that estimated
     missing_information: Array
+    # (2, n_columns, n_implied): how far (intercept, beta) move if the partial correlation of two
+    # columns that no rows tell were 1/2, or -1/2, and not 0; for each element that the model
+    # implies
     moved: Array
     log_likelihood: float
-    iterations: int
-    converged: bool
-    prior: NoisePrior | None = None
+    iterations: int  # Of EM and of Newton's method together
+    converged: bool  # Whether the last step changed the log likelihood by less than the tolerance
+    prior: NoisePrior | None = None  # Of the noise variance
+    # Whether EM went all the way; then `vcov` takes mean and covariance of the columns as known
     by_em: bool = False
 
     @property
@@ -84,31 +61,7 @@ def fit_normal(
     prior: NoisePrior | None = None,
     newton: bool = True,
 ) -> Fit:
-    """Fit mean and covariance, and what they say of the label.
-
-    Parameters
-    ----------
-    patterns : Patterns
-        Moments of all patterns.
-    model : CovarianceModel
-        What is free in the covariance.
-    tol : float
-        End when a step's expected gain in log likelihood is below this, a row.
-    max_iter : int
-        Most steps of Newton's method.
-    through : Through, optional
-        Where the label's regression is zero; for models without an intercept.
-    prior : NoisePrior, optional
-        Of the noise variance; for a `RegressionCovariance`. `Fit.log_likelihood` is without it.
-    newton : bool
-        False for EM alone, without `through`: its memory grows with the square of the number of
-        columns, not with the fourth power.
-
-    Raises
-    ------
-    DataError
-        If a column is observed nowhere or constant, or the moments are not those of any data.
-    """
+    """Fit mean and covariance, and what they say of the label."""
     mean, parameters = _start(patterns, model)
     n_rows = sum(p.n_rows for p in patterns.patterns)
     steps = 0

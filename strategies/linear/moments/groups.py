@@ -38,19 +38,8 @@ class Minimum:
 def by_pattern(mask: Flags, widths: Indices, minimum: Minimum) -> RowGroups:
     """Group rows by the blocks that are missing, small groups merged.
 
-    Parameters
-    ----------
-    mask : numpy.ndarray of shape (n_rows, n_parties), bool
-        True where a party has no row.
-    widths : numpy.ndarray of shape (n_parties,)
-        Number of columns of each party.
-    minimum : Minimum
-        Of the parties.
-
-    Raises
-    ------
-    DataError
-        If no group is large enough.
+    Shapes: mask (n_rows, n_parties): true where a party has no row; widths (n_parties,): number of
+    columns of each party.
     """
     groups = group_rows(mask, widths, N_VECTORS, minimum.for_all(int(widths.sum())))
     if not len(groups.mask):
@@ -61,18 +50,7 @@ def by_pattern(mask: Flags, widths: Indices, minimum: Minimum) -> RowGroups:
 
 
 def complete_rows(mask: Flags, widths: Indices, minimum: Minimum) -> RowGroups:
-    """Take the rows that all parties have, and leave out all others.
-
-    Parameters
-    ----------
-    mask, widths, minimum
-        See `by_pattern`.
-
-    Raises
-    ------
-    DataError
-        If they are too few.
-    """
+    """Take the rows that all parties have, and leave out all others."""
     complete = ~mask.any(axis=1)
     n_complete, needed = int(complete.sum()), minimum.of(int(widths.sum()))
     if n_complete < needed:

@@ -12,41 +12,23 @@ from strategies.linear.moments.patterns import Pattern
 
 @dataclass(frozen=True)
 class LinearFit:
-    """Ordinary least squares of the label on columns.
+    """Ordinary least squares of the label on columns."""
 
-    Parameters
-    ----------
-    n_rows : float
-        Rows of the fit.
-    level : float
-        Fit at the columns' means; 0 without an intercept.
-    means : numpy.ndarray of shape (n_columns,)
-        Of the columns.
-    beta : numpy.ndarray of shape (n_columns,)
-        0 where a column is dependent.
-    dependent : numpy.ndarray of shape (n_columns,), bool
-        Columns that are constant or follow from those before them.
-    covariance : numpy.ndarray of shape (n_columns, n_columns)
-        Of the columns over the rows (about zero without an intercept).
-    inverse : numpy.ndarray of shape (n_columns, n_columns)
-        Covariance of the coefficients over the noise variance; 0 for dependent columns.
-    rss, tss : float
-        Sums of squares of residuals, and of labels (about their mean with an intercept).
-    has_intercept : bool
-    added : numpy.ndarray of shape (n_columns + 1, n_columns + 1), optional
-        What noise on the moments adds to the covariance of (intercept, coefficients).
-    """
-
-    n_rows: float
-    level: float
-    means: Array
-    beta: Array
-    dependent: Flags
+    n_rows: float  # Rows of the fit
+    level: float  # Fit at the columns' means; 0 without an intercept
+    means: Array  # (n_columns,): of the columns
+    beta: Array  # (n_columns,): 0 where a column is dependent
+    dependent: Flags  # (n_columns,): columns that are constant or follow from those before them
+    # (n_columns, n_columns): of the columns over the rows (about zero without an intercept)
     covariance: Array
+    # (n_columns, n_columns): covariance of the coefficients over the noise variance; 0 for
+    # dependent columns
     inverse: Array
-    rss: float
-    tss: float
+    rss: float  # Sums of squares of residuals, and of labels (about their mean with an intercept)
+    tss: float  # Sums of squares of residuals, and of labels (about their mean with an intercept)
     has_intercept: bool
+    # (n_columns + 1, n_columns + 1): what noise on the moments adds to the covariance of
+    # (intercept, coefficients)
     added: Array | None = None
 
     @property
@@ -76,23 +58,7 @@ class LinearFit:
 
 
 def least_squares(rows: Pattern, intercept: bool, tolerance: float = 1e-9) -> LinearFit:
-    """Solve the normal equations.
-
-    Parameters
-    ----------
-    rows : Pattern
-        Sums of the columns and of the label, which is the last.
-    intercept : bool
-        Whether there is one.
-    tolerance : float
-        Largest share of a column's sum of squares that may remain after regressing it on those
-        before, for the column to count as following from them.
-
-    Raises
-    ------
-    DataError
-        If the label does not vary.
-    """
+    """Solve the normal equations."""
     n, d = rows.n_rows, len(rows.sums)
     mean = rows.sums / n if intercept else np.zeros(d)
     products = rows.products - n * np.outer(mean, mean)

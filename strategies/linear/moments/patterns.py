@@ -20,24 +20,12 @@ from flwr_vertical.errors import DataError
 
 @dataclass(frozen=True)
 class Pattern:
-    """Moments of the rows of one pattern.
+    """Moments of the rows of one pattern."""
 
-    Parameters
-    ----------
-    observed : numpy.ndarray of shape (n_observed,)
-        Numbers of the observed columns, ascending.
-    n_rows : float
-        Number of rows.
-    sums : numpy.ndarray of shape (n_observed,)
-        Sum of each observed column.
-    products : numpy.ndarray of shape (n_observed, n_observed)
-        Sums of products of two of them.
-    """
-
-    observed: Indices
-    n_rows: float
-    sums: Array
-    products: Array
+    observed: Indices  # (n_observed,): numbers of the observed columns, ascending
+    n_rows: float  # Number of rows
+    sums: Array  # (n_observed,): sum of each observed column
+    products: Array  # (n_observed, n_observed): sums of products of two of them
 
     def about(self, mean: Array) -> tuple[Array, Array]:
         """Return sums and products of the rows less a mean of all columns."""
@@ -49,18 +37,10 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Patterns:
-    """The moments of all patterns of a table.
+    """The moments of all patterns of a table."""
 
-    Parameters
-    ----------
-    n_columns : int
-        Columns of all parties and the label.
-    patterns : sequence of Pattern
-        Each with at least one row and one column.
-    """
-
-    n_columns: int
-    patterns: Sequence[Pattern]
+    n_columns: int  # Columns of all parties and the label
+    patterns: Sequence[Pattern]  # Each with at least one row and one column
 
     @classmethod
     def of(cls, rows: Array) -> "Patterns":
@@ -78,9 +58,7 @@ class Patterns:
     def standardised(self, mean: Array, unit: Array) -> "Patterns":
         """Return the moments of the columns less a mean, in other units.
 
-        Parameters
-        ----------
-        mean, unit : numpy.ndarray of shape (n_columns,)
+        Shapes: mean, unit (n_columns,).
         """
         found = []
         for p in self.patterns:
@@ -136,12 +114,8 @@ class Patterns:
     def score(self, mean: Array, covariance: Array) -> tuple[Array, Array]:
         """Return the gradient of the log likelihood.
 
-        Returns
-        -------
-        numpy.ndarray of shape (n_columns,)
-            With respect to the mean.
-        numpy.ndarray of shape (n_columns, n_columns)
-            G, symmetric: a change D of the covariance changes the likelihood by tr(G D).
+        Shapes: returns (n_columns,): with respect to the mean; returns (n_columns, n_columns): G,
+        symmetric: a change D of the covariance changes the likelihood by tr(G D).
         """
         by_mean, by_covariance = np.zeros_like(mean), np.zeros_like(covariance)
         for p in self.patterns:
@@ -157,23 +131,9 @@ class Patterns:
     ) -> tuple[Array, Array, Array]:
         """Return the information on mean and covariance (elements of its full matrix).
 
-        Parameters
-        ----------
-        mean : numpy.ndarray of shape (n_columns,)
-        covariance : numpy.ndarray of shape (n_columns, n_columns)
-        observed : bool
-            Minus the second derivatives at the moments seen, which stays valid where rows are
-            missing depending on what is observed (Kenward and Molenberghs, 1998); else their
-            expectation for these patterns.
-
-        Returns
-        -------
-        numpy.ndarray of shape (n_columns, n_columns)
-            On the mean.
-        numpy.ndarray of shape (n_columns, n_columns ** 2)
-            Between mean and covariance; zero if not `observed`.
-        numpy.ndarray of shape (n_columns ** 2, n_columns ** 2)
-            On the covariance.
+        Shapes: mean (n_columns,); covariance (n_columns, n_columns); returns (n_columns,
+        n_columns): on the mean; returns (n_columns, n_columns ** 2): between mean and covariance;
+        zero if not `observed`; returns (n_columns ** 2, n_columns ** 2): on the covariance.
         """
         d = self.n_columns
         on_mean, cross = np.zeros((d, d)), np.zeros((d, d, d))

@@ -15,8 +15,29 @@ from flwr_vertical.products.noisy_sums import check_epsilon
 from flwr_vertical.products.rare_levels import level_codes
 from flwr_vertical.products.row_groups import min_rows
 from strategies.linear.data import PUBLIC_RANGE, RegressionData
-from strategies.linear.moments.budget import brought_in, column_ranges, middle_and_half
-from strategies.linear.moments.coarse_scaling import rough_units
+from strategies.linear.moments.dp_opening import brought_in, column_ranges, middle_and_half
+
+_STEPS = 4  # a centre is a multiple of the unit over this
+
+
+def rough_units(raw: Array, few: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Choose centre and unit of each column.
+
+    Shapes: raw (n_rows, n_columns): in the table's units; at least one row; few (n_columns,):
+    columns of few different values; returns (n_columns,): the unit is a power of two not below the
+    standard deviation; the centre the nearest multiple of a quarter of it to the mean.
+    """
+    middle, spread = raw.mean(axis=0), raw.std(axis=0)
+    low, high = raw.min(axis=0), raw.max(axis=0)
+    middle = np.where(few, (low + high) / 2.0, middle)
+    spread = np.where(few, (high - low) / 2.0, spread)
+    largest = np.maximum(np.abs(low), np.abs(high))
+    # Rounding leaves a constant column with a tiny spread: its one value is the centre.
+    constant = spread <= 1e-12 * largest
+    unit = 2.0 ** np.ceil(np.log2(np.where(constant, 1.0, spread)))
+    center = np.round(middle / unit * _STEPS) / _STEPS * unit
+    return np.where(constant, low, center), np.where(constant, 1.0, unit)
+
 
 # Under a prefix that the server may not write to.
 _FIXED = "node.moments.rows"
@@ -49,30 +70,12 @@ class MomentSteps(StepGroup):
     ) -> Summands:
         """Prepare the table, and make the key pair of this run.
 
-        Parameters
-        ----------
-        nonce : bytes
-            Of this run.
-        columns_of : str
-            The only party whose columns are wanted; all parties' if empty.
-        epsilon, delta, row_norm, bounds
-            See `budget.Budget`; no epsilon: sums are opened as they are.
-        labelled, **settings
-            See `RegressionData.prepare`.
-
-        Returns
-        -------
-        Summands
-            Nothing to be summed; publicly what `RegressionData.prepare` and
-            `PairKeySteps.pair_key` tell, ``center`` and ``unit`` of each column (`rough_units`),
-            and ``min_rows``, if the node's policy states it. With epsilon nothing of it depends on
-            values: units are those of the bounds, and which columns follow from others is not
-            told.
-
-        Raises
-        ------
-        PolicyError
-            If the node allows less epsilon.
+        Message: nonce: of this run; columns_of: the only party whose columns are wanted; all
+        parties' if empty; epsilon, delta, row_norm, bounds: see `budget.Budget`; no epsilon: sums
+        are opened as they are; labelled, **settings: see `RegressionData.prepare`; returns nothing
+        to be summed; publicly what `RegressionData.prepare` and `PairKeySteps.pair_key` tell,
+        ``center`` and ``unit`` of each column (`rough_units`), and ``min_rows``, if the node's
+        policy states it.
         """
         if epsilon:
             check_epsilon(self.party, epsilon)
@@ -109,13 +112,7 @@ class MomentSteps(StepGroup):
     # -- the columns -----------------------------------------------------------------------
 
     def columns(self) -> HeldColumns:
-        """Return the columns that are multiplied, for ``columns_to_multiply`` of the party.
-
-        Raises
-        ------
-        ProtocolError
-            If other samples have labels than when the columns were first offered.
-        """
+        """Return the columns that are multiplied, for ``columns_to_multiply`` of the party."""
         if "moments.columns" not in self.cache:
             self.cache["moments.columns"] = self._columns()
         columns: HeldColumns = self.cache["moments.columns"]

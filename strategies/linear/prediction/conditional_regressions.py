@@ -23,8 +23,9 @@ import numpy as np
 from scipy import linalg
 
 from flwr_vertical.arrays import Array, Flags, Indices
-from strategies.linear.moments import CovarianceModel, Fit, Patterns
-from strategies.linear.moments.fit import _information
+from strategies.linear.moments.covariances import CovarianceModel
+from strategies.linear.moments.fit import Fit, _information
+from strategies.linear.moments.patterns import Patterns
 from strategies.linear.prediction.regressions import Regressions, pattern_list
 
 
@@ -37,23 +38,7 @@ def joint_regressions(
 ) -> Regressions:
     """Return the label's regression on the columns of each set of parties.
 
-    Parameters
-    ----------
-    patterns : Patterns
-        The moments that the model was fitted to.
-    model : CovarianceModel
-        What was free in the covariance.
-    fit : Fit
-        The fitted model.
-    widths : sequence of int
-        Number of columns of each party, in the order of the columns.
-    occurring : numpy.ndarray of shape (n, n_parties), bool, optional
-        See `pattern_list`.
-
-    Returns
-    -------
-    Regressions
-        All parties first. If coefficients do not depend on the pattern, a single one.
+    Shapes: occurring (n, n_parties): see `pattern_list`.
     """
     present = pattern_list(len(widths), occurring)
     by_information = None if fit.by_em else _Leverage(patterns, model, fit)
@@ -135,3 +120,53 @@ class _Solver:
         else:
             solved = linalg.cho_solve(self._factor, side)
         return np.asarray((solved.T * self._scale).T)
+
+
+def conditional_regressions(
+    mean: Array,
+    covariance: Array,
+    intercept: float,
+    beta: Array,
+    of_estimates: Array | None,
+    noise: float,
+    widths: Sequence[int],
+    family: str = "gaussian",
+) -> Regressions:
+    """Return the regression on the columns of each set of parties.
+
+    Shapes: mean, covariance (n_columns,): of the columns, in their units; of_estimates (1 +
+    n_selected, 1 + n_selected): covariance of the intercept and the coefficients that are not
+    zero.
+    """
+    present = pattern_list(len(widths))
+    owner = np.repeat(np.arange(len(widths)), widths)
+    n, p = len(present), len(beta)
+    chosen = np.flatnonzero(beta)
+    coefficients, offsets = np.zeros((n, p)), np.zeros((n, len(widths)))
+    unseen, leverage = np.zeros(n), np.zeros(n)
+    at_mean = np.append(1.0, mean[chosen])
+    for i, parties in enumerate(present):
+        o = np.flatnonzero(parties[owner])
+        # Columns that determine each other, or do not vary, share what there is.
+        inner = np.linalg.pinv(covariance[np.ix_(o, o)], rcond=1e-10, hermitian=True)
+        expected = np.eye(p)[:, o]
+        absent = np.setdiff1d(np.arange(p), o)
+        expected[absent] = covariance[np.ix_(absent, o)] @ inner
+        coefficients[i, o] = beta @ expected
+        offsets[i] = np.bincount(owner, weights=coefficients[i] * mean, minlength=len(widths))
+        seen = expected @ covariance[np.ix_(o, o)] @ expected.T
+        unseen[i] = max(float(beta @ (covariance - seen) @ beta), 0.0)
+        if of_estimates is not None:
+            inside = of_estimates[1:, 1:] * seen[np.ix_(chosen, chosen)]
+            leverage[i] = max(float(at_mean @ of_estimates @ at_mean + inside.sum()), 0.0)
+    return Regressions(
+        present,
+        np.full(n, intercept + float(mean @ beta)),
+        coefficients,
+        offsets,
+        unseen,
+        leverage,
+        noise,
+        tuple(widths),
+        family,
+    ).compact()

@@ -17,58 +17,30 @@ from flwr_vertical.tables.codes import fit_levels
 
 @dataclass
 class LinearPart(Model):
-    """A party's own coefficients; enough to multiply new rows without any other party.
-
-    Parameters
-    ----------
-    model : str
-        Which model it belongs to: the digest by which the server names it.
-    parties : list of str
-        Parties of the fit.
-    present : numpy.ndarray of shape (n_patterns, n_parties), bool
-        Parties that each of the regressions uses.
-    columns : list of str
-        Own columns of the fit, ``column=level`` for a level.
-    sources : list of str
-        Column of the table that each comes from.
-    levels : list of str
-        The level that each is 1 for; empty for a numeric column.
-    known_levels : dict[str, list of str]
-        By column of levels, all that the fit knew, the baseline included.
-    other : dict[str, list of str]
-        By column of levels, those that were too rare and count as one level.
-    coefficients : numpy.ndarray of shape (n_patterns, n_own_columns)
-        Per unit of the columns.
-    offsets : numpy.ndarray of shape (n_patterns,)
-        Subtracted from the row's term.
-    grid : float
-        Terms are counted in this unit.
-    coarser : int
-        Terms are rounded to ``2**coarser`` units.
-    lowest, highest : numpy.ndarray of shape (n_patterns,), int64
-        What terms may be, in these units; others are brought to the nearer.
-    bits : int
-        What one term tells at most.
-    """
+    """A party's own coefficients; enough to multiply new rows without any other party."""
 
     strategy = "predict"
     version = 2
 
-    model: str
-    parties: list[str]
-    present: Flags
-    columns: list[str]
-    sources: list[str]
-    levels: list[str]
+    model: str  # Which model it belongs to: the digest by which the server names it
+    parties: list[str]  # Parties of the fit
+    present: Flags  # (n_patterns, n_parties): parties that each of the regressions uses
+    columns: list[str]  # Own columns of the fit, ``column=level`` for a level
+    sources: list[str]  # Column of the table that each comes from
+    levels: list[str]  # The level that each is 1 for; empty for a numeric column
+    # By column of levels, all that the fit knew, the baseline included
     known_levels: dict[str, list[str]]
+    # By column of levels, those that were too rare and count as one level
     other: dict[str, list[str]]
-    coefficients: Array
-    offsets: Array
-    grid: float
-    coarser: int
+    coefficients: Array  # (n_patterns, n_own_columns): per unit of the columns
+    offsets: Array  # (n_patterns,): subtracted from the row's term
+    grid: float  # Terms are counted in this unit
+    coarser: int  # Terms are rounded to ``2**coarser`` units
+    # lowest, highest: (n_patterns,): what terms may be, in these units; others are brought to the
+    # nearer
     lowest: Indices
     highest: Indices
-    bits: int
+    bits: int  # What one term tells at most
 
     @classmethod
     def upgrade(cls, version: int, fields: dict[str, Any]) -> dict[str, Any]:
@@ -79,11 +51,6 @@ class LinearPart(Model):
         """Return the columns of the fit from a new table, shape (n_rows, n_own_columns).
 
         NaN where a cell is missing, or holds a level that the fit did not know.
-
-        Raises
-        ------
-        DataError
-            If a column is absent or holds no numbers.
         """
         of = self.sources, self.levels, self.known_levels, self.other
         return fitted_features(table, *of, party)
@@ -91,18 +58,8 @@ class LinearPart(Model):
     def terms(self, rows: Array, pattern: Indices) -> tuple[Indices, int]:
         """Return what these rows add to the prediction, in units of the grid.
 
-        Parameters
-        ----------
-        rows : numpy.ndarray of shape (n_rows, n_own_columns)
-            Finite values, as from `features`.
-        pattern : numpy.ndarray of shape (n_rows,)
-            Number of the regression of each row.
-
-        Returns
-        -------
-        numpy.ndarray of shape (n_rows,), int64
-        int
-            How many of them lay out of bounds.
+        Shapes: rows (n_rows, n_own_columns): finite values, as from `features`; pattern (n_rows,):
+        number of the regression of each row; returns (n_rows,).
         """
         exact = np.einsum("ij,ij->i", rows, self.coefficients[pattern]) - self.offsets[pattern]
         unit = 2.0**self.coarser

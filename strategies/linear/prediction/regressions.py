@@ -13,9 +13,67 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import pandas as pd
+from scipy.special import expit, ndtri
 
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
+
+LEVEL = 0.95
+MEANS = {"gaussian": lambda eta: eta, "binomial": expit, "poisson": np.exp}
+"""By family, the expectation of the label for a linear predictor."""
+
+MARGIN = "margin"
+"""Family of classifiers with decision values."""
+
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
+
+
+def prediction_table(
+    family: str, eta: Array, unseen: Array, estimated: Array, noise: float
+) -> pd.DataFrame:
+    """Make the table of predictions.
+
+    Shapes: eta (n_rows,): linear predictor, absent parties at their mean; unseen (n_rows,): its
+    variance through the absent parties' columns; estimated (n_rows,): its variance through the
+    estimates and the rounding of terms.
+    """
+    if family == MARGIN:
+        return pd.DataFrame({"prediction": (eta > 0.0).astype(float), "decision": eta})
+    z = float(ndtri(0.5 + LEVEL / 2))
+    spread = unseen + estimated
+    if family == "gaussian":
+        half = z * np.sqrt(spread + noise)
+        columns = {
+            "prediction": eta,
+            "std_error": np.sqrt(spread),
+            "lower": eta - half,
+            "upper": eta + half,
+        }
+        return pd.DataFrame(columns)
+    mean = MEANS[family]
+    prediction, square = _expectation(mean, eta, unseen)
+    # The estimates' errors move the mean; to first order by its slope.
+    step = 1e-4
+    slope = (_expectation(mean, eta + step, unseen)[0] - prediction) / step
+    half = z * np.sqrt(spread)
+    columns = {
+        "prediction": prediction,
+        "std_error": np.sqrt(np.maximum(square - prediction**2, 0.0) + slope**2 * estimated),
+        "lower": mean(eta - half),
+        "upper": mean(eta + half),
+        "linear_predictor": eta,
+    }
+    return pd.DataFrame(columns)
+
+
+def _expectation(mean: object, eta: Array, variance: Array) -> tuple[Array, Array]:
+    """Return expectations of a mean and of its square where eta is normal (Gauss and Hermite)."""
+    assert callable(mean)
+    values = mean(eta[:, None] + np.sqrt(variance)[:, None] * _NODES)
+    weights = _WEIGHTS / _WEIGHTS.sum()
+    return np.asarray(values @ weights), np.asarray(values**2 @ weights)
+
 
 GRID = 0.01
 """Step to which a party rounds its term, as a share of the residual standard deviation."""
@@ -31,44 +89,31 @@ class Regressions:
 
     A row whose parties are those of pattern p is predicted as ``level[p] + sum over parties of
     (x_k' coefficients[p, k] - offsets[p, k])``.
-
-    Parameters
-    ----------
-    present : numpy.ndarray of shape (n_patterns, n_parties), bool
-        Parties whose columns a regression uses.
-    level : numpy.ndarray of shape (n_patterns,)
-        Prediction of a row whose terms are 0; with `offsets` at the columns' means, the mean.
-    coefficients : numpy.ndarray of shape (n_patterns, n_columns)
-        Of all parties' columns in the order of the parties; 0 for those of absent parties.
-    offsets : numpy.ndarray of shape (n_patterns, n_parties)
-        What each party subtracts from its term.
-    unseen : numpy.ndarray of shape (n_patterns,)
-        Variance of the label's expectation that the absent parties' columns would explain.
-    leverage : numpy.ndarray of shape (n_patterns,)
-        Variance of a prediction through the estimates, on average over rows.
-    noise : float
-        Variance of the label about its regression on all columns; for other families, that of the
-        working response. It decides the grid, and for gaussian labels the intervals.
-    widths : tuple[int, ...]
-        Number of columns of each party.
-    family : str
-        How the linear predictor becomes a prediction; see `prediction_table`.
-    absent_variance : numpy.ndarray of shape (n_parties,), optional
-        Where there is one regression only: variance of each party's fit, for rows that it lacks.
-    absent_leverage : numpy.ndarray of shape (n_parties,), optional
-        Likewise what its coefficients add to `leverage`.
     """
 
-    present: Flags
+    present: Flags  # (n_patterns, n_parties): parties whose columns a regression uses
+    # (n_patterns,): prediction of a row whose terms are 0; with `offsets` at the columns' means,
+    # the mean
     level: Array
+    # (n_patterns, n_columns): of all parties' columns in the order of the parties; 0 for those of
+    # absent parties
     coefficients: Array
-    offsets: Array
+    offsets: Array  # (n_patterns, n_parties): what each party subtracts from its term
+    # (n_patterns,): variance of the label's expectation that the absent parties' columns would
+    # explain
     unseen: Array
+    # (n_patterns,): variance of a prediction through the estimates, on average over rows
     leverage: Array
+    # Variance of the label about its regression on all columns; for other families, that of the
+    # working response. It decides the grid, and for gaussian labels the intervals.
     noise: float
-    widths: tuple[int, ...]
+    widths: tuple[int, ...]  # Number of columns of each party
+    # How the linear predictor becomes a prediction; see `prediction_table`
     family: str = "gaussian"
+    # (n_parties,): where there is one regression only: variance of each party's fit, for rows
+    # that it lacks
     absent_variance: Array | None = None
+    # (n_parties,): likewise what its coefficients add to `leverage`
     absent_leverage: Array | None = None
 
     @classmethod
@@ -87,16 +132,8 @@ class Regressions:
     ) -> "Regressions":
         """Return one regression on all columns, in which absent parties count with their mean.
 
-        Parameters
-        ----------
-        widths : sequence of int
-            Number of columns of each party.
-        intercept : float
-        beta : numpy.ndarray of shape (n_columns,)
-        mean_fit, explained : numpy.ndarray of shape (n_parties,)
-            Mean and variance of each party's ``x_k' beta_k``.
-        noise, leverage, absent_leverage, family
-            See the class; `leverage` is of a row that all parties have.
+        Shapes: beta (n_columns,); mean_fit, explained (n_parties,): mean and variance of each
+        party's ``x_k' beta_k``.
         """
         n = len(widths)
         return cls(
@@ -154,9 +191,7 @@ class Regressions:
     def of_columns(self, center: Array, unit: Array) -> "Regressions":
         """Return them for columns in other units: ``center + unit * column``.
 
-        Parameters
-        ----------
-        center, unit : numpy.ndarray of shape (n_columns,)
+        Shapes: center, unit (n_columns,).
         """
         coefficients = self.coefficients / unit
         owner = np.repeat(np.arange(len(self.widths)), self.widths)
@@ -172,11 +207,6 @@ class Regressions:
 
         Columns of different parties are then uncorrelated, and no party need be told which
         pattern a row has. `joint_regressions` has the pattern of all parties first.
-
-        Parameters
-        ----------
-        tolerance : float
-            Largest difference of two coefficients, relative to the party's largest.
         """
         k = len(self.widths)
         if len(self.present) == 1 or not self.present[0].all():

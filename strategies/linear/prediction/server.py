@@ -19,49 +19,69 @@ from flwr_vertical import Federation, Model, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.server import Total
-from strategies.linear.prediction.labels import completed_labels
-from strategies.linear.prediction.regressions import GRID, Regressions, find_patterns
-from strategies.linear.prediction.table import prediction_table
+from strategies.linear.prediction.regressions import (
+    GRID,
+    Regressions,
+    find_patterns,
+    prediction_table,
+)
 from strategies.linear.problem import sample_index
+
+
+def completed_labels(
+    alignment: Alignment,
+    labels: "pd.Series[Any] | None",
+    known: Array,
+    predicted: pd.DataFrame | None,
+    free: npt.NDArray[np.int64],
+) -> "pd.Series[Any] | None":
+    """Complete the server's labels with predictions.
+
+    Shapes: known (n_samples,): labels in aligned order, NaN where there is none; predicted
+    (n_unlabelled, 4): of the samples without a label; free (n_unlabelled,): their aligned row
+    numbers.
+    """
+    if predicted is None:
+        return labels
+    values = known.copy()
+    values[free] = predicted["prediction"].to_numpy()
+    if labels is None or alignment.label_rows is None:
+        names = sample_index(alignment, None, np.arange(alignment.n_samples))
+        return pd.Series(values, index=names, name="label")
+    rows = alignment.label_rows
+    given = labels.astype(float)
+    completed = pd.Series(
+        np.where(rows >= 0, values[rows], given.to_numpy()), index=labels.index, name=labels.name
+    )
+    new = ~np.isin(free, rows)
+    if not new.any() or isinstance(labels.index, pd.MultiIndex):
+        return completed
+    index = labels.index.append(predicted.index[new]).rename(labels.index.name)
+    both = np.concatenate([completed.to_numpy(), values[free[new]]])
+    return pd.Series(both, index=index, name=labels.name)
 
 
 @dataclass
 class Predictor(Model):
-    """What the server needs to turn sums of terms into predictions; it has no row and no term.
-
-    Parameters
-    ----------
-    digest : str
-        Names the model at the parties.
-    family : str
-        See `Regressions`.
-    parties : list of str
-        Parties of the fit.
-    present, level, unseen, leverage, noise
-        See `Regressions`.
-    absent_variance, absent_leverage : numpy.ndarray of shape (n_parties,)
-        See `Regressions`; zeros where there are several regressions.
-    grid : float
-        Unit of the terms.
-    coarser, bits : dict[str, int]
-        By party, see `LinearPart`.
-    """
+    """What the server needs to turn sums of terms into predictions; it has no row and no term."""
 
     strategy = "predict"
 
-    digest: str
-    family: str
-    parties: list[str]
-    present: Flags
-    level: Array
-    unseen: Array
-    leverage: Array
-    noise: float
+    digest: str  # Names the model at the parties
+    family: str  # See `Regressions`
+    parties: list[str]  # Parties of the fit
+    present: Flags  # See `Regressions`
+    level: Array  # See `Regressions`
+    unseen: Array  # See `Regressions`
+    leverage: Array  # See `Regressions`
+    noise: float  # See `Regressions`
+    # absent_variance, absent_leverage: (n_parties,): see `Regressions`; zeros where there are
+    # several regressions
     absent_variance: Array
     absent_leverage: Array
-    grid: float
-    coarser: dict[str, int]
-    bits: dict[str, int]
+    grid: float  # Unit of the terms
+    coarser: dict[str, int]  # By party, see `LinearPart`
+    bits: dict[str, int]  # By party, see `LinearPart`
 
     @property
     def rounding_variance(self) -> dict[str, float]:
@@ -84,17 +104,8 @@ class Predictor(Model):
     def table(self, held: Flags, term: npt.NDArray[Any]) -> pd.DataFrame:
         """Turn sums of terms into predictions.
 
-        Parameters
-        ----------
-        held : numpy.ndarray of shape (n_rows, n_parties), bool
-            Which of `parties` have each row.
-        term : numpy.ndarray of shape (n_rows,)
-            Sum of the parties' terms in units of the grid.
-
-        Returns
-        -------
-        pandas.DataFrame
-            See `prediction_table`.
+        Shapes: held (n_rows, n_parties): which of `parties` have each row; term (n_rows,): sum of
+        the parties' terms in units of the grid.
         """
         chosen = self.patterns_of(held)
         absent = ~held & self.present[chosen]
@@ -126,26 +137,9 @@ def keep_and_predict(
     Fills in ``result.predictor``, ``result.predictions`` and ``result.labels``, and of the metrics
     ``bits_per_row``.
 
-    Parameters
-    ----------
-    federation, alignment, result
-        As given to `Strategy.run`.
-    regressions : Regressions
-        In label units (other families: those of the linear predictor).
-    free : numpy.ndarray of shape (n_unlabelled,)
-        Aligned row numbers of samples without a label (`Problem.free`).
-    free_mask : numpy.ndarray of shape (n_unlabelled, n_parties), bool
-        True where a party lacks such a sample (`Problem.free_mask`).
-    standardized : bool, default False
-        Coefficients and offsets are per unit of the columns of `RegressionData.x`.
-    step : str, default "keep_model"
-        The party's step: that of `PredictionSteps`, or an own one with the same arguments that
-        calls it and does more.
-
-    Returns
-    -------
-    Total
-        What the step returned.
+    Shapes: free (n_unlabelled,): aligned row numbers of samples without a label (`Problem.free`);
+    free_mask (n_unlabelled, n_parties): true where a party lacks such a sample
+    (`Problem.free_mask`).
     """
     names = list(federation.parties)
     grid = _grid(regressions)

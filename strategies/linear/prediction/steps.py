@@ -44,42 +44,15 @@ class PredictionSteps(StepGroup):
     ) -> Summands:
         """Keep the coefficients, and send the terms of the samples without a label.
 
-        Parameters
-        ----------
-        model : str
-            Digest by which the server will name the model.
-        parties : list of str
-            Parties of the fit.
-        own : int
-            Which of them this is.
-        present : numpy.ndarray of shape (n_patterns, n_parties)
-            1 where a regression uses a party's columns.
-        coefficients : numpy.ndarray of shape (n_patterns, n_own_columns)
-            Per unit of the columns. Without columns the party is not in the model.
-        offsets : numpy.ndarray of shape (n_patterns,)
-            Subtracted from the terms.
-        grid : float
-            Terms are rounded to this, or to a power of two times it.
-        n_unlabelled : int
-            Number of samples without a label.
-        standardized : bool, default False
-            Coefficients and offsets are of the columns of `RegressionData.x`.
-        pattern : numpy.ndarray of shape (n_unlabelled_held,), optional
-            With several regressions, that of each row held of samples without a label.
-
-        Returns
-        -------
-        Summands
-            Summed: ``term`` of shape (n_unlabelled,), whole numbers of `grid`, 0 where the row is
-            missing. Publicly ``bits``, ``coarser`` (see `LinearPart`) and how many terms were
-            ``outside`` the bounds.
-
-        Raises
-        ------
-        DataError
-            If the coefficients cannot be used, or the run has kept a model already.
-        PolicyError
-            If the node's policy does not allow so many bits of one of these rows, over all runs.
+        Message: model: digest by which the server will name the model; parties: parties of the
+        fit; own: which of them this is; present (n_patterns, n_parties): 1 where a regression uses
+        a party's columns; coefficients (n_patterns, n_own_columns): per unit of the columns;
+        offsets (n_patterns,): subtracted from the terms; grid: terms are rounded to this, or to a
+        power of two times it; n_unlabelled: number of samples without a label; standardized:
+        coefficients and offsets are of the columns of `RegressionData.x`; pattern
+        (n_unlabelled_held,): with several regressions, that of each row held of samples without a
+        label; returns summed: ``term`` of shape (n_unlabelled,), whole numbers of `grid`, 0 where
+        the row is missing.
         """
         if _KEPT in self.state:
             raise DataError(
