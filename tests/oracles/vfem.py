@@ -3,16 +3,13 @@
 Loops over samples for Algorithm 1, whole conditional covariances instead of their summaries, the
 joint normal density instead of its factors, and differences instead of derivatives. The parameters
 in natural coordinates are (beta0, beta_1 ... beta_K, mu_1 ... mu_K, vech Sigma_1 ... vech Sigma_K,
-sigma2), vech by rows of the lower triangle; in unconstrained coordinates each Sigma is its Cholesky
-factor with the diagonal's logarithms and sigma2 its logarithm.
+sigma2), vech by rows of the lower triangle.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import block_diag
-from scipy.optimize import minimize
-from scipy.stats import multivariate_normal
 
 
 @dataclass
@@ -63,12 +60,8 @@ def generate(n, sizes, rates, seed, rho=0.3, mean=0.0, noise=1.0, cross=0.0, bet
     return Pooled(X, y, mask), Theta(float(beta0), beta, mu, sigma, float(noise) ** 2)
 
 
-def initial(pooled, beta="zeros", intercept=True, beta0=None):
-    """Algorithm 1's input: moments of the observed rows, divided by m_k, and the variance of y.
-
-    `beta` is "zeros" or a list of arrays; `beta0` the mean of y if there is an intercept, else 0,
-    unless it is given.
-    """
+def initial(pooled, beta=None, beta0=None):
+    """Algorithm 1's input: moments of the observed rows, divided by m_k; mean and variance of y."""
     mu, sigma = [], []
     for k in pooled.parties:
         observed = pooled.X[k][~pooled.mask[:, k]]
@@ -76,10 +69,8 @@ def initial(pooled, beta="zeros", intercept=True, beta0=None):
         mean = sum(observed) / m_k
         mu.append(mean)
         sigma.append(sum(np.outer(row - mean, row - mean) for row in observed) / m_k)
-    if isinstance(beta, str):
-        beta = [np.zeros(size) for size in pooled.sizes]
-    if beta0 is None:
-        beta0 = pooled.y.mean() if intercept else 0.0
+    beta = [np.zeros(size) for size in pooled.sizes] if beta is None else beta
+    beta0 = pooled.y.mean() if beta0 is None else beta0
     sigma2 = np.mean((pooled.y - pooled.y.mean()) ** 2)
     return Theta(float(beta0), [np.array(b, dtype=float) for b in beta], mu, sigma, float(sigma2))
 
@@ -89,11 +80,7 @@ def initial(pooled, beta="zeros", intercept=True, beta0=None):
 
 @dataclass
 class Expectation:
-    """What the E-step says about one sample.
-
-    x_tilde is a list over parties; covariance is the paper's p x p block matrix, 0 at observed
-    columns; alpha (p,) likewise.
-    """
+    """What the E-step says of a sample; covariance and alpha over all columns, 0 at observed."""
 
     x_tilde: list
     covariance: np.ndarray
@@ -107,60 +94,29 @@ def columns_of(pooled):
     return [np.arange(e - p, e) for e, p in zip(ends, pooled.sizes, strict=True)]
 
 
-def conditional(pooled, theta, i):
-    """Eq. (4): mean (q_i,) and covariance (q_i, q_i) of what sample i misses."""
-    missing = [k for k in pooled.parties if pooled.mask[i, k]]
-    mu_mis = np.concatenate([theta.mu[k] for k in missing])
-    beta_mis = np.concatenate([theta.beta[k] for k in missing])
-    sigma_mis = block_diag(*[theta.sigma[k] for k in missing])
-    mu_y = theta.beta0 + mu_mis @ beta_mis
-    for k in pooled.parties:
-        if not pooled.mask[i, k]:
-            mu_y += pooled.X[k][i] @ theta.beta[k]
-    variance = beta_mis @ sigma_mis @ beta_mis + theta.sigma2
-    gain = sigma_mis @ beta_mis
-    mean = mu_mis + gain * (pooled.y[i] - mu_y) / variance
-    return mean, sigma_mis - np.outer(gain, gain) / variance
-
-
 def expectation(pooled, theta, i):
-    """The E-step for sample i: x tilde, its covariance, e_i and alpha_i."""
-    columns = columns_of(pooled)
-    p = sum(pooled.sizes)
+    """The E-step for sample i, Eq. (4): x tilde, its covariance, e_i and alpha_i."""
+    columns, p = columns_of(pooled), sum(pooled.sizes)
     x_tilde = [np.array(block[i]) for block in pooled.X]
     covariance, alpha = np.zeros((p, p)), np.zeros(p)
     missing = [k for k in pooled.parties if pooled.mask[i, k]]
     if missing:
-        mean, cov = conditional(pooled, theta, i)
+        mu_mis = np.concatenate([theta.mu[k] for k in missing])
+        beta_mis = np.concatenate([theta.beta[k] for k in missing])
+        sigma_mis = block_diag(*[theta.sigma[k] for k in missing])
+        mu_y = theta.beta0 + mu_mis @ beta_mis
+        mu_y += sum(pooled.X[k][i] @ theta.beta[k] for k in pooled.parties if k not in missing)
+        variance, gain = beta_mis @ sigma_mis @ beta_mis + theta.sigma2, sigma_mis @ beta_mis
+        cov = sigma_mis - np.outer(gain, gain) / variance
         where = np.concatenate([columns[k] for k in missing])
         covariance[np.ix_(where, where)] = cov
-        alpha[where] = cov @ np.concatenate([theta.beta[k] for k in missing])
+        alpha[where] = cov @ beta_mis
         filled = np.full(p, np.nan)
-        filled[where] = mean
+        filled[where] = mu_mis + gain * (pooled.y[i] - mu_y) / variance
         for k in missing:
             x_tilde[k] = filled[columns[k]]
-    residual = pooled.y[i] - theta.beta0
-    for x, b in zip(x_tilde, theta.beta, strict=True):
-        residual -= x @ b
-    return Expectation(x_tilde, covariance, residual, alpha)
-
-
-def q_function(pooled, theta, at):
-    """Eq. (5): Q(theta | at), without the constants that the paper leaves out."""
-    n, columns = len(pooled.y), columns_of(pooled)
-    q = -0.5 * np.log(theta.sigma2)
-    q -= 0.5 * sum(np.log(np.linalg.det(sigma)) for sigma in theta.sigma)
-    beta = np.concatenate(theta.beta)
-    for i in range(n):
-        sample = expectation(pooled, at, i)
-        residual = pooled.y[i] - theta.beta0 - np.concatenate(sample.x_tilde) @ beta
-        q -= (residual**2 + beta @ sample.covariance @ beta) / (2 * n * theta.sigma2)
-        for k in pooled.parties:
-            inverse = np.linalg.inv(theta.sigma[k])
-            centred = sample.x_tilde[k] - theta.mu[k]
-            own = sample.covariance[np.ix_(columns[k], columns[k])]
-            q -= (centred @ inverse @ centred + np.trace(inverse @ own)) / (2 * n)
-    return q
+    fits = sum(x @ b for x, b in zip(x_tilde, theta.beta, strict=True))
+    return Expectation(x_tilde, covariance, pooled.y[i] - theta.beta0 - fits, alpha)
 
 
 def distribution_step(pooled, theta, samples):
@@ -181,11 +137,8 @@ def distribution_step(pooled, theta, samples):
     return mu, sigma, float(sigma2)
 
 
-def gradient_em(pooled, theta, eta, n_iter, intercept=True):
-    """Algorithm 1 with Eqs. (4) to (8), for a fixed number of iterations.
-
-    The gradient (7) is sigma2 times that of Q (5). Without an intercept beta0 stays as it is.
-    """
+def gradient_em(pooled, theta, eta, n_iter):
+    """Algorithm 1 with Eqs. (4) to (8); the gradient (7) is sigma2 times that of Q (5)."""
     n, columns, thetas = len(pooled.y), columns_of(pooled), []
     for _ in range(n_iter):
         samples = [expectation(pooled, theta, i) for i in range(n)]
@@ -195,34 +148,28 @@ def gradient_em(pooled, theta, eta, n_iter, intercept=True):
             for sample in samples:
                 gradient += sample.residual * sample.x_tilde[k] - sample.alpha[columns[k]]
             beta.append(theta.beta[k] + eta * gradient / n)
-        beta0 = theta.beta0
-        if intercept:
-            beta0 += eta * float(sum(sample.residual for sample in samples)) / n
+        beta0 = theta.beta0 + eta * float(sum(sample.residual for sample in samples)) / n
         theta = Theta(beta0, beta, *distribution_step(pooled, theta, samples))
         thetas.append(theta)
     return thetas
 
 
-def exact_em(pooled, theta, n_iter, intercept=True, tol=0.0):
-    """The same with beta by Eq. (6), the intercept as a column of ones.
+def complete_moments(pooled, samples):
+    """Second moments of (1, the completed columns), and their products with the labels."""
+    rows = np.array([[1.0, *np.concatenate(sample.x_tilde)] for sample in samples])
+    square = rows.T @ rows
+    square[1:, 1:] += sum(sample.covariance for sample in samples)
+    return square, rows.T @ pooled.y
 
-    Ends sooner if no parameter changes by more than `tol`. No iteration lowers the observed
-    likelihood, although Sigma and sigma2 use old values.
-    """
-    n, columns, thetas = len(pooled.y), columns_of(pooled), []
-    p, first = sum(pooled.sizes), int(intercept)
+
+def exact_em(pooled, theta, n_iter, tol=0.0):
+    """The same with beta by Eq. (6), until no parameter changes by more than `tol`."""
+    n, thetas = len(pooled.y), []
     for _ in range(n_iter):
         samples = [expectation(pooled, theta, i) for i in range(n)]
-        square, product = np.zeros((first + p,) * 2), np.zeros(first + p)
-        for y_i, sample in zip(pooled.y, samples, strict=True):
-            row = np.concatenate([np.ones(first), *sample.x_tilde])
-            square += np.outer(row, row)
-            square[first:, first:] += sample.covariance
-            product += row * (y_i if intercept else y_i - theta.beta0)
-        solution = np.linalg.solve(square, product)
-        beta0 = float(solution[0]) if intercept else theta.beta0
-        beta = [solution[first:][where] for where in columns]
-        new = Theta(beta0, beta, *distribution_step(pooled, theta, samples))
+        solution = np.linalg.solve(*complete_moments(pooled, samples))
+        beta = [solution[1:][where] for where in columns_of(pooled)]
+        new = Theta(float(solution[0]), beta, *distribution_step(pooled, theta, samples))
         change = np.abs(flatten(new) - flatten(theta)).max()
         theta = new
         thetas.append(theta)
@@ -247,18 +194,8 @@ def joint_moments(pooled, theta, missing):
     return mean, covariance
 
 
-def observed_loglik(pooled, theta):
-    """Eq. (3), summed over the samples, with all constants."""
-    total = 0.0
-    for i, y_i in enumerate(pooled.y):
-        mean, covariance = joint_moments(pooled, theta, pooled.mask[i])
-        x_obs = [pooled.X[k][i] for k in pooled.parties if not pooled.mask[i, k]]
-        total += multivariate_normal.logpdf(np.concatenate([*x_obs, [y_i]]), mean, covariance)
-    return float(total)
-
-
 def fast_loglik(pooled):
-    """The same as a function of theta that takes all samples with the same parties at once."""
+    """Eq. (3) with all constants, a function of theta; samples with the same parties at once."""
     groups = []
     for pattern in np.unique(pooled.mask, axis=0):
         rows = np.all(pooled.mask == pattern, axis=1)
@@ -287,55 +224,28 @@ def flatten(theta):
     return np.concatenate([[theta.beta0], *theta.beta, *theta.mu, *vech, [theta.sigma2]])
 
 
-def _split(vector, sizes):
-    """The groups of a vector of coordinates, the triangles as lower triangular matrices."""
-    lengths = [1, *sizes, *sizes, *[p * (p + 1) // 2 for p in sizes], 1]
-    parts = np.split(np.asarray(vector, dtype=float), np.cumsum(lengths)[:-1])
-    K = len(sizes)
-    triangles = []
-    for p, part in zip(sizes, parts[1 + 2 * K : -1], strict=True):
-        triangle = np.zeros((p, p))
-        triangle[np.tril_indices(p)] = part
-        triangles.append(triangle)
-    return float(parts[0][0]), parts[1 : 1 + K], parts[1 + K : 1 + 2 * K], triangles, parts[-1][0]
-
-
 def unflatten(vector, sizes):
     """Theta from natural coordinates."""
-    beta0, beta, mu, triangles, last = _split(vector, sizes)
-    sigma = [lower + np.tril(lower, -1).T for lower in triangles]
-    return Theta(beta0, beta, mu, sigma, float(last))
-
-
-def to_unconstrained(theta):
-    """Unconstrained coordinates."""
-    vech = []
-    for sigma in theta.sigma:
-        factor = np.linalg.cholesky(sigma)
-        np.fill_diagonal(factor, np.log(np.diag(factor)))
-        vech.append(factor[np.tril_indices(len(factor))])
-    return np.concatenate([[theta.beta0], *theta.beta, *theta.mu, *vech, [np.log(theta.sigma2)]])
-
-
-def from_unconstrained(vector, sizes):
-    """Theta from unconstrained coordinates."""
-    beta0, beta, mu, triangles, last = _split(vector, sizes)
+    lengths = [1, *sizes, *sizes, *[p * (p + 1) // 2 for p in sizes], 1]
+    parts, K = np.split(np.asarray(vector, dtype=float), np.cumsum(lengths)[:-1]), len(sizes)
     sigma = []
-    for factor in triangles:
-        np.fill_diagonal(factor, np.exp(np.diag(factor)))
-        sigma.append(factor @ factor.T)
-    return Theta(beta0, beta, mu, sigma, float(np.exp(last)))
+    for p, part in zip(sizes, parts[1 + 2 * K : -1], strict=True):
+        lower = np.zeros((p, p))
+        lower[np.tril_indices(p)] = part
+        sigma.append(lower + np.tril(lower, -1).T)
+    return Theta(
+        float(parts[0][0]), parts[1 : 1 + K], parts[1 + K : 1 + 2 * K], sigma, float(parts[-1][0])
+    )
 
 
 # Differences: f'(x) = sum of weight * f(x + step * h) / h, with an error of order h^4
 STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
 
 
-def jacobian(function, point, coordinates=None, h=1e-3):
+def jacobian(function, point, h=1e-3):
     """Central differences; row c is the derivative in coordinate c, so for a map F: dF_j/dx_c."""
-    coordinates = range(len(point)) if coordinates is None else coordinates
     rows = []
-    for c in coordinates:
+    for c in range(len(point)):
         step = np.zeros(len(point))
         step[c] = h * max(1.0, abs(point[c]))
         rows.append(sum(w * function(point + s * step) for s, w in STENCIL) / step[c])
@@ -357,76 +267,24 @@ def hessian(function, point, h=3e-3):
     return out
 
 
-def maximise(pooled, theta0, intercept=True):
-    """The maximum of the observed likelihood by BFGS from theta0 and Newton steps at the end.
-
-    Without an intercept beta0 stays as it is. For small cases.
-    """
-    sizes, loglik = pooled.sizes, fast_loglik(pooled)
-    start = to_unconstrained(theta0)
-    free = np.arange(0 if intercept else 1, len(start))
-    scale = len(pooled.y)
-
-    def full(vector):
-        whole = start.copy()
-        whole[free] = vector
-        return from_unconstrained(whole, sizes)
-
-    def loss(vector):
-        try:
-            value = -loglik(full(vector)) / scale
-        except np.linalg.LinAlgError:  # a far step of the line search
-            return np.inf
-        return value if np.isfinite(value) else np.inf
-
-    def gradient(vector):
-        return jacobian(loss, vector)
-
-    found = minimize(loss, start[free], jac=gradient, method="BFGS", options={"gtol": 1e-6}).x
-    curvature = hessian(loss, found)
-    for _ in range(20):
-        step = np.linalg.solve(curvature, gradient(found))
-        found = found - step
-        if np.abs(step).max() < 1e-10:
-            break
-    return full(found)
+def score(pooled, theta):
+    """Gradient of the observed likelihood in all natural coordinates."""
+    loglik = fast_loglik(pooled)
+    return jacobian(lambda vector: loglik(unflatten(vector, pooled.sizes)), flatten(theta))
 
 
-def score(pooled, theta, everything=False):
-    """Gradient of the observed likelihood in (beta0, beta), or in all natural coordinates."""
-    sizes, loglik = pooled.sizes, fast_loglik(pooled)
-    point = flatten(theta)
-    coordinates = range(len(point) if everything else 1 + sum(sizes))
-    return jacobian(lambda vector: loglik(unflatten(vector, sizes)), point, coordinates)
-
-
-# Standard errors. Without an intercept beta0 is known, and its row of the covariance is 0.
-
-
-def invert(information, intercept=True):
-    """The covariance, also for an information that is not symmetric."""
-    if intercept:
-        return np.linalg.inv(information)
-    out = np.zeros_like(information)
-    out[1:, 1:] = np.linalg.inv(information[1:, 1:])
-    return out
-
-
-def of_coefficients(covariance, sizes):
-    """Standard errors of (beta0, beta) from a covariance of all parameters."""
-    return np.sqrt(np.diag(covariance)[: 1 + sum(sizes)])
+# Standard errors of (beta0, beta)
 
 
 def observed_information(pooled, theta):
-    """Minus the Hessian of the observed likelihood, in unconstrained coordinates."""
-    sizes, loglik = pooled.sizes, fast_loglik(pooled)
-    point = to_unconstrained(theta)
-    return -hessian(lambda vector: loglik(from_unconstrained(vector, sizes)), point)
+    """Minus the Hessian of the observed likelihood."""
+    loglik = fast_loglik(pooled)
+    return -hessian(lambda vector: loglik(unflatten(vector, pooled.sizes)), flatten(theta))
 
 
-def standard_errors(pooled, theta, intercept=True):
-    """Standard errors of (beta0, beta) from the observed information; theta is the maximum."""
-    return of_coefficients(invert(observed_information(pooled, theta), intercept), pooled.sizes)
+def of_information(information, sizes):
+    """Standard errors, also from an information that is not symmetric."""
+    return np.sqrt(np.diag(np.linalg.inv(information))[: 1 + sum(sizes)])
 
 
 def symmetric_units(p):
@@ -452,13 +310,8 @@ def complete_information(pooled, theta):
 
     The paper prints its beta block with the wrong sign.
     """
-    n, p = len(pooled.y), sum(pooled.sizes)
-    square = np.zeros((1 + p, 1 + p))
-    for i in range(n):
-        sample = expectation(pooled, theta, i)
-        row = np.concatenate([[1.0], *sample.x_tilde])
-        square += np.outer(row, row)
-        square[1:, 1:] += sample.covariance
+    n = len(pooled.y)
+    square, _ = complete_moments(pooled, [expectation(pooled, theta, i) for i in range(n)])
     normals = [normal_information(sigma, n) for sigma in theta.sigma]
     return block_diag(
         square / theta.sigma2,
@@ -468,23 +321,14 @@ def complete_information(pooled, theta):
     )
 
 
-def sem_covariance(pooled, theta, intercept=True):
-    """Eq. (10) with the exact I_oc; theta is a fixed point of Eq. (6)."""
+def sem_information(pooled, theta):
+    """The inverse of Eq. (10) with the exact I_oc; theta is a fixed point of Eq. (6)."""
 
     def em_map(vector):
-        return flatten(exact_em(pooled, unflatten(vector, pooled.sizes), 1, intercept)[0])
+        return flatten(exact_em(pooled, unflatten(vector, pooled.sizes), 1)[0])
 
     gamma = jacobian(em_map, flatten(theta))
-    first = 0 if intercept else 1
-    covariance = invert(complete_information(pooled, theta), intercept)
-    rest = np.eye(len(gamma) - first) - gamma[first:, first:]
-    covariance[first:, first:] = covariance[first:, first:] @ np.linalg.inv(rest)
-    return covariance
-
-
-def sem_standard_errors(pooled, theta, intercept=True):
-    """Standard errors of (beta0, beta) by Eq. (10)."""
-    return of_coefficients(sem_covariance(pooled, theta, intercept), pooled.sizes)
+    return (np.eye(len(gamma)) - gamma) @ complete_information(pooled, theta)
 
 
 # What the differences of Eq. (10) tell the server
@@ -500,29 +344,21 @@ def summed_fits(pooled, theta):
     return fits
 
 
-def forced_em_columns(pooled, theta, h):
-    """The summed fits that the server gets for each coefficient that Eq. (10)'s Jacobian moves.
+def revealed_columns(pooled, theta, h):
+    """The parties' columns from nothing but the sums that Eq. (10)'s Jacobian asks for.
 
-    Shapes: returns (k, j), (n,): the fits with beta_kj + h.
+    X, with mu in its missing rows: summed fits with one coefficient moved by h, less those of none.
     """
-    out = {}
-    for k in pooled.parties:
-        for j in range(pooled.sizes[k]):
+    unmoved, found = summed_fits(pooled, theta), []
+    for k, p in enumerate(pooled.sizes):
+        columns = []
+        for j in range(p):
             beta = [b.copy() for b in theta.beta]
             beta[k][j] += h
             moved = Theta(theta.beta0, beta, theta.mu, theta.sigma, theta.sigma2)
-            out[k, j] = summed_fits(pooled, moved)
-    return out
-
-
-def revealed_columns(pooled, theta, h):
-    """The parties' columns from nothing but those sums: X, with mu in its missing rows."""
-    unmoved = summed_fits(pooled, theta)
-    moved = forced_em_columns(pooled, theta, h)
-    return [
-        np.column_stack([(moved[k, j] - unmoved) / h for j in range(p)])
-        for k, p in enumerate(pooled.sizes)
-    ]
+            columns.append((summed_fits(pooled, moved) - unmoved) / h)
+        found.append(np.column_stack(columns))
+    return found
 
 
 # Fisher information given the observed covariates
@@ -534,87 +370,49 @@ def variance_of(pooled, theta, i):
     return theta.sigma2 + sum(theta.beta[k] @ theta.sigma[k] @ theta.beta[k] for k in missing)
 
 
-def _in_order(intercept, beta, mu, vech, last):
-    """A vector over the natural coordinates from its groups."""
-    return np.concatenate([[intercept], *beta, *mu, *vech, [last]])
+def expected_information(pooled, theta, cross="gram"):
+    """Fisher information on all natural coordinates given the observed covariates.
 
-
-def mean_derivative(pooled, theta, i):
-    """a_i: derivative of m_i = E[y_i | x_i,obs] in natural coordinates."""
-    mis = pooled.mask[i]
-    beta = [theta.mu[k] if mis[k] else pooled.X[k][i] for k in pooled.parties]
-    mu = [theta.beta[k] if mis[k] else np.zeros(p) for k, p in enumerate(pooled.sizes)]
-    vech = [np.zeros(p * (p + 1) // 2) for p in pooled.sizes]
-    return _in_order(1.0, beta, mu, vech, 0.0)
-
-
-def variance_derivative(pooled, theta, i):
-    """c_i: derivative of d_i in natural coordinates."""
-    beta, mu, vech = [], [], []
-    for k, p in enumerate(pooled.sizes):
-        b, missing = theta.beta[k], float(pooled.mask[i, k])
-        beta.append(missing * 2 * theta.sigma[k] @ b)
-        mu.append(np.zeros(p))
-        vech.append(missing * np.array([b @ unit @ b for unit in symmetric_units(p)]))
-    return _in_order(0.0, beta, mu, vech, 1.0)
-
-
-def mean_information(pooled, theta):
-    """Sum of a_i a_i' / d_i, with all products between parties."""
-    total = 0.0
-    for i in range(len(pooled.y)):
-        a = mean_derivative(pooled, theta, i)
-        total = total + np.outer(a, a) / variance_of(pooled, theta, i)
-    return total
-
-
-def centred_mean_information(pooled, theta):
-    """The same with those products that no party can compute replaced by their expectation, 0.
-
-    With gamma0 = beta0 + sum of mu_k' beta_k in beta0's place, m_i = gamma0 + sum over observed k
-    of (x_ik - mu_k)' beta_k. The derivatives in beta_k are the party's centred rows; a product of
-    these with anything but themselves has expectation 0 and is left out. gamma0's row is turned
-    back into beta0's at the end.
+    Sums of a_i a_i' / d_i and c_i c_i' / (2 d_i^2), a_i and c_i being the derivatives of mean and
+    variance of y_i, and that of normal rows. With `cross` "expected", products that no party can
+    compute are replaced by their expectation, 0: with gamma0 = beta0 + sum of mu_k' beta_k in
+    beta0's place, m_i = gamma0 + sum over observed k of (x_ik - mu_k)' beta_k; a product of a
+    party's centred rows with anything but themselves is left out. gamma0's row is turned back into
+    beta0's in the end.
     """
-    columns = columns_of(pooled)
-    vech = [np.zeros(p * (p + 1) // 2) for p in pooled.sizes]
-    none = [np.zeros(p) for p in pooled.sizes]
-    total = 0.0
-    for i in range(len(pooled.y)):
+    columns, p = columns_of(pooled), sum(pooled.sizes)
+    vech = [np.zeros(size * (size + 1) // 2) for size in pooled.sizes]
+    none = [np.zeros(size) for size in pooled.sizes]
+    d_theta = len(flatten(theta))
+    by_mean, by_variance = np.zeros((d_theta, d_theta)), np.zeros((d_theta, d_theta))
+    for i, missing in enumerate(pooled.mask):
         d_i = variance_of(pooled, theta, i)
-        observed = ~pooled.mask[i]
-        mu = [-theta.beta[k] * observed[k] for k in pooled.parties]
-        a = _in_order(1.0, none, mu, vech, 0.0)
-        total = total + np.outer(a, a) / d_i
-        for k in pooled.parties:
-            if observed[k]:
+        if cross == "gram":
+            beta = [theta.mu[k] if missing[k] else pooled.X[k][i] for k in pooled.parties]
+            mu = [theta.beta[k] * missing[k] for k in pooled.parties]
+        else:
+            beta, mu = none, [-theta.beta[k] * ~missing[k] for k in pooled.parties]
+            for k in np.flatnonzero(~missing):
                 centred = pooled.X[k][i] - theta.mu[k]
                 where = 1 + columns[k]
-                total[np.ix_(where, where)] += np.outer(centred, centred) / d_i
-    back = np.eye(len(total))  # d (gamma0, beta, mu, ...) / d (beta0, beta, mu, ...)
-    back[0] = _in_order(1.0, theta.mu, theta.beta, vech, 0.0)
-    return back.T @ total @ back
+                by_mean[np.ix_(where, where)] += np.outer(centred, centred) / d_i
+        a = np.concatenate([[1.0], *beta, *mu, *vech, [0.0]])
+        by_mean += np.outer(a, a) / d_i
+        pairs = list(zip(theta.sigma, theta.beta, missing, strict=True))
+        beta = [m * 2 * sigma @ b for sigma, b, m in pairs]
+        units = [np.array([m * b @ u @ b for u in symmetric_units(len(b))]) for _, b, m in pairs]
+        c = np.concatenate([[0.0], *beta, *none, *units, [1.0]])
+        by_variance += np.outer(c, c) / (2 * d_i**2)
+    if cross != "gram":
+        back = np.eye(d_theta)  # d (gamma0, beta, mu, ...) / d (beta0, beta, mu, ...)
+        back[0] = np.concatenate([[1.0], *theta.mu, *theta.beta, *vech, [0.0]])
+        by_mean = back.T @ by_mean @ back
+    held = (~pooled.mask).sum(axis=0)
+    normals = [normal_information(s, n) for s, n in zip(theta.sigma, held, strict=True)]
+    rows = [[on_mu for on_mu, _ in normals], [on_sigma for _, on_sigma in normals]]
+    return by_mean + by_variance + block_diag(np.zeros((1 + p, 1 + p)), *rows[0], *rows[1], [[0.0]])
 
 
-def expected_information(pooled, theta, cross="gram"):
-    """Fisher information on all natural coordinates given the observed covariates."""
-    parts = {"gram": mean_information, "expected": centred_mean_information}
-    total = parts[cross](pooled, theta)
-    for i in range(len(pooled.y)):
-        c = variance_derivative(pooled, theta, i)
-        total = total + 0.5 * np.outer(c, c) / variance_of(pooled, theta, i) ** 2
-    normals = [
-        normal_information(theta.sigma[k], np.sum(~pooled.mask[:, k])) for k in pooled.parties
-    ]
-    return total + block_diag(
-        np.zeros((1 + sum(pooled.sizes),) * 2),
-        *[on_mu for on_mu, _ in normals],
-        *[on_sigma for _, on_sigma in normals],
-        [[0.0]],
-    )
-
-
-def expected_standard_errors(pooled, theta, cross="gram", intercept=True):
-    """Standard errors of (beta0, beta), and the covariance of all natural coordinates."""
-    covariance = invert(expected_information(pooled, theta, cross), intercept)
-    return of_coefficients(covariance, pooled.sizes), covariance
+def expected_standard_errors(pooled, theta, cross="gram"):
+    """Standard errors of (beta0, beta)."""
+    return of_information(expected_information(pooled, theta, cross), pooled.sizes)
