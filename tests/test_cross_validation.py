@@ -19,7 +19,7 @@ from strategies.glm import VerticalGLM
 from strategies.split import FinalNet
 from strategies.svm import VerticalSVM
 from strategies.trees import VerticalGBDT
-from strategies.vfem import VFEM, CompleteCase, MeanImpute
+from strategies.vfem import VFEM, CompleteCase
 
 N = 330
 
@@ -68,12 +68,11 @@ def test_folds_are_scikit_learn_s_and_scores_those_of_the_pooled_table(data):
 CLASSIFIERS = [
     VerticalGLM("binomial", "ridge"),
     VerticalSVM(loss="squared", rows="mean"),
-    VerticalGLM("binomial", None),
     VerticalGBDT(n_trees=4, max_depth=2),
     VerticalForest(n_trees=12, max_depth=3),
     FinalNet(latent_dim=2, width=8, iterations=30, learning_rate=2e-2),
 ]
-REGRESSIONS = [VFEM(), MeanImpute(), VerticalGLM(penalty="lasso", lambdas=[0.3, 0.1, 0.03])]
+REGRESSIONS = [VFEM(), VerticalGLM(penalty="lasso", lambdas=[0.3, 0.1, 0.03])]
 
 
 @pytest.mark.parametrize("strategy", CLASSIFIERS, ids=lambda s: s.name)

@@ -7,11 +7,10 @@ import statsmodels.api as sm
 from glm_runs import estimates, pooled, split
 from oracles.glm import lla
 from sklearn.linear_model import lasso_path
-from test_privacy_audit import chi_square, correlations
 from vfem_runs import recorded
 
 from flwr_vertical import simulate
-from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.errors import DataError, PartyError
 from strategies.glm import VerticalGLM
 from strategies.glm_admm import GLMADMM
 
@@ -62,16 +61,6 @@ def test_concave_penalties_follow_the_literal_lla(family, penalty):
     expected = lla(Z, y, family, penalty, 0.12, {"scad": 3.7, "mcp": 3.0}[penalty], 4)
     np.testing.assert_allclose(estimates(result), expected, atol=1e-5)
     assert 0 < np.count_nonzero(expected[1:]) < Z.shape[1]
-
-
-@pytest.mark.parametrize("mode", ["masked", "ckks"])
-def test_sums_of_every_mode_lead_to_the_same_fit(mode):
-    if mode == "ckks":
-        pytest.importorskip("tenseal")
-    X, y, _ = pooled("binomial", n=150, seed=5)
-    settings = {"family": "binomial", "penalty": "lasso", "lambdas": 0.05}
-    plain, other = run(X, y, **settings), run(X, y, mode, **settings)
-    np.testing.assert_allclose(estimates(other), estimates(plain), atol=1e-4)
 
 
 def test_one_party_and_one_column_each():
@@ -145,20 +134,6 @@ def test_rows_columns_and_labels_that_cannot_be_used(caplog):
         simulate(strategy, split(X, y)[0], same, progress=False)
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"penalty": "ridge"}, "unknown penalty 'ridge'"),
-        ({"lla_steps": 0}, "lla_steps must be an integer of at least 1"),
-        ({"tol": 0}, "tol must be a number above 0 and below 1, got 0"),
-        ({"epsilon": 0.0}, "epsilon must be .*above 0"),
-    ],
-)
-def test_settings_that_cannot_be(settings, said):
-    with pytest.raises(ConfigError, match=said):
-        GLMADMM(**settings)
-
-
 def test_every_node_must_agree():
     X, y, _ = pooled("gaussian", n=60)
     tables, labels = split(X, y)
@@ -169,29 +144,13 @@ def test_every_node_must_agree():
         recorded(tables, labels, strategy=GLMADMM(lambdas=0.1), configs=agreed)
 
 
-def test_masked_fits_tell_nothing_and_residuals_show_the_labels():
-    X, y, _ = pooled("binomial", n=400, seed=3)
+def test_the_first_residuals_show_the_labels_as_the_disclosure_says():
+    X, y, _ = pooled("binomial", n=100, seed=3)
     tables, labels = split(X, y)
-    strategy = GLMADMM("binomial", "lasso", lambdas=0.02)
     agreed = {name: {"exchanges": "sums"} for name in tables}
-    plain, masked = (
-        recorded(tables, labels, mode, strategy=strategy, configs=agreed)
-        for mode in ("plain", "masked")
-    )
-    fits = [
-        [m.sums["fit"] for m in found.messages if m.up and m.step == "admm" and m.node == "p0"]
-        for found in (plain, masked)
-    ]
-    z = X[:, :3] - X[:, :3].mean(axis=0)
-    moved = [pair for pair in zip(*fits, strict=False) if pair[0].std() > 0]  # they begin at zero
-    assert len(moved) > 3
-    for truth, array in moved[:8]:
-        assert np.abs(truth - z @ np.linalg.lstsq(z, truth, rcond=None)[0]).max() < 1e-9
-        assert array.dtype == np.uint64
-        # The correlation of independent values has a standard deviation of 1/20.
-        assert correlations(array.ravel(), truth.ravel()).max() < 0.27
-        assert chi_square(array) < 450.0
-    first = next(m for m in masked.messages if not m.up and m.step == "begin")
+    strategy = GLMADMM("binomial", "lasso", lambdas=0.02)
+    found = recorded(tables, labels, strategy=strategy, configs=agreed)
+    first = next(m for m in found.messages if not m.up and m.step == "begin")
     np.testing.assert_allclose(first.arguments["residual"], y - y.mean(), atol=1e-12)
     said = " ".join(what for who, what in GLMADMM.disclosure if who.startswith("every party"))
     assert "the first shows the labels" in said

@@ -8,7 +8,7 @@ from scipy import stats
 from scipy.special import expit
 from sklearn.datasets import load_breast_cancer
 
-from flwr_vertical import Strategy, simulate
+from flwr_vertical import Strategy
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.products import GroupKey, HeldColumns, PrivateProducts
 from flwr_vertical.protocol import decode
@@ -18,7 +18,6 @@ from strategies.linear.masked_means.fit import fit_mean_model
 from strategies.linear.masked_means.fourier import CIRCLE, expand, to_circle
 from tests.kit import resuming
 from tests.kit.masked_runs import MeanParty, opened, pooled, split
-from tests.kit.repeating import every_sum_twice
 
 
 def statsmodels_fit(family, x, y, intercept=True):
@@ -169,27 +168,6 @@ def test_enumerating_flags_finds_them_from_open_predictors_and_not_from_masked_o
     difference = other.alpha - placed.alpha
     assert np.mean(guess_flags(difference, fits) == truth) < by_chance
     assert stats.kstest(difference.astype(float) / 2.0**64, "uniform").pvalue > 1e-3
-
-
-def test_all_the_server_has_of_each_sample_explains_no_flag():
-    """Least squares of a flag on cosines and sines of everything, judged on other samples."""
-    found = Fitted("binomial", 1200, 4, 2, 0.5)
-    features = []
-    for _, name, vector in per_sample(found, "up"):
-        if not name.endswith("group"):
-            turn = 2.0 * np.pi * (vector.view(np.int64) / 2.0**64)
-            features += [np.cos(turn), np.sin(turn)]
-    features = np.column_stack(features)[:, :300]
-    flag = found.x[:, 1] - found.x[:, 1].mean()
-    fit, test = slice(0, 900), slice(900, None)
-    slopes = np.linalg.lstsq(features[fit], flag[fit], rcond=None)[0]
-    r = np.corrcoef(features[test] @ slopes, flag[test])[0, 1]
-    assert abs(r) < 4.5 / np.sqrt(300)
-    # The test sees what is there: with the linear predictor of the party's own columns beside.
-    own = found.x[:, :2] @ found.fit.beta[:2]
-    with_own = np.column_stack([features[:, :50], own])
-    slopes = np.linalg.lstsq(with_own[fit], flag[fit], rcond=None)[0]
-    assert np.corrcoef(with_own[test] @ slopes, flag[test])[0, 1] > 0.3
 
 
 def test_in_plain_mode_a_party_s_fits_are_masked_all_the_same():
@@ -501,10 +479,3 @@ def test_a_run_that_was_killed_goes_on_and_columns_in_digits_are_in_no_journal(
         again = place.run(resume=True)
         # Keys are new in each run, and with them the last bits of rounding.
         np.testing.assert_allclose(again.result.model, whole.result.model, rtol=1e-5)
-
-
-def test_a_step_that_is_taken_again_answers_the_same_bytes():
-    tables, labels = given()
-    with every_sum_twice() as repetition:
-        simulate(MaskedLogistic(), tables, labels, alignment="plain", progress=False)
-    assert {"place_fits", "open_means"} <= repetition.steps

@@ -1,4 +1,4 @@
-"""The three baselines against least squares on the pooled table."""
+"""The three baselines against least squares on the pooled table; steps that parties offer."""
 
 import logging
 
@@ -10,10 +10,14 @@ from flwr_vertical import simulate
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.service import StepServer
-from flwr_vertical.protocol.codec import decode
-from flwr_vertical.protocol.messages import ARGUMENTS
+from flwr_vertical.node.steps import steps_of
+from strategies.glm import VerticalGLM
+from strategies.glm_admm import GLMADMM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
 from strategies.linear.prediction.server import completed_labels
+from strategies.predict import Predict
+from strategies.vfem import VFEM
+from strategies.vfem_iterations import VFEMIterations
 
 OPENING = 2  # greeting and alignment
 FEDERATED = {"complete": CompleteCase, "imputed": MeanImpute}
@@ -169,32 +173,10 @@ def test_five_rounds_after_alignment(strategy):
     ]
 
 
-def test_labels_do_not_leave_the_server_in_clear():
-    """What a party gets of the labels is uniform: no trace of them, not even of their order."""
-    tables, labels = make_data(n=3000)
-    transcript = []
-    run(CompleteCase(), tables, labels, transcript=transcript)
-    found = 0
-    for record in transcript:
-        if record.direction != "down":
-            continue
-        for values in decode(record.content, ARGUMENTS).values():
-            array = np.asarray(values) if isinstance(values, np.ndarray) else np.zeros(0)
-            if array.size >= 2900 and array.dtype == np.uint64:
-                own = array.view(np.int64).astype(float).reshape(len(array), -1)
-                known = labels.dropna().to_numpy()[: len(own)]
-                if len(known) == len(own):
-                    assert np.abs(np.corrcoef(own.T, known)[-1, :-1]).max() < 0.1
-                    found += 1
-            elif array.size >= 2900:
-                assert len(np.unique(array)) <= 3, "numbers of single samples went down"
-    assert found == len(tables)
-
-
 def test_nothing_hangs_on_a_process(monkeypatch):
     """Each message in a new process: no cache survives."""
     tables, labels = make_data()
-    for strategy in (CompleteCase(), MeanImpute(intercept=False), Single()):
+    for strategy in (CompleteCase(), MeanImpute(intercept=False)):
         usual = run(strategy, tables, labels)
         with monkeypatch.context() as patch:
             patch.setattr(StepServer, "_cache", lambda self, context: {})
@@ -445,22 +427,66 @@ def test_an_unknown_party():
         run(Single("bank"), *make_data())
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"encoding": "two-hot"},
-        {"missing_cells": "ignore"},
-        {"missing_labels": "zero"},
-        {"intercept": 1},
-        {"standard_errors": None},
-    ],
-)
-def test_settings_are_checked(settings):
-    for strategy in (CompleteCase, MeanImpute, Single):
-        with pytest.raises(ConfigError, match=next(iter(settings))):
-            strategy(**settings)
+PAIR_KEYS = {"pair_key", "keep_pair_keys"}
+MOMENTS = {
+    "prepare",
+    "prepare_moments",
+    "seal_group_seed",
+    "erase_group_seed",
+    "send_masked",
+    "open_products",
+    "count_columns",
+    "encrypt_groups",
+    "multiply_groups",
+}
+LINEAR = PAIR_KEYS | MOMENTS | {"keep_model", "finish_moments"}
+MEANS = {"send_digits", "place_fits", "open_means"}
+SHARING = {"prepare", "begin", "admm", "count", "finish"}
+STEPS = {
+    CompleteCase: LINEAR,
+    MeanImpute: LINEAR,
+    Single: LINEAR,
+    VFEM: LINEAR,
+    VFEMIterations: PAIR_KEYS | {"prepare", "gradient", "finish", "sketch_rows", "keep_model"},
+    Predict: {"open_model", "predict_kept"},
+    VerticalGLM: LINEAR | MEANS,
+    GLMADMM: SHARING,
+}
 
 
-def test_the_name_of_the_party_is_checked():
-    with pytest.raises(ConfigError, match="party_name"):
-        Single(3)
+@pytest.mark.parametrize("strategy", STEPS, ids=lambda cls: cls.name)
+def test_a_party_offers_the_steps_of_its_method(strategy):
+    assert set(steps_of(strategy.party)) == STEPS[strategy] | {"labels"}
+
+
+def test_a_step_of_another_method_is_refused():
+    rng = np.random.default_rng(0)
+    tables = {name: pd.DataFrame({name: rng.normal(size=40)}) for name in ("a", "b")}
+
+    class Asks(Single):
+        def run(self, federation, alignment, result, progress):
+            federation.call("admm")
+
+    labels = pd.Series(rng.normal(size=40))
+    with pytest.raises(PartyError, match="MomentParty has no step 'admm'"):
+        simulate(Asks(), tables, labels, progress=False)
+
+
+def test_too_few_rows_and_collinear_columns_are_looked_for_unless_the_fit_is_penalised():
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(40, 3))
+    tables = {
+        "a": pd.DataFrame({"one": x[:, 0], "two": x[:, 1], "both": x[:, 0] + x[:, 1]}),
+        "b": pd.DataFrame(x[:, 2:], columns=["other"]),
+    }
+    labels = pd.Series(x @ [1.0, 2.0, 0.5] + 0.1 * rng.normal(size=40))
+    penalized = GLMADMM(penalty="lasso", lambdas=0.1)
+    free = CompleteCase()
+    notes = simulate(free, tables, labels, min_rows=10, progress=False).notes
+    assert any("['both'] are constant or follow from others" in note for note in notes)
+    notes = simulate(penalized, tables, labels, progress=False).notes
+    assert not any("follow from others" in note for note in notes)
+    few = {name: table[:4] for name, table in tables.items()}
+    with pytest.raises(PartyError, match=r"holds 4 rows of labelled samples.* at least 5"):
+        simulate(free, few, labels[:4], progress=False)
+    assert simulate(penalized, few, labels[:4], progress=False).coefficients is not None

@@ -19,7 +19,6 @@ from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
 from strategies.glm_admm import GLMADMM
-from strategies.linear.prediction.party_model import LinearPart
 from strategies.predict import Predict
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
 from strategies.vfem_iterations import VFEMIterations
@@ -126,40 +125,6 @@ def test_a_fit_that_diverged_has_a_model_and_no_part():
 # -- the parties' own parts -----------------------------------------------------------------
 
 
-def test_simulated_parties_keep_their_part_and_the_server_has_none():
-    result = fit(VFEM(encoding="one-hot"))
-    parts = {name: LinearPart.from_bytes(data) for name, data in result._party_models.items()}
-    assert {name: part.columns for name, part in parts.items()} == {
-        "bank": ["u", "v"], "court": ["w", "town=b", "town=c"],
-    }  # fmt: skip
-    assert parts["court"].known_levels == {"town": ["a", "b", "c"]}
-    for name, part in parts.items():
-        whole = part.present.all(axis=1)
-        estimates = result.coefficients["estimate"][name].to_numpy()
-        np.testing.assert_allclose(part.coefficients[whole][0], estimates, rtol=1e-9)
-    assert not any(isinstance(value, LinearPart) for value in vars(result).values())
-
-
-@pytest.mark.parametrize("saved", [False, True])
-def test_a_later_simulation_is_given_what_the_parties_kept(saved, tmp_path):
-    result = fit(VFEM(encoding="one-hot"))
-    if saved:
-        result = Result.load(result.save(tmp_path / "r"))
-    new, _ = data(40, 1)
-    found = simulate(Predict(result), new, progress=False)
-    stated = simulate(Predict(result), new, fitted=result, progress=False)
-    pd.testing.assert_frame_equal(found.predictions, stated.predictions, check_exact=True)
-
-
-def test_parts_travel_to_actors_and_back(ray_in_process):
-    result = fit(VFEM(encoding="one-hot"), engine="ray", n_actors=2)
-    assert result._party_models == fit(VFEM(encoding="one-hot"))._party_models
-    new, _ = data(40, 1)
-    there = simulate(Predict(result), new, engine="ray", progress=False)
-    here = simulate(Predict(result), new, progress=False)
-    pd.testing.assert_frame_equal(there.predictions, here.predictions, check_exact=True)
-
-
 class Nodes:
     """Nodes with files of their own, on which one run follows another."""
 
@@ -229,16 +194,6 @@ def test_a_part_that_is_absent_foreign_or_damaged_is_an_error_that_says_so(nodes
 
 def _parquet(path):
     return pd.read_csv(path, index_col=0).to_parquet()
-
-
-def test_a_part_of_a_newer_version_is_refused(nodes, monkeypatch):
-    monkeypatch.setattr(LinearPart, "version", 2)
-    result = nodes.run(VFEM(encoding="one-hot"), data()[1], run_name="fit")
-    monkeypatch.setattr(LinearPart, "version", 1)
-    with pytest.raises(
-        PartyError, match=r"\(LinearPart, version 2\); this library reads up to ver"
-    ):
-        nodes.run(Predict(result), run_name="later", fitted="fit")
 
 
 def test_names_of_runs_stay_in_the_party_s_folder(nodes):

@@ -222,7 +222,6 @@ def test_a_corner_that_cannot_be_evaluated_is_widened(data):
     assert_estimates("hinge", result, tables, labels, 20.0)
 
 
-@pytest.mark.parametrize("strategy", [VerticalSVM(), VerticalSVM(loss="squared")])
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -234,10 +233,10 @@ def test_a_corner_that_cannot_be_evaluated_is_widened(data):
     ],
     ids=["1 and 2", "-1 and 1", "three", "one class", "none"],
 )
-def test_labels_that_are_no_two_classes_are_named(data, strategy, change, words):
+def test_labels_that_are_no_two_classes_are_named(data, change, words):
     tables, labels, _ = data
     with pytest.raises(DataError, match=words):
-        simulate(strategy, tables, change(labels), progress=False)
+        simulate(VerticalSVM(), tables, change(labels), progress=False)
 
 
 def test_one_class_among_complete_rows_is_named(data):
@@ -252,8 +251,6 @@ def test_what_masked_sums_need_is_named(data):
     tables, labels, _ = data
     with pytest.raises(ConfigError, match="1 parties, use aggregation='masked', or"):
         simulate(VerticalSVM(), {"bank": tables["bank"]}, labels, progress=False)
-    with pytest.raises(ConfigError, match="goes with loss='squared' only"):
-        VerticalSVM(rows="mean")
 
 
 # -- numerics ----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from flwr_vertical.errors import ConfigError
 COPULAS = "vcds evcds ievcds"
 LEAST_SQUARES = "complete-case mean-impute single"
 NUMBER = "n_neighbors must be an integer of at least 1, got "
-# Strategies, settings, and what is said; vfem's and glm's have files of their own.
+# Strategies, settings, and what is said; glm's are with its tests.
 REFUSED = [
     (COPULAS, {"epsilon": 0.0}, "epsilon must be a number above 0"),
     (COPULAS, {"epsilon": -1}, "epsilon must be a number above 0"),
@@ -46,6 +46,19 @@ REFUSED = [
     (LEAST_SQUARES, {"intercept": 1}, "intercept"),
     (LEAST_SQUARES, {"standard_errors": None}, "standard_errors"),
     ("single", {"party_name": 3}, "party_name"),
+    ("vfem-iterations", {"learning_rate": 0}, "learning_rate"),
+    ("vfem-iterations", {"max_iter": 0}, "max_iter"),
+    ("vfem-iterations", {"tol": 1.0}, "tol"),
+    ("vfem-iterations", {"sketch_size": -1}, "sketch_size"),
+    ("vfem-iterations", {"standardize": 2}, "standardize"),
+    ("vfem", {"covariance": "banded"}, "covariance"),
+    ("vfem", {"noise_prior": -1.0}, "noise_prior"),
+    ("vfem", {"noise_prior": float("inf")}, "noise_prior"),
+    ("vfem", {"noise_prior": float("nan")}, "noise_prior"),
+    ("glm-admm", {"penalty": "ridge"}, "unknown penalty 'ridge'"),
+    ("glm-admm", {"lla_steps": 0}, "lla_steps must be an integer of at least 1"),
+    ("glm-admm", {"tol": 0}, "tol must be a number above 0 and below 1, got 0"),
+    ("glm-admm", {"epsilon": 0.0}, "epsilon must be .*above 0"),
     ("svm", {"rows": "mean"}, "goes with loss='squared' only"),
     ("vanilla-vfl", {"networks": "resnet18"}, "are for images and need their shape"),
     ("fedhssl", {"layers": 1}, "layers must be 2 or more"),
