@@ -384,24 +384,6 @@ def test_columns_that_changed_since_they_were_sent_are_refused():
             means.open_mean(placed, 0.0, mean, Bound(400.0, 1.0))
 
 
-def test_samples_that_a_party_lacks_are_refused():
-    x, _ = pooled("binomial", 400, 4)
-    tables = split(x, 2)
-    tables["p1"] = tables["p1"][:300]
-    with opened(tables, 2) as run:
-        means = MaskedMeans(run.federation, run.group_key)
-        with pytest.raises(PartyError, match="'p1' lacks samples of the fit"):
-            means.send(run.everything)
-
-
-def test_few_samples_are_refused():
-    x, _ = pooled("binomial", 400, 4)
-    with opened(x, 2) as run:
-        means = MaskedMeans(run.federation, run.group_key)
-        with pytest.raises(PartyError, match="tell of 60 of its rows alone"):
-            means.send(np.where(np.arange(400) < 60, 0, -1))
-
-
 def test_coefficients_far_too_large_are_said_as_a_reach_and_nothing_is_placed():
     x, _ = pooled("binomial", 400, 4)
     with opened(x, 2) as run:
@@ -411,28 +393,30 @@ def test_coefficients_far_too_large_are_said_as_a_reach_and_nothing_is_placed():
         assert placed.high - placed.low > CIRCLE
 
 
-def test_one_party_and_ckks_and_a_step_too_early_are_refused():
+def test_samples_labels_parties_and_steps_that_cannot_be_are_refused():
     x, y = pooled("binomial", 400, 2)
+    tables = split(x, 2)
+    short, lacks = tables | {"p1": tables["p1"][:300]}, "'p1' lacks samples of the fit"
+    with opened(short, 2) as run, pytest.raises(PartyError, match=lacks):
+        MaskedMeans(run.federation, run.group_key).send(run.everything)
     with opened(split(x, 1), 1) as run, pytest.raises(ConfigError, match="two parties or more"):
         MaskedMeans(run.federation, run.group_key)
     with opened(x, 2) as run:
+        means = MaskedMeans(run.federation, run.group_key)
         with pytest.raises(ConfigError, match="call `send` first"):
-            MaskedMeans(run.federation, run.group_key).place(np.zeros(2))
+            means.place(np.zeros(2))
         with pytest.raises(ConfigError, match="'gaussian' needs no masked means"):
             run.fit("gaussian", y)
         with pytest.raises(PartyError, match="'send_digits' comes first"):
             run.federation.sum("place_fits", {"beta": np.zeros(1)})
+        with pytest.raises(PartyError, match="tell of 60 of its rows alone"):
+            means.send(np.where(np.arange(400) < 60, 0, -1))
+        with pytest.raises(DataError, match="needs labels 0 and 1"):
+            run.fit("binomial", 2.0 * y)
+        assert "open_means" not in set(run.federation.ledger.to_frame()["step"])
         run.federation.aggregation = "ckks"
         with pytest.raises(ConfigError, match="use aggregation='masked'"):
             MaskedMeans(run.federation, run.group_key)
-
-
-def test_labels_are_checked_before_anything_is_opened():
-    x, y = pooled("binomial", 400, 2)
-    with opened(x, 2) as run:
-        with pytest.raises(DataError, match="needs labels 0 and 1"):
-            run.fit("binomial", 2.0 * y)
-        assert "open_products" not in set(run.federation.ledger.to_frame()["step"])
 
 
 # -- going on after a failure ----------------------------------------------------------------

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import Context, RecordDict
+from vfem_runs import DiskNodes
 
-from flwr_vertical import FileStorage, LocalGrid, Model, Result, party_app, simulate
+from flwr_vertical import FileStorage, Model, Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from strategies import BUILTIN
 from strategies.copula import EVCDS, IEVCDS, VCDS
@@ -125,27 +126,9 @@ def test_a_fit_that_diverged_has_a_model_and_no_part():
 # -- the parties' own parts -----------------------------------------------------------------
 
 
-class Nodes:
-    """Nodes with files of their own, on which one run follows another."""
-
-    def __init__(self, folder, tables):
-        self.configs = []
-        for name, table in tables.items():
-            table.to_csv(folder / f"{name}.csv", index_label="firm")
-            out = str(folder / "out" / name)
-            path = str(folder / f"{name}.csv")
-            self.configs.append({"party": name, "data": path, "output": out})
-        self.folder = folder / "out"
-
-    def run(self, strategy, labels=None, **config):
-        config = {key.replace("_", "-"): value for key, value in config.items()}
-        with LocalGrid(party_app(strategy.party), self.configs, config) as grid:
-            return strategy.start(grid=grid, labels=labels, progress=False)
-
-
 @pytest.fixture
 def nodes(tmp_path):
-    return Nodes(tmp_path, data()[0])
+    return DiskNodes(tmp_path, data()[0])
 
 
 def test_on_disk_the_later_run_uses_what_the_parties_fitted(nodes):
@@ -185,15 +168,10 @@ def test_a_part_that_is_absent_foreign_or_damaged_is_an_error_that_says_so(nodes
     with pytest.raises(PartyError, match=r"saved in the earlier run 'fit' is damaged"):
         nodes.run(predict, run_name="later", fitted="fit")
     path.unlink()
-    (nodes.folder / "bank" / "fit" / "bank.parquet").write_bytes(
-        _parquet(nodes.folder.parent / "bank.csv")
-    )
+    bank = pd.read_csv(nodes.folder.parent / "bank.csv", index_col=0)
+    bank.to_parquet(nodes.folder / "bank" / "fit" / "bank.parquet")
     with pytest.raises(PartyError, match=r"'bank' has no model from a run named 'fit': there is "):
         nodes.run(predict, run_name="later", fitted="fit")
-
-
-def _parquet(path):
-    return pd.read_csv(path, index_col=0).to_parquet()
 
 
 def test_names_of_runs_stay_in_the_party_s_folder(nodes):

@@ -7,15 +7,14 @@ import pandas as pd
 import pytest
 from scipy import integrate, stats
 from scipy.special import expit
+from vfem_runs import DiskNodes
 
 from flwr_vertical import (
-    LocalGrid,
     Party,
     Result,
     Strategy,
     Uses,
     load_strategy,
-    party_app,
     simulate,
 )
 from flwr_vertical.errors import ConfigError, PartyError
@@ -384,31 +383,10 @@ def test_what_a_prediction_tells_of_columns_of_two_values():
     }  # fmt: skip
 
 
-# -- the node's own rule ---------------------------------------------------------------------
-
-
-class Nodes:
-    """Nodes with tables on disk, on which one run follows another."""
-
-    def __init__(self, folder, tables, **keys):
-        self.configs = []
-        for name, table in tables.items():
-            path = folder / f"{name}.csv"
-            table.to_csv(path, index_label="firm")
-            out = str(folder / "out" / name)
-            self.configs.append({"party": name, "data": str(path), "output": out, **keys})
-            self.configs[-1]["policy.alignments"] = "plain"
-
-    def run(self, strategy, labels=None, **config):
-        config = {key.replace("_", "-"): value for key, value in config.items()}
-        with LocalGrid(party_app(strategy.party), self.configs, config) as grid:
-            return strategy.start(grid=grid, labels=labels, progress=False, alignment="plain")
-
-
 def test_nodes_bound_the_bits_and_predictions_allow_for_it(tmp_path):
     tables, y, table, _held = make(400, 9, missing=0.0)
     hidden = y.where(np.arange(400) >= 100)
-    nodes = Nodes(tmp_path, tables, **{"prediction-bits": 5})
+    nodes = DiskNodes(tmp_path, tables, **{"prediction-bits": 5})
     result = nodes.run(known(additive()), hidden, run_name="fit")
     assert result.predictor.bits == {"bank": 5, "court": 5, "hospital": 5}
     assert result.metrics["bits_per_row"] <= 9  # of the sum, in steps of the finest party
@@ -427,7 +405,7 @@ def test_nodes_bound_the_bits_and_predictions_allow_for_it(tmp_path):
         later.predictions.loc[result.predictions.index], result.predictions
     )
     for wrong in (1, 31):
-        bad = Nodes(tmp_path, tables, **{"prediction-bits": wrong})
+        bad = DiskNodes(tmp_path, tables, **{"prediction-bits": wrong})
         with pytest.raises(
             PartyError, match="prediction-bits must be an integer of at least 2 and"
         ):
