@@ -7,7 +7,7 @@ from flwr_vertical.privacy import Keystream, seeded_noise
 from flwr_vertical.products.arithmetic import Layout
 from flwr_vertical.products.noise import SUMS, PrivateRows, draw
 from simulations.audits.mechanism import Mechanism
-from strategies.glm_admm.admm import BOUND, Block, composed, noise_scale
+from strategies.glm_admm.admm import BOUND, ColumnBlock, composed, noise_scale
 from strategies.linear.moments.dp_opening import noisy_label_sums
 
 EPSILON, DELTA = 2.0, 0.05
@@ -95,7 +95,7 @@ def _fit_of_other_columns(table: int, n_runs: int, stream: Keystream) -> Array:
 
 
 def _fits(design: Array, beta: float, n_runs: int, stream: Keystream) -> Array:
-    block, sigma = Block(design, np.zeros(1), "lasso"), noise_scale(_FIT_EPSILON, DELTA)
+    block, sigma = ColumnBlock(design, np.zeros(1), "lasso"), noise_scale(_FIT_EPSILON, DELTA)
     found = []
     for _ in range(n_runs):
         key = stream.below(2**256).to_bytes(32, "little")

@@ -12,20 +12,19 @@ from flwr_vertical.products.row_groups import RowGroups
 from strategies.glm.approximation import Approximation, Selection, select
 from strategies.glm.means import MaximumLikelihood, maximum_likelihood
 from strategies.glm.penalties import grid
-from strategies.least_squares.baseline import note
 from strategies.linear.families import Family
 from strategies.linear.moments.collect import OpenedMoments
 from strategies.linear.moments.dp_moments import moved_by
-from strategies.linear.moments.groups import Minimum, complete_rows
+from strategies.linear.moments.groups import MinimumRows, complete_rows
 from strategies.linear.moments.patterns import Pattern
-from strategies.linear.problem import Problem
+from strategies.linear.problem import Problem, note
 
 _CHOICES = 4
 """How often BIC may choose another value of lambda; of two alike it would go on for ever."""
 
 
 def rows_in_common(
-    mask: Flags, widths: npt.NDArray[np.int64], minimum: Minimum, *, advice: str, few: str
+    mask: Flags, widths: npt.NDArray[np.int64], minimum: MinimumRows, *, advice: str, few: str
 ) -> RowGroups:
     """Take the rows that all parties have; see `complete_rows`.
 

@@ -14,14 +14,13 @@ from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import DataError
 from strategies.glm.approximation import Approximation
 from strategies.glm.quadratic import Quadratic
-from strategies.least_squares.baseline import note
 from strategies.linear.moments.collect import OpenedMoments
 from strategies.linear.moments.fit import Fit
 from strategies.linear.moments.identifiable import redundant
 from strategies.linear.moments.patterns import Pattern
-from strategies.linear.problem import Problem
+from strategies.linear.problem import Problem, note
 from strategies.vfem.maximum_likelihood import maximise
-from strategies.vfem.run import note_fit
+from strategies.vfem.outcome import note_fit
 
 _FLAT = 1e-12  # a column whose variance is a smaller share of its mean square does not vary
 

@@ -65,7 +65,7 @@ def maximum_likelihood(
     problem, offered = opened.problem, opened.offered
     assert isinstance(opened.products, PrivateProducts)  # see `check_federation`
     y, inside = given_labels(federation, problem), opened.groups.group >= 0
-    moments, center = _with_labels(offered.moments, problem), offered.center
+    moments, center = with_labels(offered.moments, problem), offered.center
     n_rows = float(inside.sum())
     if not intercept:
         # Predictors are 0 where the columns are, not where the offered ones are.
@@ -127,10 +127,12 @@ def check_federation(family: str, federation: Federation) -> None:
         )
 
 
-def _with_labels(moments: Moments, problem: Problem) -> Moments:
-    """Return the moments with the labels as they were given; they were standardised."""
-    own = problem.y_scale * moments.with_vectors
-    return replace(moments, with_vectors=own + problem.y_center * moments.sums[:, :, None])
+def with_labels(
+    moments: Moments, problem: Problem, times: float = 1.0, plus: float = 0.0
+) -> Moments:
+    """Return the moments with ``times * label + plus``; their labels were standardised."""
+    own, shift = times * problem.y_scale * moments.with_vectors, times * problem.y_center + plus
+    return replace(moments, with_vectors=own + shift * moments.sums[:, :, None])
 
 
 def shifted(moments: Moments, by: Array, n_rows: float, labels: float) -> Moments:

@@ -9,9 +9,8 @@ import pandas as pd
 from flwr_vertical import Model, Result
 from flwr_vertical.arrays import Array, Flags
 from strategies.glm.approximation import Approximation, Selection
-from strategies.least_squares.baseline import note
 from strategies.linear.coefficients import coefficient_table
-from strategies.linear.problem import Problem
+from strategies.linear.problem import Problem, note
 
 LEVEL = 0.95
 CONVERGED = "converged"

@@ -60,7 +60,7 @@ from strategies.linear.families import FAMILIES, family_named
 from strategies.linear.moment_party import PRIVATE, RECOGNISED, MeanParty, MomentArbiter
 from strategies.linear.moments.collect import open_moments
 from strategies.linear.moments.dp_moments import noisy_least_squares, state_privacy
-from strategies.linear.moments.dp_opening import Budget, check_budget
+from strategies.linear.moments.dp_opening import FitBudget, check_budget
 from strategies.linear.moments.groups import by_pattern
 from strategies.linear.prediction.conditional_regressions import conditional_regressions
 from strategies.linear.prediction.server import keep_and_predict
@@ -278,11 +278,11 @@ class VerticalGLM(Strategy):
             )
 
     @property
-    def budget(self) -> Budget | None:
+    def budget(self) -> FitBudget | None:
         """What the fit may spend on noisy sums; None if these are opened as they are."""
         if self.epsilon is None:
             return None
-        return Budget(self.epsilon, self.delta, self.row_norm, read_bounds(self.bounds))
+        return FitBudget(self.epsilon, self.delta, self.row_norm, read_bounds(self.bounds))
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress

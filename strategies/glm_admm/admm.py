@@ -35,7 +35,7 @@ _SWEEPS, _STILL = 10, 1e-9  # of coordinate descent, which the next round goes o
 _NEWTON, _LONGEST, _PRECISION = 60, 4.0, 1e-9
 
 
-class Block:
+class ColumnBlock:
     """One party's columns over the samples of the fit; it knows no protocol.
 
     Shapes: z (n_samples, n_columns): standardised columns; strengths (n_lambdas,): values of

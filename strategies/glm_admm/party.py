@@ -7,7 +7,7 @@ from flwr_vertical import Party, Summands, Uses, step
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import key_of
-from strategies.glm_admm.admm import BOUND, Block, composed, largest_correlation
+from strategies.glm_admm.admm import BOUND, ColumnBlock, composed, largest_correlation
 from strategies.linear.data import RegressionData
 
 EXCHANGE = "sums"
@@ -177,9 +177,9 @@ class GLMADMMParty(Party):
         return found
 
     @property
-    def _block(self) -> Block:
+    def _block(self) -> ColumnBlock:
         if "fit-block" not in self.cache:
             strengths, penalty = np.asarray(self.state["glm.strengths"]), self.state["glm.penalty"]
-            self.cache["fit-block"] = Block(self._standardised[0], strengths, str(penalty))
-        block: Block = self.cache["fit-block"]
+            self.cache["fit-block"] = ColumnBlock(self._standardised[0], strengths, str(penalty))
+        block: ColumnBlock = self.cache["fit-block"]
         return block

@@ -37,17 +37,16 @@ from strategies.glm.outcome import CONVERGED, GLMModel
 from strategies.glm.penalties import CONCAVE, SELECTING, grid, parse_lambdas, stated
 from strategies.glm_admm.admm import bic, composed, nearest, noise_scale
 from strategies.glm_admm.party import EXCHANGE, NORM, GLMADMMParty
-from strategies.least_squares.baseline import note
 from strategies.linear import settings as shared
 from strategies.linear.coefficients import coefficient_table
 from strategies.linear.families import FAMILIES, Family, check_labels, family_named
-from strategies.linear.problem import Problem, open_problem, sample_index
+from strategies.linear.problem import Problem, note, open_problem, sample_index
 
 EXHAUSTED = "max iterations"
 
 
 @dataclass
-class Path:
+class FittedPath:
     """Fits of all values of lambda, and which of them BIC prefers."""
 
     family: Family
@@ -213,7 +212,7 @@ class GLMADMM(Strategy):
         y: Array,
         result: Result,
         progress: Progress,
-    ) -> Path:
+    ) -> FittedPath:
         """Run Algorithm 4 for all values of lambda; one that has met the tolerances is done."""
         family, private = family_named(self.family), self.epsilon is not None
         unit = float(y.std()) if family.has_dispersion else 1.0
@@ -277,7 +276,9 @@ class GLMADMM(Strategy):
         selected = np.asarray(federation.sum("count")["selected"], dtype=np.int64)
         values = bic(family, labels[:, 0], fit + level, selected)
         chosen = int(np.argmin(np.where((rounds > 0) | ~rounds.any(), values, np.inf)))
-        return Path(family, unit, strengths * unit, fit, level, rounds, selected, values, chosen)
+        return FittedPath(
+            family, unit, strengths * unit, fit, level, rounds, selected, values, chosen
+        )
 
     def _begin(
         self,
@@ -308,7 +309,7 @@ class GLMADMM(Strategy):
     def _fill_in(
         self,
         problem: Problem,
-        fit: Path,
+        fit: FittedPath,
         told: Mapping[str, Mapping[str, Any]],
         y: Array,
         result: Result,

@@ -1,6 +1,5 @@
 """What the baselines have in common: settings, rounds, and how the result is filled in."""
 
-import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -19,14 +18,12 @@ from strategies.linear.coefficients import coefficient_table
 from strategies.linear.moment_party import MomentArbiter, MomentParty
 from strategies.linear.moments.collect import Grouping, OpenedMoments, open_moments
 from strategies.linear.moments.dp_moments import noisy_least_squares, state_privacy
-from strategies.linear.moments.dp_opening import Budget, GroupNoise, check_budget
+from strategies.linear.moments.dp_opening import FitBudget, GroupNoise, check_budget
 from strategies.linear.moments.linear import LinearFit, least_squares
 from strategies.linear.moments.patterns import Pattern, Patterns
 from strategies.linear.prediction.regressions import Regressions
 from strategies.linear.prediction.server import keep_and_predict
-
-logger = logging.getLogger("flwr_vertical")
-
+from strategies.linear.problem import note
 
 LEVEL = 0.95
 _LEAST_NOISE = 1e-12  # of the labels' variance: terms are rounded to a share of the noise
@@ -63,10 +60,10 @@ class Baseline(Strategy):
         check_budget(self.epsilon, self.encoding, idle)
 
     @property
-    def _budget(self) -> Budget | None:
+    def _budget(self) -> FitBudget | None:
         if self.epsilon is None:
             return None
-        return Budget(self.epsilon, self.delta, self.row_norm, read_bounds(self.bounds))
+        return FitBudget(self.epsilon, self.delta, self.row_norm, read_bounds(self.bounds))
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
@@ -220,9 +217,3 @@ def _fill_in(result: Result, opened: OpenedMoments, fit: LinearFit, std_errors: 
                 f"party {name!r}: over the samples of the fit, columns {fresh} are constant or "
                 "follow from other columns; they are left out and have no coefficient",
             )
-
-
-def note(result: Result, text: str) -> None:
-    """Log a warning and keep it in the result."""
-    logger.warning("%s", text)
-    result.notes.append(text)

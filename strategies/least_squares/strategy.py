@@ -16,14 +16,15 @@ from flwr_vertical.arrays import Flags, Indices
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.products.row_groups import RowGroups
 from flwr_vertical.settings import setting
-from strategies.least_squares.baseline import Baseline, note
+from strategies.least_squares.baseline import Baseline
 from strategies.linear.moment_party import COLLUSION, PRIVATE, RECOGNISED, WITHHELD
 from strategies.linear.moments.collect import Grouping, OpenedMoments
 from strategies.linear.moments.dp_opening import GroupNoise
-from strategies.linear.moments.groups import Minimum, by_pattern, complete_rows
+from strategies.linear.moments.groups import MinimumRows, by_pattern, complete_rows
 from strategies.linear.moments.linear import LinearFit
 from strategies.linear.moments.patterns import Pattern
 from strategies.linear.prediction.regressions import Regressions
+from strategies.linear.problem import note
 
 _PREDICTIONS = (
     "server",
@@ -170,7 +171,7 @@ class Single(Baseline, _OneParty):
     def _grouping(self, federation: Federation) -> Grouping:
         k = federation.parties.index(self.party_name or federation.parties[0])
 
-        def rows_of_one(mask: Flags, widths: Indices, minimum: Minimum) -> RowGroups:
+        def rows_of_one(mask: Flags, widths: Indices, minimum: MinimumRows) -> RowGroups:
             found = complete_rows(mask[:, [k]], widths[[k]], minimum)
             return replace(found, mask=np.zeros((1, mask.shape[1]), dtype=bool))
 

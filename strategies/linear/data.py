@@ -14,10 +14,10 @@ from strategies.linear.design import Design, make_design
 PUBLIC_RANGE = "node.regression.range"
 
 
-class RegressionData(StepGroup):
+class RegressionRows(StepGroup):
     """A party's columns as a regression needs them; the labels are the server's.
 
-    After `prepare`, the rows that the party holds of labelled samples are in `x`, and their
+    After `prepare_rows`, the rows that the party holds of labelled samples are in `x`, and their
     numbers among the labelled samples in `rows`.
     """
 
@@ -27,8 +27,7 @@ class RegressionData(StepGroup):
         super().__init__(party)
         self._penalized = penalized
 
-    @step
-    def prepare(
+    def prepare_rows(
         self,
         encoding: str,
         missing_cells: str,
@@ -37,16 +36,7 @@ class RegressionData(StepGroup):
         labelled: npt.NDArray[np.uint8] | None = None,
         n_unheld: int = 0,
     ) -> Summands:
-        """Turn the own table into a matrix, check it, and say what the server must know of it.
-
-        Message: encoding, missing_cells: see `make_design`; standardize: divide each column by its
-        standard deviation (and centre it if there is an intercept); intercept: whether the model
-        has one; labelled (n_samples,): 1 where a sample has a label; None if all have; n_unheld:
-        how many further labels there are, of samples that no party holds; returns nothing to be
-        summed; publicly the names of the ``columns``, ``n_observed`` rows of labelled samples, the
-        aligned numbers of ``dropped`` rows and the names of ``collinear`` columns, of the whole
-        table, and of columns ``left_out`` (`Design`).
-        """
+        """Turn the own table into a matrix, check it, and say what the server must know of it."""
         self.state["encoding"], self.state["missing_cells"] = encoding, missing_cells
         self.state["standardize"], self.state["intercept"] = standardize, intercept
         self.state["n_unheld"] = n_unheld
@@ -246,6 +236,24 @@ class RegressionData(StepGroup):
     def ridge(self) -> float:
         """Share of the columns' variance added to the diagonal of their Gram matrix."""
         return float(RIDGE * np.mean(self.x**2)) if self.collinear.any() else 0.0
+
+
+class RegressionData(RegressionRows):
+    """The same where no other step prepares them."""
+
+    @step
+    def prepare(self, **settings: Any) -> Summands:
+        """Turn the own table into a matrix, check it, and say what the server must know of it.
+
+        Message: encoding, missing_cells: see `make_design`; standardize: divide each column by its
+        standard deviation (and centre it if there is an intercept); intercept: whether the model
+        has one; labelled (n_samples,): 1 where a sample has a label; None if all have; n_unheld:
+        how many further labels there are, of samples that no party holds; returns nothing to be
+        summed; publicly the names of the ``columns``, ``n_observed`` rows of labelled samples, the
+        aligned numbers of ``dropped`` rows and the names of ``collinear`` columns, of the whole
+        table, and of columns ``left_out`` (`Design`).
+        """
+        return self.prepare_rows(**settings)
 
 
 RIDGE = 1e-6

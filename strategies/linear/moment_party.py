@@ -11,10 +11,9 @@ from flwr_vertical.products import (
     PrivateProductSteps,
     ProductKeySteps,
 )
-from strategies.linear.data import RegressionData
 from strategies.linear.masked_means.steps import MaskedMeanSteps
 from strategies.linear.moments.steps import MomentSteps
-from strategies.linear.prediction.steps import PredictionSteps
+from strategies.linear.prediction.steps import KeptCoefficients
 
 WITHHELD = (
     "server",
@@ -65,13 +64,12 @@ class MomentArbiter(Arbiter):
 class MomentParty(Party):
     """Sends its columns under the group's key stream, and keeps its coefficients in the end."""
 
-    data = Uses(RegressionData)
     pair_keys = Uses(PairKeySteps, sends="masked columns")
     group_key = Uses(GroupKeySteps)
     moments = Uses(MomentSteps)
     products = Uses(PrivateProductSteps, purpose="moments")
     ciphertexts = Uses(EncryptedGroupSteps, purpose="moments")
-    prediction = Uses(PredictionSteps)
+    prediction = Uses(KeptCoefficients)
 
     def columns_to_multiply(self) -> HeldColumns:
         """Return the columns that enter private products."""
@@ -84,11 +82,11 @@ class MomentParty(Party):
         Message: **model: see `PredictionSteps.keep_model`; returns as there.
         """
         self.group_key.erase_group_seed()
-        return self.prediction.keep_model(**model)
+        return self.prediction.keep(**model)
 
 
 class MeanParty(MomentParty):
     """Has sums of functions of linear predictors opened as well; the fit is penalised, if asked."""
 
-    data = Uses(RegressionData, penalized=True)
+    moments = Uses(MomentSteps, penalized=True)
     means = Uses(MaskedMeanSteps)

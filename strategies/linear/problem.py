@@ -131,17 +131,15 @@ def open_problem(
         problem.columns[name] = list(told["columns"])
         problem.collinear[name] = list(told["collinear"])
         if len(told["dropped"]):
-            _note(
-                result, f"party {name!r}: {len(told['dropped'])} rows with missing cells left out"
-            )
+            note(result, f"party {name!r}: {len(told['dropped'])} rows with missing cells left out")
         if told["collinear"]:
-            _note(
+            note(
                 result,
                 f"party {name!r}: columns {told['collinear']} are constant or follow from others "
                 f"of its columns; {_CONSEQUENCE[step == 'prepare']}",
             )
         if told["left_out"]:
-            _note(
+            note(
                 result,
                 f"party {name!r}: columns {told['left_out']} are left out and have no coefficient: "
                 "no two of their levels (rare ones count as one) are held by enough rows to be "
@@ -213,6 +211,7 @@ def sample_index(
     return pd.Index(list(names[rows]), name=name or "sample")
 
 
-def _note(result: Result, text: str) -> None:
+def note(result: Result, text: str) -> None:
+    """Log a warning and keep it in the result."""
     logger.warning("%s", text)
     result.notes.append(text)

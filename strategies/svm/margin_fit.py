@@ -25,13 +25,13 @@ from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import Moments, PrivateProducts
 from flwr_vertical.products.row_groups import max_vectors
-from strategies.linear.masked_means.evaluate import Bound, MaskedMeans
+from strategies.linear.masked_means.evaluate import Bound, EvaluatedColumns, MaskedMeans
 from strategies.linear.masked_means.fixed_point import ByClass
 from strategies.linear.masked_means.fourier import Expansion, expand
+from strategies.linear.masked_means.solver import OutOfReachError
 from strategies.svm.margin_solver import (
     LabelledMoments,
     Minimum,
-    OutOfReachError,
     hinge_slope,
     minimise,
 )
@@ -126,11 +126,11 @@ def _within_reach(
             )
         except OutOfReachError as error:
             evaluated.width *= 2.0
-            start = error.here if error.here is not None else start
+            start = error.evaluated if error.evaluated is not None else start
     return None
 
 
-class _Evaluated:
+class _Evaluated(EvaluatedColumns):
     """Sums of derivatives in units of the columns' standard deviations, varying columns only."""
 
     def __init__(
@@ -143,22 +143,10 @@ class _Evaluated:
         intercept: bool,
         units: Array | None,
     ) -> None:
-        self._means, self._second_class = means, second_class
-        self.width, self._intercept, self.evaluations = width, intercept, 0
         n = len(second_class)
-        self._mean = opened.sums[0] / n
-        second = opened.products[0] / n
-        covariance = second - np.outer(self._mean, self._mean)
-        spread = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-        # What moments leave of a constant column is rounding.
-        varies = spread > 1e-6 * np.sqrt(np.maximum(np.diag(second), 1e-300))
-        varies &= ~opened.withheld[0]
-        self._kept = kept = np.flatnonzero(varies)
-        if not len(kept):
-            raise DataError("no column of any party varies over the samples of the fit")
-        self._scale = spread[kept]
-        labels = np.where(second_class, 1.0, -1.0)
-        about = covariance if intercept else second
+        super().__init__(means, opened, n, intercept, ridge, units)
+        self._second_class, self.width = second_class, width
+        kept, labels = self._kept, np.where(second_class, 1.0, -1.0)
         # Parties centre their columns over the samples of the fit.
         self._centred = opened.with_vectors[0, :, 0] - self._mean * labels.sum()
         with_labels = self._centred if intercept else opened.with_vectors[0, :, 0]
@@ -166,29 +154,23 @@ class _Evaluated:
         self.moments = LabelledMoments(
             float(n),
             self._labels,
-            about[np.ix_(kept, kept)] / np.outer(self._scale, self._scale),
+            self._second,
             opened.sums[0][kept] / self._scale * (not intercept),
             with_labels[kept] / self._scale,
             intercept,
         )
-        self.ridge = np.full(len(kept), ridge)
-        if units is not None:
-            self.ridge *= (units[kept] / self._scale) ** 2
-        self._last, self._place = np.zeros(len(kept)), (0.0, _LEAST_RADIUS)
+        self._last, self._place_of_last = np.zeros(len(kept)), (0.0, _LEAST_RADIUS)
 
     def evaluate(self, level: float, slopes: Array) -> tuple[float, Array] | None:
         """Have the parties evaluate the derivative; None where decision values are out of reach."""
         self._last = slopes
-        beta = self._raw(slopes)
-        if not self._intercept:  # the parties centre their columns
-            level = float(self._mean @ beta)
-        placed = self._means.place(beta)
+        level, placed = self._place(level, slopes)
         radius = max((placed.high - placed.low) / 2.0, _LEAST_RADIUS)
         expansions = _expand(level + placed.centre, radius, self.width)
         if expansions is None:
             return None
         self.evaluations += 1
-        self._place = level + placed.centre, radius
+        self._place_of_last = level + placed.centre, radius
         functions = ByClass(*expansions, self._second_class)
         ends = np.array([level + placed.low, level + placed.high])
         largest = max(float(np.abs(hinge_slope(s * ends, self.width)).max()) for s in (-1.0, 1.0))
@@ -205,7 +187,7 @@ class _Evaluated:
 
     def narrowest(self, width: float) -> float:
         """Return the narrowest corner that can be evaluated about where the last one was."""
-        middle, radius = self._place
+        middle, radius = self._place_of_last
         while width < self.width and _expand(middle, _MARGIN * radius, width) is None:
             width *= 2.0
         return min(width, self.width)
@@ -226,11 +208,6 @@ class _Evaluated:
             "l2, transform columns with values far out (log, winsorise), or use "
             "loss='squared'"
         )
-
-    def _raw(self, slopes: Array) -> Array:
-        beta = np.zeros(len(self._mean))
-        beta[self._kept] = slopes / self._scale
-        return beta
 
 
 def _expand(middle: float, radius: float, width: float) -> tuple[Expansion, Expansion] | None:

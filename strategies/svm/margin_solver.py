@@ -20,6 +20,7 @@ from scipy import linalg
 from scipy.special import expit
 
 from flwr_vertical.arrays import Array
+from strategies.linear.masked_means.solver import OutOfReachError, corrected, rises
 
 _NODES = np.linspace(-5.0, 5.0, 401)  # the curvature has steep flanks
 _WEIGHTS = np.exp(-0.5 * _NODES**2)
@@ -87,17 +88,6 @@ class Minimum:
     distance: float
 
 
-class OutOfReachError(Exception):
-    """Decision values grow beyond what can be evaluated.
-
-    Shapes: here (1 + n_columns,): level and slopes that could be evaluated last.
-    """
-
-    def __init__(self, here: Array | None = None) -> None:
-        super().__init__("decision values grow out of reach")
-        self.here = here
-
-
 def least_squares(moments: LabelledMoments, ridge: Array) -> tuple[float, Array]:
     """Return level and slopes of the least squares SVM: a ridge regression of the labels.
 
@@ -138,7 +128,7 @@ def minimise(
         if found is None:
             halvings += 1
             if halvings > _MOST_HALVINGS or evaluations >= max_evaluations:
-                raise OutOfReachError(here)
+                raise OutOfReachError(trial, here)
             base = np.append(trial[0], np.zeros(len(trial) - 1)) if here is None else here
             trial = (base + trial) / 2.0
             continue
@@ -174,7 +164,7 @@ class _Curvature:
 
     def note(self, step: Array, change: Array) -> None:
         """Keep by how much the gradient changed over a step."""
-        if step @ change > 1e-12 * np.linalg.norm(step) * np.linalg.norm(change):
+        if rises(step, change):
             self._pairs.append((step, change))
 
     def step(self, here: Array, gradient: Array) -> Array:
@@ -183,13 +173,7 @@ class _Curvature:
         matrix = predicted_curvature(self._moments, here, self._width) + self._ridge
         # Of normal columns a class may have no curvature; the loss has a little everywhere.
         matrix += 1e-3 * self._products
-        for moved, change in self._pairs:
-            along = matrix @ moved
-            matrix = (
-                matrix
-                - np.outer(along, along) / (moved @ along)
-                + np.outer(change, change) / (moved @ change)
-            )
+        matrix = corrected(matrix, self._pairs)
         out = np.zeros(len(gradient))
         inner = matrix[np.ix_(kept, kept)]
         scale = 1.0 / np.sqrt(np.diag(inner))

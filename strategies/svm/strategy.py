@@ -25,12 +25,11 @@ from flwr_vertical import Federation, Result, Strategy, Uses
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.products import Moments, PrivateProducts, PrivateProductSteps
+from flwr_vertical.products import PrivateProducts, PrivateProductSteps
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.glm.likelihoods import moments_of, usable_rows
-from strategies.glm.means import given_labels, shifted
-from strategies.least_squares.baseline import note
+from strategies.glm.means import given_labels, shifted, with_labels
 from strategies.linear import settings as shared
 from strategies.linear.coefficients import coefficient_table
 from strategies.linear.moment_party import COLLUSION, RECOGNISED, WITHHELD, MeanParty, MomentArbiter
@@ -40,7 +39,7 @@ from strategies.linear.moments.patterns import Pattern
 from strategies.linear.prediction.conditional_regressions import conditional_regressions
 from strategies.linear.prediction.regressions import MARGIN, Regressions
 from strategies.linear.prediction.server import keep_and_predict
-from strategies.linear.problem import Problem
+from strategies.linear.problem import note
 from strategies.svm.labels import check_two_classes, two_classes_in
 from strategies.svm.margin_fit import fit_margins
 from strategies.svm.margin_solver import LabelledMoments, least_squares
@@ -304,7 +303,7 @@ class VerticalSVM(Strategy):
         """Minimise the sum of smooth squared hinges with the parties."""
         problem, offered = opened.problem, opened.offered
         assert isinstance(opened.products, PrivateProducts)  # see `_check_federation`
-        moments = _with_signs(offered.moments, problem)
+        moments = with_labels(offered.moments, problem, 2.0, -1.0)
         unit = offered.unit
         if not self.intercept:
             # Decision values are 0 where the columns are, not where the offered ones are.
@@ -340,13 +339,6 @@ def _check_federation(federation: Federation) -> None:
             f"share; with aggregation {federation.aggregation!r} and {len(federation.parties)} "
             "parties, use aggregation='masked', or loss='squared'"
         )
-
-
-def _with_signs(moments: Moments, problem: Problem) -> Moments:
-    """Return the moments with labels -1 and 1; they were standardised."""
-    own = 2.0 * problem.y_scale * moments.with_vectors
-    shift = 2.0 * problem.y_center - 1.0
-    return replace(moments, with_vectors=own + shift * moments.sums[:, :, None])
 
 
 def _with_means(opened: OpenedMoments, rows: Pattern, intercept: float, beta: Array) -> Regressions:

@@ -1,6 +1,5 @@
 """VFEM from moments: maximum likelihood on the server, given sums by pattern of missing blocks."""
 
-import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +19,7 @@ from strategies.linear.moments.covariances import (
 from strategies.linear.moments.fit import Fit, fit_normal
 from strategies.linear.moments.identifiable import redundant, restrict, unobserved
 from strategies.linear.moments.patterns import Patterns
+from strategies.linear.problem import note
 
 FEWEST_JOINT = 30
 """Of columns held together in fewer rows, the covariance is not identified."""
@@ -159,8 +159,6 @@ def correlations(opened: OpenedMoments) -> Array:
     return np.where(counts >= FEWEST_JOINT, found, np.nan)
 
 
-logger = logging.getLogger("flwr_vertical")
-
 MAX_ROOT_MEAN_SQUARE = 0.1
 MAX_CORRELATION = 0.3
 _DEVIATIONS = 5.0
@@ -201,5 +199,4 @@ def check_correlations(opened: OpenedMoments, result: Result) -> None:
             "blocks are missing, coefficients are biased and standard errors wrong; use "
             "covariance='full'"
         )
-        logger.warning("%s", text)
-        result.notes.append(text)
+        note(result, text)

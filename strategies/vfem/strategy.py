@@ -38,7 +38,10 @@ from strategies.linear.moment_party import (
     MomentArbiter,
     MomentParty,
 )
-from strategies.vfem.run import fit_from_moments
+from strategies.linear.moments.collect import open_moments
+from strategies.linear.prediction.server import keep_and_predict
+from strategies.vfem.maximum_likelihood import check_correlations, maximise
+from strategies.vfem.outcome import fill_in, note_fit, regressions_of
 
 COVARIANCES = ("full", "block")
 
@@ -171,17 +174,26 @@ class VFEM(Strategy):
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
-        """Fit by maximum likelihood of the moments."""
-        fit_from_moments(
+        """Open moments, fit at the server, hand coefficients back; five rounds."""
+        progress.total = 3
+        opened = open_moments(
             federation,
             alignment,
             result,
-            progress,
-            covariance=self.covariance,
-            intercept=self.intercept,
-            noise_prior=self.noise_prior,
-            check_correlation=self.check_correlation,
             encoding=self.encoding,
             missing_cells=self.missing_cells,
             missing_labels=self.missing_labels,
+            intercept=self.intercept,
+            with_unheld=True,
         )
+        progress.step("moments")
+        found = maximise(opened, self.covariance, self.intercept, self.noise_prior)
+        progress.step("fit")
+        unknown = note_fit(result, opened, found)
+        if self.check_correlation and self.covariance == "block" and len(federation.parties) > 1:
+            check_correlations(opened, result)
+        fill_in(result, opened, found, self.intercept, unknown)
+        regressions, problem = regressions_of(opened, found), opened.problem
+        free = problem.free, problem.free_mask
+        keep_and_predict(federation, alignment, result, regressions, *free, step="finish_moments")
+        progress.step("finish")

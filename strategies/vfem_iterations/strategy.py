@@ -19,7 +19,6 @@ keep_model             down: the own coefficients; up, summed: a rounded term fo
 =====================  ===========================================================================
 """
 
-import logging
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -34,14 +33,12 @@ from strategies.linear import settings as shared
 from strategies.linear.coefficients import coefficient_table
 from strategies.linear.prediction.regressions import Regressions
 from strategies.linear.prediction.server import keep_and_predict
-from strategies.linear.problem import Problem, open_problem
-from strategies.vfem.run import LEVEL, VFEMModel
+from strategies.linear.problem import Problem, note, open_problem
+from strategies.vfem.outcome import LEVEL, VFEMModel
 from strategies.vfem_iterations.equations import EStep, Missing
 from strategies.vfem_iterations.information import PartyMoments, covariance_of
 from strategies.vfem_iterations.party import VFEMIterationsParty
 from strategies.vfem_iterations.sketches import sketched_products
-
-logger = logging.getLogger("flwr_vertical")
 
 _EXPLODED = 1e4
 
@@ -200,9 +197,9 @@ class VFEMIterations(Strategy):
                 outcome = "converged"
                 break
         if outcome == "max iterations":
-            _note(result, f"not converged after {self.max_iter} rounds; raise max_iter")
+            note(result, f"not converged after {self.max_iter} rounds; raise max_iter")
         elif outcome == "diverged":
-            _note(result, f"diverged: learning_rate = {eta:g} is too large; try {eta / 4:g}")
+            note(result, f"diverged: learning_rate = {eta:g} is too large; try {eta / 4:g}")
         return outcome, estep
 
     def _infer(
@@ -224,7 +221,7 @@ class VFEMIterations(Strategy):
         if share < 1.0:
             text = f"the sketches' products were shrunk by {1 - share:.0%} to give standard errors"
             why = "they are too small, or columns of different parties nearly determine each other"
-            _note(result, f"{text if share else 'no standard errors'}: {why}")
+            note(result, f"{text if share else 'no standard errors'}: {why}")
         return parts, covariance
 
     def _fill_in(
@@ -291,8 +288,3 @@ class VFEMIterations(Strategy):
             leverage=leverage + float(spread.sum()),
             absent_leverage=spread,
         )
-
-
-def _note(result: Result, text: str) -> None:
-    logger.warning("%s", text)
-    result.notes.append(text)

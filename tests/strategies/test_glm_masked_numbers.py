@@ -27,7 +27,7 @@ from strategies.linear.masked_means.information import (
     party_term,
 )
 from strategies.linear.masked_means.solver import (
-    Moments,
+    MeanMoments,
     OutOfReachError,
     maximise,
     predicted_information,
@@ -258,7 +258,7 @@ class Pooled:
         self.z = (x - x.mean(axis=0)) / x.std(axis=0)
         self.informed = 0
         n = len(y)
-        self.moments = Moments(n, y.sum(), self.z.T @ self.z / n, self.z.T @ y)
+        self.moments = MeanMoments(n, y.sum(), self.z.T @ self.z / n, self.z.T @ y)
 
     def evaluate(self, level, slopes):
         self.eta = level + self.z @ slopes
@@ -323,4 +323,4 @@ def test_separated_labels_lead_out_of_reach():
     source = Pooled("binomial", x, (x[:, 0] + x[:, 1] > 0).astype(float))
     with pytest.raises(OutOfReachError) as caught:
         maximise(source.family, source.moments, source, max_evaluations=40)
-    assert np.argsort(-np.abs(caught.value.slopes))[:2].tolist() in ([0, 1], [1, 0])
+    assert np.argsort(-np.abs(caught.value.tried[1:]))[:2].tolist() in ([0, 1], [1, 0])

@@ -28,7 +28,7 @@ from flwr_vertical.products import PrivateProducts
 from flwr_vertical.products.row_groups import max_vectors
 from strategies.linear.families import Family, check_labels
 from strategies.linear.masked_means.evaluate import MaskedMeans
-from strategies.linear.masked_means.problem import REACH, MeanFit, Problem
+from strategies.linear.masked_means.problem import REACH, MeanFit, MeanProblem
 from strategies.linear.masked_means.separation import (
     RIDGE,
     Watch,
@@ -37,7 +37,7 @@ from strategies.linear.masked_means.separation import (
     refusal,
     without_maximum,
 )
-from strategies.linear.masked_means.solver import Maximum, OutOfReachError, expanded, maximise
+from strategies.linear.masked_means.solver import MeanMaximum, OutOfReachError, expanded, maximise
 
 _STAYS = 0.01
 """Standard errors to the next coefficients at which these are the last: they are a step of Newton's
@@ -81,7 +81,7 @@ def fit_mean_model(
     if moments is None:
         moments = products.moments(group, 1, labels[:, None])
     means = MaskedMeans(federation, products.group_key)
-    problem = Problem(means, family, own, moments, names, intercept, ridge, units)
+    problem = MeanProblem(means, family, own, moments, names, intercept, ridge, units)
     means.send(group)
     try:
         search = _Search(problem, max_evaluations, max_vectors(len(own)) - 1, cure)
@@ -96,7 +96,7 @@ def fit_mean_model(
 class _Search:
     """Evaluations one after the other, within what rounds and parties allow."""
 
-    def __init__(self, problem: Problem, evaluations: int, vectors: int, cure: str) -> None:
+    def __init__(self, problem: MeanProblem, evaluations: int, vectors: int, cure: str) -> None:
         self._problem, self._cure = problem, cure
         self._evaluations, self._vectors = evaluations, vectors
         self._notes: list[str] = []
@@ -108,7 +108,7 @@ class _Search:
         vectors = self._vectors - problem.vectors - _OF_INFORMATION
         return min(self._evaluations - problem.evaluations, vectors)
 
-    def maximum(self, penalised: bool) -> Maximum:
+    def maximum(self, penalised: bool) -> MeanMaximum:
         """Find the maximum of the likelihood, with a ridge on slopes that have none."""
         problem, start = self._problem, None
         watch = Watch(problem, self._notes)
@@ -128,7 +128,7 @@ class _Search:
                     return found
                 apart = all_apart(problem, found)
             except OutOfReachError as error:
-                slopes, apart = error.slopes, True
+                slopes, apart = error.tried[1:], True
             if not apart:
                 watch.bound(lost)
                 start = replace(found, slopes=np.where(problem.bounded, slopes / 2.0, slopes))
@@ -139,7 +139,9 @@ class _Search:
             else:
                 raise DataError(refusal(problem, slopes, self._cure))
 
-    def followed(self, found: Maximum, follow: Callable[[MeanFit], tuple[float, Array]]) -> MeanFit:
+    def followed(
+        self, found: MeanMaximum, follow: Callable[[MeanFit], tuple[float, Array]]
+    ) -> MeanFit:
         """Expand the likelihood about what a penalty makes of it until that stays."""
         problem = self._problem
         while True:
@@ -155,7 +157,7 @@ class _Search:
                 return fit
             found = following
 
-    def fit(self, found: Maximum) -> MeanFit:
+    def fit(self, found: MeanMaximum) -> MeanFit:
         """Return the fit in the columns' own units."""
         fit = self._problem.fit(found)
         return replace(fit, evaluations=self._problem.evaluations, notes=tuple(self._notes))

@@ -11,9 +11,9 @@ from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import Moments as Opened
 from strategies.linear.families import Family
-from strategies.linear.masked_means.evaluate import Bound, MaskedMeans, Placed
+from strategies.linear.masked_means.evaluate import Bound, EvaluatedColumns, MaskedMeans, Placed
 from strategies.linear.masked_means.fourier import Expansion, expand
-from strategies.linear.masked_means.solver import Maximum, Moments
+from strategies.linear.masked_means.solver import MeanMaximum, MeanMoments
 
 REACH = {"binomial": 112.0, "poisson": 14.0}
 """Linear predictors farther from their centre are refused: the sums would need too many terms."""
@@ -87,7 +87,7 @@ class MeanFit:
         return np.asarray(np.sqrt(np.maximum(np.diag(self.vcov), 0.0)))
 
 
-class Problem:
+class MeanProblem(EvaluatedColumns):
     """The fit in units of the columns' standard deviations, without constant columns.
 
     Shapes: y (n,): labels of the samples of the fit.
@@ -104,39 +104,17 @@ class Problem:
         ridge: Array | float = 0.0,
         units: Array | None = None,
     ) -> None:
-        self.evaluations = self.vectors = 0
-        self._means = means
-        self._total = 0.0
-        self._last = 0.0, Placed(np.zeros(0, dtype=np.uint64), [], 0.0, 0.0)
-        self.family, self._y, self._names, self._intercept = family, y, names, intercept
         n = len(y)
-        self._mean = opened.sums[0] / n
-        second = opened.products[0] / n
-        covariance = second - np.outer(self._mean, self._mean)
-        spread = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-        # What moments leave of a constant column is rounding.
-        self._varies = spread > 1e-6 * np.sqrt(np.maximum(np.diag(second), 1e-300))
-        self._varies &= ~opened.withheld[0]
-        kept = np.flatnonzero(self._varies)
-        if not len(kept):
-            raise DataError("no column of any party varies over the samples of the fit")
-        self._kept, self._scale = kept, spread[kept]
+        super().__init__(means, opened, n, intercept, ridge, units)
+        self.vectors, self._total = 0, 0.0
+        self._last = 0.0, Placed(np.zeros(0, dtype=np.uint64), [], 0.0, 0.0)
+        self.family, self._y, self._names = family, y, names
         with_labels = opened.with_vectors[0, :, 0] - self._mean * y.sum() * intercept
-        about = covariance if intercept else second
-        unit = np.outer(self._scale, self._scale)
-        self.bounded = np.zeros(len(kept), dtype=bool)
-        self.moments = Moments(
-            n,
-            float(y.sum()),
-            about[np.ix_(kept, kept)] / unit,
-            with_labels[kept] / self._scale,
-            intercept,
-        )
-        self.ridge = np.broadcast_to(ridge, spread.shape)[kept].copy()
-        if units is not None:
-            self.ridge *= (units[kept] / self._scale) ** 2
+        self.bounded = np.zeros(len(self._kept), dtype=bool)
+        with_labels = with_labels[self._kept] / self._scale
+        self.moments = MeanMoments(n, float(y.sum()), self._second, with_labels, intercept)
         if not self.ridge.any():
-            self._check_singular(covariance[np.ix_(kept, kept)] / unit)
+            self._check_singular(self._in_units(self._covariance))
 
     def _check_singular(self, correlation: Array) -> None:
         values, vectors = np.linalg.eigh(correlation)
@@ -151,11 +129,7 @@ class Problem:
     def evaluate(self, level: float, slopes: Array) -> tuple[float, Array] | None:
         """Have the parties evaluate the mean; None where the predictors are out of reach."""
         self.evaluations += 1
-        beta = self._raw(slopes)
-        if not self._intercept:  # the parties centre their columns
-            level = float(self._mean @ beta)
-        placed = self._means.place(beta)
-        self._last = level, placed
+        self._last = _, placed = self._place(level, slopes)
         try:
             (mean,) = self._expand([self.family.mean])
         except DataError:
@@ -214,11 +188,6 @@ class Problem:
         eta = np.full((len(self._y), 1), level)
         return float(self.family.deviance(self._y[:, None], eta)[0])
 
-    def _raw(self, slopes: Array) -> Array:
-        beta = np.zeros(len(self._mean))
-        beta[self._kept] = slopes / self._scale
-        return beta
-
     def _expand(self, functions: list[Callable[[Array], Array]]) -> list[Expansion]:
         family, (level, placed) = self.family, self._last
         radius = max((placed.high - placed.low) / 2.0, _LEAST_RADIUS)
@@ -252,7 +221,7 @@ class Problem:
             Bound(n * cumulant, cumulant),
         ]
 
-    def fit(self, found: Maximum) -> MeanFit:
+    def fit(self, found: MeanMaximum) -> MeanFit:
         """Return the fit in the columns' own units."""
         beta = self._raw(found.slopes)
         unit, chosen = np.r_[1.0, self._scale], np.r_[0, 1 + self._kept]

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.arrays import Indices
-from strategies.linear.masked_means.problem import REACH, Problem
-from strategies.linear.masked_means.solver import Maximum
+from strategies.linear.masked_means.problem import REACH, MeanProblem
+from strategies.linear.masked_means.solver import MeanMaximum
 
 RIDGE = 0.5
 """Of a slope without a maximum, on its square, the column in standard deviations: a normal prior of
@@ -29,7 +29,7 @@ _NAMED = 3
 
 
 @dataclass(frozen=True)
-class Level:
+class SeparatingLevel:
     """One of two values of a column, with labels of one kind alone."""
 
     slope: int  # Number of the column's slope
@@ -46,7 +46,7 @@ class Level:
         moved = float(step[1 + self.slope]) * (self.value - self.other)
         return moved if self.kind else -moved
 
-    def said(self, problem: Problem) -> str:
+    def said(self, problem: MeanProblem) -> str:
         """Say it."""
         side = "higher" if self.value > self.other else "lower"
         return (
@@ -55,7 +55,7 @@ class Level:
         )
 
 
-def levels_of_one_kind(problem: Problem) -> list[Level]:
+def levels_of_one_kind(problem: MeanProblem) -> list[SeparatingLevel]:
     """Return the levels whose labels are of one kind, as far as moments show them.
 
     If a column of mean 0 and variance 1 has values a and b, and all labels are 0 where it is b, its
@@ -75,14 +75,14 @@ def levels_of_one_kind(problem: Problem) -> list[Level]:
             count = n * other**2 / (1.0 + other**2)
             if round(count) > 0 and abs(count - round(count)) < _WHOLE:
                 rows = round(count)
-                found.append(Level(j, kind, -1.0 / other, other, rows))
+                found.append(SeparatingLevel(j, kind, -1.0 / other, other, rows))
     return found
 
 
 class Watch:
     """Puts a ridge on slopes that are seen to grow without end, long before they have gone far."""
 
-    def __init__(self, problem: Problem, notes: list[str]) -> None:
+    def __init__(self, problem: MeanProblem, notes: list[str]) -> None:
         self._problem, self._notes = problem, notes
         self.levels = levels_of_one_kind(problem)
         self._past: list[npt.NDArray[np.float64]] = []
@@ -106,7 +106,7 @@ class Watch:
         self._past.clear()
 
 
-def without_maximum(problem: Problem, found: Maximum) -> Indices:
+def without_maximum(problem: MeanProblem, found: MeanMaximum) -> Indices:
     """Return which slopes grow without end though all predictors are within reach.
 
     What information is left falls faster than the estimate grows, so that its error is larger than
@@ -128,14 +128,14 @@ def without_maximum(problem: Problem, found: Maximum) -> Indices:
     return np.flatnonzero(lost)
 
 
-def all_apart(problem: Problem, found: Maximum) -> bool:
+def all_apart(problem: MeanProblem, found: MeanMaximum) -> bool:
     """Tell whether the columns leave (almost) nothing of the labels open."""
     if problem.family.name != "binomial":
         return False
     return problem.fit(found).deviance < _APART * problem.null_deviance
 
 
-def refusal(problem: Problem, slopes: npt.NDArray[np.float64], cure: str) -> str:
+def refusal(problem: MeanProblem, slopes: npt.NDArray[np.float64], cure: str) -> str:
     """Say why there is no maximum within reach.
 
     Shapes: slopes (n_slopes,): the last that were tried.
@@ -154,7 +154,7 @@ def refusal(problem: Problem, slopes: npt.NDArray[np.float64], cure: str) -> str
     )
 
 
-def note_on_all(problem: Problem, slopes: npt.NDArray[np.float64]) -> str:
+def note_on_all(problem: MeanProblem, slopes: npt.NDArray[np.float64]) -> str:
     """Say that all columns got a ridge, since together they tell the labels apart."""
     return (
         "the columns tell the labels 0 and 1 apart (almost) without error (perfect separation), "
@@ -164,7 +164,7 @@ def note_on_all(problem: Problem, slopes: npt.NDArray[np.float64]) -> str:
     )
 
 
-def note_on(problem: Problem, slopes: Indices, levels: "list[Level]") -> str:
+def note_on(problem: MeanProblem, slopes: Indices, levels: "list[SeparatingLevel]") -> str:
     """Say which columns got a ridge, and why."""
     told = [level.said(problem) for level in levels if level.slope in slopes]
     if not told:
@@ -177,5 +177,5 @@ def note_on(problem: Problem, slopes: Indices, levels: "list[Level]") -> str:
     )
 
 
-def _largest(problem: Problem, slopes: npt.NDArray[np.float64]) -> str:
+def _largest(problem: MeanProblem, slopes: npt.NDArray[np.float64]) -> str:
     return ", ".join(problem.named(np.argsort(-np.abs(slopes))[:_NAMED]))

@@ -11,7 +11,7 @@ The log likelihood is concave (canonical link). A step that goes too far shows b
 then points back.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,7 +33,7 @@ _OVERSHOT = 0.7
 
 
 @dataclass(frozen=True)
-class Moments:
+class MeanMoments:
     """What the labels and columns tell without means."""
 
     n_rows: int
@@ -58,7 +58,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Maximum:
+class MeanMaximum:
     """The fit."""
 
     level: float  # Linear predictor where all columns have their mean
@@ -74,25 +74,43 @@ class Maximum:
 class OutOfReachError(Exception):
     """The linear predictors grow beyond what can be evaluated.
 
-    Shapes: slopes (n_columns,): the last that were tried.
+    Shapes: tried (1 + n_columns,): level and slopes, the last that were tried; evaluated (1 +
+    n_columns,): the last that could be evaluated, if any.
     """
 
-    def __init__(self, slopes: Array) -> None:
+    def __init__(self, tried: Array, evaluated: Array | None = None) -> None:
         super().__init__("linear predictors grow out of reach")
-        self.slopes = slopes
+        self.tried, self.evaluated = tried, evaluated
+
+
+def corrected(matrix: Array, pairs: Iterable[tuple[Array, Array]]) -> Array:
+    """Correct a matrix of second derivatives by steps and what gradients changed by (BFGS)."""
+    for step, change in pairs:
+        moved = matrix @ step
+        matrix = (
+            matrix
+            - np.outer(moved, moved) / (step @ moved)
+            + np.outer(change, change) / (step @ change)
+        )
+    return matrix
+
+
+def rises(step: Array, change: Array) -> bool:
+    """Tell whether a gradient rises along a step, by more than rounding."""
+    return bool(step @ change > 1e-12 * np.linalg.norm(step) * np.linalg.norm(change))
 
 
 def maximise(
     family: Family,
-    moments: Moments,
+    moments: MeanMoments,
     source: Source,
     *,
     tol: float = 5e-3,
     max_evaluations: int = 40,
     ridge: Array | None = None,
-    start: Maximum | None = None,
+    start: MeanMaximum | None = None,
     watch: Callable[[Array], Array] | None = None,
-) -> Maximum:
+) -> MeanMaximum:
     """Find the maximum of the likelihood, or of the likelihood less a ridge penalty.
 
     Shapes: ridge (n_columns,): what the square of each slope is multiplied by in the penalty.
@@ -113,7 +131,7 @@ def maximise(
         if found is None:
             halvings += 1
             if halvings > _MOST_HALVINGS or evaluations >= max_evaluations:
-                raise OutOfReachError(trial[1:])
+                raise OutOfReachError(trial)
             base = np.r_[trial[0], np.zeros(len(trial) - 1)] if here is None else here
             trial = (base + trial) / 2.0
             continue
@@ -142,8 +160,8 @@ def maximise(
 
 
 def expanded(
-    family: Family, moments: Moments, source: Source, here: Array, ridge: Array | None = None
-) -> Maximum | None:
+    family: Family, moments: MeanMoments, source: Source, here: Array, ridge: Array | None = None
+) -> MeanMaximum | None:
     """Return the maximum of the likelihood's quadratic about coefficients of one's choice.
 
     Takes one evaluation, and the information there.
@@ -160,7 +178,7 @@ def expanded(
     return _quadratic(curvature, source, here, means, score, free, target, weight, 1)
 
 
-def _terms(moments: Moments, ridge: Array | None) -> tuple[Array, npt.NDArray[np.bool_], Array]:
+def _terms(moments: MeanMoments, ridge: Array | None) -> tuple[Array, npt.NDArray[np.bool_], Array]:
     """Return the labels' side of the score, what is free, and the penalty's second derivative."""
     target = np.r_[moments.labels, moments.with_labels]
     free = np.ones(len(target), dtype=bool)
@@ -179,7 +197,7 @@ def _quadratic(
     target: Array,
     weight: Array,
     evaluations: int,
-) -> Maximum:
+) -> MeanMaximum:
     """Ask for the information where the mean was evaluated last, and take Newton's step."""
     information, cumulant = source.inform()
     curvature.replace(information)
@@ -188,7 +206,7 @@ def _quadratic(
     last, here = here, here + change
     # The score's step counts the penalty, which is no part of the likelihood.
     value += float(weight @ (here**2 - last**2)) / 2.0
-    return Maximum(float(here[0]), here[1:], information, value, evaluations, distance, last)
+    return MeanMaximum(float(here[0]), here[1:], information, value, evaluations, distance, last)
 
 
 class _Curvature:
@@ -197,14 +215,14 @@ class _Curvature:
     What the penalty adds to both is known.
     """
 
-    def __init__(self, family: Family, moments: Moments, ridge: Array) -> None:
+    def __init__(self, family: Family, moments: MeanMoments, ridge: Array) -> None:
         self._family, self._moments, self.ridge = family, moments, np.diag(ridge)
         self._exact: Array | None = None
         self._pairs: list[tuple[Array, Array]] = []
 
     def note(self, step: Array, change: Array) -> None:
         """Keep by how much the likelihood's score fell over a step."""
-        if step @ change > 1e-12 * np.linalg.norm(step) * np.linalg.norm(change):
+        if rises(step, change):
             self._pairs.append((step, change))
 
     def replace(self, information: Array) -> None:
@@ -218,15 +236,8 @@ class _Curvature:
         information = self._exact
         if information is None:
             information = predicted_information(self._family, self._moments, here, means)
-        information = information + self.ridge
-        for step, own in self._pairs:
-            change = own + self.ridge @ step
-            moved = information @ step
-            information = (
-                information
-                - np.outer(moved, moved) / (step @ moved)
-                + np.outer(change, change) / (step @ change)
-            )
+        pairs = ((step, change + self.ridge @ step) for step, change in self._pairs)
+        information = corrected(information + self.ridge, pairs)
         inner = information[np.ix_(free, free)]
         scale = np.asarray(1.0 / np.sqrt(np.diag(inner)))
         out = np.zeros(len(here))
@@ -236,7 +247,7 @@ class _Curvature:
         return out, float(np.sqrt(max(float(score @ out), 0.0)))
 
 
-def predicted_information(family: Family, moments: Moments, here: Array, means: Array) -> Array:
+def predicted_information(family: Family, moments: MeanMoments, here: Array, means: Array) -> Array:
     """Return the information of level and slopes if the columns were normal.
 
     With ``eta = level + x' slopes`` and ``s = cov(x, eta)``, of a normal x: ``E[w x] = E[w'] s``
@@ -264,7 +275,7 @@ def predicted_information(family: Family, moments: Moments, here: Array, means: 
     return np.asarray(moments.n_rows * out)
 
 
-def _start(family: Family, moments: Moments, ridge: Array) -> Array:
+def _start(family: Family, moments: MeanMoments, ridge: Array) -> Array:
     """Least squares in the scale of the linear predictor (Brillinger, 1982).
 
     Of normal columns the least-squares slopes are those of any model with this linear predictor,

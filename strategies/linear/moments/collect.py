@@ -39,18 +39,18 @@ from flwr_vertical.products.noise import room_for
 from flwr_vertical.products.row_groups import RowGroups
 from strategies.linear.moments.dp_opening import (
     LABEL,
-    Budget,
+    FitBudget,
     GroupNoise,
     LabelSums,
     group_noise,
     label_sums,
     with_server_noise,
 )
-from strategies.linear.moments.groups import Minimum, by_pattern
+from strategies.linear.moments.groups import MinimumRows, by_pattern
 from strategies.linear.moments.patterns import Pattern, Patterns
 from strategies.linear.problem import Problem, open_problem
 
-Grouping = Callable[[npt.NDArray[np.bool_], npt.NDArray[np.int64], Minimum], RowGroups]
+Grouping = Callable[[npt.NDArray[np.bool_], npt.NDArray[np.int64], MinimumRows], RowGroups]
 
 # Two limbs take four times the work, and matter where rows are few: there they cost nothing.
 _TWO_LIMBS = 4e7
@@ -124,7 +124,7 @@ def open_moments(
     grouping: Grouping = by_pattern,
     with_unheld: bool = False,
     columns_of: str = "",
-    budget: Budget | None = None,
+    budget: FitBudget | None = None,
 ) -> OpenedMoments:
     """Open the moments of all parties' columns and the labels; four rounds."""
     pairs = PairKeys(federation)
@@ -215,7 +215,7 @@ def _group(
     """Group rows, and note what that cost."""
     stated = [problem.total.public[name].get("min_rows") for name in federation.parties]
     known = [int(value) for value in stated if value is not None]
-    minimum = Minimum(max(known) if known else None, by_rule=len(known) < len(stated))
+    minimum = MinimumRows(max(known) if known else None, by_rule=len(known) < len(stated))
     groups = grouping(problem.mask, np.array(list(widths.values())), minimum)
     result.metrics["rows_merged"] = float(groups.n_merged)
     result.metrics["rows_left_out"] = float(groups.n_left_out)

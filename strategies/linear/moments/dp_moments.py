@@ -18,7 +18,7 @@ from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.privacy import MomentStatement, noise_is_seeded
 from strategies.linear.moments.collect import OpenedMoments
-from strategies.linear.moments.dp_opening import Budget, GroupNoise
+from strategies.linear.moments.dp_opening import FitBudget, GroupNoise
 from strategies.linear.moments.linear import LinearFit
 from strategies.linear.moments.patterns import Pattern
 
@@ -130,7 +130,9 @@ def _positive(matrix: Array) -> Array:
 ALL = "rows, over all parties"
 
 
-def state_privacy(result: Result, budget: Budget, opened: OpenedMoments, found: NoisyFit) -> None:
+def state_privacy(
+    result: Result, budget: FitBudget, opened: OpenedMoments, found: NoisyFit
+) -> None:
     """Put statement, spending and notes into the result."""
     warnings = []
     if found.hidden:

@@ -26,7 +26,7 @@ LABEL = "label"
 
 
 @dataclass(frozen=True)
-class Budget:
+class FitBudget:
     """Settings of a differentially private fit."""
 
     epsilon: float  # Of all that a run opens, for the values of one row over all parties
@@ -192,7 +192,7 @@ class GroupNoise:
 
 def label_sums(
     federation: Federation,
-    budget: Budget,
+    budget: FitBudget,
     moments: Moments,
     groups: RowGroups,
     y: Array,
@@ -219,7 +219,7 @@ def label_sums(
 
 def with_server_noise(
     federation: Federation,
-    budget: Budget,
+    budget: FitBudget,
     moments: Moments,
     groups: RowGroups,
     widths: list[int],

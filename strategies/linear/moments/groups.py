@@ -19,7 +19,7 @@ _FOR_VECTORS = next(m for m in count(1) if max_vectors(m) >= N_VECTORS)
 
 
 @dataclass(frozen=True)
-class Minimum:
+class MinimumRows:
     """The fewest rows of a group, given how many columns it has."""
 
     stated: int | None = None  # The largest minimum that a node config states, None if none does
@@ -35,7 +35,7 @@ class Minimum:
         return None if self.stated is None else self.of(n_columns)
 
 
-def by_pattern(mask: Flags, widths: Indices, minimum: Minimum) -> RowGroups:
+def by_pattern(mask: Flags, widths: Indices, minimum: MinimumRows) -> RowGroups:
     """Group rows by the blocks that are missing, small groups merged.
 
     Shapes: mask (n_rows, n_parties): true where a party has no row; widths (n_parties,): number of
@@ -49,7 +49,7 @@ def by_pattern(mask: Flags, widths: Indices, minimum: Minimum) -> RowGroups:
     return groups
 
 
-def complete_rows(mask: Flags, widths: Indices, minimum: Minimum) -> RowGroups:
+def complete_rows(mask: Flags, widths: Indices, minimum: MinimumRows) -> RowGroups:
     """Take the rows that all parties have, and leave out all others."""
     complete = ~mask.any(axis=1)
     n_complete, needed = int(complete.sum()), minimum.of(int(widths.sum()))

@@ -24,8 +24,8 @@ class LinearFit:
     # (n_columns, n_columns): covariance of the coefficients over the noise variance; 0 for
     # dependent columns
     inverse: Array
-    rss: float  # Sums of squares of residuals, and of labels (about their mean with an intercept)
-    tss: float  # Sums of squares of residuals, and of labels (about their mean with an intercept)
+    rss: float  # Sum of squares of the residuals
+    tss: float  # That of the labels, about their mean with an intercept
     has_intercept: bool
     # (n_columns + 1, n_columns + 1): what noise on the moments adds to the covariance of
     # (intercept, coefficients)

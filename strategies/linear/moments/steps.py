@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical import Party, StepGroup, Summands, step
+from flwr_vertical import Summands, step
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import HeldColumns, PairKeySteps
@@ -14,7 +14,7 @@ from flwr_vertical.products.noise import PrivateRows
 from flwr_vertical.products.noisy_sums import check_epsilon
 from flwr_vertical.products.rare_levels import level_codes
 from flwr_vertical.products.row_groups import min_rows
-from strategies.linear.data import PUBLIC_RANGE, RegressionData
+from strategies.linear.data import PUBLIC_RANGE, RegressionRows
 from strategies.linear.moments.dp_opening import brought_in, column_ranges, middle_and_half
 
 _STEPS = 4  # a centre is a multiple of the unit over this
@@ -46,15 +46,13 @@ _OFFERED = "moments.offered"
 _N_LABELLED = "moments.n-labelled"
 
 
-class MomentSteps(StepGroup):
-    """Offers a party's columns for products; the party also uses `RegressionData`, `PairKeySteps`.
+class MomentSteps(RegressionRows):
+    """Offers a party's columns for products; the party also uses `PairKeySteps`.
 
     Products are of columns in rough units, which tell hardly anything: the exact mean and standard
     deviation would tell of rows that are in no group. The server standardises by what it opens.
     With epsilon they are in half ranges of public bounds, and their sums have noise.
     """
-
-    party: Party
 
     @step(repeatable=False)  # a key pair is drawn
     def prepare_moments(
@@ -71,7 +69,7 @@ class MomentSteps(StepGroup):
         """Prepare the table, and make the key pair of this run.
 
         Message: nonce: of this run; columns_of: the only party whose columns are wanted; all
-        parties' if empty; epsilon, delta, row_norm, bounds: see `budget.Budget`; no epsilon: sums
+        parties' if empty; epsilon, delta, row_norm, bounds: see `FitBudget`; no epsilon: sums
         are opened as they are; labelled, **settings: see `RegressionData.prepare`; returns nothing
         to be summed; publicly what `RegressionData.prepare` and `PairKeySteps.pair_key` tell,
         ``center`` and ``unit`` of each column (`rough_units`), and ``min_rows``, if the node's
@@ -83,11 +81,11 @@ class MomentSteps(StepGroup):
         offered = columns_of in ("", self.name)
         self.state[_OFFERED] = offered
         if offered:
-            told = dict(self.other(RegressionData).prepare(labelled=labelled, **settings).public)
+            told = dict(self.prepare_rows(labelled=labelled, **settings).public)
         else:
             told = self._nothing_offered(labelled)
         if epsilon and offered:
-            columns = self.other(RegressionData).design.columns
+            columns = self.design.columns
             self.state[PUBLIC_RANGE] = np.stack(column_ranges(bounds, columns, self.name))
             told["collinear"] = []
         center, unit = self._units
@@ -123,11 +121,10 @@ class MomentSteps(StepGroup):
             n_labelled = int(self.state[_N_LABELLED])
             none = np.zeros(0, dtype=np.int64)
             return HeldColumns(np.zeros((0, 0)), none, n_labelled, noise=self._noise)
-        data = self.other(RegressionData)
         # Rows are numbered among the labelled samples: other labels would give them other numbers,
         # and the record of what was told of them would be of other rows.
         labelled = np.asarray(self.state.get("labelled", np.zeros(0, dtype=np.uint8)))
-        parts = (np.int64(data.n_labelled), labelled.astype(np.uint8))
+        parts = (np.int64(self.n_labelled), labelled.astype(np.uint8))
         chosen = hashlib.sha256(b"".join(part.tobytes() for part in parts)).digest()
         if self.state.setdefault(_FIXED, chosen) != chosen:
             raise ProtocolError(
@@ -135,13 +132,13 @@ class MomentSteps(StepGroup):
                 "first offered in this run; start another run for other labels"
             )
         noise = self._noise
-        if noise is not None and data.public_range is not None:
-            values = brought_in(data.raw, *data.public_range, noise.row_norm, data.intercept)
+        if noise is not None and self.public_range is not None:
+            values = brought_in(self.raw, *self.public_range, noise.row_norm, self.intercept)
         else:
             center, unit = self._units
-            values = (data.raw - center) / unit
-        names = tuple(data.design.columns)
-        return HeldColumns(values, data.rows, data.n_labelled, names, data.own_rows, noise)
+            values = (self.raw - center) / unit
+        names = tuple(self.design.columns)
+        return HeldColumns(values, self.rows, self.n_labelled, names, self.own_rows, noise)
 
     @property
     def _noise(self) -> PrivateRows | None:
@@ -155,11 +152,10 @@ class MomentSteps(StepGroup):
         if "moments.units" not in self.cache:
             if not self.state[_OFFERED]:
                 return np.zeros(0), np.ones(0)
-            data = self.other(RegressionData)
-            if data.public_range is not None:
-                return middle_and_half(*data.public_range, data.intercept)
+            if self.public_range is not None:
+                return middle_and_half(*self.public_range, self.intercept)
             # Not of the rows that take part, which the server chooses; see `table_rows`.
-            raw = data.table_rows
+            raw = self.table_rows
             n_columns = raw.shape[1]
             stated = self.party.policy.min_rows
             needed = min_rows(n_columns, 1) if stated is None else stated

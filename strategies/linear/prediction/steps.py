@@ -9,7 +9,7 @@ import numpy.typing as npt
 from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
-from strategies.linear.data import RegressionData
+from strategies.linear.data import RegressionRows
 from strategies.linear.prediction.party_model import LinearPart, column_sources
 
 # Under a prefix that the server may not write to.
@@ -17,8 +17,8 @@ _KEPT = "node.prediction.kept"
 _LONGEST = 2.0**50  # whole numbers that float64 and sums of them hold exactly
 
 
-class PredictionSteps(StepGroup):
-    """Takes the own coefficients at the end of a fit; the party also uses `RegressionData`.
+class KeptCoefficients(StepGroup):
+    """Takes the own coefficients at the end of a fit; the party also uses `RegressionRows`.
 
     The coefficients come from the server, which has the labels. The party cannot know whether they
     are those of the fit, so it bounds what they can tell: one model a run, and of each row one
@@ -28,8 +28,7 @@ class PredictionSteps(StepGroup):
 
     party: Party
 
-    @step
-    def keep_model(
+    def keep(
         self,
         model: str,
         parties: list[str],
@@ -42,18 +41,7 @@ class PredictionSteps(StepGroup):
         standardized: bool = False,
         pattern: npt.NDArray[Any] | None = None,
     ) -> Summands:
-        """Keep the coefficients, and send the terms of the samples without a label.
-
-        Message: model: digest by which the server will name the model; parties: parties of the
-        fit; own: which of them this is; present (n_patterns, n_parties): 1 where a regression uses
-        a party's columns; coefficients (n_patterns, n_own_columns): per unit of the columns;
-        offsets (n_patterns,): subtracted from the terms; grid: terms are rounded to this, or to a
-        power of two times it; n_unlabelled: number of samples without a label; standardized:
-        coefficients and offsets are of the columns of `RegressionData.x`; pattern
-        (n_unlabelled_held,): with several regressions, that of each row held of samples without a
-        label; returns summed: ``term`` of shape (n_unlabelled,), whole numbers of `grid`, 0 where
-        the row is missing.
-        """
+        """Keep the coefficients, and return the terms of the samples without a label."""
         if _KEPT in self.state:
             raise DataError(
                 f"party {self.name!r} has kept a model in this run already; each run has one, so "
@@ -65,7 +53,7 @@ class PredictionSteps(StepGroup):
         if n_unlabelled:
             term = np.zeros(n_unlabelled, dtype=np.int64)
             if part.columns:
-                data = self.other(RegressionData)
+                data = self.other(RegressionRows)
                 rows, numbers, _ = data.raw_unlabelled
                 chosen = check_pattern(pattern, len(rows), len(part.present), self.name)
                 term[numbers], public["outside"] = part.terms(rows, chosen)
@@ -99,7 +87,7 @@ class PredictionSteps(StepGroup):
         columns: list[str] = []
         x = np.empty((0, 0))
         if beta.shape[1]:
-            data = self.other(RegressionData)
+            data = self.other(RegressionRows)
             columns, x = data.design.columns, data.design.x
         if beta.shape[1] != len(columns) or shift.shape != (len(beta),):
             raise DataError(
@@ -143,6 +131,26 @@ class PredictionSteps(StepGroup):
             highest=highest,
             bits=bits,
         )
+
+
+class PredictionSteps(KeptCoefficients):
+    """The same where no other step keeps them."""
+
+    @step
+    def keep_model(self, **model: Any) -> Summands:
+        """Keep the coefficients, and send the terms of the samples without a label.
+
+        Message: model: digest by which the server will name the model; parties: parties of the
+        fit; own: which of them this is; present (n_patterns, n_parties): 1 where a regression uses
+        a party's columns; coefficients (n_patterns, n_own_columns): per unit of the columns;
+        offsets (n_patterns,): subtracted from the terms; grid: terms are rounded to this, or to a
+        power of two times it; n_unlabelled: number of samples without a label; standardized:
+        coefficients and offsets are of the columns of `RegressionRows.x`; pattern
+        (n_unlabelled_held,): with several regressions, that of each row held of samples without a
+        label; returns summed: ``term`` of shape (n_unlabelled,), whole numbers of `grid`, 0 where
+        the row is missing.
+        """
+        return self.keep(**model)
 
 
 def _ends(low: Array, high: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:

@@ -1,27 +1,22 @@
-"""VFEM over moments: open them, fit at the server, hand coefficients back; five rounds."""
+"""What comes out of a fit of VFEM: coefficients, metrics, notes, and what predicts."""
 
-import logging
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from flwr_vertical import Federation, Model, Result
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Model, Result
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.products.row_groups import distinct_rows
-from flwr_vertical.results import Progress
 from strategies.linear.coefficients import coefficient_table
-from strategies.linear.moments.collect import OpenedMoments, open_moments
+from strategies.linear.moments.collect import OpenedMoments
 from strategies.linear.prediction.conditional_regressions import joint_regressions
 from strategies.linear.prediction.regressions import Regressions
-from strategies.linear.prediction.server import keep_and_predict
+from strategies.linear.problem import note
 from strategies.vfem.maximum_likelihood import (
     FEWEST_JOINT,
     Maximum,
-    check_correlations,
     listed,
-    maximise,
 )
 
 LEVEL = 0.95
@@ -48,56 +43,6 @@ class VFEMModel(Model):
     covariance: Any = None
 
 
-logger = logging.getLogger("flwr_vertical")
-
-
-def fit_from_moments(
-    federation: Federation,
-    alignment: Alignment,
-    result: Result,
-    progress: Progress,
-    *,
-    covariance: str,
-    intercept: bool,
-    noise_prior: float,
-    check_correlation: bool,
-    encoding: str,
-    missing_cells: str,
-    missing_labels: str,
-) -> None:
-    """Fit by maximum likelihood of the moments and fill in the result."""
-    progress.total = 3
-    opened = open_moments(
-        federation,
-        alignment,
-        result,
-        encoding=encoding,
-        missing_cells=missing_cells,
-        missing_labels=missing_labels,
-        intercept=intercept,
-        with_unheld=True,
-    )
-    progress.step("moments")
-    found = maximise(opened, covariance, intercept, noise_prior)
-    progress.step("fit")
-    unknown = note_fit(result, opened, found)
-    if check_correlation and covariance == "block" and len(federation.parties) > 1:
-        check_correlations(opened, result)
-    fill_in(result, opened, found, intercept, unknown)
-    regressions = _regressions(opened, found)
-    problem = opened.problem
-    keep_and_predict(
-        federation,
-        alignment,
-        result,
-        regressions,
-        problem.free,
-        problem.free_mask,
-        step="finish_moments",
-    )
-    progress.step("finish")
-
-
 def fill_in(
     result: Result, opened: OpenedMoments, found: Maximum, intercept: bool, unknown: Flags
 ) -> None:
@@ -110,7 +55,7 @@ def fill_in(
     estimates[found.kept] = unit * fit.beta / opened.unit[found.kept]
     beta = np.nan_to_num(estimates)
     # Covariance of (intercept, beta) in label units per unit of the variable.
-    change = in_table_units(opened, found)
+    change = _in_table_units(opened, found)
     vcov = unit**2 * change @ fit.vcov @ change.T
     told = ~unknown[np.append(0, 1 + found.kept)]
     spread = np.where(told, np.sqrt(np.maximum(np.diag(vcov), 0.0)), np.nan)
@@ -165,7 +110,7 @@ def fill_in(
     )
 
 
-def in_table_units(opened: OpenedMoments, found: Maximum) -> Array:
+def _in_table_units(opened: OpenedMoments, found: Maximum) -> Array:
     """Return what makes (intercept, beta) of standardised columns those of the tables' columns.
 
     Shapes: returns (n_kept + 1, n_kept + 1): for standardised labels.
@@ -198,17 +143,17 @@ def _party_fits(
     return mean, variance
 
 
-def _regressions(opened: OpenedMoments, found: Maximum) -> Regressions:
+def regressions_of(opened: OpenedMoments, found: Maximum) -> Regressions:
     """Return the label's regression for each set of parties, in the units of the tables."""
     problem = opened.problem
     occurring = ~distinct_rows(np.vstack([problem.mask, problem.free_mask]))[0]
     standard = joint_regressions(
         found.patterns, found.model, found.fit, found.widths(opened), occurring
     ).in_units(problem.y_center, problem.y_scale)
-    return in_columns(standard, opened, found.kept)
+    return _in_columns(standard, opened, found.kept)
 
 
-def in_columns(standard: Regressions, opened: OpenedMoments, kept: Any) -> Regressions:
+def _in_columns(standard: Regressions, opened: OpenedMoments, kept: Any) -> Regressions:
     """Bring regressions on standardised columns into the units of the tables.
 
     Shapes: kept (n_kept,): numbers of these columns; all others have coefficients of zero.
@@ -254,7 +199,7 @@ def note_fit(result: Result, opened: OpenedMoments, found: Maximum) -> Flags:
             "much is missing they are too small"
         )
     unknown = np.zeros(1 + opened.n_columns, dtype=bool)
-    unknown[np.append(0, 1 + found.kept)] = found.not_identified(in_table_units(opened, found))
+    unknown[np.append(0, 1 + found.kept)] = found.not_identified(_in_table_units(opened, found))
     if found.unidentified:
         names = opened.names(np.flatnonzero(unknown[1:]))
         which = (
@@ -270,6 +215,5 @@ def note_fit(result: Result, opened: OpenedMoments, found: Maximum) -> Flags:
             "Intervals of predictions for samples that both parties hold assume it, too"
         )
     for text in texts:
-        logger.warning("%s", text)
-        result.notes.append(text)
+        note(result, text)
     return unknown
