@@ -197,15 +197,7 @@ class VerticalGLM(Strategy):
 
     name: ClassVar[str] = "glm"
     needs_labels = True
-    demo = MappingProxyType(
-        {
-            "labels": "demo",
-            "demo.dataset": "blood-pressure",
-            "demo.missing-cells": 0.0,
-            "demo.missing-blocks": 0.1,
-            "glm.rows": "all",
-        }
-    )
+    demo = shared.demo(0.1, **{"glm.rows": "all"})
     party = GLMParty
     arbiter = MomentArbiter
     disclosure = (

@@ -21,7 +21,6 @@ are columns solves for the noisy coefficients, and reads any other row's columns
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -115,14 +114,7 @@ class GLMADMM(Strategy):
     name: ClassVar[str] = "glm-admm"
     needs_labels = True
     exchanges_asked = (EXCHANGE,)
-    demo: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {
-            "labels": "demo",
-            "demo.dataset": "blood-pressure",
-            "demo.missing-cells": 0.0,
-            "demo.missing-blocks": 0.1,
-        }
-    )
+    demo: ClassVar[Mapping[str, Any]] = shared.demo(0.1)
     party = GLMADMMParty
     disclosure = (
         (

@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 import numpy as np
 
@@ -43,14 +42,7 @@ class Baseline(Strategy):
     row_norm: float = shared.row_norm()
 
     needs_labels = True
-    demo = MappingProxyType(
-        {
-            "labels": "demo",
-            "demo.dataset": "blood-pressure",
-            "demo.missing-cells": 0.0,
-            "demo.missing-blocks": 0.3,
-        }
-    )
+    demo = shared.demo(0.3)
     party = MomentParty
     arbiter = MomentArbiter
 

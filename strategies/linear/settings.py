@@ -1,5 +1,7 @@
 """Settings that several regressions have: their fields, stated once."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from flwr_vertical.privacy import read_bounds
@@ -54,25 +56,32 @@ def delta() -> Any:
     )
 
 
-def bounds(of: str = "`epsilon`") -> Any:
+def bounds() -> Any:
     """Return the field of public ranges of columns and label, which go with a setting."""
     return setting(
         "",
-        f"With {of}: public ranges of all columns and of the label, a mapping of column name "
+        "With `epsilon`: public ranges of all columns and of the label, a mapping of column name "
         "to (low, high), or the same as JSON text; the label's is named as the labels are, or "
         "``label``. Values beyond count as the end. Noise grows with the square of the ranges.",
         parse=read_bounds,
     )
 
 
-def row_norm(of: str = "`epsilon`") -> Any:
+def row_norm() -> Any:
     """Return the field of the largest norm of a row, which goes with a setting."""
     return setting(
         1.0,
-        f"With {of}: largest root mean square of a party's values of a row, each in half "
+        "With `epsilon`: largest root mean square of a party's values of a row, each in half "
         "ranges from the middle of its bounds; larger rows are shrunk to it, which biases. Noise "
         "grows with its square: where bounds are four standard deviations wide each way, 0.4 "
         "touches few rows and takes a sixth of the noise.",
         above=0,
         at_most=1,
     )
+
+
+def demo(missing_blocks: float, **more: Any) -> Mapping[str, Any]:
+    """Return the run config of a demonstration with missing blocks, and settings of its own."""
+    data = {"dataset": "blood-pressure", "missing-cells": 0.0, "missing-blocks": missing_blocks}
+    named = {f"demo.{key}": value for key, value in data.items()}
+    return MappingProxyType({"labels": "demo", **named, **more})

@@ -134,14 +134,7 @@ class VFEM(Strategy):
     )
     name: ClassVar[str] = "vfem"
     needs_labels = True
-    demo = MappingProxyType(
-        {
-            "labels": "demo",
-            "demo.dataset": "blood-pressure",
-            "demo.missing-cells": 0.0,
-            "demo.missing-blocks": 0.3,
-        }
-    )
+    demo = shared.demo(0.3)
     party = MomentParty
     arbiter = MomentArbiter
     disclosure = (

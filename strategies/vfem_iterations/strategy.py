@@ -19,7 +19,6 @@ keep_model             down: the own coefficients; up, summed: a rounded term fo
 =====================  ===========================================================================
 """
 
-from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -105,14 +104,7 @@ class VFEMIterations(Strategy):
     name = "vfem-iterations"
     needs_labels = True
     exchanges_asked: ClassVar[tuple[str, ...]] = ("sums",)
-    demo = MappingProxyType(
-        {
-            "labels": "demo",
-            "demo.dataset": "blood-pressure",
-            "demo.missing-cells": 0.0,
-            "demo.missing-blocks": 0.3,
-        }
-    )
+    demo = shared.demo(0.3)
     party = VFEMIterationsParty
     disclosure = (
         ("server", "names of the parties' columns, which are collinear, and rows left out"),

@@ -452,19 +452,6 @@ def test_a_party_offers_the_steps_of_its_method():
         assert set(steps_of(strategy.party)) == steps | {"labels"}, strategy.name
 
 
-def test_a_step_of_another_method_is_refused():
-    rng = np.random.default_rng(0)
-    tables = {name: pd.DataFrame({name: rng.normal(size=40)}) for name in ("a", "b")}
-
-    class Asks(Single):
-        def run(self, federation, alignment, result, progress):
-            federation.call("admm")
-
-    labels = pd.Series(rng.normal(size=40))
-    with pytest.raises(PartyError, match="MomentParty has no step 'admm'"):
-        simulate(Asks(), tables, labels, progress=False)
-
-
 def test_too_few_rows_and_collinear_columns_are_looked_for_unless_the_fit_is_penalised():
     rng = np.random.default_rng(1)
     x = rng.normal(size=(40, 3))

@@ -202,13 +202,6 @@ def test_the_demonstration_uses_rows_that_a_party_lacks():
     assert (errors < 0.97).all()
 
 
-def test_what_grouping_costs_is_told():
-    tables, labels, _ = make(n=900, missing=0.3, unlabelled=0)
-    result = run(VFEM(), tables, labels, min_rows=None)
-    assert result.metrics["rows_merged"] + result.metrics["rows_left_out"] > 0
-    assert any("sums over fewer than 100 rows are not opened" in note for note in result.notes)
-
-
 def test_columns_that_follow_from_others_are_left_out(data, full):
     tables, labels, frame = data
     more = {name: table.copy() for name, table in tables.items()}
@@ -224,12 +217,6 @@ def test_columns_that_follow_from_others_are_left_out(data, full):
     np.testing.assert_allclose(
         result.coefficients.loc[shared, "estimate"], full.coefficients["estimate"], rtol=1e-6
     )
-
-
-def test_too_few_rows_of_every_pattern():
-    tables, labels, _ = make(n=90, unlabelled=0)
-    with pytest.raises(DataError, match=r"fewer than 1\d\d .*min-rows"):
-        run(VFEM(), tables, labels, min_rows=None)
 
 
 def test_settings_of_the_iterations_name_the_strategy_that_has_them():
